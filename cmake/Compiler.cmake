@@ -1,0 +1,45 @@
+# Language, flags, linker and compiler cache for all of our own code.
+
+set(CMAKE_CXX_STANDARD 17)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
+
+# -fPIC by hand and not through POSITION_INDEPENDENT_CODE, which gives programs -fPIE: every object has to be compiled
+# alike for all targets to share one precompiled header.
+add_compile_options(-fPIC -Wall -Wextra -Werror)
+# No one reads errno or floating-point traps, and without them loops over sqrt vectorise. No -march: the binary has to
+# run on other machines than the one that built it.
+add_compile_options(-fno-math-errno -fno-trapping-math)
+# Calls within libconvoy_core stay direct although its symbols are exported.
+add_compile_options(-fno-semantic-interposition)
+
+if(CONVOY_SANITIZE)
+  add_compile_options(-fsanitize=${CONVOY_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${CONVOY_SANITIZE})
+endif()
+
+find_program(CONVOY_LLD ld.lld)
+if(CONVOY_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+find_program(CONVOY_CCACHE ccache)
+mark_as_advanced(CONVOY_LLD CONVOY_CCACHE)
+if(CONVOY_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  # The sloppiness that precompiled headers need (ccache's manual, "Precompiled headers"); the base directory lets
+  # another clone hit the same entries.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+      CCACHE_NOHASHDIR=1
+      ${CONVOY_CCACHE})
+  add_compile_options(-fpch-preprocess)
+endif()

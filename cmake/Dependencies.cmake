@@ -1,0 +1,45 @@
+# Everything from outside but LibTorch; docs/dependencies.md says what each is for. Which backends this build can have
+# is decided here: HAVE_MPI, HAVE_GLOO, HAVE_NCCL.
+
+find_package(Threads REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(ZLIB REQUIRED)
+
+find_path(CONVOY_ASIO_INCLUDE asio.hpp REQUIRED)
+add_library(convoy_asio INTERFACE)
+target_include_directories(convoy_asio SYSTEM INTERFACE ${CONVOY_ASIO_INCLUDE})
+target_compile_definitions(convoy_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+target_link_libraries(convoy_asio INTERFACE Threads::Threads)
+
+find_path(CONVOY_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+find_path(CONVOY_HWLOC_INCLUDE hwloc.h REQUIRED)
+find_library(CONVOY_HWLOC_LIBRARY hwloc REQUIRED)
+find_path(CONVOY_XXHASH_INCLUDE xxhash.h REQUIRED)
+
+set(HAVE_MPI OFF)
+if(CONVOY_WITH_MPI)
+  find_package(MPI QUIET COMPONENTS C)
+  if(MPI_C_FOUND)
+    set(HAVE_MPI ON)
+  endif()
+endif()
+
+set(HAVE_GLOO OFF)
+if(CONVOY_WITH_GLOO)
+  # Headers only, for the names of types: the code is inside libtorch_cpu, and libgloo.so would clash with it.
+  find_path(CONVOY_GLOO_INCLUDE gloo/context.h)
+  if(CONVOY_GLOO_INCLUDE)
+    set(HAVE_GLOO ON)
+  endif()
+endif()
+
+set(HAVE_NCCL OFF)
+if(CONVOY_WITH_NCCL AND TARGET LibTorch::nccl)
+  set(HAVE_NCCL ON)
+endif()
+
+mark_as_advanced(CONVOY_ASIO_INCLUDE CONVOY_CLI11_INCLUDE CONVOY_HWLOC_INCLUDE CONVOY_HWLOC_LIBRARY
+                 CONVOY_XXHASH_INCLUDE CONVOY_GLOO_INCLUDE)
+message(STATUS "backends: local, mpi ${HAVE_MPI}, gloo ${HAVE_GLOO}, nccl ${HAVE_NCCL}")

@@ -1,0 +1,118 @@
+# LibTorch as imported targets of our own.
+#
+# find_package(Torch) demands an installed CUDA toolkit, whose compiler we never call. What we need are four libraries
+# and some headers, and all of them lie in the Python wheel and its siblings (nvidia/cu13, nvidia/nccl), or in an
+# unpacked LibTorch.
+#
+#   LibTorch::LibTorch   headers and libraries, with the CUDA half where there is one
+#   LibTorch::nccl       headers of CUDA and NCCL, for backends/nccl*.cpp; only where the wheel has them
+#
+# Sets CONVOY_TORCH_ROOT (the folder that holds include/ and lib/), CONVOY_TORCH_VERSION and CONVOY_TORCH_CUDA.
+
+set(CONVOY_TORCH_NEEDED 2.11)
+
+# The places to look, in this order: what the user names, what quickstart installed, what Python would import.
+function(convoy_locate_torch out)
+  set(root "")
+  foreach(named "${Torch_DIR}" "$ENV{Torch_DIR}")
+    if(named AND NOT root)
+      string(REGEX REPLACE "/share/cmake/Torch/?$" "" root "${named}")
+      if(NOT EXISTS "${root}/lib/libtorch_cpu.so")
+        message(FATAL_ERROR "Torch_DIR=${named} holds no LibTorch (no ${root}/lib/libtorch_cpu.so). It has to be the "
+                            "folder above include/ and lib/, or share/cmake/Torch within it.")
+      endif()
+    endif()
+  endforeach()
+  if(NOT root)
+    file(GLOB found ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so)
+    if(found)
+      list(GET found 0 root)
+      string(REPLACE "/lib/libtorch_cpu.so" "" root "${root}")
+    endif()
+  endif()
+  if(NOT root)
+    execute_process(
+      COMMAND python3 -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+      OUTPUT_VARIABLE root ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
+  if(NOT root OR NOT EXISTS "${root}/lib/libtorch_cpu.so")
+    message(FATAL_ERROR "LibTorch is not here. ./quickstart and ./check install it into .deps/venv; or name one that "
+                        "you have: cmake -DTorch_DIR=/path/to/torch …")
+  endif()
+  set(${out} "${root}" PARENT_SCOPE)
+endfunction()
+
+function(convoy_check_torch root)
+  set(PACKAGE_VERSION "")
+  set(PACKAGE_FIND_VERSION "")
+  include(${root}/share/cmake/Torch/TorchConfigVersion.cmake OPTIONAL)
+  if(NOT PACKAGE_VERSION)
+    message(FATAL_ERROR "${root} does not say which version of LibTorch it is "
+                        "(no share/cmake/Torch/TorchConfigVersion.cmake)")
+  endif()
+  string(REGEX MATCH "^[0-9.]+" version "${PACKAGE_VERSION}")
+  if(version VERSION_LESS CONVOY_TORCH_NEEDED OR version VERSION_GREATER_EQUAL 3)
+    message(FATAL_ERROR "${root} is LibTorch ${PACKAGE_VERSION}; convoy needs ${CONVOY_TORCH_NEEDED} or a later 2.x. "
+                        "Unset Torch_DIR and run ./quickstart to get one.")
+  endif()
+  # The mangled names tell the ABI, whatever the package says of itself.
+  file(STRINGS ${root}/lib/libc10.so new_abi REGEX "__cxx11" LIMIT_COUNT 1)
+  if(NOT new_abi)
+    message(FATAL_ERROR "${root} was built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), which the system's "
+                        "libraries do not link with. Take a build with the C++11 ABI.")
+  endif()
+  set(CONVOY_TORCH_VERSION ${version} PARENT_SCOPE)
+endfunction()
+
+if(NOT CONVOY_TORCH_ROOT)
+  convoy_locate_torch(CONVOY_TORCH_ROOT)
+endif()
+convoy_check_torch(${CONVOY_TORCH_ROOT})
+
+get_filename_component(site ${CONVOY_TORCH_ROOT} DIRECTORY)
+file(GLOB nvidia_libs ${site}/nvidia/*/lib)
+file(GLOB cuda_header ${site}/nvidia/*/include/cuda_runtime_api.h)
+file(GLOB nccl_header ${site}/nvidia/*/include/nccl.h)
+set(CONVOY_TORCH_CUDA OFF)
+if(EXISTS ${CONVOY_TORCH_ROOT}/lib/libtorch_cuda.so)
+  set(CONVOY_TORCH_CUDA ON)
+endif()
+
+function(convoy_import_torch)
+  set(lib ${CONVOY_TORCH_ROOT}/lib)
+  set(parts c10 torch_cpu)
+  if(CONVOY_TORCH_CUDA)
+    list(APPEND parts c10_cuda torch_cuda)
+  endif()
+  add_library(LibTorch::LibTorch INTERFACE IMPORTED GLOBAL)
+  foreach(part ${parts})
+    add_library(LibTorch::${part} SHARED IMPORTED GLOBAL)
+    set_target_properties(LibTorch::${part} PROPERTIES IMPORTED_LOCATION ${lib}/lib${part}.so)
+    target_link_libraries(LibTorch::LibTorch INTERFACE LibTorch::${part})
+  endforeach()
+  target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE
+    ${CONVOY_TORCH_ROOT}/include ${CONVOY_TORCH_ROOT}/include/torch/csrc/api/include)
+  # Nothing calls libtorch_cuda by name (its kernels register themselves when it is loaded), so a linker that drops
+  # what it need not keep would drop the GPU.
+  target_link_options(LibTorch::LibTorch INTERFACE LINKER:--no-as-needed)
+  foreach(dir ${lib} ${nvidia_libs})
+    target_link_options(LibTorch::LibTorch INTERFACE LINKER:-rpath-link,${dir})
+  endforeach()
+endfunction()
+
+if(NOT TARGET LibTorch::LibTorch)
+  convoy_import_torch()
+  if(CONVOY_TORCH_CUDA AND cuda_header AND nccl_header)
+    add_library(LibTorch::nccl INTERFACE IMPORTED GLOBAL)
+    foreach(header ${cuda_header} ${nccl_header})
+      get_filename_component(dir ${header} DIRECTORY)
+      target_include_directories(LibTorch::nccl SYSTEM INTERFACE ${dir})
+    endforeach()
+  endif()
+endif()
+
+if(CONVOY_TORCH_CUDA)
+  message(STATUS "LibTorch ${CONVOY_TORCH_VERSION} with CUDA: ${CONVOY_TORCH_ROOT}")
+else()
+  message(STATUS "LibTorch ${CONVOY_TORCH_VERSION} for CPUs: ${CONVOY_TORCH_ROOT}")
+endif()

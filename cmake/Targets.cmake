@@ -1,0 +1,43 @@
+# Libraries made from whole folders.
+#
+# Sources are globbed, so that a new strategy, backend, model or data set is one source file and no CMake edit:
+# CONFIGURE_DEPENDS makes each build look again, which costs milliseconds. Folders may be empty.
+
+# convoy_sources(OUT PATTERN...): the current folder's files that match, sorted.
+function(convoy_sources out)
+  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  file(GLOB found CONFIGURE_DEPENDS ${ARGN})
+  list(SORT found)
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()
+
+# convoy_split(CATALOGUE REST SOURCE...): which files belong to the half without LibTorch, told by their name.
+function(convoy_split catalogue rest)
+  set(plain ${ARGN})
+  list(FILTER plain INCLUDE REGEX "(_entry|/catalogue)\\.cpp$")
+  set(torch ${ARGN})
+  list(FILTER torch EXCLUDE REGEX "(_entry|/catalogue)\\.cpp$")
+  set(${catalogue} "${plain}" PARENT_SCOPE)
+  set(${rest} "${torch}" PARENT_SCOPE)
+endfunction()
+
+# convoy_library(NAME STATIC|SHARED|OBJECT SOURCE...): a library, also while its folder is still empty.
+function(convoy_library name type)
+  set(sources ${ARGN})
+  if(NOT sources)
+    set(sources ${PROJECT_BINARY_DIR}/empty.cpp)
+    if(NOT EXISTS ${sources})
+      file(WRITE ${sources} "// This folder has no sources yet.\n")
+    endif()
+  endif()
+  add_library(${name} ${type} ${sources})
+  set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")  # a macro more would not fit the precompiled header
+endfunction()
+
+# convoy_use_torch(TARGET): LibTorch's headers through the one precompiled header.
+function(convoy_use_torch target)
+  target_link_libraries(${target} PRIVATE LibTorch::LibTorch)
+  if(CONVOY_PCH AND NOT target STREQUAL convoy_pch)
+    target_precompile_headers(${target} REUSE_FROM convoy_pch)
+  endif()
+endfunction()
