@@ -1,0 +1,125 @@
+# How tests are built and registered; tests/CMakeLists.txt says which.
+
+# What the scripts may rely on, and what Open MPI needs to run on two cores and as root: the user's choice, so a
+# property of tests and never set by the program.
+set(convoy_test_environment
+    CONVOY_BUILD=${PROJECT_BINARY_DIR}
+    CONVOY_SOURCE=${PROJECT_SOURCE_DIR}
+    OMPI_ALLOW_RUN_AS_ROOT=1
+    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1
+    OMPI_MCA_mpi_yield_when_idle=1)
+file(GLOB venv_python ${PROJECT_SOURCE_DIR}/.deps/venv/bin/python3)
+if(venv_python)
+  list(APPEND convoy_test_environment CONVOY_PYTHON=${venv_python})
+else()
+  list(APPEND convoy_test_environment CONVOY_PYTHON=python3)
+endif()
+if(CONVOY_SANITIZE)
+  # LibTorch and Open MPI keep memory until the end on purpose.
+  list(APPEND convoy_test_environment ASAN_OPTIONS=detect_leaks=0)
+endif()
+
+function(convoy_test_program folder)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  list(SORT sources)
+  add_executable(${folder}_tests ${sources})
+  target_link_libraries(${folder}_tests PRIVATE ${ARGN} GTest::gmock_main)
+endfunction()
+
+# convoy_unit_tests(FOLDER LIBRARY...): tests/FOLDER/** → FOLDER_tests, without LibTorch.
+function(convoy_unit_tests folder)
+  convoy_test_program(${folder} convoy_test_support ${ARGN}
+                      convoy_strategies_catalogue convoy_backends_catalogue convoy_models_catalogue convoy_base)
+endfunction()
+
+# convoy_torch_tests(FOLDER): the same with all that convoy-rank has. Test programs link everything: the layers hold
+# for sources, and checking includes is layering.sh's work.
+function(convoy_torch_tests folder)
+  convoy_test_program(${folder} convoy_test_torch_support convoy_strategies convoy_backends convoy_models
+                      convoy_launch convoy_core)
+  if(TARGET ${folder}_tests)
+    convoy_use_torch(${folder}_tests)
+  endif()
+endfunction()
+
+# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s]): FOLDER, and FOLDER.slow and FOLDER.gpu where a case asks.
+function(convoy_gtest_entry folder)
+  if(NOT TARGET ${folder}_tests)
+    return()
+  endif()
+  cmake_parse_arguments(entry "" "TIMEOUT" "LABELS" ${ARGN})
+  if(NOT entry_TIMEOUT)
+    set(entry_TIMEOUT 120)
+  endif()
+  add_test(NAME ${folder} COMMAND ${folder}_tests --gtest_brief=1 --gtest_filter=-*Slow*:*Gpu*:*Mpi*)
+  set_tests_properties(${folder} PROPERTIES LABELS "${entry_LABELS}" TIMEOUT ${entry_TIMEOUT})
+  add_test(NAME ${folder}.slow COMMAND ${folder}_tests --gtest_brief=1 --gtest_filter=*Slow*:-*Gpu*:*Mpi*)
+  set_tests_properties(${folder}.slow PROPERTIES LABELS "slow" TIMEOUT 1800 RUN_SERIAL ON)
+  add_test(NAME ${folder}.gpu COMMAND ${folder}_tests --gtest_filter=*Gpu*:-*Slow*:*Mpi*)
+  # A program whose every case skipped itself still ends with 0; the regular expression makes ctest say so.
+  set_tests_properties(${folder}.gpu PROPERTIES LABELS "gpu" TIMEOUT 300 RUN_SERIAL ON
+                       SKIP_REGULAR_EXPRESSION "SKIPPED|Running 0 tests")
+  foreach(name ${folder} ${folder}.slow ${folder}.gpu)
+    set_property(TEST ${name} PROPERTY ENVIRONMENT ${convoy_test_environment})
+  endforeach()
+endfunction()
+
+# convoy_mpi_entry(FOLDER RANKS): the *Mpi* cases of FOLDER_tests, every rank running the same list.
+function(convoy_mpi_entry folder ranks)
+  if(NOT TARGET ${folder}_tests)
+    return()
+  endif()
+  foreach(kind "" .slow)
+    set(filter "*Mpi*:-*Slow*")
+    set(properties LABELS multi TIMEOUT 180)
+    if(kind)
+      set(filter "*Mpi*Slow*:*Slow*Mpi*")
+      set(properties LABELS slow TIMEOUT 1800)
+    endif()
+    if(kind AND NOT ranks EQUAL 2)
+      continue()  # what is slow is slow for its size, and memory does not allow four of it
+    endif()
+    set(name ${folder}.mpi${ranks}${kind})
+    add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --bind-to none -n ${ranks} $<TARGET_FILE:${folder}_tests>
+                                  --gtest_brief=1 "--gtest_filter=${filter}")
+    set_tests_properties(${name} PROPERTIES ${properties} RUN_SERIAL ON ENVIRONMENT "${convoy_test_environment}")
+  endforeach()
+endfunction()
+
+# convoy_script_tests(FOLDER TIMEOUT): every .sh and .py of tests/FOLDER as FOLDER.NAME. They own both cores while
+# they run. Exit 77 means skipped. A `# labels: slow` line in a script's first lines replaces the label.
+function(convoy_script_tests folder timeout)
+  file(GLOB scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.sh
+       ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.py)
+  foreach(script ${scripts})
+    get_filename_component(name ${script} NAME_WE)
+    if(name MATCHES "^_")
+      continue()  # shared by the others
+    endif()
+    set(run bash)
+    if(script MATCHES "\\.py$")
+      set(run python3)
+      if(venv_python)
+        set(run ${venv_python})
+      endif()
+    endif()
+    set(labels ${folder})
+    set(limit ${timeout})
+    file(STRINGS ${script} marks REGEX "^# (labels|timeout): ")
+    foreach(mark ${marks})
+      if(mark MATCHES "^# labels: (.*)$")
+        string(REPLACE " " ";" labels "${CMAKE_MATCH_1}")
+      elseif(mark MATCHES "^# timeout: ([0-9]+)$")
+        set(limit ${CMAKE_MATCH_1})
+      endif()
+    endforeach()
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${script})
+    add_test(NAME ${folder}.${name} COMMAND ${run} ${script} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${folder}.${name} PROPERTIES LABELS "${labels}" TIMEOUT ${limit} RUN_SERIAL ON
+                         SKIP_RETURN_CODE 77 ENVIRONMENT "${convoy_test_environment}")
+  endforeach()
+endfunction()
