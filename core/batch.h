@@ -1,0 +1,31 @@
+// A batch: named tensors whose dimension 0 is rows (counted from the end under stacking: members come before rows).
+//
+// A row is never split: a positive with its negatives, a user with its candidates, a sequence. Strategies slice rows and
+// know nothing else of a batch.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace convoy {
+
+struct Batch {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;  // few; in the data set's order
+  int64_t rows = 0;          // rows of this share; may be 0
+  int64_t first_row = 0;     // index of its first row within the global batch
+  int64_t global_rows = 0;   // rows of the global batch over all shares (ragged at the end of an epoch)
+  int64_t nominal_rows = 0;  // rows of a full global batch
+
+  const at::Tensor& at(const std::string& name) const;       // CONVOY_CHECK that it is there
+  const at::Tensor* find(const std::string& name) const;     // null when absent
+  Batch slice(int64_t begin, int64_t end) const;             // rows [begin, end) of this share; views
+  Batch to(at::Device device, bool non_blocking) const;
+};
+
+// Shares of `rows` rows over `count`: sizes differ by one at most, the first ones larger. [begin, end).
+std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count);
+
+}  // namespace convoy

@@ -1,0 +1,48 @@
+// Checkpoints: safetensors files and a manifest, written whole or not at all.
+//
+// Layout: FOLDER/step-N/{manifest.json, rank-R.safetensors}, FOLDER/latest (a file naming the newest). A save goes to a
+// temporary folder first; every file and the folder are fsynced; all ranks agree that theirs is whole; rank 0 writes the
+// manifest and renames. Tensors of one file are written in the order of their keys: equal states give equal bytes.
+// Restoring matches pieces by name: any layout reads what any other wrote.
+// Threads: called by every rank's thread, the same call on all. Failure: Error(io) on all ranks alike with the first
+// cause, the older checkpoint standing and nothing temporary left; Error(corrupt_data) naming the file.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/context.h"
+#include "core/options.h"
+#include "core/strategy.h"
+
+namespace convoy {
+
+struct CheckpointInfo {
+  std::string path;      // of step-N
+  int64_t step = 0;      // steps done
+  Json trainer;          // what the trainer wants back: step, epoch, sampler, best metrics, seed
+  Json config;           // resolved configuration at the time of the save
+};
+
+class Checkpoints {
+ public:
+  Checkpoints(const Context& context, std::string folder, int64_t keep_last);
+
+  // Collective. Owners write their pieces.
+  void save(Strategy& strategy, int64_t step, const Json& trainer);
+  // Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning naming the file.
+  std::optional<CheckpointInfo> newest();
+  // Collective. Fills every tensor the strategy shows from the checkpoint's pieces, checked by hash.
+  void load(Strategy& strategy, const CheckpointInfo& info);
+
+ private:
+  const Context& context_;
+  std::string folder_;
+  int64_t keep_last_;
+};
+
+// Without collectives, for tools and tests. Throws Error(corrupt_data) naming file and reason.
+CheckpointInfo read_manifest(const std::string& step_folder);
+
+}  // namespace convoy

@@ -1,0 +1,36 @@
+// Context: all that a rank knows of its surroundings. One per rank, passed in; there are no mutable globals.
+// Threads: const after construction; the objects it points to say their own rules.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/config/run_config.h"
+#include "core/control/channel.h"
+#include "core/mesh.h"
+
+namespace convoy {
+
+struct Context {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;                      // among the ranks of this host
+  std::string host;
+  std::vector<at::Device> devices{at::Device(at::kCPU)};   // of this rank; the first is its main one
+  int threads = 1;
+  Mesh mesh;
+  CommunicatorPtr world;                   // over all ranks of the job
+  std::map<std::string, CommunicatorPtr> axes;             // by axis name, this rank's group
+  std::shared_ptr<Channel> channel;
+  std::string folder;                      // the run folder
+  RunConfig config;
+
+  // This rank's group along an axis; a group of one for an axis that the mesh does not have.
+  CommunicatorPtr axis(const std::string& name) const;
+};
+
+}  // namespace convoy

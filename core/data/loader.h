@@ -1,0 +1,41 @@
+// Loader: assembles this rank's share of the coming batches ahead of time, on its own thread.
+// Threads: `next` is called by one thread; the loader's own thread gathers. Destruction ends the thread at once.
+// Failure: what the data set throws comes out of `next`.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/data/dataset.h"
+#include "core/data/sampler.h"
+
+namespace convoy {
+
+struct LoaderOptions {
+  int64_t share_index = 0;
+  int64_t share_count = 1;
+  int64_t prefetch = 2;             // batches held ready
+  at::Device device{at::kCPU};      // CUDA: buffers are pinned, `next` copies without blocking
+  uint64_t seed = 1;
+};
+
+class Loader {
+ public:
+  // Training: shares of the sampler's global batches, from `first_step` up to `end_step` (exclusive).
+  Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
+         int64_t first_step, int64_t end_step, const LoaderOptions& options);
+  // Evaluation: every row of the split once, in order, rank r taking its share of each slice of `rows` rows.
+  Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows, const LoaderOptions& options);
+  ~Loader();
+
+  std::optional<Batch> next();      // nothing left: empty. Batch carries first_row, global_rows, nominal_rows.
+  double waited_seconds() const;    // by `next` for data
+  double cpu_seconds() const;       // CPU time of the loader's thread
+
+ private:
+  class Worker;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,35 @@
+// Sinks: where figures go. The trainer of rank 0 reads metrics to the host at its interval and hands records to each.
+// Threads: one thread. Failure: Error(io) when a file cannot be written, naming it.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/control/channel.h"
+#include "core/options.h"
+
+namespace convoy {
+
+struct Record {
+  std::string kind;             // "train", "evaluate", "checkpoint"
+  int64_t step = 0;             // steps done
+  int64_t epoch = 0;            // epochs begun, from 1
+  double seconds = 0;           // since the start of training
+  double samples_per_second = 0;
+  double remaining_seconds = -1;  // -1: unknown
+  double learning_rate = 0;
+  std::map<std::string, double> metrics;   // NaN and infinities allowed
+};
+Json to_json(const Record& record);   // non-finite values as strings "nan", "inf"
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void write(const Record& record) = 0;
+};
+
+std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);                    // appended, flushed per line
+std::unique_ptr<Sink> make_channel_sink(std::shared_ptr<Channel> channel);         // to `convoy`, which draws the progress line
+
+}  // namespace convoy

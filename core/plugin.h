@@ -1,0 +1,19 @@
+// Plugins: a model, loss, data set or transform in a shared library of one's own.
+//
+// A plugin includes core headers only, links convoy::core, and ends with CONVOY_PLUGIN(registry) { … }, whose body adds
+// factories and catalogue entries. It is loaded only from an absolute path, owned by the user or root and writable by no
+// other, after its version was compared (docs/extending.md).
+#pragma once
+#include <string>
+
+#include "core/registry.h"
+#include "core/version.h"
+
+namespace convoy {
+// Throws Error(refused) or Error(config) with the reason and what to type next. The library stays loaded.
+void load_plugin(const std::string& path, Registry& registry);
+}  // namespace convoy
+
+#define CONVOY_PLUGIN(registry)                                                         \
+  extern "C" const char* convoy_plugin_version() { return CONVOY_PLUGIN_VERSION; }      \
+  extern "C" void convoy_plugin_register(::convoy::Registry& registry)

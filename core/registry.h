@@ -1,0 +1,64 @@
+// Registry: from a name in a configuration to the class that serves it, with LibTorch. Filled by each folder's
+// registry.cpp and by plugins; passed in, never global.
+// Threads: filled before the ranks start, const after.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/config/run_config.h"
+#include "core/context.h"
+#include "core/data/dataset.h"
+#include "core/model.h"
+#include "core/strategy.h"
+
+namespace convoy {
+
+// What a backend is given to build the group of all ranks of a job.
+struct BackendRequest {
+  int rank = 0;
+  int size = 1;
+  at::Device device{at::kCPU};
+  std::shared_ptr<Channel> channel;           // rendezvous and abort
+  std::string job;                            // unique per attempt: prefix of keys
+  std::string address;                        // of this host's interface for data, numeric; "" : chosen
+  std::chrono::milliseconds timeout{600000};  // C, of each operation
+  std::chrono::milliseconds rendezvous{300000};  // R
+};
+
+template <class T, class... Arguments>
+class Factories {
+ public:
+  using Factory = std::function<T(Arguments...)>;
+  void add(const std::string& name, Factory factory) { factories_[name] = std::move(factory); }
+  bool has(const std::string& name) const { return factories_.count(name) != 0; }
+  T make(const std::string& name, Arguments... arguments) const {
+    auto found = factories_.find(name);
+    CONVOY_CHECK(found != factories_.end(), "no factory for '", name, "': catalogue and registry differ");
+    return found->second(arguments...);
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& entry : factories_) all.push_back(entry.first);
+    return all;
+  }
+
+ private:
+  std::map<std::string, Factory> factories_;
+};
+
+struct Registry {
+  Factories<ModelPtr, const Options&, const Schema&> models;
+  Factories<std::shared_ptr<const LossFunction>, const Options&> losses;
+  Factories<std::shared_ptr<const Dataset>, const Options&, uint64_t /* seed */> datasets;
+  Factories<std::shared_ptr<const Transform>, const Options&> transforms;
+  Factories<std::unique_ptr<Strategy>, const Options&> strategies;
+  Factories<CommunicatorPtr, const BackendRequest&> backends;
+  // What a plugin adds to the catalogues, so that its options are checked like all others.
+  Catalogues catalogues;
+};
+
+}  // namespace convoy

@@ -1,0 +1,69 @@
+// Strategy: decides how one model is trained by many ranks. This is convoy's main seam.
+//
+// Role: owns this rank's part of the model and of the optimizer, talks to other ranks through the context's
+// communicators, and can name every piece of state it holds. The trainer, checkpoints, metrics, `explain` and `verify`
+// use only this. Where (plan) and cost are pure functions beside the catalogue (strategies/catalogue.h).
+// Call order: setup once; then step, evaluate, visit_state, settle in any order, the same on all ranks of the job.
+// Threads: one Strategy per rank, used by that rank's thread only.
+// Ownership: keeps the model and what setup gave it; `visit_state` shows tensors that stay the strategy's.
+// Failure: CommError from communication, Error(training) from the model with block and step; after either, only
+// destruction is allowed.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/batch.h"
+#include "core/context.h"
+#include "core/model.h"
+#include "core/state.h"
+
+namespace convoy {
+
+// Which share of each global batch this rank reads. Ranks that hold parts of one replica read the same share.
+struct Sampling {
+  int64_t index = 0;
+  int64_t count = 1;     // data-parallel degree
+  int64_t members = 0;   // members of an ensemble that draw their own samples; 0: none
+};
+
+struct StepInput {
+  Batch batch;           // this rank's share
+  int64_t step = 0;      // global, from 0: keys random draws and schedules
+  bool flush = false;    // last step before an epoch's end, a stop or a checkpoint: accumulation ends here
+};
+
+// Tensors on the rank's device, not read to the host. A rank whose figures are another's copy gives weight and sum zero,
+// so that sums over all ranks are the job's figures.
+struct StepResult {
+  std::vector<Metric> metrics;   // "loss" first; of this rank's rows
+  at::Tensor finite;             // bool, [] or [members]: the update was applied (all ranks say the same)
+  at::Tensor gradient_norm;      // [] or [members], before clipping; undefined on steps without an update
+  bool updated = true;           // false on accumulation's steps between
+};
+
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+
+  // Builds this rank's part with its initial values; `loss` was chosen by the configuration or is the model's own.
+  virtual void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) = 0;
+  virtual Sampling sampling() const = 0;
+
+  // Forward, backward, communication, update.
+  virtual StepResult step(const StepInput& input) = 0;
+  // Loss and the model's metrics of this share; no gradient, no dropout. Rows may be 0.
+  virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
+
+  // Forces what was postponed (averages, row catch-up). Called before evaluation, checkpoints and verify.
+  virtual void settle() = 0;
+  // Calls back for each piece of state this rank holds, in the same order each time.
+  virtual void visit_state(const StateVisitor& visit) = 0;
+  // Tensors shown by visit_state were written to from outside (a checkpoint was loaded).
+  virtual void state_restored() = 0;
+};
+
+}  // namespace convoy
