@@ -11,6 +11,7 @@
 #include "core/communicator.h"
 #include "core/config/run_config.h"
 #include "core/control/channel.h"
+#include "core/control/state_file.h"
 #include "core/mesh.h"
 
 namespace convoy {
@@ -27,6 +28,9 @@ struct Context {
   std::map<std::string, CommunicatorPtr> axes;             // by axis name, this rank's group
   std::shared_ptr<Channel> channel;
   std::string folder;                      // the run folder
+  int64_t steps_per_epoch = 0;             // known once the data set is: schedules need them
+  int64_t total_steps = 0;
+  std::shared_ptr<StateFile> state;        // where this rank is, for whoever outlives it; never null
   RunConfig config;
 
   // This rank's group along an axis; a group of one for an axis that the mesh does not have.

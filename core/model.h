@@ -46,6 +46,7 @@ struct Metric {
   std::string name;    // "accuracy", "hr@10"
   at::Tensor sum;      // float64, [] or [members]
   at::Tensor weight;
+  bool lower_is_better = false;
 };
 
 class LossFunction {

@@ -33,7 +33,7 @@ struct Sampling {
 struct StepInput {
   Batch batch;           // this rank's share
   int64_t step = 0;      // global, from 0: keys random draws and schedules
-  bool flush = false;    // last step before an epoch's end, a stop or a checkpoint: accumulation ends here
+  bool flush = false;    // last step of an epoch or of the training: accumulation ends here
 };
 
 // Tensors on the rank's device, not read to the host. A rank whose figures are another's copy gives weight and sum zero,

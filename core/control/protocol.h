@@ -1,6 +1,7 @@
 // What `convoy` and the rank processes say to each other over the control channel. Without LibTorch.
 //
-// Environment of a rank process: CONVOY_CHANNEL (to_string(ChannelAddress)), CONVOY_PROCESS (index into Job::processes).
+// Environment of a rank process: CONVOY_CHANNEL (to_string(ChannelAddress)), CONVOY_PROCESS (index into Job::processes),
+// CONVOY_RANK (its first rank, the participant as which it connects; `convoy` processes of that rank connect as -1 - rank).
 // Everything else comes over the channel, so that it is the same under every launcher.
 #pragma once
 
