@@ -45,16 +45,18 @@ struct Option {
   bool exclusive_minimum = false;
   std::vector<std::string> choices;
   bool also_auto = false;         // the word `auto` is valid beside the type; value is the string "auto"
-  std::string catalogue;          // for component: "model", "data", "optimizer", "strategy", "loss", …
-  std::vector<Option> options;    // for section: its keys; for list and map: exactly one, describing an item
+  std::string catalogue;          // component: "model", "data", …; text: the value is a name from that catalogue
+  // section: its keys. list, map: exactly one, describing an item. component: keys that every entry takes beside its own.
+  std::vector<Option> options;
 };
 
-// Values of one component, section or file, checked against its options and with every default filled in.
+// Values of one component, section or file, checked against its options and with every default filled in. Those of a
+// component hold its "name" too. What was left out and has no default is null.
 // Getters never fail for described options; asking for another name is a defect (CONVOY_CHECK).
 class Options {
  public:
   Options() = default;
-  explicit Options(Json values, std::map<std::string, Mark> marks = {});
+  explicit Options(Json values, std::map<std::string, Mark> marks = {}, std::string path = "");
 
   bool has(const std::string& name) const;   // present and not null
   bool is_auto(const std::string& name) const;
@@ -65,13 +67,15 @@ class Options {
   std::vector<int64_t> integers(const std::string& name) const;
   std::vector<double> reals(const std::string& name) const;
   std::vector<std::string> texts(const std::string& name) const;
-  Options section(const std::string& name) const;
+  Options section(const std::string& name) const;                 // a map or component; empty when null
   std::vector<Options> sections(const std::string& name) const;  // a list of maps
   const Json& json() const { return values_; }
   const Json& at(const std::string& name) const;
 
   // Where the user wrote it (key path below this object), or where its parent stands.
   Mark mark(const std::string& name) const;
+  const std::map<std::string, Mark>& marks() const { return marks_; }
+  const std::string& path() const { return path_; }
   // For checks that go beyond a type ("dropout must be below 1 when …"): throws ConfigError at that key.
   [[noreturn]] void fail(const std::string& name, const std::string& reason) const;
 
@@ -79,7 +83,6 @@ class Options {
   Json values_ = Json::object();
   std::map<std::string, Mark> marks_;  // key path "a.b.2" → mark; "" is the object itself
   std::string path_;                   // of this object within the file, for messages
-  friend class OptionReader;
 };
 
 // What a folder offers by one name. Folders extend it (strategies add plan and cost).

@@ -1,0 +1,138 @@
+// Typed access to checked values, and marks that lead back to the user's text.
+#include "core/options.h"
+
+#include <utility>
+
+namespace convoy {
+namespace {
+
+std::vector<std::string> keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& entry : object.items()) keys.push_back(entry.key());
+  return keys;
+}
+
+std::string below(const std::string& path, const std::string& key) {
+  if (path.empty() || key.empty()) return path + key;
+  return path + "." + key;
+}
+
+// The marks under `key`, as seen from there.
+std::map<std::string, Mark> marks_below(const std::map<std::string, Mark>& marks, const std::string& key,
+                                        const Mark& own) {
+  std::map<std::string, Mark> under{{"", own}};
+  const std::string prefix = key + ".";
+  for (auto it = marks.lower_bound(prefix); it != marks.end(); ++it) {
+    if (it->first.compare(0, prefix.size(), prefix) != 0) break;
+    under.emplace(it->first.substr(prefix.size()), it->second);
+  }
+  return under;
+}
+
+}  // namespace
+
+Options::Options(Json values, std::map<std::string, Mark> marks, std::string path)
+    : values_(std::move(values)), marks_(std::move(marks)), path_(std::move(path)) {
+  if (values_.is_null()) values_ = Json::object();
+  CONVOY_CHECK(values_.is_object(), "options of '", path_, "' are not a map");
+}
+
+const Json& Options::at(const std::string& name) const {
+  auto found = values_.find(name);
+  CONVOY_CHECK(found != values_.end(), "no option '", name, "' in '", path_, "', which has ",
+               join(keys_of(values_), ", "));
+  return *found;
+}
+
+bool Options::has(const std::string& name) const {
+  auto found = values_.find(name);
+  return found != values_.end() && !found->is_null();
+}
+
+bool Options::is_auto(const std::string& name) const {
+  const Json& value = at(name);
+  return value.is_string() && value.get_ref<const std::string&>() == "auto";
+}
+
+bool Options::boolean(const std::string& name) const {
+  const Json& value = at(name);
+  CONVOY_CHECK(value.is_boolean(), "option '", name, "' is ", value.dump(), " and no boolean");
+  return value.get<bool>();
+}
+
+int64_t Options::integer(const std::string& name) const {
+  const Json& value = at(name);
+  CONVOY_CHECK(value.is_number_integer(), "option '", name, "' is ", value.dump(), " and no integer");
+  return value.get<int64_t>();
+}
+
+double Options::real(const std::string& name) const {
+  const Json& value = at(name);
+  CONVOY_CHECK(value.is_number(), "option '", name, "' is ", value.dump(), " and no number");
+  return value.get<double>();
+}
+
+const std::string& Options::text(const std::string& name) const {
+  const Json& value = at(name);
+  CONVOY_CHECK(value.is_string(), "option '", name, "' is ", value.dump(), " and no text");
+  return value.get_ref<const std::string&>();
+}
+
+std::vector<int64_t> Options::integers(const std::string& name) const {
+  std::vector<int64_t> all;
+  for (const Json& value : at(name)) {
+    CONVOY_CHECK(value.is_number_integer(), "option '", name, "' holds ", value.dump(), ", no integer");
+    all.push_back(value.get<int64_t>());
+  }
+  return all;
+}
+
+std::vector<double> Options::reals(const std::string& name) const {
+  std::vector<double> all;
+  for (const Json& value : at(name)) {
+    CONVOY_CHECK(value.is_number(), "option '", name, "' holds ", value.dump(), ", no number");
+    all.push_back(value.get<double>());
+  }
+  return all;
+}
+
+std::vector<std::string> Options::texts(const std::string& name) const {
+  std::vector<std::string> all;
+  for (const Json& value : at(name)) {
+    CONVOY_CHECK(value.is_string(), "option '", name, "' holds ", value.dump(), ", no text");
+    all.push_back(value.get<std::string>());
+  }
+  return all;
+}
+
+Options Options::section(const std::string& name) const {
+  return Options(at(name), marks_below(marks_, name, mark(name)), below(path_, name));
+}
+
+std::vector<Options> Options::sections(const std::string& name) const {
+  const Json& list = at(name);
+  CONVOY_CHECK(list.is_array() || list.is_null(), "option '", name, "' is ", list.dump(), " and no list");
+  std::vector<Options> all;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string key = str(name, ".", i);
+    all.emplace_back(list[i], marks_below(marks_, key, mark(key)), below(path_, key));
+  }
+  return all;
+}
+
+Mark Options::mark(const std::string& name) const {
+  std::string path = name;
+  while (true) {
+    auto found = marks_.find(path);
+    if (found != marks_.end()) return found->second;
+    if (path.empty()) return Mark{};
+    const size_t dot = path.rfind('.');
+    path = dot == std::string::npos ? "" : path.substr(0, dot);
+  }
+}
+
+void Options::fail(const std::string& name, const std::string& reason) const {
+  throw ConfigError(mark(name), below(path_, name), reason);
+}
+
+}  // namespace convoy
