@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/batch.h"
+#include "core/data/buffers.h"
 
 namespace convoy {
 
@@ -37,8 +38,11 @@ class Dataset {
   virtual int64_t size(Split split) const = 0;   // rows; evaluate may be 0
   // Training instances that one row counts for (NCF: 1 + negatives); for `samples` in the summary.
   virtual int64_t instances_per_row() const = 0;
-  // Tensors for rows `indices` (int64, CPU, any order), rows first. `epoch` keys what is drawn anew each epoch.
-  virtual Batch gather(Split split, const at::Tensor& indices, int64_t epoch) const = 0;
+  // Tensors for rows `indices` (int64, CPU, contiguous, any order), rows first, written into memory from `buffers`.
+  // `epoch` keys what is drawn anew each epoch. Sets `rows`; the other counts of the batch are the caller's.
+  virtual Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const = 0;
+  // The same into memory of its own: for tests and for whoever gathers once.
+  Batch gather_once(Split split, const at::Tensor& indices, int64_t epoch) const;
 };
 using DatasetPtr = std::shared_ptr<const Dataset>;
 

@@ -1,0 +1,53 @@
+// Batches: finding, slicing and moving.
+#include "core/batch.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace convoy {
+
+const at::Tensor* Batch::find(const std::string& name) const {
+  for (const auto& entry : tensors) {
+    if (entry.first == name) return &entry.second;
+  }
+  return nullptr;
+}
+
+const at::Tensor& Batch::at(const std::string& name) const {
+  const at::Tensor* found = find(name);
+  CONVOY_CHECK(found != nullptr, "the batch has no tensor '", name, "'");
+  return *found;
+}
+
+Batch Batch::slice(int64_t begin, int64_t end) const {
+  CONVOY_CHECK(0 <= begin && begin <= end && end <= rows, "slice [", begin, ", ", end, ") of ", rows, " rows");
+  Batch part;
+  part.tensors.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    part.tensors.emplace_back(name, tensor.slice(0, begin, end));
+  }
+  part.rows = end - begin;
+  part.first_row = first_row + begin;
+  part.global_rows = global_rows;
+  part.nominal_rows = nominal_rows;
+  return part;
+}
+
+Batch Batch::to(at::Device device, bool non_blocking) const {
+  Batch moved = *this;
+  for (auto& entry : moved.tensors) {
+    if (entry.second.device() != device) entry.second = entry.second.to(device, non_blocking);
+  }
+  return moved;
+}
+
+std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count) {
+  CONVOY_CHECK(rows >= 0 && count > 0 && 0 <= index && index < count, "share ", index, " of ", count);
+  const int64_t base = rows / count;
+  const int64_t larger = rows % count;
+  const int64_t begin = index * base + std::min(index, larger);
+  return {begin, begin + base + (index < larger ? 1 : 0)};
+}
+
+}  // namespace convoy
