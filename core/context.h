@@ -22,7 +22,8 @@ struct Context {
   int local_rank = 0;                      // among the ranks of this host
   std::string host;
   std::vector<at::Device> devices{at::Device(at::kCPU)};   // of this rank; the first is its main one
-  int threads = 1;
+  int threads = 1;                         // intra-op threads of this rank
+  int process_ranks = 1;                   // ranks that are threads of this process
   Mesh mesh;
   CommunicatorPtr world;                   // over all ranks of the job
   std::map<std::string, CommunicatorPtr> axes;             // by axis name, this rank's group

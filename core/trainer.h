@@ -1,10 +1,10 @@
 // Trainer: the loop of one rank. Feeds batches to the strategy, evaluates, saves, reports, stops where all stop.
 //
 // It knows no strategy by name and no model: only the seams. Threads: one Trainer per rank. Failure: throws what the
-// strategy, the data or a checkpoint threw, with rank and step already told to the channel's server.
+// strategy, the data or a checkpoint threw; a non-finite loss is Error(training) on every rank after the same step.
 #pragma once
-#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,17 +23,18 @@ struct TrainingParts {
 
 struct TrainingResult {
   bool stopped = false;           // asked to stop; a checkpoint stands
-  Json summary;                   // rank 0's part of summary.json: steps, epochs, samples, seconds, metrics, …
+  Json summary;                   // the job's figures, on every rank the same: steps, epochs, samples, seconds, metrics, …
+  Json rank;                      // this rank's: waits, CPU, data, bytes sent
 };
 
-class Trainer {
- public:
-  Trainer(const Context& context, TrainingParts parts);
-  TrainingResult run();
-
- private:
-  const Context& context_;
-  TrainingParts parts_;
+// Rows of a full global batch, and how many steps an epoch and the training have.
+struct TrainingLength {
+  int64_t global_rows = 0;
+  int64_t steps_per_epoch = 0;
+  int64_t total_steps = 0;
 };
+TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree);
+
+TrainingResult train(const Context& context, const TrainingParts& parts);
 
 }  // namespace convoy

@@ -1,0 +1,66 @@
+#include "core/metrics/accumulator.h"
+
+#include <ATen/ATen.h>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+at::Tensor flat_double(const at::Tensor& value) { return value.detach().to(at::kDouble).reshape({-1}); }
+
+}  // namespace
+
+void MetricAccumulator::add(const std::vector<Metric>& metrics) {
+  at::NoGradGuard no_grad;
+  if (names_.empty()) {
+    for (const Metric& metric : metrics) {
+      names_.push_back(metric.name);
+      lower_is_better_.push_back(metric.lower_is_better);
+      // A copy of its own: the step's tensors may be reused by the strategy.
+      sums_.push_back(flat_double(metric.sum).clone());
+      weights_.push_back(flat_double(metric.weight).clone());
+    }
+    return;
+  }
+  CONVOY_CHECK(metrics.size() == names_.size(), "metrics changed their number from ", names_.size(), " to ", metrics.size());
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    CONVOY_CHECK(metrics[i].name == names_[i], "metrics changed their order: ", metrics[i].name, " for ", names_[i]);
+    sums_[i].add_(flat_double(metrics[i].sum));
+    weights_[i].add_(flat_double(metrics[i].weight));
+  }
+}
+
+std::map<std::string, MetricValue> MetricAccumulator::reduce(Communicator& world) {
+  at::NoGradGuard no_grad;
+  std::map<std::string, MetricValue> values;
+  if (names_.empty()) return values;
+  std::vector<at::Tensor> parts(sums_);
+  parts.insert(parts.end(), weights_.begin(), weights_.end());
+  at::Tensor all = at::cat(parts);
+  world.all_reduce(all, ReduceOp::sum, {"metrics", {}})->wait();
+  all = all.to(at::kCPU);
+  const double* sum = all.data_ptr<double>();
+  const double* weight = sum + all.numel() / 2;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const int64_t members = sums_[i].numel();
+    MetricValue& value = values[names_[i]];
+    value.lower_is_better = lower_is_better_[i];
+    double total_sum = 0, total_weight = 0;
+    for (int64_t m = 0; m < members; ++m) {
+      total_sum += sum[m];
+      total_weight += weight[m];
+      if (members > 1) value.members.push_back(sum[m] / weight[m]);
+    }
+    value.value = total_sum / total_weight;
+    sum += members;
+    weight += members;
+  }
+  names_.clear();
+  lower_is_better_.clear();
+  sums_.clear();
+  weights_.clear();
+  return values;
+}
+
+}  // namespace convoy

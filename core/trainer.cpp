@@ -1,0 +1,418 @@
+#include "core/trainer.h"
+
+#include <ATen/ATen.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/control/protocol.h"
+#include "core/control/stop.h"
+#include "core/data/loader.h"
+#include "core/log.h"
+#include "core/metrics/accumulator.h"
+#include "core/metrics/sink.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double process_cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// True at the end of every `every`-th step or epoch.
+bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch) {
+  switch (interval.unit) {
+    case Interval::Unit::never: return false;
+    case Interval::Unit::steps: return steps_done % interval.every == 0;
+    case Interval::Unit::epochs: return steps_done % (interval.every * steps_per_epoch) == 0;
+  }
+  return false;
+}
+
+// Last and best value of every evaluated metric, in the form in which summary.json and checkpoints keep it.
+class BestMetrics {
+ public:
+  void add(const std::map<std::string, MetricValue>& values, int64_t step) {
+    for (const auto& [name, metric] : values) {
+      Json& entry = json_[name];
+      const bool first = !entry.contains("best") || !entry["best"].is_number();
+      const double best = first ? 0 : entry["best"].get<double>();
+      const bool better = first || (metric.lower_is_better ? metric.value < best : metric.value > best);
+      entry["last"] = number(metric.value);
+      if (better) {
+        entry["best"] = number(metric.value);
+        entry["best_step"] = step;
+      }
+      if (!metric.members.empty()) {
+        entry["members"] = Json::array();
+        for (double member : metric.members) entry["members"].push_back(number(member));
+      }
+    }
+  }
+  void restore(const Json& json) { json_ = json; }
+  const Json& json() const { return json_; }
+
+ private:
+  static Json number(double value) {
+    if (std::isfinite(value)) return value;
+    return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  }
+  Json json_ = Json::object();
+};
+
+// One run of the loop. Members are the loop's variables, so that its phases read as sentences.
+class Training {
+ public:
+  Training(const Context& context, const TrainingParts& parts)
+      : context_(context), parts_(parts), config_(context.config), strategy_(*parts.strategy), sampling_(strategy_.sampling()),
+        length_(training_length(config_.train, parts.data->size(Split::train), sampling_.count)),
+        sampler_(parts.data->size(Split::train), length_.global_rows, config_.seed),
+        stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
+        checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last) {
+    if (context.rank == 0) {
+      sinks_.push_back(make_jsonl_sink(context.folder + "/metrics.jsonl"));
+      sinks_.push_back(make_channel_sink(context.channel));
+    }
+    // The flag outlives this object: the channel may still call back while we are being destroyed.
+    context.channel->on_abort([flag = aborted_](const Abort&) { flag->store(true); });
+  }
+
+  TrainingResult run() {
+    restore();
+    const double cpu_before = process_cpu_seconds();
+    const double wait_before = context_.world->wait_seconds();
+    const int64_t bytes_before = bytes_sent();
+    const int64_t first = step_;
+    started_ = lap_ = Clock::now();
+    if (step_ < length_.total_steps) {
+      Loader loader(parts_.data, parts_.transforms, sampler_, step_, length_.total_steps, loader_options());
+      loop(loader);
+      waited_ += loader.waited_seconds();
+      data_cpu_ += loader.cpu_seconds();
+    }
+    const double wall = seconds_since(started_);
+    finish();
+
+    TrainingResult result;
+    result.stopped = stopped_;
+    const double waits = context_.world->wait_seconds() - wait_before;
+    const int64_t steps = std::max<int64_t>(step_ - first, 1);
+    result.rank = Json{{"data_seconds", waited_},
+                       {"data_cpu_seconds", data_cpu_},
+                       {"wait_seconds", waits},
+                       {"cpu_seconds", process_cpu_seconds() - cpu_before},
+                       {"wall_seconds", wall},
+                       {"bytes_sent_per_step", static_cast<double>(bytes_sent() - bytes_before) / static_cast<double>(steps)},
+                       {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
+    result.summary = summary(result.rank);
+    return result;
+  }
+
+ private:
+  static Timeout timeout(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
+
+  LoaderOptions loader_options() const {
+    LoaderOptions options;
+    options.share_index = sampling_.index;
+    options.share_count = sampling_.count;
+    options.prefetch = config_.data.options.integer("prefetch");
+    options.device = context_.devices.front();
+    options.seed = config_.seed;
+    return options;
+  }
+
+  // ---- the loop ----------------------------------------------------------------------------------------------
+
+  void loop(Loader& loader) {
+    // Without an update that all ranks have made, nothing may stop or be saved: accumulation would be cut.
+    bool updated = true;
+    bool checkpoint_owed = false;
+    for (; step_ < length_.total_steps; ++step_) {
+      check_aborted();
+      if (updated && (stopped_ = stop_.stops_before(step_))) break;
+      context_.state->step(step_);
+      std::optional<Batch> batch = loader.next();
+      CONVOY_CHECK(batch.has_value(), "the loader ended before step ", step_);
+      rows_ += sampler_.rows_of(step_);
+      const int64_t done = step_ + 1;
+      const bool epoch_ends = done % length_.steps_per_epoch == 0;
+      StepInput input{std::move(*batch), step_, epoch_ends || done == length_.total_steps};
+      StepResult result = strategy_.step(input);
+      updated = result.updated;
+      train_metrics_.add(result.metrics);
+      check_finite(result);
+      if (step_ == first_step_) report_first_step();
+      report_training(done, epoch_ends);
+      evaluated_ = due(config_.train.evaluate_every, done, length_.steps_per_epoch);
+      if (evaluated_) evaluate(done);
+      checkpoint_owed |= due(config_.train.checkpoint_every, done, length_.steps_per_epoch);
+      saved_ = checkpoint_owed && updated;
+      if (saved_) {
+        save(done);
+        checkpoint_owed = false;
+      }
+    }
+    pause_training_clock();
+  }
+
+  // Ends with an evaluation and a checkpoint of the last state, whatever the intervals were.
+  void finish() {
+    const bool wants_evaluation = config_.train.evaluate_every.unit != Interval::Unit::never;
+    if (wants_evaluation && !stopped_ && !evaluated_) evaluate(step_);
+    if (!saved_ && (stopped_ || config_.train.checkpoint_every.unit != Interval::Unit::never)) save(step_);
+    context_.state->phase("done");
+  }
+
+  void check_aborted() {
+    if (!aborted_->load(std::memory_order_relaxed)) return;
+    const std::optional<Abort> reason = context_.channel->aborted();
+    throw CommError(Failure::peer_lost, reason ? reason->rank : -1,
+                    str("rank ", context_.rank, " ends at step ", step_, ": ", reason ? reason->message : "the job was ended"));
+  }
+
+  // The flag is the same on all ranks; whose loss it was is told over the channel, so that one rank is named.
+  void check_finite(const StepResult& result) {
+    if (!result.updated || !result.finite.defined()) return;
+    // On CUDA the flag of the step before is read, so that the host never waits for the step under way.
+    at::Tensor flag = result.finite;
+    if (flag.is_cuda()) {
+      std::swap(flag, pending_finite_);
+      if (!flag.defined()) return;
+    }
+    if (flag.all().item<bool>()) return;
+    if (config_.precision == "fp16") return;   // the loss scaler skips such steps and lowers its scale
+    const Metric& loss = result.metrics.front();
+    const bool mine = !at::isfinite(loss.sum).all().item<bool>();
+    const std::vector<std::string> votes = context_.channel->agree(
+        str("nonfinite/", step_), context_.rank, context_.size, mine ? "1" : "0", timeout(config_.launch.rendezvous));
+    int culprit = -1;
+    for (size_t rank = 0; rank < votes.size() && culprit < 0; ++rank)
+      if (votes[rank] == "1") culprit = static_cast<int>(rank);
+    const std::string what = culprit < 0 ? "a gradient is not finite though every rank's loss is"
+                                         : str("the loss of rank ", culprit, " is not finite");
+    const std::string message =
+        str(what, " at step ", step_, "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
+            "optimizer.clip_norm, or look at the data of that step");
+    if (culprit == context_.rank || (culprit < 0 && context_.rank == 0)) throw Error(Failure::training, message);
+    throw CommError(Failure::peer_lost, culprit, message);
+  }
+
+  // ---- reports -----------------------------------------------------------------------------------------------
+
+  void report_first_step() {
+    if (context_.rank == 0) context_.channel->post(protocol::first_step, Json{{"seconds", seconds_since(started_)}});
+  }
+
+  void report_training(int64_t done, bool epoch_ends) {
+    const bool interval = done % config_.train.log_every == 0 || done == first_step_ + 1 || epoch_ends;
+    if (interval) {
+      const auto values = train_metrics_.reduce(*context_.world);
+      if (auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
+      Record record = this->record("train", done);
+      for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
+      for (auto& sink : sinks_) sink->write(record);
+    }
+    if (context_.rank != 0 || (!interval && seconds_since(reported_) < 0.25)) return;
+    reported_ = Clock::now();
+    Json progress = to_json(record("train", done));
+    progress["steps"] = length_.total_steps;
+    progress["epochs"] = config_.train.epochs;
+    if (std::isfinite(last_loss_)) progress["loss"] = last_loss_;
+    context_.channel->post(protocol::progress, progress);
+  }
+
+  Record record(const std::string& kind, int64_t done) {
+    Record record;
+    record.kind = kind;
+    record.step = done;
+    record.epoch = (done - 1) / length_.steps_per_epoch + 1;
+    record.seconds = train_seconds_before_ + training_seconds();
+    const double here = training_seconds();
+    if (here > 0) record.samples_per_second = static_cast<double>(instances(rows_)) / here;
+    if (done > first_step_) record.remaining_seconds = here / static_cast<double>(done - first_step_) *
+                                                       static_cast<double>(length_.total_steps - done);
+    return record;
+  }
+
+  int64_t instances(int64_t rows) const { return rows * parts_.data->instances_per_row() * std::max<int64_t>(sampling_.members, 1); }
+
+  // Training alone: evaluation and checkpoints stop this clock.
+  double training_seconds() const { return train_seconds_ + (training_ ? seconds_since(lap_) : 0); }
+  void pause_training_clock() {
+    train_seconds_ = training_seconds();
+    training_ = false;
+  }
+  void resume_training_clock() {
+    lap_ = Clock::now();
+    training_ = true;
+  }
+
+  // ---- evaluation and checkpoints ----------------------------------------------------------------------------
+
+  void evaluate(int64_t done) {
+    if (parts_.data->size(Split::evaluate) == 0) return;
+    pause_training_clock();
+    const Clock::time_point start = Clock::now();
+    context_.state->phase("evaluating");
+    strategy_.settle();
+    // Bounded, since candidates multiply the rows of an evaluation batch.
+    Loader loader(parts_.data, parts_.transforms, length_.global_rows, loader_options());
+    MetricAccumulator metrics;
+    while (std::optional<Batch> batch = loader.next()) {
+      check_aborted();
+      metrics.add(strategy_.evaluate(*batch));
+    }
+    const auto values = metrics.reduce(*context_.world);
+    evaluate_seconds_ += seconds_since(start);
+    best_.add(values, done);
+    Record record = this->record("evaluate", done);
+    for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
+    for (auto& sink : sinks_) sink->write(record);
+    if (context_.rank == 0) context_.channel->post(protocol::metrics, to_json(record));
+    context_.state->phase("training");
+    resume_training_clock();
+  }
+
+  void save(int64_t done) {
+    pause_training_clock();
+    context_.state->phase("saving");
+    strategy_.settle();
+    checkpoints_.save(strategy_, done, Json{{"step", done},
+                                            {"rows", rows_before_ + rows_},
+                                            {"seed", config_.seed},
+                                            {"global_rows", length_.global_rows},
+                                            {"train_seconds", train_seconds_before_ + train_seconds_},
+                                            {"evaluate_seconds", evaluate_seconds_},
+                                            {"metrics", best_.json()}});
+    context_.state->phase("training");
+    resume_training_clock();
+  }
+
+  void restore() {
+    context_.state->phase("loading");
+    std::optional<CheckpointInfo> info;
+    if (config_.train.resume == "auto") {
+      info = checkpoints_.newest();
+    } else if (config_.train.resume != "never") {
+      info = checkpoints_.find(config_.train.resume);
+    }
+    if (info) {
+      checkpoints_.load(strategy_, *info);
+      strategy_.state_restored();
+      const Json& trainer = info->trainer;
+      const int64_t saved_rows = trainer.value("global_rows", length_.global_rows);
+      if (saved_rows != length_.global_rows)
+        throw Error(Failure::config, str("train.batch: the checkpoint ", info->path, " was made with global batches of ", saved_rows,
+                                         " rows, this run has ", length_.global_rows,
+                                         "; give the same, or start afresh with --set train.resume=never"));
+      step_ = trainer.at("step").get<int64_t>();
+      rows_before_ = trainer.at("rows").get<int64_t>();
+      train_seconds_before_ = trainer.at("train_seconds").get<double>();
+      evaluate_seconds_ = trainer.value("evaluate_seconds", 0.0);
+      best_.restore(trainer.at("metrics"));
+      saved_ = evaluated_ = true;
+      if (context_.rank == 0) log::info(str("resumed from ", info->path, " after step ", step_));
+    }
+    first_step_ = step_;
+    context_.state->phase("training");
+  }
+
+  // ---- figures -----------------------------------------------------------------------------------------------
+
+  int64_t bytes_sent() const {
+    int64_t bytes = context_.world->bytes_sent();
+    for (const auto& [name, group] : context_.axes)
+      if (group != context_.world) bytes += group->bytes_sent();
+    return bytes;
+  }
+
+  // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
+  double cpu_efficiency(double cpu_before, double wall) const {
+    const double cpu = (process_cpu_seconds() - cpu_before) / context_.process_ranks - context_.world->wait_cpu_seconds();
+    return wall > 0 ? cpu / wall / std::max(context_.threads, 1) : 0;
+  }
+
+  Json summary(const Json& rank) {
+    // The slowest or busiest rank's figure, so that one number tells of trouble; parameters are summed over owners.
+    int64_t parameters = 0;
+    strategy_.visit_state([&](const StateEntry& entry) {
+      if (entry.kind == StateKind::parameter && entry.owner) parameters += entry.tensor.numel();
+    });
+    at::Tensor count = at::scalar_tensor(parameters, at::TensorOptions(at::kLong).device(context_.devices.front()));
+    context_.world->all_reduce(count, ReduceOp::sum, {"parameter count", {}})->wait();
+    const std::vector<std::string> names = {"data_seconds", "data_cpu_seconds", "wait_seconds", "bytes_sent_per_step"};
+    std::vector<double> mine;
+    for (const std::string& name : names) mine.push_back(rank.at(name).get<double>());
+    at::Tensor worst = at::tensor(mine, at::kDouble).to(context_.devices.front());
+    context_.world->all_reduce(worst, ReduceOp::max, {"figures", {}})->wait();
+    at::Tensor efficiency = at::scalar_tensor(rank.at("cpu_efficiency").get<double>(), at::TensorOptions(at::kDouble).device(context_.devices.front()));
+    context_.world->all_reduce(efficiency, ReduceOp::sum, {"efficiency", {}})->wait();
+
+    const int64_t samples = instances(rows_before_ + rows_);
+    const double seconds = train_seconds_before_ + train_seconds_;
+    Json json = {{"parameters", count.item<int64_t>()},
+                 {"epochs", static_cast<double>(step_) / static_cast<double>(length_.steps_per_epoch)},
+                 {"steps", step_},
+                 {"samples", samples},
+                 {"train_seconds", seconds},
+                 {"samples_per_second", seconds > 0 ? static_cast<double>(samples) / seconds : 0.0},
+                 {"evaluate_seconds", evaluate_seconds_},
+                 {"cpu_efficiency", efficiency.item<double>() / context_.size},
+                 {"metrics", best_.json()}};
+    worst = worst.to(at::kCPU);
+    for (size_t i = 0; i < names.size(); ++i) json[names[i]] = worst.data_ptr<double>()[i];
+    return json;
+  }
+
+  const Context& context_;
+  const TrainingParts& parts_;
+  const RunConfig& config_;
+  Strategy& strategy_;
+  const Sampling sampling_;
+  const TrainingLength length_;
+  const Sampler sampler_;
+  StopAgreement stop_;
+  Checkpoints checkpoints_;
+  std::vector<std::unique_ptr<Sink>> sinks_;
+  std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
+
+  int64_t step_ = 0;          // steps done
+  int64_t first_step_ = 0;    // of this process
+  int64_t rows_ = 0;          // global rows trained by this process
+  int64_t rows_before_ = 0;   // by those before it
+  bool stopped_ = false, evaluated_ = false, saved_ = false;   // the last two: of the state as it is now
+  MetricAccumulator train_metrics_;
+  BestMetrics best_;
+  at::Tensor pending_finite_;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+
+  Clock::time_point started_, lap_, reported_;
+  bool training_ = true;
+  double train_seconds_ = 0, train_seconds_before_ = 0, evaluate_seconds_ = 0, waited_ = 0, data_cpu_ = 0;
+};
+
+}  // namespace
+
+TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree) {
+  TrainingLength length;
+  length.global_rows = train.batch.per_rank ? train.batch.rows * data_degree : train.batch.rows;
+  length.steps_per_epoch = (rows + length.global_rows - 1) / length.global_rows;
+  length.total_steps = train.epochs * length.steps_per_epoch;
+  if (train.max_steps > 0) length.total_steps = std::min(length.total_steps, train.max_steps);
+  return length;
+}
+
+TrainingResult train(const Context& context, const TrainingParts& parts) { return Training(context, parts).run(); }
+
+}  // namespace convoy

@@ -1,0 +1,47 @@
+#include "launch/rank/crash.h"
+
+#include <execinfo.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+namespace convoy {
+namespace {
+
+// A stack of its own, so that an overflow of the normal one can still be told.
+alignas(16) char signal_stack[64 * 1024];
+
+void say(const char* text) {
+  const ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+  (void)ignored;
+}
+
+void crashed(int signal_number) {
+  say("fatal: ");
+  const char* name = sigabbrev_np(signal_number);
+  say("SIG");
+  say(name ? name : "?");
+  say("; backtrace of the thread that caused it:\n");
+  void* frames[64];
+  backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
+  // SA_RESETHAND has put the default action back: the launcher must see the signal itself.
+  raise(signal_number);
+}
+
+}  // namespace
+
+void install_crash_handlers() {
+  // The first call loads libgcc, which allocates: not something to do in a handler.
+  void* frame[1];
+  backtrace(frame, 1);
+  stack_t stack{};
+  stack.ss_sp = signal_stack;
+  stack.ss_size = sizeof signal_stack;
+  sigaltstack(&stack, nullptr);
+  struct sigaction action {};
+  action.sa_handler = crashed;
+  action.sa_flags = SA_RESETHAND | SA_ONSTACK | SA_NODEFER;
+  for (int signal_number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigaction(signal_number, &action, nullptr);
+}
+
+}  // namespace convoy

@@ -1,0 +1,94 @@
+// convoy-rank: trains. A child of `convoy`, which tells it everything over the control channel.
+//
+//   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
+//   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks their options
+#include <malloc.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <iterator>
+#include <thread>
+
+#include "core/control/protocol.h"
+#include "core/log.h"
+#include "core/version.h"
+#include "launch/exit_codes.h"
+#include "launch/rank/crash.h"
+#include "launch/rank/rank.h"
+
+namespace {
+
+using namespace convoy;
+
+const char* environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr)
+    throw Error(Failure::command_line, str(name, " is not set: convoy-rank is started by `convoy run`, not by hand"));
+  return value;
+}
+
+// Activations come and go in megabytes: without this glibc gives each back to the system and faults it in again, which
+// makes a convolutional step bimodal. An explicit setting of the user's stands.
+void tune_allocator() {
+  if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("GLIBC_TUNABLES")) return;
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+}
+
+int describe() {
+  const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
+  RunConfig config = RunConfig::from_resolved(Json::parse(text));
+  make_registry(config);
+  std::cout << Json{{"version", version}, {"config", config.resolved}}.dump() << '\n';
+  return 0;
+}
+
+int run() {
+  const ChannelAddress address = channel_address(environment("CONVOY_CHANNEL"));
+  const int process = std::atoi(environment("CONVOY_PROCESS"));
+  const int rank = std::atoi(environment("CONVOY_RANK"));
+  std::shared_ptr<Channel> channel = connect_channel(address, rank, str("rank ", rank), Timeout(30000));
+  // Whatever this process is doing, it must not outlive the job's launcher.
+  channel->on_lost([] {
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      _exit(protocol::peer_lost_exit);
+    }).detach();
+  });
+  int code = 0;
+  try {
+    Assignment assignment = read_assignment(*channel, process, Timeout(30000));
+    log::set_level(log::level_named(assignment.config.log_level));
+    const Registry registry = make_registry(assignment.config);
+    code = run_ranks(assignment, registry, channel);
+  } catch (const Error& error) {
+    log::error(error.what());
+    channel->abort({error.kind(), rank, -1, 0, "", error.what()});
+    code = exit_code_of(error.kind());
+  } catch (const std::exception& error) {
+    log::error(error.what());
+    channel->abort({Failure::internal, rank, -1, 0, "", error.what()});
+    code = exit_code_of(Failure::internal);
+  }
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  install_crash_handlers();
+  tune_allocator();
+  try {
+    if (argc == 2 && std::string(argv[1]) == "--describe") return describe();
+    if (argc != 1) throw Error(Failure::command_line, "convoy-rank takes no arguments but --describe; type `convoy --help`");
+    return run();
+  } catch (const Error& error) {
+    std::cerr << error.what() << '\n';
+    return exit_code_of(error.kind());
+  } catch (const std::exception& error) {
+    std::cerr << "convoy-rank: " << error.what() << '\n';
+    return exit_code_of(Failure::internal);
+  }
+}

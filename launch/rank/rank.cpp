@@ -1,0 +1,221 @@
+#include "launch/rank/rank.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <exception>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "core/control/protocol.h"
+#include "core/log.h"
+#include "core/trainer.h"
+#include "launch/exit_codes.h"
+#include "launch/rank/binding.h"
+
+namespace convoy {
+namespace {
+
+Timeout milliseconds(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+at::Device device_of(const DevicePlan& plan) {
+  // The launcher shows each process only its own GPUs, in the order of its ranks' devices.
+  return plan.kind == DevicePlan::Kind::gpu ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(plan.gpu)) : at::Device(at::kCPU);
+}
+
+// What the ranks of a process share: read-only parts are made once.
+struct Shared {
+  const Assignment& assignment;
+  const Registry& registry;
+  std::shared_ptr<Channel> channel;
+  DatasetPtr data;
+  std::vector<std::shared_ptr<const Transform>> transforms;
+  ModelPtr model;
+  std::shared_ptr<const LossFunction> loss;
+};
+
+class RankThread {
+ public:
+  RankThread(const Shared& shared, const RankPlan& plan) : shared_(shared), plan_(plan), host_(host_name()) {}
+
+  // 0 when training ended in order, else an exit code; the failure has been told.
+  int run() {
+    try {
+      state_ = std::make_shared<StateFile>(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      train_rank();
+      return stopped_ ? exit_code_of(Failure::stopped) : 0;
+    } catch (const Error& error) {
+      return fail(error.kind(), error.what());
+    } catch (const std::bad_alloc&) {
+      return fail(Failure::out_of_memory, "out of memory on the host; try a smaller train.batch, or fewer ranks on this host");
+    } catch (const c10::OutOfMemoryError& error) {
+      return fail(Failure::out_of_memory, str(error.what_without_backtrace(), "; try a smaller train.batch"));
+    } catch (const c10::Error& error) {
+      return fail(Failure::training, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      return fail(Failure::training, error.what());
+    } catch (...) {
+      return fail(Failure::training, "an exception that is no std::exception");
+    }
+  }
+
+ private:
+  void train_rank() {
+    const Assignment& assignment = shared_.assignment;
+    const RunConfig& config = assignment.config;
+    state_->phase("starting");
+    // One-rank processes were bound before LibTorch was loaded; threads are bound here.
+    if (assignment.job.processes[static_cast<size_t>(plan_.process)].ranks.size() > 1) bind_this_thread(plan_.cores);
+    at::set_num_threads(plan_.threads);
+
+    Context context;
+    context.rank = plan_.rank;
+    context.size = static_cast<int>(assignment.job.ranks.size());
+    for (const RankPlan& other : assignment.job.ranks)
+      if (other.host == plan_.host && other.rank < plan_.rank) ++context.local_rank;
+    context.host = host_;
+    context.devices.clear();
+    for (const DevicePlan& device : plan_.devices) context.devices.push_back(device_of(device));
+    context.threads = plan_.threads;
+    context.process_ranks = static_cast<int>(assignment.job.processes[static_cast<size_t>(plan_.process)].ranks.size());
+    context.mesh = assignment.job.mesh;
+    context.channel = shared_.channel;
+    context.folder = assignment.folder;
+    context.config = config;
+    context.state = state_;
+    tell_info(context);
+
+    state_->phase("rendezvous");
+    connect(context);
+    const TrainingLength length =
+        training_length(config.train, shared_.data->size(Split::train), context.mesh.degree("data"));
+    context.steps_per_epoch = length.steps_per_epoch;
+    context.total_steps = length.total_steps;
+
+    std::unique_ptr<Strategy> strategy = shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
+    strategy->setup(context, shared_.model, shared_.loss);
+    const TrainingResult result = train(context, {shared_.data, shared_.transforms, strategy.get()});
+    stopped_ = result.stopped;
+    // Nobody may leave while another still needs it for its last collective.
+    context.world->barrier({"end of training", {}})->wait();
+    if (plan_.rank == 0) shared_.channel->set(protocol::result, result.summary.dump());
+    shared_.channel->set(str(protocol::rank_result, plan_.rank), result.rank.dump());
+  }
+
+  void tell_info(const Context& context) {
+    const Json info = {{"host", host_},
+                       {"pid", getpid()},
+                       {"device", context.devices.front().str()},
+                       {"cores", bound_cores()},
+                       {"threads", at::get_num_threads()}};
+    shared_.channel->set(str(protocol::rank_info, plan_.rank), info.dump());
+  }
+
+  void connect(Context& context) {
+    const Assignment& assignment = shared_.assignment;
+    BackendRequest request;
+    request.rank = context.rank;
+    request.size = context.size;
+    request.device = context.devices.front();
+    request.channel = shared_.channel;
+    request.job = str(assignment.job.name, "/", assignment.attempt);
+    request.address = assignment.config.launch.address;
+    request.timeout = milliseconds(assignment.config.launch.collective);
+    request.rendezvous = milliseconds(assignment.config.launch.rendezvous);
+    request.waiting = [state = state_](const char* name) { state->collective(name); };
+    context.world = shared_.registry.backends.make(assignment.job.backend, request);
+    shared_.channel->on_abort([world = std::weak_ptr<Communicator>(context.world)](const Abort& reason) {
+      if (auto alive = world.lock()) alive->abort(reason.message);
+    });
+    shared_.channel->on_lost([world = std::weak_ptr<Communicator>(context.world)] {
+      if (auto alive = world.lock()) alive->abort("the control channel is gone: the launcher of rank 0's host has ended");
+    });
+    for (const Axis& axis : context.mesh.axes()) {
+      const std::vector<int> group = context.mesh.group(context.rank, axis.name);
+      // An axis over all ranks is the world itself.
+      context.axes[axis.name] = static_cast<int>(group.size()) == context.size
+                                    ? context.world
+                                    : context.world->split(group.front(), context.rank, {"axis " + axis.name, {}});
+    }
+  }
+
+  int fail(Failure kind, const std::string& message) {
+    Abort reason;
+    reason.kind = kind;
+    reason.rank = plan_.rank;
+    reason.host = host_;
+    reason.message = message;
+    if (state_) {
+      const auto position = read_state_file(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      if (position) reason.step = position->step;
+      state_->failure(to_json(reason).dump().c_str());
+    }
+    // A lost peer is a symptom: only the one that failed by itself writes an error into the log.
+    if (kind == Failure::peer_lost)
+      log::info(str("rank ", plan_.rank, " on ", host_, ": ", message));
+    else
+      log::error(str("rank ", plan_.rank, " on ", host_, reason.step >= 0 ? str(", step ", reason.step) : "", ": ", message));
+    shared_.channel->abort(reason);
+    return kind == Failure::peer_lost ? protocol::peer_lost_exit : exit_code_of(kind);
+  }
+
+  const Shared& shared_;
+  const RankPlan& plan_;
+  const std::string host_;
+  std::shared_ptr<StateFile> state_;
+  bool stopped_ = false;
+};
+
+// The earliest failure of this process that is not a lost peer, else the first code that is not 0.
+int worst_of(const std::vector<int>& codes) {
+  int worst = 0;
+  for (int code : codes)
+    if (code != 0 && (worst == 0 || worst == protocol::peer_lost_exit)) worst = code;
+  return worst;
+}
+
+}  // namespace
+
+Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
+  const Json json = Json::parse(channel.get(protocol::job, timeout));
+  Assignment assignment;
+  assignment.job = job_from_json(json.at("job"));
+  assignment.folder = json.at("folder").get<std::string>();
+  assignment.attempt = json.value("attempt", 0);
+  assignment.process = process;
+  assignment.config = RunConfig::from_resolved(assignment.job.config);
+  CONVOY_CHECK(process >= 0 && process < static_cast<int>(assignment.job.processes.size()), "process ", process, " of ",
+               assignment.job.processes.size());
+  return assignment;
+}
+
+int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
+  const RunConfig& config = assignment.config;
+  Shared shared{assignment, registry, channel, {}, {}, {}, {}};
+  shared.data = registry.datasets.make(config.data.name, config.data.options, config.seed);
+  for (const Options& transform : config.data.options.sections("transforms"))
+    shared.transforms.push_back(registry.transforms.make(transform.text("name"), transform));
+  shared.model = registry.models.make(config.model.name, config.model.options, shared.data->schema());
+  const std::string loss = config.loss.name.empty() ? shared.model->default_loss() : config.loss.name;
+  shared.loss = registry.losses.make(loss, config.loss.options);
+
+  const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;
+  std::vector<int> codes(ranks.size(), 0);
+  auto run = [&](size_t i) { codes[i] = RankThread(shared, assignment.job.ranks[static_cast<size_t>(ranks[i])]).run(); };
+  // The first rank runs in the main thread: MPI and debuggers like it there.
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back(run, i);
+  run(0);
+  for (std::thread& thread : threads) thread.join();
+  return worst_of(codes);
+}
+
+}  // namespace convoy

@@ -1,0 +1,29 @@
+// The work of one rank process: its ranks as threads, from the job to the results.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/control/channel.h"
+#include "core/plan.h"
+#include "core/registry.h"
+
+namespace convoy {
+
+// What a process is told over the channel (protocol::job).
+struct Assignment {
+  Job job;
+  std::string folder;
+  int attempt = 0;
+  int process = 0;    // index into job.processes
+  RunConfig config;   // of the job
+};
+Assignment read_assignment(Channel& channel, int process, Timeout timeout);
+
+// Everything by name: the folders' own and what plugins bring; plugin components are checked here.
+Registry make_registry(RunConfig& config);
+
+// Trains; returns the process's exit code. Failures have been told to the channel.
+int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel);
+
+}  // namespace convoy
