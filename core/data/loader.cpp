@@ -1,0 +1,200 @@
+// One thread that gathers ahead, a short queue, and a consumer that sleeps when it is empty.
+//
+// The thread wakes only when half of the queue has been taken, so that light steps do not pay for a change of threads
+// each.
+#include "core/data/loader.h"
+
+#include <ATen/ops/arange.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+}
+
+// Batch number k of this loader, with indices and everything that the data set does not know.
+struct Job {
+  at::Tensor indices;
+  int64_t epoch = 0;
+  int64_t first_row = 0;
+  int64_t global_rows = 0;
+  int64_t nominal_rows = 0;
+};
+
+}  // namespace
+
+class Loader::Worker {
+ public:
+  Worker(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, Split split, int64_t batches,
+         std::function<Job(int64_t)> job, const LoaderOptions& options)
+      : data_(std::move(data)),
+        transforms_(std::move(transforms)),
+        split_(split),
+        batches_(batches),
+        job_(std::move(job)),
+        options_(options),
+        capacity_(size_t(std::max<int64_t>(1, options.prefetch))),
+        buffers_(options.device.is_cuda()) {
+    thread_ = std::thread([this] { work(); });
+  }
+
+  ~Worker() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ending_ = true;
+    }
+    space_.notify_one();
+    thread_.join();
+  }
+
+  std::optional<Batch> next() {
+    if (taken_ == batches_) return std::nullopt;
+    Batch batch;
+    bool wake = false;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (ready_.empty() && !failure_) {
+        const auto start = std::chrono::steady_clock::now();
+        // The producer is a thread of this process: it ends by a batch or by an exception, so no limit is needed.
+        filled_.wait(lock, [this] { return !ready_.empty() || failure_; });
+        waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      }
+      if (ready_.empty()) std::rethrow_exception(failure_);
+      batch = std::move(ready_.front());
+      ready_.pop_front();
+      wake = ready_.size() == capacity_ / 2;
+    }
+    if (wake) space_.notify_one();
+    ++taken_;
+    return options_.device.is_cpu() ? std::move(batch) : batch.to(options_.device, true);
+  }
+
+  double waited() const { return waited_; }
+  double cpu() const { return cpu_.load(std::memory_order_relaxed); }
+
+ private:
+  void work() {
+    try {
+      for (int64_t number = 0; number < batches_; ++number) {
+        if (!make_room()) return;
+        Batch batch = make(number);
+        cpu_.store(thread_seconds(), std::memory_order_relaxed);
+        bool was_empty = false;
+        {
+          std::lock_guard<std::mutex> lock(mutex_);
+          was_empty = ready_.empty();
+          ready_.push_back(std::move(batch));
+        }
+        if (was_empty) filled_.notify_one();
+      }
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      failure_ = std::current_exception();
+      filled_.notify_one();
+    }
+  }
+
+  // False when the loader is being destroyed. A full queue is left alone until half of it is gone.
+  bool make_room() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (ready_.size() >= capacity_) {
+      space_.wait(lock, [this] { return ending_ || ready_.size() <= capacity_ / 2; });
+    }
+    return !ending_;
+  }
+
+  Batch make(int64_t number) {
+    const Job job = job_(number);
+    Batch batch = data_->gather(split_, job.indices, job.epoch, buffers_);
+    for (const auto& transform : transforms_) {
+      if (split_ == Split::evaluate && !transform->evaluation_too()) continue;
+      transform->apply(batch, job.indices, options_.seed, job.epoch);
+    }
+    batch.rows = job.indices.numel();
+    batch.first_row = job.first_row;
+    batch.global_rows = job.global_rows;
+    batch.nominal_rows = job.nominal_rows;
+    return batch;
+  }
+
+  const DatasetPtr data_;
+  const std::vector<std::shared_ptr<const Transform>> transforms_;
+  const Split split_;
+  const int64_t batches_;
+  const std::function<Job(int64_t)> job_;
+  const LoaderOptions options_;
+  const size_t capacity_;
+  Buffers buffers_;      // the thread's
+  int64_t taken_ = 0;    // the consumer's
+  double waited_ = 0;    // the consumer's
+  std::atomic<double> cpu_{0};
+
+  std::mutex mutex_;     // guards what follows
+  std::condition_variable filled_;
+  std::condition_variable space_;
+  std::deque<Batch> ready_;
+  std::exception_ptr failure_;
+  bool ending_ = false;
+
+  std::thread thread_;   // last: starts when all else stands
+};
+
+Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
+               int64_t first_step, int64_t end_step, const LoaderOptions& options) {
+  const int64_t nominal = sampler.rows_of(0);
+  auto job = [=](int64_t number) {
+    const int64_t step = first_step + number;
+    const int64_t rows = sampler.rows_of(step);
+    Job made;
+    made.indices = sampler.indices(step, options.share_index, options.share_count);
+    made.epoch = sampler.epoch_of(step);
+    made.first_row = share_of(rows, options.share_index, options.share_count).first;
+    made.global_rows = rows;
+    made.nominal_rows = nominal;
+    return made;
+  };
+  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::train,
+                                     std::max<int64_t>(0, end_step - first_step), job, options);
+}
+
+Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
+               const LoaderOptions& options) {
+  CONVOY_CHECK(rows > 0, "evaluation in slices of ", rows, " rows");
+  const int64_t all = data->size(Split::evaluate);
+  auto job = [=](int64_t number) {
+    const int64_t begin = number * rows;
+    const int64_t count = std::min(rows, all - begin);
+    const auto [first, last] = share_of(count, options.share_index, options.share_count);
+    Job made;
+    made.indices = at::arange(begin + first, begin + last, at::kLong);
+    made.first_row = first;
+    made.global_rows = count;
+    made.nominal_rows = rows;
+    return made;
+  };
+  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::evaluate, (all + rows - 1) / rows,
+                                     job, options);
+}
+
+Loader::~Loader() = default;
+std::optional<Batch> Loader::next() { return worker_->next(); }
+double Loader::waited_seconds() const { return worker_->waited(); }
+double Loader::cpu_seconds() const { return worker_->cpu(); }
+
+}  // namespace convoy
