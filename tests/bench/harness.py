@@ -1,0 +1,107 @@
+"""Interleaved rounds, medians, spreads and ratios; shared by the benchmarks, no benchmark itself."""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+CONVOY = TOP / "build" / "convoy"
+# As a user sets them for ranks that share a machine; the program itself never does.
+MPI_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+
+
+def arguments(description, rounds=3):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=rounds, help="interleaved rounds (default %(default)s)")
+    return parser
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Run:
+    """One `convoy run` in a folder of its own: its summary and its metric lines."""
+
+    def __init__(self, config, overrides=(), ranks=None, timeout=600):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
+        command = [str(CONVOY), "run", str(TOP / config), "--output", str(self.folder / "run")]
+        for override in overrides:
+            command += ["--set", override]
+        if ranks:
+            command += ["--ranks", str(ranks)]
+        done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
+        self.summary = json.loads((self.folder / "run" / "summary.json").read_text())
+        lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
+        self.records = [json.loads(line) for line in lines]
+        shutil.rmtree(self.folder)
+
+    def step_seconds(self, skip):
+        """Seconds a step between the first train record at or after step `skip` and the last one: the steady state."""
+        train = [r for r in self.records if r["kind"] == "train" and r["step"] >= skip]
+        return (train[-1]["seconds"] - train[0]["seconds"]) / (train[-1]["step"] - train[0]["step"])
+
+
+def peer(script, *options, timeout=600):
+    """Runs a peer script with this Python; it prints one JSON object as its last line."""
+    command = [sys.executable, str(TOP / "tests" / "bench" / "peers" / script), *map(str, options)]
+    done = subprocess.run(command, cwd=TOP, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"peer: {' '.join(command)}\nended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def spread(values):
+    return f"{statistics.median(values):8.4g}  [{min(values):.4g} … {max(values):.4g}]"
+
+
+def interleave(rounds, contestants, reference=None, expected=None, slower_is="more", retries=6):
+    """Measures every contestant once a round, in turn. A round in which the reference fell behind 0.75 of its known
+    figure is repeated: a slow peer wins nothing. Returns {name: [figure per round]}."""
+    figures = {name: [] for name in contestants}
+    done = 0
+    while done < rounds:
+        this = {name: measure() for name, measure in contestants.items()}
+        if expected and retries:
+            known = expected / this[reference] if slower_is == "more" else this[reference] / expected
+            if known < 0.75:
+                retries -= 1
+                say(f"round repeated: {reference} at {this[reference]:.4g}, known {expected:.4g}: the machine was busy")
+                continue
+        done += 1
+        for name, figure in this.items():
+            figures[name].append(figure)
+        say(f"round {done}/{rounds}: " + "  ".join(f"{name} {figure:.4g}" for name, figure in this.items()))
+    return figures
+
+
+def ratios(figures, name, reference):
+    return [a / b for a, b in zip(figures[name], figures[reference])]
+
+
+def verdict(label, value, gate, at_most=True, aim=None):
+    ok = value <= gate if at_most else value >= gate
+    sign = "≤" if at_most else "≥"
+    goal = f", aim {aim}" if aim is not None else ""
+    say(f"  {'ok  ' if ok else 'MISS'} {label}: {value:.3f} (gate {sign} {gate}{goal})")
+    return ok
+
+
+def table(figures, reference, unit):
+    say(f"\n{'':26s}{unit}: median [min … max]      ratio to {reference}: median [min … max]")
+    for name in figures:
+        ratio = ratios(figures, name, reference)
+        say(f"{name:26s}{spread(figures[name]):32s}      {spread(ratio)}")

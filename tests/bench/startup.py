@@ -1,0 +1,40 @@
+"""From launch to the first step done, two ranks: convoy over gloo and mpi against torchrun"""
+import os
+import subprocess
+import sys
+import time
+
+import harness
+
+KNOWN_TORCHRUN = 3.50  # seconds, on two cores of such a machine
+
+
+def torchrun():
+    start = time.time()
+    script = harness.TOP / "tests" / "bench" / "peers" / "startup.py"
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+                           str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=120,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return float(done.stdout.split("first step done")[1].split()[0]) - start
+
+
+def convoy(backend):
+    def measure():
+        run = harness.Run("configs/tiny/startup.yaml", [f"backend={backend}"], ranks=2)
+        return run.summary["startup_seconds"]
+    return measure
+
+
+if __name__ == "__main__":
+    options = harness.arguments(__doc__, rounds=5).parse_args()
+    convoy("gloo")()  # a warm disk for all
+    torchrun()
+    figures = harness.interleave(options.rounds, {"torchrun": torchrun, "convoy gloo": convoy("gloo"), "convoy mpi": convoy("mpi")},
+                                 reference="torchrun", expected=KNOWN_TORCHRUN)
+    harness.table(figures, "torchrun", "seconds")
+    harness.say(f"torchrun's known figure on such a machine: {KNOWN_TORCHRUN} s")
+    ok = True
+    for backend in ("gloo", "mpi"):
+        ok &= harness.verdict(f"launch to first step, {backend}, seconds",
+                              harness.statistics.median(figures[f"convoy {backend}"]), 2.0, aim=1.0)
+    sys.exit(0 if ok else 1)
