@@ -1,0 +1,42 @@
+// Delimited text, line by line, with errors that say file, line and column. Fields may be quoted ("a, b"; "" stands for a
+// quote); a quoted field ends on its own line.
+// Threads: one reader per thread.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace convoy {
+
+class DelimitedReader {
+ public:
+  // `text` outlives the reader and what it returns; `path` is for messages.
+  DelimitedReader(std::string path, std::string_view text, char delimiter);
+
+  // The next line's fields; false at the end. The first line decides how many there are. Blank lines are allowed only at
+  // the end. Throws Error(corrupt_data).
+  bool next();
+  size_t columns() const { return fields_.size(); }
+  std::string_view field(size_t column) const { return fields_[column]; }
+  double number(size_t column) const;   // finite, else throws
+  int64_t line() const { return line_; }
+
+  // "path:line:column: reason", the column being where that field starts.
+  [[noreturn]] void fail(size_t column, const std::string& reason) const;
+
+ private:
+  [[noreturn]] void fail_at(const char* place, const std::string& reason) const;
+  const char* split_quoted(const char* at, const char* line_end);
+
+  std::string path_;
+  const char* at_;
+  const char* end_;
+  const char* line_start_;
+  char delimiter_;
+  int64_t line_ = 0;
+  bool first_ = true;
+  std::vector<std::string_view> fields_;
+};
+
+}  // namespace convoy
