@@ -1,0 +1,35 @@
+// The list of strategies. A new one is its `X_entry.cpp` and a line here, its class and a line in registry.cpp.
+#include "strategies/catalogue.h"
+
+#include "core/error.h"
+
+namespace convoy {
+
+StrategyEntry single_entry();
+StrategyEntry ddp_entry();
+
+const std::vector<StrategyEntry>& strategy_catalogue() {
+  static const std::vector<StrategyEntry> entries{
+      single_entry(),
+      ddp_entry(),
+  };
+  return entries;
+}
+
+std::vector<Entry> strategy_entries() {
+  const auto& entries = strategy_catalogue();
+  return {entries.begin(), entries.end()};
+}
+
+const StrategyEntry& strategy_entry(const std::string& name) {
+  for (const StrategyEntry& entry : strategy_catalogue()) {
+    if (entry.name == name) return entry;
+  }
+  std::vector<std::string> names;
+  for (const StrategyEntry& entry : strategy_catalogue()) names.push_back(entry.name);
+  const std::string near = nearest(name, names);
+  throw Error(Failure::config, str("strategy.name: there is no strategy '", name, "'; there are ", join(names, ", "),
+                                   near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+}  // namespace convoy

@@ -1,0 +1,159 @@
+#include "strategies/parts/replicated_entry.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace convoy {
+namespace {
+
+int gpu_count(const Topology& topology) {
+  size_t count = 0;
+  for (const Host& host : topology.hosts) count += host.gpus.size();
+  return static_cast<int>(count);
+}
+
+// Host of each rank: given by the launcher, or contiguous runs in proportion to what each host has.
+std::vector<int> hosts_of(const Topology& topology, const PlanRequest& request, int ranks, bool gpus) {
+  if (!request.rank_hosts.empty()) {
+    CONVOY_CHECK(static_cast<int>(request.rank_hosts.size()) == ranks, "hosts for ", request.rank_hosts.size(),
+                 " ranks, planned ", ranks);
+    return request.rank_hosts;
+  }
+  std::vector<double> room;
+  double total = 0;
+  for (const Host& host : topology.hosts) {
+    room.push_back(std::max<double>(1, static_cast<double>(gpus ? host.gpus.size() : host.cores.size())));
+    total += room.back();
+  }
+  std::vector<int> hosts;
+  double until = 0;
+  for (size_t host = 0; host < room.size(); ++host) {
+    until += room[host] / total * ranks;
+    const bool last = host + 1 == room.size();
+    while (static_cast<int>(hosts.size()) < ranks && (last || static_cast<double>(hosts.size()) + 0.5 < until))
+      hosts.push_back(static_cast<int>(host));
+  }
+  return hosts;
+}
+
+std::string backend_of(const RunConfig& config, bool gpus, int ranks) {
+  if (config.backend != "auto") return config.backend;
+  if (ranks == 1) return "local";
+  return gpus ? "nccl" : "gloo";
+}
+
+int moments_of(const Json& config) {
+  const Json& optimizer = config.at("optimizer");
+  const auto momentum = optimizer.find("momentum");
+  if (momentum == optimizer.end()) return 2;   // the Adam family
+  return momentum->is_number() && momentum->get<double>() > 0 ? 1 : 0;
+}
+
+double rows_of(const Json& config, int ranks) {
+  const Json& batch = config.at("train").at("batch");
+  const auto per_rank = batch.find("per_rank");
+  if (per_rank != batch.end() && per_rank->is_number()) return per_rank->get<double>();
+  const auto global = batch.find("global");
+  return global != batch.end() && global->is_number() ? std::ceil(global->get<double>() / ranks) : 0;
+}
+
+}  // namespace
+
+bool on_gpus(const RunConfig& config, const Topology& topology) {
+  const int gpus = gpu_count(topology);
+  if (config.device == "cuda" && gpus == 0) {
+    throw ConfigError(Mark{}, "device", "cuda, and no GPU was found on any host; use `device: cpu` or `device: auto`",
+                      Failure::device_missing);
+  }
+  return gpus > 0 && config.device != "cpu";
+}
+
+void check_precision(const RunConfig& config) {
+  if (config.precision == "fp16")
+    throw ConfigError(Mark{}, "precision", "fp16 needs a loss scaler, which this build does not have; use bf16 or fp32");
+}
+
+Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks) {
+  check_precision(config);
+  const bool gpus = on_gpus(config, topology);
+  const std::string backend = backend_of(config, gpus, ranks);
+  const bool threads = backend == "local";
+  const std::vector<int> hosts = hosts_of(topology, request, ranks, gpus);
+  if (threads && hosts.front() != hosts.back())
+    throw ConfigError(Mark{}, "backend", "local reaches the threads of one process only, and the ranks are on several "
+                                         "hosts; use gloo, mpi or nccl");
+  Job job;
+  job.name = config.name;
+  job.mesh = Mesh({{"data", ranks}});
+  job.backend = backend;
+  job.config = config.resolved;
+  std::vector<int> used(topology.hosts.size(), 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankPlan plan;
+    plan.rank = rank;
+    plan.host = hosts[static_cast<size_t>(rank)];
+    plan.process = threads ? 0 : rank;
+    plan.threads = static_cast<int>(std::max<int64_t>(config.launch.threads, 1));
+    const auto host = static_cast<size_t>(plan.host);
+    DevicePlan device;
+    if (gpus) {
+      if (used[host] == static_cast<int>(topology.hosts[host].gpus.size()))
+        throw ConfigError(Mark{}, "launch.ranks",
+                          str("host ", topology.hosts[host].name, " has ", used[host], " GPUs for more ranks than that; ",
+                              "take fewer ranks or `device: cpu`"));
+      device.kind = DevicePlan::Kind::gpu;
+      device.gpu = used[host]++;
+    }
+    plan.devices.push_back(device);
+    if (!threads || rank == 0) job.processes.push_back({plan.host, {}});
+    job.processes.back().ranks.push_back(rank);
+    job.ranks.push_back(std::move(plan));
+  }
+  return {{std::move(job)}, {}};
+}
+
+std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
+                                    int64_t every) {
+  const auto ranks = static_cast<double>(job.ranks.size());
+  const auto element = static_cast<double>(description.element_bytes);
+  RankCost cost;
+  double saved = 0;
+  for (const BlockDescription& block : description.blocks) {
+    cost.parameter_bytes += static_cast<double>(block.parameters) * element;
+    cost.buffer_bytes += static_cast<double>(block.buffers) * element;
+    saved += static_cast<double>(block.row_saved_bytes);
+  }
+  cost.gradient_bytes = cost.parameter_bytes;
+  cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
+  cost.activation_bytes = saved * rows_of(job.config, static_cast<int>(job.ranks.size()));
+  if (ranks > 1) {
+    cost.bytes_sent_per_step = 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every);
+    const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
+    cost.messages_per_step = (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every);
+  }
+  return std::vector<RankCost>(job.ranks.size(), cost);
+}
+
+Option sync_option() {
+  Option every;
+  every.name = "every";
+  every.type = OptionType::integer;
+  every.help = "micro-steps whose gradients are added up before one update";
+  every.fallback = 1;
+  every.minimum = 1;
+  every.unit = "steps";
+  Option what;
+  what.name = "what";
+  what.type = OptionType::choice;
+  what.help = "what ranks agree on: the gradients of every update";
+  what.fallback = "gradients";
+  what.choices = {"gradients"};
+  Option sync;
+  sync.name = "sync";
+  sync.type = OptionType::section;
+  sync.help = "how often gradients are reduced and an update is made";
+  sync.options = {every, what};
+  return sync;
+}
+
+}  // namespace convoy

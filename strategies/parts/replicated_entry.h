@@ -1,0 +1,32 @@
+// What strategies that keep a whole replica per rank share without LibTorch: where ranks go, and what a step costs.
+#pragma once
+#include "strategies/catalogue.h"
+
+namespace convoy {
+
+// Whether ranks of this configuration run on GPUs: `device: cuda`, or `auto` where the topology has any.
+// Throws ConfigError(device_missing) for `cuda` where there is none.
+bool on_gpus(const RunConfig& config, const Topology& topology);
+
+// Throws ConfigError for a precision that no strategy of this build can train in.
+void check_precision(const RunConfig& config);
+
+// A job of `ranks` ranks on a mesh {data: ranks}, one process a rank, or for backend `local` one process of all. Hosts
+// as the request says, else in contiguous runs over the topology's hosts. Cores are left to the launcher's placement.
+Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks);
+
+// One bucket of gradients as ddp fills them: what `messages_per_step` counts.
+struct BucketSizes {
+  double first_bytes = 0;
+  double other_bytes = 0;
+};
+
+// Per rank of a job whose ranks all hold everything. Each step sends one ring all-reduce of the gradients, divided by
+// `every`: 2·(N−1)/N times their bytes.
+std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
+                                    int64_t every);
+
+// Options that every strategy with a data axis takes.
+Option sync_option();
+
+}  // namespace convoy

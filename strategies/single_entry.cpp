@@ -1,0 +1,32 @@
+// single: one rank on one device; the reference that every other strategy is held against.
+#include "core/text.h"
+#include "strategies/parts/replicated_entry.h"
+
+namespace convoy {
+namespace {
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  if (request.ranks > 1)
+    throw ConfigError(Mark{}, "launch.ranks",
+                      str(request.ranks, " ranks were asked for, and strategy single has one rank; use strategy ddp, or ",
+                          "one rank"));
+  return plan_replicas(config, topology, request, 1);
+}
+
+std::vector<RankCost> cost(const Job& job, const Description& description) {
+  return replica_costs(job, description, {}, 1);
+}
+
+}  // namespace
+
+StrategyEntry single_entry() {
+  StrategyEntry entry;
+  entry.name = "single";
+  entry.help = "one rank on one device: nothing is sent";
+  entry.options = {sync_option()};
+  entry.plan = plan;
+  entry.cost = cost;
+  return entry;
+}
+
+}  // namespace convoy
