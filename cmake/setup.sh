@@ -1,0 +1,155 @@
+# Sourced by ./quickstart and ./check, from the project's root: everything both need before they can build.
+# Says what it does, one line each; what the tools print goes to a log that is shown when a step fails.
+
+torch_version=2.11.0      # what is installed where nobody has a LibTorch; cmake/LibTorch.cmake says what else fits
+torch_download="2.6 GB"   # its wheel and the CUDA libraries beside it, as measured
+torch_installed="3.9 GB"
+venv=.deps/venv
+
+say() { printf '%s\n' "$*"; }
+
+stop() {
+  printf '%s\n' "$@" >&2
+  exit 1
+}
+
+# quietly LOG COMMAND...: shows the end of the output only when the command fails.
+quietly() {
+  local log=$1
+  shift
+  mkdir -p "$(dirname "$log")"
+  "$@" >"$log" 2>&1 && return
+  printf '\nfailed: %s\n' "$*" >&2
+  tail -n 40 "$log" >&2
+  printf 'all of it: %s\n' "$log" >&2
+  return 1
+}
+
+# Debian package, and how to tell that it (or what another distribution has in its place) is there: a command, or a
+# file. Asking for files and not for packages is quick, and serves those who installed them some other way.
+build_packages='
+  cmake cmake
+  ninja-build ninja
+  g++ c++
+  ccache ccache
+  lld ld.lld
+  python3 python3
+  python3-venv /usr/lib/python3*/ensurepip/__init__.py
+  openmpi-bin mpirun
+  libopenmpi-dev mpicc
+  libgloo-dev /usr/include/gloo/context.h
+  libyaml-cpp-dev /usr/include/yaml-cpp/yaml.h
+  libspdlog-dev /usr/include/spdlog/spdlog.h
+  libcli11-dev /usr/include/CLI/CLI.hpp
+  nlohmann-json3-dev /usr/include/nlohmann/json.hpp
+  libasio-dev /usr/include/asio.hpp
+  libhwloc-dev /usr/include/hwloc.h
+  libxxhash-dev /usr/include/xxhash.h
+  zlib1g-dev /usr/include/zlib.h
+  libgtest-dev /usr/include/gtest/gtest.h
+  libgmock-dev /usr/include/gmock/gmock.h
+  dataset-fashion-mnist /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz'
+check_packages='
+  clang-format clang-format
+  procps ps'
+
+# missing_packages LIST: the names of those that are not here.
+missing_packages() {
+  local package probe
+  while read -r package probe; do
+    [ -n "$package" ] || continue
+    case $probe in
+      /*) compgen -G "$probe" >/dev/null || printf '%s ' "$package" ;;
+      *) command -v "$probe" >/dev/null || printf '%s ' "$package" ;;
+    esac
+  done <<<"$1"
+}
+
+install_packages() {
+  local missing sudo='' size
+  missing=$(missing_packages "$1")
+  [ -n "$missing" ] || return 0
+  local line="apt-get install --no-install-recommends ${missing% }"
+  command -v apt-get >/dev/null ||
+    stop "missing here, by their Debian names: $missing" "install what your system calls them, then start again"
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null && sudo -n true 2>/dev/null || stop "missing system packages; type this, then start again:" "  sudo $line"
+    sudo='sudo -n'
+  fi
+  # A machine that never asked for the lists of packages has none, and one with old lists asks for files that are gone.
+  if ! compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null || ! apt-get install -s $missing >/dev/null 2>&1; then
+    say "packages: reading the lists of packages"
+    quietly .deps/log/apt-update.log $sudo apt-get update -q
+  fi
+  size=$(LC_ALL=C $sudo apt-get install --no-install-recommends --assume-no $missing 2>&1 |
+    sed -n 's/^Need to get \(.*\) of archives.*/\1 to fetch/p; s/^After this operation, \(.*\) of additional disk space.*/\1 on disk/p' |
+    paste -sd, | sed 's/,/, /') || true
+  say "packages: installing ${missing% } (${size:-size unknown})"
+  quietly .deps/log/apt-install.log $sudo env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -q -y --no-install-recommends $missing || {
+    # The lists may be older than what the archive still has.
+    say "packages: once more with fresh lists of packages"
+    quietly .deps/log/apt-update.log $sudo apt-get update -q
+    quietly .deps/log/apt-install.log $sudo env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -q -y --no-install-recommends $missing
+  }
+}
+
+# python_torch PYTHON: version and place of the torch that it would import, if one that is new enough is installed whole.
+python_torch() {
+  "$1" - 2>/dev/null <<'PYTHON'
+import importlib.metadata as metadata, re, sys
+version = metadata.version("torch")
+major, minor = map(int, re.match(r"(\d+)\.(\d+)", version).groups())
+# pip writes the list of files last: without it, an installation was cut short.
+whole = metadata.distribution("torch").files
+where = metadata.distribution("torch").locate_file("torch")
+sys.exit(print(f"{version} in {where}") if major == 2 and minor >= 11 and whole else 1)
+PYTHON
+}
+
+free_gigabytes() { df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }'; }
+
+install_torch() {
+  local version
+  if [ -n "${Torch_DIR:-}" ]; then
+    say "LibTorch: yours, Torch_DIR=$Torch_DIR"
+    return
+  fi
+  if version=$(python_torch $venv/bin/python3) || version=$(python_torch python3); then
+    say "LibTorch: $version"
+    return
+  fi
+  say "LibTorch: installing torch $torch_version into $venv ($torch_download to fetch, $torch_installed on disk;" \
+    "to use one that you have, set Torch_DIR)"
+  [ "$(free_gigabytes)" -ge 8 ] || stop "this needs 8 GB of free disk while it unpacks; there are $(free_gigabytes) here"
+  make_venv
+  # Scratch space beside the destination: /tmp is often a small memory disk.
+  rm -rf .deps/tmp
+  mkdir -p .deps/tmp
+  quietly .deps/log/pip-torch.log env TMPDIR="$PWD/.deps/tmp" $venv/bin/python3 -m pip install \
+    --disable-pip-version-check --progress-bar off "torch==$torch_version" numpy safetensors
+  rm -rf .deps/tmp
+}
+
+make_venv() {
+  [ -x $venv/bin/pip ] || quietly .deps/log/venv.log python3 -m venv --system-site-packages $venv
+}
+
+# set_up PACKAGES: everything up to a compiler that finds LibTorch.
+set_up() {
+  install_packages "$1"
+  install_torch
+}
+
+# configure_and_build TARGET...: the release preset. Only as many compilers at once as fit into memory.
+configure_and_build() {
+  local cores memory jobs quiet=--quiet
+  quietly .deps/log/configure.log cmake --preset release
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable/ { print int($2 / 1572864) }' /proc/meminfo)
+  jobs=$((memory < 1 ? 1 : memory < cores ? memory : cores))
+  [ ! -t 1 ] || quiet=
+  say "build: $jobs at a time, into build/"
+  ninja -C build -j "$jobs" $quiet "$@"
+}
