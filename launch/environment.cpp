@@ -1,0 +1,242 @@
+#include "launch/environment.h"
+
+#include <unistd.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+
+extern char** environ;
+
+namespace convoy {
+namespace {
+
+class Reader {
+ public:
+  explicit Reader(const Variables& variables) : variables_(variables) {}
+
+  bool has(const std::string& name) const {
+    auto found = variables_.find(name);
+    return found != variables_.end() && !found->second.empty();
+  }
+  std::string text(const std::string& name) const { return has(name) ? variables_.at(name) : ""; }
+
+  int number(const std::string& name) const {
+    const std::string value = text(name);
+    char* end = nullptr;
+    const long number = std::strtol(value.c_str(), &end, 10);
+    if (value.empty() || *end != '\0' || number < 0 || number > std::numeric_limits<int>::max())
+      throw Error(Failure::config,
+                  str("environment: ", name, "=", value, " is not a count; unset it, or start through the launcher"));
+    return static_cast<int>(number);
+  }
+
+  // Error when some of a set are there and others are not.
+  void complete(const char* set, const std::vector<std::string>& names) const {
+    std::vector<std::string> there, missing;
+    for (const std::string& name : names) (has(name) ? there : missing).push_back(name);
+    if (!missing.empty())
+      throw Error(Failure::config, str("environment: ", join(there, ", "), " set but not ", join(missing, ", "), ": ", set,
+                                       " sets all of them; set the missing ones, or `unset ", join(there, " "), "`"));
+  }
+
+ private:
+  const Variables& variables_;
+};
+
+std::string file_safe(const std::string& text) {
+  std::string safe;
+  for (char c : text) safe += std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ? c : '_';
+  return safe;
+}
+
+std::optional<LaunchedAs> own(const Reader& read) {
+  if (!read.has("CONVOY_RANK") && !read.has("CONVOY_WORLD_SIZE") && !read.has("CONVOY_LOCAL_RANK")) return std::nullopt;
+  read.complete("convoy", {"CONVOY_RANK", "CONVOY_WORLD_SIZE", "CONVOY_LOCAL_RANK", "CONVOY_JOB"});
+  LaunchedAs as;
+  as.launcher = Launcher::convoy;
+  as.rank = read.number("CONVOY_RANK");
+  as.local_rank = read.number("CONVOY_LOCAL_RANK");
+  as.size = read.number("CONVOY_WORLD_SIZE");
+  as.size_from = "CONVOY_WORLD_SIZE";
+  as.job = read.text("CONVOY_JOB");
+  return as;
+}
+
+std::optional<LaunchedAs> torchrun(const Reader& read) {
+  if (!read.has("RANK") && !read.has("WORLD_SIZE") && !read.has("LOCAL_RANK")) return std::nullopt;
+  read.complete("torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"});
+  LaunchedAs as;
+  as.launcher = Launcher::torchrun;
+  as.rank = read.number("RANK");
+  as.local_rank = read.number("LOCAL_RANK");
+  as.size = read.number("WORLD_SIZE");
+  as.size_from = "WORLD_SIZE";
+  if (read.has("LOCAL_WORLD_SIZE")) as.local_size = read.number("LOCAL_WORLD_SIZE");
+  // torchrun's default run id is "none", the same for every job: the master's port tells them apart.
+  as.job = str(read.text("TORCHELASTIC_RUN_ID"), "-", read.text("MASTER_ADDR"), "-", read.text("MASTER_PORT"), "-",
+               read.text("TORCHELASTIC_RESTART_COUNT"));
+  return as;
+}
+
+std::optional<LaunchedAs> open_mpi(const Reader& read) {
+  if (!read.has("OMPI_COMM_WORLD_RANK") && !read.has("OMPI_COMM_WORLD_SIZE")) return std::nullopt;
+  read.complete("mpirun", {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"});
+  LaunchedAs as;
+  as.launcher = Launcher::open_mpi;
+  as.rank = read.number("OMPI_COMM_WORLD_RANK");
+  as.local_rank = read.number("OMPI_COMM_WORLD_LOCAL_RANK");
+  as.size = read.number("OMPI_COMM_WORLD_SIZE");
+  as.size_from = "OMPI_COMM_WORLD_SIZE";
+  if (read.has("OMPI_COMM_WORLD_LOCAL_SIZE")) as.local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE");
+  for (const char* name : {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"})
+    if (as.job.empty()) as.job = read.text(name);
+  as.pmi = true;
+  return as;
+}
+
+// Slurm gives the batch script, an interactive shell and the extern step numbers from 0xfffffff0 on; only a step of
+// srun's own is a task among ranks.
+bool slurm_task(const Reader& read) {
+  if (!read.has("SLURM_STEP_ID")) return false;
+  const unsigned long step = std::strtoul(read.text("SLURM_STEP_ID").c_str(), nullptr, 10);
+  return step < 0xfffffff0UL;
+}
+
+std::optional<LaunchedAs> slurm(const Reader& read) {
+  if (!slurm_task(read)) return std::nullopt;
+  const char* size = read.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  read.complete("srun", {"SLURM_STEP_ID", "SLURM_PROCID", size, "SLURM_LOCALID"});
+  LaunchedAs as;
+  as.launcher = Launcher::slurm;
+  as.rank = read.number("SLURM_PROCID");
+  as.local_rank = read.number("SLURM_LOCALID");
+  as.size = read.number(size);
+  as.size_from = size;
+  if (read.text("SLURM_STEP_NUM_NODES") == "1") as.local_size = as.size;
+  const char* job = read.has("SLURM_JOB_ID") ? "SLURM_JOB_ID" : "SLURM_JOBID";
+  as.job = str(read.text(job), ".", read.text("SLURM_STEP_ID"), ".", read.text("SLURM_RESTART_COUNT"));
+  as.pmi = read.has("PMIX_RANK");
+  return as;
+}
+
+void agree(const LaunchedAs& chosen, const char* chosen_rank, const Reader& read, const char* rank, const char* size) {
+  auto fail = [&](const char* what, int ours, const char* other) {
+    throw Error(Failure::config, str("environment: ", what, "=", ours, " contradicts ", other, "=", read.text(other),
+                                     ": two launchers name this process differently; unset the variables of the one that "
+                                     "did not start it"));
+  };
+  if (rank != nullptr && read.has(rank) && read.number(rank) != chosen.rank) fail(chosen_rank, chosen.rank, rank);
+  if (size != nullptr && read.has(size) && read.number(size) != chosen.size)
+    fail(chosen.size_from.c_str(), chosen.size, size);
+}
+
+void check_agreement(const LaunchedAs& as, const Reader& read) {
+  const bool elastic = read.has("TORCHELASTIC_RUN_ID");
+  switch (as.launcher) {
+    case Launcher::torchrun:
+      // A real torchrun may itself be a task of srun or mpirun, one a host; hand-made variables must agree.
+      if (elastic) break;
+      agree(as, "RANK", read, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+      if (slurm_task(read)) agree(as, "RANK", read, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
+      break;
+    case Launcher::open_mpi:
+      // Slurm's are not compared: on other hosts they are those of mpirun's daemon.
+      agree(as, "OMPI_COMM_WORLD_RANK", read, "PMIX_RANK", nullptr);
+      break;
+    case Launcher::slurm:
+      agree(as, "SLURM_PROCID", read, "PMIX_RANK", nullptr);
+      break;
+    default:
+      break;
+  }
+}
+
+void check_ranges(const LaunchedAs& as) {
+  if (as.size < 1 || as.rank >= as.size)
+    throw Error(Failure::config, str("environment: ", name_of(as.launcher), " says rank ", as.rank, " of ", as.size, " (",
+                                     as.size_from, "): a rank must be below the size"));
+  if (as.local_rank > as.rank || (as.local_size > 0 && (as.local_rank >= as.local_size || as.local_size > as.size)))
+    throw Error(Failure::config, str("environment: ", name_of(as.launcher), " says local rank ", as.local_rank, " of ",
+                                     as.local_size, " for rank ", as.rank, " of ", as.size, ": they contradict each other"));
+}
+
+bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+}  // namespace
+
+const char* name_of(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::none: return "nothing";
+    case Launcher::convoy: return "CONVOY_*";
+    case Launcher::torchrun: return "torchrun";
+    case Launcher::open_mpi: return "mpirun";
+    case Launcher::slurm: return "srun";
+    case Launcher::pmix: return "PMIx";
+  }
+  return "?";
+}
+
+LaunchedAs launched_as(const Variables& variables) {
+  const Reader read(variables);
+  LaunchedAs as;
+  for (auto* source : {own, torchrun, open_mpi, slurm})
+    if (auto found = source(read)) {
+      as = *found;
+      break;
+    }
+  if (as.launcher == Launcher::none && read.has("PMIX_RANK"))
+    throw Error(Failure::config,
+                "environment: PMIX_RANK is set, but nothing tells how many ranks there are; start with mpirun or srun, or "
+                "set CONVOY_RANK, CONVOY_LOCAL_RANK, CONVOY_WORLD_SIZE and CONVOY_JOB for each process");
+  as.pmi = as.pmi || read.has("PMIX_RANK");
+  as.channel = read.text("CONVOY_CHANNEL");
+  if (as.launcher != Launcher::none) {
+    check_agreement(as, read);
+    check_ranges(as);
+    as.job = file_safe(as.job);
+  } else if (!as.channel.empty()) {
+    throw Error(Failure::config,
+                "environment: CONVOY_CHANNEL set but no launcher's rank: it is for what `convoy run` itself starts; "
+                "`unset CONVOY_CHANNEL`");
+  }
+  return as;
+}
+
+Variables current_variables() {
+  Variables all;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) all[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return all;
+}
+
+Variables without_ranks(const Variables& variables) {
+  static const char* const prefixes[] = {
+      "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_APP_CTX", "OMPI_FIRST_", "OMPI_NUM_APP", "OMPI_FILE_", "OMPI_ARGV",
+      "OMPI_COMMAND", "OMPI_MCA_ess_", "OMPI_MCA_pmix", "OMPI_MCA_orte_hnp", "OMPI_MCA_orte_local", "OMPI_MCA_orte_num_",
+      "OMPI_MCA_orte_app", "OMPI_MCA_orte_ess", "OMPI_MCA_orte_bound", "OMPI_MCA_orte_jobfam", "OMPI_MCA_orte_precond",
+      "OMPI_MCA_orte_launch", "OMPI_MCA_initial_wdir", "PMIX_", "PMI_", "PMI2_", "SLURM_STEP", "SLURM_PROCID",
+      "SLURM_LOCALID", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURM_NODEID", "SLURM_SRUN_", "SLURM_LAUNCH_", "SLURM_PMIX",
+      "TORCHELASTIC_"};
+  static const char* const names[] = {
+      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+      "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CONVOY_RANK", "CONVOY_WORLD_SIZE",
+      "CONVOY_LOCAL_RANK", "CONVOY_JOB", "CONVOY_CHANNEL", "CONVOY_PROCESS"};
+  Variables kept;
+  for (const auto& variable : variables) {
+    bool drop = false;
+    for (const char* prefix : prefixes) drop = drop || starts_with(variable.first, prefix);
+    for (const char* name : names) drop = drop || variable.first == name;
+    if (!drop) kept.insert(variable);
+  }
+  return kept;
+}
+
+}  // namespace convoy

@@ -1,0 +1,127 @@
+#include "launch/gpus.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "core/text.h"
+
+namespace convoy {
+namespace {
+
+// The part of NVML's stable C interface that is used here.
+using NvmlDevice = void*;
+struct NvmlPci {
+  char legacy[16];
+  unsigned domain, bus, device, id, subsystem;
+  char bus_id[32];
+};
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+
+class Nvml {
+ public:
+  Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), &close) {
+    if (!library_) return;
+    find(init, "nvmlInit_v2");
+    find(shutdown, "nvmlShutdown");
+    find(count, "nvmlDeviceGetCount_v2");
+    find(handle, "nvmlDeviceGetHandleByIndex_v2");
+    find(uuid, "nvmlDeviceGetUUID");
+    find(pci, "nvmlDeviceGetPciInfo_v3");
+    find(memory, "nvmlDeviceGetMemoryInfo");
+    ready_ = init && shutdown && count && handle && uuid && pci && memory && init() == 0;
+  }
+  ~Nvml() {
+    if (ready_) shutdown();
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+  bool ready() const { return ready_; }
+
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*count)(unsigned*) = nullptr;
+  int (*handle)(unsigned, NvmlDevice*) = nullptr;
+  int (*uuid)(NvmlDevice, char*, unsigned) = nullptr;
+  int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
+  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
+
+ private:
+  static void close(void* library) {
+    if (library) dlclose(library);
+  }
+  template <class Function>
+  void find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(library_.get(), name));
+  }
+  std::unique_ptr<void, void (*)(void*)> library_;
+  bool ready_ = false;
+};
+
+// "00000000:3B:00.0" as NVML writes it, "0000:3b:00.0" as the kernel does.
+std::string kernel_address(std::string nvml) {
+  if (nvml.size() > 12) nvml = nvml.substr(nvml.size() - 12);
+  std::transform(nvml.begin(), nvml.end(), nvml.begin(), [](unsigned char c) { return std::tolower(c); });
+  return nvml;
+}
+
+int numa_node(const std::string& pci) {
+  std::ifstream file(str("/sys/bus/pci/devices/", pci, "/numa_node"));
+  int node = 0;
+  file >> node;
+  return std::max(node, 0);  // -1 where there is only one
+}
+
+}  // namespace
+
+std::vector<Gpu> find_gpus() {
+  std::vector<Gpu> gpus;
+  const Nvml nvml;
+  unsigned count = 0;
+  if (!nvml.ready() || nvml.count(&count) != 0) return gpus;
+  for (unsigned i = 0; i < count; ++i) {
+    NvmlDevice device = nullptr;
+    NvmlPci pci{};
+    NvmlMemory memory{};
+    char uuid[96] = "";
+    if (nvml.handle(i, &device) != 0 || nvml.uuid(device, uuid, sizeof uuid) != 0 || nvml.pci(device, &pci) != 0 ||
+        nvml.memory(device, &memory) != 0)
+      continue;  // fallen off the bus
+    Gpu gpu;
+    gpu.index = static_cast<int>(gpus.size());
+    gpu.uuid = uuid;
+    gpu.pci = kernel_address(pci.bus_id);
+    gpu.numa = numa_node(gpu.pci);
+    gpu.memory = static_cast<int64_t>(memory.total);
+    gpus.push_back(gpu);
+  }
+  return gpus;
+}
+
+std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const char* visible_devices) {
+  if (visible_devices == nullptr) return gpus;
+  std::vector<Gpu> visible;
+  std::istringstream list(visible_devices);
+  for (std::string word; std::getline(list, word, ',');) {
+    word.erase(std::remove_if(word.begin(), word.end(), [](unsigned char c) { return std::isspace(c); }), word.end());
+    char* end = nullptr;
+    const long index = std::strtol(word.c_str(), &end, 10);
+    const bool number = !word.empty() && *end == '\0';
+    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
+      return number ? gpu.index == index : !word.empty() && gpu.uuid.rfind(word, 0) == 0;
+    });
+    if (found == gpus.end()) break;
+    visible.push_back(*found);
+    visible.back().index = static_cast<int>(visible.size()) - 1;
+  }
+  return visible;
+}
+
+}  // namespace convoy

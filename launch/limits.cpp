@@ -1,0 +1,79 @@
+#include "launch/limits.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace convoy {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+template <class T>
+void tighten(std::optional<T>& limit, T value) {
+  if (value > 0 && (!limit || value < *limit)) limit = value;
+}
+
+void read_v2(const std::string& folder, Limits& limits) {
+  std::istringstream cpu(first_line(folder + "/cpu.max"));
+  double quota = 0, period = 0;
+  if (cpu >> quota >> period && period > 0) tighten(limits.cores, quota / period);  // "max" is no number
+  std::istringstream memory(first_line(folder + "/memory.max"));
+  int64_t bytes = 0;
+  if (memory >> bytes) tighten(limits.memory, bytes);
+}
+
+void read_v1_cpu(const std::string& folder, Limits& limits) {
+  std::istringstream quota_text(first_line(folder + "/cpu.cfs_quota_us"));
+  std::istringstream period_text(first_line(folder + "/cpu.cfs_period_us"));
+  double quota = 0, period = 0;
+  if (quota_text >> quota && period_text >> period && period > 0) tighten(limits.cores, quota / period);
+}
+
+void read_v1_memory(const std::string& folder, Limits& limits) {
+  std::istringstream text(first_line(folder + "/memory.limit_in_bytes"));
+  int64_t bytes = 0;
+  if (text >> bytes && bytes < (int64_t{1} << 60)) tighten(limits.memory, bytes);  // the default is 2^63 less a page
+}
+
+// The group and each of its ancestors, up to the mount. Inside a container the path may name a group that only the host
+// sees, so folders that are not there say nothing and the mount itself is read last.
+template <class Read>
+void along(const std::string& mount, std::string path, Limits& limits, Read read) {
+  while (true) {
+    read(mount + path, limits);
+    if (path.empty() || path == "/") return;
+    path.erase(path.rfind('/'));
+  }
+}
+
+bool lists(const std::string& controllers, const std::string& name) {
+  return ("," + controllers + ",").find("," + name + ",") != std::string::npos;
+}
+
+}  // namespace
+
+Limits cgroup_limits(const std::string& root) {
+  Limits limits;
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {  // "hierarchy:controllers:/path"
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+    const std::string mount = root + "/sys/fs/cgroup";
+    if (controllers.empty()) {
+      along(mount, path, limits, read_v2);
+      along(mount + "/unified", path, limits, read_v2);
+    }
+    if (lists(controllers, "cpu")) along(mount + "/cpu", path, limits, read_v1_cpu);
+    if (lists(controllers, "memory")) along(mount + "/memory", path, limits, read_v1_memory);
+  }
+  return limits;
+}
+
+}  // namespace convoy
