@@ -2,8 +2,8 @@
 # Says what it does, one line each; what the tools print goes to a log that is shown when a step fails.
 
 torch_version=2.11.0      # what is installed where nobody has a LibTorch; cmake/LibTorch.cmake says what else fits
-torch_download="2.6 GB"   # its wheel and the CUDA libraries beside it, as measured
-torch_installed="3.9 GB"
+torch_download="2.7 GB"   # its wheel and the CUDA libraries beside it, as measured
+torch_installed="4.7 GB"
 venv=.deps/venv
 
 say() { printf '%s\n' "$*"; }
