@@ -22,7 +22,7 @@ struct Catalogues {
 
 struct Component {
   std::string name;
-  Options options;   // checked; the component's own options with defaults
+  Options options;  // checked, with defaults: `name`, the component's own, and what all of its kind take
 };
 
 // "every": in steps or epochs, or never.
@@ -38,45 +38,51 @@ struct BatchSize {
 
 struct TrainConfig {
   int64_t epochs = 1;
-  int64_t max_steps = 0;          // 0: by epochs alone
+  int64_t max_steps = 0;  // 0: by epochs alone
   BatchSize batch;
   Interval evaluate_every;
   Interval checkpoint_every;
   int64_t keep_last = 2;
-  std::string resume = "auto";    // auto | never | path of a checkpoint or run folder
-  int64_t log_every = 100;        // steps between metric lines
+  std::string resume = "auto";  // auto | never | path of a checkpoint or run folder
+  int64_t log_every = 100;      // steps between metric lines
 };
 
 struct LaunchConfig {
-  int64_t ranks = 0;              // 0: the strategy chooses
-  int64_t cores_per_rank = 0;     // 0: auto
-  int64_t threads = 0;            // intra-op threads per rank; 0: as many as its cores
-  std::string bind = "core";      // none | core | numa | socket
-  double grace = 30;              // G: TERM → KILL on a request to stop, seconds
-  double failure_grace = 2;       // G after a failure
-  double heartbeat = 60;          // H
-  double collective = 600;        // C
-  double rendezvous = 300;        // R
-  std::string address;            // interface address for the control channel; "": chosen
+  int64_t ranks = 0;           // 0: the strategy chooses
+  int64_t cores_per_rank = 0;  // 0: auto
+  int64_t threads = 0;         // intra-op threads per rank; 0: as many as its cores
+  std::string bind = "core";   // none | core | numa | socket
+  double grace = 30;           // G: TERM → KILL on a request to stop, seconds
+  double failure_grace = 2;    // G after a failure
+  double heartbeat = 60;       // H
+  double collective = 600;     // C
+  double rendezvous = 300;     // R
+  std::string address;         // interface address for the control channel; "": chosen
+  int64_t port = 0;            // of the control channel; 0: any free one
   int64_t max_restarts = 0;
 };
 
 struct RunConfig {
   std::string name;
   uint64_t seed = 1;
-  std::string device = "auto";    // auto | cpu | cuda
-  std::string precision = "fp32"; // fp64 | fp32 | bf16 | fp16
-  std::string randomness = "auto";// auto | exact | fast
-  Component model;                // name "plugin:<path>" where model.plugin is given
+  std::string device = "auto";      // auto | cpu | cuda
+  std::string precision = "fp32";   // fp64 | fp32 | bf16 | fp16
+  std::string randomness = "auto";  // auto | exact | fast
+  Component model;                  // name "plugin:<path>" where model.plugin is given, without a name, and not loaded yet
   Component data;
-  Component loss;                 // name "" : the model's own
+  Component loss;  // name "" : the model's own
   Component optimizer;
   Component strategy;
   std::string backend = "auto";
   TrainConfig train;
   LaunchConfig launch;
   std::string log_level = "info";
+  std::vector<std::string> plugins;  // libraries that register further losses, data sets, transforms or models
+  // All of the above as data, in the order of run_options(). Beside it the hidden key "marks" tells where each key was
+  // written, so that a rank's complaint names file, line and column too. to_yaml and first_difference leave it out;
+  // without_marks() gives what may be hashed or compared.
   Json resolved;
+  std::vector<std::string> warnings;  // from reading, one line each; not part of resolved
 
   // Builds the typed view from resolved data (what a rank is given); no checks are repeated.
   static RunConfig from_resolved(const Json& resolved);
@@ -86,11 +92,17 @@ struct RunConfig {
 const std::vector<Option>& run_options();
 
 struct ReadRequest {
-  std::string path;                     // of the YAML file
-  std::vector<std::string> overrides;   // "train.epochs=3", in order; later ones win
+  std::string path;                    // of the YAML file
+  std::vector<std::string> overrides;  // "train.epochs=3", in order; later ones win
 };
 // Reads strictly: every mistake of docs/errors.md ends in ConfigError with file, line, column, key and the nearest valid.
 RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues);
+// Checks resolved data again, with the catalogues as they are once plugins are loaded: what read_run_config had to take
+// unseen (model.plugin's options, components that a plugin brings) gets types, ranges, defaults and errors of the same
+// form. `plugin_model` names the catalogue entry for a model.plugin without a name.
+RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model = "");
+
+Json without_marks(const Json& resolved);
 // The resolved configuration as YAML text with the same meaning, one key a line, in the order of run_options().
 std::string to_yaml(const Json& resolved);
 // First key path in which two resolved configurations differ, leaving out `ignored` prefixes; "" when none.

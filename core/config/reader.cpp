@@ -1,0 +1,304 @@
+// From yaml-cpp's events to a tree of texts.
+#include "core/config/reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "core/config/scalars.h"
+
+namespace convoy {
+namespace {
+
+// yaml-cpp counts bytes from 0; people count characters from 1.
+class Places {
+ public:
+  Places(const std::string& text, Mark fixed) : text_(text), fixed_(std::move(fixed)) {
+    starts_.push_back(0);
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '\n') starts_.push_back(i + 1);
+    }
+  }
+
+  Mark at(const YAML::Mark& mark) const {
+    if (fixed_.line == 0 || mark.is_null()) return fixed_;
+    const size_t position = std::min(static_cast<size_t>(std::max(mark.pos, 0)), text_.size());
+    const auto after = std::upper_bound(starts_.begin(), starts_.end(), position);
+    const auto line = static_cast<size_t>(after - starts_.begin());
+    const auto begin = text_.begin() + static_cast<std::ptrdiff_t>(starts_[line - 1]);
+    const auto columns = std::count_if(begin, text_.begin() + static_cast<std::ptrdiff_t>(position),
+                                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+    return {fixed_.file, static_cast<int>(line), static_cast<int>(columns) + 1};
+  }
+
+  // yaml-cpp tells `! x` by the tag of quoted text: look for the mark itself, behind an anchor.
+  bool tagged(const YAML::Mark& mark) const {
+    size_t i = static_cast<size_t>(std::max(mark.pos, 0));
+    if (i < text_.size() && text_[i] == '&') {
+      i = text_.find_first_of(" \t\r\n", i);
+      if (i != std::string::npos) i = text_.find_first_not_of(" \t\r\n", i);
+    }
+    return i != std::string::npos && i < text_.size() && text_[i] == '!';
+  }
+
+ private:
+  const std::string& text_;
+  Mark fixed_;                  // line 0: every place is this one
+  std::vector<size_t> starts_;  // of lines, in bytes
+};
+
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(const Places& places) : places_(places) {}
+
+  Node take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (documents_++ > 0) {
+      fail(mark, "text after the end of the document; a configuration is one YAML document");
+    }
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Node node;
+    node.mark = places_.at(mark);
+    add(mark, std::move(node), anchor, 1);
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    refuse_tag(mark, tag);
+    add(mark, scalar_node(value, places_.at(mark), tag == "!"), anchor, 1 + value.size() / 64);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) fail(mark, "an alias inside of what it stands for");
+    if (open_.size() + static_cast<size_t>(found->second.depth) > static_cast<size_t>(max_config_depth)) {
+      too_deep(mark);
+    }
+    count(mark, found->second.nodes);
+    add(mark, found->second.node, 0, 0);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Node::Kind::list);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Node::Kind::map);
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Open {
+    Node node;
+    YAML::Mark mark;
+    YAML::anchor_t anchor = 0;
+    size_t nodes_before = 0;
+    int depth = 1;  // of what it holds
+    bool has_key = false;
+    std::string key;
+    Mark key_mark;
+    std::set<std::string> keys;
+  };
+  struct Anchored {
+    Node node;
+    size_t nodes = 1;
+    int depth = 0;
+  };
+
+  [[noreturn]] void fail(const YAML::Mark& mark, const std::string& reason) const {
+    throw ConfigError(places_.at(mark), path(), reason);
+  }
+
+  [[noreturn]] void too_deep(const YAML::Mark& mark) const {
+    // The path would be as long as the mistake.
+    throw ConfigError(places_.at(mark), "", str("lists and maps are nested more than ", max_config_depth, " deep"));
+  }
+
+  // Of what is being read.
+  std::string path() const {
+    std::vector<std::string> keys;
+    for (const Open& open : open_) {
+      if (open.node.kind == Node::Kind::list) keys.push_back(str(open.node.items.size()));
+      if (open.has_key) keys.push_back(printable(open.key));
+    }
+    return join(keys, ".");
+  }
+
+  void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
+    if (places_.tagged(mark) || (tag != "?" && tag != "!" && !tag.empty())) {
+      fail(mark, "tags (!…) have no meaning here; leave it out");
+    }
+  }
+
+  void count(const YAML::Mark& mark, size_t nodes) {
+    nodes_ += nodes;
+    if (nodes_ > max_config_values) {
+      throw ConfigError(places_.at(mark), "", str("holds more than ", max_config_values, " values, aliases expanded"));
+    }
+  }
+
+  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
+    refuse_tag(mark, tag);
+    if (at_key()) fail(mark, "a key must be plain text, not a list or map");
+    if (open_.size() >= static_cast<size_t>(max_config_depth)) too_deep(mark);
+    Open opened;
+    opened.node.kind = kind;
+    opened.node.mark = places_.at(mark);
+    opened.mark = mark;
+    opened.anchor = anchor;
+    opened.nodes_before = nodes_;
+    open_.push_back(std::move(opened));
+  }
+
+  void close() {
+    Open closed = std::move(open_.back());
+    open_.pop_back();
+    const int depth = closed.depth;
+    count(closed.mark, 1);
+    const size_t nodes = nodes_ - closed.nodes_before;
+    if (closed.anchor != 0) anchors_[closed.anchor] = {closed.node, nodes, depth};
+    attach(std::move(closed.node), depth);
+  }
+
+  bool at_key() const { return !open_.empty() && open_.back().node.kind == Node::Kind::map && !open_.back().has_key; }
+
+  void add(const YAML::Mark& mark, Node node, YAML::anchor_t anchor, size_t nodes) {
+    count(mark, nodes);
+    if (anchor != 0) anchors_[anchor] = {node, nodes, 0};
+    if (at_key()) return start_field(mark, node);
+    attach(std::move(node), 0);
+  }
+
+  void start_field(const YAML::Mark& mark, const Node& key) {
+    Open& map = open_.back();
+    if (key.kind != Node::Kind::scalar) fail(mark, "a key must be plain text");
+    if (key.text == "<<" && !key.quoted) fail(mark, "merge keys (<<) are not taken; write the keys out");
+    if (!map.keys.insert(key.text).second) {
+      const auto first = std::find_if(map.node.fields.begin(), map.node.fields.end(),
+                                      [&](const Node::Field& field) { return field.key == key.text; });
+      map.has_key = true;
+      map.key = key.text;
+      fail(mark, first->mark.line == 0 ? "written twice" : str("written twice; first on line ", first->mark.line));
+    }
+    map.has_key = true;
+    map.key = key.text;
+    map.key_mark = places_.at(mark);
+  }
+
+  void attach(Node node, int depth) {
+    if (open_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Open& parent = open_.back();
+    parent.depth = std::max(parent.depth, depth + 1);
+    if (parent.node.kind == Node::Kind::list) {
+      parent.node.items.push_back(std::move(node));
+      return;
+    }
+    parent.node.fields.push_back({parent.key, parent.key_mark, std::move(node)});
+    parent.has_key = false;
+  }
+
+  const Places& places_;
+  Node root_;
+  std::vector<Open> open_;
+  std::map<YAML::anchor_t, Anchored> anchors_;
+  size_t nodes_ = 0;
+  int documents_ = 0;
+};
+
+// False when there is no document at all.
+bool parse(const std::string& text, const Mark& place, Node& root) {
+  const Places places(text, place);
+  TreeBuilder builder(places);
+  try {
+    std::istringstream in(text);
+    YAML::Parser parser(in);
+    if (!parser.HandleNextDocument(builder)) return false;
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const YAML::Exception& error) {
+    throw ConfigError(places.at(error.mark), "", "not valid YAML: " + printable(error.msg));
+  }
+  root = builder.take();
+  return true;
+}
+
+std::string contents_of(const std::string& path) {
+  const Mark place{path, 0, 0};
+  const auto refuse = [&](const std::string& reason) { throw ConfigError(place, "", reason); };
+  // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) {
+    refuse(errno == ENOENT ? "no such file; name a YAML file that describes the run"
+                           : str("cannot be opened: ", std::strerror(errno)));
+  }
+  struct stat status {};
+  const bool known = ::fstat(file, &status) == 0;
+  std::string reason;
+  std::string text;
+  if (known && S_ISDIR(status.st_mode)) {
+    reason = "is a directory; name a YAML file that describes the run";
+  } else if (!known || !S_ISREG(status.st_mode)) {
+    reason = "is not a regular file";
+  } else {
+    text.resize(max_config_bytes + 1);
+    size_t got = 0;
+    while (got < text.size()) {
+      const ssize_t count = ::read(file, &text[got], text.size() - got);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) reason = str("cannot be read: ", std::strerror(errno));
+      if (count <= 0) break;
+      got += static_cast<size_t>(count);
+    }
+    text.resize(got);
+  }
+  ::close(file);
+  if (text.size() > max_config_bytes) reason = "is larger than 1 MiB, which no description of a run is";
+  if (!reason.empty()) refuse(reason);
+  return text;
+}
+
+}  // namespace
+
+Node read_yaml_text(const std::string& text, const std::string& file) {
+  check_source(text, {file, 1, 1}, false);
+  Node root;
+  if (!parse(text, {file, 1, 1}, root)) throw ConfigError({file, 1, 1}, "", "is empty; it must describe a run");
+  if (root.kind != Node::Kind::map) {
+    throw ConfigError(root.mark, "", "the top level must be a map of keys, such as name: my-run");
+  }
+  expand_environment(root);
+  return root;
+}
+
+Node read_yaml_file(const std::string& path) { return read_yaml_text(contents_of(path), path); }
+
+Node read_yaml_value(const std::string& text, const Mark& mark) {
+  if (text.size() > max_config_bytes) throw ConfigError(mark, "", "is longer than 1 MiB");
+  check_source(text, mark, true);
+  Node root;
+  root.mark = mark;
+  parse(text, mark, root);
+  expand_environment(root);
+  return root;
+}
+
+}  // namespace convoy

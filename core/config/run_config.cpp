@@ -1,0 +1,229 @@
+// Reading a whole run: file, overrides, types, and what only the whole can tell; and its typed view.
+#include "core/config/run_config.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/config/option_reader.h"
+#include "core/config/overrides.h"
+#include "core/config/reader.h"
+#include "core/config/scalars.h"
+
+namespace convoy {
+namespace {
+
+using Marks = std::map<std::string, Mark>;
+
+// {"files": [F, …], "at": {KEY: [index into files, line, column], …}}
+Json marks_to_json(const Marks& marks) {
+  std::vector<std::string> files;
+  Json at = Json::object();
+  for (const auto& [key, mark] : marks) {
+    auto found = std::find(files.begin(), files.end(), mark.file);
+    const auto index = found - files.begin();
+    if (found == files.end()) files.push_back(mark.file);
+    at[key] = {index, mark.line, mark.column};
+  }
+  return {{"files", files}, {"at", at}};
+}
+
+Marks marks_of(const Json& resolved) {
+  Marks marks;
+  if (!resolved.contains("marks")) return marks;
+  const Json& files = resolved["marks"]["files"];
+  for (const auto& entry : resolved["marks"]["at"].items()) {
+    const Json& place = entry.value();
+    marks[entry.key()] = {files.at(place.at(0).get<size_t>()), place.at(1), place.at(2)};
+  }
+  return marks;
+}
+
+// Kinds that plugins add to, where the file names any.
+std::set<std::string> kinds_left_open(const Node& root) {
+  const Node* plugins = root.find("plugins");
+  const Node* model = root.find("model");
+  const bool some =
+      (plugins != nullptr && !plugins->items.empty()) || (model != nullptr && model->find("plugin") != nullptr);
+  return some ? std::set<std::string>{"model", "data", "loss", "transform"} : std::set<std::string>{};
+}
+
+void check_name(const Options& run) {
+  const std::string& name = run.text("name");
+  constexpr size_t longest = 128;  // a folder of that name, and "-2" behind it, must be possible everywhere
+  if (name.empty()) run.fail("name", "is empty; it names the run's folder");
+  if (name.size() > longest) run.fail("name", str("has more than ", longest, " characters; it names the run's folder"));
+  for (char c : name) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (letter || c == '.' || c == '_' || c == '-') continue;
+    const auto byte = static_cast<unsigned char>(c);
+    const char* what =
+        byte < 0x20 || byte == 0x7f ? "holds a control character" : "holds a character that names may not";
+    run.fail("name", str("is ", shown(name), ", ", what, "; use letters, digits, '.', '_' and '-'"));
+  }
+  if (name[0] == '.' || name[0] == '-')
+    run.fail("name", str("is ", shown(name), ", must start with a letter, digit or _"));
+}
+
+void check_batch(const Options& batch) {
+  if (batch.has("global") == batch.has("per_rank")) {
+    batch.fail("", batch.has("global") ? "has both global and per_rank; give one of them"
+                                       : "is empty; give global, the rows over all ranks, or per_rank");
+  }
+}
+
+void check_plugins(const Options& run) {
+  const std::vector<std::string> paths = run.texts("plugins");
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (paths[i].empty() || paths[i][0] != '/') {
+      run.fail(str("plugins.", i),
+               str("is ", shown(paths[i]), ", must be an absolute path, so that it is clear what is loaded"));
+    }
+  }
+}
+
+// A heartbeat that nobody wrote follows a shorter limit for collectives; one that was written must fit it.
+void check_limits(Json& resolved, const Options& launch, const Marks& marks) {
+  const double heartbeat = launch.real("heartbeat");
+  const double collective = launch.real("collective");
+  if (heartbeat <= collective) return;
+  if (marks.count("launch.heartbeat") == 0) {
+    resolved["launch"]["heartbeat"] = collective;
+    return;
+  }
+  launch.fail("heartbeat", str("is ", human_seconds(heartbeat), ", must not be longer than launch.collective, ",
+                               human_seconds(collective)));
+}
+
+RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::string> open_kinds) {
+  OptionReader reader(catalogues, std::move(open_kinds));
+  Json resolved = reader.read_fields(run_options(), root, "");
+  Marks marks = reader.marks();
+  marks[""] = root.mark;
+  const Options run(resolved, marks);
+  check_name(run);
+  check_plugins(run);
+  check_batch(run.section("train").section("batch"));
+  check_limits(resolved, run.section("launch"), marks);
+  resolved["marks"] = marks_to_json(marks);
+  RunConfig config = RunConfig::from_resolved(resolved);
+  config.warnings = reader.warnings();
+  return config;
+}
+
+Component component_of(const Options& run, const std::string& key) {
+  if (!run.has(key)) return {};
+  Component component{"", run.section(key)};
+  const bool named = component.options.json().contains("name") && component.options.has("name");
+  if (named) component.name = component.options.text("name");
+  return component;
+}
+
+Interval interval_of(const Json& value) {
+  Interval interval;
+  interval.every = value.at("every");
+  const std::string unit = value.at("unit");
+  interval.unit = unit == "steps"    ? Interval::Unit::steps
+                  : unit == "epochs" ? Interval::Unit::epochs
+                                     : Interval::Unit::never;
+  return interval;
+}
+
+int64_t integer_or_zero(const Options& options, const std::string& name) {
+  return options.has(name) && !options.is_auto(name) ? options.integer(name) : 0;
+}
+
+TrainConfig train_of(const Options& options) {
+  TrainConfig train;
+  train.epochs = options.integer("epochs");
+  train.max_steps = integer_or_zero(options, "max_steps");
+  const Options batch = options.section("batch");
+  train.batch.per_rank = batch.has("per_rank");
+  train.batch.rows = batch.integer(train.batch.per_rank ? "per_rank" : "global");
+  train.evaluate_every = interval_of(options.at("evaluate_every"));
+  train.checkpoint_every = interval_of(options.at("checkpoint_every"));
+  train.keep_last = options.integer("keep_last");
+  train.resume = options.text("resume");
+  train.log_every = options.integer("log_every");
+  return train;
+}
+
+LaunchConfig launch_of(const Options& options) {
+  LaunchConfig launch;
+  launch.ranks = integer_or_zero(options, "ranks");
+  launch.cores_per_rank = integer_or_zero(options, "cores_per_rank");
+  launch.threads = integer_or_zero(options, "threads");
+  launch.bind = options.text("bind");
+  launch.grace = options.real("grace");
+  launch.failure_grace = options.real("failure_grace");
+  launch.heartbeat = options.real("heartbeat");
+  launch.collective = options.real("collective");
+  launch.rendezvous = options.real("rendezvous");
+  launch.address = options.is_auto("address") ? "" : options.text("address");
+  launch.port = integer_or_zero(options, "port");
+  launch.max_restarts = options.integer("max_restarts");
+  return launch;
+}
+
+}  // namespace
+
+const Entry* Catalogues::find(const std::string& kind, const std::string& name) const {
+  auto entries = kinds.find(kind);
+  if (entries == kinds.end()) return nullptr;
+  for (const Entry& entry : entries->second) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Catalogues::names(const std::string& kind) const {
+  std::vector<std::string> names;
+  auto entries = kinds.find(kind);
+  if (entries == kinds.end()) return names;
+  for (const Entry& entry : entries->second) names.push_back(entry.name);
+  return names;
+}
+
+RunConfig RunConfig::from_resolved(const Json& resolved) {
+  const Options run(resolved, marks_of(resolved));
+  RunConfig config;
+  config.name = run.text("name");
+  config.seed = static_cast<uint64_t>(run.integer("seed"));
+  config.device = run.text("device");
+  config.precision = run.text("precision");
+  config.randomness = run.text("randomness");
+  config.plugins = run.texts("plugins");
+  config.model = component_of(run, "model");
+  config.data = component_of(run, "data");
+  config.loss = component_of(run, "loss");
+  config.optimizer = component_of(run, "optimizer");
+  config.strategy = component_of(run, "strategy");
+  config.backend = run.text("backend");
+  config.train = train_of(run.section("train"));
+  config.launch = launch_of(run.section("launch"));
+  config.log_level = run.section("log").text("level");
+  const Json& model = run.at("model");
+  // Until the library is loaded nobody knows which model it brings.
+  if (model.contains("plugin") && !model.contains("name"))
+    config.model.name = "plugin:" + model["plugin"].get<std::string>();
+  config.resolved = resolved;
+  return config;
+}
+
+RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues) {
+  Node root = read_yaml_file(request.path);
+  for (const std::string& assignment : request.overrides) apply_override(root, assignment);
+  return checked(root, catalogues, kinds_left_open(root));
+}
+
+RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model) {
+  Node root = node_of(without_marks(resolved), marks_of(resolved));
+  Node* model = root.find("model");
+  if (model != nullptr && model->find("plugin") != nullptr && model->find("name") == nullptr && !plugin_model.empty()) {
+    const Mark mark = model->find("plugin")->mark;
+    model->fields.push_back({"name", mark, scalar_node(plugin_model, mark, true)});
+  }
+  return checked(root, catalogues, {});
+}
+
+}  // namespace convoy

@@ -1,0 +1,117 @@
+// The whole file, described once: top-level keys, their sections, and which catalogue each component comes from.
+#include "core/config/run_config.h"
+#include "core/data/catalogue.h"
+#include "core/describe.h"
+
+namespace convoy {
+namespace {
+
+using describe::Description;
+
+constexpr double month = 30 * 86400.0;  // seconds; longer waits are a slip of the unit
+
+Description component(const std::string& kind, const std::string& help) {
+  Description made = describe::option(OptionType::component, kind, help);
+  made.catalogue = kind;
+  return made;
+}
+
+Description or_auto(Description option) {
+  option.also_auto = true;
+  option.fallback = "auto";
+  return option;
+}
+
+Description time_limit(const std::string& name, const std::string& help, double fallback) {
+  return describe::option(OptionType::duration, name, help, fallback).above(0).at_most(month).in("seconds");
+}
+
+Option batch_section() {
+  Description batch = describe::section(
+      "batch", "rows of a step; exactly one of its two keys",
+      {describe::integer("global", "rows of a batch over all ranks").at_least(1).in("rows").may_be_null(),
+       describe::integer("per_rank", "rows of each data-parallel rank").at_least(1).in("rows").may_be_null()});
+  return batch.must();
+}
+
+Option train_section() {
+  using describe::option;
+  return describe::section(
+             "train", "how long, in which batches, and what happens meanwhile",
+             {describe::integer("epochs", "passes over the data", 1).at_least(1).in("epochs"),
+              describe::integer("max_steps", "ends after so many steps, whatever the epochs").at_least(1).in("steps"),
+              batch_section(), option(OptionType::interval, "evaluate_every", "how often to evaluate", "1 epoch"),
+              option(OptionType::interval, "checkpoint_every", "how often to save", "1 epoch"),
+              describe::integer("keep_last", "checkpoints that are kept", 2).at_least(1),
+              describe::text("resume",
+                             "auto: continue an unfinished run of this name; never; or the path of a "
+                             "checkpoint or run folder",
+                             "auto"),
+              describe::integer("log_every", "steps between two lines of metrics", 100).at_least(1).in("steps")})
+      .must();
+}
+
+Option launch_section() {
+  return describe::section(
+      "launch", "processes, cores and time limits",
+      {or_auto(describe::integer("ranks", "ranks to start; auto: the strategy chooses").at_least(1).at_most(65536)),
+       or_auto(describe::integer("cores_per_rank", "cores of each rank; auto: all cores divided").at_least(1)),
+       or_auto(describe::integer("threads", "threads of an operation in each rank; auto: as many as its cores")
+                   .at_least(1)),
+       describe::choice("bind", "what a rank is bound to", {"none", "core", "numa", "socket"}, "core"),
+       time_limit("grace", "from TERM to KILL after a request to stop", 30),
+       time_limit("failure_grace", "from TERM to KILL after a failure", 2),
+       time_limit("heartbeat", "a rank that says nothing for so long is lost; at most launch.collective", 60),
+       time_limit("collective", "a collective may take so long", 600),
+       time_limit("rendezvous", "all ranks must have met by then", 300),
+       or_auto(describe::text("address", "numeric address of the interface that the control channel listens on")),
+       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535)),
+       describe::integer("max_restarts", "how often a failed run is started again from its newest checkpoint", 0)
+           .at_least(0)});
+}
+
+Option backend_option() {
+  Description backend =
+      describe::text("backend", "how ranks talk; auto: nccl for GPU ranks, mpi under mpirun, gloo otherwise", "auto");
+  backend.catalogue = "backend";
+  backend.also_auto = true;
+  return backend;
+}
+
+std::vector<Option> described() {
+  Description data = component("data", "the data set");
+  data.options = common_data_options();
+  return {
+      describe::text("name", "of the run and of its folder: letters, digits, '.', '_', '-'").must(),
+      describe::integer("seed", "of initial values, sampling and every random draw", 1).at_least(0),
+      describe::choice("device", "where ranks compute; auto: GPUs where there are any", {"auto", "cpu", "cuda"},
+                       "auto"),
+      describe::choice("precision", "of activations and gradients", {"fp64", "fp32", "bf16", "fp16"}, "fp32"),
+      describe::choice("randomness",
+                       "exact: random draws do not depend on the layout; fast: one generator per rank; "
+                       "auto: exact on the CPU, fast on GPUs",
+                       {"auto", "exact", "fast"}, "auto"),
+      describe::list("plugins", "libraries that register losses, data sets, transforms or models",
+                     describe::text("", "absolute path of a shared library")),
+      component("model", "what is trained; {plugin: /abs/libmine.so, …} loads one of your own").must(),
+      data.must(),
+      component("loss", "instead of the model's own loss"),
+      component("optimizer", "how parameters follow their gradients").must(),
+      component("strategy", "how the model is trained by many ranks").must(),
+      backend_option(),
+      train_section(),
+      launch_section(),
+      describe::section(
+          "log", "what is written",
+          {describe::choice("level", "the least that is written", {"debug", "info", "warning", "error"}, "info")}),
+  };
+}
+
+}  // namespace
+
+const std::vector<Option>& run_options() {
+  static const std::vector<Option> options = described();
+  return options;
+}
+
+}  // namespace convoy
