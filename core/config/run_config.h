@@ -68,7 +68,7 @@ struct RunConfig {
   std::string device = "auto";      // auto | cpu | cuda
   std::string precision = "fp32";   // fp64 | fp32 | bf16 | fp16
   std::string randomness = "auto";  // auto | exact | fast
-  Component model;                  // name "plugin:<path>" where model.plugin is given, without a name, and not loaded yet
+  Component model;  // name "plugin:<path>" where model.plugin is given, without a name, and not loaded yet
   Component data;
   Component loss;  // name "" : the model's own
   Component optimizer;
