@@ -1,0 +1,94 @@
+// Rejection with counter-based words, four to a Philox block; exact selection where rejection would take long.
+#include "core/data/candidates.h"
+
+#include <algorithm>
+
+#include "core/random_keys.h"
+
+namespace convoy {
+namespace {
+
+constexpr uint64_t patience = 16;  // blocks before a negative is selected from the list of what is left
+
+uint32_t scaled(uint32_t word, int64_t bound) { return uint32_t(uint64_t(word) * uint64_t(bound) >> 32); }
+
+}  // namespace
+
+void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample, int64_t count,
+                    int64_t* out) {
+  int64_t have = 0;
+  uint64_t block = 0;
+  for (; have < count && block < patience + uint64_t(count); ++block) {
+    for (uint32_t word : philox(key, sample, block)) {
+      const auto item = int32_t(scaled(word, items));
+      if (positives.contains(user, item)) continue;
+      out[have] = item;
+      if (++have == count) return;
+    }
+  }
+  const int64_t left = items - positives.count(user);
+  for (; have < count; ++block) {
+    const uint32_t word = philox(key, sample, block)[0];
+    out[have++] = positives.missing(user, scaled(word, left));
+  }
+}
+
+Candidates::Candidates(const Positives& positives, int64_t items, int64_t count, uint64_t key)
+    : positives_(positives), items_(items), count_(count), key_(key) {
+  size_t slots = 16;
+  while (slots < 4 * size_t(count)) slots *= 2;
+  seen_.resize(slots);
+}
+
+bool Candidates::fresh(int32_t item) {
+  const uint64_t entry = turn_ << 32 | uint32_t(item);
+  size_t slot = (uint64_t(uint32_t(item)) * 0x9E3779B97F4A7C15u >> 32) & (seen_.size() - 1);
+  while (seen_[slot] >> 32 == turn_) {
+    if (seen_[slot] == entry) return false;
+    slot = (slot + 1) & (seen_.size() - 1);
+  }
+  seen_[slot] = entry;
+  return true;
+}
+
+void Candidates::draw(int32_t user, int32_t held_out, int64_t* out) {
+  if (items_ - positives_.count(user) < 4 * count_) return draw_from_list(user, held_out, out);
+  ++turn_;
+  int64_t have = 0;
+  for (uint64_t block = 0; have < count_; ++block) {
+    for (uint32_t word : philox(key_, uint64_t(user), block)) {
+      const auto item = int32_t(scaled(word, items_));
+      if (item == held_out || positives_.contains(user, item) || !fresh(item)) continue;
+      out[have] = item;
+      if (++have == count_) return;
+    }
+  }
+}
+
+void Candidates::draw_from_list(int32_t user, int32_t held_out, int64_t* out) const {
+  std::vector<int32_t> left;
+  for (int32_t item = 0; item < items_; ++item) {
+    if (item != held_out && !positives_.contains(user, item)) left.push_back(item);
+  }
+  for (int64_t i = 0; i < count_; ++i) {
+    const uint32_t word = philox(key_, uint64_t(user), uint64_t(i))[0];
+    const size_t other = size_t(i) + scaled(word, int64_t(left.size()) - i);
+    std::swap(left[size_t(i)], left[other]);
+    out[i] = left[size_t(i)];
+  }
+}
+
+void all_items(const Positives& positives, int64_t items, int32_t user, int32_t held_out, int64_t* out, bool* excluded) {
+  *out++ = held_out;
+  for (int32_t item = 0; item < items; ++item) {
+    if (item != held_out) *out++ = item;
+  }
+  std::fill(excluded, excluded + items, false);
+  const auto [from, to] = positives.of(user);
+  for (const int32_t* i = from; i != to; ++i) {
+    // Items below the held-out one stand one place further on.
+    if (*i != held_out) excluded[*i + (*i < held_out ? 1 : 0)] = true;
+  }
+}
+
+}  // namespace convoy

@@ -1,0 +1,216 @@
+// The split, and the loops that write batches.
+#include "core/data/interactions.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "core/data/candidates.h"
+#include "core/data/permutation.h"
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+// For each user the row to hold out, or −1.
+std::vector<int32_t> chosen_rows(const Interactions& all, Holdout holdout, uint64_t seed) {
+  const int32_t* user = all.user.const_data_ptr<int32_t>();
+  std::vector<int32_t> chosen(size_t(all.users), -1);
+  std::vector<int32_t> count(size_t(all.users));
+  if (holdout == Holdout::latest) {
+    const double* time = all.time.const_data_ptr<double>();
+    for (int64_t row = 0; row < all.size(); ++row) {
+      auto& best = chosen[size_t(user[row])];
+      if (best < 0 || time[row] >= time[best]) best = int32_t(row);
+      ++count[size_t(user[row])];
+    }
+  } else {
+    const uint64_t key = random_key(seed, "holdout");
+    for (int64_t row = 0; row < all.size(); ++row) ++count[size_t(user[row])];
+    std::vector<int32_t> left(size_t(all.users));
+    for (size_t u = 0; u < left.size(); ++u) left[u] = int32_t(random_below(key, u, uint64_t(count[u])));
+    for (int64_t row = 0; row < all.size(); ++row) {
+      if (left[size_t(user[row])]-- == 0) chosen[size_t(user[row])] = int32_t(row);
+    }
+  }
+  for (size_t u = 0; u < chosen.size(); ++u) {
+    if (count[u] < 2) chosen[u] = -1;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed) {
+  InteractionSplit split;
+  if (holdout == Holdout::none) {
+    split.train.resize(size_t(all.size()));
+    std::iota(split.train.begin(), split.train.end(), 0);
+    return split;
+  }
+  if (holdout == Holdout::latest && !all.time.defined()) {
+    throw Error(Failure::config, "holdout: latest needs a time for each interaction: name its column by "
+                                 "data.columns.time, or take holdout: random");
+  }
+  const auto chosen = chosen_rows(all, holdout, seed);
+  const int32_t* user = all.user.const_data_ptr<int32_t>();
+  split.train.reserve(size_t(all.size()));
+  for (int64_t row = 0; row < all.size(); ++row) {
+    if (chosen[size_t(user[row])] != row) split.train.push_back(int32_t(row));
+  }
+  for (int32_t row : chosen) {
+    if (row >= 0) split.held_out.push_back(row);
+  }
+  return split;
+}
+
+RankingOptions RankingOptions::from(const Options& options) {
+  RankingOptions made;
+  made.negatives = options.integer("negatives");
+  made.full = options.text("ranking") == "full";
+  made.candidates = options.integer("candidates");
+  const auto evaluate = options.section("evaluate");
+  if (evaluate.has("users")) made.evaluate_users = evaluate.integer("users");
+  return made;
+}
+
+InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options,
+                                         uint64_t seed)
+    : all_(std::move(all)), split_(std::move(split)), options_(options), seed_(seed) {
+  if (split_.train.empty()) throw Error(Failure::corrupt_data, "no interaction is left to train on");
+  auto& held = split_.held_out;
+  if (options_.evaluate_users > 0 && options_.evaluate_users < int64_t(held.size())) {
+    const Permutation drawn(int64_t(held.size()), seed_, "evaluated users");
+    std::vector<int32_t> part(size_t(options_.evaluate_users));
+    for (size_t i = 0; i < part.size(); ++i) part[i] = int32_t(drawn.at(int64_t(i)));
+    std::sort(part.begin(), part.end());
+    for (auto& row : part) row = held[size_t(row)];
+    held = std::move(part);
+  }
+  positives_ = Positives(all_.users, all_.items, all_.user.const_data_ptr<int32_t>(),
+                         all_.item.const_data_ptr<int32_t>(), split_.train);
+  check_drawable();
+}
+
+void InteractionsDataset::check_drawable() const {
+  const int32_t* user = all_.user.const_data_ptr<int32_t>();
+  const auto check = [&](int32_t row, int64_t others, int64_t wanted, const char* what) {
+    const int64_t left = all_.items - positives_.count(user[row]) - others;
+    if (left >= wanted) return;
+    throw Error(Failure::config, str("user number ", user[row], " has touched all but ", left, " of ", all_.items,
+                                     " items, so that ", wanted, " ", what,
+                                     " cannot be drawn: lower data.negatives or data.candidates, or take ranking: full"));
+  };
+  if (options_.negatives > 0) {
+    for (int32_t row : split_.train) check(row, 0, 1, "negative");
+  }
+  if (!options_.full) {
+    for (int32_t row : split_.held_out) check(row, 1, options_.candidates, "candidates");
+  }
+}
+
+Schema InteractionsDataset::schema() const {
+  Schema schema;
+  schema.fields["user"] = {{}, at::kLong, all_.users};
+  schema.fields["item"] = {{1 + options_.negatives}, at::kLong, all_.items};
+  schema.fields["target"] = {{1 + options_.negatives}, at::kFloat, 0};
+  if (all_.contexts() > 0) schema.fields["context"] = {{all_.contexts()}, at::kFloat, 0};
+  if (all_.weight.defined()) schema.fields["weight"] = {{}, at::kFloat, 0};
+  return schema;
+}
+
+int64_t InteractionsDataset::size(Split split) const {
+  return int64_t(split == Split::train ? split_.train.size() : split_.held_out.size());
+}
+
+Batch InteractionsDataset::gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const {
+  const int64_t* samples = indices.const_data_ptr<int64_t>();
+  return split == Split::train ? gather_train(samples, indices.numel(), epoch, buffers)
+                               : gather_evaluate(samples, indices.numel(), buffers);
+}
+
+Batch InteractionsDataset::gather_train(const int64_t* samples, int64_t rows, int64_t epoch, Buffers& buffers) const {
+  const int64_t width = 1 + options_.negatives;
+  Batch batch;
+  batch.rows = rows;
+  auto user = buffers.take("user", {rows}, at::kLong);
+  auto item = buffers.take("item", {rows, width}, at::kLong);
+  auto target = buffers.take("target", {rows, width}, at::kFloat);
+  int64_t* to_user = user.mutable_data_ptr<int64_t>();
+  int64_t* to_item = item.mutable_data_ptr<int64_t>();
+  float* to_target = target.mutable_data_ptr<float>();
+  const int32_t* from_user = all_.user.const_data_ptr<int32_t>();
+  const int32_t* from_item = all_.item.const_data_ptr<int32_t>();
+  const uint64_t key = random_key(seed_, "negatives", uint64_t(epoch));
+
+  std::memset(to_target, 0, size_t(rows * width) * sizeof(float));
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t row = split_.train[size_t(samples[r])];
+    to_user[r] = from_user[row];
+    to_item[r * width] = from_item[row];
+    to_target[r * width] = 1;
+    draw_negatives(positives_, all_.items, from_user[row], key, uint64_t(samples[r]), options_.negatives,
+                   to_item + r * width + 1);
+  }
+  batch.tensors = {{"user", user}, {"item", item}, {"target", target}};
+  gather_columns(batch, split_.train.data(), samples, rows, buffers);
+  return batch;
+}
+
+Batch InteractionsDataset::gather_evaluate(const int64_t* samples, int64_t rows, Buffers& buffers) const {
+  const int64_t width = options_.full ? all_.items : 1 + options_.candidates;
+  Batch batch;
+  batch.rows = rows;
+  auto user = buffers.take("evaluate.user", {rows}, at::kLong);
+  auto item = buffers.take("evaluate.item", {rows, width}, at::kLong);
+  auto target = buffers.take("evaluate.target", {rows, width}, at::kFloat);
+  int64_t* to_item = item.mutable_data_ptr<int64_t>();
+  float* to_target = target.mutable_data_ptr<float>();
+  const int32_t* from_user = all_.user.const_data_ptr<int32_t>();
+  const int32_t* from_item = all_.item.const_data_ptr<int32_t>();
+
+  std::memset(to_target, 0, size_t(rows * width) * sizeof(float));
+  batch.tensors = {{"user", user}, {"item", item}, {"target", target}};
+  bool* excluded = nullptr;
+  if (options_.full) {
+    auto mask = buffers.take("evaluate.excluded", {rows, width}, at::kBool);
+    excluded = mask.mutable_data_ptr<bool>();
+    batch.tensors.emplace_back("excluded", mask);
+  }
+  Candidates candidates(positives_, all_.items, options_.candidates, random_key(seed_, "candidates"));
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t row = split_.held_out[size_t(samples[r])];
+    user.mutable_data_ptr<int64_t>()[r] = from_user[row];
+    to_item[r * width] = from_item[row];
+    to_target[r * width] = 1;
+    if (options_.full) {
+      all_items(positives_, all_.items, from_user[row], from_item[row], to_item + r * width, excluded + r * width);
+    } else {
+      candidates.draw(from_user[row], from_item[row], to_item + r * width + 1);
+    }
+  }
+  gather_columns(batch, split_.held_out.data(), samples, rows, buffers);
+  return batch;
+}
+
+void InteractionsDataset::gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,
+                                         Buffers& buffers) const {
+  if (const int64_t width = all_.contexts(); width > 0) {
+    auto context = buffers.take("context", {rows, width}, at::kFloat);
+    float* to = context.mutable_data_ptr<float>();
+    const float* from = all_.context.const_data_ptr<float>();
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(to + r * width, from + table_rows[samples[r]] * width, size_t(width) * sizeof(float));
+    }
+    batch.tensors.emplace_back("context", context);
+  }
+  if (all_.weight.defined()) {
+    auto weight = buffers.take("weight", {rows}, at::kFloat);
+    float* to = weight.mutable_data_ptr<float>();
+    const float* from = all_.weight.const_data_ptr<float>();
+    for (int64_t r = 0; r < rows; ++r) to[r] = from[table_rows[samples[r]]];
+    batch.tensors.emplace_back("weight", weight);
+  }
+}
+
+}  // namespace convoy

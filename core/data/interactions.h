@@ -1,0 +1,83 @@
+// Interactions: who took what, when, in which context. Columns, their split, and the data set for implicit feedback.
+//
+// A training row is one positive with its drawn negatives; an evaluation row is one user with the held-out item first
+// among the candidates. Batch tensors:
+//   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
+//   context [B, C] float and weight [B] float, where the data has them
+// and for evaluation item and target [B, candidates+1]; under full ranking [B, items], with `excluded` [B, items] bool for
+// the user's training positives.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/data/dataset.h"
+#include "core/data/positives.h"
+#include "core/options.h"
+
+namespace convoy {
+
+// One element per interaction, in the order of the source. Ids are dense, numbered by first appearance.
+struct Interactions {
+  int64_t users = 0;
+  int64_t items = 0;
+  at::Tensor user;      // int32 [N]
+  at::Tensor item;      // int32 [N]
+  at::Tensor time;      // float64 [N]; undefined without one
+  at::Tensor context;   // float32 [N, C]; undefined without context columns
+  at::Tensor weight;    // float32 [N]; undefined: all one
+
+  int64_t size() const { return user.defined() ? user.numel() : 0; }
+  int64_t contexts() const { return context.defined() ? context.size(1) : 0; }
+};
+
+enum class Holdout { none, latest, random };
+
+// Rows of the columns above. A user with a single interaction keeps it for training.
+struct InteractionSplit {
+  std::vector<int32_t> train;
+  std::vector<int32_t> held_out;   // one for each user that is evaluated, by user
+};
+// latest: the last in time, of equal times the last in the source. Error(config) when there is no time.
+InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed);
+
+struct RankingOptions {
+  int64_t negatives = 4;
+  bool full = false;              // rank all items instead of drawn candidates
+  int64_t candidates = 99;        // beside the held-out item: distinct, never touched by the user
+  int64_t evaluate_users = 0;     // a part of the users with a held-out item, drawn by the seed; 0: all
+
+  // From the options that both data sets of interactions share: negatives, ranking, candidates, evaluate.
+  static RankingOptions from(const Options& options);
+};
+
+class InteractionsDataset : public Dataset {
+ public:
+  // Error(config) when negatives or candidates cannot be drawn for a user who has touched nearly all.
+  InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options, uint64_t seed);
+
+  Schema schema() const override;
+  int64_t size(Split split) const override;
+  int64_t instances_per_row() const override { return 1 + options_.negatives; }
+  using Dataset::gather_once;
+  Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
+
+  const Positives& positives() const { return positives_; }   // of the training part
+
+ private:
+  Batch gather_train(const int64_t* samples, int64_t rows, int64_t epoch, Buffers& buffers) const;
+  Batch gather_evaluate(const int64_t* samples, int64_t rows, Buffers& buffers) const;
+  void gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,
+                      Buffers& buffers) const;
+  void check_drawable() const;
+
+  const Interactions all_;
+  InteractionSplit split_;
+  const RankingOptions options_;
+  const uint64_t seed_;
+  Positives positives_;
+};
+
+}  // namespace convoy
