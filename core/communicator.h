@@ -60,6 +60,8 @@ class Communicator {
   virtual const std::string& backend() const = 0;
   virtual Capabilities capabilities() const = 0;
   virtual int64_t bytes_sent() const = 0;  // payload this rank has sent so far, by the algorithm's textbook count
+  virtual double wait_seconds() const = 0;      // spent so far in waits that had to wait, all threads together
+  virtual double wait_cpu_seconds() const = 0;  // processor time of those (spinning)
 
   // In place on every rank. bool: sum and max are "or", product and min are "and".
   virtual WorkPtr all_reduce(at::Tensor tensor, ReduceOp op, const CallOptions& call) = 0;

@@ -27,6 +27,8 @@ struct BackendRequest {
   std::string address;                        // of this host's interface for data, numeric; "" : chosen
   std::chrono::milliseconds timeout{600000};  // C, of each operation
   std::chrono::milliseconds rendezvous{300000};  // R
+  // Told the name of the collective when a wait begins to block, and "" when it ends; from any thread, must not block.
+  std::function<void(const char* name)> waiting;
 };
 
 template <class T, class... Arguments>
