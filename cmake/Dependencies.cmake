@@ -10,7 +10,7 @@ find_package(ZLIB REQUIRED)
 find_path(CONVOY_ASIO_INCLUDE asio.hpp REQUIRED)
 add_library(convoy_asio INTERFACE)
 target_include_directories(convoy_asio SYSTEM INTERFACE ${CONVOY_ASIO_INCLUDE})
-target_compile_definitions(convoy_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+target_compile_definitions(convoy_asio INTERFACE ASIO_STANDALONE)
 target_link_libraries(convoy_asio INTERFACE Threads::Threads)
 
 find_path(CONVOY_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
