@@ -5,14 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-// One version for any x86-64 and one for AVX2, chosen when the library is loaded. Not AVX-512 or FMA: contraction would
-// change the last bit, and a draw must be the same on every machine.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define CONVOY_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define CONVOY_CLONES
-#endif
+#include "core/vectorised.h"
 
 namespace convoy {
 namespace {
@@ -26,7 +19,7 @@ uint64_t mixed(uint64_t x) {  // a bijection that spreads every bit over all (St
 }
 
 // Uniform draws 2·first … 2·(first + lanes) - 1, the two of a counter in a[i] and b[i].
-CONVOY_CLONES void uniform_block(uint64_t key, uint64_t first, double* __restrict a, double* __restrict b) {
+CONVOY_VECTORISED void uniform_block(uint64_t key, uint64_t first, double* __restrict a, double* __restrict b) {
   uint32_t c0[lanes], c1[lanes], c2[lanes], c3[lanes];
   for (int i = 0; i < lanes; ++i) {
     const uint64_t counter = first + uint64_t(i);
@@ -57,7 +50,7 @@ CONVOY_CLONES void uniform_block(uint64_t key, uint64_t first, double* __restric
 
 // a, b uniform in [0, 1) → standard normal pairs, in place. Logarithm, sine and cosine by their series: arguments are
 // reduced to where twelve terms reach 1e-17.
-CONVOY_CLONES void normal_block(double* __restrict a, double* __restrict b) {
+CONVOY_VECTORISED void normal_block(double* __restrict a, double* __restrict b) {
   for (int i = 0; i < lanes; ++i) {
     // ln(1 - a) = ln(m · 2^e) with m in [1/√2, √2): 2·atanh(s) + e·ln 2, s = (m - 1) / (m + 1).
     const double x = 1 - a[i];  // in (0, 1]; exact

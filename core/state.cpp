@@ -1,0 +1,58 @@
+#include "core/state.h"
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+int64_t box_elements(const std::vector<int64_t>& length) {
+  int64_t product = 1;
+  for (int64_t size : length) product *= size;
+  return product;
+}
+
+}  // namespace
+
+const char* name_of(StateKind kind) {
+  switch (kind) {
+    case StateKind::parameter:
+      return "parameter";
+    case StateKind::buffer:
+      return "buffer";
+    case StateKind::moment:
+      return "moment";
+    case StateKind::gradient:
+      return "gradient";
+    case StateKind::counter:
+      return "counter";
+  }
+  CONVOY_CHECK(false, "a state kind without a name");
+}
+
+Piece Piece::whole(at::IntArrayRef shape) {
+  Piece piece;
+  piece.global_shape = shape.vec();
+  piece.offset.assign(shape.size(), 0);
+  piece.length = shape.vec();
+  return piece;
+}
+
+bool Piece::is_whole() const {
+  for (size_t d = 0; d < global_shape.size(); ++d) {
+    if (offset[d] != 0 || length[d] != global_shape[d]) return false;
+  }
+  return !flat || elements() == box_elements(length);
+}
+
+int64_t Piece::elements() const { return flat ? flat->second - flat->first : box_elements(length); }
+
+std::string StateEntry::key() const {
+  std::string key = str(name_of(kind), "/");
+  if (!moment.empty()) key += moment + "/";
+  key += name;
+  if (member >= 0) key += str("@member", member);
+  if (replica >= 0) key += str("@replica", replica);
+  return key;
+}
+
+}  // namespace convoy
