@@ -1,0 +1,166 @@
+"""Runs of the real programs for the script tests: what every one of them needs, standard library only."""
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("CONVOY_BUILD", TOP / "build"))
+CONVOY = BUILD / "convoy"
+# What a user sets for mpirun as root with more ranks than slots; the program itself never does.
+MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+
+
+def fail(message):
+    sys.exit(f"FAILED: {message}")
+
+
+def check(condition, message):
+    if not condition:
+        fail(message)
+
+
+@contextlib.contextmanager
+def workspace():
+    """A folder that is gone afterwards."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-test-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def command(config, output=None, sets=(), ranks=None, under=()):
+    line = [*map(str, under), str(CONVOY), "run", str(config)]
+    for item in sets:
+        line += ["--set", item]
+    if ranks:
+        line += ["--ranks", str(ranks)]
+    if output:
+        line += ["--output", str(output)]
+    return line
+
+
+def environment(**extra):
+    return {**os.environ, **MPI, **extra}
+
+
+def run(config, output=None, sets=(), ranks=None, under=(), expect=0, timeout=120, cwd=TOP, **extra):
+    """Runs to the end; returns the summary (or None) after checking the exit code."""
+    line = command(config, output, sets, ranks, under)
+    done = subprocess.run(line, cwd=cwd, env=environment(**extra), timeout=timeout, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    if expect is not None and done.returncode != expect:
+        fail(f"{' '.join(line)}\nexit {done.returncode}, expected {expect}:\n{done.stdout[-4000:]}")
+    return summary(output) if output else done
+
+
+def start(config, output, sets=(), ranks=None, under=(), **extra):
+    """Starts and returns the process, its output going to OUTPUT.console."""
+    console = open(f"{output}.console", "w")
+    return subprocess.Popen(command(config, output, sets, ranks, under), cwd=TOP, env=environment(**extra), stdout=console,
+                            stderr=subprocess.STDOUT)
+
+
+def summary(output):
+    path = pathlib.Path(output) / "summary.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def records(output, kind=None):
+    lines = (pathlib.Path(output) / "metrics.jsonl").read_text().splitlines()
+    all_records = [json.loads(line) for line in lines]
+    return [r for r in all_records if kind is None or r["kind"] == kind]
+
+
+def newest_checkpoint(output):
+    folder = pathlib.Path(output) / "checkpoints"
+    return folder / (folder / "latest").read_text().strip()
+
+
+def weights(output):
+    """Hash by name of every safetensors file of the newest checkpoint."""
+    files = sorted(newest_checkpoint(output).glob("*.safetensors"))
+    check(files, f"no safetensors in {newest_checkpoint(output)}")
+    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+
+def wait_for(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    fail(f"waited {seconds} s in vain: {what}")
+
+
+def descendants(pid):
+    """Process ids below `pid`, with their command names."""
+    parents = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        for child in parents.get(todo.pop(), []):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+def named(pids, name):
+    kept = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                kept.append(pid)
+    return kept
+
+
+def alive(pids):
+    left = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX":
+                left.append(pid)
+    return left
+
+
+def rank_pids(process, ranks, seconds=30):
+    return wait_for(lambda: (lambda p: p if len(p) == ranks else None)(named(descendants(process.pid), "convoy-rank")),
+                    seconds, f"{ranks} convoy-rank processes")
+
+
+def training(output, seconds=60, step=1):
+    """Waits until metrics tell of a step; returns nothing."""
+    def reached():
+        with contextlib.suppress(OSError, ValueError):
+            return any(r["step"] >= step for r in records(output, "train"))
+        return False
+    wait_for(reached, seconds, f"step {step} of {output}")
+
+
+def end(process, seconds):
+    try:
+        return process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        for pid in descendants(process.pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        fail(f"still running after {seconds} s")
