@@ -1,0 +1,75 @@
+#include "launch/agent.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "launch/descendants.h"
+
+namespace convoy {
+
+Agent::Agent(EventLoop& loop, AgentEvents events) : loop_(loop), events_(std::move(events)) {
+  become_subreaper();
+  loop_.on_child([this](pid_t pid, const ProcessEnd& end) { ended(pid, end); });
+}
+
+Agent::~Agent() {
+  loop_.on_child(nullptr);
+  for (auto& [pid, child] : children_) {
+    close_pipe(child->started.output);
+    close_pipe(child->started.error);
+  }
+  if (kill_timer_ != 0) loop_.cancel(kill_timer_);
+  kill_descendants(1000);
+}
+
+void Agent::start(int process, const ProcessStart& start) {
+  auto child = std::make_unique<Child>();
+  child->process = process;
+  child->started = start_process(start);
+  Child* raw = child.get();
+  loop_.on_readable(raw->started.output, [this, raw] { read(*raw, raw->started.output, raw->output); });
+  loop_.on_readable(raw->started.error, [this, raw] { read(*raw, raw->started.error, raw->error); });
+  children_[raw->started.pid] = std::move(child);
+}
+
+void Agent::read(Child& child, int& fd, LineCutter& cutter) {
+  const LineCutter::Sink sink = [&](const std::string& line) { events_.on_line(child.process, line); };
+  if (fd < 0 || read_available(fd, cutter, sink)) return;
+  cutter.finish(sink);
+  close_pipe(fd);
+}
+
+void Agent::close_pipe(int& fd) {
+  if (fd < 0) return;
+  loop_.forget(fd);
+  close(fd);
+  fd = -1;
+}
+
+void Agent::ended(pid_t pid, const ProcessEnd& end) {
+  const auto found = children_.find(pid);
+  if (found == children_.end()) return;  // an adopted grandchild
+  const std::unique_ptr<Child> child = std::move(found->second);
+  children_.erase(found);
+  kill(-pid, SIGKILL);  // what it left in its group
+  // A grandchild may hold the pipes open for ever: what is there now is all that counts.
+  read(*child, child->started.output, child->output);
+  read(*child, child->started.error, child->error);
+  const LineCutter::Sink sink = [&](const std::string& line) { events_.on_line(child->process, line); };
+  child->output.finish(sink);
+  child->error.finish(sink);
+  close_pipe(child->started.output);
+  close_pipe(child->started.error);
+  events_.on_end(child->process, end);
+}
+
+void Agent::kill_after(std::chrono::milliseconds grace) {
+  if (kill_timer_ != 0) return;
+  kill_timer_ = loop_.after(grace, [this] { kill_all(); });
+}
+
+void Agent::kill_all() {
+  for (const auto& child : children_) kill(-child.first, SIGKILL);
+}
+
+}  // namespace convoy

@@ -1,0 +1,337 @@
+#include "launch/gang.h"
+
+#include <algorithm>
+
+#include <signal.h>
+#include <string.h>
+
+#include "core/control/protocol.h"
+#include "core/control/state_file.h"
+#include "launch/exit_codes.h"
+#include "launch/topology.h"
+
+namespace convoy {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Time for an abort or a result that is on its way when the end of its process is known already.
+constexpr milliseconds settling{200};
+
+milliseconds to_milliseconds(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
+
+int number_after(const std::string& key, const char* prefix) { return std::atoi(key.c_str() + strlen(prefix)); }
+
+}  // namespace
+
+Gang::Gang(EventLoop& loop, const GangRequest& request, GangEvents events)
+    : loop_(loop), request_(request), events_(std::move(events)), members_(static_cast<size_t>(request.processes)) {
+  ChannelServerOptions options;
+  options.interface_address = request_.address;
+  options.port = static_cast<uint16_t>(request_.launch.port);
+  options.job = request_.job;
+  options.heartbeat = to_milliseconds(request_.launch.heartbeat);
+  server_ = serve_channel(options, server_events());
+  // No agent has this number, nor any rank.
+  channel_ = connect_channel(server_->address(), -1 - request_.processes, "convoy", rendezvous());
+  watch_results();
+  if (request_.joins)
+    loop_.after(rendezvous(), [this, alive = alive_] {
+      if (!*alive || all_joined_ || cause_) return;
+      std::vector<std::string> missing;
+      for (size_t i = 0; i < members_.size(); ++i)
+        if (!members_[i].joined) missing.push_back(std::to_string(i));
+      fail({Failure::rendezvous, std::atoi(missing.front().c_str()), -1, 0, "",
+            str("missing after ", human_seconds(request_.launch.rendezvous), " (launch.rendezvous): rank ",
+                join(missing, ", "), " of ", members_.size(), "; look for them in the launcher's output")});
+    });
+}
+
+Gang::~Gang() {
+  *alive_ = false;
+  channel_.reset();
+  server_.reset();
+}
+
+milliseconds Gang::rendezvous() const { return to_milliseconds(request_.launch.rendezvous); }
+
+ChannelServerEvents Gang::server_events() {
+  auto later = [this](std::function<void()> task) {
+    loop_.post([alive = alive_, task = std::move(task)] {
+      if (*alive) task();
+    });
+  };
+  ChannelServerEvents events;
+  events.on_post = [this, later](int participant, const std::string& topic, const Json& body) {
+    later([this, participant, topic, body] { posted(participant, topic, body); });
+  };
+  events.on_leave = [this, later](int participant, const std::string&, bool orderly) {
+    later([this, participant, orderly] { left(participant, orderly); });
+  };
+  events.on_abort = [this, later](const Abort& reason) { later([this, reason] { aborted(reason); }); };
+  events.on_silent = [this, later](int participant, const std::string&, double seconds) {
+    later([this, participant, seconds] { silent(participant, seconds); });
+  };
+  return events;
+}
+
+void Gang::watch_results() {
+  auto keep = [this](std::function<void(const std::string&, const Json&)> store) {
+    return [this, store, alive = alive_](const std::string& key, const std::string& value) {
+      loop_.post([store, alive, key, value] {
+        if (*alive) store(key, Json::parse(value));
+      });
+    };
+  };
+  channel_->watch(protocol::rank_info, keep([this](const std::string& key, const Json& value) {
+                    infos_[number_after(key, protocol::rank_info)] = value;
+                  }));
+  channel_->watch(protocol::result, keep([this](const std::string& key, const Json& value) {
+                    if (key == protocol::result)
+                      result_ = value;
+                    else
+                      results_[number_after(key, protocol::rank_result)] = value;
+                  }));
+}
+
+void Gang::publish(const Assigned& assigned) {
+  assigned_ = assigned;
+  for (size_t i = 0; i < members_.size() && i < assigned.job.processes.size(); ++i)
+    if (members_[i].host.empty()) members_[i].host = host_name();
+  channel_->set(protocol::job, to_json(assigned).dump());
+  // The ranks have R for themselves; this only catches what they cannot say.
+  loop_.after(rendezvous() + milliseconds(500), [this, alive = alive_] {
+    if (*alive) check_ranks_started();
+  });
+}
+
+void Gang::check_ranks_started() {
+  if (cause_ || over()) return;
+  std::vector<std::string> missing;
+  for (const RankPlan& rank : assigned_->job.ranks)
+    if (infos_.count(rank.rank) == 0) missing.push_back(std::to_string(rank.rank));
+  if (missing.empty()) return;
+  fail({Failure::rendezvous, std::atoi(missing.front().c_str()), -1, 0, "",
+        str("not ready after ", human_seconds(request_.launch.rendezvous), " (launch.rendezvous): rank ",
+            join(missing, ", "), "; see logs/rank", missing.front(), ".log")});
+}
+
+int Gang::first_rank(int process) const {
+  return assigned_ ? assigned_->job.processes.at(static_cast<size_t>(process)).ranks.front() : process;
+}
+
+std::string Gang::label(int process) const {
+  const std::string& host = members_[static_cast<size_t>(process)].host;
+  return str("rank ", first_rank(process), host.empty() ? "" : str(" on ", host));
+}
+
+int64_t Gang::step_of(int rank) const {
+  if (!assigned_ || rank < 0) return -1;
+  const auto position = read_state_file(str(assigned_->folder, "/logs/rank", rank, ".state"));
+  return position ? position->step : -1;
+}
+
+void Gang::line(int process, const std::string& text) {
+  events_.on_line(first_rank(process), members_[static_cast<size_t>(process)].host, text);
+}
+
+void Gang::posted(int participant, const std::string& topic, const Json& body) {
+  if (topic == gang_topic::join) {
+    const int process = body.at("process").get<int>();
+    if (!request_.joins || process < 0 || process >= static_cast<int>(members_.size())) return;
+    Member& member = members_[static_cast<size_t>(process)];
+    member.joined = true;
+    member.topology = body.at("host");
+    member.host = body.at("host").at("name").get<std::string>();
+    if (all_joined_ || !joined()) return;
+    all_joined_ = true;
+    std::vector<Join> joins;
+    for (size_t i = 0; i < members_.size(); ++i) joins.push_back({static_cast<int>(i), members_[i].topology});
+    events_.on_joined(joins);
+  } else if (topic == gang_topic::ended) {
+    ended(body.at("process").get<int>(), {body.at("code").get<int>(), body.at("signal").get<int>()});
+  } else if (topic == gang_topic::signalled) {
+    // Every agent of a host tells the same request: only our own second signal is a second one.
+    if (stop_signal_ == 0) stop(body.at("signal").get<int>());
+  } else if (topic == protocol::log_line) {
+    events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(), body.at("line").get<std::string>());
+  } else if (topic == protocol::first_step) {
+    events_.on_first_step();
+  } else {
+    events_.on_report(topic, body);
+  }
+  (void)participant;
+}
+
+void Gang::left(int participant, bool orderly) {
+  const int process = -1 - participant;
+  if (participant >= 0 || process >= static_cast<int>(members_.size())) return;
+  Member& member = members_[static_cast<size_t>(process)];
+  member.left = true;
+  if (member.end) return;
+  member.end = ProcessEnd{0, SIGKILL};
+  if (cause_) return;
+  fail({Failure::internal, first_rank(process), step_of(first_rank(process)), SIGKILL, member.host,
+        str("the convoy of ", label(process), " went away ", orderly ? "before its rank ended" : "without a word",
+            ": it was killed, or its host is gone")});
+}
+
+void Gang::silent(int participant, double seconds) {
+  if (cause_) return;
+  const int rank = participant >= 0 ? participant : -1 - participant;
+  if (rank >= static_cast<int>(assigned_ ? assigned_->job.ranks.size() : members_.size())) return;
+  fail({Failure::hang, rank, step_of(rank), 0, "",
+        str(participant >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ", human_seconds(seconds),
+            " (launch.heartbeat): it is stopped, or its host is overloaded or gone")});
+}
+
+void Gang::ended(int process, const ProcessEnd& end) {
+  if (process < 0 || process >= static_cast<int>(members_.size())) return;
+  Member& member = members_[static_cast<size_t>(process)];
+  if (member.end) return;
+  member.end = end;
+  if (cause_) return;
+  if (end.code == exit_code::stopped && stop_signal_ != 0) return;
+  if (end.ok() && has_results(process)) return;
+  if (end.signal != 0) {
+    Abort reason = told_failure(process).value_or(Abort{});
+    const int rank = reason.rank >= 0 ? reason.rank : first_rank(process);
+    const int64_t step = step_of(rank);
+    fail({reason.rank >= 0 ? reason.kind : Failure::training, rank, step, end.signal, member.host,
+          str(label(process), " ", describe(end), step >= 0 ? str(" at step ", step) : " before its first step",
+              reason.message.empty() ? "" : ": ", reason.message)});
+    return;
+  }
+  // Its own words may still be on the way over its own connection.
+  const milliseconds wait =
+      end.code == exit_code::peer_lost ? to_milliseconds(request_.launch.failure_grace) : settling;
+  ++undecided_;
+  loop_.after(wait, [this, alive = alive_, process, end] {
+    if (!*alive) return;
+    --undecided_;
+    if (!cause_) ended_early(process, end);
+  });
+}
+
+void Gang::ended_early(int process, const ProcessEnd& end) {
+  if (end.ok() && has_results(process)) return;
+  Abort reason{failure_of_exit(end.code), first_rank(process), step_of(first_rank(process)), 0,
+               members_[static_cast<size_t>(process)].host, ""};
+  if (end.ok()) {
+    reason.kind = Failure::training;
+    reason.message = str(label(process), " ended with 0 before the training was done");
+  } else if (end.code == exit_code::peer_lost) {
+    reason.kind = Failure::rendezvous;
+    reason.message = str(label(process), " lost a peer although none has ended: the network between them failed",
+                         lost_ ? ": " + lost_->message : "");
+  } else {
+    reason.message = str(label(process), " ", describe(end), "; see logs/rank", first_rank(process), ".log");
+  }
+  fail(told_failure(process).value_or(reason));
+}
+
+bool Gang::has_results(int process) const {
+  if (!assigned_) return false;
+  for (int rank : assigned_->job.processes.at(static_cast<size_t>(process)).ranks)
+    if (results_.count(rank) == 0 || (rank == 0 && !result_)) return false;
+  return true;
+}
+
+// What a rank could still write into its state file.
+std::optional<Abort> Gang::told_failure(int process) const {
+  if (!assigned_) return std::nullopt;
+  for (int rank : assigned_->job.processes.at(static_cast<size_t>(process)).ranks) {
+    const auto position = read_state_file(str(assigned_->folder, "/logs/rank", rank, ".state"));
+    if (!position || position->failure.empty()) continue;
+    const Json json = Json::parse(position->failure, nullptr, false);
+    if (json.is_discarded()) continue;
+    const Abort told = abort_from_json(json);
+    if (told.kind != Failure::peer_lost) return told;
+  }
+  return std::nullopt;
+}
+
+// The server decides which reason was first, and tells it back to `aborted`.
+void Gang::fail(const Abort& reason) {
+  ++undecided_;
+  channel_->abort(reason);
+}
+
+void Gang::aborted(Abort reason) {
+  if (reason.kind == Failure::peer_lost) {
+    if (!lost_) lost_ = reason;
+    return;
+  }
+  if (cause_) return;
+  if (reason.step < 0 && reason.rank >= 0) reason.step = step_of(reason.rank);
+  if (reason.host.empty() && reason.rank >= 0)
+    for (const Member& member : members_)
+      if (&member - members_.data() == reason.rank || members_.size() == 1) reason.host = member.host;
+  cause_ = reason;
+  events_.on_failure(reason);
+  // Agents that cannot be reached do not keep the job from ending.
+  loop_.after(to_milliseconds(request_.launch.failure_grace) + milliseconds(1000), [this, alive = alive_] {
+    if (!*alive || !request_.joins) return;
+    for (Member& member : members_)
+      if (!member.end) member.end = ProcessEnd{0, SIGKILL};
+  });
+}
+
+void Gang::stop(int signal) {
+  if (stop_signal_ != 0 || !assigned_) {
+    stop_signal_ = signal;
+    fail({Failure::stopped, -1, -1, 0, "",
+          assigned_ ? "asked twice to stop: ranks were killed" : "asked to stop before the ranks had started"});
+    return;
+  }
+  stop_signal_ = signal;
+  if (cause_) return;
+  channel_->set(protocol::stop_request, "1");
+  loop_.after(to_milliseconds(request_.launch.grace), [this, alive = alive_] {
+    if (!*alive || cause_ || over()) return;
+    fail({Failure::stopped, -1, -1, 0, "",
+          str("ranks had not stopped ", human_seconds(request_.launch.grace), " (launch.grace) after the request and were "
+              "killed")});
+  });
+}
+
+bool Gang::joined() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.joined; });
+}
+
+bool Gang::over() const {
+  if (cause_ && !assigned_) return !request_.joins || agents_left();
+  if (undecided_ > 0 && !cause_) return false;
+  return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.end.has_value(); });
+}
+
+bool Gang::agents_left() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.left || !member.joined; });
+}
+
+GangOutcome Gang::outcome() {
+  GangOutcome outcome;
+  outcome.cause = cause_;
+  if (result_) outcome.result = *result_;
+  for (const auto& [rank, info] : infos_) outcome.ranks[rank] = info;
+  for (const auto& [rank, result] : results_) outcome.ranks[rank].update(result);
+  const bool stopped = std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+    return member.end && member.end->code == exit_code::stopped;
+  });
+  if (!cause_ && stopped)
+    outcome.cause = Abort{Failure::stopped, -1, outcome.result.value("steps", int64_t{-1}), 0, "",
+                          str("stopped by ", stop_signal_ != 0 ? str("SIG", sigabbrev_np(stop_signal_)) : "request",
+                              "; the same command goes on from the checkpoint")};
+  if (outcome.cause) outcome.exit_code = exit_code_of(*outcome.cause);
+  return outcome;
+}
+
+void Gang::tell_verdict(int exit_code) {
+  try {
+    channel_->set(gang_topic::verdict, std::to_string(exit_code));
+  } catch (const Error&) {
+    // Nobody is left to be told.
+  }
+}
+
+}  // namespace convoy

@@ -1,0 +1,58 @@
+// Which folder a run uses, and that no other run uses it at the same time.
+//
+// Rules: one whose summary says `done` is never continued or overwritten. Without --output the newest unfinished and
+// unlocked runs/NAME, runs/NAME-2, … goes on (resume: auto), else the next free name is taken. With --output an equal
+// configuration that is done ends with "already done", any other is refused. An unfinished folder goes on only with a
+// configuration that differs in nothing that changes the training.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/options.h"
+
+namespace convoy {
+
+struct FolderRequest {
+  std::string output;       // --output; "" : by name
+  std::string root = "runs";
+  std::string name;
+  std::string resume;       // auto | never | a path
+  Json resolved;
+};
+
+// An exclusive lock on a folder while it lives (flock on FOLDER/.lock, which is removed at the end).
+class FolderLock {
+ public:
+  FolderLock() = default;
+  explicit FolderLock(const std::string& folder);   // held() tells; Error(output) when the folder cannot be written
+  ~FolderLock();
+  FolderLock(FolderLock&& other) noexcept;
+  FolderLock& operator=(FolderLock&& other) noexcept;
+  bool held() const { return fd_ >= 0; }
+
+ private:
+  void release();
+  std::string path_;
+  int fd_ = -1;
+};
+
+struct RunFolder {
+  std::string path;              // absolute
+  bool already_done = false;     // nothing to do
+  bool continued = false;        // an unfinished run goes on
+  int attempt = 0;               // how often this folder was started before
+  std::vector<std::string> notes;  // to be told to the user
+  FolderLock lock;
+};
+
+// Creates, locks and mends (a `running` that a killed supervisor left becomes `failed`). Throws Error(output) when it is
+// locked, done with another configuration, or cannot be written; ConfigError naming the key that may not differ.
+RunFolder open_run_folder(const FolderRequest& request);
+
+// Where ranks under other launchers look for the rendezvous file: --output or runs/NAME, whatever is chosen in the end.
+std::string requested_folder(const FolderRequest& request);
+
+// Keys that may differ between the runs of one folder.
+const std::vector<std::string>& resumable_keys();
+
+}  // namespace convoy

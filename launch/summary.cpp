@@ -1,0 +1,123 @@
+#include "launch/summary.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+
+#include "core/version.h"
+#include "launch/exit_codes.h"
+
+namespace convoy {
+namespace {
+
+const char* const measured[] = {"parameters",     "epochs",         "steps",           "samples",
+                                "tokens",         "train_seconds",  "samples_per_second", "startup_seconds",
+                                "evaluate_seconds", "data_seconds", "data_cpu_seconds", "wait_seconds",
+                                "cpu_efficiency", "bytes_sent_per_step", "metrics"};
+
+// The largest over ranks of each number that rank 0's part does not have itself.
+void add_largest(const GangOutcome& outcome, Json& summary) {
+  Json efficiency = Json::array();
+  for (const auto& [rank, values] : outcome.ranks) {
+    if (values.contains("cpu_efficiency")) efficiency.push_back(values["cpu_efficiency"]);
+    for (const char* key : measured) {
+      if (!values.contains(key) || !values[key].is_number() || outcome.result.contains(key)) continue;
+      if (!summary[key].is_number() || summary[key].get<double>() < values[key].get<double>()) summary[key] = values[key];
+    }
+  }
+  if (!efficiency.empty()) summary["cpu_efficiency"] = efficiency;
+}
+
+std::string where_(const std::string& path, const char* what) {
+  return str(path, ": cannot ", what, ": ", strerror(errno));
+}
+
+}  // namespace
+
+Json starting_summary(const Json& resolved, const Job& job, int attempt) {
+  Json summary = {{"status", "running"},
+                  {"exit_code", nullptr},
+                  {"name", job.name},
+                  {"strategy", resolved.at("strategy").at("name")},
+                  {"backend", job.backend},
+                  {"world_size", job.ranks.size()},
+                  {"ranks", Json::array()}};
+  for (const char* key : measured) summary[key] = nullptr;
+  summary["metrics"] = Json::object();
+  summary["failure"] = nullptr;
+  summary["attempt"] = attempt;
+  summary["version"] = version;
+  summary["config"] = resolved;
+  return summary;
+}
+
+Json failure_json(const Abort& cause) {
+  const bool known = cause.rank >= 0;
+  return {{"rank", known ? Json(cause.rank) : Json()},
+          {"step", cause.step >= 0 ? Json(cause.step) : Json()},
+          {"signal", cause.signal > 0 ? Json(cause.signal) : Json()},
+          {"cause", cause.signal > 0 ? "signal" : name_of(cause.kind)},
+          {"message", cause.message},
+          {"host", cause.host.empty() ? Json() : Json(cause.host)}};
+}
+
+Json finished_summary(Json summary, const GangOutcome& outcome, std::optional<double> startup_seconds) {
+  summary["status"] = outcome.exit_code == exit_code::done ? "done" : "failed";
+  summary["exit_code"] = outcome.exit_code;
+  for (const auto& [key, value] : outcome.result.items()) summary[key] = value;
+  add_largest(outcome, summary);
+  if (startup_seconds) summary["startup_seconds"] = *startup_seconds;
+  summary["ranks"] = Json::array();
+  for (const auto& [rank, values] : outcome.ranks) {
+    Json entry = {{"rank", rank}};
+    entry.update(values);
+    summary["ranks"].push_back(entry);
+  }
+  summary["failure"] = outcome.cause ? failure_json(*outcome.cause) : Json();
+  return summary;
+}
+
+Json read_summary(const std::string& folder) {
+  std::ifstream file(folder + "/summary.json");
+  Json summary = Json::parse(file, nullptr, false);
+  return summary.is_object() ? summary : Json::object();
+}
+
+void write_summary(const std::string& folder, const Json& summary, bool lasting) {
+  write_whole(folder + "/summary.json", summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", lasting);
+}
+
+void write_whole(const std::string& path, const std::string& text, bool lasting, int mode) {
+  const size_t slash = path.rfind('/');
+  const std::string temporary =
+      str(slash == std::string::npos ? "" : path.substr(0, slash + 1), ".", path.substr(slash + 1), ".", getpid());
+  auto fail = [&](const char* what) {
+    const std::string message = where_(path, what);
+    unlink(temporary.c_str());
+    throw Error(Failure::io, message);
+  };
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  if (fd < 0) fail("write");
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = write(fd, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      close(fd);
+      fail("write");
+    }
+    done += static_cast<size_t>(written);
+  }
+  if (lasting && fsync(fd) != 0) {
+    close(fd);
+    fail("flush");
+  }
+  if (close(fd) != 0) fail("close");
+  if (rename(temporary.c_str(), path.c_str()) != 0) fail("rename to it");
+}
+
+}  // namespace convoy

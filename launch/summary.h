@@ -1,0 +1,29 @@
+// summary.json: what a run did, for people and programs. Written by the `convoy` that serves, whole or not at all.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "core/control/channel.h"
+#include "core/options.h"
+#include "launch/gang.h"
+
+namespace convoy {
+
+// What is known when a run starts. `status` is "running".
+Json starting_summary(const Json& resolved, const Job& job, int attempt);
+
+// The end: status and exit code, what the ranks measured, and the failure or null. Every key of DESIGN.md is there.
+// Of what each rank measured for itself the top has the largest; cpu_efficiency lists all.
+Json finished_summary(Json summary, const GangOutcome& outcome, std::optional<double> startup_seconds);
+
+Json failure_json(const Abort& cause);
+
+// {} when there is none, or none that can be read.
+Json read_summary(const std::string& folder);
+// Error(io) naming the file. `lasting`: also flushed to the disk.
+void write_summary(const std::string& folder, const Json& summary, bool lasting);
+
+// A text file through a temporary one and a rename; Error(io).
+void write_whole(const std::string& path, const std::string& text, bool lasting, int mode = 0644);
+
+}  // namespace convoy
