@@ -11,18 +11,21 @@
 
 set(CONVOY_TORCH_NEEDED 2.11)
 
+# Kept, since a later build runs CMake again in a shell that may not have it.
+if(DEFINED ENV{Torch_DIR})
+  set(Torch_DIR "$ENV{Torch_DIR}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
+endif()
+
 # The places to look, in this order: what the user names, what quickstart installed, what Python would import.
 function(convoy_locate_torch out)
   set(root "")
-  foreach(named "${Torch_DIR}" "$ENV{Torch_DIR}")
-    if(named AND NOT root)
-      string(REGEX REPLACE "/share/cmake/Torch/?$" "" root "${named}")
-      if(NOT EXISTS "${root}/lib/libtorch_cpu.so")
-        message(FATAL_ERROR "Torch_DIR=${named} holds no LibTorch (no ${root}/lib/libtorch_cpu.so). It has to be the "
-                            "folder above include/ and lib/, or share/cmake/Torch within it.")
-      endif()
+  if(Torch_DIR)
+    string(REGEX REPLACE "/(share/cmake/Torch/?)?$" "" root "${Torch_DIR}")
+    if(NOT EXISTS "${root}/lib/libtorch_cpu.so")
+      message(FATAL_ERROR "Torch_DIR=${Torch_DIR} holds no LibTorch (no ${root}/lib/libtorch_cpu.so). It has to be the "
+                          "folder above include/ and lib/, or share/cmake/Torch within it.")
     endif()
-  endforeach()
+  endif()
   if(NOT root)
     file(GLOB found ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so)
     if(found)

@@ -145,7 +145,7 @@ set_up() {
 # configure_and_build TARGET...: the release preset. Only as many compilers at once as fit into memory.
 configure_and_build() {
   local cores memory jobs quiet=--quiet
-  quietly .deps/log/configure.log cmake --preset release
+  quietly .deps/log/configure.log cmake --preset release -DTorch_DIR="${Torch_DIR:-}"
   cores=$(nproc)
   memory=$(awk '/^MemAvailable/ { print int($2 / 1572864) }' /proc/meminfo)
   jobs=$((memory < 1 ? 1 : memory < cores ? memory : cores))
