@@ -21,6 +21,7 @@ class DelimitedReader {
   std::string_view field(size_t column) const { return fields_[column]; }
   double number(size_t column) const;   // finite, else throws
   int64_t line() const { return line_; }
+  const std::string& path() const { return path_; }
 
   // "path:line:column: reason", the column being where that field starts.
   [[noreturn]] void fail(size_t column, const std::string& reason) const;

@@ -1,0 +1,32 @@
+// Fashion-MNIST (or any set in the same IDX files, gzipped or not): 28 × 28 grey images of ten classes. Kept as bytes.
+// Batch tensors: features [B, 1, 28, 28] float in [0, 1] · target [B] int64.
+#pragma once
+#include <string>
+
+#include "core/data/dataset.h"
+#include "core/options.h"
+
+namespace convoy {
+
+class FashionMnist : public Dataset {
+ public:
+  explicit FashionMnist(const std::string& folder);
+
+  Schema schema() const override;
+  int64_t size(Split split) const override;
+  int64_t instances_per_row() const override { return 1; }
+  Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
+
+ private:
+  struct Part {
+    at::Tensor images;   // uint8 [N, height, width]
+    at::Tensor labels;   // uint8 [N]
+  };
+  const Part& part(Split split) const { return split == Split::train ? train_ : test_; }
+
+  Part train_;
+  Part test_;
+  int64_t classes_ = 10;
+};
+
+}  // namespace convoy

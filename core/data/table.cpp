@@ -1,0 +1,183 @@
+// Which rows are whose, checks that parts fit together, and gathering.
+#include "core/data/table.h"
+
+#include <ATen/ops/max.h>
+#include <ATen/ops/min.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/data/npy.h"
+#include "core/data/rows.h"
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+bool ends_in(const std::string& path, const std::string& end) {
+  return path.size() > end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0;
+}
+
+void check_rows(const std::string& path, const TablePart& part) {
+  if (part.features.dim() < 1 || part.features.size(0) == 0)
+    throw Error(Failure::corrupt_data, str(path, ": holds no rows"));
+  for (const auto* other : {&part.target, &part.weight}) {
+    if (other->defined() && (other->dim() < 1 || other->size(0) != part.rows()))
+      throw Error(Failure::corrupt_data, str(path, ": ", part.rows(), " rows of features, and targets or weights of shape ",
+                                             other->sizes()));
+  }
+}
+
+TablePart read_arrays(const std::string& path, const TableOptions& options) {
+  TablePart part;
+  if (ends_in(path, ".npy")) {
+    if (options.target_path.empty())
+      throw Error(Failure::config, str(path, " holds features only: name the .npy with the targets by data.target_path"));
+    part.features = read_npy(path);
+    part.target = read_npy(options.target_path);
+    if (!options.weight.empty())
+      throw Error(Failure::config, "data.weight names a column or tensor, which .npy files do not have: put the arrays "
+                                   "into one .safetensors file");
+  } else {
+    const SafetensorsFile file(path);
+    const auto names = file.names();
+    const auto named = [&](const std::string& name, const char* option) {
+      if (std::find(names.begin(), names.end(), name) != names.end()) return file.tensor(name).contiguous();
+      throw Error(Failure::config, str(path, ": no tensor '", name, "' (", option, "); the file has ", join(names, ", ")));
+    };
+    if (options.features.size() > 1)
+      throw Error(Failure::config, "data.features names one tensor where the data is a .safetensors file");
+    part.features = named(options.features.empty() ? "features" : options.features[0], "data.features");
+    part.target = named(options.target, "data.target");
+    if (!options.weight.empty()) part.weight = named(options.weight, "data.weight");
+  }
+  check_rows(path, part);
+  if (options.classification) {
+    if (!at::isIntegralType(part.target.scalar_type(), true) || part.target.dim() != 1)
+      throw Error(Failure::corrupt_data, str(path, ": classes have to be whole numbers, one per row; the targets are ",
+                                             part.target.scalar_type(), " of shape ", part.target.sizes()));
+    if (part.target.min().item<int64_t>() < 0) throw Error(Failure::corrupt_data, str(path, ": a class is negative"));
+  }
+  return part;
+}
+
+// Codes of the training part's classes for an evaluation part that was read by itself.
+void recode(TablePart& part, const std::vector<std::string>& labels, const std::string& path) {
+  std::vector<int64_t> code;
+  for (const auto& label : part.labels) {
+    const auto found = std::find(labels.begin(), labels.end(), label);
+    if (found == labels.end())
+      throw Error(Failure::corrupt_data, str(path, ": class '", label, "' does not occur in the training data, which has ",
+                                             join(labels, ", ")));
+    code.push_back(found - labels.begin());
+  }
+  part.target = part.target.clone();
+  auto* target = part.target.mutable_data_ptr<int64_t>();
+  for (int64_t row = 0; row < part.rows(); ++row) target[row] = code[size_t(target[row])];
+  part.labels = labels;
+}
+
+}  // namespace
+
+TableOptions TableOptions::from(const Options& options) {
+  TableOptions made;
+  if (options.has("target_path")) made.target_path = options.text("target_path");
+  const std::string& delimiter = options.text("delimiter");
+  if (delimiter.size() != 1 && delimiter != "tab") options.fail("delimiter", "has to be one character, or the word tab");
+  made.delimiter = delimiter == "tab" ? '\t' : delimiter[0];
+  made.header = options.boolean("header");
+  made.features = options.texts("features");
+  made.target = options.text("target");
+  if (options.has("weight")) made.weight = options.text("weight");
+  made.classification = options.text("task") == "classification";
+  return made;
+}
+
+TablePart read_table(const std::string& path, const TableOptions& options) {
+  if (ends_in(path, ".npy") || ends_in(path, ".safetensors")) return read_arrays(path, options);
+  TablePart part = read_table_csv(path, options);
+  check_rows(path, part);
+  return part;
+}
+
+DatasetPtr make_table(const Options& options, uint64_t seed) {
+  const std::string& path = options.text("path");
+  TableOptions table = TableOptions::from(options);
+  TablePart train = read_table(path, table);
+  const auto evaluate = options.section("evaluate");
+  std::optional<TablePart> other;
+  if (evaluate.has("path")) {
+    if (evaluate.has("target_path")) table.target_path = evaluate.text("target_path");
+    other = read_table(evaluate.text("path"), table);
+    if (other->features.sizes().slice(1) != train.features.sizes().slice(1))
+      throw Error(Failure::corrupt_data, str(evaluate.text("path"), ": features of shape ", other->features.sizes(),
+                                             " do not fit those of ", path, ", ", train.features.sizes()));
+    if (!train.labels.empty()) recode(*other, train.labels, evaluate.text("path"));
+  }
+  return std::make_shared<Table>(std::move(train), std::move(other), evaluate.real("fraction"), table.classification,
+                                 options.has("classes") ? options.integer("classes") : 0, seed);
+}
+
+Table::Table(TablePart train, std::optional<TablePart> evaluate, double fraction, bool classification, int64_t classes,
+             uint64_t seed)
+    : train_(std::move(train)),
+      evaluate_(std::move(evaluate)),
+      classification_(classification),
+      order_(train_.rows(), seed, "table split") {
+  if (!evaluate_) {
+    split_off_ = int64_t(std::llround(fraction * double(train_.rows())));
+    if (split_off_ >= train_.rows()) throw Error(Failure::config, "data.evaluate.fraction leaves no row to train on");
+  }
+  if (!classification_) return;
+  classes_ = train_.labels.empty() ? 1 + train_.target.max().item<int64_t>() : int64_t(train_.labels.size());
+  if (evaluate_ && train_.labels.empty()) classes_ = std::max(classes_, 1 + evaluate_->target.max().item<int64_t>());
+  if (classes > 0 && classes_ > classes)
+    throw Error(Failure::config, str("data.classes is ", classes, ", and the data has ", classes_, " classes"));
+  classes_ = std::max(classes_, classes);
+}
+
+Schema Table::schema() const {
+  Schema schema;
+  schema.fields["features"] = {train_.features.sizes().slice(1).vec(), at::kFloat, 0};
+  if (classification_) {
+    schema.fields["target"] = {{}, at::kLong, classes_};
+  } else {
+    schema.fields["target"] = {train_.target.sizes().slice(1).vec(), at::kFloat, 0};
+  }
+  if (train_.weight.defined()) schema.fields["weight"] = {{}, at::kFloat, 0};
+  return schema;
+}
+
+int64_t Table::size(Split split) const {
+  if (split == Split::train) return train_.rows() - split_off_;
+  return evaluate_ ? evaluate_->rows() : split_off_;
+}
+
+Batch Table::gather(Split split, const at::Tensor& indices, int64_t /*epoch*/, Buffers& buffers) const {
+  const bool own_part = split == Split::evaluate && evaluate_;
+  const TablePart& part = own_part ? *evaluate_ : train_;
+  const int64_t rows = indices.numel();
+  const int64_t* samples = indices.const_data_ptr<int64_t>();
+  std::vector<int64_t> chosen(samples, samples + rows);
+  if (!own_part && split_off_ > 0) {
+    const int64_t offset = split == Split::train ? split_off_ : 0;
+    for (auto& row : chosen) row = order_.at(offset + row);
+  }
+
+  Batch batch;
+  batch.rows = rows;
+  const auto add = [&](const char* name, const at::Tensor& source, at::ScalarType dtype) {
+    auto sizes = source.sizes().vec();
+    sizes[0] = rows;
+    auto out = buffers.take(name, sizes, dtype);
+    gather_rows(source, chosen.data(), rows, out);
+    batch.tensors.emplace_back(name, out);
+  };
+  add("features", part.features, at::kFloat);
+  add("target", part.target, classification_ ? at::kLong : at::kFloat);
+  if (part.weight.defined()) add("weight", part.weight, at::kFloat);
+  return batch;
+}
+
+}  // namespace convoy
