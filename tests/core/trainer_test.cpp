@@ -1,0 +1,225 @@
+// The trainer with a strategy that only counts: what is called when, what is saved, and how a run goes on.
+#include "core/trainer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "core/control/protocol.h"
+#include "core/control/state_file.h"
+#include "core/single_communicator.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Ten rows of one number each; nothing is drawn.
+class Numbers : public Dataset {
+ public:
+  Schema schema() const override { return {{{"features", {{}, at::kDouble, 0}}}}; }
+  int64_t size(Split split) const override { return split == Split::train ? 10 : 3; }
+  int64_t instances_per_row() const override { return 5; }
+  Batch gather(Split, const at::Tensor& indices, int64_t) const override {
+    Batch batch;
+    batch.tensors = {{"features", indices.to(at::kDouble)}};
+    batch.rows = indices.numel();
+    return batch;
+  }
+};
+
+// Its one parameter is the sum of all rows seen, so that a lost or repeated row shows.
+class Counting : public Strategy {
+ public:
+  void setup(const Context&, ModelPtr, std::shared_ptr<const LossFunction>) override {}
+  Sampling sampling() const override { return {}; }
+  StepResult step(const StepInput& input) override {
+    steps.push_back(input.step);
+    if (input.flush) flushes.push_back(input.step);
+    const at::Tensor rows = input.batch.at("features");
+    const bool finite = input.step != poisoned_step;
+    if (finite) total.add_(rows.sum());
+    StepResult result;
+    const at::Tensor sum = finite ? rows.sum() : at::scalar_tensor(std::numeric_limits<double>::quiet_NaN());
+    result.metrics = {{"loss", sum, at::scalar_tensor(static_cast<double>(input.batch.rows), at::kDouble), true}};
+    result.finite = at::scalar_tensor(finite, at::kBool);
+    result.updated = input.flush || (input.step + 1) % accumulate == 0;
+    if (on_step) on_step(input.step);
+    return result;
+  }
+  std::vector<Metric> evaluate(const Batch& batch) override {
+    evaluated_rows += batch.rows;
+    return {{"seen", batch.at("features").sum(), at::scalar_tensor(static_cast<double>(batch.rows), at::kDouble), false}};
+  }
+  void settle() override { ++settled; }
+  void visit_state(const StateVisitor& visit) override {
+    StateEntry entry;
+    entry.name = "total";
+    entry.kind = StateKind::parameter;
+    entry.piece = Piece::whole(total.sizes());
+    entry.tensor = total;
+    visit(entry);
+  }
+  void state_restored() override { ++restored; }
+
+  at::Tensor total = at::zeros({1}, at::kDouble);
+  std::vector<int64_t> steps, flushes;
+  int64_t evaluated_rows = 0, poisoned_step = -1, accumulate = 1;
+  int settled = 0, restored = 0;
+  std::function<void(int64_t)> on_step;
+};
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("convoy-trainer-" + random_token());
+    fs::create_directories(folder_ / "logs");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  TrainingResult run(Counting& strategy, const std::function<void(RunConfig&)>& change = {}) {
+    Context context;
+    context.world = make_single_communicator();
+    context.channel = channel_ = make_local_channel();
+    context.folder = folder_.string();
+    context.state = std::make_shared<StateFile>((folder_ / "logs" / "rank0.state").string());
+    RunConfig& config = context.config;
+    config.data.options = Options(Json{{"prefetch", 2}});
+    config.resolved = Json::object();
+    config.train.epochs = 2;
+    config.train.batch.rows = 4;
+    config.train.evaluate_every = {Interval::Unit::epochs, 1};
+    config.train.checkpoint_every = {Interval::Unit::epochs, 1};
+    if (change) change(config);
+    return train(context, {std::make_shared<Numbers>(), {}, &strategy});
+  }
+
+  size_t checkpoints() const {
+    size_t count = 0;
+    for (const auto& entry : fs::directory_iterator(folder_ / "checkpoints"))
+      count += entry.path().filename().string().rfind("step-", 0) == 0;
+    return count;
+  }
+
+  fs::path folder_;
+  std::shared_ptr<Channel> channel_;
+};
+
+TEST(TrainingLength, RaggedLastBatchIsAStep) {
+  TrainConfig train;
+  train.epochs = 3;
+  train.batch.rows = 4;
+  EXPECT_EQ(training_length(train, 10, 2).steps_per_epoch, 3);
+  EXPECT_EQ(training_length(train, 10, 2).total_steps, 9);
+  train.batch.per_rank = true;
+  EXPECT_EQ(training_length(train, 10, 2).global_rows, 8);
+  EXPECT_EQ(training_length(train, 10, 2).steps_per_epoch, 2);
+  train.max_steps = 5;
+  EXPECT_EQ(training_length(train, 10, 2).total_steps, 5);
+}
+
+TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {
+  Counting strategy;
+  const TrainingResult result = run(strategy);
+  EXPECT_EQ(strategy.steps, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(strategy.flushes, (std::vector<int64_t>{2, 5}));
+  EXPECT_EQ(strategy.total.item<double>(), 2 * 45.0);
+  EXPECT_EQ(strategy.evaluated_rows, 2 * 3);
+  EXPECT_EQ(result.summary["samples"], 2 * 10 * 5);
+  EXPECT_EQ(result.summary["steps"], 6);
+  EXPECT_EQ(result.summary["parameters"], 1);
+  EXPECT_DOUBLE_EQ(result.summary["metrics"]["seen"]["last"].get<double>(), 1.0);
+  EXPECT_FALSE(result.stopped);
+}
+
+TEST_F(TrainerTest, GoesOnWhereTheLastOneEnded) {
+  Counting first;
+  run(first, [](RunConfig& config) { config.train.max_steps = 4; });
+  Counting second;
+  const TrainingResult result = run(second);
+  EXPECT_EQ(second.restored, 1);
+  EXPECT_EQ(second.steps.front(), 4);
+  EXPECT_EQ(second.total.item<double>(), 2 * 45.0);
+  EXPECT_EQ(result.summary["samples"], 2 * 10 * 5);
+}
+
+TEST_F(TrainerTest, ResumeNeverStartsAfresh) {
+  Counting first;
+  run(first);
+  Counting second;
+  run(second, [](RunConfig& config) { config.train.resume = "never"; });
+  EXPECT_EQ(second.steps.size(), 6u);
+}
+
+TEST_F(TrainerTest, AnotherBatchSizeIsRefusedOnResume) {
+  Counting first;
+  run(first);
+  Counting second;
+  try {
+    run(second, [](RunConfig& config) { config.train.batch.rows = 5; });
+    FAIL() << "should be refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("train.batch"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(TrainerTest, ANonFiniteLossEndsBeforeAnythingIsSaved) {
+  Counting strategy;
+  strategy.poisoned_step = 1;
+  try {
+    run(strategy, [](RunConfig& config) { config.train.checkpoint_every = {Interval::Unit::steps, 1}; });
+    FAIL() << "should throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::training);
+    EXPECT_NE(std::string(error.what()).find("rank 0 is not finite at step 1"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(strategy.steps.size(), 2u);
+  EXPECT_EQ(checkpoints(), 1u);   // that of step 0
+}
+
+TEST_F(TrainerTest, CheckpointsWaitForAnUpdate) {
+  Counting strategy;
+  strategy.accumulate = 2;
+  std::vector<int64_t> saved;
+  run(strategy, [](RunConfig& config) {
+    config.train.checkpoint_every = {Interval::Unit::steps, 1};
+    config.train.keep_last = 100;
+  });
+  EXPECT_FALSE(fs::exists(folder_ / "checkpoints" / "step-1"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-2"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-3"));   // end of the epoch
+}
+
+TEST_F(TrainerTest, StopsAfterTheStepWhenAskedAndSaves) {
+  Counting strategy;
+  strategy.on_step = [&](int64_t step) {
+    if (step == 1) channel_->set(protocol::stop_request, "test");
+  };
+  const TrainingResult result = run(strategy, [](RunConfig& config) { config.train.epochs = 1000; });
+  EXPECT_TRUE(result.stopped);
+  EXPECT_LT(strategy.steps.size(), 3000u);
+  EXPECT_EQ(result.summary["steps"], strategy.steps.size());
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / ("step-" + std::to_string(strategy.steps.size()))));
+}
+
+TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
+  Counting strategy;
+  strategy.on_step = [&](int64_t step) {
+    if (step == 1) channel_->abort({Failure::training, 3, 7, 0, "elsewhere", "broken"});
+  };
+  try {
+    run(strategy, [](RunConfig& config) { config.train.epochs = 1000; });
+    FAIL() << "should throw";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.kind(), Failure::peer_lost);
+    EXPECT_EQ(error.rank(), 3);
+  }
+}
+
+}  // namespace
+}  // namespace convoy
