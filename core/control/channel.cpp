@@ -1,0 +1,82 @@
+// What channels of every kind share: the abort on its way, addresses, random tokens.
+#include "core/control/channel.h"
+
+#include <sys/random.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "core/text.h"
+
+namespace convoy {
+
+Json to_json(const Abort& abort) {
+  return {{"kind", name_of(abort.kind)}, {"rank", abort.rank}, {"step", abort.step},
+          {"signal", abort.signal},      {"host", abort.host}, {"message", abort.message}};
+}
+
+Abort abort_from_json(const Json& json) {
+  Abort abort;
+  try {
+    abort.kind = failure_named(json.at("kind").get<std::string>());
+    abort.rank = json.value("rank", -1);
+    abort.step = json.value("step", int64_t{-1});
+    abort.signal = json.value("signal", 0);
+    abort.host = json.value("host", "");
+    abort.message = json.value("message", "");
+  } catch (const Json::exception& error) {
+    throw Error(Failure::internal, str("this is not an abort as convoy writes it: ", error.what()));
+  }
+  return abort;
+}
+
+// host,port,job,secret. A comma occurs in no numeric address and in no token, and needs no quotes in a shell.
+std::string to_string(const ChannelAddress& address) {
+  CONVOY_CHECK(address.job.find_first_of(",\n") == std::string::npos, "job id '", address.job, "'");
+  return str(address.host, ',', address.port, ',', address.job, ',', address.secret);
+}
+
+ChannelAddress channel_address(const std::string& line) {
+  std::vector<std::string> fields(1);
+  for (char c : line) {
+    if (c == '\n') break;
+    if (c == ',') {
+      fields.emplace_back();
+    } else {
+      fields.back() += c;
+    }
+  }
+  // The line holds the secret, so the message does not repeat it.
+  auto fail = [](const std::string& reason) -> Error {
+    return Error(Failure::rendezvous, str("the control channel's address is not 'host,port,job,secret': ", reason,
+                                          "; it comes from CONVOY_CHANNEL or OUTPUT/.rendezvous"));
+  };
+  if (fields.size() != 4) throw fail(str(fields.size(), " fields"));
+  const std::string& port = fields[1];
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoi(port) < 1 || std::stoi(port) > 65535) {
+    throw fail(str("port '", port, "' is not in 1 to 65535"));
+  }
+  if (fields[0].empty() || fields[2].empty() || fields[3].empty()) throw fail("an empty field");
+  return {fields[0], static_cast<uint16_t>(std::stoi(port)), fields[2], fields[3]};
+}
+
+std::string random_token() {
+  std::array<unsigned char, 16> bytes{};
+  size_t have = 0;
+  while (have < bytes.size()) {
+    const ssize_t got = getrandom(bytes.data() + have, bytes.size() - have, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw Error(Failure::io, str("getrandom: ", std::strerror(errno)));
+    have += static_cast<size_t>(got);
+  }
+  std::string hex;
+  for (unsigned char byte : bytes) {
+    hex += "0123456789abcdef"[byte >> 4];
+    hex += "0123456789abcdef"[byte & 15];
+  }
+  return hex;
+}
+
+}  // namespace convoy

@@ -1,0 +1,34 @@
+// Dispatcher: the one thread on which a channel's callbacks run, in order.
+//
+// Apart from the thread that moves bytes, so that a callback may call back into the channel and a slow one delays no
+// heartbeat. Threads: `post` from any thread, also from inside a callback. What a callback throws is logged.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace convoy {
+
+// A thread that no signal handler of the process runs on, except for faults of its own.
+std::thread start_thread(const std::string& name, std::function<void()> body);
+
+class Dispatcher {
+ public:
+  explicit Dispatcher(const std::string& name);
+  ~Dispatcher();   // close()
+
+  void post(std::function<void()> callback);   // dropped after close
+  bool on_own_thread() const;
+  size_t waiting() const;                      // callbacks that have not begun
+  // Runs what was posted before, then ends the thread. Called from inside a callback it returns at once, and what
+  // was still waiting is dropped.
+  void close();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;   // shared with the thread, which outlives a close from inside a callback
+  std::thread thread_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,283 @@
+// The control channel's server: one io thread that owns a ChannelStore and all connections, one thread for events.
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <mutex>
+
+#include "core/control/connection.h"
+#include "core/control/dispatcher.h"
+#include "core/control/store.h"
+#include "core/log.h"
+#include "core/text.h"
+
+namespace convoy {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// Strangers may open connections and say nothing: few at a time, not for long. A joiner needs a millisecond.
+constexpr size_t stranger_limit = 128;
+constexpr auto stranger_time = 5s;
+// Progress is only of interest while it is news.
+constexpr size_t event_backlog = 10000;
+
+// Takes the same time wherever the two differ.
+bool equal_secrets(const std::string& a, const std::string& b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? '\1' : b[i % b.size()]));
+  }
+  return difference == 0;
+}
+
+class Server : public ChannelServer {
+ public:
+  Server(const ChannelServerOptions& options, ChannelServerEvents events)
+      : options_(options), events_(std::move(events)), acceptor_(io_), accept_pause_(io_), sweep_timer_(io_),
+        dispatcher_("convoy-events") {
+    if (options_.job.empty()) options_.job = random_token();
+    Descriptor listener = listen_on(options_.interface_address, options_.port);
+    address_ = {options_.interface_address, port_of(listener.get()), options_.job, random_token()};
+    acceptor_.assign(listener.get());
+    listener.release();
+    handler_.on_message = [this](Connection& from, const Json& message) {
+      if (from.admitted) {
+        handle(from, message);
+      } else {
+        greet(from, message);
+      }
+    };
+    handler_.on_end = [this](Connection& connection) { ended(connection); };
+    accept();
+    sweep();
+    thread_ = start_thread("convoy-channel", [this] { io_.run(); });
+  }
+
+  ~Server() override {
+    io_.stop();
+    thread_.join();
+    dispatcher_.close();
+    connections_.clear();
+  }
+
+  ChannelAddress address() const override { return address_; }
+
+ private:
+  void accept() {
+    acceptor_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const asio::error_code& error) {
+      if (error) return;
+      while (true) {
+        Descriptor fd = accept_from(acceptor_.native_handle());
+        if (!fd.valid()) {
+          if (errno == EINTR || errno == ECONNABORTED) continue;
+          if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+          // Out of descriptors or memory: waiting for readability would spin.
+          log::warning(str("control channel: accept: ", std::strerror(errno)));
+          accept_pause_.expires_after(100ms);
+          accept_pause_.async_wait([this](const asio::error_code&) { accept(); });
+          return;
+        }
+        make_room_for_stranger();
+        prepare_connection(fd.get(), options_.heartbeat);
+        auto connection = std::make_shared<Connection>(io_, std::move(fd), next_connection_++, handler_);
+        connections_[connection->id()] = connection;
+        connection->start();
+      }
+      accept();
+    });
+  }
+
+  void make_room_for_stranger() {
+    size_t strangers = 0;
+    std::shared_ptr<Connection> oldest;
+    for (const auto& [id, connection] : connections_) {
+      if (connection->admitted) continue;
+      if (strangers++ == 0) oldest = connection;
+    }
+    if (strangers >= stranger_limit) oldest->end();
+  }
+
+  // Looks for silence and for strangers whose time is over.
+  void sweep() {
+    const auto now = Clock::now();
+    const auto all = connections_;   // ending one changes the table
+    for (const auto& [id, connection] : all) {
+      if (!connection->admitted) {
+        if (now - connection->opened() > stranger_time) connection->end();
+        continue;
+      }
+      const auto silence = now - connection->last_heard();
+      if (silence <= options_.heartbeat || connection->silent) continue;
+      connection->silent = true;
+      if (!events_.on_silent) continue;
+      dispatcher_.post([this, participant = connection->participant, name = connection->name,
+                        seconds = std::chrono::duration<double>(silence).count()] {
+        events_.on_silent(participant, name, seconds);
+      });
+    }
+    sweep_timer_.expires_after(std::clamp<Timeout>(options_.heartbeat / 8, 10ms, 500ms));
+    sweep_timer_.async_wait([this](const asio::error_code& error) {
+      if (!error) sweep();
+    });
+  }
+
+  void greet(Connection& from, const Json& hello) {
+    auto refuse = [&](const std::string& reason) {
+      from.send(Json{{"ok", false}, {"error", reason}});
+      from.end_when_sent();
+    };
+    const int version = hello.at("convoy").get<int>();
+    const auto job = hello.at("job").get<std::string>();
+    if (version != frame_version) {
+      return refuse(str("this channel speaks version ", frame_version, ", the joiner version ", version,
+                        "; use one build of convoy for all ranks"));
+    }
+    if (job != address_.job) {
+      return refuse(str("this channel belongs to job ", address_.job, ", not to job ", job));
+    }
+    if (!equal_secrets(address_.secret, hello.at("secret").get<std::string>())) {
+      return refuse(str("wrong secret for job ", address_.job));
+    }
+    from.participant = hello.at("participant").get<int>();
+    from.name = hello.at("name").get<std::string>();
+    from.admit();
+    Json welcome{{"ok", true}, {"heartbeat", options_.heartbeat.count()}};
+    if (store_.aborted()) welcome["abort"] = to_json(*store_.aborted());
+    from.send(welcome);
+  }
+
+  void ended(Connection& connection) {
+    store_.forget(connection.id());
+    connections_.erase(connection.id());
+    if (!connection.admitted || !events_.on_leave) return;
+    dispatcher_.post([this, participant = connection.participant, name = connection.name,
+                      orderly = connection.orderly] { events_.on_leave(participant, name, orderly); });
+  }
+
+  void handle(Connection& from, const Json& message) {
+    const auto& op = message.at("op").get_ref<const std::string&>();
+    if (op == "beat") return;
+    if (op == "bye") {
+      from.orderly = true;
+      return from.end();
+    }
+    if (op == "post") return posted(from, message);
+    if (op == "abort") return abort(abort_from_json(message.at("abort")));
+    const auto id = message.at("id").get<uint64_t>();
+    if (op == "cancel") return store_.cancel({from.id(), id});
+    try {
+      answer(from, op, id, message);
+    } catch (const Error& error) {
+      from.send(Json{{"id", id}, {"error", error.what()}});
+    }
+  }
+
+  void answer(Connection& from, const std::string& op, uint64_t id, const Json& message) {
+    Json reply{{"id", id}};
+    const auto& key = message.at("key").get_ref<const std::string&>();
+    if (op == "set") {
+      store_.set(key, text_of(message.at("value")));
+    } else if (op == "peek") {
+      if (const auto value = store_.peek(key)) reply["value"] = bytes_of(*value);
+    } else if (op == "add") {
+      reply["value"] = store_.add(key, message.at("delta").get<int64_t>());
+    } else if (op == "compare_set") {
+      reply["value"] =
+          bytes_of(store_.compare_set(key, text_of(message.at("expected")), text_of(message.at("desired"))));
+    } else if (op == "erase") {
+      reply["value"] = store_.erase(key);
+    } else if (op == "watch") {
+      watch(from, id, key);
+    } else if (op == "get") {
+      return store_.get({from.id(), id}, key, reply_to(from, id));
+    } else if (op == "agree") {
+      return store_.agree({from.id(), id}, key, message.at("participant").get<int>(), message.at("count").get<int>(),
+                          text_of(message.at("value")), reply_to(from, id));
+    } else {
+      throw Error(Failure::internal, str("unknown operation '", op, "'"));
+    }
+    from.send(reply);
+  }
+
+  void watch(Connection& from, uint64_t id, const std::string& prefix) {
+    store_.watch(from.id(), prefix, [weak = from.weak_from_this(), id](const std::string& key, const std::string& value) {
+      if (auto connection = weak.lock()) {
+        connection->send(Json{{"watch", id}, {"key", key}, {"value", bytes_of(value)}});
+      }
+    });
+  }
+
+  ChannelStore::Reply reply_to(Connection& from, uint64_t id) {
+    return [weak = from.weak_from_this(), id](const Outcome& outcome) {
+      auto connection = weak.lock();
+      if (!connection) return;
+      Json reply{{"id", id}};
+      if (outcome.kind == Outcome::Kind::timeout) {
+        reply["missing"] = outcome.missing;
+      } else if (outcome.kind == Outcome::Kind::aborted) {
+        reply["abort"] = to_json(*outcome.reason);
+      } else {
+        size_t bytes = 0;
+        Json values = Json::array();
+        for (const std::string& value : outcome.values) {
+          bytes += value.size() + 16;
+          if (bytes > reply_limit) break;
+          values.push_back(bytes_of(value));
+        }
+        if (bytes > reply_limit) {
+          reply["error"] = str("control channel: the values of this agreement take more than ",
+                               human_bytes(static_cast<double>(reply_limit)));
+        } else {
+          reply["values"] = std::move(values);
+        }
+      }
+      connection->send(reply);
+    };
+  }
+
+  void posted(Connection& from, const Json& message) {
+    if (!events_.on_post) return;
+    const auto& topic = message.at("topic").get_ref<const std::string&>();
+    if (topic == "progress" && dispatcher_.waiting() > event_backlog) return;
+    dispatcher_.post([this, participant = from.participant, topic, body = message.at("body")] {
+      events_.on_post(participant, topic, body);
+    });
+  }
+
+  void abort(const Abort& reason) {
+    const auto verdict = store_.abort(reason);
+    if (verdict == ChannelStore::Verdict::ignored) return;
+    const auto frame = std::make_shared<const std::string>(encode_frame(Json{{"abort", to_json(reason)}}));
+    for (const auto& [id, connection] : connections_) {
+      if (connection->admitted) connection->send(frame);
+    }
+    if (events_.on_abort) dispatcher_.post([this, reason] { events_.on_abort(reason); });
+  }
+
+  ChannelServerOptions options_;
+  ChannelServerEvents events_;
+  ChannelAddress address_;
+  asio::io_context io_{1};
+  asio::posix::stream_descriptor acceptor_;
+  asio::steady_timer accept_pause_;
+  asio::steady_timer sweep_timer_;
+  Connection::Handler handler_;
+  ChannelStore store_;
+  std::map<uint64_t, std::shared_ptr<Connection>> connections_;
+  uint64_t next_connection_ = 1;
+  Dispatcher dispatcher_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<ChannelServer> serve_channel(const ChannelServerOptions& options, ChannelServerEvents events) {
+  return std::make_unique<Server>(options, std::move(events));
+}
+
+}  // namespace convoy

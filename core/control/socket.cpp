@@ -1,0 +1,165 @@
+// getaddrinfo without name look-ups, and the flags that asio does not set.
+#include "core/control/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+using AddressInfo = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+AddressInfo resolve(const std::string& address, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int problem = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (problem != 0) {
+    throw Error(Failure::rendezvous, str("control channel: '", address, "' is no numeric IPv4 or IPv6 address (",
+                                         gai_strerror(problem), "); set launch.address to one of this host's"));
+  }
+  return {found, &freeaddrinfo};
+}
+
+bool is_wildcard(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr == htonl(INADDR_ANY);
+  }
+  return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
+}
+
+Descriptor open_socket(const addrinfo& info) {
+  Descriptor fd(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) throw Error(Failure::rendezvous, str("control channel: socket: ", std::strerror(errno)));
+  return fd;
+}
+
+void set_flag(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
+
+// A connection to a free port of this host may meet itself, when the kernel picks that port as its source.
+bool met_itself(int fd) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof here, there_size = sizeof there;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0) return false;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) return false;
+  return here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
+}
+
+}  // namespace
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+int Descriptor::release() {
+  const int fd = fd_;
+  fd_ = -1;
+  return fd;
+}
+
+Descriptor listen_on(const std::string& address, uint16_t port) {
+  const AddressInfo info = resolve(address, port);
+  auto fail = [&](const char* step) {
+    return Error(Failure::rendezvous,
+                 str("control channel: cannot listen on ", address, " port ", port, ": ", step, ": ",
+                     std::strerror(errno), errno == EADDRINUSE ? "; another job may have it, use port 0 for a free one"
+                                           : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
+                                                                    : ""));
+  };
+  if (is_wildcard(info->ai_addr)) {
+    throw Error(Failure::rendezvous, str("control channel: ", address,
+                                         " means every interface; set launch.address to the address of one"));
+  }
+  Descriptor fd = open_socket(*info);
+  set_flag(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (info->ai_family == AF_INET6) set_flag(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (bind(fd.get(), info->ai_addr, info->ai_addrlen) != 0) throw fail("bind");
+  if (listen(fd.get(), SOMAXCONN) != 0) throw fail("listen");
+  return fd;
+}
+
+uint16_t port_of(int listener) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  CONVOY_CHECK(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0, std::strerror(errno));
+  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&address)->sin_port
+                                            : reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
+}
+
+bool is_ipv6(const std::string& address) { return address.find(':') != std::string::npos; }
+
+Descriptor accept_from(int listener) {
+  return Descriptor(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+Descriptor connect_once(const std::string& address, uint16_t port, Deadline deadline, std::string& problem) {
+  const AddressInfo info = resolve(address, port);
+  Descriptor fd = open_socket(*info);
+  if (connect(fd.get(), info->ai_addr, info->ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) {
+      problem = std::strerror(errno);
+      return Descriptor();
+    }
+    if (!wait_ready(fd.get(), true, deadline)) {
+      problem = "no answer";
+      return Descriptor();
+    }
+    int error = 0;
+    socklen_t size = sizeof error;
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) {
+      problem = std::strerror(error);
+      return Descriptor();
+    }
+  }
+  if (met_itself(fd.get())) {
+    problem = "nobody listens";
+    return Descriptor();
+  }
+  return fd;
+}
+
+void prepare_connection(int fd, std::chrono::milliseconds silence) {
+  const int seconds = std::max<int>(1, static_cast<int>(silence.count() / 1000));
+  set_flag(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_flag(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_flag(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
+  set_flag(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 8));
+  set_flag(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set_flag(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence.count()));
+}
+
+bool wait_ready(int fd, bool writable, Deadline deadline) {
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd entry{fd, static_cast<short>(writable ? POLLOUT : POLLIN), 0};
+    const int64_t wait = std::clamp<int64_t>(left.count() + 1, 0, 3'600'000);
+    const int ready = poll(&entry, 1, static_cast<int>(wait));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+  }
+}
+
+}  // namespace convoy

@@ -1,0 +1,181 @@
+// Versioned fields in a mapping. A writer takes a fresh slot of its field and publishes it, so it never waits for
+// another writer, not even for the one that its signal handler has interrupted; a reader takes what was published last
+// and checks that the slot was not taken again meanwhile.
+#include "core/control/state_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+constexpr uint64_t magic = 0x31'45'54'41'54'53'56'43;   // "CVSTATE1" in little-endian
+constexpr uint32_t layout_version = 1;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "the file is shared between processes");
+
+// Text of at most 8 × words − 1 bytes.
+template <size_t words, size_t slots>
+struct Field {
+  struct Slot {
+    std::atomic<uint64_t> ticket;   // of what it holds; 0 while it is written
+    std::atomic<uint64_t> text[words];
+  };
+  std::atomic<uint64_t> taken;
+  std::atomic<uint64_t> published;   // 0: nothing yet
+  Slot slot[slots];
+
+  void write(const char* text) noexcept {
+    const uint64_t ticket = taken.fetch_add(1, std::memory_order_relaxed) + 1;
+    Slot& here = slot[ticket % slots];
+    here.ticket.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    bool ended = false;
+    for (size_t word = 0; word < words && (!ended || word == 0); ++word) {
+      uint64_t bits = 0;
+      for (size_t byte = 0; byte < 8 && !ended; ++byte) {
+        const size_t at = word * 8 + byte;
+        const char c = at == words * 8 - 1 ? '\0' : text[at];
+        if (c == '\0') {
+          ended = true;
+        } else {
+          bits |= static_cast<uint64_t>(static_cast<unsigned char>(c)) << (8 * byte);
+        }
+      }
+      here.text[word].store(bits, std::memory_order_relaxed);
+    }
+    here.ticket.store(ticket, std::memory_order_release);
+    uint64_t last = published.load(std::memory_order_relaxed);
+    while (last < ticket && !published.compare_exchange_weak(last, ticket, std::memory_order_release)) {
+    }
+  }
+
+  bool try_read(std::string& text) const {
+    const uint64_t ticket = published.load(std::memory_order_acquire);
+    text.clear();
+    if (ticket == 0) return true;
+    const Slot& here = slot[ticket % slots];
+    if (here.ticket.load(std::memory_order_acquire) != ticket) return false;
+    for (size_t at = 0; at < words * 8; ++at) {
+      const char c = static_cast<char>(here.text[at / 8].load(std::memory_order_relaxed) >> (at % 8 * 8) & 0xff);
+      if (c == '\0') break;
+      text += c;
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return here.ticket.load(std::memory_order_relaxed) == ticket;
+  }
+
+  // A writer that died inside a slot leaves the one published before whole, so a few tries are enough.
+  std::string read() const {
+    std::string text;
+    for (int i = 0; i < 1000; ++i) {
+      if (try_read(text)) return text;
+    }
+    return {};
+  }
+};
+
+struct Layout {
+  std::atomic<uint64_t> magic_number;
+  std::atomic<uint32_t> version;
+  std::atomic<uint32_t> bytes;
+  std::atomic<int64_t> step;
+  std::atomic<int64_t> changed_ns;   // unix time
+  Field<4, 8> phase;
+  Field<16, 8> collective;
+  Field<512, 4> failure;
+};
+
+int64_t unix_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);   // answered without entering the kernel
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+struct StateFile::Mapping {
+  explicit Mapping(const std::string& path) {
+    auto fail = [&](const char* what, int error) {
+      return Error(Failure::io, str(path, ": ", what, ": ", std::strerror(error)));
+    };
+    // A new file each time, so that a reader of an old one never sees its mapping shrink.
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) throw fail("cannot replace the state file", errno);
+    const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0644);
+    if (fd < 0) throw fail("cannot create the state file", errno);
+    // Room is taken now: a store to a mapping on a full disk ends the process.
+    const int problem = posix_fallocate(fd, 0, sizeof(Layout));
+    void* at = problem == 0 ? mmap(nullptr, sizeof(Layout), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    const int map_error = errno;
+    close(fd);
+    if (problem != 0) throw fail("no room for the state file", problem);
+    if (at == MAP_FAILED) throw fail("cannot map the state file", map_error);
+    layout = static_cast<Layout*>(at);   // zeros, which is the initial value of everything but step
+    layout->version.store(layout_version);
+    layout->bytes.store(sizeof(Layout));
+    layout->step.store(-1);
+    touch();
+    layout->magic_number.store(magic, std::memory_order_release);
+  }
+  ~Mapping() { munmap(layout, sizeof(Layout)); }
+  void touch() noexcept { layout->changed_ns.store(unix_ns(), std::memory_order_release); }
+
+  Layout* layout = nullptr;
+};
+
+StateFile::StateFile(const std::string& path) : mapping_(std::make_unique<Mapping>(path)) {}
+StateFile::~StateFile() = default;
+
+void StateFile::phase(const char* name) noexcept {
+  mapping_->layout->phase.write(name);
+  mapping_->touch();
+}
+
+void StateFile::step(int64_t step) noexcept {
+  mapping_->layout->step.store(step, std::memory_order_relaxed);
+  mapping_->touch();
+}
+
+void StateFile::collective(const char* name) noexcept {
+  mapping_->layout->collective.write(name);
+  mapping_->touch();
+}
+
+void StateFile::failure(const char* abort_json) noexcept {
+  mapping_->layout->failure.write(abort_json);
+  mapping_->touch();
+}
+
+std::optional<RankPosition> read_state_file(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  struct stat status{};
+  const bool whole = fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(sizeof(Layout));
+  void* at = whole ? mmap(nullptr, sizeof(Layout), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+  close(fd);
+  if (at == MAP_FAILED) return std::nullopt;
+  const auto* layout = static_cast<const Layout*>(at);
+  std::optional<RankPosition> position;
+  if (layout->magic_number.load(std::memory_order_acquire) == magic && layout->version.load() == layout_version) {
+    position.emplace();
+    position->phase = layout->phase.read();
+    position->step = layout->step.load(std::memory_order_relaxed);
+    position->collective = layout->collective.read();
+    position->failure = layout->failure.read();
+    position->seconds = static_cast<double>(layout->changed_ns.load(std::memory_order_acquire)) * 1e-9;
+  }
+  munmap(at, sizeof(Layout));
+  return position;
+}
+
+}  // namespace convoy

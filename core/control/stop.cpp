@@ -1,0 +1,111 @@
+// The hold and its three cases: no request, a request, an agreed end.
+#include "core/control/stop.h"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+
+#include "core/control/protocol.h"
+#include "core/text.h"
+
+namespace convoy {
+
+// `next` moves only under the mutex, and only while no boundary is named: so what the channel's thread names is what the
+// rank's thread then finds, whichever of the two comes first.
+struct StopAgreement::State {
+  std::shared_ptr<Channel> channel;
+  int rank = 0;
+  int size = 1;
+  Timeout timeout{};
+
+  std::mutex mutex;
+  bool requested = false;
+  int64_t next = -1;                 // the boundary this rank comes to next; -1: it has not come to its first
+  std::optional<int64_t> named;
+  std::optional<int64_t> end;        // the largest named
+
+  std::string key(int of) const { return protocol::stop_at + std::to_string(of); }
+
+  // On the channel's thread. A rank before its first boundary has no peers inside a step, so it may name it on arrival.
+  void request() {
+    int64_t boundary = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (requested) return;
+      requested = true;
+      if (next < 0) return;
+      named = boundary = next;
+    }
+    channel->set(key(rank), std::to_string(boundary));
+  }
+
+  int64_t largest() {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    int64_t boundary = 0;
+    for (int other = 0; other < size; ++other) {
+      const auto left = std::chrono::duration_cast<Timeout>(deadline - std::chrono::steady_clock::now());
+      try {
+        boundary = std::max<int64_t>(boundary, std::stoll(channel->get(key(other), std::max(left, Timeout(0)))));
+      } catch (const CommError& error) {
+        if (error.kind() != Failure::rendezvous) throw;
+        throw CommError(Failure::rendezvous, other,
+                        str("stopping all ranks: rank ", other, " did not say before which step it holds within ",
+                            human_seconds(static_cast<double>(timeout.count()) / 1000)));
+      }
+    }
+    return boundary;
+  }
+};
+
+StopAgreement::StopAgreement(std::shared_ptr<Channel> channel, int rank, int size, Timeout timeout)
+    : state_(std::make_shared<State>()) {
+  state_->channel = std::move(channel);
+  state_->rank = rank;
+  state_->size = size;
+  state_->timeout = timeout;
+  state_->channel->watch(protocol::stop_request, [weak = std::weak_ptr<State>(state_)](const std::string&,
+                                                                                       const std::string&) {
+    if (const auto state = weak.lock()) state->request();
+  });
+}
+
+// A rank that ends its loop by itself, or by an exception, answers for the others that may hold or come to hold.
+StopAgreement::~StopAgreement() {
+  int64_t boundary = 0;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->named) return;
+    state_->requested = true;
+    state_->named = boundary = std::max<int64_t>(state_->next, 0);
+  }
+  try {
+    state_->channel->set(state_->key(state_->rank), std::to_string(boundary));
+  } catch (const std::exception&) {
+    // The channel is gone, and with it whoever would wait for this answer.
+  }
+}
+
+bool StopAgreement::stops_before(int64_t step) {
+  bool name = false;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->end) return step >= *state_->end;
+    if (!state_->requested) {
+      state_->next = step + 1;
+      return false;
+    }
+    if (!state_->named) {
+      state_->named = step;
+      name = true;
+    } else if (step < *state_->named) {
+      return false;
+    }
+  }
+  if (name) state_->channel->set(state_->key(state_->rank), std::to_string(step));
+  const int64_t end = state_->largest();
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->end = end;
+  return step >= end;
+}
+
+}  // namespace convoy
