@@ -89,7 +89,8 @@ class TreeBuilder : public YAML::EventHandler {
       too_deep(mark);
     }
     count(mark, found->second.nodes);
-    add(mark, found->second.node, 0, 0);
+    if (at_key()) fail(mark, "a key must be plain text, not an alias");
+    attach(found->second.node, found->second.depth);
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
