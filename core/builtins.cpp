@@ -1,0 +1,45 @@
+// One line per data set and transform; losses have their own list.
+#include "core/builtins.h"
+
+#include "core/data/fashion_mnist.h"
+#include "core/data/interactions_reader.h"
+#include "core/data/synthetic.h"
+#include "core/data/table.h"
+#include "core/data/transforms.h"
+
+namespace convoy {
+
+void register_losses(Registry& registry);  // core/losses/registry.cpp
+
+namespace {
+
+DatasetPtr make_interactions(const Options& options, uint64_t seed) {
+  const std::string& path = options.text("path");
+  const std::string& name = options.text("holdout");
+  const Holdout holdout = name == "latest" ? Holdout::latest : name == "random" ? Holdout::random : Holdout::none;
+  Interactions all = read_interactions(path, InteractionColumns::from(options, path));
+  InteractionSplit split = split_interactions(all, holdout, seed);
+  return std::make_shared<InteractionsDataset>(std::move(all), std::move(split), RankingOptions::from(options), seed);
+}
+
+}  // namespace
+
+void register_core(Registry& registry) {
+  registry.datasets.add("fashion_mnist", [](const Options& options, uint64_t) {
+    return std::make_shared<FashionMnist>(options.text("path"));
+  });
+  registry.datasets.add("interactions", make_interactions);
+  registry.datasets.add("synthetic", make_synthetic);
+  registry.datasets.add("table", make_table);
+
+  registry.transforms.add("flip", [](const Options& options) { return std::make_shared<Flip>(options.real("p")); });
+  registry.transforms.add("noise", [](const Options& options) { return std::make_shared<Noise>(options.real("deviation")); });
+  registry.transforms.add("normalise", [](const Options& options) {
+    return std::make_shared<Normalise>(options.reals("mean"), options.reals("deviation"));
+  });
+  registry.transforms.add("shift", [](const Options& options) { return std::make_shared<Shift>(options.integer("pixels")); });
+
+  register_losses(registry);
+}
+
+}  // namespace convoy

@@ -1,0 +1,45 @@
+// The lists of data sets and transforms. A new one is its X_entry.cpp and a line here, its class and a line in
+// core/builtins.cpp.
+#include "core/data/catalogue.h"
+
+#include "core/describe.h"
+
+namespace convoy {
+
+Entry fashion_mnist_entry();
+Entry interactions_entry();
+Entry synthetic_entry();
+Entry table_entry();
+Entry flip_entry();
+Entry noise_entry();
+Entry normalise_entry();
+Entry shift_entry();
+
+const std::vector<Entry>& dataset_catalogue() {
+  static const std::vector<Entry> entries{
+      fashion_mnist_entry(),
+      interactions_entry(),
+      synthetic_entry(),
+      table_entry(),
+  };
+  return entries;
+}
+
+const std::vector<Entry>& transform_catalogue() {
+  static const std::vector<Entry> entries{
+      flip_entry(),
+      noise_entry(),
+      normalise_entry(),
+      shift_entry(),
+  };
+  return entries;
+}
+
+std::vector<Option> common_data_options() {
+  return {
+      describe::list("transforms", "augmentations, in order", describe::component("", "an augmentation", "transform")),
+      describe::integer("prefetch", "batches assembled ahead", 4).at_least(1).at_most(1024).in("batches"),
+  };
+}
+
+}  // namespace convoy

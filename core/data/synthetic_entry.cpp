@@ -1,0 +1,34 @@
+// synthetic: what its user can write.
+#include "core/data/interaction_options.h"
+#include "core/describe.h"
+
+namespace convoy {
+
+Entry synthetic_entry() {
+  Entry entry;
+  entry.name = "synthetic";
+  entry.help = "made-up data of any size, seeded, without files";
+  entry.options = {
+      describe::choice("kind", "what is made up", {"classification", "regression", "interactions"}, "classification"),
+      describe::integer("rows", "to train on", 10000).at_least(1),
+      describe::integer("evaluate_rows", "to evaluate on (interactions: one per user instead)", 1000).at_least(0),
+      describe::list("features", "shape of a row's features", describe::integer("", "a size").at_least(1),
+                     Json::array({32})),
+      describe::integer("classes", "classification", 10).at_least(1),
+      describe::integer("targets", "regression: numbers to predict", 1).at_least(1),
+      describe::real("noise", "standard deviation, against features of about 1", 1.0).at_least(0),
+      describe::integer("users", "interactions", 1000).at_least(1).at_most(2147483647),
+      describe::integer("items", "interactions", 500).at_least(2).at_most(2147483647),
+      describe::integer("context", "interactions: columns of context", 0).at_least(0).at_most(100000),
+      describe::real("user_exponent", "interactions: of the Zipf distribution of users", 0.6).at_least(0),
+      describe::real("item_exponent", "interactions: of the Zipf distribution of items", 0.8).at_least(0),
+      describe::real("preference", "interactions: share of a user's items that are of the user's group", 0.8)
+          .at_least(0)
+          .at_most(1),
+      describe::integer("groups", "interactions: of users and items", 16).at_least(1),
+  };
+  for (auto& option : ranking_options()) entry.options.push_back(std::move(option));
+  return entry;
+}
+
+}  // namespace convoy

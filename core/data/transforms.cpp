@@ -1,0 +1,124 @@
+// Loops over the rows of a contiguous float tensor.
+#include "core/data/transforms.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/random_keys.h"
+
+namespace convoy {
+namespace {
+
+at::Tensor& features_of(Batch& batch, const char* who) {
+  for (auto& [name, tensor] : batch.tensors) {
+    if (name != "features") continue;
+    if (tensor.scalar_type() != at::kFloat || !tensor.is_contiguous())
+      throw Error(Failure::config, str("transform ", who, " works on features of float numbers; these are ",
+                                       tensor.scalar_type()));
+    return tensor;
+  }
+  throw Error(Failure::config, str("transform ", who, " needs a data set with features; this one has none"));
+}
+
+struct Images {
+  float* data;
+  int64_t planes;   // per row
+  int64_t height;
+  int64_t width;
+};
+
+Images images_of(Batch& batch, const char* who) {
+  at::Tensor& features = features_of(batch, who);
+  const int64_t dims = features.dim();
+  if (dims != 3 && dims != 4)
+    throw Error(Failure::config, str("transform ", who, " needs images, [rows, channels, height, width]; features are ",
+                                     features.sizes()));
+  return {features.mutable_data_ptr<float>(), dims == 4 ? features.size(1) : 1, features.size(-2), features.size(-1)};
+}
+
+void shift_plane(float* plane, int64_t height, int64_t width, int64_t down, int64_t right) {
+  const auto bytes = size_t(width - std::abs(right)) * sizeof(float);
+  for (int64_t k = 0; k < height; ++k) {
+    const int64_t y = down > 0 ? height - 1 - k : k;  // away from where rows come from, so that none is overwritten early
+    float* to = plane + y * width;
+    const int64_t source = y - down;
+    if (source < 0 || source >= height) {
+      std::fill(to, to + width, 0.f);
+      continue;
+    }
+    const float* from = plane + source * width;
+    std::memmove(to + std::max<int64_t>(right, 0), from + std::max<int64_t>(-right, 0), bytes);
+    if (right > 0) std::fill(to, to + right, 0.f);
+    if (right < 0) std::fill(to + width + right, to + width, 0.f);
+  }
+}
+
+}  // namespace
+
+void Flip::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const {
+  const Images images = images_of(batch, "flip");
+  const uint64_t key = random_key(seed, "flip", uint64_t(epoch));
+  const int64_t* samples = indices.const_data_ptr<int64_t>();
+  for (int64_t r = 0; r < indices.numel(); ++r) {
+    if (random_uniform(key, uint64_t(samples[r])) >= p_) continue;
+    float* line = images.data + r * images.planes * images.height * images.width;
+    for (int64_t l = 0; l < images.planes * images.height; ++l, line += images.width) {
+      std::reverse(line, line + images.width);
+    }
+  }
+}
+
+void Shift::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const {
+  const Images images = images_of(batch, "shift");
+  if (pixels_ >= images.height || pixels_ >= images.width)
+    throw Error(Failure::config, str("transform shift by ", pixels_, " pixels leaves nothing of images of ", images.height,
+                                     " × ", images.width));
+  const uint64_t key = random_key(seed, "shift", uint64_t(epoch));
+  const int64_t* samples = indices.const_data_ptr<int64_t>();
+  const auto range = uint64_t(2 * pixels_ + 1);
+  for (int64_t r = 0; r < indices.numel(); ++r) {
+    const auto words = philox(key, uint64_t(samples[r]), 0);
+    const int64_t down = int64_t(words[0] * range >> 32) - pixels_;
+    const int64_t right = int64_t(words[1] * range >> 32) - pixels_;
+    for (int64_t p = 0; p < images.planes; ++p) {
+      shift_plane(images.data + (r * images.planes + p) * images.height * images.width, images.height, images.width, down,
+                  right);
+    }
+  }
+}
+
+void Normalise::apply(Batch& batch, const at::Tensor&, uint64_t, int64_t) const {
+  at::Tensor& features = features_of(batch, "normalise");
+  if (features.numel() == 0) return;
+  const int64_t channels = features.dim() > 1 ? features.size(1) : 1;
+  const int64_t plane = features.numel() / features.size(0) / channels;
+  for (const auto* values : {&mean_, &deviation_}) {
+    if (values->size() != 1 && int64_t(values->size()) != channels)
+      throw Error(Failure::config, str("transform normalise has ", values->size(), " figures for ", channels,
+                                       " channels: give one, or one for each"));
+  }
+  float* at = features.mutable_data_ptr<float>();
+  for (int64_t r = 0; r < features.size(0); ++r) {
+    for (int64_t c = 0; c < channels; ++c, at += plane) {
+      const auto mean = float(mean_.size() == 1 ? mean_[0] : mean_[size_t(c)]);
+      const auto scale = float(1 / (deviation_.size() == 1 ? deviation_[0] : deviation_[size_t(c)]));
+      for (int64_t i = 0; i < plane; ++i) at[i] = (at[i] - mean) * scale;
+    }
+  }
+}
+
+void Noise::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const {
+  at::Tensor& features = features_of(batch, "noise");
+  if (features.numel() == 0) return;
+  const int64_t width = features.numel() / features.size(0);
+  const int64_t* samples = indices.const_data_ptr<int64_t>();
+  float* at = features.mutable_data_ptr<float>();
+  std::vector<double> drawn(static_cast<size_t>(width));
+  for (int64_t r = 0; r < indices.numel(); ++r, at += width) {
+    draw_normal(drawn.data(), width, random_key(seed, "noise", uint64_t(epoch), uint64_t(samples[r])), 0);
+    for (int64_t i = 0; i < width; ++i) at[i] += float(deviation_ * drawn[size_t(i)]);
+  }
+}
+
+}  // namespace convoy
