@@ -37,6 +37,8 @@ function(convoy_locate_torch out)
     execute_process(
       COMMAND python3 -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE root ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+    # Kept too: python3 may be that of an environment which a later shell has not activated.
+    set(Torch_DIR "${root}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
   endif()
   if(NOT root OR NOT EXISTS "${root}/lib/libtorch_cpu.so")
     message(FATAL_ERROR "LibTorch is not here. ./quickstart and ./check install it into .deps/venv; or name one that "
