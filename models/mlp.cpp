@@ -1,0 +1,111 @@
+#include "models/mlp.h"
+
+#include "core/error.h"
+#include "core/metrics/accuracy.h"
+#include "models/activation.h"
+
+namespace convoy {
+namespace {
+
+int64_t product(const std::vector<int64_t>& shape) {
+  int64_t all = 1;
+  for (int64_t size : shape) all *= size;
+  return all;
+}
+
+class HiddenBlock : public Block {
+ public:
+  HiddenBlock(Layers& layers, int64_t in, int64_t out, const std::string& activation, double dropout)
+      : activation_(activation), dtype_(layers.dtype()) {
+    linear_ = register_module("linear", layers.linear("linear", in, out));
+    if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    at::Tensor h = activated(linear_->forward(inputs[0].to(dtype_)), activation_);
+    return {dropout_ ? dropout_->forward(h) : h};
+  }
+
+ private:
+  std::string activation_;
+  at::ScalarType dtype_;
+  Layer linear_;
+  Layer dropout_;
+};
+
+class OutputBlock : public Block {
+ public:
+  OutputBlock(Layers& layers, int64_t in, int64_t out, std::vector<int64_t> shape)
+      : shape_(std::move(shape)), dtype_(layers.dtype()) {
+    linear_ = register_module("linear", layers.linear("linear", in, out));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    at::Tensor out = linear_->forward(inputs[0].to(dtype_));
+    if (shape_.empty()) return {out.squeeze(-1)};
+    if (shape_.size() > 1) return {out.unflatten(-1, shape_)};
+    return {out};
+  }
+
+ private:
+  std::vector<int64_t> shape_;   // of one row's output
+  at::ScalarType dtype_;
+  Layer linear_;
+};
+
+class Mlp : public Model {
+ public:
+  Mlp(const Options& options, const Schema& schema)
+      : hidden_(options.integers("hidden")), activation_(options.text("activation")), dropout_(options.real("dropout")) {
+    const Field& features = schema.at("features", "model mlp");
+    const Field& target = schema.at("target", "model mlp");
+    feature_dims_ = int64_t(features.shape.size());
+    classes_ = target.cardinality;
+    shape_ = classes_ > 0 ? std::vector<int64_t>{classes_} : target.shape;
+    if (classes_ > 0 && !target.shape.empty())
+      throw Error(Failure::config, "model mlp predicts one class for each row, and this data set has several");
+    sizes_ = {product(features.shape)};
+    sizes_.insert(sizes_.end(), hidden_.begin(), hidden_.end());
+    sizes_.push_back(product(shape_));
+  }
+
+  int64_t blocks() const override { return int64_t(hidden_.size()) + 1; }
+  std::string block_name(int64_t index) const override {
+    return index < int64_t(hidden_.size()) ? str("hidden.", index) : "output";
+  }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    const int64_t in = sizes_[size_t(index)];
+    const int64_t out = sizes_[size_t(index) + 1];
+    if (index < int64_t(hidden_.size())) return std::make_shared<HiddenBlock>(layers, in, out, activation_, dropout_);
+    return std::make_shared<OutputBlock>(layers, in, out, shape_);
+  }
+
+  TensorList inputs(const Batch& batch) const override {
+    const at::Tensor& features = batch.at("features");
+    if (feature_dims_ == 0) return {features.unsqueeze(-1)};
+    return {feature_dims_ > 1 ? features.flatten(-feature_dims_) : features};
+  }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    const at::Tensor* weight = batch.find("weight");
+    return {outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
+  }
+  std::string default_loss() const override { return classes_ > 0 ? "cross_entropy" : "mse"; }
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
+    if (classes_ == 0) return {};
+    const at::Tensor* weight = batch.find("weight");
+    return {accuracy(outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight, layers)};
+  }
+
+ private:
+  std::vector<int64_t> hidden_;
+  std::string activation_;
+  double dropout_;
+  int64_t feature_dims_ = 1;
+  int64_t classes_ = 0;           // 0: numbers
+  std::vector<int64_t> shape_;    // of one row's output
+  std::vector<int64_t> sizes_;    // in, hidden …, out
+};
+
+}  // namespace
+
+ModelPtr make_mlp(const Options& options, const Schema& schema) { return std::make_shared<Mlp>(options, schema); }
+
+}  // namespace convoy

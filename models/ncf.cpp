@@ -1,0 +1,179 @@
+#include "models/ncf.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/relu.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "core/metrics/ranking.h"
+
+namespace convoy {
+namespace {
+
+struct Sizes {
+  int64_t users = 0;
+  int64_t items = 0;
+  int64_t context = 0;
+  int64_t gmf = 0;
+  int64_t mlp = 0;
+  std::vector<int64_t> hidden;
+  double dropout = 0;
+};
+
+Init uniform(double bound) { return {Init::Kind::uniform, -bound, bound}; }
+
+// Glorot and Bengio's bound; given by hand, because the first layer is made of two.
+Init xavier(int64_t in, int64_t out) { return uniform(std::sqrt(6.0 / double(in + out))); }
+
+LinearOptions linear_options(const Init& weight, bool bias = true) {
+  LinearOptions options;
+  options.weight = weight;
+  options.bias = bias;
+  options.bias_init = Init{Init::Kind::zeros, 0, 0};
+  return options;
+}
+
+// user [.., B], item [.., B, N], context [.., B, C] → user rows [.., B, D], item rows [.., B, N, D], context
+class EmbeddingBlock : public Block {
+ public:
+  EmbeddingBlock(Layers& layers, const Sizes& sizes) : dtype_(layers.dtype()) {
+    EmbeddingOptions options;
+    options.weight = {Init::Kind::normal, 0, 0.01};
+    user_ = register_module("user", layers.embedding("user", sizes.users, sizes.gmf + sizes.mlp, options));
+    item_ = register_module("item", layers.embedding("item", sizes.items, sizes.gmf + sizes.mlp, options));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    TensorList outputs{user_->forward(inputs[0]), item_->forward(inputs[1])};
+    if (inputs.size() > 2) outputs.push_back(inputs[2].to(dtype_));
+    return outputs;
+  }
+
+ private:
+  at::ScalarType dtype_;
+  Layer user_;
+  Layer item_;
+};
+
+// Embeddings → [gmf [.., B, N, G], first hidden layer [.., B, N, H]], without the part that has no size.
+class FirstBlock : public Block {
+ public:
+  FirstBlock(Layers& layers, const Sizes& sizes) : gmf_(sizes.gmf), mlp_(sizes.mlp) {
+    if (mlp_ == 0) return;
+    const int64_t out = sizes.hidden[0];
+    const Init weight = xavier(2 * mlp_ + sizes.context, out);
+    row_ = register_module("row", layers.linear("row", mlp_ + sizes.context, out, linear_options(weight)));
+    item_ = register_module("item", layers.linear("item", mlp_, out, linear_options(weight, false)));
+    if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    const auto user = inputs[0].split_with_sizes({gmf_, mlp_}, -1);
+    const auto item = inputs[1].split_with_sizes({gmf_, mlp_}, -1);
+    TensorList outputs;
+    if (gmf_ > 0) outputs.push_back(user[0].unsqueeze(-2) * item[0]);
+    if (mlp_ == 0) return outputs;
+    const at::Tensor per_row = inputs.size() > 2 ? at::cat({user[1], inputs[2]}, -1) : user[1];
+    at::Tensor h = at::relu(row_->forward(per_row).unsqueeze(-2) + item_->forward(item[1]));
+    outputs.push_back(dropout_ ? dropout_->forward(h) : h);
+    return outputs;
+  }
+
+ private:
+  int64_t gmf_;
+  int64_t mlp_;
+  Layer row_;
+  Layer item_;
+  Layer dropout_;
+};
+
+// The last tensor goes through a layer, those before it pass by.
+class HiddenBlock : public Block {
+ public:
+  HiddenBlock(Layers& layers, int64_t in, int64_t out, double dropout) {
+    linear_ = register_module("linear", layers.linear("linear", in, out, linear_options(xavier(in, out))));
+    if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    TensorList outputs = inputs;
+    const at::Tensor h = at::relu(linear_->forward(inputs.back()));
+    outputs.back() = dropout_ ? dropout_->forward(h) : h;
+    return outputs;
+  }
+
+ private:
+  Layer linear_;
+  Layer dropout_;
+};
+
+class OutputBlock : public Block {
+ public:
+  OutputBlock(Layers& layers, int64_t in) {
+    linear_ = register_module("linear", layers.linear("linear", in, 1, linear_options(xavier(in, 1))));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    const at::Tensor all = inputs.size() > 1 ? at::cat(inputs, -1) : inputs[0];
+    return {linear_->forward(all).squeeze(-1)};
+  }
+
+ private:
+  Layer linear_;
+};
+
+class Ncf : public Model {
+ public:
+  Ncf(const Options& options, const Schema& schema) : top_k_(options.integers("top_k")) {
+    sizes_.users = schema.at("user", "model ncf").cardinality;
+    sizes_.items = schema.at("item", "model ncf").cardinality;
+    schema.at("target", "model ncf");
+    const auto context = schema.fields.find("context");
+    if (context != schema.fields.end()) sizes_.context = context->second.shape.at(0);
+    sizes_.gmf = options.integer("gmf_dim");
+    sizes_.mlp = options.integer("mlp_dim");
+    sizes_.hidden = options.integers("hidden");
+    sizes_.dropout = options.real("dropout");
+    if (sizes_.gmf == 0 && sizes_.mlp == 0) options.fail("gmf_dim", "and mlp_dim are both 0: nothing is left to learn");
+    if (sizes_.mlp > 0 && sizes_.hidden.empty()) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
+    if (sizes_.mlp == 0) sizes_.hidden.clear();
+  }
+
+  // Layers after the first hidden one, which stands in a block with the factorisation.
+  int64_t blocks() const override { return 3 + std::max<int64_t>(0, int64_t(sizes_.hidden.size()) - 1); }
+  std::string block_name(int64_t index) const override {
+    if (index == 0) return "embedding";
+    return index == blocks() - 1 ? "output" : str("hidden.", index - 1);
+  }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    if (index == 0) return std::make_shared<EmbeddingBlock>(layers, sizes_);
+    if (index == 1) return std::make_shared<FirstBlock>(layers, sizes_);
+    if (index == blocks() - 1) {
+      return std::make_shared<OutputBlock>(layers, sizes_.gmf + (sizes_.hidden.empty() ? 0 : sizes_.hidden.back()));
+    }
+    return std::make_shared<HiddenBlock>(layers, sizes_.hidden[size_t(index) - 2], sizes_.hidden[size_t(index) - 1],
+                                         sizes_.dropout);
+  }
+
+  TensorList inputs(const Batch& batch) const override {
+    TensorList list{batch.at("user"), batch.at("item")};
+    if (sizes_.context > 0) list.push_back(batch.at("context"));
+    return list;
+  }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    const at::Tensor* weight = batch.find("weight");
+    return {outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
+  }
+  std::string default_loss() const override { return "bce"; }
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers&) const override {
+    const at::Tensor* excluded = batch.find("excluded");
+    return ranking_metrics(rank_of_first(outputs[0], excluded == nullptr ? at::Tensor() : *excluded), top_k_);
+  }
+
+ private:
+  Sizes sizes_;
+  std::vector<int64_t> top_k_;
+};
+
+}  // namespace
+
+ModelPtr make_ncf(const Options& options, const Schema& schema) { return std::make_shared<Ncf>(options, schema); }
+
+}  // namespace convoy
