@@ -3,7 +3,7 @@
 // Role: a slot is one contiguous buffer of parameters that have the same group (lr, weight decay), with its moments. One
 // fused loop per slot and step. All scalars are tensors on the slot's device with a leading member dimension (1 without
 // an ensemble), so a step reads nothing to the host and ensembles need no other code.
-// Threads: one per rank. Failure: none in a step.
+// Threads: one per rank, from which parallel loops start. Failure: none in a step but of our own making.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -41,8 +41,11 @@ struct SlotOptions {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // `values` stays the caller's and must keep its storage; returns the slot's index. Moments start at zero.
+  // `values` (contiguous, any float dtype) stays the caller's and must keep its storage; returns the slot's index. Moments
+  // start at zero, in the dtype of the values or in float for bf16 and fp16.
   virtual int add_slot(at::Tensor values, const SlotOptions& options) = 0;
+  // A dense gradient may be overwritten. The result does not depend on the number of threads. Error(config) for rows
+  // that this optimizer does not take.
   virtual void update(int slot, const Gradient& gradient, const UpdateScalars& scalars) = 0;
   // The slot's moments by name, each shaped as its values: shown to checkpoints through visit_state, writable.
   virtual std::vector<std::pair<std::string, at::Tensor>> moments(int slot) = 0;
@@ -52,14 +55,15 @@ class Optimizer {
 std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer);
 
 // Parameter groups: options of the first group whose pattern matches the canonical name, else the defaults.
-// Patterns are regular expressions searched anywhere in the name.
+// Patterns are regular expressions searched anywhere in the name; ConfigError for one that is none.
 struct GroupSettings {
   double learning_rate_factor = 1;
   double weight_decay = 0;
 };
 GroupSettings group_settings(const Component& optimizer, const std::string& parameter_name);
 
-// Learning rate as a function of updates applied (from 0): constant, linear warm-up, cosine, step. Pure.
+// Learning rate as a function of updates applied (from 0): constant, linear, cosine, step, each after a linear warm-up.
+// Pure. Intervals in steps count updates.
 class Schedule {
  public:
   Schedule(const Component& optimizer, int64_t total_updates, int64_t updates_per_epoch);

@@ -1,0 +1,70 @@
+// What optimizers over flat dense slots share: slots and their moments, scalars, and which of three ways a slot takes.
+//
+//   loop     CPU: one fused pass over float or double; bf16 and fp16 through float in small pieces, with float moments
+//   tensors  any device, dtype and number of members, as tensor operations without a host read
+//   fused    CUDA, one member, fp32 or fp64: LibTorch's fused kernels
+//
+// The second is also what the others are tested against.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/optim/optimizer.h"
+
+namespace convoy {
+
+struct Slot {
+  at::Tensor values;
+  SlotOptions options;
+  std::vector<at::Tensor> moments;  // shaped as values; float for bf16 and fp16
+};
+
+// Of one member, on the host: only for slots that live there.
+struct HostScalars {
+  double learning_rate = 0;  // with the group's factor
+  int64_t step = 0;
+  double gradient_scale = 1;
+};
+
+// Shaped [members, 1], to broadcast over [members, elements]; in the dtype of the arithmetic.
+struct TensorScalars {
+  at::Tensor learning_rate, step, gradient_scale;
+};
+
+class DenseOptimizer : public Optimizer {
+ public:
+  explicit DenseOptimizer(std::vector<std::string> moment_names) : moment_names_(std::move(moment_names)) {}
+
+  int add_slot(at::Tensor values, const SlotOptions& options) override;
+  void update(int slot, const Gradient& gradient, const UpdateScalars& scalars) override;
+  std::vector<std::pair<std::string, at::Tensor>> moments(int slot) override;
+
+ protected:
+  // [0, n) of one member; `moments` as many as there are names.
+  virtual void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
+                    const HostScalars& scalars) const = 0;
+  virtual void loop(double* values, const double* gradient, double* const* moments, int64_t n,
+                    const SlotOptions& options, const HostScalars& scalars) const = 0;
+  // [members, elements] in one float dtype: writes the new values and moments over the given tensors.
+  virtual void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments,
+                       const SlotOptions& options, const TensorScalars& scalars) const = 0;
+  // float32 scalars of one element on the device; `skip` is 1 where nothing is to change, `divisor` divides gradients.
+  virtual void fused(Slot& slot, const at::Tensor& gradient, const at::Tensor& learning_rate, const at::Tensor& step,
+                     const at::Tensor& divisor, const at::Tensor& skip) const = 0;
+
+ private:
+  void update_by_loop(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) const;
+  void update_by_tensors(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) const;
+  void update_fused(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) const;
+
+  std::vector<std::string> moment_names_;
+  std::vector<Slot> slots_;
+};
+
+std::unique_ptr<Optimizer> make_sgd(const Options& options);
+std::unique_ptr<Optimizer> make_adam(const Options& options, bool decoupled);
+
+}  // namespace convoy

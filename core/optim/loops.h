@@ -1,0 +1,35 @@
+// One pass over parameters, gradients and moments: the optimizers' arithmetic on the CPU. Pure loops over [0, n).
+#pragma once
+#include <cstdint>
+
+namespace convoy {
+
+// Scalars of one update of one member. Factors are formed in double and rounded once to the loop's type.
+struct AdamStep {
+  double learning_rate = 0;
+  double beta1 = 0, beta2 = 0, eps = 0;
+  double correction1 = 1;   // 1 - beta1^step
+  double correction2 = 1;   // 1 - beta2^step
+  double l2 = 0;            // added to the gradient, times the parameter
+  double decay = 1;         // of the parameter itself, decoupled
+  double gradient_scale = 1;
+};
+void adam_loop(float* values, const float* gradient, float* mean, float* square, int64_t n, const AdamStep& step);
+void adam_loop(double* values, const double* gradient, double* mean, double* square, int64_t n, const AdamStep& step);
+
+struct SgdStep {
+  double learning_rate = 0;
+  double momentum = 0;
+  bool nesterov = false;
+  double l2 = 0;
+  double gradient_scale = 1;
+};
+// `velocity` may be null when there is no momentum.
+void sgd_loop(float* values, const float* gradient, float* velocity, int64_t n, const SgdStep& step);
+void sgd_loop(double* values, const double* gradient, double* velocity, int64_t n, const SgdStep& step);
+
+// Sum of squares in double. `finite`: false if any element is not; a finite sum of doubles may overflow.
+double square_sum(const float* values, int64_t n, bool* finite);
+double square_sum(const double* values, int64_t n, bool* finite);
+
+}  // namespace convoy

@@ -1,0 +1,65 @@
+#include "core/optim/norm.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+
+#include <vector>
+
+#include "core/error.h"
+#include "core/optim/loops.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t part = 1 << 16;  // elements; fixed, since the order of additions follows from it
+
+template <class T>
+void sum_member(const T* values, int64_t n, double* sum, bool* finite) {
+  const int64_t parts = (n + part - 1) / part;
+  std::vector<double> sums(parts);
+  std::vector<unsigned char> finites(parts);
+  at::parallel_for(0, parts, 2, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      bool all_finite = true;
+      sums[p] = square_sum(values + p * part, std::min(part, n - p * part), &all_finite);
+      finites[p] = all_finite;
+    }
+  });
+  *sum = 0;
+  *finite = true;
+  for (int64_t p = 0; p < parts; ++p) {
+    *sum += sums[p];
+    *finite = *finite && finites[p];
+  }
+}
+
+}  // namespace
+
+SquareSum square_sum(const at::Tensor& values, int64_t members) {
+  at::NoGradGuard no_grad;
+  CONVOY_CHECK(values.is_contiguous() && members > 0 && values.numel() % members == 0,
+               "a buffer of ", values.numel(), " elements does not divide into ", members, " members");
+  const auto doubles = values.options().dtype(at::kDouble).requires_grad(false);
+  const bool native = values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble;
+  if (!values.is_cpu() || !native) {
+    const at::Tensor flat = values.detach().reshape({members, values.numel() / members});
+    // In double from the start: the norm of half-precision gradients would overflow in their own dtype.
+    const at::Tensor norm = at::linalg_vector_norm(flat, 2, at::IntArrayRef{1}, false, at::kDouble);
+    return {norm * norm, at::isfinite(norm)};
+  }
+  SquareSum result{at::empty({members}, doubles), at::empty({members}, doubles.dtype(at::kBool))};
+  const int64_t n = values.numel() / members;
+  double* sums = result.sum.data_ptr<double>();
+  bool* finites = result.finite.data_ptr<bool>();
+  for (int64_t m = 0; m < members; ++m) {
+    if (values.scalar_type() == at::kFloat) {
+      sum_member(values.const_data_ptr<float>() + m * n, n, sums + m, finites + m);
+    } else {
+      sum_member(values.const_data_ptr<double>() + m * n, n, sums + m, finites + m);
+    }
+  }
+  return result;
+}
+
+}  // namespace convoy

@@ -1,0 +1,40 @@
+#include "core/optim/optimizer.h"
+
+#include <regex>
+
+#include "core/optim/dense.h"
+
+namespace convoy {
+namespace {
+
+std::regex pattern_of(const Options& group) {
+  try {
+    return std::regex(group.text("match"));
+  } catch (const std::regex_error& error) {
+    group.fail("match", str("no regular expression: ", error.what()));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer) {
+  for (const Options& group : optimizer.options.sections("groups")) pattern_of(group);
+  if (optimizer.name == "sgd") return make_sgd(optimizer.options);
+  if (optimizer.name == "adam") return make_adam(optimizer.options, /*decoupled=*/false);
+  CONVOY_CHECK(optimizer.name == "adamw", "optimizer '", optimizer.name, "' stands in the catalogue and nowhere else");
+  return make_adam(optimizer.options, /*decoupled=*/true);
+}
+
+GroupSettings group_settings(const Component& optimizer, const std::string& parameter_name) {
+  const Options& options = optimizer.options;
+  GroupSettings settings{1, options.real("weight_decay")};
+  for (const Options& group : options.sections("groups")) {
+    if (!std::regex_search(parameter_name, pattern_of(group))) continue;
+    if (group.has("lr")) settings.learning_rate_factor = group.real("lr") / options.real("lr");
+    if (group.has("weight_decay")) settings.weight_decay = group.real("weight_decay");
+    break;
+  }
+  return settings;
+}
+
+}  // namespace convoy
