@@ -1,0 +1,102 @@
+// Checks before a library is opened, since opening it runs it; then version, registration, and what it brought.
+#include "core/plugin.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
+  throw Error(Failure::refused, str("plugin ", path, ": ", reason));
+}
+
+[[noreturn]] void reject(const std::string& path, const std::string& reason) {
+  throw Error(Failure::config, str("plugin ", path, ": ", reason));
+}
+
+// Whoever may write the file, or put another in its place, could run code as this user.
+void check_writers(const std::string& plugin, const std::string& place, bool folder) {
+  struct stat facts {};
+  if (stat(place.c_str(), &facts) != 0) reject(plugin, str(place, ": ", std::strerror(errno)));
+  if (!folder && !S_ISREG(facts.st_mode)) reject(plugin, "is no file");
+  if (facts.st_uid != geteuid() && facts.st_uid != 0)
+    refuse(plugin, str(place, " belongs to user ", facts.st_uid, ", neither you nor root; copy it to a folder of your own"));
+  const bool sticky = folder && (facts.st_mode & S_ISVTX) != 0;  // as /tmp: others cannot replace what is not theirs
+  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)
+    refuse(plugin, str(place, " can be written by others; type: chmod go-w ", place));
+}
+
+template <class Function>
+Function* symbol(void* library, const std::string& path, const char* name) {
+  auto* found = reinterpret_cast<Function*>(dlsym(library, name));
+  if (found == nullptr) reject(path, str("has no ", name, ": it has to end with CONVOY_PLUGIN(registry) { … }"));
+  return found;
+}
+
+using Names = std::map<std::string, std::vector<std::string>>;   // by kind, of the factories
+
+Names factories_of(const Registry& registry) {
+  return {{"model", registry.models.names()},
+          {"data", registry.datasets.names()},
+          {"loss", registry.losses.names()},
+          {"transform", registry.transforms.names()}};
+}
+
+// Every entry once and with a factory, every new factory with an entry: else a name could not be written, or not be made.
+void check_brought(const std::string& path, const Registry& registry, const Names& before) {
+  for (const auto& [kind, factories] : factories_of(registry)) {
+    const auto listed = registry.catalogues.names(kind);
+    std::set<std::string> once;
+    for (const auto& name : listed) {
+      if (!once.insert(name).second) reject(path, str("brings a ", kind, " '", name, "', of which there is one already"));
+    }
+    const auto& old = before.at(kind);
+    const std::set<std::string> known(old.begin(), old.end());
+    for (const auto& name : factories) {
+      if (known.count(name) == 0 && once.count(name) == 0)
+        reject(path, str("adds a factory for the ", kind, " '", name, "' and no entry in registry.catalogues.kinds[\"", kind,
+                         "\"]"));
+    }
+    const std::set<std::string> made(factories.begin(), factories.end());
+    for (const auto& name : listed) {
+      if (made.count(name) == 0)
+        reject(path, str("describes the ", kind, " '", name, "' and adds no factory for it"));
+    }
+  }
+}
+
+}  // namespace
+
+void load_plugin(const std::string& path, Registry& registry) {
+  if (path.empty() || path.front() != '/')
+    reject(path, "has to be an absolute path, so that no search decides what is loaded");
+  char resolved[PATH_MAX];
+  if (realpath(path.c_str(), resolved) == nullptr)
+    reject(path, str(std::strerror(errno), "; build it first (docs/extending.md)"));
+  const std::string file = resolved;   // checks and dlopen see the same file, whatever links lead to it
+  check_writers(path, file, false);
+  check_writers(path, file.substr(0, std::max<size_t>(1, file.rfind('/'))), true);
+
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    reject(path, str("cannot be loaded: ", dlerror(), "; was it built against this build (-Dconvoy_DIR=the build folder)?"));
+  const std::string version = symbol<const char*()>(library, path, "convoy_plugin_version")();
+  if (version != CONVOY_PLUGIN_VERSION)
+    reject(path, str("was built for ", version, ", and this is ", CONVOY_PLUGIN_VERSION,
+                     "; build it again against this convoy (-Dconvoy_DIR=the build folder)"));
+  const Names before = factories_of(registry);
+  symbol<void(Registry&)>(library, path, "convoy_plugin_register")(registry);
+  check_brought(path, registry, before);
+}
+
+}  // namespace convoy
