@@ -1,0 +1,68 @@
+#include "strategies/parts/equal_start.h"
+
+#include <ATen/ATen.h>
+
+#include <sstream>
+
+#include "core/error.h"
+#include "core/random_keys.h"
+
+namespace convoy {
+namespace {
+
+std::vector<std::string> description_of(const Replica& replica) {
+  std::vector<std::string> lines;
+  for (const auto* list : {&replica.parameters(), &replica.frozen()})
+    for (const ParameterPtr& parameter : *list)
+      lines.push_back(convoy::str(parameter->name, " ", parameter->value.sizes(), " ", parameter->value.dtype().name()));
+  for (const NamedBuffer& buffer : replica.buffers())
+    lines.push_back(convoy::str(buffer.name, " ", buffer.value.sizes(), " ", buffer.value.dtype().name()));
+  return lines;
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string line_or_none(const std::vector<std::string>& lines, size_t index) {
+  return index < lines.size() ? lines[index] : "no parameter";
+}
+
+}  // namespace
+
+void check_equal_start(const Context& context, const Replica& replica) {
+  const std::string text = join(description_of(replica), "\n");
+  const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const std::string digest = convoy::str(text.size(), "/", random_key(0, text));
+  const auto digests = context.channel->agree("parameters/digest", context.rank, context.size, digest, timeout);
+  bool equal = true;
+  for (const std::string& other : digests) equal = equal && other == digests.front();
+  if (equal) return;
+  // Every rank has seen every digest, so all of them come here together.
+  const auto texts = context.channel->agree("parameters/list", context.rank, context.size, text, timeout);
+  const std::vector<std::string> first = split_lines(texts.front());
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    const std::vector<std::string> other = split_lines(texts[rank]);
+    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      if (line_or_none(first, i) == line_or_none(other, i)) continue;
+      throw Error(Failure::disagreement,
+                  convoy::str("ranks have different models: parameter ", i, " is ", line_or_none(first, i), " on rank 0 and ",
+                      line_or_none(other, i), " on rank ", rank,
+                      "; all ranks must build the same model: look for what its constructor takes from the machine"));
+    }
+  }
+  throw Error(Failure::disagreement, "ranks have different models, and their lists of parameters are equal");
+}
+
+void share_foreign_values(const Replica& replica, Communicator& group) {
+  at::NoGradGuard no_grad;
+  for (const auto* list : {&replica.parameters(), &replica.frozen()}) {
+    for (const ParameterPtr& parameter : *list)
+      if (parameter->foreign) group.broadcast(parameter->value.detach(), 0, {parameter->name, {}})->wait();
+  }
+}
+
+}  // namespace convoy

@@ -1,0 +1,98 @@
+#include "strategies/parts/linear_function.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+namespace convoy {
+namespace {
+
+using torch::autograd::variable_list;
+
+class LinearBackward : public torch::autograd::Node {
+ public:
+  LinearBackward(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias, std::shared_ptr<const ForwardState> state)
+      : weight_(std::move(weight)), bias_(std::move(bias)), state_(std::move(state)), input_(input, false),
+        saved_weight_(weight_->value, false) {}
+
+  std::string name() const override { return "ConvoyLinearBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    variable_list results(3);
+    const at::Tensor& output = gradients[0];
+    if (!output.defined()) return results;
+    const at::Tensor weight = saved_weight_.unpack();
+    const at::Tensor input = input_.unpack();
+    const at::Tensor flat = output.reshape({-1, weight.size(0)});
+    if (task_should_compute_output(1)) results[1] = weight_gradient(flat, input.reshape({-1, weight.size(1)}));
+    if (bias_ && task_should_compute_output(2)) results[2] = bias_gradient(flat);
+    if (task_should_compute_output(0)) results[0] = flat.mm(weight).view(input.sizes());
+    return results;
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    input_.reset_data();
+    saved_weight_.reset_data();
+  }
+
+ private:
+  // Not while a gradient of the gradient is wanted, nor in a backward that somebody else runs.
+  bool direct(const Parameter& parameter) const {
+    return state_->collecting && parameter.gradient.defined() && !at::GradMode::is_enabled();
+  }
+
+  at::Tensor weight_gradient(const at::Tensor& output, const at::Tensor& input) {
+    if (!direct(*weight_)) return output.t().mm(input);
+    if (weight_->written)
+      weight_->gradient.addmm_(output.t(), input);
+    else
+      at::mm_out(weight_->gradient, output.t(), input);
+    weight_->written = true;
+    return {};
+  }
+
+  at::Tensor bias_gradient(const at::Tensor& output) {
+    if (!direct(*bias_)) return output.sum(0);
+    if (bias_->written)
+      bias_->gradient.add_(output.sum(0));
+    else
+      at::sum_out(bias_->gradient, output, 0);
+    bias_->written = true;
+    return {};
+  }
+
+  ParameterPtr weight_;
+  ParameterPtr bias_;
+  std::shared_ptr<const ForwardState> state_;
+  torch::autograd::SavedVariable input_;
+  torch::autograd::SavedVariable saved_weight_;
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
+                  const std::shared_ptr<const ForwardState>& state) {
+  const at::Tensor bias_value = bias ? bias->value : at::Tensor();
+  // Autocast chooses dtypes above this node, so its own formulas serve it.
+  const bool plain = !at::GradMode::is_enabled() || at::autocast::is_autocast_enabled(input.device().type()) ||
+                     input.scalar_type() != weight->value.scalar_type();
+  if (plain) return at::linear(input, weight->value, bias_value);
+  at::Tensor output;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    output = at::linear(input, weight->value, bias_value);
+  }
+  if (torch::autograd::compute_requires_grad(input, weight->value, bias_value)) {
+    auto node = std::make_shared<LinearBackward>(input, weight, bias, state);
+    node->set_next_edges(torch::autograd::collect_next_edges(input, weight->value, bias_value));
+    torch::autograd::set_history(output, node);
+  }
+  return output;
+}
+
+}  // namespace convoy

@@ -1,0 +1,213 @@
+#include "strategies/parts/plain_layers.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "strategies/parts/init.h"
+#include "strategies/parts/keyed_dropout.h"
+#include "strategies/parts/linear_function.h"
+
+namespace convoy {
+namespace {
+
+using StatePtr = std::shared_ptr<const ForwardState>;
+
+struct PlainLinear : LayerModule {
+  PlainLinear(ParameterPtr weight, ParameterPtr bias, StatePtr state)
+      : weight_(std::move(weight)), bias_(std::move(bias)), state_(std::move(state)) {
+    register_parameter("weight", weight_->value);
+    if (bias_) register_parameter("bias", bias_->value);
+  }
+  at::Tensor forward(const at::Tensor& input) override { return convoy::linear(input, weight_, bias_, state_); }
+
+ private:
+  ParameterPtr weight_, bias_;
+  StatePtr state_;
+};
+
+struct PlainEmbedding : LayerModule {
+  explicit PlainEmbedding(const ParameterPtr& weight) : weight_(register_parameter("weight", weight->value)) {}
+  at::Tensor forward(const at::Tensor& ids) override { return at::embedding(weight_, ids); }
+
+ private:
+  at::Tensor weight_;
+};
+
+struct PlainConv2d : LayerModule {
+  PlainConv2d(const ParameterPtr& weight, const ParameterPtr& bias, const Conv2dOptions& options)
+      : weight_(register_parameter("weight", weight->value)), options_(options) {
+    if (bias) bias_ = register_parameter("bias", bias->value);
+  }
+  at::Tensor forward(const at::Tensor& input) override {
+    return at::conv2d(input, weight_, bias_, at::IntArrayRef{options_.stride, options_.stride},
+                      at::IntArrayRef{options_.padding, options_.padding}, at::IntArrayRef{1, 1}, options_.groups);
+  }
+
+ private:
+  at::Tensor weight_, bias_;
+  Conv2dOptions options_;
+};
+
+struct PlainLayerNorm : LayerModule {
+  PlainLayerNorm(const ParameterPtr& weight, const ParameterPtr& bias, double eps)
+      : weight_(register_parameter("weight", weight->value)), bias_(register_parameter("bias", bias->value)), eps_(eps) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    return at::layer_norm(input, weight_.sizes(), weight_, bias_, eps_);
+  }
+
+ private:
+  at::Tensor weight_, bias_;
+  double eps_;
+};
+
+struct PlainBatchNorm : LayerModule {
+  PlainBatchNorm(const ParameterPtr& weight, const ParameterPtr& bias, const at::Tensor& mean, const at::Tensor& variance,
+                 double eps, double momentum, StatePtr state)
+      : weight_(register_parameter("weight", weight->value)), bias_(register_parameter("bias", bias->value)),
+        mean_(register_buffer("running_mean", mean)), variance_(register_buffer("running_var", variance)), eps_(eps),
+        momentum_(momentum), state_(std::move(state)) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    // One value per channel has no variance, none has no mean: a share of one row or none takes the running figures,
+    // where it would make them NaN.
+    const int64_t per_channel = input.size(1) == 0 ? 0 : input.numel() / input.size(1);
+    const bool training = state_->training && per_channel > 1;
+    return at::batch_norm(input, weight_, bias_, mean_, variance_, training, momentum_, eps_,
+                          at::globalContext().userEnabledCuDNN());
+  }
+
+ private:
+  at::Tensor weight_, bias_, mean_, variance_;
+  double eps_, momentum_;
+  StatePtr state_;
+};
+
+struct PlainDropout : LayerModule {
+  PlainDropout(std::string name, double p, StatePtr state) : name_(std::move(name)), p_(p), state_(std::move(state)) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    if (!state_->training || p_ == 0) return input;
+    return input.mul(dropout_mask(input, p_, name_, *state_));
+  }
+
+ private:
+  std::string name_;
+  double p_;
+  StatePtr state_;
+};
+
+struct PlainParameter : ParameterHandle {
+  explicit PlainParameter(at::Tensor value) : value_(std::move(value)) {}
+  const at::Tensor& get() override { return value_; }
+
+ private:
+  at::Tensor value_;
+};
+
+}  // namespace
+
+PlainLayers::PlainLayers(std::shared_ptr<LayerStore> store, std::string prefix)
+    : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+std::shared_ptr<Layers> PlainLayers::scope(const std::string& name) {
+  return std::make_shared<PlainLayers>(store_, prefix_ + name + ".");
+}
+
+std::string PlainLayers::name(const std::string& layer) const { return prefix_ + layer; }
+
+ParameterPtr PlainLayers::make(const std::string& name, at::IntArrayRef shape, const Init& init) {
+  auto parameter = std::make_shared<Parameter>();
+  parameter->name = prefix_ + name;
+  for (int64_t size : shape) {
+    if (size < 0) throw Error(Failure::config, convoy::str("model: ", parameter->name, " was asked for with a size of ", size));
+  }
+  parameter->value = at::empty(shape, at::TensorOptions(store_->dtype).device(store_->device));
+  fill_initial(parameter->value, init, fans_of(shape), store_->seed, parameter->name);
+  parameter->value.set_requires_grad(true);
+  if (!store_->by_name.emplace(parameter->name, parameter).second)
+    throw Error(Failure::config, convoy::str("model: two layers ask for the name ", parameter->name, "; names are unique"));
+  store_->parameters.push_back(parameter);
+  return parameter;
+}
+
+ParameterPtr PlainLayers::make_bias(const std::string& name, int64_t size, int64_t fan_in,
+                                    const std::optional<Init>& init) {
+  const double bound = fan_in > 0 ? 1 / std::sqrt(static_cast<double>(fan_in)) : 0;
+  return make(name + ".bias", {size}, init.value_or(Init{Init::Kind::uniform, -bound, bound}));
+}
+
+ParameterPtr PlainLayers::tied(const std::string& name, const std::string& to, at::IntArrayRef shape) {
+  const auto found = store_->by_name.find(to);
+  if (found == store_->by_name.end())
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
+  if (found->second->value.sizes() != shape)
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " wants a weight of ", shape, " and is tied to ", to, " of ",
+                                     found->second->value.sizes()));
+  return found->second;
+}
+
+at::Tensor PlainLayers::make_buffer(const std::string& name, int64_t size, double value) {
+  at::Tensor buffer = at::full({size}, value, at::TensorOptions(store_->dtype).device(store_->device));
+  store_->buffers.push_back({prefix_ + name, buffer});
+  return buffer;
+}
+
+Layer PlainLayers::linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
+  ParameterPtr weight = options.tied_to.empty() ? make(name + ".weight", {out, in}, options.weight)
+                                                : tied(name, options.tied_to, {out, in});
+  ParameterPtr bias = options.bias ? make_bias(name, out, in, options.bias_init) : nullptr;
+  return std::make_shared<PlainLinear>(std::move(weight), std::move(bias), store_->state);
+}
+
+Layer PlainLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
+  if (options.rows == EmbeddingOptions::Rows::rows)
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " asks for a row table, which this strategy does not have; "
+                                     "leave it dense"));
+  return std::make_shared<PlainEmbedding>(make(name + ".weight", {rows, dim}, options.weight));
+}
+
+Layer PlainLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options) {
+  if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0)
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " has ", in, " and ", out, " channels, which ", options.groups,
+                                     " groups do not divide"));
+  const int64_t inner = in / options.groups;
+  ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
+  ParameterPtr bias = options.bias ? make_bias(name, out, inner * kernel * kernel, std::nullopt) : nullptr;
+  return std::make_shared<PlainConv2d>(weight, bias, options);
+}
+
+Layer PlainLayers::layer_norm(const std::string& name, int64_t dim, double eps) {
+  ParameterPtr weight = make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0});
+  ParameterPtr bias = make(name + ".bias", {dim}, {Init::Kind::zeros, 0, 0});
+  return std::make_shared<PlainLayerNorm>(weight, bias, eps);
+}
+
+Layer PlainLayers::batch_norm(const std::string& name, int64_t channels, double eps, double momentum) {
+  ParameterPtr weight = make(name + ".weight", {channels}, {Init::Kind::ones, 0, 0});
+  ParameterPtr bias = make(name + ".bias", {channels}, {Init::Kind::zeros, 0, 0});
+  at::Tensor mean = make_buffer(name + ".running_mean", channels, 0);
+  at::Tensor variance = make_buffer(name + ".running_var", channels, 1);
+  return std::make_shared<PlainBatchNorm>(weight, bias, mean, variance, eps, momentum, store_->state);
+}
+
+Layer PlainLayers::dropout(const std::string& name, double p) {
+  if (!(p >= 0 && p < 1)) throw Error(Failure::config, convoy::str("model: dropout ", prefix_, name, " is ", p, ", not in [0, 1)"));
+  return std::make_shared<PlainDropout>(prefix_ + name, p, store_->state);
+}
+
+std::unique_ptr<ParameterHandle> PlainLayers::parameter(const std::string& name, at::IntArrayRef shape, const Init& init) {
+  return std::make_unique<PlainParameter>(make(name, shape, init)->value);
+}
+
+at::Tensor PlainLayers::cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
+  const int64_t classes = logits.size(-1);
+  return at::cross_entropy_loss(logits.reshape({-1, classes}), target.reshape({-1}), {}, at::Reduction::None)
+      .view(target.sizes());
+}
+
+at::Tensor PlainLayers::target_rank(const at::Tensor& logits, const at::Tensor& target) {
+  const at::Tensor own = logits.gather(-1, target.unsqueeze(-1));
+  return (logits >= own).sum(-1) - 1;
+}
+
+}  // namespace convoy

@@ -1,0 +1,28 @@
+// What `precision` means for a rank: the dtype of its parameters, and the narrower one its products are computed in.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+namespace convoy {
+
+// fp64: float64. fp32, bf16: float32; bf16 computes products in bfloat16 by autocast and keeps everything else.
+at::ScalarType parameter_dtype(const std::string& precision);
+std::optional<at::ScalarType> autocast_dtype(const std::string& precision);
+
+// Autocast in this thread while alive; without a dtype it changes nothing.
+class AutocastScope {
+ public:
+  AutocastScope(at::Device device, std::optional<at::ScalarType> dtype);
+  ~AutocastScope();
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  at::DeviceType device_;
+  bool active_;
+  bool before_ = false;
+};
+
+}  // namespace convoy

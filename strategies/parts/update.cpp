@@ -1,0 +1,104 @@
+#include "strategies/parts/update.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/optim/norm.h"
+
+namespace convoy {
+namespace {
+
+int64_t updates_of(int64_t steps, int64_t every) { return (steps + every - 1) / every; }
+
+// An epoch's last micro-steps make an update of their own, however few they are.
+Schedule schedule_of(const Context& context, int64_t every) {
+  const int64_t epoch_steps = std::max<int64_t>(context.steps_per_epoch, 1);
+  const int64_t per_epoch = updates_of(epoch_steps, every);
+  const int64_t epochs = context.total_steps / epoch_steps;
+  const int64_t total = epochs * per_epoch + updates_of(context.total_steps % epoch_steps, every);
+  return Schedule(context.config.optimizer, total, per_epoch);
+}
+
+}  // namespace
+
+Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut)
+    : optimizer_options_(context.config.optimizer), schedule_(schedule_of(context, every)), cut_(std::move(cut)) {
+  const Options& options = optimizer_options_.options;
+  if (options.has("clip_norm")) clip_norm_ = options.real("clip_norm");
+  const at::Device device = context.devices.front();
+  const auto real = at::TensorOptions(device.is_cpu() ? at::kDouble : at::kFloat).device(device);
+  count_ = at::zeros({1}, real.dtype(at::kLong));
+  figures_ = at::zeros({2}, real);
+  scalars_.learning_rate = at::zeros({1}, real);
+  scalars_.gradient_scale = at::zeros({1}, real);
+  scalars_.step = at::zeros({1}, count_.options());
+  scalars_.apply = at::ones({1}, real.dtype(at::kBool));
+}
+
+void Update::attach(const FlatParameters& flat) {
+  at::NoGradGuard no_grad;
+  auto optimizer = make_optimizer(optimizer_options_);
+  for (int slot = 0; slot < static_cast<int>(flat.slots().size()); ++slot) {
+    const GroupSettings& group = flat.slots()[static_cast<size_t>(slot)].group;
+    SlotOptions options;
+    options.learning_rate_factor = group.learning_rate_factor;
+    options.weight_decay = group.weight_decay;
+    const int index = optimizer->add_slot(flat.values(slot), options);
+    CONVOY_CHECK(index == slot, "slot ", slot, " became ", index);
+  }
+  if (flat_ != nullptr) {
+    for (size_t parameter = 0; parameter < flat.parameters().size(); ++parameter) {
+      const auto before = moments(parameter);
+      auto after = optimizer->moments(flat.place(parameter).slot);
+      for (size_t i = 0; i < before.size(); ++i) flat.view(parameter, after[i].second).copy_(before[i].second);
+    }
+  }
+  optimizer_ = std::move(optimizer);
+  flat_ = &flat;
+}
+
+void Update::begin(double nominal) {
+  at::NoGradGuard no_grad;
+  const at::Tensor header = flat_->header().to(figures_.scalar_type());
+  const at::Tensor weight = header.narrow(0, 0, 1);
+  // Nobody had a row of any weight: the gradients are zero, and so may be their scale.
+  scalars_.gradient_scale.copy_(at::where(weight > 0, nominal / weight, at::zeros_like(weight)));
+  figures_.zero_();
+}
+
+void Update::reduced(int bucket) {
+  at::NoGradGuard no_grad;
+  for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots) {
+    const SquareSum part = square_sum(flat_->gradients(slot));
+    figures_.select(0, 0).add_(part.sum[0]);
+    figures_.select(0, 1).add_(part.finite[0].logical_not());
+  }
+}
+
+UpdateFigures Update::finish() {
+  at::NoGradGuard no_grad;
+  for (const CommunicatorPtr& group : cut_) group->all_reduce(figures_, ReduceOp::sum, {"gradient norm", {}})->wait();
+  const at::Tensor header = flat_->header();
+  const at::Tensor norm = figures_.narrow(0, 0, 1).sqrt().mul_(scalars_.gradient_scale);
+  scalars_.apply.copy_((figures_.narrow(0, 1, 1) == 0).logical_and_(at::isfinite(header).all()));
+  // As torch's clip_grad_norm_, so that a norm of zero needs no case of its own.
+  if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
+  scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
+  at::add_out(scalars_.step, count_, 1);
+  for (int slot = 0; slot < static_cast<int>(flat_->slots().size()); ++slot)
+    optimizer_->update(slot, {flat_->gradients(slot), {}, {}}, scalars_);
+  count_.add_(scalars_.apply);
+  return {norm[0], scalars_.apply[0].clone()};
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter) {
+  auto moments = optimizer_->moments(flat_->place(parameter).slot);
+  for (auto& entry : moments) entry.second = flat_->view(parameter, entry.second);
+  return moments;
+}
+
+void Update::restored() { updates_ = count_.cpu()[0].item<int64_t>(); }
+
+}  // namespace convoy
