@@ -135,19 +135,27 @@ void Gang::line(int process, const std::string& text) {
   events_.on_line(first_rank(process), members_[static_cast<size_t>(process)].host, text);
 }
 
+void Gang::add_local_agent(int process, const Json& host) {
+  members_[static_cast<size_t>(process)].left = true;  // its end is told directly
+  add_agent(process, host);
+}
+
+void Gang::add_agent(int process, const Json& host) {
+  if (!request_.joins || process < 0 || process >= static_cast<int>(members_.size())) return;
+  Member& member = members_[static_cast<size_t>(process)];
+  member.joined = true;
+  member.topology = host;
+  member.host = host.at("name").get<std::string>();
+  if (all_joined_ || !joined()) return;
+  all_joined_ = true;
+  std::vector<Join> joins;
+  for (size_t i = 0; i < members_.size(); ++i) joins.push_back({static_cast<int>(i), members_[i].topology});
+  if (events_.on_joined) events_.on_joined(joins);
+}
+
 void Gang::posted(int participant, const std::string& topic, const Json& body) {
   if (topic == gang_topic::join) {
-    const int process = body.at("process").get<int>();
-    if (!request_.joins || process < 0 || process >= static_cast<int>(members_.size())) return;
-    Member& member = members_[static_cast<size_t>(process)];
-    member.joined = true;
-    member.topology = body.at("host");
-    member.host = body.at("host").at("name").get<std::string>();
-    if (all_joined_ || !joined()) return;
-    all_joined_ = true;
-    std::vector<Join> joins;
-    for (size_t i = 0; i < members_.size(); ++i) joins.push_back({static_cast<int>(i), members_[i].topology});
-    events_.on_joined(joins);
+    add_agent(body.at("process").get<int>(), body.at("host"));
   } else if (topic == gang_topic::ended) {
     ended(body.at("process").get<int>(), {body.at("code").get<int>(), body.at("signal").get<int>()});
   } else if (topic == gang_topic::signalled) {

@@ -65,6 +65,7 @@ class Gang {
   ChannelAddress address() const { return server_->address(); }
   void publish(const Assigned& assigned);
 
+  void add_local_agent(int process, const Json& host);          // the caller is itself one rank's parent
   void line(int process, const std::string& text);             // of a local process
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
@@ -75,7 +76,7 @@ class Gang {
 
   GangOutcome outcome();
   void tell_verdict(int exit_code);
-  bool agents_left() const;                                     // all agents have gone
+  bool agents_left() const;                                     // all agents elsewhere that joined have gone
 
  private:
   struct Member {
@@ -86,6 +87,7 @@ class Gang {
     std::optional<ProcessEnd> end;
   };
   ChannelServerEvents server_events();
+  void add_agent(int process, const Json& host);
   void posted(int participant, const std::string& topic, const Json& body);
   void left(int participant, bool orderly);
   void silent(int participant, double seconds);

@@ -1,0 +1,56 @@
+#include "launch/commands/run.h"
+
+#include <iostream>
+
+#include "launch/exit_codes.h"
+#include "launch/run_modes.h"
+#include "launch/topology.h"
+
+namespace convoy {
+namespace {
+
+int run_alone(EventLoop& loop, const PreparedRun& run) {
+  const Topology topology{{this_host({wants_gpus(run.config)})}};
+  const Placed placed = plan_and_place(run, topology);
+  return placed.job.backend == "mpi" ? run_through_mpirun(loop, run, placed) : run_here(loop, run, placed);
+}
+
+AgentRequest agent_request(const LaunchedAs& as, const Variables& variables) {
+  AgentRequest request;
+  request.as = as;
+  request.variables = variables;
+  request.rank_program = rank_program();
+  return request;
+}
+
+// All ranks meet the same mistakes: rank 0 alone tells them.
+int run_launched(EventLoop& loop, const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  try {
+    if (!as.channel.empty()) return run_as_agent(loop, agent_request(as, variables), this_host({true}));
+    const PreparedRun run = prepare(arguments, variables, as);
+    const Host host = this_host({wants_gpus(run.config)});
+    if (as.rank == 0) return run_as_server(loop, run, host);
+    AgentRequest request = agent_request(as, variables);
+    request.requested_folder = requested_folder(folder_request(run));
+    request.rendezvous = run.config.launch.rendezvous;
+    return run_as_agent(loop, request, host);
+  } catch (const CannotExecute& error) {
+    if (as.rank == 0) std::cerr << error.what() << '\n';
+    return error.code();
+  } catch (const Error& error) {
+    if (as.rank == 0) std::cerr << error.what() << '\n';
+    return exit_code_of(error.kind());
+  }
+}
+
+}  // namespace
+
+int run_command(const RunArguments& arguments) {
+  const Variables variables = current_variables();
+  const LaunchedAs as = launched_as(variables);
+  EventLoop loop;
+  if (as.launcher != Launcher::none) return run_launched(loop, arguments, variables, as);
+  return run_alone(loop, prepare(arguments, variables, as));
+}
+
+}  // namespace convoy

@@ -1,0 +1,129 @@
+#include "launch/console.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "core/text.h"
+#include "launch/progress.h"
+
+namespace convoy {
+namespace {
+
+constexpr std::chrono::milliseconds fold_window{100};
+constexpr std::chrono::seconds plain_interval{10};
+constexpr size_t log_limit = 64u << 20;
+
+// A console that cannot be written to is no reason to stop a training.
+void put(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = write(fd, text.data() + done, text.size() - done);
+    if (written <= 0) return;
+    done += static_cast<size_t>(written);
+  }
+}
+
+size_t terminal_width() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+RankLogs::~RankLogs() {
+  for (auto& [name, file] : files_)
+    if (file.fd >= 0) close(file.fd);
+}
+
+void RankLogs::write(int rank, const std::string& line) { write(str("rank", rank), line); }
+
+void RankLogs::write(const std::string& name, const std::string& line) {
+  auto [found, fresh] = files_.try_emplace(name);
+  File& file = found->second;
+  if (fresh)
+    file.fd = open(str(folder_, "/", name, ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file.fd < 0 || file.size > log_limit) return;
+  file.size += line.size() + 1;
+  put(file.fd, file.size > log_limit ? str("convoy: this log is full (", human_bytes(log_limit), "); the rest is left out\n")
+                                     : line + "\n");
+}
+
+Console::Console(EventLoop& loop, int ranks)
+    : loop_(loop),
+      folder_(ranks, fold_window, [this](const std::string& line) { print_error_line(line); }),
+      terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+Console::~Console() {
+  *alive_ = false;
+  flush();
+}
+
+void Console::rank_line(const std::string& host, int rank, const std::string& line) {
+  folder_.add(LineFolder::Clock::now(), host, rank, line);
+  schedule_flush();
+}
+
+void Console::schedule_flush() {
+  if (flushing_ || !folder_.holding()) return;
+  flushing_ = true;
+  loop_.after(fold_window, [this, alive = alive_] {
+    if (!*alive) return;
+    flushing_ = false;
+    folder_.flush(LineFolder::Clock::now());
+    schedule_flush();
+  });
+}
+
+void Console::progress(const Json& record) {
+  progress_ = progress_line(record);
+  if (terminal_) return draw_progress();
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_plain_ < plain_interval) return;
+  last_plain_ = now;
+  print_line(progress_);
+}
+
+void Console::metrics(const Json& record) { print_line(metrics_line(record)); }
+
+void Console::say(const std::string& text) { print("convoy: " + text); }
+
+void Console::print(const std::string& line) {
+  folder_.flush_all();
+  print_error_line(line);
+}
+
+void Console::result(const std::string& text) {
+  flush();
+  put(STDOUT_FILENO, text);
+}
+
+void Console::flush() {
+  folder_.flush_all();
+  clear_progress();
+  progress_.clear();
+}
+
+void Console::print_error_line(const std::string& line) {
+  clear_progress();
+  put(STDERR_FILENO, line + "\n");
+  if (terminal_) draw_progress();
+}
+
+void Console::print_line(const std::string& line) {
+  clear_progress();
+  put(STDOUT_FILENO, line + "\n");
+  if (terminal_) draw_progress();
+}
+
+void Console::clear_progress() {
+  if (drawn_) put(STDOUT_FILENO, "\r\033[K");
+  drawn_ = false;
+}
+
+void Console::draw_progress() {
+  if (progress_.empty()) return;
+  put(STDOUT_FILENO, "\r\033[K" + progress_.substr(0, terminal_width() - 1));
+  drawn_ = true;
+}
+
+}  // namespace convoy

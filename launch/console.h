@@ -1,0 +1,64 @@
+// What a run shows and stores: ranks' lines in logs/rankN.log and on stderr, the progress line and results on stdout.
+//
+// Threads: the event loop's. On a terminal one progress line is kept at the bottom; elsewhere plain lines.
+#pragma once
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/options.h"
+#include "launch/event_loop.h"
+#include "launch/folding.h"
+
+namespace convoy {
+
+// One file per rank; what a rank writes beyond the limit is left out, with a line that says so.
+class RankLogs {
+ public:
+  explicit RankLogs(std::string folder) : folder_(std::move(folder)) {}
+  ~RankLogs();
+  RankLogs(const RankLogs&) = delete;
+  RankLogs& operator=(const RankLogs&) = delete;
+  void write(int rank, const std::string& line);
+  void write(const std::string& name, const std::string& line);
+
+ private:
+  struct File {
+    int fd = -1;
+    size_t size = 0;
+  };
+  std::string folder_;
+  std::map<std::string, File> files_;
+};
+
+class Console {
+ public:
+  Console(EventLoop& loop, int ranks);
+  ~Console();
+  void rank_line(const std::string& host, int rank, const std::string& line);
+  void progress(const Json& record);
+  void metrics(const Json& record);
+  void say(const std::string& text);      // a line of convoy's own, on stderr
+  void print(const std::string& line);    // as it is, on stderr
+  void result(const std::string& text);   // on stdout
+  void flush();
+
+ private:
+  void print_error_line(const std::string& line);
+  void print_line(const std::string& line);
+  void clear_progress();
+  void draw_progress();
+  void schedule_flush();
+
+  EventLoop& loop_;
+  LineFolder folder_;
+  bool terminal_;           // stdout is one
+  bool flushing_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::string progress_;    // as drawn last
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point last_plain_;
+};
+
+}  // namespace convoy

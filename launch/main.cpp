@@ -1,0 +1,79 @@
+// convoy: reads, checks, plans, starts and supervises. Without LibTorch.
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "core/version.h"
+#include "launch/catalogues.h"
+#include "launch/commands/list.h"
+#include "launch/commands/run.h"
+#include "launch/exit_codes.h"
+#include "launch/process.h"
+
+namespace {
+
+using namespace convoy;
+
+constexpr const char* run_footer = R"(
+Examples:
+  convoy run configs/ncf_ddp.yaml
+  convoy run configs/ncf_ddp.yaml --ranks 4 --set train.epochs=3 --set optimizer.lr=5e-4
+  mpirun -n 4 convoy run configs/ncf_ddp.yaml
+  srun --mpi=pmix -n 4 convoy run configs/ncf_ddp.yaml
+
+Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 failure in training, 71 out of memory,
+73 output directory, 74 I/O, 75 rendezvous, 76 ranks disagree, 77 refused for security, 78 configuration, 110 hang,
+126/127 cannot execute, 128+n ended by signal n.)";
+
+int run(int argc, char** argv) {
+  CLI::App app{"convoy: distributed training on LibTorch, told by a YAML file"};
+  app.set_version_flag("--version", std::string("convoy ") + version);
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Print the help of every command and exit");
+
+  RunArguments arguments;
+  CLI::App* run = app.add_subcommand("run", "Train what CONFIG describes");
+  run->add_option("CONFIG", arguments.config, "YAML file of the run")->required();
+  run->add_option("--set", arguments.overrides, "Override a key, as in train.epochs=3; may be repeated, later ones win")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+  run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")->type_name("DIR");
+  run->add_option("--ranks", arguments.ranks, "Number of ranks; without it launch.ranks, or what the strategy chooses")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000000));
+  run->footer(run_footer);
+
+  ListRequest listing;
+  CLI::App* list = app.add_subcommand("list", "What a configuration may hold: keys, models, data sets, strategies, …");
+  list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; without it all names");
+  list->add_option("NAME", listing.name, "One name of that kind, with its options");
+  list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? exit_code::done : exit_code::command_line;
+  }
+  if (*list) {
+    list_catalogues(all_catalogues(), listing, std::cout);
+    return exit_code::done;
+  }
+  return run_command(arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const CannotExecute& error) {
+    std::cerr << error.what() << '\n';
+    return error.code();
+  } catch (const Error& error) {
+    std::cerr << error.what() << '\n';
+    return exit_code_of(error.kind());
+  } catch (const std::exception& error) {
+    std::cerr << "convoy: " << error.what() << '\n';
+    return exit_code_of(Failure::internal);
+  }
+}

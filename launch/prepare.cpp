@@ -1,0 +1,143 @@
+#include "launch/prepare.h"
+
+#include <algorithm>
+#include <map>
+
+#include "backends/catalogue.h"
+#include "launch/catalogues.h"
+#include "launch/placement.h"
+#include "launch/plugin_check.h"
+#include "strategies/catalogue.h"
+
+namespace convoy {
+namespace {
+
+Mark in_file(const PreparedRun& run) { return {run.arguments.config, 0, 0}; }
+
+const BackendEntry& backend_entry(const std::string& name) {
+  for (const BackendEntry& entry : backend_catalogue())
+    if (entry.name == name) return entry;
+  throw Error(Failure::internal, str("backend '", name, "' is not in the catalogue"));
+}
+
+void check_rank_count(const PreparedRun& run) {
+  if (run.as.launcher == Launcher::none || run.config.launch.ranks == 0 || run.config.launch.ranks == run.as.size) return;
+  throw ConfigError(in_file(run), run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
+                    str(run.config.launch.ranks, " contradicts ", run.as.size_from, "=", run.as.size, ": ",
+                        name_of(run.as.launcher), " started ", run.as.size, "; type `--ranks ", run.as.size,
+                        "` or leave it out of the configuration"));
+}
+
+// What a named backend needs that is known before planning.
+void check_backend(const PreparedRun& run) {
+  const std::string& name = run.config.backend;
+  if (name == "auto") return;
+  const BackendEntry& entry = backend_entry(name);
+  if (!entry.built) throw ConfigError(in_file(run), "backend", str("this build has no ", name, "; ", entry.how_to_get));
+  const bool several = run.as.launcher != Launcher::none && run.as.size > 1;
+  if (entry.threads_only && several)
+    throw ConfigError(in_file(run), "backend",
+                      str(name, " reaches the threads of one process only, and ", name_of(run.as.launcher), " started ",
+                          run.as.size, "; use gloo or mpi, or start convoy alone"));
+  if (name == "mpi" && several && !run.as.pmi)
+    throw ConfigError(in_file(run), "backend",
+                      run.as.launcher == Launcher::slurm
+                          ? "mpi under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo"
+                          : str("mpi cannot find its peers under ", name_of(run.as.launcher), "; use gloo, or start with mpirun"));
+}
+
+void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& topology) {
+  const bool gpus = std::any_of(topology.hosts.begin(), topology.hosts.end(), [](const Host& h) { return !h.gpus.empty(); });
+  const bool on_gpus = gpus && config.device != "cpu";
+  if (config.backend == "auto") {
+    if (run.as.pmi && run.as.size > 1 && !on_gpus && backend_entry("mpi").built) config.backend = "mpi";
+    return;
+  }
+  if (backend_entry(config.backend).needs_gpu && !on_gpus)
+    throw ConfigError(in_file(run), "backend",
+                      str(config.backend, " needs GPUs, and ", config.device == "cpu" ? "device is cpu" : "none was found",
+                          "; use gloo or mpi"),
+                      Failure::device_missing);
+}
+
+}  // namespace
+
+bool wants_gpus(const RunConfig& config) { return config.device != "cpu"; }
+
+PreparedRun prepare(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  PreparedRun run;
+  run.arguments = arguments;
+  run.variables = variables;
+  run.as = as;
+  ReadRequest request{arguments.config, arguments.overrides};
+  if (arguments.ranks > 0) request.overrides.push_back(str("launch.ranks=", arguments.ranks));
+  run.config = read_run_config(request, all_catalogues());
+  run.warnings = run.config.warnings;
+  check_rank_count(run);
+  check_backend(run);
+  run.rank_program = rank_program();
+  check_plugins(run.config, run.rank_program, arguments.config);
+  return run;
+}
+
+FolderRequest folder_request(const PreparedRun& run) {
+  FolderRequest request;
+  request.output = run.arguments.output;
+  request.name = run.config.name;
+  request.resume = run.config.train.resume;
+  request.resolved = without_marks(run.config.resolved);
+  return request;
+}
+
+Placed plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
+                      const std::vector<std::vector<int>>& allowed) {
+  RunConfig config = run.config;
+  resolve_backend(config, run, topology);
+  PlanRequest request;
+  request.ranks = rank_hosts.empty() ? static_cast<int>(config.launch.ranks) : static_cast<int>(rank_hosts.size());
+  request.rank_hosts = rank_hosts;
+  Plan plan = strategy_entry(config.strategy.name).plan(config, topology, request);
+  CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
+  Placed placed;
+  placed.job = std::move(plan.jobs.front());
+  if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
+    throw ConfigError(in_file(run), "strategy",
+                      str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
+                          " processes, but ", run.as.size_from, "=", rank_hosts.size(),
+                          "; start that many, or start convoy alone"));
+  const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
+  placed.passive = placement.shared;
+  placed.warnings = plan.warnings;
+  placed.warnings.insert(placed.warnings.end(), placement.warnings.begin(), placement.warnings.end());
+  return placed;
+}
+
+Placed plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_rank) {
+  Topology topology;
+  std::map<std::string, int> index;
+  std::vector<int> rank_hosts;
+  std::vector<std::vector<int>> allowed;
+  for (const Host& host : host_of_rank) {
+    const auto [found, fresh] = index.emplace(host.name, static_cast<int>(topology.hosts.size()));
+    if (fresh) topology.hosts.push_back({host.name, {}, host.gpus, host.memory});
+    Host& merged = topology.hosts[static_cast<size_t>(found->second)];
+    std::vector<int> units;
+    for (const Core& core : host.cores) {
+      units.insert(units.end(), core.siblings.begin(), core.siblings.end());
+      auto same = std::find_if(merged.cores.begin(), merged.cores.end(), [&](const Core& c) { return c.id == core.id; });
+      if (same == merged.cores.end())
+        merged.cores.push_back(core);
+      else if (same->siblings.size() < core.siblings.size())
+        *same = core;
+    }
+    rank_hosts.push_back(found->second);
+    allowed.push_back(units);
+  }
+  for (Host& host : topology.hosts)
+    std::sort(host.cores.begin(), host.cores.end(), [](const Core& a, const Core& b) {
+      return std::tie(a.socket, a.numa, a.id) < std::tie(b.socket, b.numa, b.id);
+    });
+  return plan_and_place(run, topology, rank_hosts, allowed);
+}
+
+}  // namespace convoy

@@ -1,0 +1,32 @@
+// How ranks that another launcher started find the `convoy` that serves: a file in the requested run folder.
+//
+// FOLDER/.rendezvous-JOB, 0600, one line of address, job id and secret, there while the job runs. The job id is the
+// launcher's, so that two jobs in one folder never meet.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "core/control/channel.h"
+#include "launch/environment.h"
+
+namespace convoy {
+
+class RendezvousFile {
+ public:
+  // Creates the folder when it is not there; Error(output).
+  RendezvousFile(const std::string& folder, const std::string& job, const ChannelAddress& address);
+  ~RendezvousFile();
+  RendezvousFile(const RendezvousFile&) = delete;
+  RendezvousFile& operator=(const RendezvousFile&) = delete;
+
+ private:
+  std::string path_;
+};
+
+// Nothing while it is not there. Error(refused) when it belongs to somebody else or others may read or write it.
+std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const std::string& job);
+
+// The interface to serve on: launch.address, loopback where all ranks are on this host, else this host's own.
+std::string serving_address(const std::string& configured, const LaunchedAs& as);
+
+}  // namespace convoy

@@ -1,0 +1,183 @@
+// A `convoy` that serves nothing: one rank's parent under another launcher, or inside an mpirun that `convoy` started.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "core/control/protocol.h"
+#include "core/control/state_file.h"
+#include "core/log.h"
+#include "launch/agent.h"
+#include "launch/exit_codes.h"
+#include "launch/parent_watch.h"
+#include "launch/rendezvous.h"
+#include "launch/run_modes.h"
+#include "launch/session.h"
+#include "launch/summary.h"
+#include "launch/topology.h"
+
+namespace convoy {
+namespace {
+
+using std::chrono::milliseconds;
+
+class RemoteAgent {
+ public:
+  RemoteAgent(EventLoop& loop, const AgentRequest& request, const Host& host)
+      : loop_(loop),
+        request_(request),
+        host_(host),
+        agent_(loop, {[this](int, const std::string& line) { post_line(line); },
+                      [this](int, const ProcessEnd& end) { child_ended(end); }}) {}
+  ~RemoteAgent() {
+    *alive_ = false;
+    channel_.reset();
+  }
+  RemoteAgent(const RemoteAgent&) = delete;
+  RemoteAgent& operator=(const RemoteAgent&) = delete;
+
+  int run() {
+    loop_.on_signal([this](int signal) { signalled(signal); });
+    if (request_.as.launcher != Launcher::torchrun)
+      parent_ = std::make_unique<ParentWatch>(loop_, [this] { lost("the launcher of this rank is gone"); });
+    look_for_server();
+    loop_.run_until([this] { return code_.has_value() && agent_.idle(); });
+    return *code_;
+  }
+
+ private:
+  // Tries again and again until R has passed: the file may not be there yet, or be that of a job that was killed.
+  void look_for_server() {
+    if (code_) return;
+    std::string problem = str("no ", request_.requested_folder, "/.rendezvous-", request_.as.job, " appeared");
+    try {
+      const auto address = request_.as.channel.empty() ? read_rendezvous(request_.requested_folder, request_.as.job)
+                                                       : channel_address(request_.as.channel);
+      if (address) {
+        problem = str("the convoy of rank 0 does not answer on ", address->host, " port ", address->port);
+        return join(connect_channel(*address, -1 - request_.as.rank, str("convoy of rank ", request_.as.rank),
+                                    milliseconds(500)),
+                    to_string(*address));
+      }
+    } catch (const CommError&) {
+      // Not yet, or no longer.
+    } catch (const Error& error) {
+      if (error.kind() != Failure::rendezvous) throw;
+      problem = error.what();
+    }
+    if (seconds_since(started_) > request_.rendezvous) {
+      log::error(str("rank ", request_.as.rank, ": ", problem, " within ", human_seconds(request_.rendezvous),
+                     " (launch.rendezvous); do all ranks share the folder of --output?"));
+      code_ = exit_code::rendezvous;
+      return;
+    }
+    loop_.after(milliseconds(seconds_since(started_) < 5 ? 10 : 100), [this] { look_for_server(); });
+  }
+
+  void join(std::shared_ptr<Channel> channel, const std::string& address) {
+    channel_ = std::move(channel);
+    address_ = address;
+    auto later = [this](std::function<void()> task) {
+      loop_.post([alive = alive_, task = std::move(task)] {
+        if (*alive) task();
+      });
+    };
+    channel_->on_abort([this, later](const Abort& reason) { later([this, reason] { aborted(reason); }); });
+    channel_->on_lost([this, later] { later([this] { lost("the convoy that serves the control channel is gone"); }); });
+    channel_->watch(protocol::job, [this, later](const std::string&, const std::string& value) {
+      later([this, value] { start(assigned_from_json(Json::parse(value))); });
+    });
+    channel_->watch(gang_topic::verdict, [this, later](const std::string&, const std::string& value) {
+      later([this, value] { code_ = std::atoi(value.c_str()); });
+    });
+    channel_->post(gang_topic::join, {{"process", request_.as.rank}, {"host", to_json(host_)}});
+  }
+
+  void start(const Assigned& assigned) {
+    if (assigned_ || ending_) return;
+    assigned_ = assigned;
+    const LaunchConfig launch = RunConfig::from_resolved(assigned.job.config).launch;
+    grace_ = milliseconds(static_cast<int64_t>(launch.failure_grace * 1000));
+    try {
+      agent_.start(request_.as.rank, rank_process(request_.rank_program, assigned, request_.as.rank, address_, request_.variables));
+    } catch (const Error& error) {
+      channel_->abort({error.kind(), request_.as.rank, -1, 0, host_.name, error.what()});
+      child_ended({exit_code_of(error.kind()), 0});
+    }
+  }
+
+  void post_line(const std::string& line) {
+    channel_->post(protocol::log_line, {{"rank", request_.as.rank}, {"host", host_.name}, {"line", line}});
+  }
+
+  void child_ended(const ProcessEnd& end) {
+    end_ = end;
+    channel_->post(gang_topic::ended, {{"process", request_.as.rank}, {"code", end.code}, {"signal", end.signal}});
+  }
+
+  // The rank hears of it itself and may end in order; this sees to it that it ends.
+  void aborted(const Abort& reason) {
+    if (reason.kind == Failure::peer_lost || ending_) return;
+    ending_ = true;
+    const milliseconds grace = reason.kind == Failure::stopped ? milliseconds(0) : grace_;
+    agent_.kill_after(grace);
+    loop_.after(grace + milliseconds(3000), [this, alive = alive_, reason] {
+      if (*alive && !code_) code_ = exit_code_of(reason);
+    });
+  }
+
+  void signalled(int signal) {
+    if (!channel_ || signals_++ > 0) {
+      agent_.kill_all();
+      if (!code_) code_ = exit_code::stopped;
+      return;
+    }
+    channel_->post(gang_topic::signalled, {{"signal", signal}});
+  }
+
+  void lost(const std::string& why) {
+    if (code_) return;
+    agent_.kill_all();
+    code_ = end_ && !end_->ok() && end_->code != exit_code::peer_lost ? end_->exit_code() : exit_code::rendezvous;
+    if (!assigned_) {
+      log::error(str("rank ", request_.as.rank, " on ", host_.name, ": ", why));
+      return;
+    }
+    const auto position = read_state_file(str(assigned_->folder, "/logs/rank", request_.as.rank, ".state"));
+    leave_note(failure_json({Failure::rendezvous, -1, position ? position->step : -1, 0, host_.name,
+                             str(why, "; rank ", request_.as.rank, " on ", host_.name, " noticed it")}));
+  }
+
+  // The first to come writes it; whoever opens the folder next puts it into the summary.
+  void leave_note(const Json& failure) {
+    const int fd = open((assigned_->folder + "/failure.json").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0) return;
+    const std::string text = failure.dump(2) + "\n";
+    const ssize_t written = write(fd, text.data(), text.size());
+    (void)written;
+    close(fd);
+  }
+
+  EventLoop& loop_;
+  const AgentRequest& request_;
+  const Host& host_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::unique_ptr<ParentWatch> parent_;
+  std::shared_ptr<Channel> channel_;
+  std::string address_;
+  std::optional<Assigned> assigned_;
+  std::optional<ProcessEnd> end_;
+  std::optional<int> code_;
+  milliseconds grace_{2000};
+  bool ending_ = false;
+  int signals_ = 0;
+  Agent agent_;
+};
+
+}  // namespace
+
+int run_as_agent(EventLoop& loop, const AgentRequest& request, const Host& host) {
+  RemoteAgent agent(loop, request, host);
+  return agent.run();
+}
+
+}  // namespace convoy

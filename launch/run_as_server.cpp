@@ -1,0 +1,117 @@
+// `convoy run` as rank 0 under mpirun, srun or torchrun's variables: it serves, and is the parent of rank 0 as well.
+#include <cstdio>
+
+#include "launch/agent.h"
+#include "launch/exit_codes.h"
+#include "launch/parent_watch.h"
+#include "launch/rendezvous.h"
+#include "launch/run_modes.h"
+#include "launch/session.h"
+#include "launch/topology.h"
+
+namespace convoy {
+namespace {
+
+using std::chrono::milliseconds;
+
+class Server {
+ public:
+  Server(EventLoop& loop, const PreparedRun& run, const Host& host)
+      : loop_(loop),
+        run_(run),
+        host_(host),
+        agent_(loop, {[this](int process, const std::string& line) { session_->gang().line(process, line); },
+                      [this](int process, const ProcessEnd& end) { session_->gang().ended(process, end); }}) {}
+
+  int run() {
+    const FolderRequest wanted = folder_request(run_);
+    RunFolder folder = open_run_folder(wanted);
+    const bool already_done = folder.already_done;
+    if (already_done)
+      for (const std::string& note : folder.notes) std::puts(note.c_str());
+    GangRequest request;
+    request.job = run_.as.job;
+    request.address = serving_address(run_.config.launch.address, run_.as);
+    request.processes = run_.as.size;
+    request.joins = true;
+    request.launch = run_.config.launch;
+    Session::Actions actions;
+    actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
+    actions.on_failure = [this](const Abort& cause) { failed(cause); };
+    if (already_done) folder.notes.clear();
+    session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
+    loop_.on_signal([this](int signal) { session_->gang().stop(signal); });
+    if (run_.as.launcher != Launcher::torchrun)
+      parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
+
+    const RendezvousFile file(requested_folder(wanted), run_.as.job, session_->gang().address());
+    if (already_done) return send_away();
+    session_->gang().add_local_agent(0, to_json(host_));
+    loop_.run_until([this] { return session_->gang().over() && agent_.idle(); });
+    const int code = refused_ ? exit_code_of(refused_->kind()) : session_->finish();
+    wait_for_agents(milliseconds(2000));
+    return code;
+  }
+
+ private:
+  void all_joined(const std::vector<Join>& joins) {
+    std::vector<Host> hosts;
+    for (const Join& join : joins) hosts.push_back(host_from_json(join.host));
+    try {
+      session_->begin(plan_and_place(run_, hosts));
+      agent_.start(0, rank_process(run_.rank_program, session_->assigned(), 0, to_string(session_->gang().address()),
+                                   run_.variables));
+    } catch (const Error& error) {
+      session_->console().say(error.what());
+      refused_ = error;
+      session_->gang().fail({error.kind(), -1, -1, 0, "", error.what()});
+      session_->gang().tell_verdict(exit_code_of(error.kind()));
+    }
+  }
+
+  void failed(const Abort& cause) {
+    const double grace = cause.kind == Failure::stopped || launcher_gone_ ? 0 : run_.config.launch.failure_grace;
+    agent_.kill_after(milliseconds(static_cast<int64_t>(grace * 1000)));
+  }
+
+  void launcher_gone() {
+    launcher_gone_ = true;
+    session_->gang().fail({Failure::rendezvous, -1, -1, 0, host_.name,
+                           str(name_of(run_.as.launcher), ", which started the ranks, was killed or has ended")});
+  }
+
+  // The others are told to end with 0: there is nothing to do.
+  int send_away() {
+    session_->gang().tell_verdict(exit_code::done);
+    bool late = false;
+    loop_.after(milliseconds(5000), [&late] { late = true; });
+    session_->gang().add_local_agent(0, to_json(host_));
+    loop_.run_until([&] { return late || (session_->gang().joined() && session_->gang().agents_left()); });
+    return exit_code::done;
+  }
+
+  void wait_for_agents(milliseconds limit) {
+    bool late = launcher_gone_;
+    const EventLoop::TimerId timer = loop_.after(limit, [&late] { late = true; });
+    loop_.run_until([&] { return late || session_->gang().agents_left(); });
+    loop_.cancel(timer);
+  }
+
+  EventLoop& loop_;
+  const PreparedRun& run_;
+  const Host& host_;
+  std::optional<Error> refused_;
+  bool launcher_gone_ = false;
+  std::unique_ptr<ParentWatch> parent_;
+  Agent agent_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace
+
+int run_as_server(EventLoop& loop, const PreparedRun& run, const Host& host) {
+  Server server(loop, run, host);
+  return server.run();
+}
+
+}  // namespace convoy

@@ -1,0 +1,42 @@
+// `convoy run` started alone: all ranks are children of this process.
+#include <cstdio>
+
+#include "launch/agent.h"
+#include "launch/exit_codes.h"
+#include "launch/run_modes.h"
+#include "launch/session.h"
+
+namespace convoy {
+
+int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (folder.already_done) {
+    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    return exit_code::done;
+  }
+  GangRequest request;
+  request.processes = static_cast<int>(placed.job.processes.size());
+  request.launch = run.config.launch;
+  if (!request.launch.address.empty()) request.address = request.launch.address;
+
+  std::unique_ptr<Session> session;
+  Agent agent(loop, {[&](int process, const std::string& line) { session->gang().line(process, line); },
+                     [&](int process, const ProcessEnd& end) { session->gang().ended(process, end); }});
+  Session::Actions actions;
+  actions.on_failure = [&](const Abort& cause) {
+    const double grace = cause.kind == Failure::stopped ? 0 : run.config.launch.failure_grace;
+    agent.kill_after(std::chrono::milliseconds(static_cast<int64_t>(grace * 1000)));
+  };
+  session = std::make_unique<Session>(loop, run, std::move(folder), request, actions);
+  loop.on_signal([&](int signal) { session->gang().stop(signal); });
+
+  session->begin(placed);
+  const std::string channel = to_string(session->gang().address());
+  const Variables variables = without_ranks(run.variables);
+  for (int process = 0; process < request.processes; ++process)
+    agent.start(process, rank_process(run.rank_program, session->assigned(), process, channel, variables));
+  loop.run_until([&] { return session->gang().over() && agent.idle(); });
+  return session->finish();
+}
+
+}  // namespace convoy

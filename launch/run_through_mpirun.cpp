@@ -1,0 +1,123 @@
+// `convoy run` with backend mpi, outside any launcher: mpirun is its child and starts one `convoy` per rank.
+//
+// Ranks are stopped over the control channel and end by themselves, then mpirun does: a TERM to it would lose their exit
+// codes. It keeps its own ways where it must: whether root may run it, and how many slots there are, is the user's choice.
+#include <cstdio>
+
+#include "launch/agent.h"
+#include "launch/exit_codes.h"
+#include "launch/run_modes.h"
+#include "launch/session.h"
+#include "launch/topology.h"
+
+namespace convoy {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& mpirun, size_t ranks) {
+  // Cores are bound by convoy: mpirun's own binding ignores what this process may use. The channel's secret travels by
+  // environment, never in the line, which all users of the host can read.
+  std::vector<std::string> line{mpirun,           "-n",       std::to_string(ranks), "--bind-to", "none", "-x",
+                                "CONVOY_CHANNEL", own_path(), "run",                 run.arguments.config};
+  for (const std::string& set : run.arguments.overrides) line.insert(line.end(), {"--set", set});
+  if (run.arguments.ranks > 0) line.insert(line.end(), {"--ranks", std::to_string(run.arguments.ranks)});
+  if (!run.arguments.output.empty()) line.insert(line.end(), {"--output", run.arguments.output});
+  return line;
+}
+
+class Mpirun {
+ public:
+  Mpirun(EventLoop& loop, const PreparedRun& run, size_t ranks)
+      : loop_(loop),
+        run_(run),
+        ranks_(ranks),
+        agent_(loop, {[this](int, const std::string& line) { said(line); },
+                      [this](int, const ProcessEnd& end) { ended(end); }}) {}
+
+  int supervise() {
+    const std::string program = executable_path("mpirun", "install Open MPI (Debian: apt-get install openmpi-bin), or use "
+                                                          "--set backend=gloo");
+    RunFolder folder = open_run_folder(folder_request(run_));
+    if (folder.already_done) {
+      for (const std::string& note : folder.notes) std::puts(note.c_str());
+      return exit_code::done;
+    }
+    GangRequest request;
+    request.processes = static_cast<int>(ranks_);
+    request.joins = true;
+    request.launch = run_.config.launch;
+    if (!request.launch.address.empty()) request.address = request.launch.address;
+    Session::Actions actions;
+    actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
+    actions.on_failure = [this](const Abort&) { end_mpirun_after(run_.config.launch.failure_grace + 2); };
+    session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
+    loop_.on_signal([this](int signal) { session_->gang().stop(signal); });
+    start(program);
+    loop_.run_until([this] { return session_->gang().over(); });
+    const int code = session_->finish();
+    end_mpirun_after(3);
+    loop_.run_until([this] { return agent_.idle(); });
+    return code;
+  }
+
+ private:
+  void start(const std::string& program) {
+    ProcessStart start;
+    start.argv = mpirun_line(run_, program, ranks_);
+    start.environment = without_ranks(run_.variables);
+    start.environment["CONVOY_CHANNEL"] = to_string(session_->gang().address());
+    start.death_signal = 15;  // so that it removes its session folder
+    session_->console().say(join(start.argv, " "));
+    agent_.start(0, start);
+  }
+
+  void said(const std::string& line) {
+    session_->logs().write("mpirun", line);
+    // Once the ranks are there, what they say comes over the channel, and mpirun only comments on ends that are told.
+    if (session_->gang().joined()) return;
+    session_->console().print(line);
+    if (line.find("as root") != std::string::npos) refused_root_ = true;
+  }
+
+  void ended(const ProcessEnd& end) {
+    const bool joined = session_->gang().joined();
+    // Its agents' last words may still be on their way.
+    loop_.after(milliseconds(joined ? 500 : 50), [this, end, joined] {
+      if (session_->gang().failed() || session_->gang().over()) return;
+      std::string message = str("mpirun ", describe(end), joined ? " before the ranks had" : " before it had started all ranks");
+      if (refused_root_)
+        message += "; to consent to running it as root, set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+      session_->gang().fail({Failure::rendezvous, -1, -1, end.signal, host_name(), message});
+    });
+  }
+
+  void all_joined(const std::vector<Join>& joins) {
+    std::vector<Host> hosts;
+    for (const Join& join : joins) hosts.push_back(host_from_json(join.host));
+    try {
+      session_->begin(plan_and_place(run_, hosts));
+    } catch (const Error& error) {
+      session_->gang().fail({error.kind(), -1, -1, 0, "", error.what()});
+    }
+  }
+
+  // It ends when its ranks have; this is for the case that it does not.
+  void end_mpirun_after(double seconds) { agent_.kill_after(milliseconds(static_cast<int64_t>(seconds * 1000))); }
+
+  EventLoop& loop_;
+  const PreparedRun& run_;
+  const size_t ranks_;
+  bool refused_root_ = false;
+  Agent agent_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace
+
+int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
+  Mpirun mpirun(loop, run, placed.job.processes.size());
+  return mpirun.supervise();
+}
+
+}  // namespace convoy

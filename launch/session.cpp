@@ -1,0 +1,80 @@
+#include "launch/session.h"
+
+#include "launch/exit_codes.h"
+#include "launch/progress.h"
+#include "launch/summary.h"
+#include "launch/topology.h"
+
+#include "core/control/protocol.h"
+
+namespace convoy {
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, GangRequest request, Actions actions)
+    : loop_(loop), run_(run), folder_(std::move(folder)), console_(loop, request.processes), logs_(folder_.path + "/logs") {
+  for (const std::string& note : folder_.notes) console_.say(note);
+  for (const std::string& warning : run.warnings) console_.say(warning);
+  GangEvents events;
+  events.on_joined = actions.on_joined;
+  events.on_failure = [this, failed = actions.on_failure](const Abort& cause) {
+    console_.say(str(cause.kind == Failure::stopped ? "stopping: " : "failed: ", cause.message));
+    write_ending(gang_->outcome());  // first of all: mpirun may kill this process too
+    failed(cause);
+  };
+  events.on_line = [this](int rank, const std::string& host, const std::string& line) {
+    logs_.write(rank, line);
+    console_.rank_line(host, rank, line);
+  };
+  events.on_report = [this](const std::string& topic, const Json& body) {
+    if (topic == protocol::progress) console_.progress(body);
+    if (topic == protocol::metrics) console_.metrics(body);
+  };
+  events.on_first_step = [this] {
+    if (!startup_seconds_) startup_seconds_ = seconds_since(run_.arguments.launched);
+  };
+  gang_ = std::make_unique<Gang>(loop, request, events);
+}
+
+void Session::begin(const Placed& placed) {
+  for (const std::string& warning : placed.warnings) console_.say(warning);
+  assigned_ = Assigned{placed.job, folder_.path, folder_.attempt, unix_seconds(), placed.passive};
+  const Json resolved = without_marks(run_.config.resolved);
+  write_whole(folder_.path + "/config.yaml", to_yaml(resolved), false);
+  summary_ = starting_summary(resolved, placed.job, folder_.attempt);
+  write_summary(folder_.path, summary_, false);
+  gang_->publish(*assigned_);
+}
+
+void Session::write_ending(const GangOutcome& outcome) {
+  if (!assigned_) return;
+  write_summary(folder_.path, finished_summary(summary_, outcome, startup_seconds_), true);
+}
+
+int Session::finish() {
+  console_.flush();
+  const GangOutcome outcome = gang_->outcome();
+  try {
+    write_ending(outcome);
+  } catch (const Error& error) {
+    console_.say(error.what());
+    return exit_code_of(error.kind());
+  }
+  if (outcome.exit_code == exit_code::done) {
+    console_.result(result_text(read_summary(folder_.path), folder_.path));
+  } else if (outcome.cause && outcome.cause->kind == Failure::stopped && !gang_->failed()) {
+    console_.say(str(outcome.cause->message, "; ", folder_.path, "/summary.json"));
+  } else if (assigned_) {
+    console_.say(str("exit ", outcome.exit_code, "; see ", folder_.path, "/summary.json and logs/"));
+  }
+  gang_->tell_verdict(outcome.exit_code);
+  return outcome.exit_code;
+}
+
+}  // namespace convoy

@@ -1,0 +1,50 @@
+// What the `convoy` that serves does in every mode: folder, channel, logs, progress, summary.
+//
+// Call order: construct (serves the channel), begin (the job is known and published), finish. The caller starts and ends
+// processes. Threads: the event loop's.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "launch/console.h"
+#include "launch/gang.h"
+#include "launch/prepare.h"
+#include "launch/run_folder.h"
+
+namespace convoy {
+
+class Session {
+ public:
+  struct Actions {
+    std::function<void(const std::vector<Join>&)> on_joined;
+    std::function<void(const Abort&)> on_failure;   // end your processes
+  };
+  Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, GangRequest request, Actions actions);
+
+  Gang& gang() { return *gang_; }
+  Console& console() { return console_; }
+  RankLogs& logs() { return logs_; }
+  const Assigned& assigned() const { return *assigned_; }
+
+  void begin(const Placed& placed);
+  // Writes and tells the end; the exit code of `convoy run`.
+  int finish();
+
+ private:
+  void write_ending(const GangOutcome& outcome);
+
+  EventLoop& loop_;
+  const PreparedRun& run_;
+  RunFolder folder_;
+  Console console_;
+  RankLogs logs_;
+  std::optional<Assigned> assigned_;
+  std::optional<double> startup_seconds_;
+  Json summary_;
+  std::unique_ptr<Gang> gang_;   // last: its callbacks use the others
+};
+
+double unix_seconds();
+double seconds_since(std::chrono::steady_clock::time_point start);
+
+}  // namespace convoy
