@@ -20,14 +20,16 @@ bool is_plain(const std::string& text) {
   return true;
 }
 
-std::string text_of(const std::string& text) {
+// Values are searched for ${VAR} when read, keys are not.
+enum class Place { key, value };
+
+std::string text_of(const std::string& text, Place place) {
   if (is_plain(text)) return text;
   std::string out = "\"";
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '"' || c == '\\') out += '\\';
-    // A literal ${ must not be expanded when this is read again.
-    if (c == '$' && i + 1 < text.size() && text[i + 1] == '{') out += '$';
+    if (place == Place::value && c == '$' && i + 1 < text.size() && text[i + 1] == '{') out += '$';
     out += printable(std::string(1, c));
   }
   return out + "\"";
@@ -37,7 +39,7 @@ bool is_scalar(const Json& value) { return !value.is_structured() || value.empty
 
 std::string scalar_of(const Json& value) {
   if (value.is_null()) return "~";
-  if (value.is_string()) return text_of(value.get_ref<const std::string&>());
+  if (value.is_string()) return text_of(value.get_ref<const std::string&>(), Place::value);
   if (value.is_object() && !value.empty()) return interval_text(value);
   return value.dump();  // numbers, booleans, {} and []
 }
@@ -63,6 +65,13 @@ void emit_value(const Json& value, const std::string& indent, std::string& out) 
   }
   out += "\n";
   for (const Json& item : value) {
+    if (item.is_object() && !is_scalar(item)) {
+      // The first key stands beside the dash.
+      std::string map;
+      emit_map(item, indent + "    ", map);
+      out += indent + "  - " + map.substr(indent.size() + 4);
+      continue;
+    }
     out += indent + "  -";
     emit_value(item, indent + "  ", out);
   }
@@ -70,7 +79,7 @@ void emit_value(const Json& value, const std::string& indent, std::string& out) 
 
 void emit_map(const Json& map, const std::string& indent, std::string& out) {
   for (const auto& entry : map.items()) {
-    out += indent + text_of(entry.key()) + ":";
+    out += indent + text_of(entry.key(), Place::key) + ":";
     emit_value(entry.value(), indent, out);
   }
 }

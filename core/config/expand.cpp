@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "core/config/reader.h"
 #include "core/config/scalars.h"
@@ -54,7 +55,9 @@ std::string expanded(const std::string& text, const Mark& mark, const std::strin
 void expand(Node& node, const std::string& path, size_t& budget) {
   const std::string prefix = path.empty() ? "" : path + ".";
   if (node.kind == Node::Kind::scalar && node.text.find("${") != std::string::npos) {
-    node.text = expanded(node.text, node.mark, path, budget);
+    // Between { } and [ ] YAML wants ${VAR} in quotes: they do not make text of a number.
+    const std::string before = std::exchange(node.text, expanded(node.text, node.mark, path, budget));
+    if (before.find("$${") == std::string::npos) node.quoted = false;
   }
   for (size_t i = 0; i < node.items.size(); ++i) expand(node.items[i], str(prefix, i), budget);
   for (Node::Field& field : node.fields) expand(field.value, prefix + printable(field.key), budget);

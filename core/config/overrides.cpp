@@ -59,7 +59,7 @@ Node& child_of(Node& parent, const std::string& key, const Mark& mark, const std
   if (parent.kind == Node::Kind::list) return item_of(parent, key, mark, path);
   if (parent.kind == Node::Kind::scalar) {
     // `strategy: ddp` is short for {name: ddp}.
-    Node name = std::exchange(parent, map_node(parent.mark));
+    Node name = std::exchange(parent, map_node(mark));
     const Mark place = name.mark;
     parent.fields.push_back({"name", place, std::move(name)});
   }

@@ -156,7 +156,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
     refuse_tag(mark, tag);
-    if (at_key()) fail(mark, "a key must be plain text, not a list or map");
+    if (at_key()) fail(mark, "a key must be plain text, not a list or map; or is a bracket left open?");
     if (open_.size() >= static_cast<size_t>(max_config_depth)) too_deep(mark);
     Open opened;
     opened.node.kind = kind;
@@ -213,6 +213,8 @@ class TreeBuilder : public YAML::EventHandler {
       parent.node.items.push_back(std::move(node));
       return;
     }
+    // yaml-cpp places what was left out where the next thing stands.
+    if (node.kind == Node::Kind::null && node.mark.line != parent.key_mark.line) node.mark = parent.key_mark;
     parent.node.fields.push_back({parent.key, parent.key_mark, std::move(node)});
     parent.has_key = false;
   }
@@ -236,7 +238,11 @@ bool parse(const std::string& text, const Mark& place, Node& root) {
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& error) {
-    throw ConfigError(places.at(error.mark), "", "not valid YAML: " + printable(error.msg));
+    std::string reason = "not valid YAML: " + printable(error.msg);
+    if (text.find("${") != std::string::npos && error.msg.find("flow") != std::string::npos) {
+      reason += "; between { } or [ ] write \"${VAR}\" in quotes";
+    }
+    throw ConfigError(places.at(error.mark), "", reason);
   }
   root = builder.take();
   return true;

@@ -11,13 +11,12 @@
 namespace convoy::testing {
 namespace {
 
-// A file of its own for each reading: tests may run side by side.
+// run.yaml in a folder of this process, written anew for each reading.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& text) {
+  TemporaryFile() {
     char pattern[] = "/tmp/convoy-config-XXXXXX";
     folder_ = mkdtemp(pattern);
-    std::ofstream(path(), std::ios::binary) << text;
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
@@ -25,12 +24,19 @@ class TemporaryFile {
     unlink(path().c_str());
     rmdir(folder_.c_str());
   }
+  void write(const std::string& text) const { std::ofstream(path(), std::ios::binary) << text; }
   std::string path() const { return folder_ + "/run.yaml"; }
   std::string prefix() const { return folder_ + "/"; }
 
  private:
   std::string folder_;
 };
+
+const TemporaryFile& file_with(const std::string& text) {
+  static const TemporaryFile file;
+  file.write(text);
+  return file;
+}
 
 RunConfig read(const std::string& path, const std::vector<std::string>& overrides) {
   return read_run_config({path, overrides}, small_catalogues());
@@ -91,12 +97,12 @@ std::string config_with(const std::string& from, const std::string& to) {
 }
 
 RunConfig read_config(const std::string& text, const std::vector<std::string>& overrides) {
-  const TemporaryFile file(text);
+  const TemporaryFile& file = file_with(text);
   return read(file.path(), overrides);
 }
 
 std::string config_error(const std::string& text, const std::vector<std::string>& overrides) {
-  const TemporaryFile file(text);
+  const TemporaryFile& file = file_with(text);
   try {
     read(file.path(), overrides);
   } catch (const Error& error) {

@@ -124,7 +124,8 @@ TEST(ConfigSource, MergeKeys) {
 }
 
 TEST(ConfigSource, KeysThatAreNoText) {
-  EXPECT_EQ(config_error("? [a, b]\n: c\n"), "run.yaml:1:3: a key must be plain text, not a list or map");
+  EXPECT_EQ(config_error("? [a, b]\n: c\n"),
+            "run.yaml:1:3: a key must be plain text, not a list or map; or is a bracket left open?");
   EXPECT_EQ(config_error("~: c\n"), "run.yaml:1:1: a key must be plain text");
 }
 
@@ -177,7 +178,7 @@ TEST(ConfigSource, Nesting) {
   EXPECT_EQ(config_error(nested(63)).find("nested"), std::string::npos);
   EXPECT_EQ(config_error(repeated("- ", 500000)), "run.yaml:1:129: lists and maps are nested more than 64 deep");
   // Never closed: yaml-cpp finds other words for these, but finds them.
-  EXPECT_NE(config_error(repeated("[", 500000)), "no error");
+  EXPECT_NE(config_error(repeated("[", 500000)).find("is a bracket left open?"), std::string::npos);
   EXPECT_NE(config_error(repeated("{a: ", 200000)), "no error");
 }
 

@@ -53,7 +53,7 @@ TEST(ConfigKeys, Missing) {
 }
 
 TEST(ConfigKeys, NullForRequired) {
-  EXPECT_EQ(config_error(config_with("name: try", "name:")), "run.yaml:1:6: name: is empty and required");
+  EXPECT_EQ(config_error(config_with("name: try", "name:")), "run.yaml:1:1: name: is empty and required");
   EXPECT_EQ(config_error(config_with("lr: 1.0e-3", "lr: ~")), "run.yaml:6:7: optimizer.lr: is empty and required");
   EXPECT_EQ(with_epochs("null"), "run.yaml:7:17: train.epochs: is empty; leave the key out for its default");
   EXPECT_EQ(config_error(config_with("name: adam", "name: ~")),
@@ -221,9 +221,9 @@ TEST(ConfigEnvironment, Variables) {
   setenv("CONVOY_TEST_WIDTH", "12", 1);
   setenv("CONVOY_TEST_CONTROL", "a\x1b[31m", 1);
   unsetenv("CONVOY_TEST_UNSET");
-  EXPECT_EQ(read_config(config_with("width: 8", "width: ${CONVOY_TEST_WIDTH}")).model.options.integer("width"), 12);
+  EXPECT_EQ(read_config(config_with("width: 8", "width: \"${CONVOY_TEST_WIDTH}\"")).model.options.integer("width"), 12);
   EXPECT_EQ(read_config(config_with("name: try", "name: a${CONVOY_TEST_WIDTH}-${CONVOY_TEST_WIDTH}")).name, "a12-12");
-  EXPECT_EQ(config_error(config_with("width: 8", "width: ${CONVOY_TEST_UNSET}")),
+  EXPECT_EQ(config_error(config_with("width: 8", "width: '${CONVOY_TEST_UNSET}'")),
             "run.yaml:2:27: model.width: the environment variable CONVOY_TEST_UNSET is not set; export it, or write "
             "the value here");
   EXPECT_EQ(config_error(config_with("name: try", "name: ${a")),
@@ -232,6 +232,8 @@ TEST(ConfigEnvironment, Variables) {
             "run.yaml:1:7: name: 'a b' is no name of a variable; write $${ for a literal ${");
   EXPECT_EQ(config_error(config_with("name: try", "name: ${CONVOY_TEST_CONTROL}")),
             "run.yaml:1:7: holds a control character; write it as an escape in double quotes");
+  EXPECT_EQ(config_error(config_with("width: 8", "width: ${CONVOY_TEST_WIDTH}")),
+            "run.yaml:2:28: not valid YAML: end of map flow not found; between { } or [ ] write \"${VAR}\" in quotes");
   const RunConfig literal = read_config(config_with("epochs: 3", "resume: \"/a/$${b}\""));
   EXPECT_EQ(literal.train.resume, "/a/${b}");
   EXPECT_EQ(read_config(to_yaml(literal.resolved)).train.resume, "/a/${b}");

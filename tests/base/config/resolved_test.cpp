@@ -1,0 +1,194 @@
+// The resolved form: defaults, order, marks, YAML that reads back, plugins that are checked later.
+#include <gtest/gtest.h>
+
+#include "tests/support/config_text.h"
+
+namespace convoy {
+namespace {
+
+using testing::config_error;
+using testing::config_with;
+using testing::read_config;
+using testing::small_catalogues;
+using testing::valid_config;
+
+TEST(ConfigResolved, DefaultsAreFilledInInOrder) {
+  const Json resolved = without_marks(read_config(valid_config).resolved);
+  std::vector<std::string> keys;
+  for (const auto& entry : resolved.items()) keys.push_back(entry.key());
+  std::vector<std::string> described;
+  for (const Option& option : run_options()) described.push_back(option.name);
+  EXPECT_EQ(keys, described);
+  EXPECT_EQ(resolved["model"].dump(),
+            R"({"name":"net","width":8,"layers":[32,16],"dropout":0.0,"bias":true,"memory":1048576,)"
+            R"("extra":null,"anything":null})");
+  EXPECT_EQ(resolved["optimizer"].dump(), R"({"name":"adam","lr":0.001,"schedule":{"name":"constant"}})");
+  EXPECT_EQ(resolved["strategy"].dump(), R"({"name":"many","sync":{"every":2,"what":"gradients"},"bucket":25.0})");
+  EXPECT_EQ(resolved["loss"].dump(), "null");
+  EXPECT_EQ(resolved["launch"]["ranks"], "auto");
+  EXPECT_EQ(resolved["launch"]["heartbeat"].dump(), "60.0");
+  EXPECT_EQ(resolved["train"]["evaluate_every"].dump(), R"({"every":1,"unit":"epochs"})");
+}
+
+TEST(ConfigResolved, TypedView) {
+  const RunConfig config = read_config(config_with("epochs: 3", "epochs: 3, checkpoint_every: never, max_steps: 50"));
+  EXPECT_EQ(config.name, "try");
+  EXPECT_EQ(config.seed, 1u);
+  EXPECT_EQ(config.model.name, "net");
+  EXPECT_EQ(config.model.options.integer("width"), 8);
+  EXPECT_EQ(config.loss.name, "");
+  EXPECT_EQ(config.train.epochs, 3);
+  EXPECT_EQ(config.train.max_steps, 50);
+  EXPECT_EQ(config.train.batch.rows, 256);
+  EXPECT_FALSE(config.train.batch.per_rank);
+  EXPECT_EQ(config.train.checkpoint_every.unit, Interval::Unit::never);
+  EXPECT_EQ(config.train.evaluate_every.unit, Interval::Unit::epochs);
+  EXPECT_EQ(config.launch.ranks, 0);
+  EXPECT_EQ(config.launch.address, "");
+  EXPECT_EQ(config.log_level, "info");
+}
+
+TEST(ConfigResolved, ShorthandEqualsTheLongForm) {
+  const std::string shorter = config_with("{name: many, sync: {every: 2}}", "many");
+  const std::string longer = config_with("{name: many, sync: {every: 2}}", "{name: many}");
+  EXPECT_EQ(first_difference(read_config(shorter).resolved, read_config(longer).resolved, {}), "");
+  EXPECT_EQ(read_config(std::string(valid_config) + "loss: mse\n").loss.name, "mse");
+}
+
+TEST(ConfigResolved, YamlReadsBack) {
+  const std::string odd = R"({"a.b": 1, "yes": 2, "$${": 3, "": 4, "a: b": 5, "~": 6})";
+  const std::string any =
+      R"({x: [1, {y: "010"}], s: "line\nbreak \"quoted\" \\ $${} é", t: "true", n: "~", e: "", m: {},
+         l: [], f: 1.5, i: -3, b: false, k: 1e-8, o: [[1, [2]], [{a: 1, b: [{c: 2}]}], ~], d: "- x", h: "# c"})";
+  const std::string text =
+      config_with("width: 8", "width: 8, memory: 3 GiB, dropout: 1e-8, extra: " + odd + ", anything: " + any);
+  const RunConfig first = read_config(text, {"train.evaluate_every=never", "data.transforms=[flip]"});
+  const std::string yaml = to_yaml(first.resolved);
+  ASSERT_EQ(config_error(yaml), "no error") << yaml;
+  const RunConfig second = read_config(yaml);
+  EXPECT_EQ(without_marks(second.resolved), without_marks(first.resolved)) << yaml;
+  EXPECT_EQ(to_yaml(second.resolved), yaml);
+}
+
+TEST(ConfigResolved, FromResolvedEqualsRead) {
+  const RunConfig config = read_config(valid_config, {"data.transforms=[flip, {name: flip, share: 1}]"});
+  const RunConfig again = RunConfig::from_resolved(Json::parse(config.resolved.dump()));
+  EXPECT_EQ(again.resolved, config.resolved);
+  EXPECT_EQ(again.model.options.json(), config.model.options.json());
+  EXPECT_EQ(again.data.options.sections("transforms").size(), 2u);
+  EXPECT_EQ(again.train.batch.rows, config.train.batch.rows);
+  EXPECT_EQ(again.launch.collective, config.launch.collective);
+}
+
+std::string failure_at(const Options& options, const std::string& key) {
+  try {
+    options.fail(key, "does not please");
+  } catch (const ConfigError& error) {
+    const std::string message = error.what();
+    return message.substr(message.rfind('/') + 1);  // the file's folder is a temporary one
+  }
+}
+
+TEST(ConfigResolved, MarksReachRanks) {
+  const RunConfig config = read_config(valid_config, {"model.dropout=0.5"});
+  const RunConfig rank = RunConfig::from_resolved(Json::parse(config.resolved.dump()));
+  EXPECT_EQ(failure_at(rank.model.options, "layers.1"), "run.yaml:2:43: model.layers.1: does not please");
+  EXPECT_EQ(failure_at(rank.model.options, "dropout"), "--set model.dropout=0.5: model.dropout: does not please");
+  // A default stands where its parent does.
+  EXPECT_EQ(failure_at(rank.model.options, "bias"), "run.yaml:2:8: model.bias: does not please");
+  EXPECT_EQ(failure_at(rank.strategy.options.section("sync"), "every"),
+            "run.yaml:8:38: strategy.sync.every: does not please");
+  EXPECT_EQ(failure_at(rank.optimizer.options.section("schedule"), "name"),
+            "run.yaml:5:3: optimizer.schedule.name: does not please");
+}
+
+TEST(ConfigResolved, FirstDifference) {
+  const auto resolved = [](const std::vector<std::string>& overrides) {
+    return read_config(valid_config, overrides).resolved;
+  };
+  const Json base = resolved({});
+  EXPECT_EQ(first_difference(base, resolved({}), {}), "");
+  EXPECT_EQ(first_difference(base, resolved({"train.epochs=9"}), {}), "train.epochs");
+  EXPECT_EQ(first_difference(base, resolved({"train.epochs=9"}), {"train.epochs"}), "");
+  EXPECT_EQ(first_difference(base, resolved({"train.epochs=9", "launch.ranks=3"}), {"train.epochs", "launch"}), "");
+  EXPECT_EQ(first_difference(base, resolved({"model.layers=[32, 17]"}), {"train"}), "model.layers.1");
+  EXPECT_EQ(first_difference(base, resolved({"strategy.name=one"}), {}), "strategy.name");
+  EXPECT_EQ(first_difference(base, resolved({"train.keep_last=9"}), {"train.keep"}), "train.keep_last");
+}
+
+// What a program that has loaded the plugin would pass.
+Catalogues with_plugin() {
+  Catalogues all = small_catalogues();
+  Option width;
+  width.name = "width";
+  width.type = OptionType::integer;
+  width.required = true;
+  width.minimum = 1;
+  Option rate;
+  rate.name = "rate";
+  rate.type = OptionType::real;
+  rate.fallback = 0.5;
+  Option label;
+  label.name = "label";
+  label.fallback = "none";
+  all.kinds["model"].push_back({"mine", "a plugin's", {width, rate, label}});
+  all.kinds["loss"].push_back({"own_loss", "a plugin's", {rate}});
+  return all;
+}
+
+TEST(ConfigPlugin, OptionsAreCheckedAfterLoading) {
+  const std::string text = config_with("{name: net, width: 8, layers: [32, 16]}",
+                                       "{plugin: /lib/libmine.so, width: 8, rate: 1.0e-3, label: 1.10}");
+  const RunConfig unseen = read_config(text + "loss: {name: own_loss, rate: 2}\n");
+  EXPECT_EQ(unseen.model.name, "plugin:/lib/libmine.so");
+  const RunConfig seen = check_resolved(Json::parse(unseen.resolved.dump()), with_plugin(), "mine");
+  EXPECT_EQ(seen.model.name, "mine");
+  EXPECT_EQ(seen.model.options.json().dump(),
+            R"({"name":"mine","plugin":"/lib/libmine.so","width":8,"rate":0.001,"label":"1.10"})");
+  EXPECT_EQ(seen.loss.options.real("rate"), 2);
+  const RunConfig again = check_resolved(seen.resolved, with_plugin(), "mine");
+  EXPECT_EQ(first_difference(again.resolved, seen.resolved, {}), "");
+}
+
+std::string later_error(const std::string& text, const std::string& model) {
+  const RunConfig unseen = read_config(text);
+  try {
+    check_resolved(unseen.resolved, with_plugin(), model);
+  } catch (const ConfigError& error) {
+    const std::string message = error.what();
+    return message.substr(message.rfind('/') + 1);
+  }
+  return "no error";
+}
+
+TEST(ConfigPlugin, MistakesHaveTheSameForm) {
+  const auto model = [](const std::string& keys) {
+    return config_with("{name: net, width: 8, layers: [32, 16]}", "{plugin: /a.so, " + keys + "}");
+  };
+  EXPECT_EQ(later_error(model("widht: 8"), "mine"), "run.yaml:2:31: model.widht: unknown key; did you mean width?");
+  EXPECT_EQ(later_error(model("width: 010"), "mine"),
+            "run.yaml:2:31: model.width: is '010', must be an integer without leading zeros (octal or decimal?)");
+  EXPECT_EQ(later_error(model("width: 0"), "mine"), "run.yaml:2:31: model.width: is 0, must be at least 1");
+  EXPECT_EQ(later_error(model("rate: 1"), "mine"), "run.yaml:2:8: model.width: is missing and required");
+  EXPECT_EQ(later_error(model("name: mnie, width: 1"), ""),
+            "run.yaml:2:30: model.name: unknown model 'mnie'; did you mean mine?");
+  EXPECT_EQ(later_error(model("width: 1") + "loss: own_los\n", "mine"),
+            "run.yaml:9:7: loss.name: unknown loss 'own_los'; did you mean own_loss?");
+}
+
+TEST(ConfigPlugin, PathsAndNames) {
+  EXPECT_EQ(
+      config_error(config_with("{name: net,", "{plugin: libmine.so,")),
+      "run.yaml:2:17: model.plugin: must be an absolute path, so that it is clear what is loaded; is 'libmine.so'");
+  EXPECT_EQ(config_error(std::string(valid_config) + "plugins: [lib.so]\n"),
+            "run.yaml:9:11: plugins.0: is 'lib.so', must be an absolute path, so that it is clear what is loaded");
+  // Plugins bring no strategies: these names are known at once.
+  EXPECT_EQ(config_error(config_with("name: many", "name: mayn") + "plugins: [/lib.so]\n"),
+            "run.yaml:8:18: strategy.name: unknown strategy 'mayn'; did you mean many?");
+  EXPECT_EQ(config_error(config_with("name: net", "name: theirs") + "plugins: [/lib.so]\n"), "no error");
+  EXPECT_EQ(config_error(config_with("width: 8", "widht: 8") + "plugins: [/lib.so]\n"),
+            "run.yaml:2:20: model.widht: unknown key; did you mean width?");
+}
+
+}  // namespace
+}  // namespace convoy
