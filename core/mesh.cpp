@@ -15,15 +15,15 @@ Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
   for (const Axis& axis : axes_) {
     if (axis.name.empty()) throw Error(Failure::config, "a mesh axis has no name");
     if (axis.degree < 1) {
-      throw Error(Failure::config,
-                  str("mesh axis '", axis.name, "': degree ", axis.degree, ", it must be at least 1"));
+      throw Error(Failure::config, str("mesh axis '", axis.name, "': degree ", axis.degree, ", it must be at least 1"));
     }
     if (!names.insert(axis.name).second) {
       throw Error(Failure::config, str("mesh axis '", axis.name, "' is given twice"));
     }
     ranks *= axis.degree;
     if (ranks > std::numeric_limits<int>::max()) {
-      throw Error(Failure::config, str("mesh axis '", axis.name, "': the degrees multiply to more ranks than an "
+      throw Error(Failure::config, str("mesh axis '", axis.name,
+                                       "': the degrees multiply to more ranks than an "
                                        "int counts"));
     }
   }

@@ -5,9 +5,8 @@ namespace convoy {
 namespace {
 
 Json to_json(const DevicePlan& device) {
-  return {{"kind", device.kind == DevicePlan::Kind::gpu ? "gpu" : "cores"},
-          {"gpu", device.gpu},
-          {"cores", device.cores}};
+  return {
+      {"kind", device.kind == DevicePlan::Kind::gpu ? "gpu" : "cores"}, {"gpu", device.gpu}, {"cores", device.cores}};
 }
 
 DevicePlan device_from_json(const Json& json) {
@@ -23,8 +22,8 @@ DevicePlan device_from_json(const Json& json) {
 Json to_json(const RankPlan& rank) {
   Json devices = Json::array();
   for (const DevicePlan& device : rank.devices) devices.push_back(to_json(device));
-  return {{"rank", rank.rank},       {"host", rank.host},   {"process", rank.process},
-          {"devices", devices},      {"cores", rank.cores}, {"threads", rank.threads}};
+  return {{"rank", rank.rank},  {"host", rank.host},   {"process", rank.process},
+          {"devices", devices}, {"cores", rank.cores}, {"threads", rank.threads}};
 }
 
 RankPlan rank_from_json(const Json& json) {
@@ -66,8 +65,8 @@ Json to_json(const Job& job) {
   }
   Json mesh = Json::array();
   for (const Axis& axis : job.mesh.axes()) mesh.push_back({{"name", axis.name}, {"degree", axis.degree}});
-  return {{"name", job.name}, {"ranks", ranks},          {"processes", processes},
-          {"mesh", mesh},     {"backend", job.backend},  {"config", job.config}};
+  return {{"name", job.name}, {"ranks", ranks},         {"processes", processes},
+          {"mesh", mesh},     {"backend", job.backend}, {"config", job.config}};
 }
 
 Job job_from_json(const Json& json) {

@@ -4,9 +4,13 @@
 // Served by the `convoy` process of rank 0's host (never by a rank, so that a stopped or dead rank takes nothing with
 // it); every `convoy` and every rank process holds one client.
 // Call order: connect; then any operation from any thread, any time, until destruction.
-// Threads: thread-safe; callbacks run on the channel's own thread and must not block or call waiting operations.
-// Failure: waiting operations throw CommError(rendezvous) when their time passes, naming the key and who is missing;
+// Threads: thread-safe; callbacks run one after the other on the channel's own thread. They may use the channel but must
+// not wait for what another callback brings. None runs after destruction.
+// Failure: waiting operations throw CommError(rendezvous) when their time passes, naming the key and who is missing, and
+// CommError(peer_lost) with the reason once somebody has called abort (what is there already is still given);
 // any operation throws CommError(peer_lost) once the server is gone, and the `on_lost` callback has run by then.
+// Limits: a message of 64 MiB; a larger value is Error(internal). The destructor returns when the server has read all
+// that was posted, or after a second.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -55,7 +59,7 @@ class Channel {
                                          Timeout timeout) = 0;
 
   // One-way message to whoever serves (progress, log lines, metrics, heartbeats); never blocks, never throws; delivered
-  // in order while connected.
+  // in order while connected. Where the server reads too slowly (8 MiB), the oldest of topic "progress" are dropped.
   virtual void post(const std::string& topic, const Json& body) = 0;
 
   // Tells all participants to end. The first one that is not a peer_lost wins; idempotent; never throws.
@@ -83,7 +87,9 @@ struct ChannelServerOptions {
   Timeout heartbeat{60000};                      // H: silence after which a participant counts as lost; clients beat at H/4
 };
 
-// What the one who serves is told. All callbacks come from the server's own thread.
+// What the one who serves is told. All callbacks come from the server's own thread, apart from the one that serves, so
+// they may use a channel. Those of one participant come in order: its on_leave is the last. on_abort comes once, and
+// once more when a cause replaces a peer_lost.
 struct ChannelServerEvents {
   std::function<void(int participant, const std::string& topic, const Json& body)> on_post;
   std::function<void(int participant, const std::string& name, bool orderly)> on_leave;   // a connection ended

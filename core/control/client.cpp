@@ -37,18 +37,13 @@ class Client : public Channel {
     return ask({{"op", "add"}, {"key", key}, {"delta", delta}}).at("value").get<int64_t>();
   }
 
-  std::string compare_set(const std::string& key, const std::string& expected,
-                          const std::string& desired) override {
-    return text_of(ask({{"op", "compare_set"},
-                        {"key", key},
-                        {"expected", bytes_of(expected)},
-                        {"desired", bytes_of(desired)}})
-                       .at("value"));
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
+    return text_of(
+        ask({{"op", "compare_set"}, {"key", key}, {"expected", bytes_of(expected)}, {"desired", bytes_of(desired)}})
+            .at("value"));
   }
 
-  bool erase(const std::string& key) override {
-    return ask({{"op", "erase"}, {"key", key}}).at("value").get<bool>();
-  }
+  bool erase(const std::string& key) override { return ask({{"op", "erase"}, {"key", key}}).at("value").get<bool>(); }
 
   void watch(const std::string& prefix,
              std::function<void(const std::string& key, const std::string& value)> callback) override {
@@ -58,9 +53,9 @@ class Client : public Channel {
 
   std::vector<std::string> agree(const std::string& name, int participant, int count, const std::string& value,
                                  Timeout timeout) override {
-    return wait({{"op", "agree"}, {"key", name}, {"participant", participant}, {"count", count},
-                 {"value", bytes_of(value)}},
-                str("agree '", name, "'"), timeout);
+    return wait(
+        {{"op", "agree"}, {"key", name}, {"participant", participant}, {"count", count}, {"value", bytes_of(value)}},
+        str("agree '", name, "'"), timeout);
   }
 
   void post(const std::string& topic, const Json& body) override {
@@ -179,8 +174,8 @@ std::shared_ptr<Link> attempt(const ChannelAddress& address, const std::string& 
 
 std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int participant, const std::string& name,
                                          Timeout timeout) {
-  const std::string where = is_ipv6(address.host) ? str('[', address.host, "]:", address.port)
-                                                  : str(address.host, ':', address.port);
+  const std::string where =
+      is_ipv6(address.host) ? str('[', address.host, "]:", address.port) : str(address.host, ':', address.port);
   const std::string hello = encode_frame({{"convoy", frame_version},
                                           {"job", address.job},
                                           {"secret", address.secret},

@@ -38,8 +38,8 @@ void Connection::admit() {
 }
 
 void Connection::read() {
-  socket_.async_read_some(asio::buffer(chunk_.data(), chunk_.size()),
-                          [self = shared_from_this()](const asio::error_code& error, size_t size) {
+  socket_.async_read_some(asio::buffer(chunk_.data(), chunk_.size()), [self = shared_from_this()](
+                                                                          const asio::error_code& error, size_t size) {
     if (self->ended_) return;
     if (error) return self->end();
     self->last_heard_ = Clock::now();
@@ -88,8 +88,7 @@ void Connection::write() {
   outgoing_.clear();
   std::vector<asio::const_buffer> buffers;
   for (const auto& frame : *batch) buffers.emplace_back(frame->data(), frame->size());
-  asio::async_write(socket_, buffers,
-                    [self = shared_from_this(), batch](const asio::error_code& error, size_t size) {
+  asio::async_write(socket_, buffers, [self = shared_from_this(), batch](const asio::error_code& error, size_t size) {
     if (self->ended_) return;
     if (error) return self->end();
     self->outgoing_bytes_ -= size;
@@ -105,7 +104,7 @@ void Connection::end_when_sent() {
 void Connection::end() {
   if (ended_) return;
   ended_ = true;
-  const auto self = shared_from_this();   // on_end drops the server's reference
+  const auto self = shared_from_this();  // on_end drops the server's reference
   asio::error_code ignored;
   socket_.shutdown(asio::socket_base::shutdown_both, ignored);
   socket_.close(ignored);

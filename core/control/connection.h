@@ -19,16 +19,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Clock = std::chrono::steady_clock;
   struct Handler {
-    std::function<void(Connection&, const Json&)> on_message;   // what it throws closes the connection
-    std::function<void(Connection&)> on_end;                    // once
+    std::function<void(Connection&, const Json&)> on_message;  // what it throws closes the connection
+    std::function<void(Connection&)> on_end;                   // once
   };
 
   Connection(asio::io_context& io, Descriptor fd, uint64_t id, const Handler& handler);
   void start();
   void send(const Json& message);
-  void send(std::shared_ptr<const std::string> frame);   // already encoded
-  void end();               // closes; on_end follows at once
-  void end_when_sent();     // after a refusal
+  void send(std::shared_ptr<const std::string> frame);  // already encoded
+  void end();                                           // closes; on_end follows at once
+  void end_when_sent();                                 // after a refusal
 
   uint64_t id() const { return id_; }
   int descriptor() { return socket_.native_handle(); }
@@ -39,9 +39,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool admitted = false;
   int participant = 0;
   std::string name;
-  bool orderly = false;     // said goodbye
-  bool silent = false;      // has been told as silent
-  void admit();             // from now on whole-sized frames
+  bool orderly = false;  // said goodbye
+  bool silent = false;   // has been told as silent
+  void admit();          // from now on whole-sized frames
 
  private:
   void read();
@@ -55,7 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::deque<std::shared_ptr<const std::string>> outgoing_;
   size_t outgoing_bytes_ = 0;
   bool writing_ = false;
-  bool ending_ = false;     // once outgoing_ is empty
+  bool ending_ = false;  // once outgoing_ is empty
   bool ended_ = false;
   Clock::time_point opened_ = Clock::now();
   Clock::time_point last_heard_ = opened_;

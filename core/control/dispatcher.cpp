@@ -79,7 +79,7 @@ size_t Dispatcher::waiting() const {
 void Dispatcher::close() {
   if (!thread_.joinable()) return;
   const bool inside = on_own_thread();
-  std::deque<std::function<void()>> dropped;   // may own whoever owns this, so not under the lock
+  std::deque<std::function<void()>> dropped;  // may own whoever owns this, so not under the lock
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     state_->closed = true;

@@ -16,18 +16,18 @@ std::thread start_thread(const std::string& name, std::function<void()> body);
 class Dispatcher {
  public:
   explicit Dispatcher(const std::string& name);
-  ~Dispatcher();   // close()
+  ~Dispatcher();  // close()
 
-  void post(std::function<void()> callback);   // dropped after close
+  void post(std::function<void()> callback);  // dropped after close
   bool on_own_thread() const;
-  size_t waiting() const;                      // callbacks that have not begun
+  size_t waiting() const;  // callbacks that have not begun
   // Runs what was posted before, then ends the thread. Called from inside a callback it returns at once, and what
   // was still waiting is dropped.
   void close();
 
  private:
   struct State;
-  std::shared_ptr<State> state_;   // shared with the thread, which outlives a close from inside a callback
+  std::shared_ptr<State> state_;  // shared with the thread, which outlives a close from inside a callback
   std::thread thread_;
 };
 

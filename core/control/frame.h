@@ -14,13 +14,13 @@
 namespace convoy {
 
 inline constexpr int frame_version = 1;
-inline constexpr size_t hello_limit = 1024;            // bytes of a frame before a connection has shown its secret
+inline constexpr size_t hello_limit = 1024;              // bytes of a frame before a connection has shown its secret
 inline constexpr size_t frame_limit = size_t{64} << 20;  // of one message to the server
 inline constexpr size_t reply_limit = size_t{1} << 30;   // of one message from it (all votes of an agreement)
 
-std::string encode_frame(const Json& message);   // header included
+std::string encode_frame(const Json& message);  // header included
 Json bytes_of(const std::string& value);
-std::string text_of(const Json& bytes);          // throws Json::exception when it holds no bytes
+std::string text_of(const Json& bytes);  // throws Json::exception when it holds no bytes
 
 // Cuts a stream into frames. Memory grows with what has arrived, not with what a header promises.
 class FrameReader {

@@ -24,8 +24,14 @@ constexpr auto goodbye_time = 1s;
 }  // namespace
 
 Link::Link(Descriptor fd, std::string server, Timeout heartbeat, std::optional<Abort> aborted, FrameReader reader)
-    : socket_(io_), beat_timer_(io_), server_(std::move(server)), heartbeat_(heartbeat), reader_(std::move(reader)),
-      abort_(std::move(aborted)), abort_told_(abort_.has_value()), dispatcher_("convoy-events") {
+    : socket_(io_),
+      beat_timer_(io_),
+      server_(std::move(server)),
+      heartbeat_(heartbeat),
+      reader_(std::move(reader)),
+      abort_(std::move(aborted)),
+      abort_told_(abort_.has_value()),
+      dispatcher_("convoy-events") {
   socket_.assign(asio::generic::stream_protocol(AF_INET, IPPROTO_TCP), fd.get());
   fd.release();
 }
@@ -75,7 +81,7 @@ Json Link::call(Json request, Timeout timeout, bool cancel, WatchCallback watch)
   waiting.inside = dispatcher_.on_own_thread();
   const uint64_t id = next_id_++;
   request["id"] = id;
-  std::string frame = encode(request);   // may be large, so before the lock
+  std::string frame = encode(request);  // may be large, so before the lock
   Lock lock(mutex_);
   throw_if_lost(waiting);
   calls_[id] = &waiting;
@@ -90,9 +96,9 @@ Json Link::call(Json request, Timeout timeout, bool cancel, WatchCallback watch)
   calls_.erase(id);
   if (waiting.reply) return std::move(*waiting.reply);
   throw_if_lost(waiting);
-  throw CommError(Failure::rendezvous, -1, str("control channel: ", server_, " did not answer '",
-                                               request.at("op").get<std::string>(), "' within ",
-                                               human_seconds(static_cast<double>(patience().count()) / 1000)));
+  throw CommError(Failure::rendezvous, -1,
+                  str("control channel: ", server_, " did not answer '", request.at("op").get<std::string>(),
+                      "' within ", human_seconds(static_cast<double>(patience().count()) / 1000)));
 }
 
 void Link::throw_if_lost(const Waiting& waiting) const {
@@ -116,7 +122,7 @@ void Link::enqueue(Lock&, std::string frame, bool droppable) {
     if (sent == static_cast<ssize_t>(frame.size())) return;
     if (sent > 0) {
       frame.erase(0, static_cast<size_t>(sent));
-      droppable = false;   // the server has its beginning
+      droppable = false;  // the server has its beginning
     }
   }
   outgoing_bytes_ += frame.size();
@@ -153,17 +159,18 @@ void Link::flush() {
 }
 
 void Link::read() {
-  socket_.async_read_some(asio::buffer(chunk_.data(), chunk_.size()), [this](const asio::error_code& error, size_t size) {
-    if (error == asio::error::eof) return lose("it closed the connection");
-    if (error) return lose(error.message());
-    try {
-      reader_.feed(chunk_.data(), size);
-      while (auto message = reader_.next()) received(std::move(*message));
-    } catch (const std::exception& failure) {
-      return lose(failure.what());
-    }
-    read();
-  });
+  socket_.async_read_some(asio::buffer(chunk_.data(), chunk_.size()),
+                          [this](const asio::error_code& error, size_t size) {
+                            if (error == asio::error::eof) return lose("it closed the connection");
+                            if (error) return lose(error.message());
+                            try {
+                              reader_.feed(chunk_.data(), size);
+                              while (auto message = reader_.next()) received(std::move(*message));
+                            } catch (const std::exception& failure) {
+                              return lose(failure.what());
+                            }
+                            read();
+                          });
 }
 
 void Link::beat() {
@@ -181,7 +188,7 @@ void Link::received(Json message) {
   if (message.contains("id")) {
     Lock lock(mutex_);
     const auto found = calls_.find(message.at("id").get<uint64_t>());
-    if (found == calls_.end()) return;   // its caller has given up
+    if (found == calls_.end()) return;  // its caller has given up
     found->second->reply = std::move(message);
     found->second->changed.notify_all();
   } else if (message.contains("watch")) {

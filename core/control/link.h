@@ -34,20 +34,20 @@ class Link : public std::enable_shared_from_this<Link> {
   // returns that. `watch` gets what the server sends under this id from then on. CommError(peer_lost) when the server
   // is gone, CommError(rendezvous) when it does not answer.
   Json call(Json request, Timeout timeout, bool cancel, WatchCallback watch = nullptr);
-  void send(const Json& message, bool droppable);   // one-way; never blocks; no-op once lost
+  void send(const Json& message, bool droppable);  // one-way; never blocks; no-op once lost
 
   void abort(const Abort& reason);
   std::optional<Abort> aborted();
   void on_abort(std::function<void(const Abort&)> callback);
   void on_lost(std::function<void()> callback);
   bool on_callback_thread() const { return dispatcher_.on_own_thread(); }
-  Timeout patience() const;   // how long a reply that needs nobody else may take
+  Timeout patience() const;  // how long a reply that needs nobody else may take
 
  private:
   struct Waiting {
     std::condition_variable changed;
     std::optional<Json> reply;
-    bool inside = false;   // waits on the dispatcher's thread
+    bool inside = false;  // waits on the dispatcher's thread
   };
   struct Outgoing {
     std::string frame;
@@ -58,13 +58,13 @@ class Link : public std::enable_shared_from_this<Link> {
   std::string encode(const Json& request) const;
   void throw_if_lost(const Waiting& waiting) const;
   void enqueue(Lock& lock, std::string frame, bool droppable);
-  void flush();            // io thread
-  void read();             // io thread
-  void beat();             // io thread
+  void flush();  // io thread
+  void read();   // io thread
+  void beat();   // io thread
   void received(Json message);
   void reason_received(const Abort& reason);
-  void lose(const std::string& why);   // io thread
-  void tell_lost();        // dispatcher
+  void lose(const std::string& why);  // io thread
+  void tell_lost();                   // dispatcher
 
   asio::io_context io_{1};
   asio::generic::stream_protocol::socket socket_;
@@ -79,14 +79,14 @@ class Link : public std::enable_shared_from_this<Link> {
   std::map<uint64_t, Waiting*> calls_;
   std::map<uint64_t, std::shared_ptr<WatchCallback>> watches_;
   std::deque<Outgoing> outgoing_;
-  size_t droppable_ = 0;       // of them
+  size_t droppable_ = 0;  // of them
   size_t outgoing_bytes_ = 0;
-  bool writing_ = false;       // the io thread owns the socket's sending side
-  bool broken_ = false;        // the connection is gone
-  bool lost_ = false;          // … and on_lost has run
+  bool writing_ = false;  // the io thread owns the socket's sending side
+  bool broken_ = false;   // the connection is gone
+  bool lost_ = false;     // … and on_lost has run
   bool closing_ = false;
   std::string why_;
-  std::condition_variable gone_;   // broken_ was set
+  std::condition_variable gone_;  // broken_ was set
   std::optional<Abort> abort_;
   bool abort_told_ = false;
   std::vector<std::function<void(const Abort&)>> abort_callbacks_;

@@ -36,8 +36,7 @@ class LocalChannel : public Channel {
     return store_.add(key, delta);
   }
 
-  std::string compare_set(const std::string& key, const std::string& expected,
-                          const std::string& desired) override {
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
     std::lock_guard<std::mutex> lock(mutex_);
     return store_.compare_set(key, expected, desired);
   }
@@ -106,7 +105,7 @@ class LocalChannel : public Channel {
   ChannelStore store_;
   std::vector<std::function<void(const Abort&)>> abort_callbacks_;
   uint64_t next_waiter_ = 0;
-  Dispatcher dispatcher_;   // last: its callbacks end before what they use
+  Dispatcher dispatcher_;  // last: its callbacks end before what they use
 };
 
 }  // namespace

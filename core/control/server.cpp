@@ -38,7 +38,11 @@ bool equal_secrets(const std::string& a, const std::string& b) {
 class Server : public ChannelServer {
  public:
   Server(const ChannelServerOptions& options, ChannelServerEvents events)
-      : options_(options), events_(std::move(events)), acceptor_(io_), accept_pause_(io_), sweep_timer_(io_),
+      : options_(options),
+        events_(std::move(events)),
+        acceptor_(io_),
+        accept_pause_(io_),
+        sweep_timer_(io_),
         dispatcher_("convoy-events") {
     if (options_.job.empty()) options_.job = random_token();
     Descriptor listener = listen_on(options_.interface_address, options_.port);
@@ -105,7 +109,7 @@ class Server : public ChannelServer {
   // Looks for silence and for strangers whose time is over.
   void sweep() {
     const auto now = Clock::now();
-    const auto all = connections_;   // ending one changes the table
+    const auto all = connections_;  // ending one changes the table
     for (const auto& [id, connection] : all) {
       if (!connection->admitted) {
         if (now - connection->opened() > stranger_time) connection->end();
@@ -205,11 +209,12 @@ class Server : public ChannelServer {
   }
 
   void watch(Connection& from, uint64_t id, const std::string& prefix) {
-    store_.watch(from.id(), prefix, [weak = from.weak_from_this(), id](const std::string& key, const std::string& value) {
-      if (auto connection = weak.lock()) {
-        connection->send(Json{{"watch", id}, {"key", key}, {"value", bytes_of(value)}});
-      }
-    });
+    store_.watch(from.id(), prefix,
+                 [weak = from.weak_from_this(), id](const std::string& key, const std::string& value) {
+                   if (auto connection = weak.lock()) {
+                     connection->send(Json{{"watch", id}, {"key", key}, {"value", bytes_of(value)}});
+                   }
+                 });
   }
 
   ChannelStore::Reply reply_to(Connection& from, uint64_t id) {

@@ -81,15 +81,15 @@ int Descriptor::release() {
 Descriptor listen_on(const std::string& address, uint16_t port) {
   const AddressInfo info = resolve(address, port);
   auto fail = [&](const char* step) {
-    return Error(Failure::rendezvous,
-                 str("control channel: cannot listen on ", address, " port ", port, ": ", step, ": ",
-                     std::strerror(errno), errno == EADDRINUSE ? "; another job may have it, use port 0 for a free one"
-                                           : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
-                                                                    : ""));
+    return Error(Failure::rendezvous, str("control channel: cannot listen on ", address, " port ", port, ": ", step,
+                                          ": ", std::strerror(errno),
+                                          errno == EADDRINUSE ? "; another job may have it, use port 0 for a free one"
+                                          : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
+                                                                   : ""));
   };
   if (is_wildcard(info->ai_addr)) {
-    throw Error(Failure::rendezvous, str("control channel: ", address,
-                                         " means every interface; set launch.address to the address of one"));
+    throw Error(Failure::rendezvous,
+                str("control channel: ", address, " means every interface; set launch.address to the address of one"));
   }
   Descriptor fd = open_socket(*info);
   set_flag(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
@@ -152,7 +152,8 @@ void prepare_connection(int fd, std::chrono::milliseconds silence) {
 
 bool wait_ready(int fd, bool writable, Deadline deadline) {
   while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd entry{fd, static_cast<short>(writable ? POLLOUT : POLLIN), 0};
     const int64_t wait = std::clamp<int64_t>(left.count() + 1, 0, 3'600'000);
     const int ready = poll(&entry, 1, static_cast<int>(wait));

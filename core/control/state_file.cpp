@@ -19,7 +19,7 @@
 namespace convoy {
 namespace {
 
-constexpr uint64_t magic = 0x31'45'54'41'54'53'56'43;   // "CVSTATE1" in little-endian
+constexpr uint64_t magic = 0x31'45'54'41'54'53'56'43;  // "CVSTATE1" in little-endian
 constexpr uint32_t layout_version = 1;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the file is shared between processes");
@@ -28,11 +28,11 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "the file is shared be
 template <size_t words, size_t slots>
 struct Field {
   struct Slot {
-    std::atomic<uint64_t> ticket;   // of what it holds; 0 while it is written
+    std::atomic<uint64_t> ticket;  // of what it holds; 0 while it is written
     std::atomic<uint64_t> text[words];
   };
   std::atomic<uint64_t> taken;
-  std::atomic<uint64_t> published;   // 0: nothing yet
+  std::atomic<uint64_t> published;  // 0: nothing yet
   Slot slot[slots];
 
   void write(const char* text) noexcept {
@@ -90,7 +90,7 @@ struct Layout {
   std::atomic<uint32_t> version;
   std::atomic<uint32_t> bytes;
   std::atomic<int64_t> step;
-  std::atomic<int64_t> changed_ns;   // unix time
+  std::atomic<int64_t> changed_ns;  // unix time
   Field<4, 8> phase;
   Field<16, 8> collective;
   Field<512, 4> failure;
@@ -98,7 +98,7 @@ struct Layout {
 
 int64_t unix_ns() noexcept {
   timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);   // answered without entering the kernel
+  clock_gettime(CLOCK_REALTIME, &now);  // answered without entering the kernel
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
@@ -120,7 +120,7 @@ struct StateFile::Mapping {
     close(fd);
     if (problem != 0) throw fail("no room for the state file", problem);
     if (at == MAP_FAILED) throw fail("cannot map the state file", map_error);
-    layout = static_cast<Layout*>(at);   // zeros, which is the initial value of everything but step
+    layout = static_cast<Layout*>(at);  // zeros, which is the initial value of everything but step
     layout->version.store(layout_version);
     layout->bytes.store(sizeof(Layout));
     layout->step.store(-1);
@@ -159,7 +159,7 @@ void StateFile::failure(const char* abort_json) noexcept {
 std::optional<RankPosition> read_state_file(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
-  struct stat status{};
+  struct stat status {};
   const bool whole = fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(sizeof(Layout));
   void* at = whole ? mmap(nullptr, sizeof(Layout), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
   close(fd);

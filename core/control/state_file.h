@@ -20,7 +20,8 @@ class StateFile {
  public:
   explicit StateFile(const std::string& path);   // creates; Error(io)
   ~StateFile();
-  // Each is a few stores into the mapping, callable from any thread and, fatal() too, from a signal handler.
+  // Each is a few stores into the mapping, callable from any thread and from a signal handler. Longer texts are cut:
+  // phase 31 bytes, collective 127, failure 4095 (so keep a JSON message below that).
   void phase(const char* name) noexcept;
   void step(int64_t step) noexcept;
   void collective(const char* name) noexcept;    // "" when it is over

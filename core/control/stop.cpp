@@ -20,9 +20,9 @@ struct StopAgreement::State {
 
   std::mutex mutex;
   bool requested = false;
-  int64_t next = -1;                 // the boundary this rank comes to next; -1: it has not come to its first
+  int64_t next = -1;  // the boundary this rank comes to next; -1: it has not come to its first
   std::optional<int64_t> named;
-  std::optional<int64_t> end;        // the largest named
+  std::optional<int64_t> end;  // the largest named
 
   std::string key(int of) const { return protocol::stop_at + std::to_string(of); }
 
@@ -63,10 +63,10 @@ StopAgreement::StopAgreement(std::shared_ptr<Channel> channel, int rank, int siz
   state_->rank = rank;
   state_->size = size;
   state_->timeout = timeout;
-  state_->channel->watch(protocol::stop_request, [weak = std::weak_ptr<State>(state_)](const std::string&,
-                                                                                       const std::string&) {
-    if (const auto state = weak.lock()) state->request();
-  });
+  state_->channel->watch(protocol::stop_request,
+                         [weak = std::weak_ptr<State>(state_)](const std::string&, const std::string&) {
+                           if (const auto state = weak.lock()) state->request();
+                         });
 }
 
 // A rank that ends its loop by itself, or by an exception, answers for the others that may hold or come to hold.

@@ -73,8 +73,7 @@ int64_t ChannelStore::add(const std::string& key, int64_t delta) {
   return value;
 }
 
-std::string ChannelStore::compare_set(const std::string& key, const std::string& expected,
-                                      const std::string& desired) {
+std::string ChannelStore::compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
   auto found = values_.find(key);
   const std::string now = found == values_.end() ? std::string() : found->second;
   if (now != expected) return now;
@@ -95,10 +94,11 @@ void ChannelStore::get(Waiter waiter, const std::string& key, Reply reply) {
   }
 }
 
-void ChannelStore::agree(Waiter waiter, const std::string& name, int participant, int count,
-                         const std::string& value, Reply reply) {
+void ChannelStore::agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value,
+                         Reply reply) {
   auto misuse = [&](const std::string& reason) {
-    return Error(Failure::internal, str("control channel: agree '", name, "', participant ", participant, ": ", reason));
+    return Error(Failure::internal,
+                 str("control channel: agree '", name, "', participant ", participant, ": ", reason));
   };
   if (count < 1 || participant < 0 || participant >= count) throw misuse(str("not one of ", count));
   Agreement& agreement = agreements_[name];

@@ -22,9 +22,9 @@ namespace convoy {
 // How a waiting operation ended.
 struct Outcome {
   enum class Kind { done, timeout, aborted } kind = Kind::done;
-  std::vector<std::string> values;   // one for get, one per participant for agree
-  std::vector<int> missing;          // participants that have not voted, for agree's timeout
-  std::optional<Abort> reason;       // of the abort
+  std::vector<std::string> values;  // one for get, one per participant for agree
+  std::vector<int> missing;         // participants that have not voted, for agree's timeout
+  std::optional<Abort> reason;      // of the abort
 };
 
 // Now + timeout; a timeout beyond a year counts as one.
@@ -35,7 +35,7 @@ std::vector<std::string> values_or_throw(Outcome outcome, const std::string& wha
 
 class ChannelStore {
  public:
-  using Waiter = std::pair<uint64_t, uint64_t>;   // (owner, request)
+  using Waiter = std::pair<uint64_t, uint64_t>;  // (owner, request)
   using Reply = std::function<void(Outcome)>;
   using Watch = std::function<void(const std::string& key, const std::string& value)>;
 
@@ -47,11 +47,10 @@ class ChannelStore {
 
   // Replies at once or later, once; never after `forget`.
   void get(Waiter waiter, const std::string& key, Reply reply);
-  void agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value,
-             Reply reply);
-  void cancel(Waiter waiter);          // replies `timeout` unless it has replied
+  void agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value, Reply reply);
+  void cancel(Waiter waiter);  // replies `timeout` unless it has replied
   void watch(uint64_t owner, const std::string& prefix, Watch callback);
-  void forget(uint64_t owner);         // its waits and watches; its votes and values stay
+  void forget(uint64_t owner);  // its waits and watches; its votes and values stay
 
   enum class Verdict { first, replaced, ignored };
   // `replaced`: a peer_lost stood there and this is a cause. Wakes all waits the first time.
@@ -63,7 +62,7 @@ class ChannelStore {
     int count = 0;
     std::map<int, std::string> votes;
     std::map<Waiter, Reply> waiting;
-    bool complete = false;   // kept, without its values, so that a name is used once
+    bool complete = false;  // kept, without its values, so that a name is used once
   };
   struct Watching {
     uint64_t owner;
@@ -73,7 +72,7 @@ class ChannelStore {
   std::map<std::string, std::string> values_;
   std::map<std::string, std::map<Waiter, Reply>> gets_;
   std::map<std::string, Agreement> agreements_;
-  std::map<Waiter, std::string> where_;   // key or name that a waiter waits for
+  std::map<Waiter, std::string> where_;  // key or name that a waiter waits for
   std::vector<Watching> watches_;
   std::optional<Abort> abort_;
 };

@@ -1,0 +1,153 @@
+// Where a rank was can be read after its death and while it writes.
+#include "core/control/state_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StateFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "convoy-state-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    path_ = folder_ + "/rank0.state";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+  std::string path_;
+};
+
+double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+TEST_F(StateFileTest, ReadsWhatWasWritten) {
+  EXPECT_FALSE(read_state_file(path_));
+  StateFile file(path_);
+  auto position = read_state_file(path_);
+  ASSERT_TRUE(position);
+  EXPECT_EQ(position->phase, "");
+  EXPECT_EQ(position->step, -1);
+  EXPECT_EQ(position->failure, "");
+  for (int64_t step = 0; step < 100; ++step) {
+    file.phase(step % 2 == 0 ? "training" : "evaluating");
+    file.step(step);
+    file.collective(step % 2 == 0 ? "bucket 2" : "");
+    position = read_state_file(path_);
+    ASSERT_TRUE(position);
+    EXPECT_EQ(position->phase, step % 2 == 0 ? "training" : "evaluating");
+    EXPECT_EQ(position->step, step);
+    EXPECT_EQ(position->collective, step % 2 == 0 ? "bucket 2" : "");
+  }
+  EXPECT_NEAR(position->seconds, unix_now(), 60);
+  file.failure(R"({"kind": "training"})");
+  EXPECT_EQ(read_state_file(path_)->failure, R"({"kind": "training"})");
+}
+
+TEST_F(StateFileTest, LongTextsAreCutAndEveryLengthSurvives) {
+  StateFile file(path_);
+  for (size_t length = 0; length < 200; ++length) {
+    const std::string name(length, 'x');
+    file.collective(name.c_str());
+    EXPECT_EQ(read_state_file(path_)->collective, name.substr(0, 127));
+  }
+  file.failure(std::string(10000, 'y').c_str());
+  EXPECT_EQ(read_state_file(path_)->failure, std::string(4095, 'y'));
+  file.failure("short");
+  EXPECT_EQ(read_state_file(path_)->failure, "short");
+}
+
+TEST_F(StateFileTest, ReadersNeverSeeAMixture) {
+  StateFile file(path_);
+  const std::string a(120, 'a'), b(60, 'b');
+  std::atomic<bool> end{false};
+  std::vector<std::thread> writers;
+  for (const auto& text : {a, b}) {
+    writers.emplace_back([&file, &end, text] {
+      while (!end) {
+        file.collective(text.c_str());
+        std::this_thread::yield();
+      }
+    });
+  }
+  file.collective(a.c_str());
+  for (int i = 0; i < 5000; ++i) {
+    const auto position = read_state_file(path_);
+    ASSERT_TRUE(position);
+    ASSERT_TRUE(position->collective == a || position->collective == b) << position->collective;
+  }
+  end = true;
+  for (auto& writer : writers) writer.join();
+}
+
+StateFile* in_handler = nullptr;  // what a signal handler can reach
+
+TEST_F(StateFileTest, SurvivesADeathBySignalAndIsWrittenByItsHandler) {
+  const pid_t child = fork();
+  if (child == 0) {
+    StateFile file(path_);
+    in_handler = &file;
+    signal(SIGSEGV, [](int) {
+      in_handler->failure("from the handler");
+      kill(getpid(), SIGKILL);
+    });
+    file.phase("training");
+    file.step(17);
+    file.collective("bucket 2");
+    raise(SIGSEGV);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  const auto position = read_state_file(path_);
+  ASSERT_TRUE(position);
+  EXPECT_EQ(position->phase, "training");
+  EXPECT_EQ(position->step, 17);
+  EXPECT_EQ(position->collective, "bucket 2");
+  EXPECT_EQ(position->failure, "from the handler");
+}
+
+TEST_F(StateFileTest, ANewFileLeavesTheReadersOfTheOld) {
+  StateFile first(path_);
+  first.step(5);
+  StateFile second(path_);
+  first.step(6);  // writes to the old file, which has no name any more
+  EXPECT_EQ(read_state_file(path_)->step, -1);
+}
+
+TEST_F(StateFileTest, RefusesWhatIsNoStateFile) {
+  std::ofstream(path_) << "not a state file";
+  EXPECT_FALSE(read_state_file(path_));
+  { StateFile file(path_); }
+  std::fstream(path_, std::ios::in | std::ios::out | std::ios::binary) << "X";
+  EXPECT_FALSE(read_state_file(path_));
+  std::filesystem::resize_file(path_, 100);
+  EXPECT_FALSE(read_state_file(path_));
+  try {
+    StateFile file(folder_ + "/none/rank0.state");
+    FAIL() << "created in a folder that is not there";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::io);
+    EXPECT_THAT(error.what(), HasSubstr("/none/rank0.state"));
+  }
+}
+
+}  // namespace
+}  // namespace convoy
