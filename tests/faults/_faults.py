@@ -1,0 +1,190 @@
+"""What the fault scripts share: a run that fails on demand, the time it takes to end, and what it must not leave."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import struct
+import sys
+import time
+import uuid
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+PLUGIN = runs.BUILD / "tests" / "faults" / "libconvoy_faulty.so"
+# FAULTS' times for tests, in seconds.
+GRACE, HEARTBEAT, COLLECTIVE, RENDEZVOUS = 2, 5, 5, 10
+# Ranks share two cores with whatever else runs here; the limits themselves are FAULTS'.
+MARK = "CONVOY_FAULT_TEST"
+
+CONFIG = """\
+name: faulty
+device: cpu
+model: {{plugin: {plugin}, fault: {fault}, rank: {rank}, at: {at}, seconds: {seconds}, mark: {mark}}}
+data: {{name: synthetic, rows: 4096, evaluate_rows: 64}}
+optimizer: {{name: sgd, lr: 0.01}}
+train: {{epochs: 100000, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: never, log_every: 1}}
+strategy: {{name: ddp}}
+backend: {backend}
+launch:
+  ranks: 2
+  cores_per_rank: 1
+  bind: none
+  grace: {grace}s
+  failure_grace: {grace}s
+  heartbeat: {heartbeat}s
+  collective: {collective}s
+  rendezvous: {rendezvous}s
+"""
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def mapped_by_somebody(name):
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            if f"/dev/shm/{name}" in maps.read_text():
+                return True
+    return False
+
+
+class Run:
+    """One faulty run in a folder of its own. Everything it starts, however detached, carries its mark."""
+
+    def __init__(self, folder, backend, fault="none", rank=1, at=20, seconds=0, title=""):
+        self.title = title or f"{backend}: {fault} on rank {rank}"
+        self.folder = pathlib.Path(folder) / uuid.uuid4().hex[:8]
+        self.folder.mkdir()
+        self.output = self.folder / "run"
+        self.temporary = self.folder / "tmp"
+        self.temporary.mkdir()
+        self.mark = self.folder / "mark"
+        self.identity = uuid.uuid4().hex
+        self.memory_before = shared_memory()
+        self.config = self.folder / "faulty.yaml"
+        self.config.write_text(CONFIG.format(plugin=PLUGIN, fault=fault, rank=rank, at=at, seconds=seconds, mark=self.mark,
+                                             backend=backend, grace=GRACE, heartbeat=HEARTBEAT, collective=COLLECTIVE,
+                                             rendezvous=RENDEZVOUS))
+        self.process = None
+        self.failed_at = None
+
+    def start(self, under=(), program=None, **environment):
+        environment = {MARK: self.identity, "TMPDIR": str(self.temporary), **environment}
+        line = runs.command(self.config, self.output, under=under)
+        if program:
+            line[line.index(str(runs.CONVOY))] = str(program)
+        console = open(self.folder / "console", "w")
+        self.process = runs.subprocess.Popen(line, cwd=runs.TOP, env=runs.environment(**environment), stdout=console,
+                                             stderr=runs.subprocess.STDOUT)
+        return self
+
+    def check(self, condition, message):
+        if condition:
+            return
+        console = (self.folder / "console").read_text()[-3000:]
+        summary = runs.summary(self.output) or {}
+        summary.pop("config", None)
+        runs.fail(f"{self.title}: {message}\n--- console\n{console}--- summary\n{json.dumps(summary)[:1500]}")
+
+    def marked(self):
+        """Living processes that this run started, at whatever distance."""
+        found = []
+        needle = f"{MARK}={self.identity}".encode()
+        for entry in pathlib.Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    if needle in (entry / "environ").read_bytes():
+                        found.append(int(entry.name))
+        return runs.alive(found)
+
+    def ranks(self):
+        """Process ids of the ranks, in order of ranks, once both train."""
+        def all_there():
+            found = {}
+            for pid in runs.named(self.marked(), "convoy-rank"):
+                with contextlib.suppress(OSError):
+                    for item in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                        if item.startswith(b"CONVOY_RANK="):
+                            found[int(item.split(b"=")[1])] = pid
+            return found if len(found) == 2 else None
+        found = runs.wait_for(all_there, 60, f"{self.title}: two ranks")
+        return [found[0], found[1]]
+
+    def state(self, rank):
+        """(step, collective) of a rank's state file: core/control/state_file.cpp has the layout."""
+        data = (self.output / "logs" / f"rank{rank}.state").read_bytes()
+        step, = struct.unpack_from("<q", data, 16)
+        slots, phase_words, words = 8, 4, 16
+        collective = 32 + 16 + slots * 8 * (1 + phase_words)
+        published, = struct.unpack_from("<Q", data, collective + 8)
+        slot = collective + 16 + published % slots * 8 * (1 + words)
+        return step, data[slot + 8:slot + 8 + 8 * words].split(b"\0")[0].decode() if published else ""
+
+    def training(self, step=5):
+        def reached():
+            with contextlib.suppress(OSError, struct.error):
+                return self.state(0)[0] >= step and self.state(1)[0] >= step
+        runs.wait_for(reached, 60, f"{self.title}: step {step}")
+
+    def inject(self, pid, number):
+        self.failed_at = time.time()
+        os.kill(pid, number)
+
+    def ends(self, code, within, kind=None, rank=None, signal_number=None, step=None, says=()):
+        """Waits for the end; checks exit code, time, summary and leftovers. Returns the summary."""
+        limit = 90 if self.failed_at is None else within + 30
+        try:
+            ended = self.process.wait(timeout=limit)
+        except runs.subprocess.TimeoutExpired:
+            self.sweep()
+            self.check(False, f"still running {limit} s later")
+        now = time.time()
+        if self.failed_at is None and self.mark.exists():
+            self.failed_at = float(self.mark.read_text())
+        left = self.marked()
+        self.check(code is None or ended == code, f"exit {ended}, expected {code}")
+        self.check(self.failed_at is not None, "the fault did not happen")
+        self.check(now - self.failed_at <= within, f"took {now - self.failed_at:.2f} s to end, at most {within} allowed")
+        self.clean(left)
+        summary = runs.summary(self.output)
+        if kind is None:
+            return summary
+        self.check(summary is not None and summary["status"] == "failed", "no summary of a failure")
+        failure = summary["failure"]
+        self.check(failure["cause"] == kind, f"cause {failure['cause']}, expected {kind}")
+        self.check(rank is None or failure["rank"] == rank, f"rank {failure['rank']}, expected {rank}")
+        self.check(failure["signal"] == signal_number, f"signal {failure['signal']}, expected {signal_number}")
+        self.check(step is None or failure["step"] == step, f"step {failure['step']}, expected {step}")
+        for words in says:
+            self.check(words in failure["message"], f"the message lacks '{words}'")
+        print(f"{self.title}: exit {ended} after {now - self.failed_at:.2f} s: {failure['message'][:110]}")
+        return summary
+
+    def clean(self, left=None):
+        """Nothing lives, nothing is left in shared memory, in TMPDIR or of our temporary files."""
+        left = self.marked() if left is None else left
+        if left:
+            names = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:80]
+                     for pid in left if os.path.exists(f"/proc/{pid}")]
+            self.sweep()
+            self.check(False, f"still alive: {names}")
+        new = [name for name in shared_memory() - self.memory_before if not mapped_by_somebody(name)]
+        self.check(not new, f"left in shared memory: {new}")
+        files = [str(f) for f in self.temporary.rglob("*") if not f.is_dir()]
+        self.check(not files, f"left in TMPDIR: {files}")
+        hidden = [str(f) for f in self.output.rglob(".*") if not f.name.startswith(".lock")]
+        self.check(not hidden, f"temporary files in the run folder: {hidden}")
+
+    def sweep(self):
+        for pid in self.marked():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def requirements():
+    if not PLUGIN.exists():
+        print(f"{PLUGIN} is not built: ninja -C {runs.BUILD} convoy_faulty")
+        sys.exit(77)

@@ -1,0 +1,127 @@
+// A plugin for the fault scripts: a small classifier whose first block fails as it is told, on one rank, in one step.
+//
+//   model: {plugin: …/libconvoy_faulty.so, fault: throw, rank: 1, at: 7, mark: FILE}
+//
+// Just before it fails it writes the time to FILE, from which the scripts measure how long the job takes to end.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include "core/describe.h"
+#include "core/model.h"
+#include "core/plugin.h"
+
+namespace convoy {
+namespace {
+
+struct Fault {
+  std::string what;
+  int64_t rank;
+  int64_t at;  // the forward pass with gradients, from 0: the step, where nothing is accumulated
+  double seconds;
+  std::string mark;
+};
+
+// Leaves what a careless library leaves: a process that no kill of a group reaches.
+void start_grandchild() {
+  if (fork() != 0) return;
+  setsid();
+  if (fork() != 0) _exit(0);
+  while (true) pause();
+}
+
+class FaultyBlock : public Block {
+ public:
+  FaultyBlock(Layers& layers, int64_t in, int64_t out, Fault fault) : fault_(std::move(fault)) {
+    linear_ = register_module("linear", layers.linear("linear", in, out));
+    const char* rank = std::getenv("CONVOY_RANK");
+    here_ = rank != nullptr && std::atoi(rank) == fault_.rank;
+  }
+
+  TensorList forward(const TensorList& inputs) override {
+    if (here_ && at::GradMode::is_enabled() && step_++ == fault_.at) fail();
+    return {linear_->forward(inputs[0]).relu()};
+  }
+
+ private:
+  void fail() {
+    std::ofstream(fault_.mark)
+        << std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    if (fault_.what == "throw") throw std::runtime_error("the model's own words");
+    if (fault_.what == "exit") _exit(0);
+    if (fault_.what == "grandchild") start_grandchild();
+    if (fault_.what == "kill" || fault_.what == "grandchild") raise(SIGKILL);
+    if (fault_.what == "segfault") raise(SIGSEGV);
+    if (fault_.what == "sleep") std::this_thread::sleep_for(std::chrono::duration<double>(fault_.seconds));
+    while (fault_.what == "loop") std::this_thread::yield();
+  }
+
+  Fault fault_;
+  bool here_ = false;
+  int64_t step_ = 0;
+  Layer linear_;
+};
+
+class OutputBlock : public Block {
+ public:
+  OutputBlock(Layers& layers, int64_t in, int64_t out) {
+    linear_ = register_module("linear", layers.linear("linear", in, out));
+  }
+  TensorList forward(const TensorList& inputs) override { return {linear_->forward(inputs[0])}; }
+
+ private:
+  Layer linear_;
+};
+
+class Faulty : public Model {
+ public:
+  Faulty(const Options& options, const Schema& schema)
+      : fault_{options.text("fault"), options.integer("rank"), options.integer("at"), options.real("seconds"),
+               options.text("mark")},
+        in_(schema.at("features", "model faulty").shape.at(0)),
+        out_(schema.at("target", "model faulty").cardinality) {}
+
+  int64_t blocks() const override { return 2; }
+  std::string block_name(int64_t index) const override { return index == 0 ? "hidden" : "output"; }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    if (index == 0) return std::make_shared<FaultyBlock>(layers, in_, hidden, fault_);
+    return std::make_shared<OutputBlock>(layers, hidden, out_);
+  }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), at::Tensor()};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
+
+ private:
+  static constexpr int64_t hidden = 16;
+  Fault fault_;
+  int64_t in_, out_;
+};
+
+}  // namespace
+
+CONVOY_PLUGIN(registry) {
+  Entry entry;
+  entry.name = "faulty";
+  entry.help = "a small classifier that fails on demand";
+  entry.options = {
+      describe::choice("fault", "what happens",
+                       {"none", "throw", "exit", "kill", "segfault", "grandchild", "sleep", "loop"}, "none"),
+      describe::integer("rank", "to which rank", 0).at_least(0),
+      describe::integer("at", "in which step", 0).at_least(0),
+      describe::real("seconds", "of sleep", 0.0).at_least(0),
+      describe::text("mark", "file that gets the time of the fault", "/dev/null"),
+  };
+  registry.catalogues.kinds["model"].push_back(entry);
+  registry.models.add(
+      "faulty", [](const Options& options, const Schema& schema) { return std::make_shared<Faulty>(options, schema); });
+}
+
+}  // namespace convoy
