@@ -24,7 +24,7 @@ void check_rows(const std::string& path, const TablePart& part) {
     throw Error(Failure::corrupt_data, str(path, ": holds no rows"));
   for (const auto* other : {&part.target, &part.weight}) {
     if (other->defined() && (other->dim() < 1 || other->size(0) != part.rows()))
-      throw Error(Failure::corrupt_data, str(path, ": ", part.rows(), " rows of features, and targets or weights of shape ",
+      throw Error(Failure::corrupt_data, convoy::str(path, ": ", part.rows(), " rows of features, and targets or weights of shape ",
                                              other->sizes()));
   }
 }
@@ -55,7 +55,7 @@ TablePart read_arrays(const std::string& path, const TableOptions& options) {
   check_rows(path, part);
   if (options.classification) {
     if (!at::isIntegralType(part.target.scalar_type(), true) || part.target.dim() != 1)
-      throw Error(Failure::corrupt_data, str(path, ": classes have to be whole numbers, one per row; the targets are ",
+      throw Error(Failure::corrupt_data, convoy::str(path, ": classes have to be whole numbers, one per row; the targets are ",
                                              part.target.scalar_type(), " of shape ", part.target.sizes()));
     if (part.target.min().item<int64_t>() < 0) throw Error(Failure::corrupt_data, str(path, ": a class is negative"));
   }
@@ -111,7 +111,7 @@ DatasetPtr make_table(const Options& options, uint64_t seed) {
     if (evaluate.has("target_path")) table.target_path = evaluate.text("target_path");
     other = read_table(evaluate.text("path"), table);
     if (other->features.sizes().slice(1) != train.features.sizes().slice(1))
-      throw Error(Failure::corrupt_data, str(evaluate.text("path"), ": features of shape ", other->features.sizes(),
+      throw Error(Failure::corrupt_data, convoy::str(evaluate.text("path"), ": features of shape ", other->features.sizes(),
                                              " do not fit those of ", path, ", ", train.features.sizes()));
     if (!train.labels.empty()) recode(*other, train.labels, evaluate.text("path"));
   }

@@ -14,7 +14,7 @@ at::Tensor& features_of(Batch& batch, const char* who) {
   for (auto& [name, tensor] : batch.tensors) {
     if (name != "features") continue;
     if (tensor.scalar_type() != at::kFloat || !tensor.is_contiguous())
-      throw Error(Failure::config, str("transform ", who, " works on features of float numbers; these are ",
+      throw Error(Failure::config, convoy::str("transform ", who, " works on features of float numbers; these are ",
                                        tensor.scalar_type()));
     return tensor;
   }
@@ -32,7 +32,7 @@ Images images_of(Batch& batch, const char* who) {
   at::Tensor& features = features_of(batch, who);
   const int64_t dims = features.dim();
   if (dims != 3 && dims != 4)
-    throw Error(Failure::config, str("transform ", who, " needs images, [rows, channels, height, width]; features are ",
+    throw Error(Failure::config, convoy::str("transform ", who, " needs images, [rows, channels, height, width]; features are ",
                                      features.sizes()));
   return {features.mutable_data_ptr<float>(), dims == 4 ? features.size(1) : 1, features.size(-2), features.size(-1)};
 }
