@@ -6,10 +6,9 @@
 #include "core/data/synthetic.h"
 #include "core/data/table.h"
 #include "core/data/transforms.h"
+#include "core/losses/losses.h"
 
 namespace convoy {
-
-void register_losses(Registry& registry);  // core/losses/registry.cpp
 
 namespace {
 

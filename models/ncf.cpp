@@ -159,7 +159,12 @@ class Ncf : public Model {
   }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {
     const at::Tensor* weight = batch.find("weight");
-    return {outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
+    Examples examples{outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
+    if (const at::Tensor* excluded = batch.find("excluded")) {  // full ranking: a user's known items are no negatives
+      const at::Tensor counted = excluded->logical_not().to(outputs[0].scalar_type());
+      examples.weight = examples.weight.defined() ? examples.weight.unsqueeze(-1) * counted : counted;
+    }
+    return examples;
   }
   std::string default_loss() const override { return "bce"; }
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers&) const override {

@@ -1,0 +1,7 @@
+// What the other files of this plugin bring, for plugin.cpp to register.
+#pragma once
+#include "core/registry.h"
+
+convoy::ModelPtr make_gated_mlp(const convoy::Options& options, const convoy::Schema& schema);
+std::shared_ptr<const convoy::LossFunction> make_huber(const convoy::Options& options);
+std::shared_ptr<const convoy::Transform> make_cutout(const convoy::Options& options);
