@@ -1,0 +1,114 @@
+// `convoy list` and the reference page, over the real catalogues; and that these fit their own descriptions.
+#include "launch/commands/list.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <sstream>
+
+#include "core/config/option_reader.h"
+#include "launch/catalogues.h"
+#include "launch/commands/reference_page.h"
+
+namespace convoy {
+namespace {
+
+std::string listed(const ListRequest& request) {
+  std::ostringstream out;
+  list_catalogues(all_catalogues(), request, out);
+  return out.str();
+}
+
+std::string list_error(const ListRequest& request) {
+  try {
+    return listed(request);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::command_line);
+    return error.what();
+  }
+}
+
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(List, NamesEverything) {
+  const std::string text = listed({});
+  for (const auto& [kind, entries] : all_catalogues().kinds) {
+    EXPECT_TRUE(holds(text, kind + "\n"));
+    for (const Entry& entry : entries) EXPECT_TRUE(holds(text, "  " + entry.name + " ")) << kind << " " << entry.name;
+  }
+}
+
+TEST(List, OneEntry) {
+  const std::string text = listed({"optimizer", "sgd"});
+  EXPECT_EQ(text.substr(0, 4), "sgd:");
+  EXPECT_TRUE(holds(text, "momentum"));
+  EXPECT_FALSE(holds(text, "adam:"));
+}
+
+TEST(List, EntriesShowWhatTheirKindTakes) { EXPECT_TRUE(holds(listed({"data", "synthetic"}), "prefetch")); }
+
+TEST(List, KeysOfTheFile) {
+  const std::string text = listed({"config", ""});
+  EXPECT_TRUE(holds(text, "heartbeat"));
+  EXPECT_TRUE(holds(text, "(duration, above 0, at most 2592000, in seconds, default 60)"));
+}
+
+TEST(List, UnknownWords) {
+  EXPECT_EQ(list_error({"optimzer", ""}), "convoy list: unknown kind 'optimzer'; did you mean optimizer?");
+  EXPECT_EQ(list_error({"optimizer", "adm"}), "convoy list: unknown optimizer 'adm'; did you mean adam?");
+}
+
+TEST(List, ReferencePageHoldsEveryOption) {
+  const std::string page = listed({"", "", true});
+  EXPECT_TRUE(holds(page, "| `train.batch.global` | integer, at least 1 (rows) |  | rows of a batch over all ranks |"));
+  for (const auto& [kind, entries] : all_catalogues().kinds) {
+    for (const Entry& entry : entries) {
+      EXPECT_TRUE(holds(page, "### " + kind + ": " + entry.name + "\n"));
+      for (const Option& option : entry.options) EXPECT_TRUE(holds(page, "| `" + option.name + "` |")) << option.name;
+    }
+  }
+  EXPECT_EQ(page.find("\n\n\n"), std::string::npos);
+}
+
+// An option's description, its help and its default, and those of all below it.
+void check_option(const Option& option, const std::string& path, OptionReader& reader) {
+  EXPECT_FALSE(option.help.empty()) << path;
+  EXPECT_EQ(option.help.find('\n'), std::string::npos) << path;
+  EXPECT_NE(option.name, "name") << path << " is taken by the component's name";
+  EXPECT_FALSE(option.required && !option.fallback.is_null()) << path << " is required and has a default";
+  EXPECT_EQ(option.type == OptionType::choice, !option.choices.empty()) << path;
+  if (!option.required && !option.fallback.is_null()) {
+    EXPECT_NO_THROW(reader.read_fields({option}, map_node({}), "")) << path;
+  }
+  const bool items = option.type == OptionType::list || option.type == OptionType::map;
+  if (items) EXPECT_EQ(option.options.size(), 1u) << path;
+  std::set<std::string> names;
+  for (const Option& inner : option.options) {
+    if (!items) EXPECT_TRUE(names.insert(inner.name).second) << path << "." << inner.name << " twice";
+    check_option(inner, path + "." + inner.name, reader);
+  }
+}
+
+TEST(Catalogues, DescriptionsFitThemselves) {
+  const Catalogues all = all_catalogues();
+  OptionReader reader(all, {});
+  for (const auto& [kind, entries] : all.kinds) {
+    std::set<std::string> names;
+    for (const Entry& entry : entries) {
+      EXPECT_TRUE(names.insert(entry.name).second) << kind << " " << entry.name << " twice";
+      EXPECT_FALSE(entry.help.empty()) << kind << " " << entry.name;
+      std::set<std::string> keys;
+      for (const Option& option : common_options(kind)) keys.insert(option.name);
+      for (const Option& option : entry.options) {
+        EXPECT_TRUE(keys.insert(option.name).second) << kind << " " << entry.name << "." << option.name << " twice";
+        check_option(option, kind + " " + entry.name + "." + option.name, reader);
+      }
+    }
+  }
+  for (const Option& option : run_options()) {
+    if (option.name != "name") check_option(option, option.name, reader);
+  }
+}
+
+}  // namespace
+}  // namespace convoy

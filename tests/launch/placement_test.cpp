@@ -1,0 +1,152 @@
+#include "launch/placement.h"
+
+#include <gmock/gmock.h>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// `cores` physical cores in two NUMA nodes; hyper-threads are numbered after all first ones, as Linux does.
+Topology machine(int cores, int threads_each = 1, int gpus = 0) {
+  Host host;
+  host.name = "m";
+  for (int id = 0; id < cores; ++id) {
+    Core core{id, id * 2 / cores, id * 2 / cores, {}};
+    for (int t = 0; t < threads_each; ++t) core.siblings.push_back(id + t * cores);
+    host.cores.push_back(core);
+  }
+  for (int i = 0; i < gpus; ++i) host.gpus.push_back({i, "", "", 1 - i, 0});
+  return {{host}};
+}
+
+Job job_of(int ranks, bool gpu = false) {
+  Job job;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankPlan plan;
+    plan.rank = plan.process = rank;
+    DevicePlan device;
+    device.kind = gpu ? DevicePlan::Kind::gpu : DevicePlan::Kind::cores;
+    device.gpu = gpu ? rank : -1;
+    plan.devices = {device};
+    job.ranks.push_back(plan);
+    job.processes.push_back({0, {rank}});
+  }
+  return job;
+}
+
+TEST(Placement, EachRankGetsAsManyWholeCores) {
+  Job job = job_of(2);
+  const PlacementResult result = place(job, machine(5, 2), {});
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 5, 6));  // cores 0 and 1 with their hyper-threads
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(2, 3, 7, 8));
+  EXPECT_EQ(job.ranks[0].threads, 2);
+  EXPECT_FALSE(result.shared);
+  EXPECT_THAT(result.warnings, IsEmpty());
+  EXPECT_EQ(job.ranks[1].devices[0].cores, job.ranks[1].cores);
+}
+
+TEST(Placement, HyperThreadsOnlyWhenCoresRunOut) {
+  Job job = job_of(4);
+  place(job, machine(2, 2), {});
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(2));
+  EXPECT_THAT(job.ranks[2].cores, ElementsAre(1));
+  EXPECT_EQ(job.ranks[3].threads, 1);
+}
+
+TEST(Placement, MoreRanksThanCoresShareWithOneWarning) {
+  Job job = job_of(3);
+  const PlacementResult result = place(job, machine(2), {});
+  EXPECT_TRUE(result.shared);
+  EXPECT_THAT(result.warnings, ElementsAre(HasSubstr("3 ranks share 2 cores")));
+  for (const RankPlan& rank : job.ranks) {
+    EXPECT_THAT(rank.cores, ElementsAre(0, 1));
+    EXPECT_EQ(rank.threads, 1);
+  }
+}
+
+TEST(Placement, ExplicitCoresAreAPromise) {
+  LaunchConfig launch;
+  launch.cores_per_rank = 1;
+  Job job = job_of(2);
+  place(job, machine(4), launch);
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(1));
+  launch.cores_per_rank = 3;
+  job = job_of(2);
+  try {
+    place(job, machine(4), launch);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.key(), "launch.cores_per_rank");
+    EXPECT_THAT(error.what(), HasSubstr("6 cores"));
+    EXPECT_THAT(error.what(), HasSubstr("may use 4"));
+  }
+}
+
+TEST(Placement, ThreadsBeyondCoresWaitPassively) {
+  LaunchConfig launch;
+  launch.threads = 4;
+  Job job = job_of(2);
+  EXPECT_TRUE(place(job, machine(4), launch).shared);
+  EXPECT_EQ(job.ranks[0].threads, 4);
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
+}
+
+TEST(Placement, BindWidensOrLeavesFree) {
+  LaunchConfig launch;
+  launch.cores_per_rank = 1;
+  launch.bind = "numa";
+  Job job = job_of(2);
+  place(job, machine(4), launch);
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
+  launch.bind = "none";
+  job = job_of(2);
+  place(job, machine(4), launch);
+  EXPECT_THAT(job.ranks[0].cores, IsEmpty());
+  EXPECT_EQ(job.ranks[0].threads, 1);
+}
+
+TEST(Placement, GpuRanksGetCoresOfTheirNode) {
+  Job job = job_of(2, true);
+  place(job, machine(4, 1, 2), {});
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(2, 3));  // GPU 0 hangs on node 1
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(0, 1));
+}
+
+TEST(Placement, LaunchersBindingIsKept) {
+  Job job = job_of(2);
+  place(job, machine(4), {}, {{2}, {3}});  // mpirun --bind-to core
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(2));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(3));
+  job = job_of(2);
+  place(job, machine(4), {}, {{0, 1, 2, 3}, {0, 1, 2, 3}});  // --bind-to none
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(2, 3));
+}
+
+TEST(Placement, DevicesOfOneRankDivideItsCores) {
+  Job job = job_of(1);
+  job.ranks[0].devices.resize(2);
+  place(job, machine(4), {});
+  EXPECT_THAT(job.ranks[0].devices[0].cores, ElementsAre(0, 1));
+  EXPECT_THAT(job.ranks[0].devices[1].cores, ElementsAre(2, 3));
+}
+
+TEST(Placement, HostsAreDividedApart) {
+  Topology two = machine(2);
+  two.hosts.push_back(machine(4).hosts[0]);
+  Job job = job_of(3);
+  job.ranks[1].host = job.ranks[2].host = 1;
+  place(job, two, {});
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(0, 1));
+  EXPECT_THAT(job.ranks[2].cores, ElementsAre(2, 3));
+}
+
+}  // namespace
+}  // namespace convoy

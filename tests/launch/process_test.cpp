@@ -1,0 +1,137 @@
+#include "launch/process.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launch/agent.h"
+#include "launch/descendants.h"
+#include "launch/event_loop.h"
+
+namespace convoy {
+namespace {
+
+using testing::ElementsAre;
+using std::chrono::milliseconds;
+
+// One program, watched to its end.
+struct Watched {
+  std::vector<std::string> lines;
+  std::optional<ProcessEnd> end;
+};
+
+class ProcessTest : public testing::Test {
+ protected:
+  void start(std::vector<std::string> argv, Variables environment = current_variables(), std::vector<int> cores = {}) {
+    ProcessStart start;
+    start.argv = std::move(argv);
+    start.environment = std::move(environment);
+    start.cores = std::move(cores);
+    agent_.start(0, start);
+  }
+  void shell(const std::string& script) { start({"sh", "-c", script}); }
+  void finish() {
+    loop_.run_until([this] { return agent_.idle(); });
+  }
+
+  Watched seen_;
+  EventLoop loop_;
+  Agent agent_{loop_, {[this](int, const std::string& line) { seen_.lines.push_back(line); },
+                       [this](int, const ProcessEnd& end) { seen_.end = end; }}};
+};
+
+TEST_F(ProcessTest, LinesAndCode) {
+  shell("echo one; echo two; printf three; exit 7");
+  finish();
+  EXPECT_THAT(seen_.lines, ElementsAre("one", "two", "three"));
+  EXPECT_EQ(seen_.end->code, 7);
+  EXPECT_EQ(seen_.end->exit_code(), 7);
+}
+
+TEST_F(ProcessTest, Signal) {
+  shell("kill -KILL $$");
+  finish();
+  EXPECT_EQ(seen_.end->signal, SIGKILL);
+  EXPECT_EQ(seen_.end->exit_code(), 137);
+}
+
+TEST_F(ProcessTest, EnvironmentIsExactlyWhatWasGiven) {
+  start({"/usr/bin/env"}, {{"ONLY", "this"}});
+  finish();
+  EXPECT_THAT(seen_.lines, ElementsAre("ONLY=this"));
+}
+
+TEST_F(ProcessTest, SignalsAreDefaultAndUnblocked) {
+  shell("grep -E 'SigBlk|SigIgn' /proc/self/status | tr -d '\\t'");
+  finish();
+  EXPECT_THAT(seen_.lines, ElementsAre("SigBlk:0000000000000000", "SigIgn:0000000000000000"));
+}
+
+TEST_F(ProcessTest, BoundBeforeItRuns) {
+  start({"sh", "-c", "grep Cpus_allowed_list /proc/self/status | tr -d '\\t '"}, current_variables(), {0});
+  finish();
+  EXPECT_THAT(seen_.lines, ElementsAre("Cpus_allowed_list:0"));
+}
+
+TEST_F(ProcessTest, OwnGroup) {
+  shell("ps -o pgid= -p $$ | tr -d ' '; echo $$");
+  finish();
+  ASSERT_EQ(seen_.lines.size(), 2u);
+  EXPECT_EQ(seen_.lines[0], seen_.lines[1]);
+}
+
+TEST_F(ProcessTest, KillAfterGrace) {
+  shell("trap '' TERM; sleep 100");
+  agent_.kill_after(milliseconds(50));
+  finish();
+  EXPECT_EQ(seen_.end->signal, SIGKILL);
+}
+
+TEST_F(ProcessTest, WhatTheProcessLeavesInItsGroupIsKilled) {
+  shell("sleep 100 & echo $!");
+  finish();
+  const pid_t left = std::atoi(seen_.lines.at(0).c_str());
+  kill_descendants(1000);
+  EXPECT_NE(kill(left, 0), 0);
+}
+
+TEST_F(ProcessTest, GrandchildInItsOwnSessionIsKilled) {
+  shell("setsid sh -c 'echo $$; exec sleep 100' & sleep 0.2");
+  finish();
+  const pid_t left = std::atoi(seen_.lines.at(0).c_str());
+  EXPECT_EQ(kill(left, 0), 0);  // it left the group
+  EXPECT_TRUE(kill_descendants(1000));
+  EXPECT_NE(kill(left, 0), 0);
+}
+
+TEST(Execute, MissingAndNotExecutable) {
+  try {
+    executable_path("/no/such/program", "build it");
+    FAIL();
+  } catch (const CannotExecute& error) {
+    EXPECT_EQ(error.code(), 127);
+    EXPECT_THAT(error.what(), testing::HasSubstr("build it"));
+  }
+  try {
+    start_process({{"/etc/passwd"}, {}, {}, SIGKILL, false});
+    FAIL();
+  } catch (const CannotExecute& error) {
+    EXPECT_EQ(error.code(), 126);
+  }
+  EXPECT_EQ(executable_path("sh", "").substr(0, 1), "/");
+}
+
+TEST(EventLoopTest, TimersInOrderAndCancelled) {
+  EventLoop loop;
+  std::vector<int> order;
+  loop.after(milliseconds(20), [&] { order.push_back(2); });
+  loop.after(milliseconds(1), [&] { order.push_back(1); });
+  const auto never = loop.after(milliseconds(5), [&] { order.push_back(0); });
+  loop.cancel(never);
+  loop.run_until([&] { return order.size() == 2; });
+  EXPECT_THAT(order, ElementsAre(1, 2));
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,144 @@
+#include "launch/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "launch/summary.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class RunFolderTest : public testing::Test {
+ protected:
+  RunFolderTest() : root_(fs::temp_directory_path() / str("convoy-folder-", getpid(), "-", counter())) {
+    fs::create_directories(root_);
+    request_.root = root_ / "runs";
+    request_.name = "n";
+    request_.resume = "auto";
+    request_.resolved = {{"name", "n"}, {"seed", 1}, {"train", {{"epochs", 1}, {"resume", "auto"}}}};
+  }
+  ~RunFolderTest() override { fs::remove_all(root_); }
+  static int counter() {
+    static int n = 0;
+    return ++n;
+  }
+
+  std::string folder(const std::string& name) { return root_ / "runs" / name; }
+  void leave(const std::string& path, const std::string& status, bool checkpoint, Json config) {
+    fs::create_directories(path + "/checkpoints");
+    write_summary(path, {{"status", status}, {"exit_code", nullptr}, {"attempt", 0}, {"config", std::move(config)}}, false);
+    if (checkpoint) std::ofstream(path + "/checkpoints/latest") << "step-3";
+  }
+  std::string refusal(Failure kind) {
+    try {
+      open_run_folder(request_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind);
+      return error.what();
+    }
+    return "";
+  }
+
+  fs::path root_;
+  FolderRequest request_;
+};
+
+TEST_F(RunFolderTest, FirstRunTakesTheName) {
+  const RunFolder run = open_run_folder(request_);
+  EXPECT_EQ(run.path, folder("n"));
+  EXPECT_TRUE(run.lock.held());
+  EXPECT_FALSE(run.continued);
+  EXPECT_EQ(run.attempt, 0);
+  EXPECT_TRUE(fs::is_directory(folder("n") + "/logs"));
+}
+
+TEST_F(RunFolderTest, DoneIsNeverTouched) {
+  leave(folder("n"), "done", true, request_.resolved);
+  const RunFolder run = open_run_folder(request_);
+  EXPECT_EQ(run.path, folder("n-2"));
+  EXPECT_THAT(run.notes.at(0), HasSubstr("n-2"));
+}
+
+TEST_F(RunFolderTest, UnfinishedGoesOn) {
+  leave(folder("n"), "done", true, request_.resolved);
+  leave(folder("n-2"), "failed", true, request_.resolved);
+  request_.resolved["train"]["epochs"] = 5;
+  const RunFolder run = open_run_folder(request_);
+  EXPECT_EQ(run.path, folder("n-2"));
+  EXPECT_TRUE(run.continued);
+  EXPECT_EQ(run.attempt, 1);
+}
+
+TEST_F(RunFolderTest, AnotherTrainingDoesNotGoOn) {
+  leave(folder("n"), "failed", true, request_.resolved);
+  request_.resolved["seed"] = 2;
+  EXPECT_THAT(refusal(Failure::config), HasSubstr("seed"));
+  request_.resume = "never";
+  EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
+}
+
+TEST_F(RunFolderTest, WithoutCheckpointThereIsNothingToSpoil) {
+  leave(folder("n"), "failed", false, request_.resolved);
+  request_.resolved["seed"] = 2;
+  const RunFolder run = open_run_folder(request_);
+  EXPECT_EQ(run.path, folder("n"));
+  EXPECT_FALSE(run.continued);
+}
+
+TEST_F(RunFolderTest, LockedIsPassedOverByNameAndRefusedWhenGiven) {
+  const RunFolder first = open_run_folder(request_);
+  const RunFolder second = open_run_folder(request_);
+  EXPECT_EQ(second.path, folder("n-2"));
+  request_.output = first.path;
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("another run is using it"));
+}
+
+TEST_F(RunFolderTest, LockIsFreeAgainAndLeavesNothing) {
+  request_.output = root_ / "o";
+  { const RunFolder run = open_run_folder(request_); }
+  EXPECT_FALSE(fs::exists(request_.output + "/.lock"));
+  EXPECT_TRUE(open_run_folder(request_).lock.held());
+}
+
+TEST_F(RunFolderTest, GivenAndDone) {
+  request_.output = root_ / "o";
+  leave(request_.output, "done", true, request_.resolved);
+  EXPECT_TRUE(open_run_folder(request_).already_done);
+  request_.resolved["train"]["resume"] = "never";
+  EXPECT_TRUE(open_run_folder(request_).already_done);
+  request_.resolved["train"]["epochs"] = 2;
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("train.epochs"));
+}
+
+TEST_F(RunFolderTest, RunningLeftBehindIsMended) {
+  leave(folder("n"), "running", true, request_.resolved);
+  std::ofstream(folder("n") + "/failure.json") << R"({"message": "the server is gone"})";
+  const RunFolder run = open_run_folder(request_);
+  const Json summary = read_summary(run.path);
+  EXPECT_EQ(summary["status"], "failed");
+  EXPECT_EQ(summary["exit_code"], 137);
+  EXPECT_EQ(summary["failure"]["message"], "the server is gone");
+  EXPECT_FALSE(fs::exists(folder("n") + "/failure.json"));
+  EXPECT_THAT(run.notes.at(0), HasSubstr("the server is gone"));
+}
+
+TEST_F(RunFolderTest, AFileOrAnUnwritablePlaceIsRefused) {
+  std::ofstream(root_ / "file") << "x";
+  request_.output = root_ / "file";
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("no directory"));
+  request_.output = root_ / "file" / "below";
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("--output"));
+  request_.output = "/proc/convoy";
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("--output"));
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,120 @@
+// GPUs by visibility, cgroup limits, lines, progress text, exit codes, topology as it travels.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "launch/exit_codes.h"
+#include "launch/gpus.h"
+#include "launch/limits.h"
+#include "launch/lines.h"
+#include "launch/progress.h"
+#include "launch/topology.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+
+std::vector<std::string> uuids(const char* visible) {
+  std::vector<Gpu> gpus;
+  for (int i = 0; i < 4; ++i) gpus.push_back({i, str("GPU-", i, i), "", 0, 0});
+  std::vector<std::string> names;
+  for (const Gpu& gpu : visible_gpus(gpus, visible)) {
+    EXPECT_EQ(gpu.index, static_cast<int>(names.size()));
+    names.push_back(gpu.uuid);
+  }
+  return names;
+}
+
+TEST(VisibleGpus, AsCudaReadsIt) {
+  EXPECT_EQ(uuids(nullptr).size(), 4u);
+  EXPECT_THAT(uuids("2,0"), ElementsAre("GPU-22", "GPU-00"));
+  EXPECT_THAT(uuids("GPU-3"), ElementsAre("GPU-33"));
+  EXPECT_THAT(uuids("1,-1,2"), ElementsAre("GPU-11"));
+  EXPECT_TRUE(uuids("").empty());
+}
+
+class LimitsTest : public testing::Test {
+ protected:
+  LimitsTest() : root_(fs::temp_directory_path() / str("convoy-limits-", getpid())) {}
+  ~LimitsTest() override { fs::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  fs::path root_;
+};
+
+TEST_F(LimitsTest, Version2TakesTheTightestAncestor) {
+  write("proc/self/cgroup", "0::/a/b\n");
+  write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+  write("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
+  write("sys/fs/cgroup/a/b/memory.max", "1000\n");
+  write("sys/fs/cgroup/a/memory.max", "2000\n");
+  const Limits limits = cgroup_limits(root_);
+  EXPECT_DOUBLE_EQ(limits.cores.value(), 1.5);
+  EXPECT_EQ(limits.memory.value(), 1000);
+}
+
+TEST_F(LimitsTest, Version1) {
+  write("proc/self/cgroup", "4:memory:/j\n2:cpu,cpuacct:/j\n");
+  write("sys/fs/cgroup/cpu/j/cpu.cfs_quota_us", "-1\n");
+  write("sys/fs/cgroup/cpu/j/cpu.cfs_period_us", "100000\n");
+  write("sys/fs/cgroup/memory/j/memory.limit_in_bytes", "4096\n");
+  const Limits limits = cgroup_limits(root_);
+  EXPECT_FALSE(limits.cores.has_value());
+  EXPECT_EQ(limits.memory.value(), 4096);
+}
+
+TEST_F(LimitsTest, NoGroupsNoLimits) {
+  const Limits limits = cgroup_limits(root_);
+  EXPECT_FALSE(limits.cores || limits.memory);
+}
+
+TEST(Lines, CutAndBounded) {
+  LineCutter cutter;
+  std::vector<std::string> lines;
+  const LineCutter::Sink sink = [&](const std::string& line) { lines.push_back(line); };
+  const std::string text = "a\r\nb\n\nbar 1\rbar 2\rend";
+  for (char c : text) cutter.add(&c, 1, sink);  // cuts may fall anywhere
+  cutter.finish(sink);
+  EXPECT_THAT(lines, ElementsAre("a", "b", "", "bar 1", "bar 2", "end"));
+  lines.clear();
+  const std::string endless(200 << 10, 'x');
+  cutter.add(endless.data(), endless.size(), sink);
+  EXPECT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0].size(), 64u << 10);
+}
+
+TEST(Progress, OneLine) {
+  const Json record = {{"epoch", 3},       {"epochs", 20},           {"step", 1200},
+                       {"steps", 8640},    {"loss", 0.22131},        {"samples_per_second", 105300.0},
+                       {"metrics", Json::object()}, {"remaining_seconds", 3723.2}};
+  EXPECT_EQ(progress_line(record), "epoch 3/20, step 1200/8640, 105.3k/s, loss 0.2213, 1:02:03 left");
+  EXPECT_EQ(metrics_line({{"epoch", 1}, {"step", 5}, {"metrics", {{"hr@10", 0.612}, {"loss", "nan"}}}}),
+            "epoch 1, step 5: hr@10 0.612, loss nan");
+}
+
+TEST(ExitCodes, EachKindHasItsOwnAndSignalsCount) {
+  EXPECT_EQ(exit_code_of(Failure::config), 78);
+  EXPECT_EQ(exit_code_of(Abort{Failure::training, 0, 0, 9, "", ""}), 137);
+  EXPECT_EQ(exit_code_of(Abort{Failure::stopped, 0, 0, 0, "", ""}), 143);
+  EXPECT_EQ(failure_of_exit(110), Failure::hang);
+  EXPECT_EQ(failure_of_exit(3), Failure::training);
+}
+
+TEST(TopologyTest, ThisHost) {
+  const Host host = this_host({false});
+  ASSERT_FALSE(host.cores.empty());
+  EXPECT_FALSE(host.name.empty());
+  EXPECT_GT(host.memory, 0);
+  for (const Core& core : host.cores) EXPECT_EQ(core.siblings.at(0), core.id);
+  const Host copy = host_from_json(to_json(host));
+  EXPECT_EQ(to_json(copy), to_json(host));
+}
+
+}  // namespace
+}  // namespace convoy
