@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/checkpoint/shelf.h"
 #include "core/context.h"
 #include "core/options.h"
 #include "core/strategy.h"
@@ -27,19 +28,28 @@ struct CheckpointInfo {
 
 class Checkpoints {
  public:
-  Checkpoints(const Context& context, std::string folder, int64_t keep_last);
+  // keep_last 0 keeps all. `files` outlives this object.
+  Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
 
   // Collective. Owners write their pieces.
   void save(Strategy& strategy, int64_t step, const Json& trainer);
-  // Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning naming the file.
+  // Collective. Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning
+  // naming the file.
   std::optional<CheckpointInfo> newest();
-  // Collective. Fills every tensor the strategy shows from the checkpoint's pieces, checked by hash.
+  // Collective. The checkpoint that a path names: a step-N folder, whose damage is an error, or a run folder (or its
+  // checkpoints folder), whose newest intact one is taken. Error(config) where there is none.
+  CheckpointInfo find(const std::string& path);
+  // Collective. Fills every tensor the strategy shows from the checkpoint's pieces, checked by hash; dtypes are
+  // converted. Error(config) naming tensors that are missing, left over or of another shape.
   void load(Strategy& strategy, const CheckpointInfo& info);
 
  private:
+  std::optional<CheckpointInfo> newest_in(const std::string& folder);
+
   const Context& context_;
-  std::string folder_;
+  Shelf shelf_;
   int64_t keep_last_;
+  FileSystem& files_;
 };
 
 // Without collectives, for tools and tests. Throws Error(corrupt_data) naming file and reason.

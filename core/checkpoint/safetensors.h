@@ -1,30 +1,46 @@
 // The safetensors format: an 8-byte length, a JSON header, raw tensors. No code is ever run from such a file.
 // The reader checks lengths, offsets, overlaps, gaps and overflow and throws Error(corrupt_data) naming the file.
+// Threads: const after construction.
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/files.h"
+
 namespace convoy {
 
-// Entries in the given order, CPU tensors, made contiguous; fsyncs; Error(io) with the cause, the partial file removed.
-void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& entries,
-                       const std::map<std::string, std::string>& metadata);
+struct WrittenFile {
+  int64_t bytes = 0;
+  std::string hash;   // XXH3-128 of the whole file, hex
+};
+
+// Entries in the given order, made contiguous and moved to the CPU one at a time; fsyncs. Error(io) with the cause, the
+// partial file removed. `path` must not exist. dtypes: fp16, bf16, fp32, fp64, int8 to int64, uint8, bool.
+WrittenFile write_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& entries,
+                              const std::map<std::string, std::string>& metadata, FileSystem& files = system_files());
 
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);   // memory-maps; header checked whole
-  ~SafetensorsFile();
-  std::vector<std::string> names() const;
-  at::Tensor tensor(const std::string& name) const;    // a read-only view of the mapping that keeps it alive
+  std::vector<std::string> names() const;              // in the order of their data
+  bool has(const std::string& name) const;
+  // A read-only view of the mapping that keeps it alive (writing to it ends the process); a copy where the file holds the
+  // tensor at an odd address. CONVOY_CHECK that the name is there.
+  at::Tensor tensor(const std::string& name) const;
+  std::vector<int64_t> shape(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const;
+  int64_t bytes() const;
+  std::string hash() const;                            // of the whole file: reads all of it
 
  private:
   struct Mapping;
-  std::shared_ptr<Mapping> mapping_;
+  std::shared_ptr<const Mapping> mapping_;
 };
 
 }  // namespace convoy

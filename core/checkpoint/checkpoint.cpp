@@ -1,0 +1,213 @@
+#include "core/checkpoint/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/checkpoint/exchange.h"
+#include "core/checkpoint/restore.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace convoy {
+namespace {
+
+// What one rank wrote: its part of the manifest.
+struct Written {
+  std::string file;
+  WrittenFile size;
+  std::vector<StoredPiece> pieces;
+};
+
+std::string to_text(const Written& written) {
+  Json json{{"file", written.file}, {"bytes", written.size.bytes}, {"hash", written.size.hash}};
+  json["pieces"] = Json::array();
+  for (const StoredPiece& piece : written.pieces) json["pieces"].push_back(to_json(piece));
+  return json.dump();
+}
+
+Written write_pieces(Strategy& strategy, int rank, const std::string& folder, FileSystem& files) {
+  std::vector<StateEntry> entries;
+  strategy.visit_state([&](const StateEntry& entry) {
+    if (entry.owner && entry.kind != StateKind::gradient) entries.push_back(entry);
+  });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const StateEntry& a, const StateEntry& b) { return a.key() < b.key(); });
+  Written written{convoy::str("rank-", rank, ".safetensors"), {}, {}};
+  if (entries.empty()) {
+    written.file.clear();
+    return written;
+  }
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  std::map<std::string, int> times;   // a rank may hold two pieces of one tensor
+  for (const StateEntry& entry : entries) {
+    const std::string fault = piece_fault(entry.piece);
+    CONVOY_CHECK(fault.empty() && entry.tensor.sizes() == tensor_shape(entry.piece), "state entry ", entry.key(), ": ",
+                 fault.empty() ? "its tensor has another shape than its piece" : fault);
+    const int before = times[entry.key()]++;
+    const std::string stored = before == 0 ? entry.key() : convoy::str(entry.key(), "#", before);
+    tensors.emplace_back(stored, entry.tensor);
+    written.pieces.push_back({entry.key(), entry.name, name_of(entry.kind), entry.moment, entry.member, entry.replica,
+                              entry.piece, dtype_text(entry.tensor.scalar_type()), written.file, stored});
+  }
+  // "pt" is what Python's tools look for; nothing else, since equal states are to give equal files.
+  written.size = write_safetensors(folder + "/" + written.file, tensors, {{"format", "pt"}}, files);
+  return written;
+}
+
+// Owners' pieces must make every tensor whole: found now, not when somebody needs it.
+void check_whole(const Manifest& manifest) {
+  std::map<std::string, std::pair<int64_t, int64_t>> held;   // elements written, elements of the whole
+  for (const StoredPiece& piece : manifest.pieces) {
+    auto& [elements, whole] = held[piece.key];
+    elements += piece.piece.elements();
+    whole = Piece::whole(piece.piece.global_shape).elements();
+  }
+  for (const auto& [key, sizes] : held) {
+    CONVOY_CHECK(sizes.first == sizes.second, "the owners of ", key, " hold ", sizes.first, " of its ", sizes.second,
+                 " elements");
+  }
+}
+
+void write_manifest(const Manifest& manifest, const std::string& folder, FileSystem& files) {
+  const std::string text = to_text(manifest);
+  const auto file = files.create(folder + "/manifest.json");
+  file->write(text.data(), text.size());
+  file->close();
+}
+
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+CheckpointInfo info_of(const std::string& path, Manifest manifest) {
+  return {path, manifest.step, std::move(manifest.trainer), std::move(manifest.config)};
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
+    : context_(context), shelf_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
+
+void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer) {
+  at::NoGradGuard no_grad;
+  Exchange exchange(context_, "save");
+  const std::string folder = shelf_.temporary_path(step, exchange.token());
+  try {
+    exchange.on_first("open", [&] {
+      shelf_.sweep();
+      shelf_.open_temporary(step, exchange.token());
+      return std::string();
+    });
+    Written mine;
+    exchange.together("write", [&] {
+      if (!is_folder(folder)) {
+        throw Error(Failure::io, convoy::str(folder, ", which rank 0 has just made, is not to be seen on host ", context_.host,
+                                     "; the output folder must lie on storage that all hosts share"));
+      }
+      mine = write_pieces(strategy, context_.rank, folder, files_);
+    });
+    const std::vector<std::string> parts = exchange.to_first("list", to_text(mine));
+    exchange.on_first("publish", [&] {
+      Manifest manifest{step, trainer, context_.config.resolved, {}, {}};
+      for (const std::string& part : parts) {
+        const Json json = Json::parse(part);
+        const std::string file = json.at("file");
+        if (file.empty()) continue;
+        manifest.files[file] = {json.at("bytes"), json.at("hash")};
+        for (const Json& piece : json.at("pieces")) manifest.pieces.push_back(stored_piece_from_json(piece));
+      }
+      check_whole(manifest);
+      write_manifest(manifest, folder, files_);
+      shelf_.publish(step, exchange.token());
+      return std::string();
+    });
+  } catch (...) {
+    if (exchange.first()) shelf_.sweep();
+    throw;
+  }
+  if (exchange.first()) shelf_.prune(keep_last_, step);
+}
+
+std::optional<CheckpointInfo> Checkpoints::newest_in(const std::string& folder) {
+  const Shelf shelf(folder, files_);
+  std::vector<int64_t> steps = shelf.steps();
+  std::reverse(steps.begin(), steps.end());
+  for (int64_t step : steps) {
+    const std::string path = shelf.step_path(step);
+    try {
+      Manifest manifest = read_manifest_file(path);
+      check_files(path, manifest);
+      return info_of(path, std::move(manifest));
+    } catch (const Error& error) {
+      log::warning(convoy::str("checkpoint ", path, " is skipped, the one before it is tried: ", error.what()));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<CheckpointInfo> Checkpoints::newest() {
+  Exchange exchange(context_, "newest");
+  const std::string path = exchange.on_first("choose", [&] {
+    shelf_.sweep();
+    const auto info = newest_in(shelf_.folder());
+    return info ? info->path : std::string();
+  });
+  if (path.empty()) return std::nullopt;
+  std::optional<CheckpointInfo> info;
+  exchange.together("read", [&] { info = read_manifest(path); });
+  return info;
+}
+
+CheckpointInfo Checkpoints::find(const std::string& path) {
+  Exchange exchange(context_, "find");
+  const std::string chosen = exchange.on_first("choose", [&]() -> std::string {
+    struct stat status {};
+    if (stat((path + "/manifest.json").c_str(), &status) == 0) {
+      check_files(path, read_manifest_file(path));
+      return path;
+    }
+    for (const std::string& folder : {path + "/checkpoints", path}) {
+      if (const auto info = newest_in(folder)) return info->path;
+    }
+    throw Error(Failure::config,
+                str("train.resume: ", path, " holds no complete checkpoint; give a run folder, or one of its "
+                    "checkpoints/step-N folders"));
+  });
+  CheckpointInfo info;
+  exchange.together("read", [&] { info = read_manifest(chosen); });
+  return info;
+}
+
+void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info) {
+  at::NoGradGuard no_grad;
+  Exchange exchange(context_, "load");
+  std::vector<StateEntry> wanted;
+  strategy.visit_state([&](const StateEntry& entry) {
+    if (entry.kind != StateKind::gradient) wanted.push_back(entry);
+  });
+  Json keys = Json::array();
+  for (const StateEntry& entry : wanted) keys.push_back(entry.key());
+  const std::vector<std::string> all = exchange.to_first("keys", keys.dump());
+  exchange.on_first("names", [&] {
+    std::set<std::string> known;
+    for (const std::string& part : all) {
+      for (const Json& key : Json::parse(part)) known.insert(key.get<std::string>());
+    }
+    check_names(read_manifest_file(info.path), known, info.path);
+    return std::string();
+  });
+  exchange.together("fill", [&] { restore(wanted, read_manifest_file(info.path), info.path); });
+}
+
+CheckpointInfo read_manifest(const std::string& step_folder) {
+  return info_of(step_folder, read_manifest_file(step_folder));
+}
+
+}  // namespace convoy

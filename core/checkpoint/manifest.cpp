@@ -1,0 +1,159 @@
+#include "core/checkpoint/manifest.h"
+
+#include <algorithm>
+
+#include "core/checkpoint/pieces.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "core/hash.h"
+
+namespace convoy {
+namespace {
+
+constexpr char opening[] = "{\"xxh3_128\": \"";
+constexpr char closing[] = "\",\n";
+constexpr size_t hash_digits = 32;
+constexpr size_t body_at = sizeof opening - 1 + hash_digits + sizeof closing - 1;
+constexpr size_t longest = size_t(1) << 30;
+
+[[noreturn]] void corrupt(const std::string& reason) { throw Error(Failure::corrupt_data, reason); }
+
+const Json& field(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end()) corrupt(str("'", name, "' is missing"));
+  return *found;
+}
+std::string text_of(const Json& json, const char* name) {
+  const Json& value = field(json, name);
+  if (!value.is_string()) corrupt(str("'", name, "' is no text"));
+  return value.get<std::string>();
+}
+int64_t integer_in(const Json& value, const char* name) {
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))) {
+    corrupt(str("'", name, "' is no integer"));
+  }
+  return value.get<int64_t>();
+}
+int64_t integer_of(const Json& json, const char* name) { return integer_in(field(json, name), name); }
+std::vector<int64_t> integers_of(const Json& json, const char* name) {
+  const Json& list = field(json, name);
+  if (!list.is_array()) corrupt(str("'", name, "' is no list"));
+  std::vector<int64_t> values;
+  for (const Json& value : list) values.push_back(integer_in(value, name));
+  return values;
+}
+
+void check_file_name(const std::string& name) {
+  const bool plain = !name.empty() && name.front() != '.' &&
+                     std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > ' ' && c != '/' && c < 127; });
+  if (!plain) corrupt(str("the file name '", name, "' would leave the checkpoint's folder"));
+}
+
+Manifest parsed(const std::string& text) {
+  if (text.size() < body_at || text.compare(0, sizeof opening - 1, opening) != 0 ||
+      text.compare(sizeof opening - 1 + hash_digits, sizeof closing - 1, closing) != 0) {
+    corrupt("it does not begin as a manifest does");
+  }
+  const std::string hash = text.substr(sizeof opening - 1, hash_digits);
+  if (hash != hash_hex(text.data() + body_at, text.size() - body_at)) corrupt("its contents do not match their hash");
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) corrupt("it is no JSON object");
+  if (const int64_t format = integer_of(json, "format"); format != checkpoint_format) {
+    corrupt(str("it has format ", format, ", this build reads format ", checkpoint_format));
+  }
+  Manifest manifest;
+  manifest.step = integer_of(json, "step");
+  manifest.trainer = field(json, "trainer");
+  manifest.config = field(json, "config");
+  const Json& files = field(json, "files");
+  if (!files.is_object()) corrupt("'files' is no map");
+  for (const auto& item : files.items()) {
+    check_file_name(item.key());
+    manifest.files[item.key()] = {integer_of(item.value(), "bytes"), text_of(item.value(), "xxh3_128")};
+  }
+  const Json& entries = field(json, "entries");
+  if (!entries.is_array()) corrupt("'entries' is no list");
+  for (const Json& entry : entries) {
+    manifest.pieces.push_back(stored_piece_from_json(entry));
+    const StoredPiece& piece = manifest.pieces.back();
+    if (manifest.files.count(piece.file) == 0) corrupt(str(piece.key, " lies in ", piece.file, ", which is not listed"));
+  }
+  return manifest;
+}
+
+}  // namespace
+
+Json to_json(const StoredPiece& piece) {
+  Json json{{"key", piece.key}, {"name", piece.name}, {"kind", piece.kind}};
+  if (!piece.moment.empty()) json["moment"] = piece.moment;
+  if (piece.member >= 0) json["member"] = piece.member;
+  if (piece.replica >= 0) json["replica"] = piece.replica;
+  json["dtype"] = piece.dtype;
+  json["shape"] = piece.piece.global_shape;
+  json["offset"] = piece.piece.offset;
+  json["length"] = piece.piece.length;
+  if (piece.piece.flat) json["flat"] = {piece.piece.flat->first, piece.piece.flat->second};
+  json["file"] = piece.file;
+  json["tensor"] = piece.tensor;
+  return json;
+}
+
+StoredPiece stored_piece_from_json(const Json& json) {
+  if (!json.is_object()) corrupt("an entry is no map");
+  StoredPiece stored;
+  stored.key = text_of(json, "key");
+  stored.name = text_of(json, "name");
+  stored.kind = text_of(json, "kind");
+  if (json.contains("moment")) stored.moment = text_of(json, "moment");
+  if (json.contains("member")) stored.member = int(integer_of(json, "member"));
+  if (json.contains("replica")) stored.replica = int(integer_of(json, "replica"));
+  stored.dtype = text_of(json, "dtype");
+  stored.piece.global_shape = integers_of(json, "shape");
+  stored.piece.offset = integers_of(json, "offset");
+  stored.piece.length = integers_of(json, "length");
+  if (json.contains("flat")) {
+    const std::vector<int64_t> flat = integers_of(json, "flat");
+    if (flat.size() != 2) corrupt(str(stored.key, ": its flat range has no begin and end"));
+    stored.piece.flat = {flat[0], flat[1]};
+  }
+  stored.file = text_of(json, "file");
+  stored.tensor = text_of(json, "tensor");
+  check_file_name(stored.file);
+  const std::string fault = piece_fault(stored.piece);
+  if (!fault.empty()) corrupt(str(stored.key, ": ", fault));
+  return stored;
+}
+
+std::string to_text(const Manifest& manifest) {
+  Json json{{"format", checkpoint_format}, {"step", manifest.step}, {"trainer", manifest.trainer}};
+  json["config"] = manifest.config;
+  json["files"] = Json::object();
+  for (const auto& [name, file] : manifest.files) json["files"][name] = {{"bytes", file.bytes}, {"xxh3_128", file.hash}};
+  json["entries"] = Json::array();
+  for (const StoredPiece& piece : manifest.pieces) json["entries"].push_back(to_json(piece));
+  std::string body = json.dump(1);
+  body.erase(0, body.find('\n') + 1);  // the brace that the first line already has
+  body += '\n';
+  return opening + hash_hex(body.data(), body.size()) + closing + body;
+}
+
+Manifest manifest_from_text(const std::string& text, const std::string& path) {
+  try {
+    return parsed(text);
+  } catch (const Error& error) {
+    throw Error(Failure::corrupt_data, str(path, ": no valid manifest: ", error.what()));
+  }
+}
+
+Manifest read_manifest_file(const std::string& step_folder) {
+  const std::string path = step_folder + "/manifest.json";
+  std::string text;
+  try {
+    text = read_file(path, longest);
+  } catch (const Error& error) {
+    throw Error(Failure::corrupt_data, str("no complete checkpoint in ", step_folder, ": ", error.what()));
+  }
+  return manifest_from_text(text, path);
+}
+
+}  // namespace convoy

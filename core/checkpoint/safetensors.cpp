@@ -1,0 +1,273 @@
+#include "core/checkpoint/safetensors.h"
+
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/options.h"
+
+namespace convoy {
+namespace {
+
+constexpr uint64_t longest_header = 100'000'000;  // the limit that the format's own reader has
+constexpr size_t buffer_bytes = 1 << 20;
+
+const std::vector<std::pair<const char*, at::ScalarType>>& dtypes() {
+  static const std::vector<std::pair<const char*, at::ScalarType>> all{
+      {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong},
+      {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
+  return all;
+}
+
+const char* dtype_name(at::ScalarType dtype, const std::string& name) {
+  for (const auto& [text, known] : dtypes()) {
+    if (known == dtype) return text;
+  }
+  CONVOY_CHECK(false, "tensor ", name, " has a dtype that safetensors files here do not hold: ", dtype);
+}
+
+// Small writes together, large ones as they are, all of them hashed.
+class HashedFile {
+ public:
+  HashedFile(FileSystem& files, const std::string& path) : file_(files.create(path)) { buffer_.reserve(buffer_bytes); }
+  void write(const void* data, size_t bytes) {
+    hasher_.add(data, bytes);
+    written_ += int64_t(bytes);
+    if (buffer_.size() + bytes > buffer_bytes) flush();
+    if (bytes >= buffer_bytes) {
+      file_->write(data, bytes);
+    } else {
+      buffer_.append(static_cast<const char*>(data), bytes);
+    }
+  }
+  WrittenFile close() {
+    flush();
+    file_->close();
+    return {written_, hasher_.hex()};
+  }
+
+ private:
+  void flush() {
+    if (!buffer_.empty()) file_->write(buffer_.data(), buffer_.size());
+    buffer_.clear();
+  }
+  std::unique_ptr<WritableFile> file_;
+  Hasher hasher_;
+  std::string buffer_;
+  int64_t written_ = 0;
+};
+
+void write_all(HashedFile& file, const std::vector<std::pair<std::string, at::Tensor>>& entries,
+               const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  uint64_t offset = 0;
+  for (const auto& [name, tensor] : entries) {
+    CONVOY_CHECK(!header.contains(name), "tensor ", name, " is to be written twice");
+    const uint64_t end = offset + uint64_t(tensor.nbytes());
+    header[name] = {{"dtype", dtype_name(tensor.scalar_type(), name)},
+                    {"shape", tensor.sizes().vec()},
+                    {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');  // the data begins at a multiple of 8
+  const uint64_t length = text.size();          // little-endian, as every machine that LibTorch runs on
+  file.write(&length, sizeof length);
+  file.write(text.data(), text.size());
+  for (const auto& entry : entries) {
+    const at::Tensor plain = entry.second.detach().to(at::kCPU).contiguous();
+    file.write(plain.const_data_ptr(), plain.nbytes());
+  }
+}
+
+}  // namespace
+
+WrittenFile write_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& entries,
+                              const std::map<std::string, std::string>& metadata, FileSystem& files) {
+  HashedFile file(files, path);
+  try {
+    write_all(file, entries, metadata);
+    return file.close();
+  } catch (...) {
+    try {
+      files.remove_all(path);
+    } catch (const Error&) {  // the first cause is the one to tell
+    }
+    throw;
+  }
+}
+
+struct SafetensorsFile::Mapping {
+  struct Place {
+    at::ScalarType dtype = at::kFloat;
+    std::vector<int64_t> shape;
+    uint64_t begin = 0, end = 0;  // within the data
+  };
+
+  explicit Mapping(std::string file_path);
+  ~Mapping() {
+    if (bytes > 0) munmap(const_cast<char*>(start), bytes);
+  }
+  [[noreturn]] void corrupt(const std::string& reason) const {
+    throw Error(Failure::corrupt_data, convoy::str(path, ": not a whole safetensors file: ", reason));
+  }
+  void read_header();
+  Place read_place(const std::string& name, const Json& entry) const;
+  void check_coverage();
+
+  std::string path;
+  const char* start = nullptr;
+  size_t bytes = 0;
+  const char* data = nullptr;
+  uint64_t data_bytes = 0;
+  std::map<std::string, Place> places;
+  std::vector<std::string> order;
+  std::map<std::string, std::string> metadata;
+};
+
+SafetensorsFile::Mapping::Mapping(std::string file_path) : path(std::move(file_path)) {
+  const auto fail = [this](const char* what) {
+    throw Error(Failure::io, convoy::str("cannot ", what, " ", path, ": ", std::strerror(errno)));
+  };
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail("open");
+  struct stat status {};
+  const bool known = fstat(descriptor, &status) == 0;
+  void* mapped = nullptr;
+  if (known && S_ISREG(status.st_mode) && status.st_size > 0) {
+    mapped = mmap(nullptr, size_t(status.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
+  }
+  close(descriptor);
+  if (!known || mapped == MAP_FAILED) fail("map");
+  if (mapped == nullptr) corrupt("it is empty or no file");
+  start = static_cast<const char*>(mapped);
+  bytes = size_t(status.st_size);
+  try {
+    read_header();
+    check_coverage();
+  } catch (...) {
+    munmap(mapped, bytes);
+    bytes = 0;
+    throw;
+  }
+}
+
+void SafetensorsFile::Mapping::read_header() {
+  if (bytes < 8) corrupt(convoy::str("it has ", bytes, " bytes"));
+  uint64_t length;
+  std::memcpy(&length, start, sizeof length);
+  if (length > longest_header || length > bytes - 8) corrupt(convoy::str("its header claims ", length, " bytes of ", bytes));
+  data = start + 8 + length;
+  data_bytes = bytes - 8 - length;
+  if (length == 0 || start[8] != '{') corrupt("its header is no JSON object");
+
+  // The parser keeps one of two equal names; a file that has both means something else to other readers.
+  std::set<std::string> seen;
+  std::string twice;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::key && depth == 1 && !seen.insert(parsed.get<std::string>()).second) {
+      twice = parsed.get<std::string>();
+    }
+    return depth <= 3;
+  };
+  const Json header = Json::parse(start + 8, data, watch, /*allow_exceptions=*/false);
+  if (!header.is_object()) corrupt("its header is no JSON object");
+  if (!twice.empty()) corrupt(convoy::str("its header has ", twice, " twice"));
+  for (const auto& item : header.items()) {
+    if (item.key() != "__metadata__") {
+      places[item.key()] = read_place(item.key(), item.value());
+      continue;
+    }
+    if (!item.value().is_object()) corrupt("its metadata is no JSON object");
+    for (const auto& pair : item.value().items()) {
+      if (!pair.value().is_string()) corrupt("its metadata holds more than text");
+      metadata[pair.key()] = pair.value().get<std::string>();
+    }
+  }
+}
+
+SafetensorsFile::Mapping::Place SafetensorsFile::Mapping::read_place(const std::string& name, const Json& entry) const {
+  const auto natural = [](const Json& number) {
+    return number.is_number_unsigned() && number.get<uint64_t>() <= uint64_t(INT64_MAX);
+  };
+  if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets")) {
+    corrupt(convoy::str("its entry for ", name, " lacks dtype, shape or data_offsets"));
+  }
+  const Json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
+  Place place;
+  const auto known = std::find_if(dtypes().begin(), dtypes().end(),
+                                  [&](const auto& pair) { return dtype.is_string() && dtype == pair.first; });
+  if (known == dtypes().end()) corrupt(convoy::str(name, " has the unknown dtype ", dtype.dump(-1, ' ', true)));
+  place.dtype = known->second;
+  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), natural)) corrupt(convoy::str(name, " has no valid shape"));
+  uint64_t size = c10::elementSize(place.dtype);
+  bool overflow = false;
+  for (const Json& dimension : shape) {
+    place.shape.push_back(dimension.get<int64_t>());
+    overflow |= __builtin_mul_overflow(size, dimension.get<uint64_t>(), &size);
+  }
+  if (!offsets.is_array() || offsets.size() != 2 || !natural(offsets[0]) || !natural(offsets[1])) {
+    corrupt(convoy::str(name, " has no valid data_offsets"));
+  }
+  place.begin = offsets[0].get<uint64_t>();
+  place.end = offsets[1].get<uint64_t>();
+  if (place.begin > place.end || place.end > data_bytes) corrupt(convoy::str(name, " lies outside the file"));
+  if (overflow || place.end - place.begin != size) corrupt(convoy::str(name, " has another size than its shape and dtype say"));
+  return place;
+}
+
+// Every byte of the data belongs to exactly one tensor.
+void SafetensorsFile::Mapping::check_coverage() {
+  for (const auto& item : places) order.push_back(item.first);
+  std::stable_sort(order.begin(), order.end(), [this](const std::string& a, const std::string& b) {
+    const Place &x = places.at(a), &y = places.at(b);
+    return std::make_pair(x.begin, x.end) < std::make_pair(y.begin, y.end);
+  });
+  uint64_t end = 0;
+  for (const std::string& name : order) {
+    const Place& place = places.at(name);
+    if (place.begin != end) corrupt(convoy::str(name, place.begin < end ? " overlaps another tensor" : " begins after a gap"));
+    end = place.end;
+  }
+  if (end != data_bytes) corrupt(convoy::str(data_bytes - end, " bytes at its end belong to no tensor"));
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : mapping_(std::make_shared<Mapping>(path)) {}
+
+std::vector<std::string> SafetensorsFile::names() const { return mapping_->order; }
+bool SafetensorsFile::has(const std::string& name) const { return mapping_->places.count(name) != 0; }
+const std::map<std::string, std::string>& SafetensorsFile::metadata() const { return mapping_->metadata; }
+int64_t SafetensorsFile::bytes() const { return int64_t(mapping_->bytes); }
+std::string SafetensorsFile::hash() const { return hash_hex(mapping_->start, mapping_->bytes); }
+
+std::vector<int64_t> SafetensorsFile::shape(const std::string& name) const {
+  CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);
+  return mapping_->places.at(name).shape;
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);
+  const Mapping::Place& place = mapping_->places.at(name);
+  const auto options = at::TensorOptions().dtype(place.dtype);
+  if (place.begin == place.end) return at::empty(place.shape, options);
+  char* address = const_cast<char*>(mapping_->data + place.begin);
+  const auto keep = [mapping = mapping_](void*) {};
+  if (reinterpret_cast<uintptr_t>(address) % c10::elementSize(place.dtype) == 0) {
+    return at::from_blob(address, place.shape, keep, options);
+  }
+  at::Tensor copy = at::empty(place.shape, options);
+  std::memcpy(copy.mutable_data_ptr(), address, place.end - place.begin);
+  return copy;
+}
+
+}  // namespace convoy
