@@ -1,0 +1,30 @@
+#include <cmath>
+
+#include "core/metrics/sink.h"
+
+namespace convoy {
+namespace {
+
+// JSON has no words for these numbers, and null would hide which one it was.
+Json number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+}  // namespace
+
+Json to_json(const Record& record) {
+  Json json{{"kind", record.kind},
+            {"step", record.step},
+            {"epoch", record.epoch},
+            {"seconds", number(record.seconds)},
+            {"samples_per_second", number(record.samples_per_second)}};
+  if (record.remaining_seconds >= 0) json["remaining_seconds"] = number(record.remaining_seconds);
+  json["learning_rate"] = number(record.learning_rate);
+  json["metrics"] = Json::object();
+  for (const auto& [name, value] : record.metrics) json["metrics"][name] = number(value);
+  return json;
+}
+
+}  // namespace convoy
