@@ -1,0 +1,191 @@
+// Reading interactions from text, and the cache beside it.
+#include "core/data/interactions_reader.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+InteractionColumns typed() {
+  InteractionColumns columns;
+  columns.typed_header = true;
+  columns.delimiter = '\t';
+  return columns;
+}
+
+InteractionColumns csv() {
+  InteractionColumns columns;
+  columns.user = "who";
+  columns.item = "what";
+  columns.time = "when";
+  columns.context = {"a", "b"};
+  columns.weight = "w";
+  return columns;
+}
+
+const char* const small =
+    "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    "u9\ti5\t3\t100\n"
+    "u2\ti5\t1\t90.5\n"
+    "u9\ti1\t4\t80\n";
+
+std::string failure(const std::string& text, const InteractionColumns& columns) {
+  try {
+    parse_interactions("f.csv", text, columns);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+template <class T>
+std::vector<T> values(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<T>(), tensor.const_data_ptr<T>() + tensor.numel()};
+}
+
+TEST(InteractionsReader, IdsAreNumberedByAppearance) {
+  const auto all = parse_interactions("f.inter", small, typed());
+  EXPECT_EQ(all.users, 2);
+  EXPECT_EQ(all.items, 2);
+  EXPECT_EQ(values<int32_t>(all.user), (std::vector<int32_t>{0, 1, 0}));
+  EXPECT_EQ(values<int32_t>(all.item), (std::vector<int32_t>{0, 0, 1}));
+  EXPECT_EQ(values<double>(all.time), (std::vector<double>{100, 90.5, 80}));
+  EXPECT_FALSE(all.context.defined() || all.weight.defined());
+}
+
+TEST(InteractionsReader, CsvWithContextWeightQuotesAndWindowsLineEnds) {
+  const auto all = parse_interactions("f.csv",
+                                      "\xEF\xBB\xBFwhat,who,when,a,b,w\r\n\"x, y\",1, 7 ,0.5,-2,1\r\nz,\"1\",8,1e3,0,2.5\r\n\r\n",
+                                      csv());
+  EXPECT_EQ(all.users, 1);
+  EXPECT_EQ(all.items, 2);
+  EXPECT_EQ(values<float>(all.context), (std::vector<float>{0.5f, -2.f, 1000.f, 0.f}));
+  EXPECT_EQ(values<float>(all.weight), (std::vector<float>{1.f, 2.5f}));
+  EXPECT_EQ(values<double>(all.time), (std::vector<double>{7, 8}));
+}
+
+TEST(InteractionsReader, WithoutAHeaderColumnsAreNumbers) {
+  InteractionColumns columns;
+  columns.header = false;
+  columns.user = "2";
+  columns.item = "1";
+  const auto all = parse_interactions("f.csv", "i1,u1\ni2,u1\n", columns);
+  EXPECT_EQ(all.size(), 2);
+  EXPECT_EQ(all.users, 1);
+}
+
+TEST(InteractionsReader, ErrorsSayFileLineAndColumn) {
+  using testing::HasSubstr;
+  const std::string head = "who,what,when,a,b,w\n";
+  EXPECT_THAT(failure(head + "u,i,1,0,0,1\nu,i,x7,0,0,1\n", csv()), HasSubstr("f.csv:3:5: 'x7' is not a number"));
+  EXPECT_THAT(failure(head + "u,i,1,0,,1\n", csv()), HasSubstr("f.csv:2:9: a number is missing"));
+  EXPECT_THAT(failure(head + "u,i,1,nan,0,1\n", csv()), HasSubstr("f.csv:2:7: 'nan' is not finite"));
+  EXPECT_THAT(failure(head + "u,i,1,0,1e999,1\n", csv()), HasSubstr("f.csv:2:9: '1e999' is out of range"));
+  EXPECT_THAT(failure(head + "u,i,1,0,0\n", csv()), HasSubstr("f.csv:2:10: 5 fields where the first line has 6"));
+  EXPECT_THAT(failure(head + "u,i,1,0,0,1,9\n", csv()), HasSubstr("f.csv:2:13: 7 fields"));
+  EXPECT_THAT(failure(head + ",i,1,0,0,1\n", csv()), HasSubstr("f.csv:2:1: the user is missing"));
+  EXPECT_THAT(failure(head + "u,,1,0,0,1\n", csv()), HasSubstr("f.csv:2:3: the item is missing"));
+  EXPECT_THAT(failure(head + "u,i,1,0,0,-1\n", csv()), HasSubstr("f.csv:2:11: a weight is negative"));
+  EXPECT_THAT(failure(head + "\nu,i,1,0,0,1\n", csv()), HasSubstr("f.csv:2:1: a blank line"));
+  EXPECT_THAT(failure(head + "\"u,i,1,0,0,1\n", csv()), HasSubstr("f.csv:2:1: a quoted field"));
+  EXPECT_THAT(failure(head + "\"u\"x,i,1,0,0,1\n", csv()), HasSubstr("f.csv:2:4: text after"));
+  EXPECT_THAT(failure("", csv()), HasSubstr("f.csv: is empty"));
+  EXPECT_THAT(failure(head, csv()), HasSubstr("no interactions"));
+  EXPECT_THAT(failure("who,what,when,a,a,w\n", csv()), HasSubstr("f.csv:1:17: two columns are called 'a'"));
+  EXPECT_THAT(failure("who,waht,when,a,b,w\n", csv()), HasSubstr("no column 'what' (data.columns.item)"));
+  EXPECT_THAT(failure("who,waht,when,a,b,w\n", csv()), HasSubstr("did you mean waht?"));
+  EXPECT_THAT(failure("user_id\titem_id:token\n", typed()), HasSubstr("f.csv:1:1: 'user_id' has no type"));
+  EXPECT_THAT(failure("user_id:token\titem_id:tocken\n", typed()), HasSubstr("f.csv:1:15: unknown type 'tocken'"));
+  EXPECT_THAT(failure("user_id:float\titem_id:token\n", typed()), HasSubstr("is a float"));
+}
+
+class Cache : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / str("convoy-cache-", getpid());
+    fs::create_directories(folder_);
+    write(small);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  void write(const std::string& text) { std::ofstream(source(), std::ios::trunc) << text; }
+  std::string source() const { return (folder_ / "f.inter").string(); }
+  std::string cache() const { return source() + ".cache.safetensors"; }
+
+  fs::path folder_;
+};
+
+TEST_F(Cache, GivesBackWhatWasParsed) {
+  const auto parsed = read_interactions(source(), typed());
+  ASSERT_TRUE(fs::exists(cache()));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);   // no temporary is left
+  const auto written = fs::last_write_time(cache());
+  const auto cached = read_interactions(source(), typed());
+  EXPECT_EQ(fs::last_write_time(cache()), written);
+  EXPECT_TRUE(at::equal(parsed.user, cached.user) && at::equal(parsed.item, cached.item));
+  EXPECT_TRUE(at::equal(parsed.time, cached.time));
+  EXPECT_EQ(cached.users, 2);
+  EXPECT_EQ(cached.items, 2);
+}
+
+TEST_F(Cache, IsUsed) {
+  // A cache with other contents and the right hashes would be believed: so it is the cache that is read.
+  read_interactions(source(), typed());
+  const auto parsed = cached_columns(MappedFile(source()), "interactions " + typed().described(), []() -> Columns {
+    ADD_FAILURE() << "parsed again";
+    return {};
+  });
+  EXPECT_EQ(parsed.count("user"), 1u);
+}
+
+TEST_F(Cache, FollowsItsSource) {
+  read_interactions(source(), typed());
+  write(std::string(small) + "u7\ti1\t4\t80\n");
+  EXPECT_EQ(read_interactions(source(), typed()).users, 3);
+  EXPECT_EQ(read_interactions(source(), typed()).users, 3);
+}
+
+TEST_F(Cache, FollowsHowItIsRead) {
+  read_interactions(source(), typed());
+  auto columns = typed();
+  columns.weight = "rating";
+  EXPECT_TRUE(read_interactions(source(), columns).weight.defined());
+  EXPECT_FALSE(read_interactions(source(), typed()).weight.defined());
+}
+
+TEST_F(Cache, IsRebuiltWhenDamaged) {
+  const auto parsed = read_interactions(source(), typed());
+  std::ifstream in(cache(), std::ios::binary);
+  const std::string good((std::istreambuf_iterator<char>(in)), {});
+  for (size_t place = 0; place < good.size(); place += 7) {
+    std::string bad = good;
+    bad[place] = char(bad[place] ^ 0x20);
+    std::ofstream(cache(), std::ios::binary | std::ios::trunc) << bad;
+    const auto again = read_interactions(source(), typed());
+    ASSERT_TRUE(at::equal(parsed.user, again.user) && at::equal(parsed.time, again.time)) << "byte " << place;
+  }
+  std::ofstream(cache(), std::ios::binary | std::ios::trunc) << good.substr(0, good.size() / 2);
+  EXPECT_TRUE(at::equal(parsed.user, read_interactions(source(), typed()).user));
+}
+
+TEST_F(Cache, IsLeftOutWhereTheFolderMayNotBeWritten) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_EQ(read_interactions(source(), typed()).users, 2);
+  EXPECT_FALSE(fs::exists(cache()));
+  fs::permissions(folder_, fs::perms::owner_all);
+}
+
+TEST_F(Cache, AMissingFileIsSaid) { EXPECT_THROW(read_interactions(source() + "x", typed()), Error); }
+
+}  // namespace
+}  // namespace convoy

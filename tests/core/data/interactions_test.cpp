@@ -1,0 +1,226 @@
+// Split, negatives, candidates: what is drawn and what must never be.
+#include "core/data/interactions.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "core/data/candidates.h"
+#include "core/error.h"
+#include "core/random_keys.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t users = 20;
+constexpr int64_t items = 60;
+
+// User u takes items u, u+1, …, at times that fall as items rise: the latest is item u.
+Interactions ladder(int64_t each = 10) {
+  Interactions all;
+  all.users = users;
+  all.items = items;
+  all.user = at::arange(users, at::kInt).repeat_interleave(each);
+  all.item = (all.user + at::arange(each, at::kInt).repeat({users})).remainder(items).to(at::kInt);
+  all.time = -at::arange(each, at::kDouble).repeat({users});
+  all.context = at::arange(users * each * 3, at::kFloat).view({users * each, 3});
+  return all;
+}
+
+InteractionsDataset dataset(RankingOptions options = {}, uint64_t seed = 1, Holdout holdout = Holdout::latest) {
+  const Interactions all = ladder();
+  if (options.candidates == 99) options.candidates = 30;
+  return InteractionsDataset(all, split_interactions(all, holdout, seed), options, seed);
+}
+
+at::Tensor all_rows(const Dataset& data, Split split) { return at::arange(data.size(split), at::kLong); }
+
+TEST(Interactions, LatestIsHeldOut) {
+  const Interactions all = ladder();
+  const auto split = split_interactions(all, Holdout::latest, 1);
+  ASSERT_EQ(split.held_out.size(), size_t(users));
+  EXPECT_EQ(split.train.size(), size_t(users * 9));
+  for (int64_t u = 0; u < users; ++u) EXPECT_EQ(split.held_out[size_t(u)], u * 10);
+}
+
+TEST(Interactions, OfEqualTimesTheLastInTheFileIsHeldOut) {
+  Interactions all = ladder();
+  all.time.zero_();
+  EXPECT_EQ(split_interactions(all, Holdout::latest, 1).held_out[0], 9);
+}
+
+TEST(Interactions, RandomHoldoutFollowsTheSeedAndNoneHoldsNothing) {
+  const Interactions all = ladder();
+  const auto one = split_interactions(all, Holdout::random, 1), two = split_interactions(all, Holdout::random, 2);
+  EXPECT_EQ(one.held_out, split_interactions(all, Holdout::random, 1).held_out);
+  EXPECT_NE(one.held_out, two.held_out);
+  EXPECT_EQ(one.train.size() + one.held_out.size(), size_t(users * 10));
+  EXPECT_TRUE(split_interactions(all, Holdout::none, 1).held_out.empty());
+}
+
+TEST(Interactions, AUserWithOneInteractionKeepsIt) {
+  Interactions all = ladder();
+  all.users = users + 1;
+  all.user[5] = int(users);
+  const auto split = split_interactions(all, Holdout::latest, 1);
+  EXPECT_EQ(split.held_out.size(), size_t(users));
+}
+
+TEST(Interactions, LatestWithoutTimeSaysWhatToDo) {
+  Interactions all = ladder();
+  all.time = {};
+  EXPECT_THROW(split_interactions(all, Holdout::latest, 1), Error);
+}
+
+TEST(Interactions, ATrainingRowIsAPositiveWithItsNegatives) {
+  const auto data = dataset();
+  const Batch batch = data.gather_once(Split::train, all_rows(data, Split::train), 0);
+  const auto& user = batch.at("user");
+  const auto& item = batch.at("item");
+  ASSERT_EQ(item.sizes(), (std::vector<int64_t>{180, 5}));
+  EXPECT_EQ(batch.at("context").sizes(), (std::vector<int64_t>{180, 3}));
+  EXPECT_TRUE(at::equal(batch.at("target"), at::tensor({1.f, 0.f, 0.f, 0.f, 0.f}).expand({180, 5})));
+  for (int64_t r = 0; r < 180; ++r) {
+    const int64_t u = user[r].item<int64_t>();
+    EXPECT_EQ(u, r / 9);
+    EXPECT_EQ(item[r][0].item<int64_t>(), (u + 1 + r % 9) % items);   // item u itself is held out
+    EXPECT_EQ(batch.at("context")[r][0].item<float>(), float((u * 10 + 1 + r % 9) * 3));
+  }
+}
+
+TEST(Interactions, NegativesAreNeverTrainingPositivesAndMayBeTheHeldOutItem) {
+  const auto data = dataset();
+  int64_t held_out_drawn = 0;
+  std::set<int64_t> drawn;
+  for (int64_t epoch = 0; epoch < 20; ++epoch) {
+    const Batch batch = data.gather_once(Split::train, all_rows(data, Split::train), epoch);
+    const auto* item = batch.at("item").const_data_ptr<int64_t>();
+    const auto* user = batch.at("user").const_data_ptr<int64_t>();
+    for (int64_t r = 0; r < batch.rows; ++r) {
+      for (int64_t n = 1; n < 5; ++n) {
+        const int64_t rung = (item[r * 5 + n] - user[r] + items) % items;   // 0: held out, 1 … 9: positives
+        EXPECT_TRUE(rung == 0 || rung > 9) << "user " << user[r] << " item " << item[r * 5 + n];
+        held_out_drawn += rung == 0;
+        drawn.insert(item[r * 5 + n]);
+      }
+    }
+  }
+  // 14,400 draws over 51 items each: 282 of the held-out one are expected.
+  EXPECT_GT(held_out_drawn, 200);
+  EXPECT_LT(held_out_drawn, 370);
+  EXPECT_EQ(drawn.size(), size_t(items));
+}
+
+TEST(Interactions, NegativesFollowSeedEpochAndSampleAlone) {
+  const auto data = dataset();
+  const auto whole = data.gather_once(Split::train, all_rows(data, Split::train), 3).at("item");
+  const auto some = data.gather_once(Split::train, at::tensor({170, 3, 77}, at::kLong), 3).at("item");
+  EXPECT_TRUE(at::equal(some, whole.index_select(0, at::tensor({170, 3, 77}, at::kLong))));
+  EXPECT_FALSE(at::equal(whole, data.gather_once(Split::train, all_rows(data, Split::train), 4).at("item")));
+  EXPECT_FALSE(at::equal(whole, dataset({}, 2).gather_once(Split::train, all_rows(data, Split::train), 3).at("item")));
+}
+
+TEST(Interactions, CandidatesAreDistinctNewToTheUserAndFixed) {
+  const auto data = dataset();
+  ASSERT_EQ(data.size(Split::evaluate), users);
+  const Batch batch = data.gather_once(Split::evaluate, all_rows(data, Split::evaluate), 0);
+  const auto& item = batch.at("item");
+  ASSERT_EQ(item.sizes(), (std::vector<int64_t>{users, 31}));
+  for (int64_t u = 0; u < users; ++u) {
+    EXPECT_EQ(item[u][0].item<int64_t>(), u);
+    std::set<int64_t> seen{u};
+    for (int64_t c = 1; c < 31; ++c) {
+      const int64_t candidate = item[u][c].item<int64_t>();
+      EXPECT_GT((candidate - u + items) % items, 9);
+      EXPECT_TRUE(seen.insert(candidate).second);
+    }
+  }
+  EXPECT_TRUE(at::equal(item, data.gather_once(Split::evaluate, all_rows(data, Split::evaluate), 5).at("item")));
+  EXPECT_EQ(batch.at("target").sum().item<float>(), float(users));
+}
+
+TEST(Interactions, FullRankingHasEveryItemOnceAndExcludesTrainingPositives) {
+  RankingOptions options;
+  options.full = true;
+  const auto data = dataset(options);
+  const Batch batch = data.gather_once(Split::evaluate, all_rows(data, Split::evaluate), 0);
+  const auto& item = batch.at("item");
+  ASSERT_EQ(item.sizes(), (std::vector<int64_t>{users, items}));
+  EXPECT_TRUE(at::equal(std::get<0>(item.sort(1)), at::arange(items).expand({users, items})));
+  const auto rung = (item - batch.at("user").unsqueeze(1) + items).remainder(items);
+  EXPECT_TRUE(at::equal(batch.at("excluded"), rung.ge(1).logical_and(rung.le(9))));
+  EXPECT_TRUE(at::equal(item.select(1, 0), batch.at("user")));
+}
+
+TEST(Interactions, APartOfTheUsersIsEvaluated) {
+  RankingOptions options;
+  options.evaluate_users = 7;
+  const auto one = dataset(options, 1), other = dataset(options, 2);
+  ASSERT_EQ(one.size(Split::evaluate), 7);
+  EXPECT_EQ(one.size(Split::train), users * 9);
+  const auto users_of = [](const Dataset& data) {
+    return data.gather_once(Split::evaluate, at::arange(7, at::kLong), 0).at("user");
+  };
+  EXPECT_TRUE(at::equal(users_of(one), users_of(dataset(options, 1))));
+  EXPECT_FALSE(at::equal(users_of(one), users_of(other)));
+}
+
+TEST(Interactions, EmptySharesWork) {
+  const auto data = dataset();
+  for (Split split : {Split::train, Split::evaluate}) {
+    const Batch batch = data.gather_once(split, at::empty({0}, at::kLong), 0);
+    EXPECT_EQ(batch.rows, 0);
+    EXPECT_EQ(batch.at("item").size(0), 0);
+  }
+}
+
+TEST(Interactions, TooFewItemsToDrawFromIsSaidAtTheStart) {
+  const Interactions all = ladder(items - 1);   // all but one item: negatives still go, candidates do not
+  const auto split = split_interactions(all, Holdout::latest, 1);
+  RankingOptions options;
+  options.candidates = 5;
+  EXPECT_THROW(InteractionsDataset(all, split, options, 1), Error);
+  options.full = true;
+  const InteractionsDataset data(all, split, options, 1);
+  const auto item = data.gather_once(Split::train, at::arange(data.size(Split::train), at::kLong), 0).at("item");
+  const auto user = at::arange(users).repeat_interleave(items - 2).unsqueeze(1);
+  const auto rung = (item.slice(1, 1) - user + items).remainder(items);
+  EXPECT_TRUE(rung.eq(0).logical_or(rung.eq(items - 1)).all().item<bool>());
+
+  const Interactions everything = ladder(items);
+  EXPECT_THROW(InteractionsDataset(everything, split_interactions(everything, Holdout::none, 1), {}, 1), Error);
+}
+
+TEST(Positives, HashedAndExactAgreeWithASet) {
+  for (int64_t many : {100, 400000}) {   // users × items below and above what an exact bitmap holds
+    const int64_t wide = 1000;
+    std::vector<int32_t> user, item, rows;
+    std::set<std::pair<int32_t, int32_t>> pairs;
+    for (int32_t i = 0; i < 5000; ++i) {
+      user.push_back(int32_t(random_below(7, uint64_t(i) * 2, uint64_t(many))));
+      item.push_back(int32_t(random_below(7, uint64_t(i) * 2 + 1, uint64_t(wide))));
+      if (i % 3 != 0) {
+        rows.push_back(i);
+        pairs.emplace(user.back(), item.back());
+      }
+    }
+    const Positives positives(many, wide, user.data(), item.data(), rows);
+    int64_t counted = 0;
+    for (size_t i = 0; i < user.size(); ++i) {
+      EXPECT_EQ(positives.contains(user[i], item[i]), pairs.count({user[i], item[i]}) == 1);
+      const auto other = int32_t((item[i] + 17) % wide);
+      EXPECT_EQ(positives.contains(user[i], other), pairs.count({user[i], other}) == 1);
+    }
+    for (int32_t u = 0; u < many; ++u) counted += positives.count(u);
+    EXPECT_EQ(counted, int64_t(pairs.size()));
+    int32_t expected = 0;
+    for (int64_t position = 0; position < wide - positives.count(user[1]); ++position, ++expected) {
+      while (positives.contains(user[1], expected)) ++expected;
+      ASSERT_EQ(positives.missing(user[1], position), expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convoy

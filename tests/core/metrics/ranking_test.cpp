@@ -1,0 +1,47 @@
+// HR and NDCG by hand, ties against the held-out item.
+#include "core/metrics/ranking.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace convoy {
+namespace {
+
+TEST(Ranking, CountsWhatIsNotBelow) {
+  const auto scores = at::tensor({3.f, 1.f, 2.f, 0.f, /**/ 1.f, 2.f, 3.f, 0.f, /**/ 1.f, 1.f, 0.f, 1.f}).view({3, 4});
+  EXPECT_TRUE(at::equal(rank_of_first(scores, {}), at::tensor({0, 2, 2}, at::kLong)));
+  const auto members = at::stack({scores, -scores});
+  EXPECT_TRUE(at::equal(rank_of_first(members, {}), at::tensor({0, 2, 2, 3, 1, 3}, at::kLong).view({2, 3})));
+}
+
+TEST(Ranking, ExcludedCandidatesDoNotCount) {
+  const auto scores = at::tensor({1.f, 2.f, 3.f, 0.f}).view({1, 4});
+  const auto excluded = at::tensor({0, 0, 1, 0}, at::kBool).view({1, 4});
+  EXPECT_EQ(rank_of_first(scores, excluded).item<int64_t>(), 1);
+}
+
+TEST(Ranking, WhatIsNoNumberIsLast) {
+  const float nan = std::nanf("");
+  EXPECT_EQ(rank_of_first(at::tensor({nan, 1.f, 2.f}).view({1, 3}), {}).item<int64_t>(), 2);
+  EXPECT_EQ(rank_of_first(at::tensor({1.f, nan, 0.f}).view({1, 3}), {}).item<int64_t>(), 1);
+}
+
+TEST(Ranking, MetricsAreSumsOverRows) {
+  const auto metrics = ranking_metrics(at::tensor({0, 2, 9, 10}, at::kLong), {1, 10});
+  ASSERT_EQ(metrics.size(), 4u);
+  EXPECT_EQ(metrics[0].name, "hr@1");
+  EXPECT_EQ(metrics[0].sum.item<double>(), 1);
+  EXPECT_EQ(metrics[2].name, "hr@10");
+  EXPECT_EQ(metrics[2].sum.item<double>(), 3);
+  EXPECT_EQ(metrics[2].weight.item<double>(), 4);
+  EXPECT_EQ(metrics[3].name, "ndcg@10");
+  EXPECT_NEAR(metrics[3].sum.item<double>(), 1 + 1 / std::log2(4.0) + 1 / std::log2(11.0), 1e-12);
+  const auto none = ranking_metrics(at::empty({0}, at::kLong), {10});
+  EXPECT_EQ(none[0].sum.item<double>(), 0);
+  EXPECT_EQ(none[0].weight.item<double>(), 0);
+}
+
+}  // namespace
+}  // namespace convoy
