@@ -22,7 +22,8 @@ keeps the file with every default filled in.
   **Intervals** are `100 steps`, `1 epoch` or `never`.
 - **Integers** are written in digits, without leading zeros, points or exponents. Numbers may be `1`, `1.0` or `1e-3`.
   Booleans are `true` and `false` and nothing else.
-- **`${VAR}`** in a value is replaced from the environment; `$${` stands for a literal `${`.
+- **`${VAR}`** in a value is replaced from the environment; between `{ }` or `[ ]` put it in quotes; `$${` stands for a
+  literal `${`.
 - **`--set KEY=VALUE`** changes a key: `--set train.batch.global=512`, `--set data.transforms.0.name=flip`. VALUE is
   YAML, so `[1, 2]` and `{a: 1}` work. Later ones win. When `--set strategy.name=X` names another component, keys of the
   file that X does not take are left out with a warning; keys from `--set` must be valid.

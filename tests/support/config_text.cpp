@@ -24,7 +24,11 @@ class TemporaryFile {
     unlink(path().c_str());
     rmdir(folder_.c_str());
   }
-  void write(const std::string& text) const { std::ofstream(path(), std::ios::binary) << text; }
+  void write(const std::string& text) const {
+    // Some file systems flush a file that is truncated and written again, which takes milliseconds.
+    unlink(path().c_str());
+    std::ofstream(path(), std::ios::binary) << text;
+  }
   std::string path() const { return folder_ + "/run.yaml"; }
   std::string prefix() const { return folder_ + "/"; }
 
