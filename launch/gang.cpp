@@ -157,7 +157,12 @@ void Gang::posted(int participant, const std::string& topic, const Json& body) {
   if (topic == gang_topic::join) {
     add_agent(body.at("process").get<int>(), body.at("host"));
   } else if (topic == gang_topic::ended) {
-    ended(body.at("process").get<int>(), {body.at("code").get<int>(), body.at("signal").get<int>()});
+    const int process = body.at("process").get<int>();
+    const ProcessEnd end{body.at("code").get<int>(), body.at("signal").get<int>()};
+    if (!body.at("made").get<bool>())
+      ended(process, end);
+    else if (process >= 0 && process < static_cast<int>(members_.size()))
+      members_[static_cast<size_t>(process)].end = end;
   } else if (topic == gang_topic::signalled) {
     // Every agent of a host tells the same request: only our own second signal is a second one.
     if (stop_signal_ == 0) stop(body.at("signal").get<int>());

@@ -26,7 +26,7 @@ struct Join {
 // Between agents and the one who serves, beside core/control/protocol.h.
 namespace gang_topic {
 inline constexpr char join[] = "join";        // {process, host}
-inline constexpr char ended[] = "ended";      // {process, code, signal}
+inline constexpr char ended[] = "ended";      // {process, code, signal, made}; made: its convoy killed it
 inline constexpr char signalled[] = "signalled";  // {signal}: TERM or INT reached this convoy
 inline constexpr char verdict[] = "verdict";  // key: exit code of the job, set when everything is written
 }  // namespace gang_topic

@@ -44,6 +44,8 @@ RendezvousFile::RendezvousFile(const std::string& folder, const std::string& job
 
 RendezvousFile::~RendezvousFile() { unlink(path_.c_str()); }
 
+void remove_rendezvous(const std::string& folder, const std::string& job) { unlink(path_of(folder, job).c_str()); }
+
 std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const std::string& job) {
   const std::string path = path_of(folder, job);
   std::ifstream file(path);

@@ -26,6 +26,9 @@ class RendezvousFile {
 // Nothing while it is not there. Error(refused) when it belongs to somebody else or others may read or write it.
 std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const std::string& job);
 
+// For those who outlive the one that served.
+void remove_rendezvous(const std::string& folder, const std::string& job);
+
 // The interface to serve on: launch.address, loopback where all ranks are on this host, else this host's own.
 std::string serving_address(const std::string& configured, const LaunchedAs& as);
 

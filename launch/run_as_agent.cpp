@@ -1,6 +1,5 @@
 // A `convoy` that serves nothing: one rank's parent under another launcher, or inside an mpirun that `convoy` started.
-#include <fcntl.h>
-#include <unistd.h>
+#include <signal.h>
 
 #include "core/control/protocol.h"
 #include "core/control/state_file.h"
@@ -9,6 +8,7 @@
 #include "launch/exit_codes.h"
 #include "launch/parent_watch.h"
 #include "launch/rendezvous.h"
+#include "launch/run_folder.h"
 #include "launch/run_modes.h"
 #include "launch/session.h"
 #include "launch/summary.h"
@@ -37,7 +37,7 @@ class RemoteAgent {
   int run() {
     loop_.on_signal([this](int signal) { signalled(signal); });
     if (request_.as.launcher != Launcher::torchrun)
-      parent_ = std::make_unique<ParentWatch>(loop_, [this] { lost("the launcher of this rank is gone"); });
+      parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
     look_for_server();
     loop_.run_until([this] { return code_.has_value() && agent_.idle(); });
     return *code_;
@@ -81,7 +81,7 @@ class RemoteAgent {
       });
     };
     channel_->on_abort([this, later](const Abort& reason) { later([this, reason] { aborted(reason); }); });
-    channel_->on_lost([this, later] { later([this] { lost("the convoy that serves the control channel is gone"); }); });
+    channel_->on_lost([this, later] { later([this] { server_gone(); }); });
     channel_->watch(protocol::job, [this, later](const std::string&, const std::string& value) {
       later([this, value] { start(assigned_from_json(Json::parse(value))); });
     });
@@ -110,7 +110,10 @@ class RemoteAgent {
 
   void child_ended(const ProcessEnd& end) {
     end_ = end;
-    channel_->post(gang_topic::ended, {{"process", request_.as.rank}, {"code", end.code}, {"signal", end.signal}});
+    // An end that this process made says nothing about the rank.
+    const bool made = ending_ && end.signal == SIGKILL;
+    channel_->post(gang_topic::ended,
+                   {{"process", request_.as.rank}, {"code", end.code}, {"signal", end.signal}, {"made", made}});
   }
 
   // The rank hears of it itself and may end in order; this sees to it that it ends.
@@ -133,27 +136,34 @@ class RemoteAgent {
     channel_->post(gang_topic::signalled, {{"signal", signal}});
   }
 
-  void lost(const std::string& why) {
+  // mpirun or srun was killed: the rank must not outlive it. The one who serves usually knows the reason better.
+  void launcher_gone() {
+    ending_ = true;
+    agent_.kill_all();
+    if (!channel_) code_ = exit_code::rendezvous;
     if (code_) return;
+    loop_.after(milliseconds(300), [this, alive = alive_] {
+      if (!*alive || code_) return;
+      channel_->abort({Failure::rendezvous, -1, -1, 0, host_.name,
+                       str(name_of(request_.as.launcher), ", which started rank ", request_.as.rank, ", is gone")});
+      code_ = exit_code::rendezvous;
+    });
+  }
+
+  void server_gone() {
+    if (code_) return;
+    ending_ = true;
     agent_.kill_all();
     code_ = end_ && !end_->ok() && end_->code != exit_code::peer_lost ? end_->exit_code() : exit_code::rendezvous;
+    const std::string why = "the convoy of rank 0, which served the control channel, is gone";
     if (!assigned_) {
       log::error(str("rank ", request_.as.rank, " on ", host_.name, ": ", why));
       return;
     }
+    if (!request_.requested_folder.empty()) remove_rendezvous(request_.requested_folder, request_.as.job);
     const auto position = read_state_file(str(assigned_->folder, "/logs/rank", request_.as.rank, ".state"));
-    leave_note(failure_json({Failure::rendezvous, -1, position ? position->step : -1, 0, host_.name,
-                             str(why, "; rank ", request_.as.rank, " on ", host_.name, " noticed it")}));
-  }
-
-  // The first to come writes it; whoever opens the folder next puts it into the summary.
-  void leave_note(const Json& failure) {
-    const int fd = open((assigned_->folder + "/failure.json").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0) return;
-    const std::string text = failure.dump(2) + "\n";
-    const ssize_t written = write(fd, text.data(), text.size());
-    (void)written;
-    close(fd);
+    leave_failure(assigned_->folder, failure_json({Failure::rendezvous, 0, position ? position->step : -1, 0, "",
+                                                   str(why, "; rank ", request_.as.rank, " on ", host_.name, " noticed it")}));
   }
 
   EventLoop& loop_;

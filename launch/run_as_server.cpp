@@ -25,27 +25,34 @@ class Server {
 
   int run() {
     const FolderRequest wanted = folder_request(run_);
-    RunFolder folder = open_run_folder(wanted);
-    const bool already_done = folder.already_done;
-    if (already_done)
-      for (const std::string& note : folder.notes) std::puts(note.c_str());
     GangRequest request;
     request.job = run_.as.job;
     request.address = serving_address(run_.config.launch.address, run_.as);
     request.processes = run_.as.size;
     request.joins = true;
     request.launch = run_.config.launch;
+    RunFolder folder;
+    try {
+      folder = open_run_folder(wanted);
+    } catch (const Error& error) {
+      // mpirun ends the others by itself.
+      if (run_.as.launcher != Launcher::open_mpi) send_away(request, wanted, exit_code_of(error.kind()));
+      throw;
+    }
+    if (folder.already_done) {
+      for (const std::string& note : folder.notes) std::puts(note.c_str());
+      send_away(request, wanted, exit_code::done);
+      return exit_code::done;
+    }
     Session::Actions actions;
     actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
     actions.on_failure = [this](const Abort& cause) { failed(cause); };
-    if (already_done) folder.notes.clear();
     session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
     loop_.on_signal([this](int signal) { session_->gang().stop(signal); });
     if (run_.as.launcher != Launcher::torchrun)
       parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
 
     const RendezvousFile file(requested_folder(wanted), run_.as.job, session_->gang().address());
-    if (already_done) return send_away();
     session_->gang().add_local_agent(0, to_json(host_));
     loop_.run_until([this] { return session_->gang().over() && agent_.idle(); });
     const int code = refused_ ? exit_code_of(refused_->kind()) : session_->finish();
@@ -80,18 +87,23 @@ class Server {
                            str(name_of(run_.as.launcher), ", which started the ranks, was killed or has ended")});
   }
 
-  // The others are told to end with 0: there is nothing to do.
-  int send_away() {
-    session_->gang().tell_verdict(exit_code::done);
-    bool late = false;
-    loop_.after(milliseconds(5000), [&late] { late = true; });
-    session_->gang().add_local_agent(0, to_json(host_));
-    loop_.run_until([&] { return late || (session_->gang().joined() && session_->gang().agents_left()); });
-    return exit_code::done;
+  // Tells the others to end with `code`, as there is nothing to do.
+  void send_away(const GangRequest& request, const FolderRequest& wanted, int code) {
+    try {
+      Gang gang(loop_, request, {nullptr, [](const Abort&) {}, nullptr, nullptr, nullptr});
+      gang.tell_verdict(code);
+      const RendezvousFile file(requested_folder(wanted), run_.as.job, gang.address());
+      bool late = false;
+      loop_.after(milliseconds(5000), [&late] { late = true; });
+      gang.add_local_agent(0, to_json(host_));
+      loop_.run_until([&] { return late || (gang.joined() && gang.agents_left()); });
+    } catch (const Error&) {
+      // Where no file can be written they meet the same error themselves, or their limit for the rendezvous.
+    }
   }
 
   void wait_for_agents(milliseconds limit) {
-    bool late = launcher_gone_;
+    bool late = false;
     const EventLoop::TimerId timer = loop_.after(limit, [&late] { late = true; });
     loop_.run_until([&] { return late || session_->gang().agents_left(); });
     loop_.cancel(timer);

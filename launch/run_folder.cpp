@@ -64,6 +64,12 @@ void mend(const std::string& folder, Json& summary, std::vector<std::string>& no
     notes.push_back(str(folder, ": the run before this one ended without a word: ", failure.value("message", "")));
   }
   unlink(note_file.c_str());
+  // What a killed supervisor had no time to remove.
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(".rendezvous-", 0) == 0 || name.rfind(".summary.json.", 0) == 0) fs::remove(entry.path(), none);
+  }
 }
 
 bool has_checkpoint(const std::string& folder) { return fs::exists(folder + "/checkpoints/latest"); }
@@ -200,6 +206,20 @@ const std::vector<std::string>& resumable_keys() {
                                              "train.resume",
                                              "train.log_every"};
   return keys;
+}
+
+void leave_failure(const std::string& folder, const Json& failure) {
+  Json summary = read_summary(folder);
+  if (summary.value("status", "") != "running") return;
+  const int fd = open((folder + "/failure.json").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return;
+  const std::string text = failure.dump(2) + "\n";
+  const ssize_t written = write(fd, text.data(), text.size());
+  close(fd);
+  if (written != static_cast<ssize_t>(text.size())) return;
+  const FolderLock lock(folder);
+  std::vector<std::string> notes;
+  if (lock.held()) mend(folder, summary, notes);
 }
 
 RunFolder open_run_folder(const FolderRequest& request) {

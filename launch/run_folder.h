@@ -52,6 +52,10 @@ RunFolder open_run_folder(const FolderRequest& request);
 // Where ranks under other launchers look for the rendezvous file: --output or runs/NAME, whatever is chosen in the end.
 std::string requested_folder(const FolderRequest& request);
 
+// Left by whoever notices that the supervisor is gone: FOLDER/failure.json, which only the first one writes. If the
+// folder's lock is free, it goes into the summary at once, else the next command on the folder puts it there.
+void leave_failure(const std::string& folder, const Json& failure);
+
 // Keys that may differ between the runs of one folder.
 const std::vector<std::string>& resumable_keys();
 

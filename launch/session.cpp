@@ -1,5 +1,7 @@
 #include "launch/session.h"
 
+#include <unistd.h>
+
 #include "launch/exit_codes.h"
 #include "launch/progress.h"
 #include "launch/summary.h"
@@ -39,21 +41,29 @@ Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, Gang
   events.on_first_step = [this] {
     if (!startup_seconds_) startup_seconds_ = seconds_since(run_.arguments.launched);
   };
+  // Until the ranks are known this says what is wanted; a rank that never starts is told by it too.
+  Job wanted;
+  wanted.name = run.config.name;
+  wanted.backend = run.config.backend;
+  wanted.ranks.resize(static_cast<size_t>(request.processes));
+  start_summary(wanted);
   gang_ = std::make_unique<Gang>(loop, request, events);
+}
+
+void Session::start_summary(const Job& job) {
+  summary_ = starting_summary(without_marks(run_.config.resolved), job, folder_.attempt);
+  write_summary(folder_.path, summary_, false);
 }
 
 void Session::begin(const Placed& placed) {
   for (const std::string& warning : placed.warnings) console_.say(warning);
   assigned_ = Assigned{placed.job, folder_.path, folder_.attempt, unix_seconds(), placed.passive};
-  const Json resolved = without_marks(run_.config.resolved);
-  write_whole(folder_.path + "/config.yaml", to_yaml(resolved), false);
-  summary_ = starting_summary(resolved, placed.job, folder_.attempt);
-  write_summary(folder_.path, summary_, false);
+  write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
+  start_summary(placed.job);
   gang_->publish(*assigned_);
 }
 
 void Session::write_ending(const GangOutcome& outcome) {
-  if (!assigned_) return;
   write_summary(folder_.path, finished_summary(summary_, outcome, startup_seconds_), true);
 }
 
@@ -70,9 +80,10 @@ int Session::finish() {
     console_.result(result_text(read_summary(folder_.path), folder_.path));
   } else if (outcome.cause && outcome.cause->kind == Failure::stopped && !gang_->failed()) {
     console_.say(str(outcome.cause->message, "; ", folder_.path, "/summary.json"));
-  } else if (assigned_) {
+  } else {
     console_.say(str("exit ", outcome.exit_code, "; see ", folder_.path, "/summary.json and logs/"));
   }
+  unlink((folder_.path + "/failure.json").c_str());  // of one who noticed less
   gang_->tell_verdict(outcome.exit_code);
   return outcome.exit_code;
 }

@@ -32,6 +32,7 @@ class Session {
 
  private:
   void write_ending(const GangOutcome& outcome);
+  void start_summary(const Job& job);
 
   EventLoop& loop_;
   const PreparedRun& run_;
