@@ -31,7 +31,8 @@ class SingleCommunicator : public Communicator {
             true};
   }
   int64_t bytes_sent() const override { return 0; }
-  double wait_seconds() const { return 0; }
+  double wait_seconds() const override { return 0; }
+  double wait_cpu_seconds() const override { return 0; }
 
   WorkPtr all_reduce(at::Tensor, ReduceOp, const CallOptions&) override { return finished(); }
   WorkPtr all_gather(at::Tensor output, at::Tensor input, const CallOptions& call) override {

@@ -11,8 +11,7 @@ class ChannelSink : public Sink {
  public:
   explicit ChannelSink(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
   void write(const Record& record) override {
-    const bool training = record.kind == "train";
-    channel_->post(training ? protocol::progress : protocol::metrics, to_json(record));
+    if (record.kind != "train") channel_->post(protocol::metrics, to_json(record));
   }
 
  private:

@@ -30,6 +30,6 @@ class Sink {
 };
 
 std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);                    // appended, flushed per line
-std::unique_ptr<Sink> make_channel_sink(std::shared_ptr<Channel> channel);         // to `convoy`, which draws the progress line
+std::unique_ptr<Sink> make_channel_sink(std::shared_ptr<Channel> channel);         // all but "train" records, to `convoy`, which shows them
 
 }  // namespace convoy
