@@ -1,0 +1,76 @@
+// GroupCommunicator: the half of a Communicator that all backends share; a Transport is the other half.
+//
+// It checks arguments, makes strided tensors contiguous and stages those on a device that the transport does not take,
+// serves groups of one and transfers to oneself, counts bytes, keeps time limits, tells who waits for what, and carries
+// `abort` to the peers over the control channel.
+//
+// bytes_sent, with n ranks and B bytes of this rank's input: all-reduce 2(n-1)/n B, reduce-scatter (n-1)/n B, all-gather
+// (n-1) B, all-to-all what goes to others, broadcast (n-1) B on the root and 0 elsewhere, send B, barrier 0. That is what
+// a bandwidth-optimal algorithm sends, summed over ranks, whatever the library does.
+#pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/abort_board.h"
+#include "backends/staging.h"
+#include "backends/transport.h"
+#include "core/communicator.h"
+#include "core/registry.h"
+
+namespace convoy {
+
+class GroupState;  // what works share with their communicator (group_state.h)
+
+class GroupCommunicator final : public Communicator {
+ public:
+  // transport: null exactly for a group of one.
+  GroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport);
+  ~GroupCommunicator() override;
+
+  int rank() const override;
+  int size() const override;
+  const std::string& backend() const override;
+  Capabilities capabilities() const override;
+  int64_t bytes_sent() const override;
+  double wait_seconds() const override;
+  double wait_cpu_seconds() const override;
+
+  WorkPtr all_reduce(at::Tensor tensor, ReduceOp op, const CallOptions& call) override;
+  WorkPtr all_gather(at::Tensor output, at::Tensor input, const CallOptions& call) override;
+  WorkPtr all_gather_v(at::Tensor output, at::Tensor input, const std::vector<int64_t>& counts,
+                       const CallOptions& call) override;
+  WorkPtr all_to_all_v(at::Tensor output, const std::vector<int64_t>& output_counts, at::Tensor input,
+                       const std::vector<int64_t>& input_counts, const CallOptions& call) override;
+  WorkPtr reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op, const CallOptions& call) override;
+  WorkPtr broadcast(at::Tensor tensor, int root, const CallOptions& call) override;
+  WorkPtr send(at::Tensor tensor, int peer, const CallOptions& call) override;
+  WorkPtr receive(at::Tensor tensor, int peer, const CallOptions& call) override;
+  WorkPtr group(const std::vector<Transfer>& transfers, const CallOptions& call) override;
+  WorkPtr barrier(const CallOptions& call) override;
+  CommunicatorPtr split(int color, int key, const CallOptions& call) override;
+  void abort(const std::string& reason) override;
+
+ private:
+  Call start(Operation operation, const CallOptions& options, const at::Tensor& input) const;
+  WorkPtr gather(Operation operation, at::Tensor output, at::Tensor input, const std::vector<int64_t>& rows,
+                 const CallOptions& options);
+  WorkPtr transfer(Operation operation, const std::vector<Transfer>& transfers, const CallOptions& options);
+  WorkPtr serve_myself(const Call& call, const std::vector<Transfer>& transfers);
+  WorkPtr launch(Call call, Staging staging, const std::function<PendingPtr(const Call&)>& issue);
+  bool alone() const { return transport_ == nullptr; }
+
+  std::shared_ptr<GroupState> state_;
+  std::shared_ptr<Transport> transport_;
+  std::mutex issue_;           // held while an operation is handed to the transport
+  int splits_ = 0;             // guarded by issue_
+  std::vector<at::Tensor> to_self_;   // sent to oneself and not yet received; guarded by issue_
+};
+
+// The world of a job over a transport that stands (null: one rank). Used by every backend's factory.
+CommunicatorPtr make_world(const BackendRequest& request, const std::string& backend,
+                           std::shared_ptr<Transport> transport);
+
+}  // namespace convoy

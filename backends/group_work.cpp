@@ -1,0 +1,141 @@
+// The Work of every backend: waits for a Pending within the time limit, brings staged results back, drops all tensors.
+#include <ctime>
+
+#include "backends/group_state.h"
+#include "backends/staging.h"
+#include "core/log.h"
+
+namespace convoy {
+namespace {
+
+int64_t thread_cpu_nanoseconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+int64_t nanoseconds(Clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
+// Tells the observer, and adds to the figures, for as long as it lives.
+class Waiting {
+ public:
+  Waiting(GroupState& state, const Call& call) : state_(state) {
+    if (state_.facts().waiting) {
+      std::string text = name_of(call.operation);
+      if (!call.name.empty()) text += " " + call.name;
+      state_.facts().waiting(text.c_str());
+    }
+  }
+  ~Waiting() {
+    state_.wait_nanoseconds += nanoseconds(Clock::now() - start_);
+    state_.wait_cpu_nanoseconds += thread_cpu_nanoseconds() - cpu_;
+    if (state_.facts().waiting) state_.facts().waiting("");
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  Clock::time_point start() const { return start_; }
+  double seconds() const { return 1e-9 * nanoseconds(Clock::now() - start_); }
+
+ private:
+  GroupState& state_;
+  Clock::time_point start_ = Clock::now();
+  int64_t cpu_ = thread_cpu_nanoseconds();
+};
+
+class GroupWork final : public Work {
+ public:
+  GroupWork(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport, Call call, Staging staging,
+            PendingPtr pending)
+      : state_(std::move(state)),
+        transport_(std::move(transport)),
+        call_(std::move(call)),
+        number_(state_->calls),
+        staging_(std::move(staging)),
+        pending_(std::move(pending)) {}
+
+  void wait() override {
+    std::lock_guard lock(mutex_);
+    if (pending_) conclude([this] { block(); });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  bool done() override {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return false;
+    if (!pending_) return true;
+    if (!pending_->done()) return false;
+    conclude([this] { pending_->wait_until(Clock::now()); });
+    return true;
+  }
+
+ private:
+  void block() {
+    if (pending_->done()) {
+      pending_->wait_until(Clock::now());
+      return;
+    }
+    Waiting waiting(*state_, call_);
+    auto limit = call_.timeout;
+    if (pending_->wait_until(waiting.start() + limit / 2)) return;
+    log::warning(str(state_->who(), " has waited ", human_seconds(waiting.seconds()), " in ", describe(call_),
+                     ", half of its time limit"));
+    if (pending_->wait_until(waiting.start() + limit)) return;
+    CommError error = state_->stalled(call_, number_, waiting.seconds(), pending_->missing());
+    error_ = std::make_exception_ptr(error);
+    // What was begun cannot be taken back, so the group ends here with its first time limit.
+    state_->fail(error.what());
+  }
+
+  template <class Finish>
+  void conclude(Finish finish) {
+    try {
+      finish();
+      if (!error_) staging_.finish();
+    } catch (const CommError& error) {
+      error_ = std::make_exception_ptr(CommError(
+          error.kind(), error.rank(), str(state_->who(), ": ", describe(call_), ": ", error.what())));
+    } catch (const std::exception& error) {
+      error_ = std::make_exception_ptr(
+          CommError(Failure::internal, -1, str(state_->who(), ": ", describe(call_), ": ", error.what())));
+    }
+    staging_.drop();
+    pending_.reset();
+    transport_.reset();
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<GroupState> state_;
+  std::shared_ptr<Transport> transport_;   // alive as long as an operation of it is
+  Call call_;
+  int64_t number_;
+  Staging staging_;
+  PendingPtr pending_;                     // null: over
+  std::exception_ptr error_;
+};
+
+class FinishedWork final : public Work {
+ public:
+  explicit FinishedWork(std::exception_ptr error) : error_(std::move(error)) {}
+  void wait() override {
+    if (error_) std::rethrow_exception(error_);
+  }
+  bool done() override { return true; }
+
+ private:
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+WorkPtr make_work(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport, Call call, Staging staging,
+                  PendingPtr pending) {
+  return std::make_shared<GroupWork>(std::move(state), std::move(transport), std::move(call), std::move(staging),
+                                     std::move(pending));
+}
+
+WorkPtr make_finished_work(std::exception_ptr error) { return std::make_shared<FinishedWork>(std::move(error)); }
+
+}  // namespace convoy

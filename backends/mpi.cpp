@@ -1,0 +1,213 @@
+// mpi: ours, on Open MPI's sends and receives. One rank per process; tensors on GPUs are staged through pinned memory.
+#include <algorithm>
+#include <cstring>
+
+#include "backends/group.h"
+#include "backends/makers.h"
+#include "backends/mpi_engine.h"
+#include "backends/mpi_operations.h"
+#include "backends/reduce.h"
+
+#include <ATen/ops/empty.h>
+
+namespace convoy {
+namespace {
+
+// Up to here a rank sends the whole tensor to all: one message's latency instead of two.
+constexpr int64_t small_bytes = 64 << 10;
+
+char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
+
+class MpiPending final : public Pending {
+ public:
+  MpiPending(std::shared_ptr<MpiEngine> engine, MpiOperationPtr operation)
+      : engine_(std::move(engine)), operation_(std::move(operation)) {}
+
+  bool done() override { return engine_->poll(*operation_); }
+  bool wait_until(Clock::time_point deadline) override {
+    if (!engine_->wait_until(*operation_, deadline)) return false;
+    if (!operation_->over()) {
+      auto& group = const_cast<MpiGroup&>(operation_->group());
+      std::lock_guard lock(group.mutex);
+      throw CommError(Failure::peer_lost, -1, group.reason);
+    }
+    operation_->check();
+    return true;
+  }
+  std::string missing() override { return engine_->missing(*operation_); }
+
+ private:
+  std::shared_ptr<MpiEngine> engine_;
+  MpiOperationPtr operation_;
+};
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport(std::shared_ptr<MpiEngine> engine, std::shared_ptr<MpiGroup> group)
+      : engine_(std::move(engine)), group_(std::move(group)) {}
+
+  Capabilities capabilities() const override {
+    return {{at::kCPU}, {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kInt, at::kLong, at::kByte, at::kBool}};
+  }
+
+  PendingPtr all_reduce(const Call&, at::Tensor tensor, ReduceOp op) override {
+    int64_t bytes = static_cast<int64_t>(tensor.nbytes());
+    if (bytes * (size() - 1) <= small_bytes) return small_all_reduce(tensor, op);
+    int64_t unit = tensor.element_size();
+    MpiReduction reduction{data_of(tensor), {}, nullptr, true, tensor.scalar_type(), op};
+    // Slices begin at multiples of a cache line.
+    int64_t share = (bytes / size() + 63) / 64 * 64;
+    for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r == size() ? bytes : std::min(bytes, r * share));
+    CONVOY_CHECK(64 % unit == 0, "elements of ", unit, " bytes");
+    reduction.output = reduction.input + reduction.slices[group_->rank];
+    return start(mpi_reduce_scatter(group_, {tensor}, next_tag(), reduction));
+  }
+
+  PendingPtr all_gather(const Call&, at::Tensor output, const Offsets& parts, at::Tensor input) override {
+    std::memcpy(data_of(output) + parts[group_->rank], data_of(input), input.nbytes());
+    std::vector<MpiMessage> messages;
+    for (int r = 0; r < size(); ++r) {
+      if (r == group_->rank) continue;
+      messages.push_back({false, data_of(output) + parts[r], parts[r + 1] - parts[r], r});
+      messages.push_back({true, data_of(input), input.numel(), r});
+    }
+    return exchange({output, input}, next_tag(), messages);
+  }
+
+  PendingPtr all_to_all(const Call&, at::Tensor output, const Offsets& output_parts, at::Tensor input,
+                        const Offsets& input_parts) override {
+    int me = group_->rank;
+    int64_t own = input_parts[me + 1] - input_parts[me];
+    if (own > 0) std::memcpy(data_of(output) + output_parts[me], data_of(input) + input_parts[me], own);
+    std::vector<MpiMessage> messages;
+    for (int step = 1; step < size(); ++step) {
+      int to = (me + step) % size(), from = (me - step + size()) % size();
+      messages.push_back({false, data_of(output) + output_parts[from], output_parts[from + 1] - output_parts[from], from});
+      messages.push_back({true, data_of(input) + input_parts[to], input_parts[to + 1] - input_parts[to], to});
+    }
+    return exchange({output, input}, next_tag(), messages);
+  }
+
+  PendingPtr reduce_scatter(const Call&, at::Tensor output, at::Tensor input, ReduceOp op) override {
+    MpiReduction reduction{data_of(input), {}, data_of(output), false, output.scalar_type(), op};
+    for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r * static_cast<int64_t>(output.nbytes()));
+    return start(mpi_reduce_scatter(group_, {output, input}, next_tag(), reduction));
+  }
+
+  PendingPtr broadcast(const Call&, at::Tensor tensor, int root) override {
+    return start(mpi_broadcast(group_, {tensor}, next_tag(), data_of(tensor), tensor.numel(), root));
+  }
+
+  PendingPtr exchange(const Call&, const std::vector<Transfer>& transfers) override {
+    std::vector<MpiMessage> messages;
+    std::vector<at::Tensor> tensors;
+    for (const Transfer& one : transfers) {
+      messages.push_back({one.kind == Transfer::Kind::send, data_of(one.tensor), one.tensor.numel(), one.peer});
+      tensors.push_back(one.tensor);
+    }
+    return exchange(std::move(tensors), mpi_transfer_tag(*group_), std::move(messages));
+  }
+
+  PendingPtr barrier(const Call&) override { return start(mpi_barrier(group_, next_tag())); }
+
+  int64_t propose() override { return engine_->reserve_id(); }
+
+  std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string&, int64_t agreed,
+                                   std::chrono::milliseconds) override {
+    engine_->know_id(static_cast<int>(agreed));
+    if (members.size() == 1) return nullptr;
+    auto group = std::make_shared<MpiGroup>();
+    group->comm = group_->comm;
+    group->rank = rank;
+    group->id = static_cast<int>(agreed);
+    for (int member : members) group->world.push_back(group_->world[member]);
+    return std::make_shared<MpiTransport>(engine_, group);
+  }
+
+  void fail(const std::string& reason) override { engine_->fail(*group_, reason); }
+
+ private:
+  int size() const { return group_->size(); }
+  int next_tag() { return mpi_tag(*group_, number_++); }
+
+  PendingPtr start(MpiOperationPtr operation) {
+    engine_->start(operation);
+    return std::make_unique<MpiPending>(engine_, std::move(operation));
+  }
+  PendingPtr exchange(std::vector<at::Tensor> tensors, int tag, std::vector<MpiMessage> messages,
+                      std::function<void()> finish = {}) {
+    return start(mpi_exchange(group_, std::move(tensors), tag, std::move(messages), std::move(finish)));
+  }
+
+  PendingPtr small_all_reduce(const at::Tensor& tensor, ReduceOp op) {
+    int64_t bytes = static_cast<int64_t>(tensor.nbytes());
+    at::Tensor received = at::empty({(size() - 1) * bytes}, at::kByte);
+    std::vector<MpiMessage> messages;
+    std::vector<const void*> in;
+    char* place = data_of(received);
+    for (int r = 0; r < size(); ++r) {
+      if (r == group_->rank) {
+        in.push_back(tensor.data_ptr());
+        continue;
+      }
+      messages.push_back({false, place, bytes, r});
+      messages.push_back({true, data_of(tensor), bytes, r});
+      in.push_back(place);
+      place += bytes;
+    }
+    auto finish = [in, to = tensor.data_ptr(), n = tensor.numel(), dtype = tensor.scalar_type(), op] {
+      reduce(to, in, n, dtype, op);
+    };
+    return exchange({tensor, received}, next_tag(), std::move(messages), finish);
+  }
+
+  std::shared_ptr<MpiEngine> engine_;
+  std::shared_ptr<MpiGroup> group_;
+  int64_t number_ = 0;
+};
+
+// MPI of this process, made when it is first asked for.
+class MpiHome {
+ public:
+  CommunicatorPtr make(const BackendRequest& request) {
+    std::lock_guard lock(mutex_);
+    if (request.size == 1) return make_world(request, "mpi", nullptr);
+    auto before = world_.lock();
+    if (before && before->rank() != request.rank) {
+      throw Error(Failure::config, "backend mpi takes one rank per process, and this process has several; use backend "
+                                   "local or gloo for ranks that are threads");
+    }
+    if (!engine_) engine_ = std::make_shared<MpiEngine>();
+    if (engine_->rank() != request.rank || engine_->size() != request.size) {
+      throw CommError(Failure::rendezvous, -1,
+                      str("MPI says that this is rank ", engine_->rank(), " of ", engine_->size(), ", and the plan says rank ",
+                          request.rank, " of ", request.size, ": start as many ranks as the plan has, by mpirun -n ",
+                          request.size, " convoy run …, or srun --mpi=pmix -n ", request.size));
+    }
+    if (request.channel) {
+      std::weak_ptr<MpiEngine> weak = engine_;
+      auto stop = [weak] {
+        if (auto engine = weak.lock()) engine->never_finalize();
+      };
+      request.channel->on_abort([stop](const Abort&) { stop(); });
+      request.channel->on_lost(stop);
+    }
+    auto group = engine_->world(Clock::now() + request.rendezvous);
+    auto world = make_world(request, "mpi", std::make_shared<MpiTransport>(engine_, group));
+    world_ = world;
+    return world;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<MpiEngine> engine_;
+  std::weak_ptr<Communicator> world_;
+};
+
+}  // namespace
+
+BackendFactory mpi_backend() {
+  return [home = std::make_shared<MpiHome>()](const BackendRequest& request) { return home->make(request); };
+}
+
+}  // namespace convoy

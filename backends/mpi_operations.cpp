@@ -1,0 +1,340 @@
+// State machines of the mpi backend's collectives.
+#include "backends/mpi_operations.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "backends/reduce.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t largest_message = int64_t{1} << 30;
+constexpr int64_t segment_bytes = 256 << 10;   // a sum and its operands stay in the second-level cache
+constexpr int64_t window = 4;                  // segments under way per peer and direction
+
+std::string list(const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (int rank : ranks) names.push_back(std::to_string(rank));
+  if (names.empty()) return "";
+  return str(names.size() == 1 ? "nothing from rank " : "nothing from ranks ", join(names, ", "));
+}
+
+// Messages to or from one peer that go in order, at most `window` of them under way.
+class Lane {
+ public:
+  Lane(const MpiGroup& group, bool send, int peer, int tag) : group_(&group), send_(send), peer_(peer), tag_(tag) {}
+
+  int peer() const { return peer_; }
+  int64_t posted() const { return posted_; }
+  int64_t completed() const { return completed_; }
+  bool has_room() const { return posted_ - completed_ < window; }
+
+  void post(void* data, int64_t bytes) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int count = static_cast<int>(bytes);
+    int to = group_->world[peer_];
+    if (send_) {
+      check_mpi(MPI_Isend(data, count, MPI_BYTE, to, tag_, group_->comm, &request), "send", peer_);
+    } else {
+      check_mpi(MPI_Irecv(data, count, MPI_BYTE, to, tag_, group_->comm, &request), "receive", peer_);
+    }
+    requests_.push_back({request, count});
+    ++posted_;
+  }
+
+  // Takes what has ended, in order; true when anything has.
+  bool take() {
+    int64_t before = completed_;
+    while (!requests_.empty()) {
+      int done = 0;
+      MPI_Status status;
+      auto& [request, count] = requests_.front();
+      check_mpi(MPI_Test(&request, &done, &status), send_ ? "send" : "receive", peer_);
+      if (!done) break;
+      if (!send_) check_length(status, count);
+      requests_.pop_front();
+      ++completed_;
+    }
+    return completed_ != before;
+  }
+
+ private:
+  void check_length(const MPI_Status& status, int expected) const {
+    int got = 0;
+    MPI_Get_count(&status, MPI_BYTE, &got);
+    if (got == expected) return;
+    throw CommError(Failure::disagreement, peer_, str("rank ", peer_, " sent ", got, " bytes where ", expected,
+                                                      " were expected: the ranks called different things"));
+  }
+
+  const MpiGroup* group_;
+  bool send_;
+  int peer_;
+  int tag_;
+  int64_t posted_ = 0, completed_ = 0;
+  std::deque<std::pair<MPI_Request, int>> requests_;
+};
+
+class Exchange final : public MpiOperation {
+ public:
+  Exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+           const std::vector<MpiMessage>& messages, std::function<void()> finish)
+      : MpiOperation(std::move(group), std::move(tensors)), finish_(std::move(finish)) {
+    // Receives first, so that what arrives finds its place.
+    for (bool send : {false, true}) {
+      for (const MpiMessage& message : messages) {
+        if (message.send == send) add(message, tag);
+      }
+    }
+  }
+
+  std::string missing() const override {
+    std::vector<int> peers;
+    for (const Lane& lane : lanes_) {
+      if (!sends_[&lane - lanes_.data()] && lane.completed() < lane.posted()) peers.push_back(lane.peer());
+    }
+    return list(peers);
+  }
+
+ protected:
+  bool advance(bool& moved) override {
+    if (!begun_) {
+      begun_ = true;
+      for (size_t i = 0; i < lanes_.size(); ++i) {
+        for (auto& [data, bytes] : pieces_[i]) lanes_[i].post(data, bytes);
+      }
+    }
+    bool all = true;
+    for (Lane& lane : lanes_) {
+      moved = lane.take() || moved;
+      all = all && lane.completed() == lane.posted();
+    }
+    if (all && finish_) finish_();
+    return all;
+  }
+
+ private:
+  void add(const MpiMessage& message, int tag) {
+    lanes_.emplace_back(*group_, message.send, message.peer, tag);
+    sends_.push_back(message.send);
+    pieces_.emplace_back();
+    for (int64_t begin = 0; begin < message.bytes; begin += largest_message) {
+      pieces_.back().emplace_back(static_cast<char*>(message.data) + begin,
+                                  std::min(largest_message, message.bytes - begin));
+    }
+  }
+
+  std::vector<Lane> lanes_;
+  std::vector<bool> sends_;
+  std::vector<std::vector<std::pair<char*, int64_t>>> pieces_;
+  std::function<void()> finish_;
+  bool begun_ = false;
+};
+
+// A stretch of bytes in segments.
+struct Segments {
+  char* data = nullptr;
+  int64_t bytes = 0;
+  int64_t segment = segment_bytes;
+  int64_t count() const { return (bytes + segment - 1) / segment; }
+  char* at(int64_t k) const { return data + k * segment; }
+  int64_t length(int64_t k) const { return std::min(segment, bytes - k * segment); }
+};
+
+class ReduceScatter final : public MpiOperation {
+ public:
+  ReduceScatter(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+                const MpiReduction& reduction)
+      : MpiOperation(std::move(group), std::move(tensors)), what_(reduction) {
+    int me = group_->rank;
+    for (int r = 0; r < group_->size(); ++r) {
+      slices_.push_back({what_.input + what_.slices[r], what_.slices[r + 1] - what_.slices[r]});
+      if (r == me) continue;
+      peers_.push_back({r, Lane(*group_, true, r, tag), Lane(*group_, false, r, tag), Lane(*group_, true, r, tag + 1),
+                        Lane(*group_, false, r, tag + 1)});
+    }
+    mine_ = slices_[me];
+    int64_t slots = std::min(window, mine_.count());
+    scratch_.reset(new char[slots * peers_.size() * segment_bytes]);
+  }
+
+  std::string missing() const override {
+    std::vector<int> ranks;
+    for (const Peer& peer : peers_) {
+      bool waits = peer.parts_in.completed() < mine_.count() ||
+                   (what_.gather && peer.sums_in.completed() < slices_[peer.rank].count());
+      if (waits) ranks.push_back(peer.rank);
+    }
+    return list(ranks);
+  }
+
+ protected:
+  bool advance(bool& moved) override {
+    bool all = true;
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      Peer& peer = peers_[i];
+      const Segments& theirs = slices_[peer.rank];
+      while (peer.parts_in.posted() < std::min(mine_.count(), reduced_ + window)) {
+        int64_t k = peer.parts_in.posted();
+        peer.parts_in.post(slot(k, i), mine_.length(k));
+      }
+      fill(peer.parts_out, theirs, theirs.count());
+      moved = peer.parts_out.take() || moved;
+      moved = peer.parts_in.take() || moved;
+    }
+    while (reduced_ < mine_.count() && arrived(reduced_)) add_up(reduced_++);
+    for (Peer& peer : peers_) {
+      const Segments& theirs = slices_[peer.rank];
+      all = all && peer.parts_out.completed() == theirs.count() && reduced_ == mine_.count();
+      if (!what_.gather) continue;
+      fill(peer.sums_out, mine_, reduced_);
+      // A sum comes to where its part was sent from, which must have gone first.
+      fill(peer.sums_in, theirs, peer.parts_out.completed());
+      moved = peer.sums_out.take() || moved;
+      moved = peer.sums_in.take() || moved;
+      all = all && peer.sums_out.completed() == mine_.count() && peer.sums_in.completed() == theirs.count();
+    }
+    return all;
+  }
+
+ private:
+  struct Peer {
+    int rank;
+    Lane parts_out, parts_in, sums_out, sums_in;
+  };
+
+  char* slot(int64_t k, size_t peer) {
+    return scratch_.get() + ((k % window) * peers_.size() + peer) * segment_bytes;
+  }
+  static void fill(Lane& lane, const Segments& segments, int64_t limit) {
+    while (lane.posted() < limit && lane.has_room()) lane.post(segments.at(lane.posted()), segments.length(lane.posted()));
+  }
+  bool arrived(int64_t k) const {
+    return std::all_of(peers_.begin(), peers_.end(), [k](const Peer& peer) { return peer.parts_in.completed() > k; });
+  }
+  void add_up(int64_t k) {
+    std::vector<const void*> in;
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      if (static_cast<int>(in.size()) == group_->rank) in.push_back(mine_.at(k));
+      in.push_back(slot(k, i));
+    }
+    if (static_cast<int>(in.size()) == group_->rank) in.push_back(mine_.at(k));
+    int64_t elements = mine_.length(k) / static_cast<int64_t>(c10::elementSize(what_.dtype));
+    reduce(what_.output + k * segment_bytes, in, elements, what_.dtype, what_.op);
+  }
+
+  MpiReduction what_;
+  std::vector<Segments> slices_;
+  Segments mine_;
+  std::vector<Peer> peers_;
+  std::unique_ptr<char[]> scratch_;
+  int64_t reduced_ = 0;
+};
+
+class Broadcast final : public MpiOperation {
+ public:
+  Broadcast(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag, char* data, int64_t bytes,
+            int root)
+      : MpiOperation(std::move(group), std::move(tensors)) {
+    int64_t segment = std::clamp(bytes / 16, segment_bytes, largest_message);
+    segments_ = {data, bytes, segment};
+    int n = group_->size();
+    int place = (group_->rank - root + n) % n;   // the root has place 0
+    auto rank_at = [&](int p) { return (p + root) % n; };
+    int lowest = place == 0 ? n : place & -place;
+    if (place != 0) parent_.emplace_back(*group_, false, rank_at(place - lowest), tag);
+    for (int distance = 1; distance < lowest && place + distance < n; distance *= 2) {
+      children_.emplace_back(*group_, true, rank_at(place + distance), tag);
+    }
+    std::reverse(children_.begin(), children_.end());   // the deepest tree first
+  }
+
+  std::string missing() const override {
+    bool waits = !parent_.empty() && parent_[0].completed() < segments_.count();
+    return waits ? list({parent_[0].peer()}) : "";
+  }
+
+ protected:
+  bool advance(bool& moved) override {
+    int64_t here = segments_.count();
+    if (!parent_.empty()) {
+      Lane& in = parent_[0];
+      while (in.posted() < segments_.count() && in.has_room()) in.post(segments_.at(in.posted()), segments_.length(in.posted()));
+      moved = in.take() || moved;
+      here = in.completed();
+    }
+    bool all = here == segments_.count();
+    for (Lane& out : children_) {
+      while (out.posted() < here && out.has_room()) out.post(segments_.at(out.posted()), segments_.length(out.posted()));
+      moved = out.take() || moved;
+      all = all && out.completed() == segments_.count();
+    }
+    return all;
+  }
+
+ private:
+  Segments segments_;
+  std::vector<Lane> parent_;     // one, or none on the root
+  std::vector<Lane> children_;
+};
+
+class Barrier final : public MpiOperation {
+ public:
+  Barrier(std::shared_ptr<MpiGroup> group, int tag) : MpiOperation(std::move(group), {}) {
+    int n = group_->size(), me = group_->rank;
+    for (int distance = 1; distance < n; distance *= 2) {
+      rounds_.push_back({Lane(*group_, true, (me + distance) % n, tag), Lane(*group_, false, (me - distance + n) % n, tag)});
+    }
+  }
+
+  std::string missing() const override { return round_ < rounds_.size() ? list({rounds_[round_].second.peer()}) : ""; }
+
+ protected:
+  bool advance(bool& moved) override {
+    while (round_ < rounds_.size()) {
+      auto& [out, in] = rounds_[round_];
+      if (out.posted() == 0) {
+        in.post(&nothing_, 0);
+        out.post(&nothing_, 0);
+      }
+      out.take();
+      in.take();
+      if (out.completed() == 0 || in.completed() == 0) return false;
+      moved = true;
+      ++round_;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<std::pair<Lane, Lane>> rounds_;   // out, in
+  size_t round_ = 0;
+  char nothing_ = 0;
+};
+
+}  // namespace
+
+// 16 bits for the group, 13 for the number, 2 for the stream.
+int mpi_tag(const MpiGroup& group, int64_t number) {
+  return (group.id << 15) | static_cast<int>(number & 0x1fff) << 2;
+}
+int mpi_transfer_tag(const MpiGroup& group) { return mpi_tag(group, 0) + 2; }
+
+MpiOperationPtr mpi_exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+                             std::vector<MpiMessage> messages, std::function<void()> finish) {
+  return std::make_shared<Exchange>(std::move(group), std::move(tensors), tag, messages, std::move(finish));
+}
+MpiOperationPtr mpi_reduce_scatter(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+                                   const MpiReduction& reduction) {
+  return std::make_shared<ReduceScatter>(std::move(group), std::move(tensors), tag, reduction);
+}
+MpiOperationPtr mpi_broadcast(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag, char* data,
+                              int64_t bytes, int root) {
+  return std::make_shared<Broadcast>(std::move(group), std::move(tensors), tag, data, bytes, root);
+}
+MpiOperationPtr mpi_barrier(std::shared_ptr<MpiGroup> group, int tag) {
+  return std::make_shared<Barrier>(std::move(group), tag);
+}
+
+}  // namespace convoy

@@ -1,0 +1,77 @@
+// What the conformance cases share: every case runs on local and gloo with 1 to 4 ranks as threads, and on mpi with the
+// ranks of the mpirun that this program is under.
+#pragma once
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "support/torch/ranks.h"
+
+namespace convoy {
+
+class Conformance : public testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  void SetUp() override {
+    if (group().size == 0) GTEST_SKIP() << "not under mpirun";
+  }
+  static RankGroup group() {
+    auto [backend, size] = GetParam();
+    return {backend, size == 0 ? mpi_ranks() : size};
+  }
+  static void on_ranks(const std::function<void(Communicator&)>& body) { run_ranks(group(), body); }
+};
+
+inline std::string conformance_name(const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
+  auto [backend, size] = info.param;
+  return size == 0 ? backend : backend + std::to_string(size);
+}
+
+// NOLINTNEXTLINE: gtest's macros cannot be functions.
+#define CONVOY_CONFORMANCE(Suite)                                                                             \
+  INSTANTIATE_TEST_SUITE_P(Local, Suite, testing::Combine(testing::Values("local"), testing::Range(1, 5)),     \
+                           conformance_name);                                                                  \
+  INSTANTIATE_TEST_SUITE_P(Gloo, Suite, testing::Combine(testing::Values("gloo"), testing::Range(1, 5)),       \
+                           conformance_name);                                                                  \
+  INSTANTIATE_TEST_SUITE_P(Mpi, Suite, testing::Combine(testing::Values("mpi"), testing::Values(0)), conformance_name)
+
+inline const std::vector<at::ScalarType>& all_dtypes() {
+  static const std::vector<at::ScalarType> all = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble,
+                                                  at::kInt,  at::kLong,     at::kByte,  at::kBool};
+  return all;
+}
+
+// Rank r's numbers: small ones, so that every dtype holds any sum or product of four of them exactly.
+inline at::Tensor numbers(int rank, at::IntArrayRef shape, at::ScalarType dtype) {
+  int64_t count = 1;
+  for (int64_t n : shape) count *= n;
+  auto counting = torch::arange(count, at::kLong);
+  return ((counting * (rank + 1) + rank) % 3).to(dtype).view(shape);
+}
+
+// What a reduction over ranks of their numbers has to be.
+inline at::Tensor reduced(int size, at::IntArrayRef shape, at::ScalarType dtype, ReduceOp op) {
+  at::Tensor all = numbers(0, shape, dtype).to(at::kLong);
+  for (int r = 1; r < size; ++r) {
+    at::Tensor next = numbers(r, shape, dtype).to(at::kLong);
+    if (op == ReduceOp::sum) all = all + next;
+    if (op == ReduceOp::product) all = all * next;
+    if (op == ReduceOp::min) all = at::minimum(all, next);
+    if (op == ReduceOp::max) all = at::maximum(all, next);
+  }
+  return all.to(dtype);
+}
+
+inline testing::AssertionResult same(const at::Tensor& got, const at::Tensor& wanted) {
+  if (got.sizes() == wanted.sizes() && got.scalar_type() == wanted.scalar_type() && at::equal(got, wanted)) {
+    return testing::AssertionSuccess();
+  }
+  std::ostringstream text;
+  text << "got " << got.sizes() << " " << got.scalar_type();
+  if (got.numel() <= 32) text << "\n" << got << "\nwanted\n" << wanted;
+  return testing::AssertionFailure() << text.str();
+}
+
+}  // namespace convoy

@@ -1,0 +1,119 @@
+// Ranks for tests, as threads or as this process of an mpirun.
+#include "support/torch/ranks.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "backends/registry.h"
+
+namespace convoy {
+namespace {
+
+int environment_number(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? std::atoi(value) : 0;
+}
+
+// Holds what has to end before main does.
+class Home final : public testing::Environment {
+ public:
+  void TearDown() override {
+    if (channel) end_together();
+    registry.reset();
+    channel.reset();
+    server.reset();
+    if (!file.empty()) std::filesystem::remove(file);
+  }
+
+  // Rank 0 of the mpirun serves the channel, and tells the others by a file named after the mpirun.
+  std::shared_ptr<Channel> connect() {
+    if (channel) return channel;
+    int rank = environment_number("OMPI_COMM_WORLD_RANK");
+    const char* space = std::getenv("PMIX_NAMESPACE");
+    std::string path = str(std::filesystem::temp_directory_path().string(), "/convoy-conformance-", space ? space : "");
+    if (rank == 0) {
+      ChannelServerOptions options;
+      options.job = "conformance";
+      server = serve_channel(options, {});
+      file = path;
+      std::ofstream(path + ".new") << to_string(server->address());
+      std::filesystem::rename(path + ".new", path);
+    }
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!std::filesystem::exists(path) && std::chrono::steady_clock::now() < deadline) usleep(10000);
+    std::string line;
+    std::getline(std::ifstream(path) >> std::ws, line);
+    channel = connect_channel(channel_address(line), rank, str("rank ", rank), Timeout(20000));
+    return channel;
+  }
+
+  std::unique_ptr<Registry> registry;
+  std::shared_ptr<Channel> channel;
+  std::unique_ptr<ChannelServer> server;
+  std::string file;
+
+ private:
+  void end_together() {
+    try {
+      channel->agree("the end", environment_number("OMPI_COMM_WORLD_RANK"), mpi_ranks(), "", Timeout(20000));
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+};
+
+Home& home() {
+  static Home* const one = static_cast<Home*>(testing::AddGlobalTestEnvironment(new Home));
+  return *one;
+}
+// Environments have to be known before the tests run.
+[[maybe_unused]] const Home& known = home();
+
+}  // namespace
+
+int mpi_ranks() { return environment_number("OMPI_COMM_WORLD_SIZE"); }
+
+Registry& test_registry() {
+  if (!home().registry) {
+    home().registry = std::make_unique<Registry>();
+    register_backends(*home().registry);
+  }
+  return *home().registry;
+}
+
+void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>& body) {
+  static std::atomic<int> jobs{0};
+  Registry& registry = test_registry();
+  BackendRequest request;
+  request.size = group.size;
+  request.job = str("test-", jobs++);
+  request.address = "127.0.0.1";
+  request.timeout = group.timeout;
+  request.rendezvous = std::chrono::milliseconds(20000);
+  request.waiting = group.waiting;
+  auto run = [&](int rank, std::shared_ptr<Channel> channel) {
+    BackendRequest mine = request;
+    mine.rank = rank;
+    mine.channel = channel;
+    try {
+      auto world = registry.backends.make(group.backend, mine);
+      body(*world);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << group.backend << " rank " << rank << " of " << group.size << ": " << error.what();
+    }
+  };
+  if (group.backend == "mpi") return run(environment_number("OMPI_COMM_WORLD_RANK"), home().connect());
+  auto channel = make_local_channel();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < group.size; ++rank) threads.emplace_back(run, rank, channel);
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace convoy

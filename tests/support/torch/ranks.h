@@ -1,0 +1,28 @@
+// Ranks for tests: threads of this process over `local` or `gloo`, or this process as one rank of an mpirun over `mpi`.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "core/communicator.h"
+#include "core/registry.h"
+
+namespace convoy {
+
+// Sizes that a backend can be tested with here: mpi has the one that mpirun gave, and 0 outside mpirun.
+int mpi_ranks();
+
+struct RankGroup {
+  std::string backend;
+  int size = 1;
+  std::chrono::milliseconds timeout{20000};
+  std::function<void(const char*)> waiting;
+};
+
+// Calls `body` on every rank (under mpirun: on this one), each with the world communicator; an exception is a test
+// failure with the rank's number. Assertions within `body` count as usual.
+void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>& body);
+
+// The backends of this process, made once and given back before it ends (MPI cannot be started twice).
+Registry& test_registry();
+
+}  // namespace convoy
