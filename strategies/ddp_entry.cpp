@@ -1,4 +1,5 @@
 // ddp: every rank holds the whole model and its share of each batch; gradients are all-reduced in buckets.
+#include "core/describe.h"
 #include "strategies/parts/replicated_entry.h"
 
 namespace convoy {
@@ -19,40 +20,20 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   return replica_costs(job, description, buckets, options.section("sync").integer("every"));
 }
 
-Option real(const char* name, const char* help, double fallback) {
-  Option option;
-  option.name = name;
-  option.type = OptionType::real;
-  option.help = help;
-  option.fallback = fallback;
-  option.unit = "MiB";
-  option.minimum = 0;
-  option.exclusive_minimum = true;
-  return option;
-}
-
 }  // namespace
 
 StrategyEntry ddp_entry() {
-  Option overlap;
-  overlap.name = "overlap";
-  overlap.type = OptionType::boolean;
-  overlap.help = "reduce a bucket as soon as its gradients are ready, while backward goes on";
-  overlap.fallback = true;
-
-  Option buffers;
-  buffers.name = "buffers";
-  buffers.type = OptionType::choice;
-  buffers.help = "batch norm's running figures after an update: rank 0's, their mean, or each rank its own";
-  buffers.fallback = "broadcast";
-  buffers.choices = {"broadcast", "mean", "local"};
-
   StrategyEntry entry;
   entry.name = "ddp";
   entry.help = "the whole model on every rank, each with its share of the batch; gradients are all-reduced";
-  entry.options = {real("bucket_cap_mb", "gradients that are reduced by one message", 25),
-                   real("first_bucket_mb", "the first one, small so that sending starts early", 1), overlap, buffers,
-                   sync_option()};
+  entry.options = {
+      describe::real("bucket_cap_mb", "gradients that are reduced by one message", 25).above(0).in("MiB"),
+      describe::real("first_bucket_mb", "the first one, small so that sending starts early", 1).above(0).in("MiB"),
+      describe::boolean("overlap", "reduce a bucket as soon as its gradients are ready, while backward goes on", true),
+      describe::choice("buffers", "batch norm's running figures after an update: rank 0's, their mean, or each its own",
+                       {"broadcast", "mean", "local"}, "broadcast"),
+      sync_option(),
+  };
   entry.plan = plan;
   entry.cost = cost;
   return entry;

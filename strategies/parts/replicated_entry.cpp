@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/describe.h"
+
 namespace convoy {
 namespace {
 
@@ -135,25 +137,12 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
 }
 
 Option sync_option() {
-  Option every;
-  every.name = "every";
-  every.type = OptionType::integer;
-  every.help = "micro-steps whose gradients are added up before one update";
-  every.fallback = 1;
-  every.minimum = 1;
-  every.unit = "steps";
-  Option what;
-  what.name = "what";
-  what.type = OptionType::choice;
-  what.help = "what ranks agree on: the gradients of every update";
-  what.fallback = "gradients";
-  what.choices = {"gradients"};
-  Option sync;
-  sync.name = "sync";
-  sync.type = OptionType::section;
-  sync.help = "how often gradients are reduced and an update is made";
-  sync.options = {every, what};
-  return sync;
+  return describe::section("sync", "how often gradients are reduced and an update is made",
+                           {describe::integer("every", "micro-steps whose gradients are added up before one update", 1)
+                                .at_least(1)
+                                .in("steps"),
+                            describe::choice("what", "what ranks agree on: the gradients of every update",
+                                             {"gradients"}, "gradients")});
 }
 
 }  // namespace convoy

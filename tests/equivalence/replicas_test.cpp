@@ -1,0 +1,114 @@
+// ddp against single: same global batches, fp64, ten AdamW steps.
+#include <gtest/gtest.h>
+
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr double tolerance = 1e-12;
+
+struct Cell {
+  const char* subject;
+  int ranks;
+  int every;
+  bool clipping;
+};
+
+std::string name_of(const Cell& cell) {
+  return std::string(cell.subject) + "_" + std::to_string(cell.ranks) + "ranks_every" + std::to_string(cell.every) +
+         (cell.clipping ? "_clipped" : "");
+}
+
+Subject subject_of(const Cell& cell) {
+  for (auto* make : {mlp_subject, pairs_subject, norms_subject, dropout_subject, tied_subject}) {
+    Subject subject = make();
+    if (subject.name == cell.subject) return subject;
+  }
+  throw std::logic_error(cell.subject);
+}
+
+Training training_of(const Cell& cell) {
+  Training training;
+  training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
+                       (cell.clipping ? "clip_norm: 0.3, " : "") + "groups: [{match: bias, weight_decay: 0}]}";
+  return training;
+}
+
+Layout ddp(const Cell& cell, const std::string& more = "") {
+  // Buckets of a few parameters, so that these small models have several.
+  return {"ddp",
+          ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006, sync: {every: " + std::to_string(cell.every) + "}" + more,
+          cell.ranks};
+}
+
+class ReplicasTest : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(ReplicasTest, DdpEqualsSingle) {
+  const Cell cell = GetParam();
+  const Subject subject = subject_of(cell);
+  Training training = training_of(cell);
+  const Trajectory split = train(ddp(cell), subject, training);
+
+  // Batch norm sees a rank's share: the reference is fed in the same shares. Its running figures follow from all of
+  // them there, from rank 0's here.
+  const bool shares = subject.name == "norms";
+  training.parts = shares ? cell.ranks : 1;
+  const std::string every = std::to_string(cell.every * training.parts);
+  const Trajectory whole = train({"single", ", sync: {every: " + every + "}", 1}, subject, training);
+
+  EXPECT_TRUE(bitwise_equal(split.initial, whole.initial));
+  const Difference worst = difference(split.final, whole.final, shares ? std::vector<std::string>{"buffer/"} : std::vector<std::string>{});
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+  ASSERT_EQ(split.losses.size(), whole.losses.size());
+  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(split.losses[i], whole.losses[i], tolerance * 10);
+  ASSERT_EQ(split.norms.size(), whole.norms.size());
+  for (size_t i = 0; i < whole.norms.size(); ++i) EXPECT_NEAR(split.norms[i] / whole.norms[i], 1, tolerance * 10);
+  if (!shares) {
+    EXPECT_NEAR(split.evaluated, whole.evaluated, tolerance * 10);
+  }
+  // A comparison of two models that did not move would prove nothing.
+  EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3);
+}
+
+std::vector<Cell> cells() {
+  std::vector<Cell> all;
+  for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied"})
+    for (int ranks : {1, 2, 3, 4})
+      for (int every : {1, 4})
+        for (bool clipping : {false, true}) all.push_back({subject, ranks, every, clipping});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, ReplicasTest, ::testing::ValuesIn(cells()),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST(Replicas, TwoRunsAreBitwiseEqual) {
+  for (const char* name : {"norms", "tied"}) {
+    const Cell cell{name, 3, 1, true};
+    const Trajectory first = train(ddp(cell), subject_of(cell), training_of(cell));
+    const Trajectory second = train(ddp(cell), subject_of(cell), training_of(cell));
+    EXPECT_TRUE(bitwise_equal(first.final, second.final)) << name;
+    EXPECT_EQ(first.losses, second.losses) << name;
+  }
+}
+
+TEST(Replicas, OverlapChangesNothing) {
+  const Cell cell{"tied", 3, 1, true};
+  const Trajectory early = train(ddp(cell), subject_of(cell), training_of(cell));
+  const Trajectory late = train(ddp(cell, ", overlap: false"), subject_of(cell), training_of(cell));
+  EXPECT_TRUE(bitwise_equal(early.final, late.final));
+}
+
+TEST(Replicas, RanksWithoutRowsTakePart) {
+  const Cell cell{"pairs", 4, 1, true};
+  Training training = training_of(cell);
+  training.global_rows = 3;
+  const Trajectory split = train(ddp(cell), subject_of(cell), training);
+  const Trajectory whole = train({}, subject_of(cell), training);
+  const Difference worst = difference(split.final, whole.final);
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+}
+
+}  // namespace
+}  // namespace convoy::testing

@@ -1,0 +1,136 @@
+// Where single and ddp put ranks on machines that are not here, and what a step costs.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "strategies/catalogue.h"
+
+namespace convoy {
+namespace {
+
+Topology machines(int hosts, int cores, int gpus) {
+  Topology topology;
+  for (int h = 0; h < hosts; ++h) {
+    Host host;
+    host.name = "host" + std::to_string(h);
+    for (int c = 0; c < cores; ++c) host.cores.push_back({c, 0, 0, {c}});
+    for (int g = 0; g < gpus; ++g) host.gpus.push_back({g, "", "", 0, int64_t{16} << 30});
+    topology.hosts.push_back(host);
+  }
+  return topology;
+}
+
+RunConfig config(const std::string& device = "auto", const std::string& backend = "auto") {
+  RunConfig config;
+  config.name = "try";
+  config.device = device;
+  config.backend = backend;
+  return config;
+}
+
+Job plan(const std::string& strategy, const RunConfig& config, const Topology& topology, int ranks) {
+  PlanRequest request;
+  request.ranks = ranks;
+  return strategy_entry(strategy).plan(config, topology, request).jobs.at(0);
+}
+
+std::string error_of(const std::string& strategy, const RunConfig& config, const Topology& topology, int ranks) {
+  try {
+    plan(strategy, config, topology, ranks);
+  } catch (const ConfigError& error) {
+    return error.key() + " " + name_of(error.kind()) + ": " + error.what();
+  }
+  return "no error";
+}
+
+TEST(StrategyPlan, SingleIsOneRank) {
+  const Job job = plan("single", config(), machines(1, 4, 0), 0);
+  ASSERT_EQ(job.ranks.size(), 1u);
+  EXPECT_EQ(job.backend, "local");
+  EXPECT_EQ(job.ranks[0].devices.at(0).kind, DevicePlan::Kind::cores);
+  EXPECT_EQ(plan("single", config(), machines(1, 4, 2), 0).ranks[0].devices.at(0).gpu, 0);
+  EXPECT_EQ(plan("single", config("cpu"), machines(1, 4, 2), 0).ranks[0].devices.at(0).kind, DevicePlan::Kind::cores);
+}
+
+TEST(StrategyPlan, SingleRefusesSeveralRanks) {
+  const std::string error = error_of("single", config(), machines(1, 4, 0), 3);
+  EXPECT_NE(error.find("launch.ranks"), std::string::npos) << error;
+  EXPECT_NE(error.find("ddp"), std::string::npos) << error;
+}
+
+TEST(StrategyPlan, DdpOneProcessARank) {
+  const Job job = plan("ddp", config(), machines(1, 4, 0), 3);
+  ASSERT_EQ(job.ranks.size(), 3u);
+  ASSERT_EQ(job.processes.size(), 3u);
+  EXPECT_EQ(job.backend, "gloo");
+  EXPECT_EQ(job.mesh.degree("data"), 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(job.ranks[static_cast<size_t>(rank)].process, rank);
+    EXPECT_EQ(job.processes[static_cast<size_t>(rank)].ranks, std::vector<int>{rank});
+  }
+}
+
+TEST(StrategyPlan, DdpOverLocalIsOneProcessOfThreads) {
+  const Job job = plan("ddp", config("cpu", "local"), machines(1, 4, 0), 3);
+  ASSERT_EQ(job.processes.size(), 1u);
+  EXPECT_EQ(job.processes[0].ranks, (std::vector<int>{0, 1, 2}));
+  EXPECT_NE(error_of("ddp", config("cpu", "local"), machines(2, 4, 0), 4).find("backend"), std::string::npos);
+}
+
+TEST(StrategyPlan, DdpTakesEveryGpuUnlessToldOtherwise) {
+  const Job job = plan("ddp", config(), machines(2, 8, 4), 0);
+  ASSERT_EQ(job.ranks.size(), 8u);
+  EXPECT_EQ(job.backend, "nccl");
+  EXPECT_EQ(job.ranks[5].host, 1);
+  EXPECT_EQ(job.ranks[5].devices.at(0).gpu, 1);
+  EXPECT_EQ(plan("ddp", config("cpu"), machines(2, 8, 4), 0).ranks.size(), 1u);
+  EXPECT_NE(error_of("ddp", config("cuda"), machines(1, 8, 2), 3).find("launch.ranks"), std::string::npos);
+}
+
+TEST(StrategyPlan, NoGpuAndNoScaler) {
+  EXPECT_EQ(error_of("ddp", config("cuda"), machines(1, 8, 0), 2).rfind("device device", 0), 0u);
+  RunConfig half = config();
+  half.precision = "fp16";
+  EXPECT_NE(error_of("single", half, machines(1, 8, 0), 0).find("precision"), std::string::npos);
+}
+
+TEST(StrategyPlan, HostsFollowTheLauncher) {
+  PlanRequest request;
+  request.ranks = 3;
+  request.rank_hosts = {1, 0, 1};
+  const Job job = strategy_entry("ddp").plan(config(), machines(2, 2, 0), request).jobs.at(0);
+  EXPECT_EQ(job.ranks[0].host, 1);
+  EXPECT_EQ(job.processes[1].host, 0);
+}
+
+TEST(StrategyPlan, UnequalHostsGetRanksInProportion) {
+  Topology topology = machines(2, 2, 0);
+  for (int c = 2; c < 6; ++c) topology.hosts[1].cores.push_back({c, 0, 0, {c}});
+  const Job job = plan("ddp", config(), topology, 4);
+  EXPECT_EQ(job.ranks[0].host, 0);
+  EXPECT_EQ(job.ranks[1].host, 1);
+  EXPECT_EQ(job.ranks[3].host, 1);
+}
+
+TEST(StrategyCost, RingAllReduceOfTheGradients) {
+  Job job = plan("ddp", config("cpu"), machines(1, 4, 0), 4);
+  job.config = Json{{"optimizer", {{"name", "adam"}}},
+                    {"train", {{"batch", {{"global", 10}}}}},
+                    {"strategy",
+                     {{"name", "ddp"},
+                      {"first_bucket_mb", 1.0},
+                      {"bucket_cap_mb", 4.0},
+                      {"sync", {{"every", 2}, {"what", "gradients"}}}}}};
+  Description description;
+  description.blocks = {{"a", 2 << 20, 10, 0, 0, 100}, {"b", 1 << 20, 0, 0, 0, 20}};
+  const RankCost cost = strategy_entry("ddp").cost(job, description).at(3);
+  EXPECT_DOUBLE_EQ(cost.parameter_bytes, 12.0 * (1 << 20));
+  EXPECT_DOUBLE_EQ(cost.gradient_bytes, cost.parameter_bytes);
+  EXPECT_DOUBLE_EQ(cost.moment_bytes, 2 * cost.parameter_bytes);
+  EXPECT_DOUBLE_EQ(cost.buffer_bytes, 40);
+  EXPECT_DOUBLE_EQ(cost.activation_bytes, 120 * 3);          // three rows of ten over four ranks
+  EXPECT_DOUBLE_EQ(cost.bytes_sent_per_step, 1.5 * cost.gradient_bytes / 2);
+  EXPECT_DOUBLE_EQ(cost.messages_per_step, (1 + 3) / 2.0);   // 1 MiB, then 11 MiB by 4
+}
+
+}  // namespace
+}  // namespace convoy

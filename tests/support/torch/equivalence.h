@@ -1,0 +1,75 @@
+// Trains a model in several layouts on the same global batches and compares what comes of it.
+//
+// A layout is a strategy with its options and a number of ranks, which run as threads over the backend `local`. The table
+// of tests/equivalence is layouts × models × options; `single` is the reference.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/context.h"
+#include "core/model.h"
+#include "core/strategy.h"
+
+namespace convoy::testing {
+
+struct Layout {
+  std::string strategy = "single";
+  std::string options;          // more keys of the strategy's section, as YAML flow: ", overlap: false"
+  int ranks = 1;
+};
+std::string to_string(const Layout& layout);
+
+// A model, its loss and a data set of `rows` rows.
+struct Subject {
+  std::string name;
+  std::function<ModelPtr()> model;
+  std::shared_ptr<const LossFunction> loss;
+  Batch data;
+};
+
+struct Training {
+  std::string optimizer = "{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1}";
+  std::string precision = "fp64";
+  int64_t global_rows = 16;     // the last batch of a pass over the data is what is left
+  int64_t steps = 10;           // global batches
+  // Each global batch is fed in as many parts as this, one after the other: what a rank of a layout of so many would see
+  // as its share. For the reference of layers whose result depends on the share (batch norm).
+  int64_t parts = 1;
+  bool epoch_flush = true;      // an epoch's last batch ends accumulation
+};
+
+// What the ranks' states, put together, were. Keys are StateEntry::key().
+struct Trajectory {
+  std::map<std::string, at::Tensor> initial;
+  std::map<std::string, at::Tensor> final;
+  std::vector<double> losses;   // per global batch, over all ranks: sum ÷ weight
+  std::vector<double> norms;    // of updates
+  double evaluated = 0;         // loss over the data set at the end
+  int64_t bytes_sent = 0;       // by rank 0 in the last step
+};
+
+// Throws what the first rank to fail threw.
+Trajectory train(const Layout& layout, const Subject& subject, const Training& training);
+
+// max|a−b| ÷ max(max|b|, 1e-3 × the largest of that kind in the model), worst over all entries of `b`; entries whose key
+// begins with one of `ignored` are left out. Names the worst.
+struct Difference {
+  double worst = 0;
+  std::string key;
+};
+Difference difference(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
+                      const std::vector<std::string>& ignored = {});
+bool bitwise_equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b);
+
+// The parts, for tests that drive ranks themselves. `run` is called once per rank, each in its own thread.
+RunConfig test_config(const Layout& layout, const Training& training);
+void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run);
+std::unique_ptr<Strategy> make_strategy(const RunConfig& config);
+std::map<std::string, at::Tensor> state_of(Strategy& strategy);
+
+}  // namespace convoy::testing
