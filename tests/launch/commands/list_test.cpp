@@ -81,10 +81,14 @@ void check_option(const Option& option, const std::string& path, OptionReader& r
     EXPECT_NO_THROW(reader.read_fields({option}, map_node({}), "")) << path;
   }
   const bool items = option.type == OptionType::list || option.type == OptionType::map;
-  if (items) EXPECT_EQ(option.options.size(), 1u) << path;
+  if (items) {
+    EXPECT_EQ(option.options.size(), 1u) << path;
+  }
   std::set<std::string> names;
   for (const Option& inner : option.options) {
-    if (!items) EXPECT_TRUE(names.insert(inner.name).second) << path << "." << inner.name << " twice";
+    if (!items) {
+      EXPECT_TRUE(names.insert(inner.name).second) << path << "." << inner.name << " twice";
+    }
     check_option(inner, path + "." + inner.name, reader);
   }
 }
