@@ -8,6 +8,7 @@
 #include "launch/exit_codes.h"
 #include "launch/run_modes.h"
 #include "launch/session.h"
+#include "launch/sweep.h"
 #include "launch/topology.h"
 
 namespace convoy {
@@ -53,6 +54,7 @@ class Mpirun {
     actions.on_failure = [this](const Abort&) { end_mpirun_after(run_.config.launch.failure_grace + 2); };
     session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
     loop_.on_signal([this](int signal) { session_->gang().stop(signal); });
+    sweep_open_mpi();
     start(program);
     loop_.run_until([this] { return session_->gang().over(); });
     const int code = session_->finish();

@@ -1,4 +1,4 @@
-// GPUs by visibility, cgroup limits, lines, progress text, exit codes, topology as it travels.
+// GPUs by visibility, cgroup limits, sweeping, lines, progress text, exit codes, topology as it travels.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include "launch/limits.h"
 #include "launch/lines.h"
 #include "launch/progress.h"
+#include "launch/sweep.h"
 #include "launch/topology.h"
 
 namespace convoy {
@@ -72,6 +73,26 @@ TEST_F(LimitsTest, Version1) {
 TEST_F(LimitsTest, NoGroupsNoLimits) {
   const Limits limits = cgroup_limits(root_);
   EXPECT_FALSE(limits.cores || limits.memory);
+}
+
+TEST(Sweep, OnlyWhatNobodyUses) {
+  const fs::path root = fs::temp_directory_path() / str("convoy-sweep-", getpid());
+  const fs::path sessions = root / str("ompi.", host_name(), ".", geteuid());
+  const std::string segment = str("vader_segment.", host_name(), ".0.1.");
+  const pid_t gone = 4194304 + 1;  // beyond any pid
+  fs::create_directories(sessions / str("pid.", gone) / "0");
+  fs::create_directories(sessions / str("pid.", getpid()));
+  std::ofstream(root / (segment + "0")) << "x";
+  std::ofstream(root / "vader_segment.elsewhere.0.1.0") << "x";
+  SweepPlaces places{root, root, 60};
+  EXPECT_EQ(sweep_open_mpi(places), 0);  // too young
+  places.oldest_seconds = 0;
+  EXPECT_EQ(sweep_open_mpi(places), 2);
+  EXPECT_FALSE(fs::exists(sessions / str("pid.", gone)));
+  EXPECT_TRUE(fs::exists(sessions / str("pid.", getpid())));
+  EXPECT_FALSE(fs::exists(root / (segment + "0")));
+  EXPECT_TRUE(fs::exists(root / "vader_segment.elsewhere.0.1.0"));
+  fs::remove_all(root);
 }
 
 TEST(Lines, CutAndBounded) {

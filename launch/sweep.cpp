@@ -1,0 +1,86 @@
+#include "launch/sweep.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "core/text.h"
+#include "launch/topology.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool own_and_old(const fs::path& path, int seconds) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 && status.st_uid == geteuid() && std::time(nullptr) - status.st_mtime >= seconds;
+}
+
+bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
+
+// Open MPI's names: vader_segment.HOST.UID.JOB.RANK
+std::vector<fs::path> old_segments(const SweepPlaces& places) {
+  const std::string prefix = str("vader_segment.", host_name(), ".");
+  std::vector<fs::path> found;
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(places.shared_memory, none))
+    if (starts_with(entry.path().filename(), prefix) && own_and_old(entry.path(), places.oldest_seconds))
+      found.push_back(entry.path());
+  return found;
+}
+
+// One pass over the maps of all processes.
+std::vector<bool> mapped(const std::vector<fs::path>& files) {
+  std::vector<bool> used(files.size(), false);
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", none)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream maps(entry.path() / "maps");
+    for (std::string line; std::getline(maps, line);)
+      for (size_t i = 0; i < files.size(); ++i)
+        if (line.find(files[i].string()) != std::string::npos) used[i] = true;
+  }
+  return used;
+}
+
+int sweep_segments(const SweepPlaces& places) {
+  const std::vector<fs::path> files = old_segments(places);
+  if (files.empty()) return 0;
+  const std::vector<bool> used = mapped(files);
+  int removed = 0;
+  for (size_t i = 0; i < files.size(); ++i)
+    if (!used[i] && unlink(files[i].c_str()) == 0) ++removed;
+  return removed;
+}
+
+// TMPDIR/ompi.HOST.UID/pid.N, where N is the mpirun that made it.
+int sweep_sessions(const SweepPlaces& places) {
+  const char* variable = std::getenv("TMPDIR");
+  const std::string temporary = !places.temporary.empty() ? places.temporary : variable ? variable : "/tmp";
+  const fs::path folder = fs::path(temporary) / str("ompi.", host_name(), ".", geteuid());
+  std::error_code none;
+  int removed = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename();
+    const pid_t pid = starts_with(name, "pid.") ? std::atoi(name.c_str() + 4) : 0;
+    if (pid <= 0 || !own_and_old(entry.path(), places.oldest_seconds)) continue;
+    if (kill(pid, 0) == 0 || errno != ESRCH) continue;
+    if (fs::remove_all(entry.path(), none) > 0 && !none) ++removed;
+  }
+  return removed;
+}
+
+}  // namespace
+
+int sweep_open_mpi(const SweepPlaces& places) { return sweep_segments(places) + sweep_sessions(places); }
+
+}  // namespace convoy

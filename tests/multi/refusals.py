@@ -1,0 +1,72 @@
+"""What cannot start is said once, in one and a half seconds, with its own exit code, and leaves nothing."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
+
+
+def refused(title, code, words, line, within=1.5, **extra):
+    start = time.monotonic()
+    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(**extra), timeout=60, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    took = time.monotonic() - start
+    runs.check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
+    for word in words:
+        runs.check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
+    runs.check(took <= within, f"{title}: told after {took:.2f} s")
+    return done.stdout
+
+
+with runs.workspace() as folder:
+    cores = len(os.sched_getaffinity(0))
+    bad = folder / "bad.yaml"
+    bad.write_text(config.read_text().replace("optimizer:", "optimzer:"))
+    new = folder / "new"
+    ddp = ["strategy.name=ddp"]
+    refused("unknown key", 78, ["bad.yaml:7:1", "optimzer", "optimizer"], runs.command(bad, new))
+    refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
+    refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
+    refused("no command", 64, [], [str(runs.CONVOY)])
+    refused("no ranks", 64, ["--ranks"], [str(runs.CONVOY), "run", str(config), "--ranks", "0"])
+    refused("too many cores", 78, ["launch.cores_per_rank", f"may use {cores}"],
+            runs.command(config, new, [*ddp, f"launch.cores_per_rank={cores}"], 2))
+    refused("ranks of single", 78, ["launch.ranks"], runs.command(config, new, (), 2))
+    refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
+    refused("folder is a file", 73, ["bad.yaml"], runs.command(config, bad))
+    refused("unwritable folder", 73, ["/proc/nowhere"], runs.command(config, "/proc/nowhere"))
+    if not os.path.exists("/dev/nvidiactl"):
+        refused("no GPU", 69, ["device"], runs.command(config, new, ["device=cuda"]))
+        refused("nccl without a GPU", 69, ["nccl"], runs.command(config, new, [*ddp, "backend=nccl"], 2))
+    mpirun = ["mpirun", "-n", "2"]
+    # mpirun itself takes its time: what counts there is that it is said once.
+    text = refused("unknown key under mpirun", 78, ["optimzer"], runs.command(bad, new, under=mpirun), within=10)
+    runs.check(text.count("bad.yaml:7:1") == 1, f"said once under mpirun:\n{text}")
+    refused("contradiction", 78, ["--ranks", "OMPI_COMM_WORLD_SIZE=2"], runs.command(config, new, ddp, 3, mpirun), within=10)
+    refused("local under mpirun", 78, ["local", "mpirun"], runs.command(config, new, [*ddp, "backend=local"], under=mpirun),
+            within=10)
+    refused("mpirun as root", 75, ["OMPI_ALLOW_RUN_AS_ROOT=1"] if os.geteuid() == 0 else [],
+            runs.command(config, folder / "root", [*ddp, "backend=mpi"], 2), within=5,
+            OMPI_ALLOW_RUN_AS_ROOT="0") if os.geteuid() == 0 else None
+    runs.check(not new.exists(), "a folder was made although nothing started")
+
+    # Two runs, one folder.
+    endless = ["train.epochs=100000", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.grace=2s"]
+    first = runs.start(config, folder / "used", endless)
+    runs.training(folder / "used")
+    refused("locked folder", 73, ["another run"], runs.command(config, folder / "used", endless), within=1)
+    # The second request to stop does not wait for a checkpoint.
+    os.kill(first.pid, signal.SIGTERM)
+    os.kill(first.pid, signal.SIGINT)
+    start = time.monotonic()
+    code = runs.end(first, 5)
+    runs.check(code == 143, f"asked twice to stop: exit {code}")
+    summary = runs.summary(folder / "used")
+    runs.check(summary["status"] == "failed" and summary["failure"]["cause"] == "stopped", f"{summary['failure']}")
+    print("refusals are told once and in time")
