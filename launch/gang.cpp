@@ -192,7 +192,8 @@ void Gang::left(int participant, bool orderly) {
 void Gang::silent(int participant, double seconds) {
   if (cause_) return;
   const int rank = participant >= 0 ? participant : -1 - participant;
-  if (rank >= static_cast<int>(assigned_ ? assigned_->job.ranks.size() : members_.size())) return;
+  const size_t known = participant >= 0 && assigned_ ? assigned_->job.ranks.size() : members_.size();
+  if (rank >= static_cast<int>(known)) return;
   fail({Failure::hang, rank, step_of(rank), 0, "",
         str(participant >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ", human_seconds(seconds),
             " (launch.heartbeat): it is stopped, or its host is overloaded or gone")});

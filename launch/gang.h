@@ -70,6 +70,7 @@ class Gang {
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
   void stop(int signal);                                        // a second one kills
+  bool stopping() const { return stop_signal_ != 0; }
   bool failed() const { return cause_.has_value(); }
   bool joined() const;                                          // all agents are there
   bool over() const;                                            // every process has ended

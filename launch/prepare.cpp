@@ -12,7 +12,19 @@
 namespace convoy {
 namespace {
 
-Mark in_file(const PreparedRun& run) { return {run.arguments.config, 0, 0}; }
+// Where the user wrote it, else the file.
+Mark written(const PreparedRun& run, const std::string& key) {
+  const Mark mark = mark_of(run.config.resolved, key);
+  return mark.file.empty() ? Mark{run.arguments.config, 0, 0} : mark;
+}
+
+// Plans are made without knowing where keys were written.
+[[noreturn]] void locate(const ConfigError& error, const PreparedRun& run) {
+  const std::string prefix = error.key() + ": ";
+  std::string reason = error.what();
+  if (reason.rfind(prefix, 0) == 0) reason.erase(0, prefix.size());
+  throw ConfigError(written(run, error.key()), error.key(), reason, error.kind());
+}
 
 const BackendEntry& backend_entry(const std::string& name) {
   for (const BackendEntry& entry : backend_catalogue())
@@ -22,7 +34,7 @@ const BackendEntry& backend_entry(const std::string& name) {
 
 void check_rank_count(const PreparedRun& run) {
   if (run.as.launcher == Launcher::none || run.config.launch.ranks == 0 || run.config.launch.ranks == run.as.size) return;
-  throw ConfigError(in_file(run), run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
+  throw ConfigError(written(run, "launch.ranks"), run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
                     str(run.config.launch.ranks, " contradicts ", run.as.size_from, "=", run.as.size, ": ",
                         name_of(run.as.launcher), " started ", run.as.size, "; type `--ranks ", run.as.size,
                         "` or leave it out of the configuration"));
@@ -33,14 +45,14 @@ void check_backend(const PreparedRun& run) {
   const std::string& name = run.config.backend;
   if (name == "auto") return;
   const BackendEntry& entry = backend_entry(name);
-  if (!entry.built) throw ConfigError(in_file(run), "backend", str("this build has no ", name, "; ", entry.how_to_get));
+  if (!entry.built) throw ConfigError(written(run, "backend"), "backend", str("this build has no ", name, "; ", entry.how_to_get));
   const bool several = run.as.launcher != Launcher::none && run.as.size > 1;
   if (entry.threads_only && several)
-    throw ConfigError(in_file(run), "backend",
+    throw ConfigError(written(run, "backend"), "backend",
                       str(name, " reaches the threads of one process only, and ", name_of(run.as.launcher), " started ",
                           run.as.size, "; use gloo or mpi, or start convoy alone"));
   if (name == "mpi" && several && !run.as.pmi)
-    throw ConfigError(in_file(run), "backend",
+    throw ConfigError(written(run, "backend"), "backend",
                       run.as.launcher == Launcher::slurm
                           ? "mpi under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo"
                           : str("mpi cannot find its peers under ", name_of(run.as.launcher), "; use gloo, or start with mpirun"));
@@ -54,10 +66,33 @@ void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& 
     return;
   }
   if (backend_entry(config.backend).needs_gpu && !on_gpus)
-    throw ConfigError(in_file(run), "backend",
+    throw ConfigError(written(run, "backend"), "backend",
                       str(config.backend, " needs GPUs, and ", config.device == "cpu" ? "device is cpu" : "none was found",
                           "; use gloo or mpi"),
                       Failure::device_missing);
+}
+
+Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
+                      const std::vector<std::vector<int>>& allowed) {
+  RunConfig config = run.config;
+  resolve_backend(config, run, topology);
+  PlanRequest request;
+  request.ranks = rank_hosts.empty() ? static_cast<int>(config.launch.ranks) : static_cast<int>(rank_hosts.size());
+  request.rank_hosts = rank_hosts;
+  Plan plan = strategy_entry(config.strategy.name).plan(config, topology, request);
+  CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
+  Placed placed;
+  placed.job = std::move(plan.jobs.front());
+  if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
+    throw ConfigError(written(run, "strategy.name"), "strategy",
+                      str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
+                          " processes, but ", run.as.size_from, "=", rank_hosts.size(),
+                          "; start that many, or start convoy alone"));
+  const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
+  placed.passive = placement.shared;
+  placed.warnings = plan.warnings;
+  placed.warnings.insert(placed.warnings.end(), placement.warnings.begin(), placement.warnings.end());
+  return placed;
 }
 
 }  // namespace
@@ -91,25 +126,12 @@ FolderRequest folder_request(const PreparedRun& run) {
 
 Placed plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
                       const std::vector<std::vector<int>>& allowed) {
-  RunConfig config = run.config;
-  resolve_backend(config, run, topology);
-  PlanRequest request;
-  request.ranks = rank_hosts.empty() ? static_cast<int>(config.launch.ranks) : static_cast<int>(rank_hosts.size());
-  request.rank_hosts = rank_hosts;
-  Plan plan = strategy_entry(config.strategy.name).plan(config, topology, request);
-  CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
-  Placed placed;
-  placed.job = std::move(plan.jobs.front());
-  if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
-    throw ConfigError(in_file(run), "strategy",
-                      str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
-                          " processes, but ", run.as.size_from, "=", rank_hosts.size(),
-                          "; start that many, or start convoy alone"));
-  const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
-  placed.passive = placement.shared;
-  placed.warnings = plan.warnings;
-  placed.warnings.insert(placed.warnings.end(), placement.warnings.begin(), placement.warnings.end());
-  return placed;
+  try {
+    return plan_unlocated(run, topology, rank_hosts, allowed);
+  } catch (const ConfigError& error) {
+    if (!error.mark().file.empty()) throw;
+    locate(error, run);
+  }
 }
 
 Placed plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_rank) {

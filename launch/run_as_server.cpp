@@ -48,7 +48,7 @@ class Server {
     actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
     actions.on_failure = [this](const Abort& cause) { failed(cause); };
     session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
-    loop_.on_signal([this](int signal) { session_->gang().stop(signal); });
+    loop_.on_signal([this](int signal) { session_->stop(signal); });
     if (run_.as.launcher != Launcher::torchrun)
       parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
 

@@ -28,7 +28,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
     agent.kill_after(std::chrono::milliseconds(static_cast<int64_t>(grace * 1000)));
   };
   session = std::make_unique<Session>(loop, run, std::move(folder), request, actions);
-  loop.on_signal([&](int signal) { session->gang().stop(signal); });
+  loop.on_signal([&](int signal) { session->stop(signal); });
 
   session->begin(placed);
   const std::string channel = to_string(session->gang().address());

@@ -53,7 +53,7 @@ class Mpirun {
     actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
     actions.on_failure = [this](const Abort&) { end_mpirun_after(run_.config.launch.failure_grace + 2); };
     session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
-    loop_.on_signal([this](int signal) { session_->gang().stop(signal); });
+    loop_.on_signal([this](int signal) { session_->stop(signal); });
     sweep_open_mpi();
     start(program);
     loop_.run_until([this] { return session_->gang().over(); });

@@ -1,5 +1,6 @@
 #include "launch/session.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #include "launch/exit_codes.h"
@@ -61,6 +62,12 @@ void Session::begin(const Placed& placed) {
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
   start_summary(placed.job);
   gang_->publish(*assigned_);
+}
+
+void Session::stop(int signal) {
+  if (!gang_->stopping() && !gang_->failed())
+    console_.say(str("SIG", sigabbrev_np(signal), ": all ranks stop after the same step and save; once more ends them at once"));
+  gang_->stop(signal);
 }
 
 void Session::write_ending(const GangOutcome& outcome) {

@@ -27,6 +27,7 @@ class Session {
   const Assigned& assigned() const { return *assigned_; }
 
   void begin(const Placed& placed);
+  void stop(int signal);   // asked to: the first time in order, the second time at once
   // Writes and tells the end; the exit code of `convoy run`.
   int finish();
 

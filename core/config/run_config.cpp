@@ -216,6 +216,17 @@ RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogu
   return checked(root, catalogues, kinds_left_open(root));
 }
 
+Mark mark_of(const Json& resolved, const std::string& key) {
+  const Marks marks = marks_of(resolved);
+  for (std::string path = key;; path.erase(path.rfind('.'))) {
+    const auto found = marks.find(path);
+    if (found != marks.end()) return found->second;
+    if (path.find('.') == std::string::npos) break;
+  }
+  const auto whole = marks.find("");
+  return whole == marks.end() ? Mark{} : whole->second;
+}
+
 RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model) {
   Node root = node_of(without_marks(resolved), marks_of(resolved));
   Node* model = root.find("model");

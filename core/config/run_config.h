@@ -102,6 +102,8 @@ RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogu
 // form. `plugin_model` names the catalogue entry for a model.plugin without a name.
 RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model = "");
 
+// Where `key` ("launch.ranks") was written, or the nearest section around it; for checks that come after reading.
+Mark mark_of(const Json& resolved, const std::string& key);
 Json without_marks(const Json& resolved);
 // The resolved configuration as YAML text with the same meaning, one key a line, in the order of run_options().
 std::string to_yaml(const Json& resolved);
