@@ -77,8 +77,11 @@ std::optional<LaunchedAs> torchrun(const Reader& read) {
   as.size = read.number("WORLD_SIZE");
   as.size_from = "WORLD_SIZE";
   if (read.has("LOCAL_WORLD_SIZE")) as.local_size = read.number("LOCAL_WORLD_SIZE");
+  // Who meets on the loopback interface is on one host.
+  const std::string master = read.text("MASTER_ADDR");
+  if (as.local_size == 0 && (master == "localhost" || master.rfind("127.", 0) == 0)) as.local_size = as.size;
   // torchrun's default run id is "none", the same for every job: the master's port tells them apart.
-  as.job = str(read.text("TORCHELASTIC_RUN_ID"), "-", read.text("MASTER_ADDR"), "-", read.text("MASTER_PORT"), "-",
+  as.job = str(read.text("TORCHELASTIC_RUN_ID"), "-", master, "-", read.text("MASTER_PORT"), "-",
                read.text("TORCHELASTIC_RESTART_COUNT"));
   return as;
 }

@@ -19,6 +19,10 @@ enum class Launcher {
   pmix       // PMIX_RANK alone
 };
 const char* name_of(Launcher launcher);
+// Whether its daemon is the parent of what it starts, as long as that runs: the others may be a shell that ends first.
+inline bool stays_as_parent(Launcher launcher) {
+  return launcher == Launcher::open_mpi || launcher == Launcher::slurm || launcher == Launcher::pmix;
+}
 
 struct LaunchedAs {
   Launcher launcher = Launcher::none;

@@ -164,8 +164,8 @@ void Gang::posted(int participant, const std::string& topic, const Json& body) {
     else if (process >= 0 && process < static_cast<int>(members_.size()))
       members_[static_cast<size_t>(process)].end = end;
   } else if (topic == gang_topic::signalled) {
-    // Every agent of a host tells the same request: only our own second signal is a second one.
-    if (stop_signal_ == 0) stop(body.at("signal").get<int>());
+    // Every agent tells of the same request: none of them is a second one.
+    request_stop(body.at("signal").get<int>());
   } else if (topic == protocol::log_line) {
     events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(), body.at("line").get<std::string>());
   } else if (topic == protocol::first_step) {
@@ -292,14 +292,14 @@ void Gang::aborted(Abort reason) {
 }
 
 void Gang::stop(int signal) {
-  if (stop_signal_ != 0 || !assigned_) {
-    stop_signal_ = signal;
-    fail({Failure::stopped, -1, -1, 0, "",
-          assigned_ ? "asked twice to stop: ranks were killed" : "asked to stop before the ranks had started"});
-    return;
-  }
+  if (++own_signals_ == 1) return request_stop(signal);
+  fail({Failure::stopped, -1, -1, 0, "", "asked twice to stop: ranks were killed"});
+}
+
+void Gang::request_stop(int signal) {
+  if (stop_signal_ != 0 || cause_) return;
   stop_signal_ = signal;
-  if (cause_) return;
+  if (!assigned_) return fail({Failure::stopped, -1, -1, 0, "", "asked to stop before the ranks had started"});
   channel_->set(protocol::stop_request, "1");
   loop_.after(to_milliseconds(request_.launch.grace), [this, alive = alive_] {
     if (!*alive || cause_ || over()) return;

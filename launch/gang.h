@@ -69,7 +69,7 @@ class Gang {
   void line(int process, const std::string& text);             // of a local process
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
-  void stop(int signal);                                        // a second one kills
+  void stop(int signal);                                        // this process got it; a second one kills
   bool stopping() const { return stop_signal_ != 0; }
   bool failed() const { return cause_.has_value(); }
   bool joined() const;                                          // all agents are there
@@ -92,6 +92,7 @@ class Gang {
   void posted(int participant, const std::string& topic, const Json& body);
   void left(int participant, bool orderly);
   void silent(int participant, double seconds);
+  void request_stop(int signal);
   void aborted(Abort reason);
   void watch_results();
   void ended_early(int process, const ProcessEnd& end);
@@ -112,6 +113,7 @@ class Gang {
   std::optional<Abort> cause_;
   std::optional<Abort> lost_;   // a lost peer: the cause only when no other comes
   int stop_signal_ = 0;
+  int own_signals_ = 0;
   int undecided_ = 0;           // ends whose reason may still be on its way
   bool all_joined_ = false;
   std::map<int, Json> infos_, results_;

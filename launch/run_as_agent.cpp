@@ -36,7 +36,7 @@ class RemoteAgent {
 
   int run() {
     loop_.on_signal([this](int signal) { signalled(signal); });
-    if (request_.as.launcher != Launcher::torchrun)
+    if (stays_as_parent(request_.as.launcher))
       parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
     look_for_server();
     loop_.run_until([this] { return code_.has_value() && agent_.idle(); });

@@ -61,6 +61,8 @@ void Session::begin(const Placed& placed) {
   assigned_ = Assigned{placed.job, folder_.path, folder_.attempt, unix_seconds(), placed.passive};
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
   start_summary(placed.job);
+  // What an earlier attempt left would be taken for the words of this one.
+  for (const RankPlan& rank : placed.job.ranks) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
   gang_->publish(*assigned_);
 }
 

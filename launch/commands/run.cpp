@@ -9,9 +9,11 @@
 namespace convoy {
 namespace {
 
-int run_alone(EventLoop& loop, const PreparedRun& run) {
+// The loop blocks the signals that it reads: it is made when only waiting for ranks is left.
+int run_alone(const PreparedRun& run) {
   const Topology topology{{this_host({wants_gpus(run.config)})}};
   const Placed placed = plan_and_place(run, topology);
+  EventLoop loop;
   return placed.job.backend == "mpi" ? run_through_mpirun(loop, run, placed) : run_here(loop, run, placed);
 }
 
@@ -24,11 +26,17 @@ AgentRequest agent_request(const LaunchedAs& as, const Variables& variables) {
 }
 
 // All ranks meet the same mistakes: rank 0 alone tells them.
-int run_launched(EventLoop& loop, const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+int run_launched(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
   try {
-    if (!as.channel.empty()) return run_as_agent(loop, agent_request(as, variables), this_host({true}));
+    if (!as.channel.empty()) {
+      const AgentRequest request = agent_request(as, variables);
+      const Host host = this_host({true});
+      EventLoop loop;
+      return run_as_agent(loop, request, host);
+    }
     const PreparedRun run = prepare(arguments, variables, as);
     const Host host = this_host({wants_gpus(run.config)});
+    EventLoop loop;
     if (as.rank == 0) return run_as_server(loop, run, host);
     AgentRequest request = agent_request(as, variables);
     request.requested_folder = requested_folder(folder_request(run));
@@ -48,9 +56,8 @@ int run_launched(EventLoop& loop, const RunArguments& arguments, const Variables
 int run_command(const RunArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
-  EventLoop loop;
-  if (as.launcher != Launcher::none) return run_launched(loop, arguments, variables, as);
-  return run_alone(loop, prepare(arguments, variables, as));
+  if (as.launcher != Launcher::none) return run_launched(arguments, variables, as);
+  return run_alone(prepare(arguments, variables, as));
 }
 
 }  // namespace convoy
