@@ -31,8 +31,10 @@ constexpr double mib = 1024 * 1024;
 class Ddp : public Strategy {
  public:
   explicit Ddp(const Options& options)
-      : every_(options.section("sync").integer("every")), first_bytes_(options.real("first_bucket_mb") * mib),
-        cap_bytes_(options.real("bucket_cap_mb") * mib), overlap_(options.boolean("overlap")),
+      : every_(options.section("sync").integer("every")),
+        first_bytes_(options.real("first_bucket_mb") * mib),
+        cap_bytes_(options.real("bucket_cap_mb") * mib),
+        overlap_(options.boolean("overlap")),
         buffers_(options.text("buffers")) {}
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
@@ -120,7 +122,8 @@ class Ddp : public Strategy {
     at::Tensor shared = at::tensor(at::ArrayRef<int>(order_), at::kLong).to(replica_->device());
     group_->broadcast(shared, 0, {"order of gradients", {}})->wait();
     shared = shared.cpu();
-    for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(shared[static_cast<int64_t>(i)].item<int64_t>());
+    for (size_t i = 0; i < order_.size(); ++i)
+      order_[i] = static_cast<int>(shared[static_cast<int64_t>(i)].item<int64_t>());
     if (order_ != laid_out_) lay_out(order_);
     order_known_ = true;
   }
@@ -137,11 +140,11 @@ class Ddp : public Strategy {
   std::optional<BucketReducer> reducer_;
   std::optional<BufferSync> buffer_sync_;
   std::optional<GradientCollector> collector_;
-  std::vector<int> order_;      // in which gradients became ready, while it is recorded
-  std::vector<int> laid_out_;   // the order of storage until it is known
+  std::vector<int> order_;     // in which gradients became ready, while it is recorded
+  std::vector<int> laid_out_;  // the order of storage until it is known
   bool order_known_ = false;
-  bool reducing_ = false;       // this backward launches buckets
-  int64_t micro_ = 0;           // micro-steps since the last update
+  bool reducing_ = false;  // this backward launches buckets
+  int64_t micro_ = 0;      // micro-steps since the last update
 };
 
 }  // namespace

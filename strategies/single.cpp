@@ -56,12 +56,14 @@ class Single : public Strategy {
 
   std::vector<Metric> evaluate(const Batch& batch) override { return replica_->evaluate(batch); }
   void settle() override {}
-  void visit_state(const StateVisitor& visit) override { visit_replicated_state(*replica_, *flat_, *update_, 0, 1, visit); }
+  void visit_state(const StateVisitor& visit) override {
+    visit_replicated_state(*replica_, *flat_, *update_, 0, 1, visit);
+  }
   void state_restored() override { update_->restored(); }
 
  private:
   int64_t every_;
-  int64_t micro_ = 0;   // micro-steps since the last update
+  int64_t micro_ = 0;  // micro-steps since the last update
   std::optional<Replica> replica_;
   std::optional<FlatParameters> flat_;
   std::optional<GradientCollector> collector_;

@@ -26,7 +26,7 @@ class BucketReducer {
   CommunicatorPtr group_;
   bool overlap_;
   const FlatParameters* flat_ = nullptr;
-  std::vector<size_t> missing_;   // gradients, per bucket
+  std::vector<size_t> missing_;  // gradients, per bucket
   std::vector<WorkPtr> works_;
   size_t next_ = 0;
 };

@@ -15,7 +15,7 @@ class BufferSync {
  public:
   // Moves the buffers' storage into flat tensors.
   BufferSync(const std::vector<NamedBuffer>& buffers, CommunicatorPtr group, const std::string& how);
-  void start();    // launches; buffers must not be touched until finish
+  void start();  // launches; buffers must not be touched until finish
   void finish();
 
  private:
@@ -25,7 +25,7 @@ class BufferSync {
     WorkPtr work;
   };
   CommunicatorPtr group_;
-  std::vector<Part> parts_;   // one per dtype
+  std::vector<Part> parts_;  // one per dtype
 };
 
 }  // namespace convoy

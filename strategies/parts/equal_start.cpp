@@ -14,7 +14,8 @@ std::vector<std::string> description_of(const Replica& replica) {
   std::vector<std::string> lines;
   for (const auto* list : {&replica.parameters(), &replica.frozen()})
     for (const ParameterPtr& parameter : *list)
-      lines.push_back(convoy::str(parameter->name, " ", parameter->value.sizes(), " ", parameter->value.dtype().name()));
+      lines.push_back(
+          convoy::str(parameter->name, " ", parameter->value.sizes(), " ", parameter->value.dtype().name()));
   for (const NamedBuffer& buffer : replica.buffers())
     lines.push_back(convoy::str(buffer.name, " ", buffer.value.sizes(), " ", buffer.value.dtype().name()));
   return lines;
@@ -48,8 +49,9 @@ void check_equal_start(const Context& context, const Replica& replica) {
     const std::vector<std::string> other = split_lines(texts[rank]);
     for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
       if (line_or_none(first, i) == line_or_none(other, i)) continue;
-      throw Error(Failure::disagreement,
-                  convoy::str("ranks have different models: parameter ", i, " is ", line_or_none(first, i), " on rank 0 and ",
+      throw Error(
+          Failure::disagreement,
+          convoy::str("ranks have different models: parameter ", i, " is ", line_or_none(first, i), " on rank 0 and ",
                       line_or_none(other, i), " on rank ", rank,
                       "; all ranks must build the same model: look for what its constructor takes from the machine"));
     }

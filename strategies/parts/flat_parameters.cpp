@@ -9,7 +9,7 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t alignment = 64;   // bytes: a cache line, and the widest vector
+constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector
 
 int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
 
@@ -33,7 +33,8 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
     std::vector<std::pair<GroupSettings, std::vector<int>>> groups;
     for (int index : listed) {
       const GroupSettings settings = group_settings(optimizer, parameters_[static_cast<size_t>(index)]->name);
-      auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return same(other.first, settings); });
+      auto group =
+          std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return same(other.first, settings); });
       if (group == groups.end()) group = groups.insert(groups.end(), {settings, {}});
       group->second.push_back(index);
     }
@@ -63,7 +64,8 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
   gradients_ = at::zeros({unit + offset}, options);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i];
-    const at::Tensor value = values_.narrow(0, places_[i].offset, parameter.value.numel()).view(parameter.value.sizes());
+    const at::Tensor value =
+        values_.narrow(0, places_[i].offset, parameter.value.numel()).view(parameter.value.sizes());
     const at::Tensor gradient =
         gradients_.narrow(0, unit + places_[i].offset, parameter.value.numel()).view(parameter.value.sizes());
     value.copy_(parameter.value);
@@ -76,7 +78,8 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
 at::Tensor FlatParameters::view(size_t parameter, const at::Tensor& flat) const {
   const Place& place = places_[parameter];
   const at::Tensor& value = parameters_[parameter]->value;
-  return flat.narrow(0, place.offset - slots_[static_cast<size_t>(place.slot)].begin, value.numel()).view(value.sizes());
+  return flat.narrow(0, place.offset - slots_[static_cast<size_t>(place.slot)].begin, value.numel())
+      .view(value.sizes());
 }
 
 at::Tensor FlatParameters::values(int slot) const {

@@ -18,18 +18,18 @@ namespace convoy {
 class FlatParameters {
  public:
   struct Slot {
-    int64_t begin = 0, end = 0;    // elements of the value buffer
+    int64_t begin = 0, end = 0;  // elements of the value buffer
     GroupSettings group;
   };
   struct Bucket {
     int64_t begin = 0, end = 0;
-    std::vector<int> parameters;   // indices into parameters()
+    std::vector<int> parameters;  // indices into parameters()
     std::vector<int> slots;
   };
   struct Place {
     int bucket = 0;
     int slot = 0;
-    int64_t offset = 0;            // in the value buffer
+    int64_t offset = 0;  // in the value buffer
   };
 
   // Copies values, and gradients that were written, to the new buffers and makes the parameters' tensors views of them.
@@ -44,11 +44,11 @@ class FlatParameters {
   // Part of `flat`, which has the length of `slot`, that belongs to the parameter, in its shape.
   at::Tensor view(size_t parameter, const at::Tensor& flat) const;
 
-  at::Tensor values(int slot) const;             // [elements]
+  at::Tensor values(int slot) const;  // [elements]
   at::Tensor gradients(int slot) const;
-  at::Tensor message(int bucket) const;          // the bucket's gradients, for bucket 0 with the header in front
-  at::Tensor header() const;                     // [2]: weight and sum of the loss
-  void add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first);   // `first` overwrites
+  at::Tensor message(int bucket) const;  // the bucket's gradients, for bucket 0 with the header in front
+  at::Tensor header() const;             // [2]: weight and sum of the loss
+  void add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first);  // `first` overwrites
   at::Tensor gradients() const { return gradients_; }
 
  private:
@@ -57,7 +57,7 @@ class FlatParameters {
   std::vector<Slot> slots_;
   std::vector<Place> places_;
   at::Tensor values_;
-  at::Tensor gradients_;   // header, then as values_
+  at::Tensor gradients_;  // header, then as values_
 };
 
 // Fills buckets in the given order: the first up to `first` bytes, the others up to `cap`; each holds at least one.

@@ -11,7 +11,7 @@ using torch::autograd::variable_list;
 struct GradientCollector::Shared {
   std::vector<ParameterPtr> parameters;
   std::shared_ptr<const ForwardState> state;
-  std::function<void(int)> ready;   // empty once the collector is gone
+  std::function<void(int)> ready;  // empty once the collector is gone
 };
 
 class GradientCollector::Hook : public torch::autograd::FunctionPreHook {

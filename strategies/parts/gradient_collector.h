@@ -33,7 +33,7 @@ class GradientCollector {
  private:
   struct Shared;
   class Hook;
-  std::shared_ptr<Shared> shared_;   // hooks may outlive this object, in graphs that somebody keeps
+  std::shared_ptr<Shared> shared_;  // hooks may outlive this object, in graphs that somebody keeps
   std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;
 };
 

@@ -23,10 +23,18 @@ void fill_initial(const at::Tensor& out, const Init& init, const Fans& fans, uin
   at::Tensor target = out.is_cpu() ? out.detach() : at::empty(out.sizes(), out.options().device(at::kCPU));
   const auto uniform = [&](double bound) { fill_uniform(target, key, first, -bound, bound); };
   switch (init.kind) {
-    case Init::Kind::zeros: target.zero_(); break;
-    case Init::Kind::ones: target.fill_(1); break;
-    case Init::Kind::normal: fill_normal(target, key, first, init.a, init.b); break;
-    case Init::Kind::uniform: fill_uniform(target, key, first, init.a, init.b); break;
+    case Init::Kind::zeros:
+      target.zero_();
+      break;
+    case Init::Kind::ones:
+      target.fill_(1);
+      break;
+    case Init::Kind::normal:
+      fill_normal(target, key, first, init.a, init.b);
+      break;
+    case Init::Kind::uniform:
+      fill_uniform(target, key, first, init.a, init.b);
+      break;
     case Init::Kind::kaiming_uniform:
       uniform(std::sqrt(6 / ((1 + init.a * init.a) * static_cast<double>(std::max<int64_t>(fans.in, 1)))));
       break;

@@ -11,8 +11,8 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t draws_per_counter = 8;   // 16 bits each
-constexpr int64_t lanes = 16;              // counters drawn together, so that the rounds vectorise
+constexpr int64_t draws_per_counter = 8;  // 16 bits each
+constexpr int64_t lanes = 16;             // counters drawn together, so that the rounds vectorise
 
 struct Rounds {
   uint32_t words[4][lanes];
@@ -69,7 +69,8 @@ void fill_range(T* out, int64_t begin, int64_t count, uint64_t key, uint64_t row
 }
 
 template <class T>
-void fill_mask(at::Tensor& mask, int64_t width, const DropoutCut& cut, uint64_t key, uint64_t first_row, uint32_t threshold) {
+void fill_mask(at::Tensor& mask, int64_t width, const DropoutCut& cut, uint64_t key, uint64_t first_row,
+               uint32_t threshold) {
   const T kept = static_cast<T>(65536.0 / (65536.0 - threshold));
   const int64_t rows = mask.numel() / width;
   T* out = mask.mutable_data_ptr<T>();
@@ -80,7 +81,8 @@ void fill_mask(at::Tensor& mask, int64_t width, const DropoutCut& cut, uint64_t 
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t run = 0; run < runs; ++run) {
         const int64_t start = cut.whole > 0 ? run * cut.whole + cut.begin : 0;
-        fill_range<T>(out + row * width + run * last, start, last, key, first_row + static_cast<uint64_t>(row), threshold, kept);
+        fill_range<T>(out + row * width + run * last, start, last, key, first_row + static_cast<uint64_t>(row),
+                      threshold, kept);
       }
     }
   });
@@ -104,11 +106,11 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& nam
     return drawn_fast(like, p, random_key(state.seed, ranked, static_cast<uint64_t>(state.step)));
   }
   at::ScalarType dtype = like.scalar_type();
-  if (dtype != at::kDouble) dtype = at::kFloat;   // 16-bit dtypes are rounded from it
+  if (dtype != at::kDouble) dtype = at::kFloat;  // 16-bit dtypes are rounded from it
   at::Tensor mask = at::empty(like.sizes(), at::TensorOptions(dtype));
   if (mask.numel() > 0) {
-    CONVOY_CHECK(state.rows > 0 && mask.numel() % state.rows == 0, "dropout ", name, ": ", mask.numel(), " elements of ",
-                 state.rows, " rows; rows must stay the leading dimension");
+    CONVOY_CHECK(state.rows > 0 && mask.numel() % state.rows == 0, "dropout ", name, ": ", mask.numel(),
+                 " elements of ", state.rows, " rows; rows must stay the leading dimension");
     const uint64_t key = random_key(state.seed, name, static_cast<uint64_t>(state.step), 1);
     const int64_t width = mask.numel() / state.rows;
     if (dtype == at::kDouble)

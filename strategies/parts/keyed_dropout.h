@@ -14,7 +14,7 @@ namespace convoy {
 // Elements of a row that a tensor holds: all, or [begin, begin + n) of `whole` where a layer's output is cut.
 struct DropoutCut {
   int64_t begin = 0;
-  int64_t whole = 0;   // of the last dimension; 0: not cut
+  int64_t whole = 0;  // of the last dimension; 0: not cut
 };
 
 // The factors that dropout multiplies with, 0 or 1 ÷ (1 − p), in the shape, dtype and device of `like`. Rows are its

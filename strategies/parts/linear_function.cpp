@@ -1,8 +1,8 @@
 #include "strategies/parts/linear_function.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -14,8 +14,12 @@ using torch::autograd::variable_list;
 
 class LinearBackward : public torch::autograd::Node {
  public:
-  LinearBackward(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias, std::shared_ptr<const ForwardState> state)
-      : weight_(std::move(weight)), bias_(std::move(bias)), state_(std::move(state)), input_(input, false),
+  LinearBackward(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias,
+                 std::shared_ptr<const ForwardState> state)
+      : weight_(std::move(weight)),
+        bias_(std::move(bias)),
+        state_(std::move(state)),
+        input_(input, false),
         saved_weight_(weight_->value, false) {}
 
   std::string name() const override { return "ConvoyLinearBackward"; }

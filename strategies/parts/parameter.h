@@ -8,27 +8,27 @@
 namespace convoy {
 
 struct Parameter {
-  std::string name;       // canonical
-  at::Tensor value;       // leaf; its storage may be moved to a flat buffer, the tensor object stays
-  at::Tensor gradient;    // shape of value: where backward is to write; undefined: autograd's own way
-  bool written = false;   // `gradient` holds something of this accumulation; until then a write overwrites what is there
-  bool foreign = false;   // made by a block itself and not by Layers
+  std::string name;      // canonical
+  at::Tensor value;      // leaf; its storage may be moved to a flat buffer, the tensor object stays
+  at::Tensor gradient;   // shape of value: where backward is to write; undefined: autograd's own way
+  bool written = false;  // `gradient` holds something of this accumulation; until then a write overwrites what is there
+  bool foreign = false;  // made by a block itself and not by Layers
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 
 struct NamedBuffer {
   std::string name;
-  at::Tensor value;       // updated in place by forward
+  at::Tensor value;  // updated in place by forward
 };
 
 // What layers must know of the forward under way. Owned by the rank's Layers; the strategy sets it before each forward.
 struct ForwardState {
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t rows = 0;         // of this rank's share
-  int64_t first_row = 0;    // of it, within the global batch
-  int rank = 0;             // keys fast randomness
-  bool exact = true;        // random draws are functions of the global row; else of (step, layer, rank)
+  int64_t rows = 0;       // of this rank's share
+  int64_t first_row = 0;  // of it, within the global batch
+  int rank = 0;           // keys fast randomness
+  bool exact = true;      // random draws are functions of the global row; else of (step, layer, rank)
   bool training = false;
   bool collecting = false;  // the strategy's own backward runs: gradients are written to Parameter::gradient
 };

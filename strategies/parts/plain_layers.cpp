@@ -52,7 +52,9 @@ struct PlainConv2d : LayerModule {
 
 struct PlainLayerNorm : LayerModule {
   PlainLayerNorm(const ParameterPtr& weight, const ParameterPtr& bias, double eps)
-      : weight_(register_parameter("weight", weight->value)), bias_(register_parameter("bias", bias->value)), eps_(eps) {}
+      : weight_(register_parameter("weight", weight->value)),
+        bias_(register_parameter("bias", bias->value)),
+        eps_(eps) {}
   at::Tensor forward(const at::Tensor& input) override {
     return at::layer_norm(input, weight_.sizes(), weight_, bias_, eps_);
   }
@@ -63,11 +65,15 @@ struct PlainLayerNorm : LayerModule {
 };
 
 struct PlainBatchNorm : LayerModule {
-  PlainBatchNorm(const ParameterPtr& weight, const ParameterPtr& bias, const at::Tensor& mean, const at::Tensor& variance,
-                 double eps, double momentum, StatePtr state)
-      : weight_(register_parameter("weight", weight->value)), bias_(register_parameter("bias", bias->value)),
-        mean_(register_buffer("running_mean", mean)), variance_(register_buffer("running_var", variance)), eps_(eps),
-        momentum_(momentum), state_(std::move(state)) {}
+  PlainBatchNorm(const ParameterPtr& weight, const ParameterPtr& bias, const at::Tensor& mean,
+                 const at::Tensor& variance, double eps, double momentum, StatePtr state)
+      : weight_(register_parameter("weight", weight->value)),
+        bias_(register_parameter("bias", bias->value)),
+        mean_(register_buffer("running_mean", mean)),
+        variance_(register_buffer("running_var", variance)),
+        eps_(eps),
+        momentum_(momentum),
+        state_(std::move(state)) {}
   at::Tensor forward(const at::Tensor& input) override {
     // One value per channel has no variance, none has no mean: a share of one row or none takes the running figures,
     // where it would make them NaN.
@@ -119,13 +125,15 @@ ParameterPtr PlainLayers::make(const std::string& name, at::IntArrayRef shape, c
   auto parameter = std::make_shared<Parameter>();
   parameter->name = prefix_ + name;
   for (int64_t size : shape) {
-    if (size < 0) throw Error(Failure::config, convoy::str("model: ", parameter->name, " was asked for with a size of ", size));
+    if (size < 0)
+      throw Error(Failure::config, convoy::str("model: ", parameter->name, " was asked for with a size of ", size));
   }
   parameter->value = at::empty(shape, at::TensorOptions(store_->dtype).device(store_->device));
   fill_initial(parameter->value, init, fans_of(shape), store_->seed, parameter->name);
   parameter->value.set_requires_grad(true);
   if (!store_->by_name.emplace(parameter->name, parameter).second)
-    throw Error(Failure::config, convoy::str("model: two layers ask for the name ", parameter->name, "; names are unique"));
+    throw Error(Failure::config,
+                convoy::str("model: two layers ask for the name ", parameter->name, "; names are unique"));
   store_->parameters.push_back(parameter);
   return parameter;
 }
@@ -139,10 +147,11 @@ ParameterPtr PlainLayers::make_bias(const std::string& name, int64_t size, int64
 ParameterPtr PlainLayers::tied(const std::string& name, const std::string& to, at::IntArrayRef shape) {
   const auto found = store_->by_name.find(to);
   if (found == store_->by_name.end())
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
+    throw Error(Failure::config,
+                convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
   if (found->second->value.sizes() != shape)
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " wants a weight of ", shape, " and is tied to ", to, " of ",
-                                     found->second->value.sizes()));
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " wants a weight of ", shape, " and is tied to ",
+                                             to, " of ", found->second->value.sizes()));
   return found->second;
 }
 
@@ -161,15 +170,17 @@ Layer PlainLayers::linear(const std::string& name, int64_t in, int64_t out, cons
 
 Layer PlainLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
   if (options.rows == EmbeddingOptions::Rows::rows)
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " asks for a row table, which this strategy does not have; "
-                                     "leave it dense"));
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name,
+                                             " asks for a row table, which this strategy does not have; "
+                                             "leave it dense"));
   return std::make_shared<PlainEmbedding>(make(name + ".weight", {rows, dim}, options.weight));
 }
 
-Layer PlainLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options) {
+Layer PlainLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
+                          const Conv2dOptions& options) {
   if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0)
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " has ", in, " and ", out, " channels, which ", options.groups,
-                                     " groups do not divide"));
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " has ", in, " and ", out, " channels, which ",
+                                             options.groups, " groups do not divide"));
   const int64_t inner = in / options.groups;
   ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
   ParameterPtr bias = options.bias ? make_bias(name, out, inner * kernel * kernel, std::nullopt) : nullptr;
@@ -191,11 +202,13 @@ Layer PlainLayers::batch_norm(const std::string& name, int64_t channels, double 
 }
 
 Layer PlainLayers::dropout(const std::string& name, double p) {
-  if (!(p >= 0 && p < 1)) throw Error(Failure::config, convoy::str("model: dropout ", prefix_, name, " is ", p, ", not in [0, 1)"));
+  if (!(p >= 0 && p < 1))
+    throw Error(Failure::config, convoy::str("model: dropout ", prefix_, name, " is ", p, ", not in [0, 1)"));
   return std::make_shared<PlainDropout>(prefix_ + name, p, store_->state);
 }
 
-std::unique_ptr<ParameterHandle> PlainLayers::parameter(const std::string& name, at::IntArrayRef shape, const Init& init) {
+std::unique_ptr<ParameterHandle> PlainLayers::parameter(const std::string& name, at::IntArrayRef shape,
+                                                        const Init& init) {
   return std::make_unique<PlainParameter>(make(name, shape, init)->value);
 }
 

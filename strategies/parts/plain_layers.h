@@ -20,7 +20,7 @@ struct LayerStore {
   at::ScalarType dtype = at::kFloat;
   uint64_t seed = 0;
   std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
-  std::vector<ParameterPtr> parameters;          // in order of creation
+  std::vector<ParameterPtr> parameters;  // in order of creation
   std::map<std::string, ParameterPtr> by_name;
   std::vector<NamedBuffer> buffers;
 };

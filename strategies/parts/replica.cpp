@@ -37,7 +37,9 @@ bool exact_randomness(const RunConfig& config, at::Device device) {
 }  // namespace
 
 Replica::Replica(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss)
-    : model_(std::move(model)), loss_(std::move(loss)), store_(std::make_shared<LayerStore>()),
+    : model_(std::move(model)),
+      loss_(std::move(loss)),
+      store_(std::make_shared<LayerStore>()),
       autocast_(autocast_dtype(context.config.precision)) {
   store_->device = context.devices.front();
   store_->dtype = parameter_dtype(context.config.precision);
@@ -149,7 +151,7 @@ Loss Replica::forward(const Batch& batch, int64_t step) {
 }
 
 void Replica::backward(const Loss& loss, double nominal) {
-  if (!loss.sum.requires_grad()) return;   // nothing that is trained took part
+  if (!loss.sum.requires_grad()) return;  // nothing that is trained took part
   store_->state->collecting = true;
   try {
     torch::autograd::backward({loss.sum}, {at::full_like(loss.sum, 1 / nominal)});
@@ -178,7 +180,8 @@ std::vector<Metric> Replica::evaluate(const Batch& batch) {
 }
 
 void Replica::rethrow(const std::string& where) const {
-  const std::string place = convoy::str(where, training_ ? convoy::str(", step ", store_->state->step) : ", evaluation", ": ");
+  const std::string place =
+      convoy::str(where, training_ ? convoy::str(", step ", store_->state->step) : ", evaluation", ": ");
   try {
     throw;
   } catch (const CommError&) {
@@ -188,7 +191,8 @@ void Replica::rethrow(const std::string& where) const {
   } catch (const std::bad_alloc&) {
     throw Error(Failure::out_of_memory, place + "out of memory on the host; try a smaller train.batch");
   } catch (const c10::OutOfMemoryError& error) {
-    throw Error(Failure::out_of_memory, convoy::str(place, error.what_without_backtrace(), "; try a smaller train.batch"));
+    throw Error(Failure::out_of_memory,
+                convoy::str(place, error.what_without_backtrace(), "; try a smaller train.batch"));
   } catch (const c10::Error& error) {
     throw Error(Failure::training, place + error.what_without_backtrace());
   } catch (const std::exception& error) {

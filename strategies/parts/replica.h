@@ -20,8 +20,8 @@ class Replica {
   // Builds every block with its initial values.
   Replica(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss);
 
-  const std::vector<ParameterPtr>& parameters() const { return parameters_; }   // trained ones, in order of creation
-  const std::vector<ParameterPtr>& frozen() const { return frozen_; }           // those that want no gradient
+  const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // trained ones, in order of creation
+  const std::vector<ParameterPtr>& frozen() const { return frozen_; }          // those that want no gradient
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
   const std::shared_ptr<ForwardState>& state() const { return store_->state; }
   at::Device device() const { return store_->device; }
@@ -48,7 +48,7 @@ class Replica {
   std::shared_ptr<const LossFunction> loss_;
   std::shared_ptr<LayerStore> store_;
   std::shared_ptr<PlainLayers> layers_;
-  std::vector<std::shared_ptr<Layers>> scopes_;   // blocks may keep a reference to theirs
+  std::vector<std::shared_ptr<Layers>> scopes_;  // blocks may keep a reference to theirs
   std::vector<BlockPtr> blocks_;
   std::vector<ParameterPtr> parameters_;
   std::vector<ParameterPtr> frozen_;

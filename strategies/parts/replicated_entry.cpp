@@ -47,7 +47,7 @@ std::string backend_of(const RunConfig& config, bool gpus, int ranks) {
 int moments_of(const Json& config) {
   const Json& optimizer = config.at("optimizer");
   const auto momentum = optimizer.find("momentum");
-  if (momentum == optimizer.end()) return 2;   // the Adam family
+  if (momentum == optimizer.end()) return 2;  // the Adam family
   return momentum->is_number() && momentum->get<double>() > 0 ? 1 : 0;
 }
 
@@ -72,7 +72,8 @@ bool on_gpus(const RunConfig& config, const Topology& topology) {
 
 void check_precision(const RunConfig& config) {
   if (config.precision == "fp16")
-    throw ConfigError(Mark{}, "precision", "fp16 needs a loss scaler, which this build does not have; use bf16 or fp32");
+    throw ConfigError(Mark{}, "precision",
+                      "fp16 needs a loss scaler, which this build does not have; use bf16 or fp32");
 }
 
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks) {
@@ -82,8 +83,9 @@ Plan plan_replicas(const RunConfig& config, const Topology& topology, const Plan
   const bool threads = backend == "local";
   const std::vector<int> hosts = hosts_of(topology, request, ranks, gpus);
   if (threads && hosts.front() != hosts.back())
-    throw ConfigError(Mark{}, "backend", "local reaches the threads of one process only, and the ranks are on several "
-                                         "hosts; use gloo, mpi or nccl");
+    throw ConfigError(Mark{}, "backend",
+                      "local reaches the threads of one process only, and the ranks are on several "
+                      "hosts; use gloo, mpi or nccl");
   Job job;
   job.name = config.name;
   job.mesh = Mesh({{"data", ranks}});
@@ -101,8 +103,8 @@ Plan plan_replicas(const RunConfig& config, const Topology& topology, const Plan
     if (gpus) {
       if (used[host] == static_cast<int>(topology.hosts[host].gpus.size()))
         throw ConfigError(Mark{}, "launch.ranks",
-                          str("host ", topology.hosts[host].name, " has ", used[host], " GPUs for more ranks than that; ",
-                              "take fewer ranks or `device: cpu`"));
+                          str("host ", topology.hosts[host].name, " has ", used[host],
+                              " GPUs for more ranks than that; ", "take fewer ranks or `device: cpu`"));
       device.kind = DevicePlan::Kind::gpu;
       device.gpu = used[host]++;
     }
@@ -137,12 +139,12 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
 }
 
 Option sync_option() {
-  return describe::section("sync", "how often gradients are reduced and an update is made",
-                           {describe::integer("every", "micro-steps whose gradients are added up before one update", 1)
-                                .at_least(1)
-                                .in("steps"),
-                            describe::choice("what", "what ranks agree on: the gradients of every update",
-                                             {"gradients"}, "gradients")});
+  return describe::section(
+      "sync", "how often gradients are reduced and an update is made",
+      {describe::integer("every", "micro-steps whose gradients are added up before one update", 1)
+           .at_least(1)
+           .in("steps"),
+       describe::choice("what", "what ranks agree on: the gradients of every update", {"gradients"}, "gradients")});
 }
 
 }  // namespace convoy

@@ -19,8 +19,8 @@
 namespace convoy {
 
 struct UpdateFigures {
-  at::Tensor norm;     // float64 (float32 on CUDA), []: of the mean gradient, before clipping
-  at::Tensor finite;   // bool, []
+  at::Tensor norm;    // float64 (float32 on CUDA), []: of the mean gradient, before clipping
+  at::Tensor finite;  // bool, []
 };
 
 class Update {
@@ -40,19 +40,19 @@ class Update {
 
   // Moments of a parameter, in its shape.
   std::vector<std::pair<std::string, at::Tensor>> moments(size_t parameter);
-  const at::Tensor& count() const { return count_; }   // updates applied, int64 [1]
-  void restored();                                     // count() was written to from outside
+  const at::Tensor& count() const { return count_; }  // updates applied, int64 [1]
+  void restored();                                    // count() was written to from outside
 
  private:
   Component optimizer_options_;
   std::unique_ptr<Optimizer> optimizer_;
   Schedule schedule_;
   std::vector<CommunicatorPtr> cut_;
-  double clip_norm_ = 0;             // 0: no clipping
+  double clip_norm_ = 0;  // 0: no clipping
   const FlatParameters* flat_ = nullptr;
-  int64_t updates_ = 0;              // host's copy of count_, for the schedule; counts attempts too
+  int64_t updates_ = 0;  // host's copy of count_, for the schedule; counts attempts too
   at::Tensor count_;
-  at::Tensor figures_;               // [2]: sum of squares, number of values that are not finite
+  at::Tensor figures_;  // [2]: sum of squares, number of values that are not finite
   UpdateScalars scalars_;
 };
 

@@ -58,7 +58,8 @@ TEST_P(ReplicasTest, DdpEqualsSingle) {
   const Trajectory whole = train({"single", ", sync: {every: " + every + "}", 1}, subject, training);
 
   EXPECT_TRUE(bitwise_equal(split.initial, whole.initial));
-  const Difference worst = difference(split.final, whole.final, shares ? std::vector<std::string>{"buffer/"} : std::vector<std::string>{});
+  const Difference worst =
+      difference(split.final, whole.final, shares ? std::vector<std::string>{"buffer/"} : std::vector<std::string>{});
   EXPECT_LE(worst.worst, tolerance) << worst.key;
   ASSERT_EQ(split.losses.size(), whole.losses.size());
   for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(split.losses[i], whole.losses[i], tolerance * 10);

@@ -127,9 +127,9 @@ TEST(StrategyCost, RingAllReduceOfTheGradients) {
   EXPECT_DOUBLE_EQ(cost.gradient_bytes, cost.parameter_bytes);
   EXPECT_DOUBLE_EQ(cost.moment_bytes, 2 * cost.parameter_bytes);
   EXPECT_DOUBLE_EQ(cost.buffer_bytes, 40);
-  EXPECT_DOUBLE_EQ(cost.activation_bytes, 120 * 3);          // three rows of ten over four ranks
+  EXPECT_DOUBLE_EQ(cost.activation_bytes, 120 * 3);  // three rows of ten over four ranks
   EXPECT_DOUBLE_EQ(cost.bytes_sent_per_step, 1.5 * cost.gradient_bytes / 2);
-  EXPECT_DOUBLE_EQ(cost.messages_per_step, (1 + 3) / 2.0);   // 1 MiB, then 11 MiB by 4
+  EXPECT_DOUBLE_EQ(cost.messages_per_step, (1 + 3) / 2.0);  // 1 MiB, then 11 MiB by 4
 }
 
 }  // namespace

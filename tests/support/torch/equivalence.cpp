@@ -164,8 +164,8 @@ RunConfig test_config(const Layout& layout, const Training& training) {
   const std::string path = folder.file("run.yaml");
   std::ofstream(path) << "name: test\nseed: 7\ndevice: cpu\nprecision: " << training.precision
                       << "\nmodel: {name: net}\ndata: {name: made}\noptimizer: " << training.optimizer
-                      << "\ntrain: {batch: {global: " << training.global_rows << "}}\nstrategy: {name: "
-                      << layout.strategy << layout.options << "}\n";
+                      << "\ntrain: {batch: {global: " << training.global_rows
+                      << "}}\nstrategy: {name: " << layout.strategy << layout.options << "}\n";
   return read_run_config({path, {}}, catalogues);
 }
 
@@ -259,7 +259,7 @@ Difference difference(const std::map<std::string, at::Tensor>& a, const std::map
     CONVOY_CHECK(other != a.end() && other->second.sizes() == tensor.sizes(), key, " is missing or of another shape");
     const double scale = std::max({largest(tensor), 1e-3 * scales[kind_of(key)], 1e-300});
     const double here = largest(other->second.to(at::kDouble) - tensor.to(at::kDouble)) / scale;
-    if (!(here <= result.worst)) result = {here, key};   // NaN counts as worst
+    if (!(here <= result.worst)) result = {here, key};  // NaN counts as worst
   }
   return result;
 }

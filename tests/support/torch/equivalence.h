@@ -19,7 +19,7 @@ namespace convoy::testing {
 
 struct Layout {
   std::string strategy = "single";
-  std::string options;          // more keys of the strategy's section, as YAML flow: ", overlap: false"
+  std::string options;  // more keys of the strategy's section, as YAML flow: ", overlap: false"
   int ranks = 1;
 };
 std::string to_string(const Layout& layout);
@@ -35,22 +35,22 @@ struct Subject {
 struct Training {
   std::string optimizer = "{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1}";
   std::string precision = "fp64";
-  int64_t global_rows = 16;     // the last batch of a pass over the data is what is left
-  int64_t steps = 10;           // global batches
+  int64_t global_rows = 16;  // the last batch of a pass over the data is what is left
+  int64_t steps = 10;        // global batches
   // Each global batch is fed in as many parts as this, one after the other: what a rank of a layout of so many would see
   // as its share. For the reference of layers whose result depends on the share (batch norm).
   int64_t parts = 1;
-  bool epoch_flush = true;      // an epoch's last batch ends accumulation
+  bool epoch_flush = true;  // an epoch's last batch ends accumulation
 };
 
 // What the ranks' states, put together, were. Keys are StateEntry::key().
 struct Trajectory {
   std::map<std::string, at::Tensor> initial;
   std::map<std::string, at::Tensor> final;
-  std::vector<double> losses;   // per global batch, over all ranks: sum ÷ weight
-  std::vector<double> norms;    // of updates
-  double evaluated = 0;         // loss over the data set at the end
-  int64_t bytes_sent = 0;       // by rank 0 in the last step
+  std::vector<double> losses;  // per global batch, over all ranks: sum ÷ weight
+  std::vector<double> norms;   // of updates
+  double evaluated = 0;        // loss over the data set at the end
+  int64_t bytes_sent = 0;      // by rank 0 in the last step
 };
 
 // Throws what the first rank to fail threw.

@@ -9,7 +9,7 @@
 namespace convoy::testing {
 namespace {
 
-constexpr int64_t rows = 75;   // four global batches of 16 and a ragged one of 11
+constexpr int64_t rows = 75;  // four global batches of 16 and a ragged one of 11
 
 at::Tensor normal(at::IntArrayRef shape, const char* name) {
   at::Tensor out = at::empty(shape, at::kDouble);
@@ -41,8 +41,8 @@ class CrossEntropy : public LossFunction {
 class WeightedBinary : public LossFunction {
  public:
   Loss operator()(const Examples& examples, Layers&) const override {
-    const at::Tensor each = at::binary_cross_entropy_with_logits(examples.prediction, examples.target, {}, {},
-                                                                 at::Reduction::None);
+    const at::Tensor each =
+        at::binary_cross_entropy_with_logits(examples.prediction, examples.target, {}, {}, at::Reduction::None);
     const at::Tensor weight = examples.weight.unsqueeze(-1).expand_as(each);
     return {(each * weight).sum(), weight.sum()};
   }
@@ -128,7 +128,7 @@ Subject pairs_subject() {
     block->keep("hidden", hidden);
     block->keep("out", out);
     block->set([=](const TensorList& in) -> TensorList {
-      const at::Tensor items = item->forward(in[1]);                                        // [B, 5, 4]
+      const at::Tensor items = item->forward(in[1]);  // [B, 5, 4]
       const at::Tensor users = user->forward(in[0]).unsqueeze(-2).expand_as(items);
       const at::Tensor deep = hidden->forward(at::cat({users, items}, -1)).relu();
       return {out->forward(at::cat({users * items, deep}, -1)).squeeze(-1)};
@@ -153,8 +153,8 @@ Subject norms_subject() {
     // the variance may be tiny: Adam and batch norm would make rounding errors a thousand times larger.
     LinearOptions plain;
     plain.bias = false;
-    return chain({layers.linear("linear", 6, 8, plain), layers.batch_norm("batch", 8, 1e-2), layers.layer_norm("layer", 8),
-                  layers.dropout("dropout", 0.3)},
+    return chain({layers.linear("linear", 6, 8, plain), layers.batch_norm("batch", 8, 1e-2),
+                  layers.layer_norm("layer", 8), layers.dropout("dropout", 0.3)},
                  true);
   };
   return subject("norms", 2, build, {"features"}, features_and_classes(6, 5), std::make_shared<CrossEntropy>());

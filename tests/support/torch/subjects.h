@@ -5,10 +5,10 @@
 
 namespace convoy::testing {
 
-Subject mlp_subject();         // three blocks, cross-entropy
-Subject pairs_subject();       // user and item embeddings, rows of one positive and four negatives, weights, BCE
-Subject norms_subject();       // layer norm, batch norm, dropout
-Subject dropout_subject();     // dropout alone, twice
-Subject tied_subject();        // tied output, a bare parameter, a layer no forward uses, a module of the block's own
+Subject mlp_subject();      // three blocks, cross-entropy
+Subject pairs_subject();    // user and item embeddings, rows of one positive and four negatives, weights, BCE
+Subject norms_subject();    // layer norm, batch norm, dropout
+Subject dropout_subject();  // dropout alone, twice
+Subject tied_subject();     // tied output, a bare parameter, a layer no forward uses, a module of the block's own
 
 }  // namespace convoy::testing

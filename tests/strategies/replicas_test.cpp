@@ -1,0 +1,220 @@
+// What single and ddp promise beside equal results: errors, refusals, what is sent, and going on after a restart.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <mutex>
+
+#include "core/error.h"
+#include "strategies/catalogue.h"
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+Layout ddp(int ranks, const std::string& more = "") {
+  return {"ddp", ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" + more, ranks};
+}
+
+Batch share(const Subject& subject, const Sampling& sampling) {
+  const auto [begin, end] = share_of(subject.data.rows, sampling.index, sampling.count);
+  Batch batch = subject.data.slice(begin, end);
+  batch.nominal_rows = batch.global_rows = subject.data.rows;
+  return batch;
+}
+
+// Runs `body` on every rank with a strategy that is set up, and returns what it threw.
+std::string run(const Layout& layout, const Subject& subject,
+                const std::function<void(const Context&, Strategy&)>& body) {
+  try {
+    const RunConfig config = test_config(layout, {});
+    with_ranks(layout, config, [&](const Context& context) {
+      auto strategy = make_strategy(config);
+      strategy->setup(context, subject.model(), subject.loss);
+      body(context, *strategy);
+    });
+  } catch (const Error& error) {
+    return convoy::str(name_of(error.kind()), ": ", error.what());
+  }
+  return "no error";
+}
+
+TEST(Replicas, DifferentModelsAreRefusedByName) {
+  const RunConfig config = test_config(ddp(3), {});
+  const Subject one = mlp_subject(), other = norms_subject();
+  std::string message;
+  std::mutex mutex;
+  EXPECT_THROW(with_ranks(ddp(3), config,
+                          [&](const Context& context) {
+                            auto strategy = make_strategy(config);
+                            try {
+                              strategy->setup(context, (context.rank == 2 ? other : one).model(), one.loss);
+                            } catch (const Error& error) {
+                              EXPECT_EQ(error.kind(), Failure::disagreement);
+                              std::lock_guard<std::mutex> lock(mutex);
+                              message = error.what();
+                              throw;
+                            }
+                          }),
+               Error);
+  EXPECT_NE(message.find("parameter 0 is blocks.0.linear.weight [10, 6]"), std::string::npos) << message;
+  EXPECT_NE(message.find("[8, 6]"), std::string::npos) << message;
+  EXPECT_NE(message.find("rank 2"), std::string::npos) << message;
+}
+
+TEST(Replicas, WhatAModelThrowsNamesBlockAndStep) {
+  Subject subject = mlp_subject();
+  for (auto& entry : subject.data.tensors)
+    if (entry.first == "features") entry.second = entry.second.narrow(1, 0, 4);  // two columns short
+  for (const Layout& layout : {Layout{}, ddp(2)}) {
+    const std::string error = run(layout, subject, [&](const Context&, Strategy& strategy) {
+      strategy.step({share(subject, strategy.sampling()), 17, true});
+    });
+    EXPECT_EQ(error.rfind("training: block 0 (blocks.0), forward, step 17: ", 0), 0u) << error;
+  }
+}
+
+TEST(Replicas, NanOnOneRankStopsTheUpdateOnAll) {
+  const Subject subject = mlp_subject();
+  const std::string error = run(ddp(3), subject, [&](const Context& context, Strategy& strategy) {
+    const auto before = state_of(strategy);
+    Batch batch = share(subject, strategy.sampling());
+    if (context.rank == 1) {
+      for (auto& entry : batch.tensors)
+        if (entry.first == "features") entry.second = entry.second * std::numeric_limits<double>::quiet_NaN();
+    }
+    const StepResult result = strategy.step({batch, 0, true});
+    EXPECT_FALSE(result.finite.item<bool>());
+    EXPECT_TRUE(bitwise_equal(state_of(strategy), before));
+    EXPECT_TRUE(strategy.step({share(subject, strategy.sampling()), 1, true}).finite.item<bool>());
+  });
+  EXPECT_EQ(error, "no error");
+}
+
+TEST(Replicas, NothingIsSentBetweenUpdates) {
+  const Subject subject = tied_subject();
+  const std::string error = run(ddp(2, ", sync: {every: 3}"), subject, [&](const Context& context, Strategy& strategy) {
+    std::vector<bool> updated;
+    for (int64_t step = 0; step < 7; ++step) {
+      const int64_t before = context.world->bytes_sent();
+      const StepResult result = strategy.step({share(subject, strategy.sampling()), step, step == 6});
+      updated.push_back(result.updated);
+      // Step 0 agrees on the order of gradients, once.
+      if (step > 0) {
+        EXPECT_EQ(context.world->bytes_sent() > before, result.updated) << step;
+      }
+    }
+    EXPECT_EQ(updated, (std::vector<bool>{false, false, true, false, false, true, true}));
+  });
+  EXPECT_EQ(error, "no error");
+}
+
+TEST(Replicas, BytesSentAreThoseOfTheCost) {
+  Subject subject = mlp_subject();
+  const Trajectory result = train(ddp(4), subject, {});
+  double parameters = 0;
+  for (const auto& [key, tensor] : result.initial)
+    if (key.rfind("parameter/", 0) == 0) parameters += static_cast<double>(tensor.numel());
+  Job job;
+  job.ranks.resize(4);
+  job.config = test_config(ddp(4), {}).resolved;
+  Description description;
+  description.blocks = {{"all", static_cast<int64_t>(parameters), 0, 0, 0, 0}};
+  description.element_bytes = 8;
+  const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
+  // Beside the gradients go 64 bytes in front and each parameter's padding to 64 bytes.
+  const double padding = 1.5 * 64 * (1 + 6);
+  EXPECT_GE(static_cast<double>(result.bytes_sent), predicted);
+  EXPECT_LE(static_cast<double>(result.bytes_sent), predicted + padding);
+}
+
+TEST(Replicas, ARestoredRunGoesOnBitForBit) {
+  const Subject subject = tied_subject();
+  for (const Layout& layout : {Layout{}, ddp(3)}) {
+    std::mutex mutex;
+    std::map<std::string, at::Tensor> saved, undisturbed, resumed;
+    const auto step = [&](Strategy& strategy, int64_t number) {
+      strategy.step({share(subject, strategy.sampling()), number, true});
+    };
+    EXPECT_EQ(run(layout, subject,
+                  [&](const Context& context, Strategy& strategy) {
+                    for (int64_t number = 0; number < 6; ++number) {
+                      if (number == 3 && context.rank == 0) saved = state_of(strategy);
+                      step(strategy, number);
+                    }
+                    std::lock_guard<std::mutex> lock(mutex);
+                    undisturbed = state_of(strategy);
+                  }),
+              "no error");
+    EXPECT_EQ(run(layout, subject,
+                  [&](const Context&, Strategy& strategy) {
+                    strategy.visit_state([&](const StateEntry& entry) { entry.tensor.copy_(saved.at(entry.key())); });
+                    strategy.state_restored();
+                    for (int64_t number = 3; number < 6; ++number) step(strategy, number);
+                    std::lock_guard<std::mutex> lock(mutex);
+                    resumed = state_of(strategy);
+                  }),
+              "no error");
+    EXPECT_TRUE(bitwise_equal(resumed, undisturbed)) << to_string(layout);
+  }
+}
+
+TEST(Replicas, BuffersAreSharedAsAsked) {
+  const Subject subject = norms_subject();
+  for (const std::string how : {"broadcast", "mean", "local"}) {
+    std::mutex mutex;
+    std::vector<at::Tensor> means(3);
+    EXPECT_EQ(run(ddp(3, ", buffers: " + how), subject,
+                  [&](const Context& context, Strategy& strategy) {
+                    strategy.step({share(subject, strategy.sampling()), 0, true});
+                    std::lock_guard<std::mutex> lock(mutex);
+                    means[static_cast<size_t>(context.rank)] =
+                        state_of(strategy).at("buffer/blocks.0.batch.running_mean");
+                  }),
+              "no error");
+    EXPECT_EQ(means[0].equal(means[1]) && means[0].equal(means[2]), how != "local") << how;
+    EXPECT_GT(means[0].abs().max().item<double>(), 0);
+  }
+}
+
+TEST(Replicas, ExactlyOneRankOwnsEachEntry) {
+  const Subject subject = tied_subject();
+  std::mutex mutex;
+  std::map<std::string, int> owners;
+  EXPECT_EQ(run(ddp(3), subject,
+                [&](const Context&, Strategy& strategy) {
+                  std::lock_guard<std::mutex> lock(mutex);
+                  strategy.visit_state([&](const StateEntry& entry) { owners[entry.key()] += entry.owner; });
+                }),
+            "no error");
+  EXPECT_GT(owners.size(), 10u);
+  for (const auto& [key, count] : owners) EXPECT_EQ(count, 1) << key;
+}
+
+TEST(Replicas, EvaluationOfNoRowsIsZero) {
+  const Subject subject = pairs_subject();
+  EXPECT_EQ(run({}, subject,
+                [&](const Context&, Strategy& strategy) {
+                  const Metric loss = strategy.evaluate(subject.data.slice(0, 0)).front();
+                  EXPECT_EQ(loss.sum.item<double>(), 0);
+                  EXPECT_EQ(loss.weight.item<double>(), 0);
+                }),
+            "no error");
+}
+
+TEST(Replicas, Bf16ComputesNarrowAndKeepsWide) {
+  const Subject subject = norms_subject();
+  Training training;
+  training.precision = "bf16";
+  training.optimizer = "{name: sgd, lr: 0.1}";
+  const Trajectory narrow = train({}, subject, training);
+  training.precision = "fp32";
+  const Trajectory wide = train({}, subject, training);
+  EXPECT_EQ(narrow.final.at("parameter/blocks.0.linear.weight").scalar_type(), at::kFloat);
+  const double worst = difference(narrow.final, wide.final).worst;
+  EXPECT_GT(worst, 1e-6);
+  EXPECT_LT(worst, 0.1);
+}
+
+}  // namespace
+}  // namespace convoy::testing
