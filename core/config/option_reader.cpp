@@ -26,7 +26,7 @@ const char* kind_text(Node::Kind kind) {
 }
 
 [[noreturn]] void wrong_kind(const Option& option, const Node& node, const std::string& path) {
-  std::string reason = str("must be ", type_text(option), ", not ", kind_text(node.kind));
+  std::string reason = str("must be ", type_with_article(option), ", not ", kind_text(node.kind));
   if (option.type == OptionType::list && node.kind == Node::Kind::scalar) {
     reason += str("; did you mean [", printable(node.text), "]?");
   }
@@ -194,7 +194,7 @@ Json OptionReader::read_scalar(const Option& option, const Node& node, const std
     if (!parsed.value) refuse(parsed.reason);
     if (node.quoted) {
       throw ConfigError(node.mark, path,
-                        str("is text in quotes, must be ", type_text(option), "; leave the quotes out"));
+                        str("is text in quotes, must be ", type_with_article(option), "; leave the quotes out"));
     }
     return *parsed.value;
   };

@@ -50,6 +50,7 @@ class OptionReader {
 
 // The type in words: "integer ≥ 1", "one of a, b", "list of reals". For messages and the reference page.
 std::string type_text(const Option& option);
-std::string range_text(const Option& option);  // "at least 1", "above 0, at most 1", or ""
+std::string type_with_article(const Option& option);  // "an integer, or auto"
+std::string range_text(const Option& option);         // "at least 1", "above 0, at most 1", or ""
 
 }  // namespace convoy

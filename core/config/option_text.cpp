@@ -34,7 +34,7 @@ std::string plain_type(const Option& option) {
     case OptionType::section:
       return "map";
     case OptionType::component:
-      return option.catalogue;
+      return option.catalogue + " component";
     case OptionType::map:
       return option.options.empty() ? "map" : "map of names to: " + type_text(option.options.front());
     case OptionType::any:
@@ -46,6 +46,22 @@ std::string plain_type(const Option& option) {
 }  // namespace
 
 std::string type_text(const Option& option) { return plain_type(option) + (option.also_auto ? ", or auto" : ""); }
+
+std::string type_with_article(const Option& option) {
+  switch (option.type) {
+    case OptionType::boolean:
+    case OptionType::choice:
+    case OptionType::any:
+      return type_text(option);
+    case OptionType::text:
+      return option.catalogue.empty() ? type_text(option) : "the " + type_text(option);
+    case OptionType::integer:
+    case OptionType::interval:
+      return "an " + type_text(option);
+    default:
+      return "a " + type_text(option);
+  }
+}
 
 std::string range_text(const Option& option) {
   std::vector<std::string> parts;

@@ -1,6 +1,7 @@
 // The reference page.
 #include "launch/commands/reference_page.h"
 
+#include <cmath>
 #include <sstream>
 
 #include "core/config/option_reader.h"
@@ -80,6 +81,11 @@ std::string default_text(const Option& option) {
   if (option.fallback.is_string()) {
     const std::string text = option.fallback.get<std::string>();
     return text.empty() ? "\"\"" : text;
+  }
+  if (option.fallback.is_number_float()) {
+    const auto value = option.fallback.get<double>();
+    return std::floor(value) == value && std::fabs(value) < 1e15 ? str(static_cast<int64_t>(value))
+                                                                 : option.fallback.dump();
   }
   // {key: value} as to_yaml would write it, on one line.
   if (!option.fallback.is_object()) return option.fallback.dump();

@@ -51,7 +51,7 @@ TEST(ConfigSet, Mistakes) {
   EXPECT_EQ(error_with({"train.epoch=3"}), "--set train.epoch=3: train.epoch: unknown key; did you mean epochs?");
   EXPECT_EQ(error_with({"trian.epochs=3"}), "--set trian.epochs=3: trian: unknown key; did you mean train?");
   EXPECT_EQ(error_with({"train.epochs=3.5"}), "--set train.epochs=3.5: train.epochs: is '3.5', must be a whole number");
-  EXPECT_EQ(error_with({"train.epochs.x=1"}), "--set train.epochs.x=1: train.epochs: must be integer, not a map");
+  EXPECT_EQ(error_with({"train.epochs.x=1"}), "--set train.epochs.x=1: train.epochs: must be an integer, not a map");
   EXPECT_EQ(error_with({"model.layers=[1"}),
             "--set model.layers=[1: a key must be plain text, not a list or map; or is a bracket left open?");
   EXPECT_EQ(error_with({"name=!!str x"}), "--set name=!!str x: tags (!…) have no meaning here; leave it out");

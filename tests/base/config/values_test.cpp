@@ -75,7 +75,7 @@ TEST(ConfigTypes, Integers) {
   EXPECT_EQ(with_epochs("9223372036854775808"),
             "run.yaml:7:17: train.epochs: is '9223372036854775808', does not fit into 64 bits");
   EXPECT_EQ(with_epochs("\"3\""),
-            "run.yaml:7:17: train.epochs: is text in quotes, must be integer; leave the quotes out");
+            "run.yaml:7:17: train.epochs: is text in quotes, must be an integer; leave the quotes out");
   EXPECT_EQ(with_epochs("9223372036854775807"), "no error");
 }
 
@@ -117,12 +117,12 @@ TEST(ConfigTypes, Booleans) {
 }
 
 TEST(ConfigTypes, WrongKinds) {
-  EXPECT_EQ(with_epochs("[3]"), "run.yaml:7:17: train.epochs: must be integer, not a list");
-  EXPECT_EQ(with_epochs("{a: 3}"), "run.yaml:7:17: train.epochs: must be integer, not a map");
+  EXPECT_EQ(with_epochs("[3]"), "run.yaml:7:17: train.epochs: must be an integer, not a list");
+  EXPECT_EQ(with_epochs("{a: 3}"), "run.yaml:7:17: train.epochs: must be an integer, not a map");
   EXPECT_EQ(config_error(config_with("[32, 16]", "32")),
-            "run.yaml:2:38: model.layers: must be list of: integer, not a single value; did you mean [32]?");
+            "run.yaml:2:38: model.layers: must be a list of: integer, not a single value; did you mean [32]?");
   EXPECT_EQ(config_error(config_with("{global: 256}", "256")),
-            "run.yaml:7:27: train.batch: must be map, not a single value");
+            "run.yaml:7:27: train.batch: must be a map, not a single value");
   EXPECT_EQ(config_error(config_with("name: try", "name: [a]")), "run.yaml:1:7: name: must be text, not a list");
   EXPECT_EQ(config_error(config_with("{name: many, sync: {every: 2}}", "[many]")),
             "run.yaml:8:11: strategy: must be the name of a strategy or a map with one, not a list");
