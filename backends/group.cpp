@@ -96,7 +96,16 @@ WorkPtr GroupCommunicator::launch(Call call, Staging staging, const std::functio
     return make_finished_work(std::make_exception_ptr(CommError(
         Failure::peer_lost, -1, str(state_->who(), ": ", describe(call), " was not begun: ", *reason))));
   }
-  PendingPtr pending = issue(call);
+  PendingPtr pending;
+  try {
+    pending = issue(call);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    // What a library throws when it is called is told where its other failures are: by the wait.
+    return make_finished_work(std::make_exception_ptr(
+        CommError(Failure::peer_lost, -1, str(state_->who(), ": ", describe(call), ": ", error.what()))));
+  }
   return make_work(state_, transport_, std::move(call), std::move(staging), std::move(pending));
 }
 

@@ -1,5 +1,5 @@
 // Every operation, every dtype, all backends.
-#include "conformance/conformance.h"
+#include "tests/conformance/conformance.h"
 
 namespace convoy {
 namespace {

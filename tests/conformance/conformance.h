@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "support/torch/ranks.h"
+#include "tests/support/torch/ranks.h"
 
 namespace convoy {
 

@@ -1,7 +1,7 @@
 // Aborts, time limits, disagreement; what a Work keeps; what is counted and observed.
 #include <thread>
 
-#include "conformance/conformance.h"
+#include "tests/conformance/conformance.h"
 #include "core/error.h"
 
 namespace convoy {

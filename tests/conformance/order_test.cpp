@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "conformance/conformance.h"
+#include "tests/conformance/conformance.h"
 
 namespace convoy {
 namespace {

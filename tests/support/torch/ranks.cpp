@@ -1,5 +1,5 @@
 // Ranks for tests, as threads or as this process of an mpirun.
-#include "support/torch/ranks.h"
+#include "tests/support/torch/ranks.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -101,6 +101,7 @@ void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>&
   auto run = [&](int rank, std::shared_ptr<Channel> channel) {
     BackendRequest mine = request;
     mine.rank = rank;
+    if (group.on_gpus) mine.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(rank));
     mine.channel = channel;
     try {
       auto world = registry.backends.make(group.backend, mine);

@@ -15,7 +15,8 @@ struct RankGroup {
   std::string backend;
   int size = 1;
   std::chrono::milliseconds timeout{20000};
-  std::function<void(const char*)> waiting;
+  std::function<void(const char*)> waiting{};
+  bool on_gpus = false;   // rank r on GPU r
 };
 
 // Calls `body` on every rank (under mpirun: on this one), each with the world communicator; an exception is a test

@@ -1,0 +1,145 @@
+// The parts that backends share: abort board, staging, the store for c10d, catalogue and registry.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <thread>
+
+#include "backends/abort_board.h"
+#include "backends/c10d_store.h"
+#include "backends/catalogue.h"
+#include "backends/makers.h"
+#include "backends/registry.h"
+#include "backends/staging.h"
+
+namespace convoy {
+namespace {
+
+using std::chrono::milliseconds;
+
+template <class Condition>
+bool soon(Condition condition) {
+  for (int i = 0; i < 500 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  return condition();
+}
+
+TEST(AbortBoard, CarriesAGroupsAbortToItsPeersOnly) {
+  auto channel = make_local_channel();
+  auto mine = AbortBoard::create(channel, "job"), theirs = AbortBoard::create(channel, "job");
+  auto other = AbortBoard::create(channel, "other");
+  std::atomic<int> world{0}, part{0}, strangers{0};
+  theirs->add("world", [&](const std::string& reason) { world += reason == "why"; });
+  theirs->add("world/0.1", [&](const std::string&) { ++part; });
+  other->add("world", [&](const std::string&) { ++strangers; });
+  mine->tell("world", "why");
+  EXPECT_TRUE(soon([&] { return world == 1; }));
+  EXPECT_EQ(part, 0);
+  EXPECT_EQ(strangers, 0);
+  std::string late;
+  theirs->add("world", [&](const std::string& reason) { late = reason; });
+  EXPECT_EQ(late, "why") << "who joins later is told at once";
+}
+
+TEST(AbortBoard, TellsEveryGroupOfTheEndOfTheJob) {
+  auto channel = make_local_channel();
+  auto board = AbortBoard::create(channel, "job");
+  std::atomic<int> told{0};
+  board->add("a", [&](const std::string& reason) { told += reason.find("rank 3") != std::string::npos; });
+  board->add("b", [&](const std::string&) { ++told; });
+  board->remove("b");
+  Abort abort;
+  abort.rank = 3;
+  abort.message = "out of luck";
+  channel->abort(abort);
+  EXPECT_TRUE(soon([&] { return told == 1; }));
+  board.reset();
+  channel->set("abort-comm/job/a", "nobody listens any more");
+}
+
+TEST(Staging, CopiesOnlyWhatDoesNotFit) {
+  Staging staging({at::kCPU}, at::kCPU);
+  at::Tensor whole = torch::zeros({4, 4});
+  EXPECT_TRUE(staging.input(whole).is_same(whole));
+  at::Tensor column = whole.select(1, 2);
+  at::Tensor given = staging.output(column, true);
+  EXPECT_TRUE(given.is_contiguous());
+  given.fill_(3);
+  EXPECT_EQ(whole.sum().item<float>(), 0);
+  staging.finish();
+  EXPECT_EQ(whole.sum().item<float>(), 12);
+  staging.drop();
+  EXPECT_EQ(given.storage().use_count(), 1);
+}
+
+TEST(ChannelBackedStore, IsAStore) {
+  auto channel = make_local_channel();
+  auto store = c10::make_intrusive<ChannelBackedStore>(channel, "p/", milliseconds(200));
+  store->set("a", std::vector<uint8_t>{0, 255, 7});
+  EXPECT_EQ(store->get("a"), (std::vector<uint8_t>{0, 255, 7}));
+  EXPECT_EQ(store->add("n", 3), 3);
+  EXPECT_EQ(store->add("n", 4), 7);
+  EXPECT_TRUE(store->check({"a", "n"}));
+  EXPECT_FALSE(store->check({"a", "b"}));
+  EXPECT_THROW(store->wait({"b"}, milliseconds(50)), CommError);
+  EXPECT_EQ(store->compareSet("c", std::vector<uint8_t>{}, {1}), (std::vector<uint8_t>{1}));
+  EXPECT_EQ(store->compareSet("c", std::vector<uint8_t>{9}, {2}), (std::vector<uint8_t>{1}));
+  EXPECT_TRUE(store->deleteKey("c"));
+  EXPECT_FALSE(channel->peek("p/c"));
+}
+
+TEST(BackendCatalogue, NamesWhatTheRegistryMakes) {
+  Registry registry;
+  register_backends(registry);
+  std::vector<std::string> names;
+  for (const BackendEntry& entry : backend_catalogue()) {
+    names.push_back(entry.name);
+    EXPECT_FALSE(entry.help.empty());
+    EXPECT_FALSE(entry.how_to_get.empty());
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, registry.backends.names());
+}
+
+TEST(BackendCatalogue, AnAbsentBackendSaysHowToGetIt) {
+  try {
+    absent_backend("mpi")(BackendRequest());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("libopenmpi-dev"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Nccl, WantsAGpu) {
+  if (!backend_catalogue()[3].built) GTEST_SKIP() << "not in this build";
+  Registry registry;
+  register_backends(registry);
+  BackendRequest request;
+  request.size = 2;
+  request.channel = make_local_channel();
+  try {
+    registry.backends.make("nccl", request);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::device_missing) << error.what();
+  }
+}
+
+TEST(Local, MissingRanksAreListed) {
+  Registry registry;
+  register_backends(registry);
+  BackendRequest request;
+  request.size = 3;
+  request.job = "lonely";
+  request.rendezvous = milliseconds(50);
+  try {
+    registry.backends.make("local", request);
+    FAIL();
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.kind(), Failure::rendezvous);
+    EXPECT_NE(std::string(error.what()).find("ranks 1, 2"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace convoy
