@@ -279,7 +279,6 @@ class Training {
     Record record = this->record("evaluate", done);
     for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
     for (auto& sink : sinks_) sink->write(record);
-    if (context_.rank == 0) context_.channel->post(protocol::metrics, to_json(record));
     context_.state->phase("training");
     resume_training_clock();
   }
