@@ -35,13 +35,19 @@ RankLogs::~RankLogs() {
     if (file.fd >= 0) close(file.fd);
 }
 
+RankLogs::File& RankLogs::file(const std::string& name) {
+  auto [found, fresh] = files_.try_emplace(name);
+  if (fresh)
+    found->second.fd =
+        ::open(str(folder_, "/", name, ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  return found->second;
+}
+
+void RankLogs::open(int rank) { file(str("rank", rank)); }
 void RankLogs::write(int rank, const std::string& line) { write(str("rank", rank), line); }
 
 void RankLogs::write(const std::string& name, const std::string& line) {
-  auto [found, fresh] = files_.try_emplace(name);
-  File& file = found->second;
-  if (fresh)
-    file.fd = open(str(folder_, "/", name, ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  File& file = this->file(name);
   if (file.fd < 0 || file.size > log_limit) return;
   file.size += line.size() + 1;
   put(file.fd, file.size > log_limit ? str("convoy: this log is full (", human_bytes(log_limit), "); the rest is left out\n")

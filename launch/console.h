@@ -20,6 +20,7 @@ class RankLogs {
   ~RankLogs();
   RankLogs(const RankLogs&) = delete;
   RankLogs& operator=(const RankLogs&) = delete;
+  void open(int rank);   // so that a silent rank has a log too
   void write(int rank, const std::string& line);
   void write(const std::string& name, const std::string& line);
 
@@ -28,6 +29,7 @@ class RankLogs {
     int fd = -1;
     size_t size = 0;
   };
+  File& file(const std::string& name);
   std::string folder_;
   std::map<std::string, File> files_;
 };

@@ -63,6 +63,7 @@ void Session::begin(const Placed& placed) {
   start_summary(placed.job);
   // What an earlier attempt left would be taken for the words of this one.
   for (const RankPlan& rank : placed.job.ranks) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
+  for (const ProcessPlan& process : placed.job.processes) logs_.open(process.ranks.front());
   gang_->publish(*assigned_);
 }
 
