@@ -15,19 +15,19 @@ namespace convoy {
 
 struct AgentEvents {
   std::function<void(int process, const std::string& line)> on_line;
-  std::function<void(int process, const ProcessEnd& end)> on_end;   // after its last line
+  std::function<void(int process, const ProcessEnd& end)> on_end;  // after its last line
 };
 
 class Agent {
  public:
   Agent(EventLoop& loop, AgentEvents events);
-  ~Agent();   // kills what is left
+  ~Agent();  // kills what is left
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
   // `process` is the caller's number for it. Throws what start_process throws.
   void start(int process, const ProcessStart& start);
-  void kill_after(std::chrono::milliseconds grace);   // the earliest call counts
+  void kill_after(std::chrono::milliseconds grace);  // the earliest call counts
   void kill_all();
   bool idle() const { return children_.empty(); }
 

@@ -38,8 +38,7 @@ RankLogs::~RankLogs() {
 RankLogs::File& RankLogs::file(const std::string& name) {
   auto [found, fresh] = files_.try_emplace(name);
   if (fresh)
-    found->second.fd =
-        ::open(str(folder_, "/", name, ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    found->second.fd = ::open(str(folder_, "/", name, ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   return found->second;
 }
 
@@ -50,14 +49,15 @@ void RankLogs::write(const std::string& name, const std::string& line) {
   File& file = this->file(name);
   if (file.fd < 0 || file.size > log_limit) return;
   file.size += line.size() + 1;
-  put(file.fd, file.size > log_limit ? str("convoy: this log is full (", human_bytes(log_limit), "); the rest is left out\n")
-                                     : line + "\n");
+  put(file.fd, file.size > log_limit
+                   ? str("convoy: this log is full (", human_bytes(log_limit), "); the rest is left out\n")
+                   : line + "\n");
 }
 
-Console::Console(EventLoop& loop, int ranks)
+Console::Console(EventLoop& loop, int ranks, bool draw)
     : loop_(loop),
       folder_(ranks, fold_window, [this](const std::string& line) { print_error_line(line); }),
-      terminal_(isatty(STDOUT_FILENO) == 1) {}
+      terminal_(draw && isatty(STDOUT_FILENO) == 1) {}
 
 Console::~Console() {
   *alive_ = false;

@@ -20,7 +20,7 @@ class RankLogs {
   ~RankLogs();
   RankLogs(const RankLogs&) = delete;
   RankLogs& operator=(const RankLogs&) = delete;
-  void open(int rank);   // so that a silent rank has a log too
+  void open(int rank);  // so that a silent rank has a log too
   void write(int rank, const std::string& line);
   void write(const std::string& name, const std::string& line);
 
@@ -36,14 +36,16 @@ class RankLogs {
 
 class Console {
  public:
-  Console(EventLoop& loop, int ranks);
+  // `draw`: a progress line may be redrawn where stdout is a terminal. mpirun gives every rank a terminal of its own, so
+  // what a rank sees there says nothing.
+  Console(EventLoop& loop, int ranks, bool draw);
   ~Console();
   void rank_line(const std::string& host, int rank, const std::string& line);
   void progress(const Json& record);
   void metrics(const Json& record);
-  void say(const std::string& text);      // a line of convoy's own, on stderr
-  void print(const std::string& line);    // as it is, on stderr
-  void result(const std::string& text);   // on stdout
+  void say(const std::string& text);     // a line of convoy's own, on stderr
+  void print(const std::string& line);   // as it is, on stderr
+  void result(const std::string& text);  // on stdout
   void flush();
 
  private:
@@ -55,10 +57,10 @@ class Console {
 
   EventLoop& loop_;
   LineFolder folder_;
-  bool terminal_;           // stdout is one
+  bool terminal_;  // stdout is one
   bool flushing_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::string progress_;    // as drawn last
+  std::string progress_;  // as drawn last
   bool drawn_ = false;
   std::chrono::steady_clock::time_point last_plain_;
 };

@@ -40,8 +40,9 @@ class Reader {
     std::vector<std::string> there, missing;
     for (const std::string& name : names) (has(name) ? there : missing).push_back(name);
     if (!missing.empty())
-      throw Error(Failure::config, str("environment: ", join(there, ", "), " set but not ", join(missing, ", "), ": ", set,
-                                       " sets all of them; set the missing ones, or `unset ", join(there, " "), "`"));
+      throw Error(Failure::config,
+                  str("environment: ", join(there, ", "), " set but not ", join(missing, ", "), ": ", set,
+                      " sets all of them; set the missing ones, or `unset ", join(there, " "), "`"));
   }
 
  private:
@@ -129,9 +130,10 @@ std::optional<LaunchedAs> slurm(const Reader& read) {
 
 void agree(const LaunchedAs& chosen, const char* chosen_rank, const Reader& read, const char* rank, const char* size) {
   auto fail = [&](const char* what, int ours, const char* other) {
-    throw Error(Failure::config, str("environment: ", what, "=", ours, " contradicts ", other, "=", read.text(other),
-                                     ": two launchers name this process differently; unset the variables of the one that "
-                                     "did not start it"));
+    throw Error(Failure::config,
+                str("environment: ", what, "=", ours, " contradicts ", other, "=", read.text(other),
+                    ": two launchers name this process differently; unset the variables of the one that "
+                    "did not start it"));
   };
   if (rank != nullptr && read.has(rank) && read.number(rank) != chosen.rank) fail(chosen_rank, chosen.rank, rank);
   if (size != nullptr && read.has(size) && read.number(size) != chosen.size)
@@ -161,11 +163,12 @@ void check_agreement(const LaunchedAs& as, const Reader& read) {
 
 void check_ranges(const LaunchedAs& as) {
   if (as.size < 1 || as.rank >= as.size)
-    throw Error(Failure::config, str("environment: ", name_of(as.launcher), " says rank ", as.rank, " of ", as.size, " (",
-                                     as.size_from, "): a rank must be below the size"));
+    throw Error(Failure::config, str("environment: ", name_of(as.launcher), " says rank ", as.rank, " of ", as.size,
+                                     " (", as.size_from, "): a rank must be below the size"));
   if (as.local_rank > as.rank || (as.local_size > 0 && (as.local_rank >= as.local_size || as.local_size > as.size)))
-    throw Error(Failure::config, str("environment: ", name_of(as.launcher), " says local rank ", as.local_rank, " of ",
-                                     as.local_size, " for rank ", as.rank, " of ", as.size, ": they contradict each other"));
+    throw Error(Failure::config,
+                str("environment: ", name_of(as.launcher), " says local rank ", as.local_rank, " of ", as.local_size,
+                    " for rank ", as.rank, " of ", as.size, ": they contradict each other"));
 }
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
@@ -174,12 +177,18 @@ bool starts_with(const std::string& text, const char* prefix) { return text.rfin
 
 const char* name_of(Launcher launcher) {
   switch (launcher) {
-    case Launcher::none: return "nothing";
-    case Launcher::convoy: return "CONVOY_*";
-    case Launcher::torchrun: return "torchrun";
-    case Launcher::open_mpi: return "mpirun";
-    case Launcher::slurm: return "srun";
-    case Launcher::pmix: return "PMIx";
+    case Launcher::none:
+      return "nothing";
+    case Launcher::convoy:
+      return "CONVOY_*";
+    case Launcher::torchrun:
+      return "torchrun";
+    case Launcher::open_mpi:
+      return "mpirun";
+    case Launcher::slurm:
+      return "srun";
+    case Launcher::pmix:
+      return "PMIx";
   }
   return "?";
 }
@@ -193,9 +202,10 @@ LaunchedAs launched_as(const Variables& variables) {
       break;
     }
   if (as.launcher == Launcher::none && read.has("PMIX_RANK"))
-    throw Error(Failure::config,
-                "environment: PMIX_RANK is set, but nothing tells how many ranks there are; start with mpirun or srun, or "
-                "set CONVOY_RANK, CONVOY_LOCAL_RANK, CONVOY_WORLD_SIZE and CONVOY_JOB for each process");
+    throw Error(
+        Failure::config,
+        "environment: PMIX_RANK is set, but nothing tells how many ranks there are; start with mpirun or srun, or "
+        "set CONVOY_RANK, CONVOY_LOCAL_RANK, CONVOY_WORLD_SIZE and CONVOY_JOB for each process");
   as.pmi = as.pmi || read.has("PMIX_RANK");
   as.channel = read.text("CONVOY_CHANNEL");
   if (as.launcher != Launcher::none) {
@@ -221,17 +231,56 @@ Variables current_variables() {
 }
 
 Variables without_ranks(const Variables& variables) {
-  static const char* const prefixes[] = {
-      "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_APP_CTX", "OMPI_FIRST_", "OMPI_NUM_APP", "OMPI_FILE_", "OMPI_ARGV",
-      "OMPI_COMMAND", "OMPI_MCA_ess_", "OMPI_MCA_pmix", "OMPI_MCA_orte_hnp", "OMPI_MCA_orte_local", "OMPI_MCA_orte_num_",
-      "OMPI_MCA_orte_app", "OMPI_MCA_orte_ess", "OMPI_MCA_orte_bound", "OMPI_MCA_orte_jobfam", "OMPI_MCA_orte_precond",
-      "OMPI_MCA_orte_launch", "OMPI_MCA_initial_wdir", "PMIX_", "PMI_", "PMI2_", "SLURM_STEP", "SLURM_PROCID",
-      "SLURM_LOCALID", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURM_NODEID", "SLURM_SRUN_", "SLURM_LAUNCH_", "SLURM_PMIX",
-      "TORCHELASTIC_"};
-  static const char* const names[] = {
-      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-      "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CONVOY_RANK", "CONVOY_WORLD_SIZE",
-      "CONVOY_LOCAL_RANK", "CONVOY_JOB", "CONVOY_CHANNEL", "CONVOY_PROCESS"};
+  static const char* const prefixes[] = {"OMPI_COMM_WORLD_",
+                                         "OMPI_UNIVERSE_",
+                                         "OMPI_APP_CTX",
+                                         "OMPI_FIRST_",
+                                         "OMPI_NUM_APP",
+                                         "OMPI_FILE_",
+                                         "OMPI_ARGV",
+                                         "OMPI_COMMAND",
+                                         "OMPI_MCA_ess_",
+                                         "OMPI_MCA_pmix",
+                                         "OMPI_MCA_orte_hnp",
+                                         "OMPI_MCA_orte_local",
+                                         "OMPI_MCA_orte_num_",
+                                         "OMPI_MCA_orte_app",
+                                         "OMPI_MCA_orte_ess",
+                                         "OMPI_MCA_orte_bound",
+                                         "OMPI_MCA_orte_jobfam",
+                                         "OMPI_MCA_orte_precond",
+                                         "OMPI_MCA_orte_launch",
+                                         "OMPI_MCA_initial_wdir",
+                                         "PMIX_",
+                                         "PMI_",
+                                         "PMI2_",
+                                         "SLURM_STEP",
+                                         "SLURM_PROCID",
+                                         "SLURM_LOCALID",
+                                         "SLURM_TASK_PID",
+                                         "SLURM_GTIDS",
+                                         "SLURM_NODEID",
+                                         "SLURM_SRUN_",
+                                         "SLURM_LAUNCH_",
+                                         "SLURM_PMIX",
+                                         "TORCHELASTIC_"};
+  static const char* const names[] = {"RANK",
+                                      "WORLD_SIZE",
+                                      "LOCAL_RANK",
+                                      "LOCAL_WORLD_SIZE",
+                                      "GROUP_RANK",
+                                      "GROUP_WORLD_SIZE",
+                                      "ROLE_RANK",
+                                      "ROLE_NAME",
+                                      "ROLE_WORLD_SIZE",
+                                      "MASTER_ADDR",
+                                      "MASTER_PORT",
+                                      "CONVOY_RANK",
+                                      "CONVOY_WORLD_SIZE",
+                                      "CONVOY_LOCAL_RANK",
+                                      "CONVOY_JOB",
+                                      "CONVOY_CHANNEL",
+                                      "CONVOY_PROCESS"};
   Variables kept;
   for (const auto& variable : variables) {
     bool drop = false;

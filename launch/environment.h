@@ -27,13 +27,13 @@ inline bool stays_as_parent(Launcher launcher) {
 struct LaunchedAs {
   Launcher launcher = Launcher::none;
   int rank = 0;
-  int local_rank = 0;      // among the ranks of this host
+  int local_rank = 0;  // among the ranks of this host
   int size = 1;
-  int local_size = 0;      // 0: not told
-  std::string job;         // the same on all ranks of one launch and on no other: safe as part of a file's name
-  bool pmi = false;        // MPI_Init would find its peers: backend mpi is possible
-  std::string channel;     // CONVOY_CHANNEL: a `convoy` outside the launcher serves, this one is its agent
-  std::string size_from;   // the variable that told the size, for messages
+  int local_size = 0;     // 0: not told
+  std::string job;        // the same on all ranks of one launch and on no other: safe as part of a file's name
+  bool pmi = false;       // MPI_Init would find its peers: backend mpi is possible
+  std::string channel;    // CONVOY_CHANNEL: a `convoy` outside the launcher serves, this one is its agent
+  std::string size_from;  // the variable that told the size, for messages
 };
 
 LaunchedAs launched_as(const Variables& variables);

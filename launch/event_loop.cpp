@@ -39,7 +39,8 @@ EventLoop::TimerId EventLoop::after(std::chrono::milliseconds delay, Task task) 
 }
 
 void EventLoop::cancel(TimerId timer) {
-  const auto found = std::find_if(timers_.begin(), timers_.end(), [timer](const auto& t) { return t.second.id == timer; });
+  const auto found =
+      std::find_if(timers_.begin(), timers_.end(), [timer](const auto& t) { return t.second.id == timer; });
   if (found != timers_.end()) timers_.erase(found);
 }
 
@@ -59,7 +60,8 @@ void EventLoop::run_until(const std::function<bool()>& done) {
 
 int EventLoop::wait_milliseconds() const {
   if (timers_.empty()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - std::chrono::steady_clock::now());
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - std::chrono::steady_clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1000000));
 }
 

@@ -26,7 +26,7 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  void on_readable(int fd, Task task);   // also at its end; `forget` it before closing
+  void on_readable(int fd, Task task);  // also at its end; `forget` it before closing
   void forget(int fd);
   TimerId after(std::chrono::milliseconds delay, Task task);
   void cancel(TimerId timer);
@@ -56,7 +56,7 @@ class EventLoop {
   TimerId next_timer_ = 1;
   std::function<void(int)> signal_task_;
   std::function<void(pid_t, const ProcessEnd&)> child_task_;
-  std::mutex mutex_;            // of posted_
+  std::mutex mutex_;  // of posted_
   std::vector<Task> posted_;
 };
 

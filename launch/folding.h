@@ -16,7 +16,7 @@ class LineFolder {
   LineFolder(int ranks, std::chrono::milliseconds window, std::function<void(const std::string&)> print);
 
   void add(Clock::time_point now, const std::string& host, int rank, const std::string& line);
-  void flush(Clock::time_point now);   // prints what was held long enough
+  void flush(Clock::time_point now);  // prints what was held long enough
   void flush_all();
   bool holding() const { return !held_.empty(); }
 

@@ -195,8 +195,8 @@ void Gang::silent(int participant, double seconds) {
   const size_t known = participant >= 0 && assigned_ ? assigned_->job.ranks.size() : members_.size();
   if (rank >= static_cast<int>(known)) return;
   fail({Failure::hang, rank, step_of(rank), 0, "",
-        str(participant >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ", human_seconds(seconds),
-            " (launch.heartbeat): it is stopped, or its host is overloaded or gone")});
+        str(participant >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ",
+            human_seconds(seconds), " (launch.heartbeat): it is stopped, or its host is overloaded or gone")});
 }
 
 void Gang::ended(int process, const ProcessEnd& end) {
@@ -229,8 +229,12 @@ void Gang::ended(int process, const ProcessEnd& end) {
 
 void Gang::ended_early(int process, const ProcessEnd& end) {
   if (end.ok() && has_results(process)) return;
-  Abort reason{failure_of_exit(end.code), first_rank(process), step_of(first_rank(process)), 0,
-               members_[static_cast<size_t>(process)].host, ""};
+  Abort reason{failure_of_exit(end.code),
+               first_rank(process),
+               step_of(first_rank(process)),
+               0,
+               members_[static_cast<size_t>(process)].host,
+               ""};
   if (end.ok()) {
     reason.kind = Failure::training;
     reason.message = str(label(process), " ended with 0 before the training was done");
@@ -304,7 +308,8 @@ void Gang::request_stop(int signal) {
   loop_.after(to_milliseconds(request_.launch.grace), [this, alive = alive_] {
     if (!*alive || cause_ || over()) return;
     fail({Failure::stopped, -1, -1, 0, "",
-          str("ranks had not stopped ", human_seconds(request_.launch.grace), " (launch.grace) after the request and were "
+          str("ranks had not stopped ", human_seconds(request_.launch.grace),
+              " (launch.grace) after the request and were "
               "killed")});
   });
 }
@@ -320,7 +325,8 @@ bool Gang::over() const {
 }
 
 bool Gang::agents_left() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.left || !member.joined; });
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const Member& member) { return member.left || !member.joined; });
 }
 
 GangOutcome Gang::outcome() {
@@ -333,7 +339,11 @@ GangOutcome Gang::outcome() {
     return member.end && member.end->code == exit_code::stopped;
   });
   if (!cause_ && stopped)
-    outcome.cause = Abort{Failure::stopped, -1, outcome.result.value("steps", int64_t{-1}), 0, "",
+    outcome.cause = Abort{Failure::stopped,
+                          -1,
+                          outcome.result.value("steps", int64_t{-1}),
+                          0,
+                          "",
                           str("stopped by ", stop_signal_ != 0 ? str("SIG", sigabbrev_np(stop_signal_)) : "request",
                               "; the same command goes on from the checkpoint")};
   if (outcome.cause) outcome.exit_code = exit_code_of(*outcome.cause);

@@ -20,39 +20,39 @@ namespace convoy {
 // A remote `convoy`, one rank's parent, as it reports itself (topic gang_topic::join).
 struct Join {
   int process = 0;
-  Json host;                 // to_json(Host): only what it may use
+  Json host;  // to_json(Host): only what it may use
 };
 
 // Between agents and the one who serves, beside core/control/protocol.h.
 namespace gang_topic {
-inline constexpr char join[] = "join";        // {process, host}
-inline constexpr char ended[] = "ended";      // {process, code, signal, made}; made: its convoy killed it
+inline constexpr char join[] = "join";            // {process, host}
+inline constexpr char ended[] = "ended";          // {process, code, signal, made}; made: its convoy killed it
 inline constexpr char signalled[] = "signalled";  // {signal}: TERM or INT reached this convoy
-inline constexpr char verdict[] = "verdict";  // key: exit code of the job, set when everything is written
+inline constexpr char verdict[] = "verdict";      // key: exit code of the job, set when everything is written
 }  // namespace gang_topic
 
 struct GangRequest {
-  std::string job;                     // id; "" for a random one
-  std::string address = "127.0.0.1";   // interface to serve on
-  int processes = 0;                   // each is one rank where agents join
-  bool joins = false;                  // agents start the processes; else the caller does
+  std::string job;                    // id; "" for a random one
+  std::string address = "127.0.0.1";  // interface to serve on
+  int processes = 0;                  // each is one rank where agents join
+  bool joins = false;                 // agents start the processes; else the caller does
   LaunchConfig launch;
 };
 
 struct GangEvents {
-  std::function<void(const std::vector<Join>&)> on_joined;     // all agents are there: publish the job now
-  std::function<void(const Abort&)> on_failure;                // end your processes
+  std::function<void(const std::vector<Join>&)> on_joined;  // all agents are there: publish the job now
+  std::function<void(const Abort&)> on_failure;             // end your processes
   std::function<void(int rank, const std::string& host, const std::string& line)> on_line;
-  std::function<void(const std::string& topic, const Json& body)> on_report;   // progress, metrics
+  std::function<void(const std::string& topic, const Json& body)> on_report;  // progress, metrics
   std::function<void()> on_first_step;
 };
 
 // What came of it.
 struct GangOutcome {
   int exit_code = 0;
-  std::optional<Abort> cause;         // of a failure, or of a stop
-  Json result = Json::object();       // rank 0's
-  std::map<int, Json> ranks;          // info and result of each rank
+  std::optional<Abort> cause;    // of a failure, or of a stop
+  Json result = Json::object();  // rank 0's
+  std::map<int, Json> ranks;     // info and result of each rank
 };
 
 class Gang {
@@ -65,19 +65,19 @@ class Gang {
   ChannelAddress address() const { return server_->address(); }
   void publish(const Assigned& assigned);
 
-  void add_local_agent(int process, const Json& host);          // the caller is itself one rank's parent
-  void line(int process, const std::string& text);             // of a local process
+  void add_local_agent(int process, const Json& host);  // the caller is itself one rank's parent
+  void line(int process, const std::string& text);      // of a local process
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
-  void stop(int signal);                                        // this process got it; a second one kills
+  void stop(int signal);  // this process got it; a second one kills
   bool stopping() const { return stop_signal_ != 0; }
   bool failed() const { return cause_.has_value(); }
-  bool joined() const;                                          // all agents are there
-  bool over() const;                                            // every process has ended
+  bool joined() const;  // all agents are there
+  bool over() const;    // every process has ended
 
   GangOutcome outcome();
   void tell_verdict(int exit_code);
-  bool agents_left() const;                                     // all agents elsewhere that joined have gone
+  bool agents_left() const;  // all agents elsewhere that joined have gone
 
  private:
   struct Member {
@@ -111,10 +111,10 @@ class Gang {
   std::vector<Member> members_;
   std::optional<Assigned> assigned_;
   std::optional<Abort> cause_;
-  std::optional<Abort> lost_;   // a lost peer: the cause only when no other comes
+  std::optional<Abort> lost_;  // a lost peer: the cause only when no other comes
   int stop_signal_ = 0;
   int own_signals_ = 0;
-  int undecided_ = 0;           // ends whose reason may still be on its way
+  int undecided_ = 0;  // ends whose reason may still be on its way
   bool all_joined_ = false;
   std::map<int, Json> infos_, results_;
   std::optional<Json> result_;

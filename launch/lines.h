@@ -11,7 +11,7 @@ class LineCutter {
  public:
   using Sink = std::function<void(const std::string&)>;
   void add(const char* bytes, size_t size, const Sink& sink);
-  void finish(const Sink& sink);   // the last line may lack its newline
+  void finish(const Sink& sink);  // the last line may lack its newline
 
  private:
   std::string partial_;

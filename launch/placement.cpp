@@ -80,7 +80,8 @@ void divide_between_devices(RankPlan& rank) {
       continue;
     }
     const auto begin = rank.cores.begin() + static_cast<std::ptrdiff_t>(i * share);
-    devices[i]->cores.assign(begin, i + 1 == devices.size() ? rank.cores.end() : begin + static_cast<std::ptrdiff_t>(share));
+    devices[i]->cores.assign(begin,
+                             i + 1 == devices.size() ? rank.cores.end() : begin + static_cast<std::ptrdiff_t>(share));
   }
 }
 

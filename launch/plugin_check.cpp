@@ -21,8 +21,7 @@ constexpr std::chrono::seconds describe_limit{60};
 
 void check_owner(const std::string& path, const std::string& what) {
   struct stat status {};
-  if (stat(path.c_str(), &status) != 0)
-    throw Error(Failure::refused, str(what, " ", path, ": ", strerror(errno)));
+  if (stat(path.c_str(), &status) != 0) throw Error(Failure::refused, str(what, " ", path, ": ", strerror(errno)));
   if (status.st_uid != geteuid() && status.st_uid != 0)
     throw Error(Failure::refused, str(what, " ", path, " belongs to user ", status.st_uid,
                                       ", who could run code as you; copy it to a folder of your own"));
@@ -44,7 +43,8 @@ Described describe(const std::string& rank_program, const Json& resolved) {
   start.with_input = true;
   const StartedProcess process = start_process(start);
   const std::string input = resolved.dump();
-  struct sigaction ignore {}, before {};
+  struct sigaction ignore {
+  }, before{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &before);  // it may end before it has read all
   for (size_t done = 0; done < input.size();) {

@@ -33,11 +33,12 @@ const BackendEntry& backend_entry(const std::string& name) {
 }
 
 void check_rank_count(const PreparedRun& run) {
-  if (run.as.launcher == Launcher::none || run.config.launch.ranks == 0 || run.config.launch.ranks == run.as.size) return;
-  throw ConfigError(written(run, "launch.ranks"), run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
-                    str(run.config.launch.ranks, " contradicts ", run.as.size_from, "=", run.as.size, ": ",
-                        name_of(run.as.launcher), " started ", run.as.size, "; type `--ranks ", run.as.size,
-                        "` or leave it out of the configuration"));
+  if (run.as.launcher == Launcher::none || run.config.launch.ranks == 0 || run.config.launch.ranks == run.as.size)
+    return;
+  throw ConfigError(
+      written(run, "launch.ranks"), run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
+      str(run.config.launch.ranks, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
+          " started ", run.as.size, "; type `--ranks ", run.as.size, "` or leave it out of the configuration"));
 }
 
 // What a named backend needs that is known before planning.
@@ -45,21 +46,24 @@ void check_backend(const PreparedRun& run) {
   const std::string& name = run.config.backend;
   if (name == "auto") return;
   const BackendEntry& entry = backend_entry(name);
-  if (!entry.built) throw ConfigError(written(run, "backend"), "backend", str("this build has no ", name, "; ", entry.how_to_get));
+  if (!entry.built)
+    throw ConfigError(written(run, "backend"), "backend", str("this build has no ", name, "; ", entry.how_to_get));
   const bool several = run.as.launcher != Launcher::none && run.as.size > 1;
   if (entry.threads_only && several)
     throw ConfigError(written(run, "backend"), "backend",
                       str(name, " reaches the threads of one process only, and ", name_of(run.as.launcher), " started ",
                           run.as.size, "; use gloo or mpi, or start convoy alone"));
   if (name == "mpi" && several && !run.as.pmi)
-    throw ConfigError(written(run, "backend"), "backend",
-                      run.as.launcher == Launcher::slurm
-                          ? "mpi under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo"
-                          : str("mpi cannot find its peers under ", name_of(run.as.launcher), "; use gloo, or start with mpirun"));
+    throw ConfigError(
+        written(run, "backend"), "backend",
+        run.as.launcher == Launcher::slurm
+            ? "mpi under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo"
+            : str("mpi cannot find its peers under ", name_of(run.as.launcher), "; use gloo, or start with mpirun"));
 }
 
 void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& topology) {
-  const bool gpus = std::any_of(topology.hosts.begin(), topology.hosts.end(), [](const Host& h) { return !h.gpus.empty(); });
+  const bool gpus =
+      std::any_of(topology.hosts.begin(), topology.hosts.end(), [](const Host& h) { return !h.gpus.empty(); });
   const bool on_gpus = gpus && config.device != "cpu";
   if (config.backend == "auto") {
     if (run.as.pmi && run.as.size > 1 && !on_gpus && backend_entry("mpi").built) config.backend = "mpi";
@@ -67,8 +71,8 @@ void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& 
   }
   if (backend_entry(config.backend).needs_gpu && !on_gpus)
     throw ConfigError(written(run, "backend"), "backend",
-                      str(config.backend, " needs GPUs, and ", config.device == "cpu" ? "device is cpu" : "none was found",
-                          "; use gloo or mpi"),
+                      str(config.backend, " needs GPUs, and ",
+                          config.device == "cpu" ? "device is cpu" : "none was found", "; use gloo or mpi"),
                       Failure::device_missing);
 }
 
@@ -84,10 +88,10 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
   Placed placed;
   placed.job = std::move(plan.jobs.front());
   if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
-    throw ConfigError(written(run, "strategy.name"), "strategy",
-                      str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
-                          " processes, but ", run.as.size_from, "=", rank_hosts.size(),
-                          "; start that many, or start convoy alone"));
+    throw ConfigError(
+        written(run, "strategy.name"), "strategy",
+        str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
+            " processes, but ", run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
   const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
   placed.passive = placement.shared;
   placed.warnings = plan.warnings;
@@ -146,7 +150,8 @@ Placed plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_r
     std::vector<int> units;
     for (const Core& core : host.cores) {
       units.insert(units.end(), core.siblings.begin(), core.siblings.end());
-      auto same = std::find_if(merged.cores.begin(), merged.cores.end(), [&](const Core& c) { return c.id == core.id; });
+      auto same =
+          std::find_if(merged.cores.begin(), merged.cores.end(), [&](const Core& c) { return c.id == core.id; });
       if (same == merged.cores.end())
         merged.cores.push_back(core);
       else if (same->siblings.size() < core.siblings.size())

@@ -23,9 +23,9 @@ struct RunArguments {
 
 struct PreparedRun {
   RunArguments arguments;
-  Variables variables;      // of the environment
+  Variables variables;  // of the environment
   LaunchedAs as;
-  RunConfig config;         // checked, plugins' options included
+  RunConfig config;  // checked, plugins' options included
   std::string rank_program;
   std::vector<std::string> warnings;
 };

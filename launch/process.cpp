@@ -77,7 +77,8 @@ void prepare(const ProcessStart& start, Prepared& prepared) {
   prctl(PR_SET_PDEATHSIG, start.death_signal);
   if (getppid() != parent) _exit(127);  // it died before the line above
   if (prepared.units && sched_setaffinity(0, prepared.units_size, prepared.units) != 0) give_up(-errno);
-  if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(error, STDERR_FILENO) < 0) give_up(errno);
+  if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(error, STDERR_FILENO) < 0)
+    give_up(errno);
   signal(SIGPIPE, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -119,10 +120,12 @@ StartedProcess start_process(const ProcessStart& start) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0)
-    become(start, prepared, path.c_str(), parent, input ? input->read : nothing, output.write, error.write, report.write);
+    become(start, prepared, path.c_str(), parent, input ? input->read : nothing, output.write, error.write,
+           report.write);
   const int fork_error = errno;
   if (nothing >= 0) close(nothing);
-  if (pid < 0) throw Error(Failure::io, str("cannot start ", path, ": fork: ", strerror(fork_error), "; see `ulimit -u`"));
+  if (pid < 0)
+    throw Error(Failure::io, str("cannot start ", path, ": fork: ", strerror(fork_error), "; see `ulimit -u`"));
   setpgid(pid, pid);  // whoever is first, so that a kill of the group reaches it from here on
   report.close_write();
   int reason = 0;

@@ -19,7 +19,7 @@ struct ProcessEnd {
   int exit_code() const { return signal > 0 ? 128 + signal : code; }
 };
 ProcessEnd process_end(int wait_status);
-std::string describe(const ProcessEnd& end);   // "ended with 70", "was killed by signal 9 (KILL)"
+std::string describe(const ProcessEnd& end);  // "ended with 70", "was killed by signal 9 (KILL)"
 
 // 127 where there is no such program, 126 where it cannot be executed.
 class CannotExecute : public Error {
@@ -34,16 +34,16 @@ class CannotExecute : public Error {
 struct ProcessStart {
   std::vector<std::string> argv;  // argv[0] is a path, or looked up in PATH when it has no slash
   Variables environment;
-  std::vector<int> cores;         // processing units; empty: as this process
-  int death_signal = 9;           // sent to it by the kernel when this process ends
-  bool with_input = false;        // a pipe to its standard input, else /dev/null
+  std::vector<int> cores;   // processing units; empty: as this process
+  int death_signal = 9;     // sent to it by the kernel when this process ends
+  bool with_input = false;  // a pipe to its standard input, else /dev/null
 };
 
 struct StartedProcess {
   pid_t pid = -1;
   int output = -1;  // read ends, non-blocking; the caller closes them
   int error = -1;
-  int input = -1;   // blocking
+  int input = -1;  // blocking
 };
 
 // Starts it in a process group of its own, with default signals. From the main thread only: the kernel sends the death

@@ -21,9 +21,10 @@ std::string formatted(const char* format, double value) {
 std::string metrics_text(const Json& metrics) {
   std::vector<std::string> parts;
   for (const auto& [name, value] : metrics.items())
-    parts.push_back(name + " " + (value.is_number()   ? formatted("%.4g", value.get<double>())
-                                  : value.is_string() ? value.get<std::string>()
-                                                      : value.dump()));
+    parts.push_back(name + " " +
+                    (value.is_number()   ? formatted("%.4g", value.get<double>())
+                     : value.is_string() ? value.get<std::string>()
+                                         : value.dump()));
   return join(parts, ", ");
 }
 
@@ -53,26 +54,28 @@ std::string clock_text(double seconds) {
 
 std::string progress_line(const Json& record) {
   std::string line = "epoch " + of(record, "epoch", "epochs") + ", step " + of(record, "step", "steps");
-  if (number(record, "samples_per_second") > 0) line += ", " + short_number(number(record, "samples_per_second")) + "/s";
+  if (number(record, "samples_per_second") > 0)
+    line += ", " + short_number(number(record, "samples_per_second")) + "/s";
   const auto metrics = record.find("metrics");
   if (metrics != record.end() && metrics->is_object() && !metrics->empty()) line += ", " + metrics_text(*metrics);
   if (record.contains("loss")) line += ", loss " + formatted("%.4g", number(record, "loss"));
-  if (number(record, "remaining_seconds") >= 0) line += ", " + clock_text(number(record, "remaining_seconds")) + " left";
+  if (number(record, "remaining_seconds") >= 0)
+    line += ", " + clock_text(number(record, "remaining_seconds")) + " left";
   return line;
 }
 
 std::string metrics_line(const Json& record) {
   const std::string metrics = metrics_text(record.value("metrics", Json::object()));
-  return str("epoch ", formatted("%.0f", number(record, "epoch", 0)), ", step ", formatted("%.0f", number(record, "step", 0)),
-             ": ", metrics);
+  return str("epoch ", formatted("%.0f", number(record, "epoch", 0)), ", step ",
+             formatted("%.0f", number(record, "step", 0)), ": ", metrics);
 }
 
 std::string result_text(const Json& summary, const std::string& folder) {
-  std::string text = str("done: ", formatted("%.0f", number(summary, "steps", 0)), " steps in ",
-                         clock_text(number(summary, "train_seconds", 0)), ", ",
-                         short_number(number(summary, "samples_per_second", 0)), " samples/s, ",
-                         summary.value("backend", ""), " with ", formatted("%.0f", number(summary, "world_size", 1)),
-                         " rank", number(summary, "world_size", 1) == 1 ? "" : "s", "\n");
+  std::string text =
+      str("done: ", formatted("%.0f", number(summary, "steps", 0)), " steps in ",
+          clock_text(number(summary, "train_seconds", 0)), ", ", short_number(number(summary, "samples_per_second", 0)),
+          " samples/s, ", summary.value("backend", ""), " with ", formatted("%.0f", number(summary, "world_size", 1)),
+          " rank", number(summary, "world_size", 1) == 1 ? "" : "s", "\n");
   const auto metrics = summary.find("metrics");
   if (metrics != summary.end() && metrics->is_object())
     for (const auto& [name, value] : metrics->items()) {

@@ -13,7 +13,7 @@ std::string metrics_line(const Json& record);
 // What a finished summary comes to, one line each.
 std::string result_text(const Json& summary, const std::string& folder);
 
-std::string short_number(double value);   // 105.3k, 1.05M
-std::string clock_text(double seconds);   // 0:41, 1:02:03
+std::string short_number(double value);  // 105.3k, 1.05M
+std::string clock_text(double seconds);  // 0:41, 1:02:03
 
 }  // namespace convoy

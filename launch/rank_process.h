@@ -10,10 +10,10 @@ namespace convoy {
 // As the one who serves gives it to ranks and agents, under protocol::job.
 struct Assigned {
   Job job;
-  std::string folder;   // absolute
+  std::string folder;  // absolute
   int attempt = 0;
-  double started = 0;   // unix seconds
-  bool passive = false; // cores are shared: waiting threads must not spin
+  double started = 0;    // unix seconds
+  bool passive = false;  // cores are shared: waiting threads must not spin
 };
 Json to_json(const Assigned& assigned);
 Assigned assigned_from_json(const Json& json);

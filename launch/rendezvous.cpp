@@ -38,7 +38,8 @@ RendezvousFile::RendezvousFile(const std::string& folder, const std::string& job
     : path_(path_of(folder, job)) {
   std::error_code problem;
   std::filesystem::create_directories(folder, problem);
-  if (problem) throw Error(Failure::output, str(folder, ": cannot be created: ", problem.message(), "; give another --output"));
+  if (problem)
+    throw Error(Failure::output, str(folder, ": cannot be created: ", problem.message(), "; give another --output"));
   write_whole(path_, to_string(address) + "\n", false, 0600);
 }
 
@@ -54,7 +55,8 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) return std::nullopt;
   if (status.st_uid != geteuid() || (status.st_mode & 077) != 0)
-    throw Error(Failure::refused, str(path, ": belongs to another user, or others can read it; remove it and start again"));
+    throw Error(Failure::refused,
+                str(path, ": belongs to another user, or others can read it; remove it and start again"));
   return channel_address(line);
 }
 

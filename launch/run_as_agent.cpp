@@ -97,7 +97,8 @@ class RemoteAgent {
     const LaunchConfig launch = RunConfig::from_resolved(assigned.job.config).launch;
     grace_ = milliseconds(static_cast<int64_t>(launch.failure_grace * 1000));
     try {
-      agent_.start(request_.as.rank, rank_process(request_.rank_program, assigned, request_.as.rank, address_, request_.variables));
+      agent_.start(request_.as.rank,
+                   rank_process(request_.rank_program, assigned, request_.as.rank, address_, request_.variables));
     } catch (const Error& error) {
       channel_->abort({error.kind(), request_.as.rank, -1, 0, host_.name, error.what()});
       child_ended({exit_code_of(error.kind()), 0});
@@ -162,8 +163,9 @@ class RemoteAgent {
     }
     if (!request_.requested_folder.empty()) remove_rendezvous(request_.requested_folder, request_.as.job);
     const auto position = read_state_file(str(assigned_->folder, "/logs/rank", request_.as.rank, ".state"));
-    leave_failure(assigned_->folder, failure_json({Failure::rendezvous, 0, position ? position->step : -1, 0, "",
-                                                   str(why, "; rank ", request_.as.rank, " on ", host_.name, " noticed it")}));
+    leave_failure(assigned_->folder,
+                  failure_json({Failure::rendezvous, 0, position ? position->step : -1, 0, "",
+                                str(why, "; rank ", request_.as.rank, " on ", host_.name, " noticed it")}));
   }
 
   EventLoop& loop_;

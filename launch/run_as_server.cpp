@@ -49,8 +49,7 @@ class Server {
     actions.on_failure = [this](const Abort& cause) { failed(cause); };
     session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
     loop_.on_signal([this](int signal) { session_->stop(signal); });
-    if (stays_as_parent(run_.as.launcher))
-      parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
+    if (stays_as_parent(run_.as.launcher)) parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
 
     const RendezvousFile file(requested_folder(wanted), run_.as.job, session_->gang().address());
     session_->gang().add_local_agent(0, to_json(host_));

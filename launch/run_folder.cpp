@@ -54,7 +54,8 @@ void mend(const std::string& folder, Json& summary, std::vector<std::string>& no
     std::ifstream file(note_file);
     Json failure = Json::parse(file, nullptr, false);
     if (!failure.is_object()) {
-      Abort cause{Failure::internal, -1, last_step(folder), 9, "", "convoy itself was killed before it could write the end"};
+      Abort cause{
+          Failure::internal, -1, last_step(folder), 9, "", "convoy itself was killed before it could write the end"};
       failure = failure_json(cause);
     }
     summary["status"] = "failed";
@@ -87,7 +88,8 @@ std::optional<RunFolder> take(const FolderRequest& request, const std::string& f
     return run;
   }
   mend(folder, summary, run.notes);
-  run.attempt = summary.contains("attempt") && summary["attempt"].is_number_integer() ? summary["attempt"].get<int>() + 1 : 0;
+  run.attempt =
+      summary.contains("attempt") && summary["attempt"].is_number_integer() ? summary["attempt"].get<int>() + 1 : 0;
   if (!has_checkpoint(folder)) return run;  // nothing that a different configuration could spoil
   const std::string key = first_difference(summary.value("config", Json::object()), request.resolved, resumable_keys());
   if (!key.empty())
@@ -107,7 +109,8 @@ std::string done_reason(const Json& summary, const FolderRequest& request) {
 RunFolder open_given(const FolderRequest& request) {
   const std::string& folder = request.output;
   struct stat status {};
-  if (stat(folder.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) refuse(folder, "is no directory; give another --output");
+  if (stat(folder.c_str(), &status) == 0 && !S_ISDIR(status.st_mode))
+    refuse(folder, "is no directory; give another --output");
   auto run = take(request, folder);
   if (!run) refuse(folder, "another run is using it (its lock is held); wait for it, or give another --output");
   if (run->already_done) {
@@ -169,7 +172,8 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
       refuse(folder, str("cannot be locked: ", strerror(reason)));
     }
     // Its last holder may have removed the file between our open and our lock.
-    struct stat ours {}, named {};
+    struct stat ours {
+    }, named{};
     if (fstat(fd_, &ours) == 0 && stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino) return;
     close(std::exchange(fd_, -1));
   }
@@ -196,15 +200,9 @@ std::string requested_folder(const FolderRequest& request) {
 }
 
 const std::vector<std::string>& resumable_keys() {
-  static const std::vector<std::string> keys{"launch",
-                                             "backend",
-                                             "log_level",
-                                             "train.epochs",
-                                             "train.max_steps",
-                                             "train.checkpoint_every",
-                                             "train.keep_last",
-                                             "train.resume",
-                                             "train.log_every"};
+  static const std::vector<std::string> keys{"launch",          "backend",         "log_level",
+                                             "train.epochs",    "train.max_steps", "train.checkpoint_every",
+                                             "train.keep_last", "train.resume",    "train.log_every"};
   return keys;
 }
 

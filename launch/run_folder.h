@@ -13,10 +13,10 @@
 namespace convoy {
 
 struct FolderRequest {
-  std::string output;       // --output; "" : by name
+  std::string output;  // --output; "" : by name
   std::string root = "runs";
   std::string name;
-  std::string resume;       // auto | never | a path
+  std::string resume;  // auto | never | a path
   Json resolved;
 };
 
@@ -24,7 +24,7 @@ struct FolderRequest {
 class FolderLock {
  public:
   FolderLock() = default;
-  explicit FolderLock(const std::string& folder);   // held() tells; Error(output) when the folder cannot be written
+  explicit FolderLock(const std::string& folder);  // held() tells; Error(output) when the folder cannot be written
   ~FolderLock();
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&& other) noexcept;
@@ -37,10 +37,10 @@ class FolderLock {
 };
 
 struct RunFolder {
-  std::string path;              // absolute
-  bool already_done = false;     // nothing to do
-  bool continued = false;        // an unfinished run goes on
-  int attempt = 0;               // how often this folder was started before
+  std::string path;                // absolute
+  bool already_done = false;       // nothing to do
+  bool continued = false;          // an unfinished run goes on
+  int attempt = 0;                 // how often this folder was started before
   std::vector<std::string> notes;  // to be told to the user
   FolderLock lock;
 };

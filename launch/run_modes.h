@@ -21,7 +21,7 @@ struct AgentRequest {
   Variables variables;
   std::string rank_program;
   std::string requested_folder;
-  double rendezvous = 300;   // seconds
+  double rendezvous = 300;  // seconds
 };
 int run_as_agent(EventLoop& loop, const AgentRequest& request, const Host& host);
 

@@ -19,8 +19,8 @@ using std::chrono::milliseconds;
 std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& mpirun, size_t ranks) {
   // Cores are bound by convoy: mpirun's own binding ignores what this process may use. The channel's secret travels by
   // environment, never in the line, which all users of the host can read.
-  std::vector<std::string> line{mpirun,           "-n",       std::to_string(ranks), "--bind-to", "none", "-x",
-                                "CONVOY_CHANNEL", own_path(), "run",                 run.arguments.config};
+  std::vector<std::string> line{mpirun,     "-n",  std::to_string(ranks), "--bind-to", "none", "-x", "CONVOY_CHANNEL",
+                                own_path(), "run", run.arguments.config};
   for (const std::string& set : run.arguments.overrides) line.insert(line.end(), {"--set", set});
   if (run.arguments.ranks > 0) line.insert(line.end(), {"--ranks", std::to_string(run.arguments.ranks)});
   if (!run.arguments.output.empty()) line.insert(line.end(), {"--output", run.arguments.output});
@@ -37,8 +37,9 @@ class Mpirun {
                       [this](int, const ProcessEnd& end) { ended(end); }}) {}
 
   int supervise() {
-    const std::string program = executable_path("mpirun", "install Open MPI (Debian: apt-get install openmpi-bin), or use "
-                                                          "--set backend=gloo");
+    const std::string program = executable_path("mpirun",
+                                                "install Open MPI (Debian: apt-get install openmpi-bin), or use "
+                                                "--set backend=gloo");
     RunFolder folder = open_run_folder(folder_request(run_));
     if (folder.already_done) {
       for (const std::string& note : folder.notes) std::puts(note.c_str());
@@ -87,9 +88,11 @@ class Mpirun {
     // Its agents' last words may still be on their way.
     loop_.after(milliseconds(joined ? 500 : 50), [this, end, joined] {
       if (session_->gang().failed() || session_->gang().over()) return;
-      std::string message = str("mpirun ", describe(end), joined ? " before the ranks had" : " before it had started all ranks");
+      std::string message =
+          str("mpirun ", describe(end), joined ? " before the ranks had" : " before it had started all ranks");
       if (refused_root_)
-        message += "; to consent to running it as root, set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+        message +=
+            "; to consent to running it as root, set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
       session_->gang().fail({Failure::rendezvous, -1, -1, end.signal, host_name(), message});
     });
   }

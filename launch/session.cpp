@@ -21,7 +21,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, GangRequest request, Actions actions)
-    : loop_(loop), run_(run), folder_(std::move(folder)), console_(loop, request.processes), logs_(folder_.path + "/logs") {
+    : loop_(loop),
+      run_(run),
+      folder_(std::move(folder)),
+      console_(loop, request.processes, run.as.launcher == Launcher::none),
+      logs_(folder_.path + "/logs") {
   for (const std::string& note : folder_.notes) console_.say(note);
   for (const std::string& warning : run.warnings) console_.say(warning);
   GangEvents events;
@@ -69,7 +73,8 @@ void Session::begin(const Placed& placed) {
 
 void Session::stop(int signal) {
   if (!gang_->stopping() && !gang_->failed())
-    console_.say(str("SIG", sigabbrev_np(signal), ": all ranks stop after the same step and save; once more ends them at once"));
+    console_.say(
+        str("SIG", sigabbrev_np(signal), ": all ranks stop after the same step and save; once more ends them at once"));
   gang_->stop(signal);
 }
 

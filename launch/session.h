@@ -17,7 +17,7 @@ class Session {
  public:
   struct Actions {
     std::function<void(const std::vector<Join>&)> on_joined;
-    std::function<void(const Abort&)> on_failure;   // end your processes
+    std::function<void(const Abort&)> on_failure;  // end your processes
   };
   Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, GangRequest request, Actions actions);
 
@@ -27,7 +27,7 @@ class Session {
   const Assigned& assigned() const { return *assigned_; }
 
   void begin(const Placed& placed);
-  void stop(int signal);   // asked to: the first time in order, the second time at once
+  void stop(int signal);  // asked to: the first time in order, the second time at once
   // Writes and tells the end; the exit code of `convoy run`.
   int finish();
 
@@ -43,7 +43,7 @@ class Session {
   std::optional<Assigned> assigned_;
   std::optional<double> startup_seconds_;
   Json summary_;
-  std::unique_ptr<Gang> gang_;   // last: its callbacks use the others
+  std::unique_ptr<Gang> gang_;  // last: its callbacks use the others
 };
 
 double unix_seconds();

@@ -15,10 +15,21 @@
 namespace convoy {
 namespace {
 
-const char* const measured[] = {"parameters",     "epochs",         "steps",           "samples",
-                                "tokens",         "train_seconds",  "samples_per_second", "startup_seconds",
-                                "evaluate_seconds", "data_seconds", "data_cpu_seconds", "wait_seconds",
-                                "cpu_efficiency", "bytes_sent_per_step", "metrics"};
+const char* const measured[] = {"parameters",
+                                "epochs",
+                                "steps",
+                                "samples",
+                                "tokens",
+                                "train_seconds",
+                                "samples_per_second",
+                                "startup_seconds",
+                                "evaluate_seconds",
+                                "data_seconds",
+                                "data_cpu_seconds",
+                                "wait_seconds",
+                                "cpu_efficiency",
+                                "bytes_sent_per_step",
+                                "metrics"};
 
 // The largest over ranks of each number that rank 0's part does not have itself.
 void add_largest(const GangOutcome& outcome, Json& summary) {
@@ -27,7 +38,8 @@ void add_largest(const GangOutcome& outcome, Json& summary) {
     if (values.contains("cpu_efficiency")) efficiency.push_back(values["cpu_efficiency"]);
     for (const char* key : measured) {
       if (!values.contains(key) || !values[key].is_number() || outcome.result.contains(key)) continue;
-      if (!summary[key].is_number() || summary[key].get<double>() < values[key].get<double>()) summary[key] = values[key];
+      if (!summary[key].is_number() || summary[key].get<double>() < values[key].get<double>())
+        summary[key] = values[key];
     }
   }
   if (!efficiency.empty()) summary["cpu_efficiency"] = efficiency;
@@ -40,12 +52,9 @@ std::string where_(const std::string& path, const char* what) {
 }  // namespace
 
 Json starting_summary(const Json& resolved, const Job& job, int attempt) {
-  Json summary = {{"status", "running"},
-                  {"exit_code", nullptr},
-                  {"name", job.name},
-                  {"strategy", resolved.at("strategy").at("name")},
-                  {"backend", job.backend},
-                  {"world_size", job.ranks.size()},
+  Json summary = {{"status", "running"},    {"exit_code", nullptr},
+                  {"name", job.name},       {"strategy", resolved.at("strategy").at("name")},
+                  {"backend", job.backend}, {"world_size", job.ranks.size()},
                   {"ranks", Json::array()}};
   for (const char* key : measured) summary[key] = nullptr;
   summary["metrics"] = Json::object();

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 bool own_and_old(const fs::path& path, int seconds) {
   struct stat status {};
-  return lstat(path.c_str(), &status) == 0 && status.st_uid == geteuid() && std::time(nullptr) - status.st_mtime >= seconds;
+  return lstat(path.c_str(), &status) == 0 && status.st_uid == geteuid() &&
+         std::time(nullptr) - status.st_mtime >= seconds;
 }
 
 bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }

@@ -90,11 +90,8 @@ Json to_json(const Host& host) {
     json["cores"].push_back(
         {{"id", core.id}, {"numa", core.numa}, {"socket", core.socket}, {"siblings", core.siblings}});
   for (const Gpu& gpu : host.gpus)
-    json["gpus"].push_back({{"index", gpu.index},
-                            {"uuid", gpu.uuid},
-                            {"pci", gpu.pci},
-                            {"numa", gpu.numa},
-                            {"memory", gpu.memory}});
+    json["gpus"].push_back(
+        {{"index", gpu.index}, {"uuid", gpu.uuid}, {"pci", gpu.pci}, {"numa", gpu.numa}, {"memory", gpu.memory}});
   return json;
 }
 

@@ -6,7 +6,7 @@
 namespace convoy {
 
 struct TopologyRequest {
-  bool gpus = false;   // look for GPUs: costs tens of milliseconds where there are any
+  bool gpus = false;  // look for GPUs: costs tens of milliseconds where there are any
 };
 // Only what this process may use: its affinity mask, cpuset and cgroup quota. Error(io) when hwloc fails.
 Host this_host(const TopologyRequest& request);

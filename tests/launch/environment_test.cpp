@@ -11,9 +11,12 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 Variables mpi(int rank, int size) {
-  return {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},       {"OMPI_COMM_WORLD_SIZE", std::to_string(size)},
-          {"OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(rank)}, {"OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(size)},
-          {"PMIX_RANK", std::to_string(rank)},                  {"OMPI_MCA_ess_base_jobid", "12345"}};
+  return {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
+          {"OMPI_COMM_WORLD_SIZE", std::to_string(size)},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(rank)},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(size)},
+          {"PMIX_RANK", std::to_string(rank)},
+          {"OMPI_MCA_ess_base_jobid", "12345"}};
 }
 
 Variables slurm(int rank, int size) {
@@ -26,8 +29,11 @@ Variables slurm(int rank, int size) {
 }
 
 Variables torch(int rank, int size) {
-  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)}, {"LOCAL_RANK", "0"},
-          {"MASTER_ADDR", "10.0.0.1"},    {"MASTER_PORT", "29500"}};
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"LOCAL_RANK", "0"},
+          {"MASTER_ADDR", "10.0.0.1"},
+          {"MASTER_PORT", "29500"}};
 }
 
 Variables operator+(Variables a, const Variables& b) {
@@ -92,7 +98,8 @@ TEST(Environment, BatchScriptAndInteractiveShellAreNoTasks) {
 }
 
 TEST(Environment, OwnVariablesComeFirst) {
-  const Variables own{{"CONVOY_RANK", "0"}, {"CONVOY_WORLD_SIZE", "3"}, {"CONVOY_LOCAL_RANK", "0"}, {"CONVOY_JOB", "a/b"}};
+  const Variables own{
+      {"CONVOY_RANK", "0"}, {"CONVOY_WORLD_SIZE", "3"}, {"CONVOY_LOCAL_RANK", "0"}, {"CONVOY_JOB", "a/b"}};
   const LaunchedAs as = launched_as(own + slurm(1, 2));
   EXPECT_EQ(as.launcher, Launcher::convoy);
   EXPECT_EQ(as.size, 3);
@@ -102,7 +109,8 @@ TEST(Environment, OwnVariablesComeFirst) {
 TEST(Environment, IncompleteSetsNameWhatIsMissing) {
   Variables torch_without = torch(0, 2);
   torch_without.erase("LOCAL_RANK");
-  EXPECT_THAT(error_of(torch_without), AllOf(HasSubstr("not LOCAL_RANK"), HasSubstr("torchrun"), HasSubstr("unset RANK")));
+  EXPECT_THAT(error_of(torch_without),
+              AllOf(HasSubstr("not LOCAL_RANK"), HasSubstr("torchrun"), HasSubstr("unset RANK")));
   EXPECT_THAT(error_of({{"WORLD_SIZE", "2"}}), HasSubstr("RANK"));
   EXPECT_THAT(error_of({{"OMPI_COMM_WORLD_RANK", "0"}}), HasSubstr("OMPI_COMM_WORLD_SIZE"));
   EXPECT_THAT(error_of({{"CONVOY_RANK", "0"}}), HasSubstr("CONVOY_WORLD_SIZE"));
@@ -112,14 +120,16 @@ TEST(Environment, IncompleteSetsNameWhatIsMissing) {
 TEST(Environment, ContradictionsNameBoth) {
   EXPECT_THAT(error_of(torch(0, 2) + mpi(1, 2)), AllOf(HasSubstr("RANK=0"), HasSubstr("OMPI_COMM_WORLD_RANK=1")));
   EXPECT_THAT(error_of(torch(1, 2) + mpi(1, 4)), AllOf(HasSubstr("WORLD_SIZE=2"), HasSubstr("OMPI_COMM_WORLD_SIZE=4")));
-  EXPECT_THAT(error_of(slurm(1, 2) + Variables{{"PMIX_RANK", "0"}}), AllOf(HasSubstr("SLURM_PROCID=1"), HasSubstr("PMIX_RANK=0")));
+  EXPECT_THAT(error_of(slurm(1, 2) + Variables{{"PMIX_RANK", "0"}}),
+              AllOf(HasSubstr("SLURM_PROCID=1"), HasSubstr("PMIX_RANK=0")));
   EXPECT_THAT(error_of(torch(0, 2) + slurm(1, 2)), HasSubstr("SLURM_PROCID=1"));
 }
 
 TEST(Environment, LegitimateNestingIsNoContradiction) {
   // mpirun's daemon was itself started by srun; torchrun is one task a host.
   EXPECT_EQ(launched_as(mpi(3, 4) + slurm(1, 2)).launcher, Launcher::open_mpi);
-  EXPECT_EQ(launched_as(torch(3, 4) + slurm(1, 2) + Variables{{"TORCHELASTIC_RUN_ID", "x"}}).launcher, Launcher::torchrun);
+  EXPECT_EQ(launched_as(torch(3, 4) + slurm(1, 2) + Variables{{"TORCHELASTIC_RUN_ID", "x"}}).launcher,
+            Launcher::torchrun);
 }
 
 TEST(Environment, NumbersAreChecked) {
@@ -129,7 +139,9 @@ TEST(Environment, NumbersAreChecked) {
   EXPECT_THAT(error_of(torch(0, 2) + Variables{{"LOCAL_RANK", "5"}}), HasSubstr("local rank 5"));
 }
 
-TEST(Environment, PmixAloneCannotTellTheSize) { EXPECT_THAT(error_of({{"PMIX_RANK", "0"}}), HasSubstr("CONVOY_WORLD_SIZE")); }
+TEST(Environment, PmixAloneCannotTellTheSize) {
+  EXPECT_THAT(error_of({{"PMIX_RANK", "0"}}), HasSubstr("CONVOY_WORLD_SIZE"));
+}
 
 TEST(Environment, ChannelWithoutRankIsRefused) {
   EXPECT_THAT(error_of({{"CONVOY_CHANNEL", "127.0.0.1,1,a,b"}}), HasSubstr("unset CONVOY_CHANNEL"));

@@ -12,8 +12,8 @@
 namespace convoy {
 namespace {
 
-using testing::ElementsAre;
 using std::chrono::milliseconds;
+using testing::ElementsAre;
 
 // One program, watched to its end.
 struct Watched {
@@ -37,8 +37,9 @@ class ProcessTest : public testing::Test {
 
   Watched seen_;
   EventLoop loop_;
-  Agent agent_{loop_, {[this](int, const std::string& line) { seen_.lines.push_back(line); },
-                       [this](int, const ProcessEnd& end) { seen_.end = end; }}};
+  Agent agent_{loop_,
+               {[this](int, const std::string& line) { seen_.lines.push_back(line); },
+                [this](int, const ProcessEnd& end) { seen_.end = end; }}};
 };
 
 TEST_F(ProcessTest, LinesAndCode) {

@@ -34,7 +34,8 @@ class RunFolderTest : public testing::Test {
   std::string folder(const std::string& name) { return root_ / "runs" / name; }
   void leave(const std::string& path, const std::string& status, bool checkpoint, Json config) {
     fs::create_directories(path + "/checkpoints");
-    write_summary(path, {{"status", status}, {"exit_code", nullptr}, {"attempt", 0}, {"config", std::move(config)}}, false);
+    write_summary(path, {{"status", status}, {"exit_code", nullptr}, {"attempt", 0}, {"config", std::move(config)}},
+                  false);
     if (checkpoint) std::ofstream(path + "/checkpoints/latest") << "step-3";
   }
   std::string refusal(Failure kind) {

@@ -111,9 +111,14 @@ TEST(Lines, CutAndBounded) {
 }
 
 TEST(Progress, OneLine) {
-  const Json record = {{"epoch", 3},       {"epochs", 20},           {"step", 1200},
-                       {"steps", 8640},    {"loss", 0.22131},        {"samples_per_second", 105300.0},
-                       {"metrics", Json::object()}, {"remaining_seconds", 3723.2}};
+  const Json record = {{"epoch", 3},
+                       {"epochs", 20},
+                       {"step", 1200},
+                       {"steps", 8640},
+                       {"loss", 0.22131},
+                       {"samples_per_second", 105300.0},
+                       {"metrics", Json::object()},
+                       {"remaining_seconds", 3723.2}};
   EXPECT_EQ(progress_line(record), "epoch 3/20, step 1200/8640, 105.3k/s, loss 0.2213, 1:02:03 left");
   EXPECT_EQ(metrics_line({{"epoch", 1}, {"step", 5}, {"metrics", {{"hr@10", 0.612}, {"loss", "nan"}}}}),
             "epoch 1, step 5: hr@10 0.612, loss nan");
