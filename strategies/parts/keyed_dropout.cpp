@@ -7,25 +7,23 @@
 
 #include "core/error.h"
 #include "core/random_keys.h"
+#include "core/vectorised.h"
 
 namespace convoy {
 namespace {
 
 constexpr int64_t draws_per_counter = 8;  // 16 bits each
 constexpr int64_t lanes = 16;             // counters drawn together, so that the rounds vectorise
+constexpr int64_t span = lanes * draws_per_counter;
 
-struct Rounds {
-  uint32_t words[4][lanes];
-};
-
-// Philox for counters (low, row), (low + 1, row), …, lane by lane.
-inline void draw(uint64_t key, uint64_t low, uint64_t row, Rounds& out) {
+// The 16-bit draws of counters first, first + 1, …: draw d of counter i is out[d · lanes + i].
+CONVOY_VECTORISED void draw_span(uint64_t key, uint64_t first, uint32_t* out) {
   uint32_t c0[lanes], c1[lanes], c2[lanes], c3[lanes];
   for (int64_t i = 0; i < lanes; ++i) {
-    c0[i] = static_cast<uint32_t>(low + static_cast<uint64_t>(i));
-    c1[i] = static_cast<uint32_t>((low + static_cast<uint64_t>(i)) >> 32);
-    c2[i] = static_cast<uint32_t>(row);
-    c3[i] = static_cast<uint32_t>(row >> 32);
+    c0[i] = static_cast<uint32_t>(first + static_cast<uint64_t>(i));
+    c1[i] = static_cast<uint32_t>((first + static_cast<uint64_t>(i)) >> 32);
+    c2[i] = 0;
+    c3[i] = 0;
   }
   auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
@@ -40,51 +38,43 @@ inline void draw(uint64_t key, uint64_t low, uint64_t row, Rounds& out) {
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  for (int64_t i = 0; i < lanes; ++i) {
-    out.words[0][i] = c0[i];
-    out.words[1][i] = c1[i];
-    out.words[2][i] = c2[i];
-    out.words[3][i] = c3[i];
-  }
-}
-
-// Elements [begin, begin + count) of row `row`: kept where the 16-bit draw reaches `threshold`.
-template <class T>
-void fill_range(T* out, int64_t begin, int64_t count, uint64_t key, uint64_t row, uint32_t threshold, T kept) {
-  Rounds rounds;
-  T values[lanes * draws_per_counter];
-  constexpr int64_t span = lanes * draws_per_counter;
-  for (int64_t at = begin / span * span; at < begin + count; at += span) {
-    draw(key, static_cast<uint64_t>(at / draws_per_counter), row, rounds);
+  const uint32_t* const words[] = {c0, c1, c2, c3};
+  for (int64_t word = 0; word < 4; ++word) {
     for (int64_t i = 0; i < lanes; ++i) {
-      for (int64_t word = 0; word < 4; ++word) {
-        const uint32_t bits = rounds.words[word][i];
-        values[i * draws_per_counter + 2 * word] = (bits & 0xFFFFu) >= threshold ? kept : T(0);
-        values[i * draws_per_counter + 2 * word + 1] = (bits >> 16) >= threshold ? kept : T(0);
-      }
+      out[2 * word * lanes + i] = words[word][i] & 0xFFFFu;
+      out[(2 * word + 1) * lanes + i] = words[word][i] >> 16;
     }
+  }
+}
+
+// Elements [begin, begin + count) of the whole tensor over the global batch. Element e of a span of 128 takes draw
+// e ÷ 16 of counter e mod 16, whichever order vectors like.
+template <class T>
+void fill_range(T* out, int64_t begin, int64_t count, uint64_t key, uint32_t threshold, T kept) {
+  uint32_t draws[span];
+  for (int64_t at = begin / span * span; at < begin + count; at += span) {
+    draw_span(key, static_cast<uint64_t>(at / draws_per_counter), draws);
     const int64_t from = std::max(at, begin), to = std::min(at + span, begin + count);
-    std::copy(values + (from - at), values + (to - at), out + (from - begin));
+    for (int64_t i = from; i < to; ++i) out[i - begin] = draws[i - at] >= threshold ? kept : T(0);
   }
 }
 
 template <class T>
-void fill_mask(at::Tensor& mask, int64_t width, const DropoutCut& cut, uint64_t key, uint64_t first_row,
+void fill_mask(at::Tensor& mask, int64_t width, const DropoutCut& cut, uint64_t key, int64_t first_row,
                uint32_t threshold) {
   const T kept = static_cast<T>(65536.0 / (65536.0 - threshold));
-  const int64_t rows = mask.numel() / width;
   T* out = mask.mutable_data_ptr<T>();
-  // A row is a run of `width` elements, or where its last dimension is cut several runs of `last` out of `whole`.
-  const int64_t last = cut.whole > 0 ? mask.size(-1) : width;
-  const int64_t runs = width / last;
-  at::parallel_for(0, rows, std::max<int64_t>(1, 8192 / width), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t run = 0; run < runs; ++run) {
-        const int64_t start = cut.whole > 0 ? run * cut.whole + cut.begin : 0;
-        fill_range<T>(out + row * width + run * last, start, last, key, first_row + static_cast<uint64_t>(row),
-                      threshold, kept);
-      }
-    }
+  if (cut.whole == 0) {
+    at::parallel_for(0, mask.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+      fill_range<T>(out + begin, first_row * width + begin, end - begin, key, threshold, kept);
+    });
+    return;
+  }
+  // Runs of the last dimension, each a piece of one that is `whole` long.
+  const int64_t last = mask.size(-1), first_run = first_row * (width / last);
+  at::parallel_for(0, mask.numel() / last, std::max<int64_t>(1, (1 << 14) / last), [&](int64_t begin, int64_t end) {
+    for (int64_t run = begin; run < end; ++run)
+      fill_range<T>(out + run * last, (first_run + run) * cut.whole + cut.begin, last, key, threshold, kept);
   });
 }
 
@@ -114,9 +104,9 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& nam
     const uint64_t key = random_key(state.seed, name, static_cast<uint64_t>(state.step), 1);
     const int64_t width = mask.numel() / state.rows;
     if (dtype == at::kDouble)
-      fill_mask<double>(mask, width, cut, key, static_cast<uint64_t>(state.first_row), threshold);
+      fill_mask<double>(mask, width, cut, key, state.first_row, threshold);
     else
-      fill_mask<float>(mask, width, cut, key, static_cast<uint64_t>(state.first_row), threshold);
+      fill_mask<float>(mask, width, cut, key, state.first_row, threshold);
   }
   return mask.to(like.options());
 }
