@@ -1,0 +1,88 @@
+// Pieces: boxes and flat ranges against the obvious way, by marking elements of the whole.
+#include "core/checkpoint/pieces.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "core/random_keys.h"
+
+namespace convoy {
+namespace {
+
+// The piece's elements of `whole`, in its own order.
+at::Tensor cut(const at::Tensor& whole, const Piece& piece) {
+  at::Tensor box = whole;
+  for (size_t d = 0; d < piece.length.size(); ++d) box = box.narrow(int64_t(d), piece.offset[d], piece.length[d]);
+  if (!piece.flat) return box.contiguous();
+  return box.flatten().slice(0, piece.flat->first, piece.flat->second).contiguous();
+}
+
+TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
+  uint64_t drawn = 0;
+  const auto below = [&](int64_t bound) { return int64_t(random_below(5, drawn++, uint64_t(bound))); };
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<int64_t> shape;
+    for (int64_t d = below(4); d > 0; --d) shape.push_back(1 + below(5));
+    const at::Tensor whole = at::arange(Piece::whole(shape).elements()).reshape(shape).to(at::kInt);
+    const auto piece = [&] {
+      Piece made = Piece::whole(shape);
+      if (below(4) > 0) {
+        for (size_t d = 0; d < shape.size(); ++d) {
+          made.offset[d] = below(shape[d] + 1);
+          made.length[d] = below(shape[d] - made.offset[d] + 1);
+        }
+      }
+      if (below(2) == 0) {
+        const int64_t elements = made.elements(), begin = below(elements + 1);
+        made.flat = {begin, begin + below(elements - begin + 1)};
+      }
+      return made;
+    };
+    const Piece to = piece(), from = piece();
+    ASSERT_EQ(piece_fault(to), "");
+    const at::Tensor target = at::full(tensor_shape(to), -1, at::kInt);
+    const int64_t copied = copy_overlap(to, target, from, cut(whole, from));
+    // Expected: what `to` holds of the whole where `from` has it, -1 elsewhere.
+    const std::vector<int64_t> flat_from = [&] {
+      const at::Tensor flat = cut(whole, from).flatten().to(at::kLong);
+      return std::vector<int64_t>(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel());
+    }();
+    const at::Tensor there = at::zeros({whole.numel()}, at::kBool);
+    for (int64_t index : flat_from) there[index] = true;
+    at::Tensor expected = cut(whole, to);
+    expected = at::where(there.index_select(0, expected.flatten().to(at::kLong)).reshape(expected.sizes()), expected,
+                         at::full_like(expected, -1));
+    ASSERT_TRUE(target.equal(expected)) << "round " << round;
+    ASSERT_EQ(copied, expected.ne(-1).sum().item<int64_t>());
+  }
+}
+
+TEST(Pieces, FaultsAreNamed) {
+  Piece piece = Piece::whole({4, 3});
+  EXPECT_EQ(piece_fault(piece), "");
+  EXPECT_TRUE(piece.is_whole());
+  piece.flat = {0, 12};
+  EXPECT_TRUE(piece.is_whole());
+  piece.flat = {1, 12};
+  EXPECT_FALSE(piece.is_whole());
+  for (auto [begin, end] : {std::pair<int64_t, int64_t>{-1, 2}, {3, 2}, {0, 13}}) {
+    piece.flat = {begin, end};
+    EXPECT_NE(piece_fault(piece), "");
+  }
+  piece = Piece::whole({4, 3});
+  piece.offset[1] = 1;
+  EXPECT_NE(piece_fault(piece), "");
+  piece.length[1] = 2;
+  EXPECT_EQ(piece_fault(piece), "");
+  EXPECT_FALSE(piece.is_whole());
+  piece.offset[0] = INT64_MAX;
+  EXPECT_NE(piece_fault(piece), "");
+  piece = Piece::whole({int64_t(1) << 40, int64_t(1) << 40});
+  EXPECT_NE(piece_fault(piece), "");
+  piece = Piece::whole({2});
+  piece.offset.clear();
+  EXPECT_NE(piece_fault(piece), "");
+}
+
+}  // namespace
+}  // namespace convoy
