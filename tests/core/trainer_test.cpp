@@ -24,7 +24,7 @@ class Numbers : public Dataset {
   Schema schema() const override { return {{{"features", {{}, at::kDouble, 0}}}}; }
   int64_t size(Split split) const override { return split == Split::train ? 10 : 3; }
   int64_t instances_per_row() const override { return 5; }
-  Batch gather(Split, const at::Tensor& indices, int64_t) const override {
+  Batch gather(Split, const at::Tensor& indices, int64_t, Buffers&) const override {
     Batch batch;
     batch.tensors = {{"features", indices.to(at::kDouble)}};
     batch.rows = indices.numel();

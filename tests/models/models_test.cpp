@@ -181,7 +181,7 @@ TEST(Ncf, ExcludedItemsAreNoNegativesOfTheLoss) {
   const auto model = make_ncf(ncf_options(4, 6, {5}), interactions(20, 30, 0));
   Plain plain;
   Batch batch = ncf_batch(3, 6, 0);
-  batch.tensors.emplace_back("excluded", at::tensor({0, 1, 0, 0, 0, 0}, at::kBool).expand({3, 6}));
+  batch.tensors.emplace_back("excluded", at::tensor({0, 1, 0, 0, 0, 0}).to(at::kBool).expand({3, 6}));
   batch.tensors.emplace_back("weight", at::tensor({1.f, 2.f, 3.f}));
   const auto examples = model->examples(forward(*model, blocks_of(*model, plain.layers), batch), batch);
   EXPECT_EQ(examples.weight.sum().item<float>(), 5 * 6.f);

@@ -69,7 +69,7 @@ TEST(Interactions, AUserWithOneInteractionKeepsIt) {
 
 TEST(Interactions, LatestWithoutTimeSaysWhatToDo) {
   Interactions all = ladder();
-  all.time = {};
+  all.time = at::Tensor();
   EXPECT_THROW(split_interactions(all, Holdout::latest, 1), Error);
 }
 

@@ -18,7 +18,7 @@ TEST(Ranking, CountsWhatIsNotBelow) {
 
 TEST(Ranking, ExcludedCandidatesDoNotCount) {
   const auto scores = at::tensor({1.f, 2.f, 3.f, 0.f}).view({1, 4});
-  const auto excluded = at::tensor({0, 0, 1, 0}, at::kBool).view({1, 4});
+  const auto excluded = at::tensor({0, 0, 1, 0}).to(at::kBool).view({1, 4});
   EXPECT_EQ(rank_of_first(scores, excluded).item<int64_t>(), 1);
 }
 
