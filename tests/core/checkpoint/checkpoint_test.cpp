@@ -1,0 +1,380 @@
+// Whole checkpoints: one layout's state read by another, damage, failing storage, and what is left behind.
+#include "core/checkpoint/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/error.h"
+#include "core/single_communicator.h"
+#include "tests/core/checkpoint/failing_files.h"
+#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/torch/ranks.h"
+
+namespace convoy {
+namespace {
+
+// A strategy of nothing but state.
+class Holder : public Strategy {
+ public:
+  explicit Holder(std::vector<StateEntry> entries) : entries(std::move(entries)) {}
+  void setup(const Context&, ModelPtr, std::shared_ptr<const LossFunction>) override {}
+  Sampling sampling() const override { return {}; }
+  StepResult step(const StepInput&) override { return {}; }
+  std::vector<Metric> evaluate(const Batch&) override { return {}; }
+  void settle() override {}
+  void visit_state(const StateVisitor& visit) override {
+    for (const StateEntry& entry : entries) visit(entry);
+  }
+  void state_restored() override {}
+
+  std::vector<StateEntry> entries;
+};
+
+StateEntry entry(const std::string& name, StateKind kind, const Piece& piece, at::Tensor tensor, bool owner = true) {
+  StateEntry made;
+  made.name = name;
+  made.kind = kind;
+  if (kind == StateKind::moment) made.moment = "exp_avg";
+  made.piece = piece;
+  made.tensor = std::move(tensor);
+  made.owner = owner;
+  return made;
+}
+
+at::Tensor weight_value() { return at::arange(35, at::kFloat).reshape({7, 5}); }
+at::Tensor bias_value() { return at::arange(7, at::kDouble) - 3; }
+at::Tensor count_value() { return at::full({}, 41, at::kLong); }
+
+at::Tensor cut(const at::Tensor& whole, const Piece& piece) {
+  at::Tensor box = whole;
+  for (size_t d = 0; d < piece.length.size(); ++d) box = box.narrow(int64_t(d), piece.offset[d], piece.length[d]);
+  if (piece.flat) box = box.flatten().slice(0, piece.flat->first, piece.flat->second);
+  return box.clone();
+}
+
+// How a weight [7, 5] is held by rank r of n; the rest is replicated, rank 0 its owner.
+using Layout = std::function<Piece(int rank, int size)>;
+
+Piece whole(int, int) { return Piece::whole({7, 5}); }
+Piece rows(int rank, int size) {
+  Piece piece = whole(0, 1);
+  piece.offset[0] = 7 * rank / size;
+  piece.length[0] = 7 * (rank + 1) / size - piece.offset[0];
+  return piece;
+}
+Piece columns(int rank, int size) {
+  Piece piece = whole(0, 1);
+  piece.offset[1] = 5 * rank / size;
+  piece.length[1] = 5 * (rank + 1) / size - piece.offset[1];
+  return piece;
+}
+Piece flat(int rank, int size) {
+  Piece piece = whole(0, 1);
+  piece.flat = {35 * rank / size, 35 * (rank + 1) / size};
+  return piece;
+}
+
+Holder holder(const Layout& layout, int rank, int size, bool filled) {
+  const Piece piece = layout(rank, size);
+  const bool replicated = piece.is_whole() && size > 1;
+  const auto value = [&](const at::Tensor& tensor) { return filled ? tensor.clone() : at::full_like(tensor, -9); };
+  const at::Tensor part = cut(weight_value(), piece);
+  return Holder({entry("b.bias", StateKind::parameter, Piece::whole({7}), value(bias_value()), rank == 0),
+                 entry("a.weight", StateKind::parameter, piece, value(part), !replicated || rank == 0),
+                 entry("a.weight", StateKind::moment, piece, value(part * 2), !replicated || rank == 0),
+                 entry("a.weight", StateKind::gradient, piece, value(part * 3), !replicated || rank == 0),
+                 entry("count", StateKind::counter, Piece::whole({}), value(count_value()), rank == 0)});
+}
+
+void expect_restored(const Holder& held) {
+  for (const StateEntry& one : held.entries) {
+    if (one.kind == StateKind::gradient) {
+      EXPECT_TRUE(one.tensor.eq(-9).all().item<bool>()) << "a gradient was restored";
+    } else if (one.name == "a.weight") {
+      const at::Tensor expected = cut(weight_value(), one.piece) * (one.kind == StateKind::moment ? 2 : 1);
+      EXPECT_TRUE(one.tensor.equal(expected)) << one.key();
+    } else {
+      EXPECT_TRUE(one.tensor.equal(one.name == "count" ? count_value() : bias_value())) << one.key();
+    }
+  }
+}
+
+Context context_of(CommunicatorPtr world, std::shared_ptr<Channel> channel) {
+  Context context;
+  context.rank = world->rank();
+  context.size = world->size();
+  context.host = "here";
+  context.world = std::move(world);
+  context.channel = std::move(channel);
+  context.config.launch.collective = 20;
+  context.config.resolved = {{"name", "test"}};
+  return context;
+}
+Context alone() { return context_of(make_single_communicator(), make_local_channel()); }
+
+void over_ranks(int size, const std::function<void(const Context&)>& body) {
+  const auto channel = make_local_channel();
+  run_ranks({"local", size}, [&](Communicator& world) {
+    const CommunicatorPtr shared(&world, [](Communicator*) {});
+    body(context_of(shared, channel));
+  });
+}
+
+void save_alone(const std::string& folder, int64_t step, int64_t keep_last = 0, FileSystem& files = system_files()) {
+  const Context context = alone();
+  Holder held = holder(whole, 0, 1, true);
+  Checkpoints(context, folder, keep_last, files).save(held, step, Json{{"step", step}});
+}
+
+void flip(const std::string& path, size_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(std::streamoff(at));
+  const char byte = char(file.get());
+  file.seekp(std::streamoff(at));
+  file.put(char(byte ^ 1));
+}
+
+TEST(Checkpoint, AnyLayoutReadsAnyOther) {
+  const std::pair<const char*, Layout> layouts[] = {{"whole", whole}, {"rows", rows}, {"columns", columns}, {"flat", flat}};
+  for (const auto& [from_name, from] : layouts) {
+    const TemporaryFolder folder;
+    const Layout writes = from;
+    over_ranks(3, [&](const Context& context) {
+      Holder held = holder(writes, context.rank, context.size, true);
+      Checkpoints(context, folder.path(), 2).save(held, 10, Json{{"step", 10}, {"epoch", 2}});
+    });
+    for (const auto& [to_name, to] : layouts) {
+      for (int size : {1, 2, 4}) {
+        const Layout reads = to;
+        SCOPED_TRACE(str(from_name, " by 3 read as ", to_name, " by ", size));
+        over_ranks(size, [&](const Context& context) {
+          Checkpoints checkpoints(context, folder.path(), 2);
+          const auto info = checkpoints.newest();
+          ASSERT_TRUE(info.has_value());
+          EXPECT_EQ(info->step, 10);
+          EXPECT_EQ(info->trainer["epoch"], 2);
+          EXPECT_EQ(info->config["name"], "test");
+          Holder held = holder(reads, context.rank, context.size, false);
+          checkpoints.load(held, *info);
+          expect_restored(held);
+        });
+      }
+    }
+  }
+}
+
+TEST(Checkpoint, FilesHoldKeysInOrderAndNothingOfTheRun) {
+  const TemporaryFolder a, b;
+  save_alone(a.path(), 5);
+  save_alone(b.path(), 7000);
+  const SafetensorsFile one(a / "step-5/rank-0.safetensors"), other(b / "step-7000/rank-0.safetensors");
+  EXPECT_EQ(one.hash(), other.hash());
+  const std::vector<std::string> expected{"counter/count", "moment/exp_avg/a.weight", "parameter/a.weight", "parameter/b.bias"};
+  EXPECT_EQ(one.names(), expected);
+  EXPECT_EQ(read_file(a / "latest", 100), "step-5\n");
+}
+
+TEST(Checkpoint, KeepsTheLastAndSweepsWhatWasLeft) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / ".step-3.tmp-abc/sub");
+  std::filesystem::create_directories(folder / ".old-step-1-abc");
+  std::ofstream(folder / ".latest-abc") << "step-3";
+  for (int64_t step : {1, 2, 10, 20}) save_alone(folder.path(), step, 2);
+  const std::vector<std::string> expected{"latest", "step-10", "step-20"};
+  EXPECT_EQ(names_in(folder.path()), expected);
+  save_alone(folder.path(), 20, 2);  // again, after a resume that went back
+  EXPECT_EQ(names_in(folder.path()), expected);
+  save_alone(folder.path(), 30, 1);
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"latest", "step-30"}));
+}
+
+TEST(Checkpoint, NewestFallsBackOverDamage) {
+  const TemporaryFolder folder;
+  const Context context = alone();
+  EXPECT_FALSE(Checkpoints(context, folder / "absent", 0).newest().has_value());
+  for (int64_t step : {1, 2, 3, 4}) save_alone(folder.path(), step);
+  const auto newest = [&] { return Checkpoints(context, folder.path(), 0).newest(); };
+  EXPECT_EQ(newest()->step, 4);
+  std::filesystem::remove(folder / "step-4/rank-0.safetensors");
+  EXPECT_EQ(newest()->step, 3);
+  flip(folder / "step-3/rank-0.safetensors", std::filesystem::file_size(folder / "step-3/rank-0.safetensors") - 1);
+  EXPECT_EQ(newest()->step, 2);
+  std::filesystem::resize_file(folder / "step-2/manifest.json", 100);
+  EXPECT_EQ(newest()->step, 1);
+  std::filesystem::remove(folder / "step-1/manifest.json");
+  EXPECT_FALSE(newest().has_value());
+}
+
+TEST(Checkpoint, AnyFlippedByteIsFound) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 1);
+  for (const char* name : {"manifest.json", "rank-0.safetensors"}) {
+    const std::string path = folder / (std::string("step-1/") + name);
+    const size_t size = std::filesystem::file_size(path);
+    for (size_t at = 0; at < size; ++at) {
+      flip(path, at);
+      try {
+        check_files(folder / "step-1", read_manifest_file(folder / "step-1"));
+        ADD_FAILURE() << "byte " << at << " of " << name << " was believed";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), Failure::corrupt_data);
+        EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+      }
+      flip(path, at);
+    }
+  }
+  EXPECT_NO_THROW(check_files(folder / "step-1", read_manifest_file(folder / "step-1")));
+}
+
+TEST(Checkpoint, ManifestsWithGoodHashesAreStillChecked) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 1);
+  const Manifest good = read_manifest_file(folder / "step-1");
+  const auto refused = [](const Manifest& manifest) {
+    try {
+      manifest_from_text(to_text(manifest), "m");
+      return false;
+    } catch (const Error& error) {
+      return error.kind() == Failure::corrupt_data;
+    }
+  };
+  EXPECT_FALSE(refused(good));
+  for (const char* name : {"../step-0/rank-0.safetensors", "/etc/passwd", "..", ".", "", "a/b", ".hidden"}) {
+    Manifest bad = good;
+    bad.files[name] = bad.files.begin()->second;
+    bad.pieces[0].file = name;
+    EXPECT_TRUE(refused(bad)) << name;
+  }
+  Manifest unlisted = good;
+  unlisted.pieces[0].file = "rank-7.safetensors";
+  EXPECT_TRUE(refused(unlisted));
+  Manifest outside = good;
+  for (StoredPiece& piece : outside.pieces) {
+    if (!piece.piece.offset.empty()) piece.piece.offset[0] = 100;
+  }
+  EXPECT_TRUE(refused(outside));
+}
+
+TEST(Checkpoint, WhatDoesNotFitIsNamed) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 1);
+  const Context context = alone();
+  Checkpoints checkpoints(context, folder.path(), 0);
+  const auto message = [&](Holder& held) -> std::string {
+    try {
+      checkpoints.load(held, *checkpoints.newest());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::config);
+      return error.what();
+    }
+    return "accepted";
+  };
+  Holder more = holder(whole, 0, 1, false);
+  more.entries.push_back(entry("c.weight", StateKind::parameter, Piece::whole({2}), at::zeros({2})));
+  EXPECT_NE(message(more).find("lacks parameter/c.weight"), std::string::npos) << message(more);
+  Holder fewer = holder(whole, 0, 1, false);
+  fewer.entries.erase(fewer.entries.begin());
+  EXPECT_NE(message(fewer).find("besides parameter/b.bias"), std::string::npos) << message(fewer);
+  Holder other = holder(whole, 0, 1, false);
+  other.entries[0] = entry("b.bias", StateKind::parameter, Piece::whole({8}), at::zeros({8}, at::kDouble));
+  EXPECT_NE(message(other).find("parameter/b.bias has shape"), std::string::npos) << message(other);
+}
+
+TEST(Checkpoint, LoadsIntoOtherDtypesAndStrides) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 1);
+  const Context context = alone();
+  Checkpoints checkpoints(context, folder.path(), 0);
+  Holder held = holder(whole, 0, 1, false);
+  held.entries[0].tensor = at::zeros({7}, at::kFloat);
+  held.entries[1].tensor = at::zeros({5, 7}, at::kFloat).t();
+  checkpoints.load(held, *checkpoints.newest());
+  EXPECT_TRUE(held.entries[0].tensor.equal(bias_value().to(at::kFloat)));
+  EXPECT_TRUE(held.entries[1].tensor.equal(weight_value()));
+}
+
+TEST(Checkpoint, FindsStepFoldersAndRunFolders) {
+  const TemporaryFolder folder;
+  for (int64_t step : {1, 2}) save_alone(folder / "checkpoints", step);
+  const Context context = alone();
+  Checkpoints checkpoints(context, folder / "elsewhere", 0);
+  EXPECT_EQ(checkpoints.find(folder.path()).step, 2);
+  EXPECT_EQ(checkpoints.find(folder / "checkpoints").step, 2);
+  EXPECT_EQ(checkpoints.find(folder / "checkpoints/step-1").step, 1);
+  flip(folder / "checkpoints/step-2/rank-0.safetensors", 200);
+  EXPECT_EQ(checkpoints.find(folder.path()).step, 1);
+  const auto kind = [&](const std::string& path) {
+    try {
+      checkpoints.find(path);
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    return Failure::internal;
+  };
+  EXPECT_EQ(kind(folder / "checkpoints/step-2"), Failure::corrupt_data);
+  EXPECT_EQ(kind(folder / "nowhere"), Failure::config);
+}
+
+TEST(Checkpoint, OwnersMustMakeItWhole) {
+  const TemporaryFolder folder;
+  const Context context = alone();
+  Holder held = holder(rows, 0, 2, true);  // half of it, and nobody holds the rest
+  EXPECT_THROW(Checkpoints(context, folder.path(), 0).save(held, 1, Json::object()), Error);
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+// Every operation of a save fails once: what was there stands, what was not is gone, and it is said why.
+TEST(Checkpoint, FailingStorageLeavesTheOldOne) {
+  for (int cause : {ENOSPC, EIO}) {
+    for (int at = 0;; ++at) {
+      const TemporaryFolder folder;
+      save_alone(folder.path(), 1);
+      FailingFiles files(at, cause);
+      bool failed = false;
+      try {
+        save_alone(folder.path(), 2, 1, files);
+      } catch (const Error& error) {
+        failed = true;
+        EXPECT_EQ(error.kind(), Failure::io);
+        EXPECT_NE(std::string(error.what()).find(std::strerror(cause)), std::string::npos) << error.what();
+      }
+      const Context context = alone();
+      const auto newest = Checkpoints(context, folder.path(), 0).newest();
+      ASSERT_TRUE(newest.has_value()) << "operation " << at << " " << files.failed_at();
+      EXPECT_EQ(newest->step, failed ? 1 : 2) << "operation " << at << " " << files.failed_at();
+      for (const std::string& name : names_in(folder.path())) {
+        EXPECT_NE(name.front(), '.') << name << " is left after operation " << at << " " << files.failed_at();
+      }
+      if (files.failed_at().empty()) {
+        EXPECT_GT(at, 10);  // every one has had its turn
+        break;
+      }
+    }
+  }
+}
+
+TEST(Checkpoint, AllRanksHearOfOneRanksFailure) {
+  const TemporaryFolder folder;
+  std::atomic<int> told{0};
+  over_ranks(3, [&](const Context& context) {
+    FailingFiles files(context.rank == 1 ? 1 : 1 << 30, ENOSPC);  // within its write
+    Holder held = holder(rows, context.rank, context.size, true);
+    try {
+      Checkpoints(context, folder.path(), 0, files).save(held, 1, Json::object());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::io);
+      EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+      ++told;
+    }
+  });
+  EXPECT_EQ(told, 3);
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+}  // namespace
+}  // namespace convoy
