@@ -14,14 +14,14 @@ namespace convoy {
 
 struct Batch {
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // few; in the data set's order
-  int64_t rows = 0;          // rows of this share; may be 0
-  int64_t first_row = 0;     // index of its first row within the global batch
+  int64_t rows = 0;                                         // rows of this share; may be 0
+  int64_t first_row = 0;                                    // index of its first row within the global batch
   int64_t global_rows = 0;   // rows of the global batch over all shares (ragged at the end of an epoch)
   int64_t nominal_rows = 0;  // rows of a full global batch
 
-  const at::Tensor& at(const std::string& name) const;       // CONVOY_CHECK that it is there
-  const at::Tensor* find(const std::string& name) const;     // null when absent
-  Batch slice(int64_t begin, int64_t end) const;             // rows [begin, end) of this share; views
+  const at::Tensor& at(const std::string& name) const;    // CONVOY_CHECK that it is there
+  const at::Tensor* find(const std::string& name) const;  // null when absent
+  Batch slice(int64_t begin, int64_t end) const;          // rows [begin, end) of this share; views
   Batch to(at::Device device, bool non_blocking) const;
 };
 

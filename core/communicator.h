@@ -27,15 +27,15 @@ enum class ReduceOp { sum, product, min, max };
 
 // What every operation carries beside its tensors.
 struct CallOptions {
-  std::string name;                        // bucket or parameter, for stalls: "rank 3 waits in bucket 2"
-  std::chrono::milliseconds timeout{0};    // 0: the communicator's default
+  std::string name;                      // bucket or parameter, for stalls: "rank 3 waits in bucket 2"
+  std::chrono::milliseconds timeout{0};  // 0: the communicator's default
 };
 
 class Work {
  public:
   virtual ~Work() = default;
-  virtual void wait() = 0;      // idempotent; rethrows the same failure each time
-  virtual bool done() = 0;      // never blocks; true also when it failed
+  virtual void wait() = 0;  // idempotent; rethrows the same failure each time
+  virtual bool done() = 0;  // never blocks; true also when it failed
 };
 using WorkPtr = std::shared_ptr<Work>;
 
@@ -43,13 +43,13 @@ using WorkPtr = std::shared_ptr<Work>;
 struct Transfer {
   enum class Kind { send, receive } kind;
   at::Tensor tensor;
-  int peer = 0;                 // rank within this group
+  int peer = 0;  // rank within this group
 };
 
 struct Capabilities {
   std::vector<at::DeviceType> devices;
-  std::vector<at::ScalarType> reducible;   // dtypes that all_reduce and reduce_scatter take; moving takes every dtype
-  bool device_aware = false;               // takes CUDA tensors without staging
+  std::vector<at::ScalarType> reducible;  // dtypes that all_reduce and reduce_scatter take; moving takes every dtype
+  bool device_aware = false;              // takes CUDA tensors without staging
 };
 
 class Communicator {
@@ -59,7 +59,7 @@ class Communicator {
   virtual int size() const = 0;
   virtual const std::string& backend() const = 0;
   virtual Capabilities capabilities() const = 0;
-  virtual int64_t bytes_sent() const = 0;  // payload this rank has sent so far, by the algorithm's textbook count
+  virtual int64_t bytes_sent() const = 0;       // payload this rank has sent so far, by the algorithm's textbook count
   virtual double wait_seconds() const = 0;      // spent so far in waits that had to wait, all threads together
   virtual double wait_cpu_seconds() const = 0;  // processor time of those (spinning)
 

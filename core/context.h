@@ -19,19 +19,19 @@ namespace convoy {
 struct Context {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;                      // among the ranks of this host
+  int local_rank = 0;  // among the ranks of this host
   std::string host;
-  std::vector<at::Device> devices{at::Device(at::kCPU)};   // of this rank; the first is its main one
-  int threads = 1;                         // intra-op threads of this rank
-  int process_ranks = 1;                   // ranks that are threads of this process
+  std::vector<at::Device> devices{at::Device(at::kCPU)};  // of this rank; the first is its main one
+  int threads = 1;                                        // intra-op threads of this rank
+  int process_ranks = 1;                                  // ranks that are threads of this process
   Mesh mesh;
-  CommunicatorPtr world;                   // over all ranks of the job
-  std::map<std::string, CommunicatorPtr> axes;             // by axis name, this rank's group
+  CommunicatorPtr world;                        // over all ranks of the job
+  std::map<std::string, CommunicatorPtr> axes;  // by axis name, this rank's group
   std::shared_ptr<Channel> channel;
-  std::string folder;                      // the run folder
-  int64_t steps_per_epoch = 0;             // known once the data set is: schedules need them
+  std::string folder;           // the run folder
+  int64_t steps_per_epoch = 0;  // known once the data set is: schedules need them
   int64_t total_steps = 0;
-  std::shared_ptr<StateFile> state;        // where this rank is, for whoever outlives it; never null
+  std::shared_ptr<StateFile> state;  // where this rank is, for whoever outlives it; never null
   RunConfig config;
 
   // This rank's group along an axis; a group of one for an axis that the mesh does not have.

@@ -12,22 +12,22 @@ namespace convoy {
 
 // What failed. One exit code each (launch/exit_codes.h).
 enum class Failure {
-  config,             // 78
-  command_line,       // 64
-  corrupt_data,       // 65
-  device_missing,     // 69
-  training,           // 70: an exception or a non-finite loss in training
-  out_of_memory,      // 71
-  output,             // 73: directory locked or unwritable
-  io,                 // 74
-  rendezvous,         // 75
-  disagreement,       // 76: ranks differ in parameters or collectives
-  refused,            // 77: for security
-  no_progress,        // 93
-  hang,               // 110: a time limit passed
-  peer_lost,          // never a cause: this rank only noticed that another went away
-  stopped,            // 143: asked to stop
-  internal            // 70: a CONVOY_CHECK failed
+  config,          // 78
+  command_line,    // 64
+  corrupt_data,    // 65
+  device_missing,  // 69
+  training,        // 70: an exception or a non-finite loss in training
+  out_of_memory,   // 71
+  output,          // 73: directory locked or unwritable
+  io,              // 74
+  rendezvous,      // 75
+  disagreement,    // 76: ranks differ in parameters or collectives
+  refused,         // 77: for security
+  no_progress,     // 93
+  hang,            // 110: a time limit passed
+  peer_lost,       // never a cause: this rank only noticed that another went away
+  stopped,         // 143: asked to stop
+  internal         // 70: a CONVOY_CHECK failed
 };
 
 const char* name_of(Failure kind);
@@ -77,7 +77,7 @@ class CommError : public Error {
 }  // namespace convoy
 
 // An invariant of our own. Failing it is a defect of convoy, never of the user's input.
-#define CONVOY_CHECK(condition, ...)                                                             \
-  do {                                                                                           \
+#define CONVOY_CHECK(condition, ...)                                                                      \
+  do {                                                                                                    \
     if (!(condition)) ::convoy::check_failed(#condition, __FILE__, __LINE__, ::convoy::str(__VA_ARGS__)); \
   } while (false)

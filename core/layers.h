@@ -29,19 +29,20 @@ using Layer = std::shared_ptr<LayerModule>;
 // How initial values are drawn; fan-in is that of the global shape.
 struct Init {
   enum class Kind { zeros, ones, normal, uniform, kaiming_uniform, xavier_uniform } kind = Kind::kaiming_uniform;
-  double a = 0;   // mean or lower bound
-  double b = 1;   // standard deviation or upper bound; for kaiming_uniform `a` is the negative slope (√5: torch's default)
+  double a = 0;  // mean or lower bound
+  double b =
+      1;  // standard deviation or upper bound; for kaiming_uniform `a` is the negative slope (√5: torch's default)
 };
 
 struct LinearOptions {
   bool bias = true;
   Init weight{Init::Kind::kaiming_uniform, 2.23606797749979, 0};
-  std::optional<Init> bias_init;   // default: uniform(±1/√fan_in), as torch
+  std::optional<Init> bias_init;  // default: uniform(±1/√fan_in), as torch
   // Hints for a tensor group; without meaning elsewhere.
   enum class Cut { none, column, row } cut = Cut::none;
-  int64_t parts = 1;               // fused products cut part by part (3 for QKV)
-  bool gather = false;             // a column-cut output is gathered at once
-  std::string tied_to;             // canonical name of a tensor that serves as weight; "" for one of its own
+  int64_t parts = 1;    // fused products cut part by part (3 for QKV)
+  bool gather = false;  // a column-cut output is gathered at once
+  std::string tied_to;  // canonical name of a tensor that serves as weight; "" for one of its own
 };
 struct EmbeddingOptions {
   Init weight{Init::Kind::normal, 0, 1};
@@ -63,20 +64,22 @@ class Layers {
  public:
   virtual ~Layers() = default;
 
-  virtual std::shared_ptr<Layers> scope(const std::string& name) = 0;   // names below get "name." in front
-  virtual std::string name(const std::string& layer) const = 0;         // canonical name of a layer asked for here
+  virtual std::shared_ptr<Layers> scope(const std::string& name) = 0;  // names below get "name." in front
+  virtual std::string name(const std::string& layer) const = 0;        // canonical name of a layer asked for here
 
   // input [.., B, in] → [.., B, out].
   virtual Layer linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options = {}) = 0;
   // ids [.., B, …] int64 → [.., B, …, dim].
   virtual Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options = {}) = 0;
   // input [.., B, C, H, W].
-  virtual Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options = {}) = 0;
+  virtual Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
+                       const Conv2dOptions& options = {}) = 0;
   virtual Layer layer_norm(const std::string& name, int64_t dim, double eps = 1e-5) = 0;
   virtual Layer batch_norm(const std::string& name, int64_t channels, double eps = 1e-5, double momentum = 0.1) = 0;
   // Zeroes with probability p in training. What is drawn depends on (seed, step, name, global row, element in the row).
   virtual Layer dropout(const std::string& name, double p) = 0;
-  virtual std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape, const Init& init) = 0;
+  virtual std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape,
+                                                     const Init& init) = 0;
 
   // Per row and position, not reduced: logits [.., B, …, C], target [.., B, …] int64 → [.., B, …].
   virtual at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) = 0;
@@ -87,7 +90,7 @@ class Layers {
 
   virtual at::Device device() const = 0;
   virtual at::ScalarType dtype() const = 0;
-  virtual int64_t members() const = 0;    // leading dimension of activations; 0: none
+  virtual int64_t members() const = 0;  // leading dimension of activations; 0: none
 };
 
 }  // namespace convoy

@@ -13,10 +13,10 @@ struct Axis {
 
 class Mesh {
  public:
-  Mesh() = default;                         // one rank, no axis
-  explicit Mesh(std::vector<Axis> axes);    // throws Error(config) for a degree below 1 or a name given twice
+  Mesh() = default;                       // one rank, no axis
+  explicit Mesh(std::vector<Axis> axes);  // throws Error(config) for a degree below 1 or a name given twice
 
-  int size() const;                         // product of the degrees
+  int size() const;                                         // product of the degrees
   int degree(const std::string& axis) const;                // 1 for an axis that is not there
   int coordinate(int rank, const std::string& axis) const;  // 0 for an axis that is not there
   // Ranks that differ from `rank` along `axis` only, in order of their coordinate; {rank} for an axis that is not there.

@@ -32,19 +32,19 @@ using BlockPtr = std::shared_ptr<Block>;
 struct Examples {
   at::Tensor prediction;
   at::Tensor target;
-  at::Tensor weight;   // per row (or per element of the loss); undefined: all one
+  at::Tensor weight;  // per row (or per element of the loss); undefined: all one
 };
 
 // A sum and a weight, never a mean: right for ragged shares, accumulation and ranks without rows. Shapes: [] or [members].
 struct Loss {
-  at::Tensor sum;      // differentiable
-  at::Tensor weight;   // rows or tokens, by sample weight; no gradient
+  at::Tensor sum;     // differentiable
+  at::Tensor weight;  // rows or tokens, by sample weight; no gradient
 };
 
 // Additive, so that shares, batches and ranks add up: value = sum / weight.
 struct Metric {
-  std::string name;    // "accuracy", "hr@10"
-  at::Tensor sum;      // float64, [] or [members]
+  std::string name;  // "accuracy", "hr@10"
+  at::Tensor sum;    // float64, [] or [members]
   at::Tensor weight;
   bool lower_is_better = false;
 };
@@ -59,11 +59,11 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual int64_t blocks() const = 0;
-  virtual std::string block_name(int64_t index) const = 0;                     // scope of its layers
-  virtual BlockPtr block(int64_t index, Layers& layers) const = 0;             // `layers` is already scoped
-  virtual TensorList inputs(const Batch& batch) const = 0;                     // of block 0
+  virtual std::string block_name(int64_t index) const = 0;          // scope of its layers
+  virtual BlockPtr block(int64_t index, Layers& layers) const = 0;  // `layers` is already scoped
+  virtual TensorList inputs(const Batch& batch) const = 0;          // of block 0
   virtual Examples examples(const TensorList& outputs, const Batch& batch) const = 0;
-  virtual std::string default_loss() const = 0;                                // name in the losses' catalogue
+  virtual std::string default_loss() const = 0;  // name in the losses' catalogue
   // Of an evaluation batch, beside the loss; empty when the loss says all.
   virtual std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const = 0;
 };

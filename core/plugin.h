@@ -14,6 +14,6 @@ namespace convoy {
 void load_plugin(const std::string& path, Registry& registry);
 }  // namespace convoy
 
-#define CONVOY_PLUGIN(registry)                                                         \
-  extern "C" const char* convoy_plugin_version() { return CONVOY_PLUGIN_VERSION; }      \
+#define CONVOY_PLUGIN(registry)                                                    \
+  extern "C" const char* convoy_plugin_version() { return CONVOY_PLUGIN_VERSION; } \
   extern "C" void convoy_plugin_register(::convoy::Registry& registry)

@@ -22,10 +22,10 @@ struct BackendRequest {
   int rank = 0;
   int size = 1;
   at::Device device{at::kCPU};
-  std::shared_ptr<Channel> channel;           // rendezvous and abort
-  std::string job;                            // unique per attempt: prefix of keys
-  std::string address;                        // of this host's interface for data, numeric; "" : chosen
-  std::chrono::milliseconds timeout{600000};  // C, of each operation
+  std::shared_ptr<Channel> channel;              // rendezvous and abort
+  std::string job;                               // unique per attempt: prefix of keys
+  std::string address;                           // of this host's interface for data, numeric; "" : chosen
+  std::chrono::milliseconds timeout{600000};     // C, of each operation
   std::chrono::milliseconds rendezvous{300000};  // R
   // Told the name of the collective when a wait begins to block, and "" when it ends; from any thread, must not block.
   std::function<void(const char* name)> waiting;

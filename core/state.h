@@ -17,7 +17,7 @@ const char* name_of(StateKind kind);
 // Which part of the whole tensor an entry holds: a box, or for flat shards a range inside the row-major order of it.
 struct Piece {
   std::vector<int64_t> global_shape;
-  std::vector<int64_t> offset;       // of the box, one per dimension
+  std::vector<int64_t> offset;  // of the box, one per dimension
   std::vector<int64_t> length;
   std::optional<std::pair<int64_t, int64_t>> flat;  // [begin, end) of the box's elements, row-major
 
@@ -27,14 +27,14 @@ struct Piece {
 };
 
 struct StateEntry {
-  std::string name;       // canonical: "blocks.3.attention.out.weight"; the same in every layout
-  std::string moment;     // for kind moment: "exp_avg", "exp_avg_sq", "momentum", …; else ""
+  std::string name;    // canonical: "blocks.3.attention.out.weight"; the same in every layout
+  std::string moment;  // for kind moment: "exp_avg", "exp_avg_sq", "momentum", …; else ""
   StateKind kind = StateKind::parameter;
   Piece piece;
-  int member = -1;        // of an ensemble; -1: none
-  int replica = -1;       // which copy, where copies may differ (moments under local SGD); -1: all are the same
-  at::Tensor tensor;      // shape: piece.length, or [end - begin] for a flat range; may be written to when restoring
-  bool owner = true;      // exactly one rank of all that hold the same piece says true
+  int member = -1;    // of an ensemble; -1: none
+  int replica = -1;   // which copy, where copies may differ (moments under local SGD); -1: all are the same
+  at::Tensor tensor;  // shape: piece.length, or [end - begin] for a flat range; may be written to when restoring
+  bool owner = true;  // exactly one rank of all that hold the same piece says true
 
   // Unique within a layout: "parameter/NAME", "moment/exp_avg/NAME", with "@member" and "@replica" where they apply.
   std::string key() const;

@@ -26,23 +26,23 @@ namespace convoy {
 // Which share of each global batch this rank reads. Ranks that hold parts of one replica read the same share.
 struct Sampling {
   int64_t index = 0;
-  int64_t count = 1;     // data-parallel degree
-  int64_t members = 0;   // members of an ensemble that draw their own samples; 0: none
+  int64_t count = 1;    // data-parallel degree
+  int64_t members = 0;  // members of an ensemble that draw their own samples; 0: none
 };
 
 struct StepInput {
-  Batch batch;           // this rank's share
-  int64_t step = 0;      // global, from 0: keys random draws and schedules
-  bool flush = false;    // last step of an epoch or of the training: accumulation ends here
+  Batch batch;         // this rank's share
+  int64_t step = 0;    // global, from 0: keys random draws and schedules
+  bool flush = false;  // last step of an epoch or of the training: accumulation ends here
 };
 
 // Tensors on the rank's device, not read to the host. A rank whose figures are another's copy gives weight and sum zero,
 // so that sums over all ranks are the job's figures.
 struct StepResult {
-  std::vector<Metric> metrics;   // "loss" first; of this rank's rows
-  at::Tensor finite;             // bool, [] or [members]: the update was applied (all ranks say the same)
-  at::Tensor gradient_norm;      // [] or [members], before clipping; undefined on steps without an update
-  bool updated = true;           // false on accumulation's steps between
+  std::vector<Metric> metrics;  // "loss" first; of this rank's rows
+  at::Tensor finite;            // bool, [] or [members]: the update was applied (all ranks say the same)
+  at::Tensor gradient_norm;     // [] or [members], before clipping; undefined on steps without an update
+  bool updated = true;          // false on accumulation's steps between
 };
 
 class Strategy {

@@ -7,8 +7,8 @@
 namespace convoy {
 
 struct Core {
-  int id = 0;        // as the operating system numbers the (first) processing unit of this physical core
-  int numa = 0;      // NUMA node
+  int id = 0;    // as the operating system numbers the (first) processing unit of this physical core
+  int numa = 0;  // NUMA node
   int socket = 0;
   std::vector<int> siblings;  // processing units of the same physical core, `id` first
 };
@@ -16,16 +16,16 @@ struct Core {
 struct Gpu {
   int index = 0;
   std::string uuid;
-  std::string pci;      // "0000:3b:00.0"
+  std::string pci;  // "0000:3b:00.0"
   int numa = 0;
-  int64_t memory = 0;   // bytes
+  int64_t memory = 0;  // bytes
 };
 
 struct Host {
   std::string name;
   std::vector<Core> cores;  // only those this job may use (cpuset, cgroup quota)
   std::vector<Gpu> gpus;
-  int64_t memory = 0;       // bytes this job may use
+  int64_t memory = 0;  // bytes this job may use
 };
 
 struct Topology {

@@ -14,6 +14,7 @@
 #include "core/data/loader.h"
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
+#include "core/metrics/best_metrics.h"
 #include "core/metrics/sink.h"
 
 namespace convoy {
@@ -33,49 +34,25 @@ double process_cpu_seconds() {
 // True at the end of every `every`-th step or epoch.
 bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch) {
   switch (interval.unit) {
-    case Interval::Unit::never: return false;
-    case Interval::Unit::steps: return steps_done % interval.every == 0;
-    case Interval::Unit::epochs: return steps_done % (interval.every * steps_per_epoch) == 0;
+    case Interval::Unit::never:
+      return false;
+    case Interval::Unit::steps:
+      return steps_done % interval.every == 0;
+    case Interval::Unit::epochs:
+      return steps_done % (interval.every * steps_per_epoch) == 0;
   }
   return false;
 }
-
-// Last and best value of every evaluated metric, in the form in which summary.json and checkpoints keep it.
-class BestMetrics {
- public:
-  void add(const std::map<std::string, MetricValue>& values, int64_t step) {
-    for (const auto& [name, metric] : values) {
-      Json& entry = json_[name];
-      const bool first = !entry.contains("best") || !entry["best"].is_number();
-      const double best = first ? 0 : entry["best"].get<double>();
-      const bool better = first || (metric.lower_is_better ? metric.value < best : metric.value > best);
-      entry["last"] = number(metric.value);
-      if (better) {
-        entry["best"] = number(metric.value);
-        entry["best_step"] = step;
-      }
-      if (!metric.members.empty()) {
-        entry["members"] = Json::array();
-        for (double member : metric.members) entry["members"].push_back(number(member));
-      }
-    }
-  }
-  void restore(const Json& json) { json_ = json; }
-  const Json& json() const { return json_; }
-
- private:
-  static Json number(double value) {
-    if (std::isfinite(value)) return value;
-    return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-  }
-  Json json_ = Json::object();
-};
 
 // One run of the loop. Members are the loop's variables, so that its phases read as sentences.
 class Training {
  public:
   Training(const Context& context, const TrainingParts& parts)
-      : context_(context), parts_(parts), config_(context.config), strategy_(*parts.strategy), sampling_(strategy_.sampling()),
+      : context_(context),
+        parts_(parts),
+        config_(context.config),
+        strategy_(*parts.strategy),
+        sampling_(strategy_.sampling()),
         length_(training_length(config_.train, parts.data->size(Split::train), sampling_.count)),
         sampler_(parts.data->size(Split::train), length_.global_rows, config_.seed),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
@@ -108,13 +85,14 @@ class Training {
     result.stopped = stopped_;
     const double waits = context_.world->wait_seconds() - wait_before;
     const int64_t steps = std::max<int64_t>(step_ - first, 1);
-    result.rank = Json{{"data_seconds", waited_},
-                       {"data_cpu_seconds", data_cpu_},
-                       {"wait_seconds", waits},
-                       {"cpu_seconds", process_cpu_seconds() - cpu_before},
-                       {"wall_seconds", wall},
-                       {"bytes_sent_per_step", static_cast<double>(bytes_sent() - bytes_before) / static_cast<double>(steps)},
-                       {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
+    result.rank =
+        Json{{"data_seconds", waited_},
+             {"data_cpu_seconds", data_cpu_},
+             {"wait_seconds", waits},
+             {"cpu_seconds", process_cpu_seconds() - cpu_before},
+             {"wall_seconds", wall},
+             {"bytes_sent_per_step", static_cast<double>(bytes_sent() - bytes_before) / static_cast<double>(steps)},
+             {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
     result.summary = summary(result.rank);
     return result;
   }
@@ -177,8 +155,9 @@ class Training {
   void check_aborted() {
     if (!aborted_->load(std::memory_order_relaxed)) return;
     const std::optional<Abort> reason = context_.channel->aborted();
-    throw CommError(Failure::peer_lost, reason ? reason->rank : -1,
-                    str("rank ", context_.rank, " ends at step ", step_, ": ", reason ? reason->message : "the job was ended"));
+    throw CommError(
+        Failure::peer_lost, reason ? reason->rank : -1,
+        str("rank ", context_.rank, " ends at step ", step_, ": ", reason ? reason->message : "the job was ended"));
   }
 
   // The flag is the same on all ranks; whose loss it was is told over the channel, so that one rank is named.
@@ -191,7 +170,7 @@ class Training {
       if (!flag.defined()) return;
     }
     if (flag.all().item<bool>()) return;
-    if (config_.precision == "fp16") return;   // the loss scaler skips such steps and lowers its scale
+    if (config_.precision == "fp16") return;  // the loss scaler skips such steps and lowers its scale
     const Metric& loss = result.metrics.front();
     const bool mine = !at::isfinite(loss.sum).all().item<bool>();
     const std::vector<std::string> votes = context_.channel->agree(
@@ -201,9 +180,9 @@ class Training {
       if (votes[rank] == "1") culprit = static_cast<int>(rank);
     const std::string what = culprit < 0 ? "a gradient is not finite though every rank's loss is"
                                          : str("the loss of rank ", culprit, " is not finite");
-    const std::string message =
-        str(what, " at step ", step_, "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
-            "optimizer.clip_norm, or look at the data of that step");
+    const std::string message = str(what, " at step ", step_,
+                                    "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
+                                    "optimizer.clip_norm, or look at the data of that step");
     if (culprit == context_.rank || (culprit < 0 && context_.rank == 0)) throw Error(Failure::training, message);
     throw CommError(Failure::peer_lost, culprit, message);
   }
@@ -240,12 +219,15 @@ class Training {
     record.seconds = train_seconds_before_ + training_seconds();
     const double here = training_seconds();
     if (here > 0) record.samples_per_second = static_cast<double>(instances(rows_)) / here;
-    if (done > first_step_) record.remaining_seconds = here / static_cast<double>(done - first_step_) *
-                                                       static_cast<double>(length_.total_steps - done);
+    if (done > first_step_)
+      record.remaining_seconds =
+          here / static_cast<double>(done - first_step_) * static_cast<double>(length_.total_steps - done);
     return record;
   }
 
-  int64_t instances(int64_t rows) const { return rows * parts_.data->instances_per_row() * std::max<int64_t>(sampling_.members, 1); }
+  int64_t instances(int64_t rows) const {
+    return rows * parts_.data->instances_per_row() * std::max<int64_t>(sampling_.members, 1);
+  }
 
   // Training alone: evaluation and checkpoints stop this clock.
   double training_seconds() const { return train_seconds_ + (training_ ? seconds_since(lap_) : 0); }
@@ -287,13 +269,14 @@ class Training {
     pause_training_clock();
     context_.state->phase("saving");
     strategy_.settle();
-    checkpoints_.save(strategy_, done, Json{{"step", done},
-                                            {"rows", rows_before_ + rows_},
-                                            {"seed", config_.seed},
-                                            {"global_rows", length_.global_rows},
-                                            {"train_seconds", train_seconds_before_ + train_seconds_},
-                                            {"evaluate_seconds", evaluate_seconds_},
-                                            {"metrics", best_.json()}});
+    checkpoints_.save(strategy_, done,
+                      Json{{"step", done},
+                           {"rows", rows_before_ + rows_},
+                           {"seed", config_.seed},
+                           {"global_rows", length_.global_rows},
+                           {"train_seconds", train_seconds_before_ + train_seconds_},
+                           {"evaluate_seconds", evaluate_seconds_},
+                           {"metrics", best_.json()}});
     context_.state->phase("training");
     resume_training_clock();
   }
@@ -312,9 +295,10 @@ class Training {
       const Json& trainer = info->trainer;
       const int64_t saved_rows = trainer.value("global_rows", length_.global_rows);
       if (saved_rows != length_.global_rows)
-        throw Error(Failure::config, str("train.batch: the checkpoint ", info->path, " was made with global batches of ", saved_rows,
-                                         " rows, this run has ", length_.global_rows,
-                                         "; give the same, or start afresh with --set train.resume=never"));
+        throw Error(Failure::config,
+                    str("train.batch: the checkpoint ", info->path, " was made with global batches of ", saved_rows,
+                        " rows, this run has ", length_.global_rows,
+                        "; give the same, or start afresh with --set train.resume=never"));
       step_ = trainer.at("step").get<int64_t>();
       rows_before_ = trainer.at("rows").get<int64_t>();
       train_seconds_before_ = trainer.at("train_seconds").get<double>();
@@ -338,7 +322,8 @@ class Training {
 
   // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
   double cpu_efficiency(double cpu_before, double wall) const {
-    const double cpu = (process_cpu_seconds() - cpu_before) / context_.process_ranks - context_.world->wait_cpu_seconds();
+    const double cpu =
+        (process_cpu_seconds() - cpu_before) / context_.process_ranks - context_.world->wait_cpu_seconds();
     return wall > 0 ? cpu / wall / std::max(context_.threads, 1) : 0;
   }
 
@@ -355,7 +340,8 @@ class Training {
     for (const std::string& name : names) mine.push_back(rank.at(name).get<double>());
     at::Tensor worst = at::tensor(mine, at::kDouble).to(context_.devices.front());
     context_.world->all_reduce(worst, ReduceOp::max, {"figures", {}})->wait();
-    at::Tensor efficiency = at::scalar_tensor(rank.at("cpu_efficiency").get<double>(), at::TensorOptions(at::kDouble).device(context_.devices.front()));
+    at::Tensor efficiency = at::scalar_tensor(rank.at("cpu_efficiency").get<double>(),
+                                              at::TensorOptions(at::kDouble).device(context_.devices.front()));
     context_.world->all_reduce(efficiency, ReduceOp::sum, {"efficiency", {}})->wait();
 
     const int64_t samples = instances(rows_before_ + rows_);
@@ -386,11 +372,11 @@ class Training {
   std::vector<std::unique_ptr<Sink>> sinks_;
   std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
 
-  int64_t step_ = 0;          // steps done
-  int64_t first_step_ = 0;    // of this process
-  int64_t rows_ = 0;          // global rows trained by this process
-  int64_t rows_before_ = 0;   // by those before it
-  bool stopped_ = false, evaluated_ = false, saved_ = false;   // the last two: of the state as it is now
+  int64_t step_ = 0;                                          // steps done
+  int64_t first_step_ = 0;                                    // of this process
+  int64_t rows_ = 0;                                          // global rows trained by this process
+  int64_t rows_before_ = 0;                                   // by those before it
+  bool stopped_ = false, evaluated_ = false, saved_ = false;  // the last two: of the state as it is now
   MetricAccumulator train_metrics_;
   BestMetrics best_;
   at::Tensor pending_finite_;

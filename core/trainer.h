@@ -18,13 +18,13 @@ namespace convoy {
 struct TrainingParts {
   DatasetPtr data;
   std::vector<std::shared_ptr<const Transform>> transforms;
-  Strategy* strategy = nullptr;   // set up
+  Strategy* strategy = nullptr;  // set up
 };
 
 struct TrainingResult {
-  bool stopped = false;           // asked to stop; a checkpoint stands
-  Json summary;                   // the job's figures, on every rank the same: steps, epochs, samples, seconds, metrics, …
-  Json rank;                      // this rank's: waits, CPU, data, bytes sent
+  bool stopped = false;  // asked to stop; a checkpoint stands
+  Json summary;          // the job's figures, on every rank the same: steps, epochs, samples, seconds, metrics, …
+  Json rank;             // this rank's: waits, CPU, data, bytes sent
 };
 
 // Rows of a full global batch, and how many steps an epoch and the training have.

@@ -35,10 +35,16 @@ class Places {
     const size_t position = std::min(static_cast<size_t>(std::max(mark.pos, 0)), text_.size());
     const auto after = std::upper_bound(starts_.begin(), starts_.end(), position);
     const auto line = static_cast<size_t>(after - starts_.begin());
-    const auto begin = text_.begin() + static_cast<std::ptrdiff_t>(starts_[line - 1]);
-    const auto columns = std::count_if(begin, text_.begin() + static_cast<std::ptrdiff_t>(position),
-                                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
-    return {fixed_.file, static_cast<int>(line), static_cast<int>(columns) + 1};
+    // Counting goes on from the last place asked for: a line of a mebibyte is counted once, not once for each value.
+    if (line != line_ || position < counted_) {
+      line_ = line;
+      counted_ = starts_[line - 1];
+      column_ = 1;
+    }
+    for (; counted_ < position; ++counted_) {
+      if ((static_cast<unsigned char>(text_[counted_]) & 0xc0) != 0x80) ++column_;
+    }
+    return {fixed_.file, static_cast<int>(line), column_};
   }
 
   // yaml-cpp tells `! x` by the tag of quoted text: look for the mark itself, behind an anchor.
@@ -55,6 +61,9 @@ class Places {
   const std::string& text_;
   Mark fixed_;                  // line 0: every place is this one
   std::vector<size_t> starts_;  // of lines, in bytes
+  mutable size_t line_ = 0;     // where counting stopped: line, byte, column
+  mutable size_t counted_ = 0;
+  mutable int column_ = 1;
 };
 
 class TreeBuilder : public YAML::EventHandler {

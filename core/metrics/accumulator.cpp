@@ -23,7 +23,8 @@ void MetricAccumulator::add(const std::vector<Metric>& metrics) {
     }
     return;
   }
-  CONVOY_CHECK(metrics.size() == names_.size(), "metrics changed their number from ", names_.size(), " to ", metrics.size());
+  CONVOY_CHECK(metrics.size() == names_.size(), "metrics changed their number from ", names_.size(), " to ",
+               metrics.size());
   for (size_t i = 0; i < metrics.size(); ++i) {
     CONVOY_CHECK(metrics[i].name == names_[i], "metrics changed their order: ", metrics[i].name, " for ", names_[i]);
     sums_[i].add_(flat_double(metrics[i].sum));

@@ -15,8 +15,8 @@
 namespace convoy {
 
 struct MetricValue {
-  double value = 0;               // sum over members and ranks ÷ weight; NaN without any weight
-  std::vector<double> members;    // one per member, where there are several
+  double value = 0;             // sum over members and ranks ÷ weight; NaN without any weight
+  std::vector<double> members;  // one per member, where there are several
   bool lower_is_better = false;
 };
 
@@ -30,7 +30,7 @@ class MetricAccumulator {
  private:
   std::vector<std::string> names_;
   std::vector<bool> lower_is_better_;
-  std::vector<at::Tensor> sums_, weights_;   // float64, 1-d
+  std::vector<at::Tensor> sums_, weights_;  // float64, 1-d
 };
 
 }  // namespace convoy

@@ -27,8 +27,8 @@ void bind_this_thread(const std::vector<int>& cores) {
   CpuSet wanted;
   for (int core : cores) CPU_SET_S(static_cast<size_t>(core), wanted.size, wanted.set);
   if (sched_setaffinity(0, wanted.size, wanted.set) != 0)
-    throw Error(Failure::config, str("launch: cannot bind to the ", cores.size(), " cores from ", cores.front(), " on: ",
-                                     std::strerror(errno), "; try --set launch.bind=none"));
+    throw Error(Failure::config, str("launch: cannot bind to the ", cores.size(), " cores from ", cores.front(),
+                                     " on: ", std::strerror(errno), "; try --set launch.bind=none"));
 }
 
 std::vector<int> bound_cores() {

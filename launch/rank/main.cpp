@@ -32,7 +32,8 @@ const char* environment(const char* name) {
 // Activations come and go in megabytes: without this glibc gives each back to the system and faults it in again, which
 // makes a convolutional step bimodal. An explicit setting of the user's stands.
 void tune_allocator() {
-  if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("GLIBC_TUNABLES")) return;
+  if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("GLIBC_TUNABLES"))
+    return;
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
@@ -82,7 +83,8 @@ int main(int argc, char** argv) {
   tune_allocator();
   try {
     if (argc == 2 && std::string(argv[1]) == "--describe") return describe();
-    if (argc != 1) throw Error(Failure::command_line, "convoy-rank takes no arguments but --describe; type `convoy --help`");
+    if (argc != 1)
+      throw Error(Failure::command_line, "convoy-rank takes no arguments but --describe; type `convoy --help`");
     return run();
   } catch (const Error& error) {
     std::cerr << error.what() << '\n';

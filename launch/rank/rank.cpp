@@ -1,7 +1,7 @@
 #include "launch/rank/rank.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <exception>
@@ -28,7 +28,8 @@ std::string host_name() {
 
 at::Device device_of(const DevicePlan& plan) {
   // The launcher shows each process only its own GPUs, in the order of its ranks' devices.
-  return plan.kind == DevicePlan::Kind::gpu ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(plan.gpu)) : at::Device(at::kCPU);
+  return plan.kind == DevicePlan::Kind::gpu ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(plan.gpu))
+                                            : at::Device(at::kCPU);
 }
 
 // What the ranks of a process share: read-only parts are made once.
@@ -55,7 +56,8 @@ class RankThread {
     } catch (const Error& error) {
       return fail(error.kind(), error.what());
     } catch (const std::bad_alloc&) {
-      return fail(Failure::out_of_memory, "out of memory on the host; try a smaller train.batch, or fewer ranks on this host");
+      return fail(Failure::out_of_memory,
+                  "out of memory on the host; try a smaller train.batch, or fewer ranks on this host");
     } catch (const c10::OutOfMemoryError& error) {
       return fail(Failure::out_of_memory, str(error.what_without_backtrace(), "; try a smaller train.batch"));
     } catch (const c10::Error& error) {
@@ -100,7 +102,8 @@ class RankThread {
     context.steps_per_epoch = length.steps_per_epoch;
     context.total_steps = length.total_steps;
 
-    std::unique_ptr<Strategy> strategy = shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
+    std::unique_ptr<Strategy> strategy =
+        shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
     strategy->setup(context, shared_.model, shared_.loss);
     const TrainingResult result = train(context, {shared_.data, shared_.transforms, strategy.get()});
     stopped_ = result.stopped;
@@ -136,7 +139,8 @@ class RankThread {
       if (auto alive = world.lock()) alive->abort(reason.message);
     });
     shared_.channel->on_lost([world = std::weak_ptr<Communicator>(context.world)] {
-      if (auto alive = world.lock()) alive->abort("the control channel is gone: the launcher of rank 0's host has ended");
+      if (auto alive = world.lock())
+        alive->abort("the control channel is gone: the launcher of rank 0's host has ended");
     });
     for (const Axis& axis : context.mesh.axes()) {
       const std::vector<int> group = context.mesh.group(context.rank, axis.name);
@@ -162,7 +166,8 @@ class RankThread {
     if (kind == Failure::peer_lost)
       log::info(str("rank ", plan_.rank, " on ", host_, ": ", message));
     else
-      log::error(str("rank ", plan_.rank, " on ", host_, reason.step >= 0 ? str(", step ", reason.step) : "", ": ", message));
+      log::error(
+          str("rank ", plan_.rank, " on ", host_, reason.step >= 0 ? str(", step ", reason.step) : "", ": ", message));
     shared_.channel->abort(reason);
     return kind == Failure::peer_lost ? protocol::peer_lost_exit : exit_code_of(kind);
   }
@@ -209,7 +214,9 @@ int run_ranks(const Assignment& assignment, const Registry& registry, std::share
 
   const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;
   std::vector<int> codes(ranks.size(), 0);
-  auto run = [&](size_t i) { codes[i] = RankThread(shared, assignment.job.ranks[static_cast<size_t>(ranks[i])]).run(); };
+  auto run = [&](size_t i) {
+    codes[i] = RankThread(shared, assignment.job.ranks[static_cast<size_t>(ranks[i])]).run();
+  };
   // The first rank runs in the main thread: MPI and debuggers like it there.
   std::vector<std::thread> threads;
   for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back(run, i);

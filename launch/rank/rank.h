@@ -15,8 +15,8 @@ struct Assignment {
   Job job;
   std::string folder;
   int attempt = 0;
-  int process = 0;    // index into job.processes
-  RunConfig config;   // of the job
+  int process = 0;   // index into job.processes
+  RunConfig config;  // of the job
 };
 Assignment read_assignment(Channel& channel, int process, Timeout timeout);
 

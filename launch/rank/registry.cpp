@@ -30,9 +30,10 @@ std::string load_plugins(const RunConfig& config, Registry& registry) {
   for (const std::string& name : registry.catalogues.names("model"))
     if (before.count(name) == 0) brought.push_back(name);
   if (brought.size() == 1) return brought.front();
-  config.model.options.fail("plugin", brought.empty() ? str(path, " registers no model")
-                                                      : str(path, " registers several models; choose one by model.name: ",
-                                                            join(brought, ", ")));
+  config.model.options.fail(
+      "plugin", brought.empty()
+                    ? str(path, " registers no model")
+                    : str(path, " registers several models; choose one by model.name: ", join(brought, ", ")));
 }
 
 }  // namespace

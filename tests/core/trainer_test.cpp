@@ -53,7 +53,8 @@ class Counting : public Strategy {
   }
   std::vector<Metric> evaluate(const Batch& batch) override {
     evaluated_rows += batch.rows;
-    return {{"seen", batch.at("features").sum(), at::scalar_tensor(static_cast<double>(batch.rows), at::kDouble), false}};
+    return {
+        {"seen", batch.at("features").sum(), at::scalar_tensor(static_cast<double>(batch.rows), at::kDouble), false}};
   }
   void settle() override { ++settled; }
   void visit_state(const StateVisitor& visit) override {
@@ -179,7 +180,7 @@ TEST_F(TrainerTest, ANonFiniteLossEndsBeforeAnythingIsSaved) {
     EXPECT_NE(std::string(error.what()).find("rank 0 is not finite at step 1"), std::string::npos) << error.what();
   }
   EXPECT_EQ(strategy.steps.size(), 2u);
-  EXPECT_EQ(checkpoints(), 1u);   // that of step 0
+  EXPECT_EQ(checkpoints(), 1u);  // that of step 0
 }
 
 TEST_F(TrainerTest, CheckpointsWaitForAnUpdate) {
@@ -192,7 +193,7 @@ TEST_F(TrainerTest, CheckpointsWaitForAnUpdate) {
   });
   EXPECT_FALSE(fs::exists(folder_ / "checkpoints" / "step-1"));
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-2"));
-  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-3"));   // end of the epoch
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-3"));  // end of the epoch
 }
 
 TEST_F(TrainerTest, StopsAfterTheStepWhenAskedAndSaves) {
