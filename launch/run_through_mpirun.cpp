@@ -70,6 +70,9 @@ class Mpirun {
     start.argv = mpirun_line(run_, program, ranks_);
     start.environment = without_ranks(run_.variables);
     start.environment["CONVOY_CHANNEL"] = to_string(session_->gang().address());
+    // When the first `convoy` ends with a failure's code all have been told theirs and every rank has ended: the second
+    // that mpirun would give the others is for nothing.
+    start.environment.emplace("OMPI_MCA_odls_base_sigkill_timeout", "0");
     start.death_signal = 15;  // so that it removes its session folder
     session_->console().say(join(start.argv, " "));
     agent_.start(0, start);
