@@ -13,9 +13,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
 PLUGIN = runs.BUILD / "tests" / "faults" / "libconvoy_faulty.so"
-# FAULTS' times for tests, in seconds.
+# FAULTS' times for tests, in seconds. Only where the rendezvous itself fails is R short: elsewhere a busy machine may
+# take its time to start.
 GRACE, HEARTBEAT, COLLECTIVE, RENDEZVOUS = 2, 5, 5, 10
-# Ranks share two cores with whatever else runs here; the limits themselves are FAULTS'.
+PATIENT_RENDEZVOUS = 60
 MARK = "CONVOY_FAULT_TEST"
 
 CONFIG = """\
@@ -54,7 +55,7 @@ def mapped_by_somebody(name):
 class Run:
     """One faulty run in a folder of its own. Everything it starts, however detached, carries its mark."""
 
-    def __init__(self, folder, backend, fault="none", rank=1, at=20, seconds=0, title=""):
+    def __init__(self, folder, backend, fault="none", rank=1, at=20, seconds=0, title="", rendezvous=PATIENT_RENDEZVOUS):
         self.title = title or f"{backend}: {fault} on rank {rank}"
         self.folder = pathlib.Path(folder) / uuid.uuid4().hex[:8]
         self.folder.mkdir()
@@ -67,7 +68,7 @@ class Run:
         self.config = self.folder / "faulty.yaml"
         self.config.write_text(CONFIG.format(plugin=PLUGIN, fault=fault, rank=rank, at=at, seconds=seconds, mark=self.mark,
                                              backend=backend, grace=GRACE, heartbeat=HEARTBEAT, collective=COLLECTIVE,
-                                             rendezvous=RENDEZVOUS))
+                                             rendezvous=rendezvous))
         self.process = None
         self.failed_at = None
 
@@ -143,11 +144,11 @@ class Run:
             self.check(False, f"still running {limit} s later")
         now = time.time()
         if self.failed_at is None and self.mark.exists():
-            self.failed_at = float(self.mark.read_text())
+            self.failed_at = int(self.mark.read_text()) / 1e6
         left = self.marked()
         self.check(code is None or ended == code, f"exit {ended}, expected {code}")
         self.check(self.failed_at is not None, "the fault did not happen")
-        self.check(now - self.failed_at <= within, f"took {now - self.failed_at:.2f} s to end, at most {within} allowed")
+        self.check(0 <= now - self.failed_at <= within, f"took {now - self.failed_at:.2f} s to end, at most {within} allowed")
         self.clean(left)
         summary = runs.summary(self.output)
         if kind is None:

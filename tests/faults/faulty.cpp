@@ -2,7 +2,7 @@
 //
 //   model: {plugin: …/libconvoy_faulty.so, fault: throw, rank: 1, at: 7, mark: FILE}
 //
-// Just before it fails it writes the time to FILE, from which the scripts measure how long the job takes to end.
+// Just before it fails it writes the time (Unix, microseconds) to FILE, from which the scripts measure how long the job takes to end.
 #include <signal.h>
 #include <unistd.h>
 
@@ -50,8 +50,8 @@ class FaultyBlock : public Block {
 
  private:
   void fail() {
-    std::ofstream(fault_.mark)
-        << std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    std::ofstream(fault_.mark) << std::chrono::duration_cast<std::chrono::microseconds>(now).count();
     if (fault_.what == "throw") throw std::runtime_error("the model's own words");
     if (fault_.what == "exit") _exit(0);
     if (fault_.what == "grandchild") start_grandchild();

@@ -12,7 +12,7 @@ HALF = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then sleep 20; exit 0; fi; exec "$@"
 
 with runs.workspace() as folder:
     for backend in sys.argv[1:] or ("gloo", "mpi"):
-        run = _faults.Run(folder, backend, title=f"{backend}: rank 1 never starts")
+        run = _faults.Run(folder, backend, title=f"{backend}: rank 1 never starts", rendezvous=_faults.RENDEZVOUS)
         run.failed_at = time.time()
         if backend == "mpi":
             run.start(under=["mpirun", "-n", "2", "--bind-to", "none", "sh", "-c", HALF, "half"])
