@@ -1,0 +1,68 @@
+// metrics.jsonl.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "core/error.h"
+#include "core/metrics/sink.h"
+#include "tests/core/checkpoint/temporary_folder.h"
+
+namespace convoy {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+Record record(int64_t step) {
+  Record made;
+  made.kind = "train";
+  made.step = step;
+  made.metrics = {{"loss", 0.5}, {"bad", NAN}, {"huge", INFINITY}, {"low", -INFINITY}};
+  return made;
+}
+
+TEST(JsonlSink, AppendsWholeLinesAndSaysWhatIsNotFinite) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  make_jsonl_sink(path)->write(record(1));
+  const auto sink = make_jsonl_sink(path);
+  sink->write(record(2));
+  const auto lines = lines_of(path);  // there at once, without closing
+  ASSERT_EQ(lines.size(), 2u);
+  const Json json = Json::parse(lines[1]);
+  EXPECT_EQ(json["step"], 2);
+  EXPECT_EQ(json["metrics"]["loss"], 0.5);
+  EXPECT_EQ(json["metrics"]["bad"], "nan");
+  EXPECT_EQ(json["metrics"]["huge"], "inf");
+  EXPECT_EQ(json["metrics"]["low"], "-inf");
+  EXPECT_FALSE(json.contains("remaining_seconds"));
+}
+
+TEST(JsonlSink, DoesNotContinueACutLine) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  std::ofstream(path) << "{\"kind\": \"tra";
+  make_jsonl_sink(path)->write(record(3));
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(Json::parse(lines[1])["step"], 3);
+}
+
+TEST(JsonlSink, NamesTheFileThatCannotBeWritten) {
+  const TemporaryFolder folder;
+  try {
+    make_jsonl_sink(folder / "absent/metrics.jsonl");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::io);
+    EXPECT_NE(std::string(error.what()).find("absent/metrics.jsonl"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace convoy
