@@ -161,7 +161,6 @@ LaunchConfig launch_of(const Options& options) {
   launch.rendezvous = options.real("rendezvous");
   launch.address = options.is_auto("address") ? "" : options.text("address");
   launch.port = integer_or_zero(options, "port");
-  launch.max_restarts = options.integer("max_restarts");
   return launch;
 }
 

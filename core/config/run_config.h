@@ -59,7 +59,6 @@ struct LaunchConfig {
   double rendezvous = 300;     // R
   std::string address;         // interface address for the control channel; "": chosen
   int64_t port = 0;            // of the control channel; 0: any free one
-  int64_t max_restarts = 0;
 };
 
 struct RunConfig {

@@ -65,9 +65,7 @@ Option launch_section() {
        time_limit("collective", "a collective may take so long", 600),
        time_limit("rendezvous", "all ranks must have met by then", 300),
        or_auto(describe::text("address", "numeric address of the interface that the control channel listens on")),
-       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535)),
-       describe::integer("max_restarts", "how often a failed run is started again from its newest checkpoint", 0)
-           .at_least(0)});
+       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535))});
 }
 
 Option backend_option() {
