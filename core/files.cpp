@@ -17,7 +17,7 @@ namespace convoy {
 namespace {
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int cause) {
-  const char* advice = cause == ENOSPC || cause == EDQUOT ? "; free some space or choose another --output"
+  const char* advice = cause == ENOSPC || cause == EDQUOT  ? "; free some space or choose another --output"
                        : cause == EACCES || cause == EROFS ? "; choose a folder that you may write to with --output"
                                                            : "";
   throw Error(Failure::io, str("cannot ", what, " ", path, ": ", std::strerror(cause), advice));

@@ -12,7 +12,7 @@ class Hasher {
   ~Hasher();
   Hasher(Hasher&&) noexcept;
   void add(const void* data, size_t bytes);
-  std::string hex() const;   // 32 digits, of all that was added so far
+  std::string hex() const;  // 32 digits, of all that was added so far
 
  private:
   struct State;

@@ -65,16 +65,8 @@ CONVOY_VECTORISED void normal_block(double* __restrict a, double* __restrict b) 
     std::memcpy(&e, &exponent_bits, sizeof e);
     e -= 0x1p52 + 1023;
     const double s = (m - 1) / (m + 1), t = s * s;
-    const double series =
-        1 +
-        t * (1 / 3.0 +
-             t * (1 / 5.0 +
-                  t * (1 / 7.0 +
-                       t * (1 / 9.0 +
-                            t * (1 / 11.0 +
-                                 t * (1 / 13.0 +
-                                      t * (1 / 15.0 +
-                                           t * (1 / 17.0 + t * (1 / 19.0 + t * (1 / 21.0 + t / 23.0))))))))));
+    double series = 0;  // 1 + t/3 + t²/5 + …
+    for (int k = 11; k >= 0; --k) series = series * t + 1.0 / (2 * k + 1);
     const double logarithm = e * 0.693147180559945309417 + 2 * s * series;
     const double radius = std::sqrt(-2 * logarithm);
 
@@ -82,13 +74,12 @@ CONVOY_VECTORISED void normal_block(double* __restrict a, double* __restrict b) 
     const double quarters = 4 * b[i];
     const double q = (quarters + 0x1.8p52) - 0x1.8p52;  // rounded to the nearest
     const double angle = (quarters - q) * 1.57079632679489661923, z = angle * angle;
-    const double sine =
-        angle *
-        (1 - z / 6 *
-                 (1 - z / 20 *
-                          (1 - z / 42 * (1 - z / 72 * (1 - z / 110 * (1 - z / 156 * (1 - z / 210 * (1 - z / 272))))))));
-    const double cosine =
-        1 - z / 2 * (1 - z / 12 * (1 - z / 30 * (1 - z / 56 * (1 - z / 90 * (1 - z / 132 * (1 - z / 182 * (1 - z / 240)))))));
+    double sine = 1, cosine = 1;
+    for (int k = 8; k >= 1; --k) {
+      sine = 1 - sine * z * (1.0 / (2 * k * (2 * k + 1)));
+      cosine = 1 - cosine * z * (1.0 / (2 * k * (2 * k - 1)));
+    }
+    sine *= angle;
     const bool odd = q == 1 || q == 3;
     const double c = odd ? sine : cosine, d = odd ? cosine : sine;
     a[i] = radius * (q == 1 || q == 2 ? -c : c);

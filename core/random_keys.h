@@ -41,9 +41,7 @@ inline uint64_t random_below(uint64_t key, uint64_t index, uint64_t bound) {
 }
 
 // Uniform in [0, 1) with 53 bits.
-inline double random_uniform(uint64_t key, uint64_t index) {
-  return double(random_bits(key, index) >> 11) * 0x1p-53;
-}
+inline double random_uniform(uint64_t key, uint64_t index) { return double(random_bits(key, index) >> 11) * 0x1p-53; }
 
 // Standard normal by Box–Muller: draws 2n and 2n+1 are the cosine and the sine of one pair.
 double random_normal(uint64_t key, uint64_t index);

@@ -44,7 +44,7 @@ Written write_pieces(Strategy& strategy, int rank, const std::string& folder, Fi
     return written;
   }
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  std::map<std::string, int> times;   // a rank may hold two pieces of one tensor
+  std::map<std::string, int> times;  // a rank may hold two pieces of one tensor
   for (const StateEntry& entry : entries) {
     const std::string fault = piece_fault(entry.piece);
     CONVOY_CHECK(fault.empty() && entry.tensor.sizes() == tensor_shape(entry.piece), "state entry ", entry.key(), ": ",
@@ -62,7 +62,7 @@ Written write_pieces(Strategy& strategy, int rank, const std::string& folder, Fi
 
 // Owners' pieces must make every tensor whole: found now, not when somebody needs it.
 void check_whole(const Manifest& manifest) {
-  std::map<std::string, std::pair<int64_t, int64_t>> held;   // elements written, elements of the whole
+  std::map<std::string, std::pair<int64_t, int64_t>> held;  // elements written, elements of the whole
   for (const StoredPiece& piece : manifest.pieces) {
     auto& [elements, whole] = held[piece.key];
     elements += piece.piece.elements();
@@ -108,8 +108,9 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer) {
     Written mine;
     exchange.together("write", [&] {
       if (!is_folder(folder)) {
-        throw Error(Failure::io, convoy::str(folder, ", which rank 0 has just made, is not to be seen on host ", context_.host,
-                                     "; the output folder must lie on storage that all hosts share"));
+        throw Error(Failure::io,
+                    convoy::str(folder, ", which rank 0 has just made, is not to be seen on host ", context_.host,
+                                "; the output folder must lie on storage that all hosts share"));
       }
       mine = write_pieces(strategy, context_.rank, folder, files_);
     });
@@ -176,9 +177,9 @@ CheckpointInfo Checkpoints::find(const std::string& path) {
     for (const std::string& folder : {path + "/checkpoints", path}) {
       if (const auto info = newest_in(folder)) return info->path;
     }
-    throw Error(Failure::config,
-                str("train.resume: ", path, " holds no complete checkpoint; give a run folder, or one of its "
-                    "checkpoints/step-N folders"));
+    throw Error(Failure::config, str("train.resume: ", path,
+                                     " holds no complete checkpoint; give a run folder, or one of its "
+                                     "checkpoints/step-N folders"));
   });
   CheckpointInfo info;
   exchange.together("read", [&] { info = read_manifest(chosen); });

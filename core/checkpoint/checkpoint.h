@@ -20,10 +20,10 @@
 namespace convoy {
 
 struct CheckpointInfo {
-  std::string path;      // of step-N
-  int64_t step = 0;      // steps done
-  Json trainer;          // what the trainer wants back: step, epoch, sampler, best metrics, seed
-  Json config;           // resolved configuration at the time of the save
+  std::string path;  // of step-N
+  int64_t step = 0;  // steps done
+  Json trainer;      // what the trainer wants back: step, epoch, sampler, best metrics, seed
+  Json config;       // resolved configuration at the time of the save
 };
 
 class Checkpoints {

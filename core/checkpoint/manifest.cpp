@@ -44,8 +44,9 @@ std::vector<int64_t> integers_of(const Json& json, const char* name) {
 }
 
 void check_file_name(const std::string& name) {
-  const bool plain = !name.empty() && name.front() != '.' &&
-                     std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > ' ' && c != '/' && c < 127; });
+  const bool plain = !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return c > ' ' && c != '/' && c < 127;
+  });
   if (!plain) corrupt(str("the file name '", name, "' would leave the checkpoint's folder"));
 }
 
@@ -76,7 +77,8 @@ Manifest parsed(const std::string& text) {
   for (const Json& entry : entries) {
     manifest.pieces.push_back(stored_piece_from_json(entry));
     const StoredPiece& piece = manifest.pieces.back();
-    if (manifest.files.count(piece.file) == 0) corrupt(str(piece.key, " lies in ", piece.file, ", which is not listed"));
+    if (manifest.files.count(piece.file) == 0)
+      corrupt(str(piece.key, " lies in ", piece.file, ", which is not listed"));
   }
   return manifest;
 }
@@ -128,7 +130,8 @@ std::string to_text(const Manifest& manifest) {
   Json json{{"format", checkpoint_format}, {"step", manifest.step}, {"trainer", manifest.trainer}};
   json["config"] = manifest.config;
   json["files"] = Json::object();
-  for (const auto& [name, file] : manifest.files) json["files"][name] = {{"bytes", file.bytes}, {"xxh3_128", file.hash}};
+  for (const auto& [name, file] : manifest.files)
+    json["files"][name] = {{"bytes", file.bytes}, {"xxh3_128", file.hash}};
   json["entries"] = Json::array();
   for (const StoredPiece& piece : manifest.pieces) json["entries"].push_back(to_json(piece));
   std::string body = json.dump(1);

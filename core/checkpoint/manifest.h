@@ -16,21 +16,21 @@ namespace convoy {
 constexpr int64_t checkpoint_format = 1;
 
 struct StoredPiece {
-  std::string key;      // StateEntry::key
+  std::string key;  // StateEntry::key
   std::string name;
   std::string kind;
   std::string moment;
   int member = -1;
   int replica = -1;
   Piece piece;
-  std::string dtype;    // "float32", for readers of the manifest; the file's own counts
-  std::string file;     // "rank-0.safetensors"
-  std::string tensor;   // its name there
+  std::string dtype;   // "float32", for readers of the manifest; the file's own counts
+  std::string file;    // "rank-0.safetensors"
+  std::string tensor;  // its name there
 };
 
 struct StoredFile {
   int64_t bytes = 0;
-  std::string hash;     // XXH3-128
+  std::string hash;  // XXH3-128
 };
 
 struct Manifest {
@@ -42,7 +42,7 @@ struct Manifest {
 };
 
 Json to_json(const StoredPiece& piece);
-StoredPiece stored_piece_from_json(const Json& json);   // Error(corrupt_data) with the reason
+StoredPiece stored_piece_from_json(const Json& json);  // Error(corrupt_data) with the reason
 std::string to_text(const Manifest& manifest);
 // `path` only for messages. Error(corrupt_data) naming it.
 Manifest manifest_from_text(const std::string& text, const std::string& path);

@@ -34,7 +34,7 @@ class Runs {
   }
 
   bool done() const { return position_ >= end_; }
-  int64_t global() const { return global_; }                                       // of the run's first element
+  int64_t global() const { return global_; }  // of the run's first element
   int64_t local() const { return position_ - (piece_.flat ? piece_.flat->first : 0); }
   int64_t length() const { return length_; }
   void skip(int64_t elements) {
@@ -63,9 +63,9 @@ class Runs {
   }
 
   const Piece& piece_;
-  std::vector<int64_t> stride_;  // of the whole tensor
-  int64_t first_inner_ = 0;      // dimensions from here on lie within a run
-  int64_t run_ = 1;              // elements of a whole run
+  std::vector<int64_t> stride_;     // of the whole tensor
+  int64_t first_inner_ = 0;         // dimensions from here on lie within a run
+  int64_t run_ = 1;                 // elements of a whole run
   int64_t position_ = 0, end_ = 0;  // elements of the box, row-major
   int64_t global_ = 0, length_ = 0;
 };

@@ -29,7 +29,8 @@ class StoredFiles {
       return Error(Failure::corrupt_data, convoy::str(folder_, "/", stored.file, ": ", stored.tensor, " ", reason));
     };
     if (!file.has(stored.tensor)) throw corrupt("is not there, though the manifest lists it");
-    if (file.shape(stored.tensor) != tensor_shape(stored.piece)) throw corrupt("has another shape than the manifest says");
+    if (file.shape(stored.tensor) != tensor_shape(stored.piece))
+      throw corrupt("has another shape than the manifest says");
     return file.tensor(stored.tensor);
   }
 
@@ -41,7 +42,8 @@ class StoredFiles {
     SafetensorsFile file(path);
     const StoredFile& expected = manifest_.files.at(name);
     if (file.bytes() != expected.bytes || file.hash() != expected.hash) {
-      throw Error(Failure::corrupt_data, convoy::str(path, " is not as it was saved: its hash differs from the manifest's"));
+      throw Error(Failure::corrupt_data,
+                  convoy::str(path, " is not as it was saved: its hash differs from the manifest's"));
     }
     return files_.emplace(name, std::move(file)).first->second;
   }
@@ -57,21 +59,23 @@ void fill(const StateEntry& entry, const std::vector<const StoredPiece*>& stored
                " shows a tensor of another shape than its piece");
   // A contiguous CPU tensor is written to directly, any other by one copy.
   const bool direct = entry.tensor.is_cpu() && entry.tensor.is_contiguous();
-  at::Tensor target = direct ? entry.tensor.detach()
-                             : at::empty(entry.tensor.sizes(), entry.tensor.options().device(at::kCPU).requires_grad(false));
+  at::Tensor target =
+      direct ? entry.tensor.detach()
+             : at::empty(entry.tensor.sizes(), entry.tensor.options().device(at::kCPU).requires_grad(false));
   int64_t copied = 0;
   for (const StoredPiece* piece : stored) {
     if (piece->piece.global_shape != entry.piece.global_shape) {
       throw Error(Failure::config, convoy::str("checkpoint ", path, ": ", entry.key(), " has shape [",
-                                       at::IntArrayRef(piece->piece.global_shape), "] there and [",
-                                       at::IntArrayRef(entry.piece.global_shape), "] in this run; resume with the same "
-                                       "model and data, or start afresh with --set train.resume=never"));
+                                               at::IntArrayRef(piece->piece.global_shape), "] there and [",
+                                               at::IntArrayRef(entry.piece.global_shape),
+                                               "] in this run; resume with the same "
+                                               "model and data, or start afresh with --set train.resume=never"));
     }
     copied += copy_overlap(entry.piece, target, piece->piece, files.tensor(*piece).to(target.scalar_type()));
   }
   if (copied != entry.piece.elements()) {
-    throw Error(Failure::corrupt_data, convoy::str(path, "/manifest.json: the pieces of ", entry.key(), " give ", copied, " of ",
-                                           entry.piece.elements(), " elements"));
+    throw Error(Failure::corrupt_data, convoy::str(path, "/manifest.json: the pieces of ", entry.key(), " give ",
+                                                   copied, " of ", entry.piece.elements(), " elements"));
   }
   if (!direct) entry.tensor.detach().copy_(target);
 }
@@ -107,7 +111,8 @@ void check_names(const Manifest& manifest, const std::set<std::string>& wanted, 
   std::string message = convoy::str("checkpoint ", path, " does not fit this model and optimizer");
   if (!missing.empty()) message += convoy::str("; it lacks ", first_of(missing));
   if (!extra.empty()) message += convoy::str("; it has besides ", first_of(extra));
-  throw Error(Failure::config, message + "; resume with the same model and optimizer, or start afresh with --set train.resume=never");
+  throw Error(Failure::config,
+              message + "; resume with the same model and optimizer, or start afresh with --set train.resume=never");
 }
 
 void restore(const std::vector<StateEntry>& entries, const Manifest& manifest, const std::string& path) {

@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-const char* dtype_text(at::ScalarType dtype);   // "float32", as Python says it
+const char* dtype_text(at::ScalarType dtype);  // "float32", as Python says it
 
 // Error(config) naming the keys that a strategy wants and the checkpoint lacks, or the other way round.
 void check_names(const Manifest& manifest, const std::set<std::string>& wanted, const std::string& path);

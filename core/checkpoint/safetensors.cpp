@@ -166,7 +166,8 @@ void SafetensorsFile::Mapping::read_header() {
   if (bytes < 8) corrupt(convoy::str("it has ", bytes, " bytes"));
   uint64_t length;
   std::memcpy(&length, start, sizeof length);
-  if (length > longest_header || length > bytes - 8) corrupt(convoy::str("its header claims ", length, " bytes of ", bytes));
+  if (length > longest_header || length > bytes - 8)
+    corrupt(convoy::str("its header claims ", length, " bytes of ", bytes));
   data = start + 8 + length;
   data_bytes = bytes - 8 - length;
   if (length == 0 || start[8] != '{') corrupt("its header is no JSON object");
@@ -209,7 +210,8 @@ SafetensorsFile::Mapping::Place SafetensorsFile::Mapping::read_place(const std::
                                   [&](const auto& pair) { return dtype.is_string() && dtype == pair.first; });
   if (known == dtypes().end()) corrupt(convoy::str(name, " has the unknown dtype ", dtype.dump(-1, ' ', true)));
   place.dtype = known->second;
-  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), natural)) corrupt(convoy::str(name, " has no valid shape"));
+  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), natural))
+    corrupt(convoy::str(name, " has no valid shape"));
   uint64_t size = c10::elementSize(place.dtype);
   bool overflow = false;
   for (const Json& dimension : shape) {
@@ -222,7 +224,8 @@ SafetensorsFile::Mapping::Place SafetensorsFile::Mapping::read_place(const std::
   place.begin = offsets[0].get<uint64_t>();
   place.end = offsets[1].get<uint64_t>();
   if (place.begin > place.end || place.end > data_bytes) corrupt(convoy::str(name, " lies outside the file"));
-  if (overflow || place.end - place.begin != size) corrupt(convoy::str(name, " has another size than its shape and dtype say"));
+  if (overflow || place.end - place.begin != size)
+    corrupt(convoy::str(name, " has another size than its shape and dtype say"));
   return place;
 }
 
@@ -236,7 +239,8 @@ void SafetensorsFile::Mapping::check_coverage() {
   uint64_t end = 0;
   for (const std::string& name : order) {
     const Place& place = places.at(name);
-    if (place.begin != end) corrupt(convoy::str(name, place.begin < end ? " overlaps another tensor" : " begins after a gap"));
+    if (place.begin != end)
+      corrupt(convoy::str(name, place.begin < end ? " overlaps another tensor" : " begins after a gap"));
     end = place.end;
   }
   if (end != data_bytes) corrupt(convoy::str(data_bytes - end, " bytes at its end belong to no tensor"));

@@ -17,7 +17,7 @@ namespace convoy {
 
 struct WrittenFile {
   int64_t bytes = 0;
-  std::string hash;   // XXH3-128 of the whole file, hex
+  std::string hash;  // XXH3-128 of the whole file, hex
 };
 
 // Entries in the given order, made contiguous and moved to the CPU one at a time; fsyncs. Error(io) with the cause, the
@@ -27,8 +27,8 @@ WrittenFile write_safetensors(const std::string& path, const std::vector<std::pa
 
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path);   // memory-maps; header checked whole
-  std::vector<std::string> names() const;              // in the order of their data
+  explicit SafetensorsFile(const std::string& path);  // memory-maps; header checked whole
+  std::vector<std::string> names() const;             // in the order of their data
   bool has(const std::string& name) const;
   // A read-only view of the mapping that keeps it alive (writing to it ends the process); a copy where the file holds the
   // tensor at an odd address. CONVOY_CHECK that the name is there.
@@ -36,7 +36,7 @@ class SafetensorsFile {
   std::vector<int64_t> shape(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const;
   int64_t bytes() const;
-  std::string hash() const;                            // of the whole file: reads all of it
+  std::string hash() const;  // of the whole file: reads all of it
 
  private:
   struct Mapping;

@@ -27,7 +27,8 @@ std::vector<int64_t> Shelf::steps() const {
   for (const std::string& name : names_in(folder_)) {
     if (!begins(name, step_prefix)) continue;
     const std::string digits = name.substr(sizeof step_prefix - 1);
-    const bool number = !digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos;
+    const bool number =
+        !digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos;
     if (number) steps.push_back(std::stoll(digits));
   }
   std::sort(steps.begin(), steps.end());

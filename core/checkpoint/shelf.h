@@ -20,7 +20,7 @@ class Shelf {
   const std::string& folder() const { return folder_; }
   std::string step_path(int64_t step) const;
   std::string temporary_path(int64_t step, const std::string& token) const;
-  std::vector<int64_t> steps() const;   // ascending; only by name, whole or not
+  std::vector<int64_t> steps() const;  // ascending; only by name, whole or not
 
   void open_temporary(int64_t step, const std::string& token);
   // Makes the temporary folder `step-N` and the newest. Whatever stood there before stays until it does.

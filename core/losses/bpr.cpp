@@ -16,8 +16,8 @@ class Bpr : public LossFunction {
     const at::Tensor scores = at_least_float(layers.gathered(examples.prediction));
     if (scores.dim() != lead + 2 || scores.size(-1) < 2) {
       throw Error(Failure::config, convoy::str("loss bpr: scores have shape ", scores.sizes(),
-                                       "; each row needs its positive's and at least one negative's "
-                                       "(data.negatives of 1 or more, a model that scores whole rows)"));
+                                               "; each row needs its positive's and at least one negative's "
+                                               "(data.negatives of 1 or more, a model that scores whole rows)"));
     }
     const at::Tensor margins = scores.narrow(-1, 0, 1) - scores.narrow(-1, 1, scores.size(-1) - 1);
     at::Tensor weight = examples.weight;

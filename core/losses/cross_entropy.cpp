@@ -42,12 +42,14 @@ class CrossEntropy : public LossFunction {
  private:
   static void check_shapes(const at::Tensor& logits, const at::Tensor& target, int64_t members) {
     const auto positions = logits.dim() > 0 ? logits.sizes().slice(0, size_t(logits.dim() - 1)) : logits.sizes();
-    const bool fits = logits.dim() > 1 && (target.sizes() == positions ||
-                                           (members > 0 && target.sizes() == positions.slice(1)));
+    const bool fits =
+        logits.dim() > 1 && (target.sizes() == positions || (members > 0 && target.sizes() == positions.slice(1)));
     if (fits) return;
-    throw Error(Failure::config,
-                convoy::str("loss cross_entropy: the logits have shape ", logits.sizes(), " and the target ", target.sizes(),
-                    "; targets are classes, one for each row of logits. For a number or a mark per row choose mse or bce"));
+    throw Error(
+        Failure::config,
+        convoy::str(
+            "loss cross_entropy: the logits have shape ", logits.sizes(), " and the target ", target.sizes(),
+            "; targets are classes, one for each row of logits. For a number or a mark per row choose mse or bce"));
   }
 
   double smoothing_;

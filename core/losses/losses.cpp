@@ -22,9 +22,10 @@ at::Tensor fitted(const at::Tensor& prediction, const at::Tensor& target, int64_
     const at::Tensor squeezed = prediction.squeeze(-1);
     if (fits(squeezed.sizes())) return squeezed;
   }
-  throw Error(Failure::config, convoy::str("loss ", loss, ": the prediction has shape ", prediction.sizes(), " and the target ",
-                                   target.sizes(), lead ? convoy::str(" (members ", members, ")") : "",
-                                   "; choose a loss that fits the model's output, or a model that fits the data"));
+  throw Error(Failure::config,
+              convoy::str("loss ", loss, ": the prediction has shape ", prediction.sizes(), " and the target ",
+                          target.sizes(), lead ? convoy::str(" (members ", members, ")") : "",
+                          "; choose a loss that fits the model's output, or a model that fits the data"));
 }
 
 at::Tensor aligned_weight(const at::Tensor& weight, const at::Tensor& elements, int64_t members) {

@@ -6,7 +6,9 @@ namespace convoy {
 namespace {
 
 Option label_smoothing() {
-  return describe::real("label_smoothing", "share of the target spread evenly over all classes", 0).at_least(0).at_most(1);
+  return describe::real("label_smoothing", "share of the target spread evenly over all classes", 0)
+      .at_least(0)
+      .at_most(1);
 }
 
 }  // namespace
@@ -25,7 +27,8 @@ Entry cross_entropy_entry() {
 }
 
 Entry bpr_entry() {
-  return {"bpr", "ranking (Bayesian personalised): each row's first score, the positive's, above each of the others", {}};
+  return {
+      "bpr", "ranking (Bayesian personalised): each row's first score, the positive's, above each of the others", {}};
 }
 
 }  // namespace convoy

@@ -15,7 +15,8 @@ class BinaryCrossEntropy : public LossFunction {
         at_least_float(fitted(layers.gathered(examples.prediction), examples.target, layers.members(), "bce"));
     at::Tensor target = examples.target.to(logits.scalar_type());
     if (smoothing_ > 0) target = target * (1 - smoothing_) + smoothing_ / 2;
-    const at::Tensor elements = at::binary_cross_entropy_with_logits(logits, target.expand_as(logits), {}, {}, at::Reduction::None);
+    const at::Tensor elements =
+        at::binary_cross_entropy_with_logits(logits, target.expand_as(logits), {}, {}, at::Reduction::None);
     return weighted(elements, examples.weight, layers.members());
   }
 

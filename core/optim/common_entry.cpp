@@ -9,7 +9,8 @@ std::vector<Option> common_optimizer_options(double learning_rate, double weight
   group.type = OptionType::section;
   group.help = "parameters whose name matches";
   group.options = {
-      describe::text("match", "regular expression, searched anywhere in the parameter's name; first match counts").must(),
+      describe::text("match", "regular expression, searched anywhere in the parameter's name; first match counts")
+          .must(),
       describe::real("lr", "learning rate of these parameters; follows the schedule too").at_least(0).may_be_null(),
       describe::real("weight_decay", "weight decay of these parameters").at_least(0).may_be_null(),
   };
@@ -17,7 +18,8 @@ std::vector<Option> common_optimizer_options(double learning_rate, double weight
   schedule.fallback = "constant";
   return {
       describe::real("lr", "learning rate", learning_rate).above(0),
-      describe::real("weight_decay", "share of a parameter taken off per unit of learning rate", weight_decay).at_least(0),
+      describe::real("weight_decay", "share of a parameter taken off per unit of learning rate", weight_decay)
+          .at_least(0),
       describe::real("clip_norm", "gradients are scaled down to this norm over all parameters").above(0).may_be_null(),
       describe::list("groups", "parameter groups with a learning rate or weight decay of their own", group),
       schedule,

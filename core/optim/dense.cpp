@@ -38,8 +38,7 @@ double scalar(const at::Tensor& tensor, int64_t member) {
 }
 
 void check_scalars(const UpdateScalars& scalars, const Slot& slot) {
-  for (const at::Tensor* tensor :
-       {&scalars.learning_rate, &scalars.step, &scalars.gradient_scale, &scalars.apply}) {
+  for (const at::Tensor* tensor : {&scalars.learning_rate, &scalars.step, &scalars.gradient_scale, &scalars.apply}) {
     CONVOY_CHECK(tensor->defined() && tensor->is_contiguous() && tensor->device() == slot.values.device() &&
                      (tensor->numel() == 1 || tensor->numel() == slot.options.members),
                  "scalars of an update are contiguous, on the slot's device, one or one per member");

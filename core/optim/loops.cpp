@@ -8,7 +8,9 @@
 namespace convoy {
 namespace {
 
-#define CONVOY_BODY template <class T> inline __attribute__((always_inline))
+#define CONVOY_BODY  \
+  template <class T> \
+  inline __attribute__((always_inline))
 
 CONVOY_BODY void adam_body(T* __restrict values, const T* __restrict gradient, T* __restrict mean, T* __restrict square,
                            int64_t n, const AdamStep& step) {
@@ -72,18 +74,21 @@ CONVOY_BODY double square_body(const T* __restrict values, int64_t n, bool* fini
 
 }  // namespace
 
-#define CONVOY_LOOPS(T)                                                                                              \
-  CONVOY_VECTORISED void adam_loop(T* values, const T* gradient, T* mean, T* square, int64_t n, const AdamStep& step) { \
-    adam_body(values, gradient, mean, square, n, step);                                                              \
-  }                                                                                                                  \
-  CONVOY_VECTORISED void sgd_loop(T* values, const T* gradient, T* velocity, int64_t n, const SgdStep& step) {       \
-    if (velocity == nullptr) {                                                                                       \
-      plain_body(values, gradient, n, step);                                                                         \
-    } else {                                                                                                         \
-      momentum_body(values, gradient, velocity, n, step);                                                            \
-    }                                                                                                                \
-  }                                                                                                                  \
-  CONVOY_VECTORISED double square_sum(const T* values, int64_t n, bool* finite) { return square_body(values, n, finite); }
+#define CONVOY_LOOPS(T)                                                                                        \
+  CONVOY_VECTORISED void adam_loop(T* values, const T* gradient, T* mean, T* square, int64_t n,                \
+                                   const AdamStep& step) {                                                     \
+    adam_body(values, gradient, mean, square, n, step);                                                        \
+  }                                                                                                            \
+  CONVOY_VECTORISED void sgd_loop(T* values, const T* gradient, T* velocity, int64_t n, const SgdStep& step) { \
+    if (velocity == nullptr) {                                                                                 \
+      plain_body(values, gradient, n, step);                                                                   \
+    } else {                                                                                                   \
+      momentum_body(values, gradient, velocity, n, step);                                                      \
+    }                                                                                                          \
+  }                                                                                                            \
+  CONVOY_VECTORISED double square_sum(const T* values, int64_t n, bool* finite) {                              \
+    return square_body(values, n, finite);                                                                     \
+  }
 
 CONVOY_LOOPS(float)
 CONVOY_LOOPS(double)

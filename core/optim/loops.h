@@ -8,10 +8,10 @@ namespace convoy {
 struct AdamStep {
   double learning_rate = 0;
   double beta1 = 0, beta2 = 0, eps = 0;
-  double correction1 = 1;   // 1 - beta1^step
-  double correction2 = 1;   // 1 - beta2^step
-  double l2 = 0;            // added to the gradient, times the parameter
-  double decay = 1;         // of the parameter itself, decoupled
+  double correction1 = 1;  // 1 - beta1^step
+  double correction2 = 1;  // 1 - beta2^step
+  double l2 = 0;           // added to the gradient, times the parameter
+  double decay = 1;        // of the parameter itself, decoupled
   double gradient_scale = 1;
 };
 void adam_loop(float* values, const float* gradient, float* mean, float* square, int64_t n, const AdamStep& step);

@@ -38,8 +38,8 @@ void sum_member(const T* values, int64_t n, double* sum, bool* finite) {
 
 SquareSum square_sum(const at::Tensor& values, int64_t members) {
   at::NoGradGuard no_grad;
-  CONVOY_CHECK(values.is_contiguous() && members > 0 && values.numel() % members == 0,
-               "a buffer of ", values.numel(), " elements does not divide into ", members, " members");
+  CONVOY_CHECK(values.is_contiguous() && members > 0 && values.numel() % members == 0, "a buffer of ", values.numel(),
+               " elements does not divide into ", members, " members");
   const auto doubles = values.options().dtype(at::kDouble).requires_grad(false);
   const bool native = values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble;
   if (!values.is_cpu() || !native) {

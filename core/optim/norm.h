@@ -7,8 +7,8 @@
 namespace convoy {
 
 struct SquareSum {
-  at::Tensor sum;      // float64 [members]
-  at::Tensor finite;   // bool [members]: every element is
+  at::Tensor sum;     // float64 [members]
+  at::Tensor finite;  // bool [members]: every element is
 };
 
 // `values`: [members, …] contiguous, or any shape for one member; any float dtype. Empty: 0 and true.

@@ -27,8 +27,8 @@ struct UpdateScalars {
 
 // Gradient of a slot: dense, or rows of a table.
 struct Gradient {
-  at::Tensor dense;    // shape of the slot's values
-  at::Tensor rows;     // int64 [n], unique; with `values` [n, width]
+  at::Tensor dense;  // shape of the slot's values
+  at::Tensor rows;   // int64 [n], unique; with `values` [n, width]
   at::Tensor values;
 };
 

@@ -16,7 +16,9 @@ std::vector<std::string> moment_names(const Options& options) {
 class Sgd : public DenseOptimizer {
  public:
   explicit Sgd(const Options& options)
-      : DenseOptimizer(moment_names(options)), momentum_(options.real("momentum")), nesterov_(options.boolean("nesterov")) {
+      : DenseOptimizer(moment_names(options)),
+        momentum_(options.real("momentum")),
+        nesterov_(options.boolean("nesterov")) {
     if (nesterov_ && momentum_ == 0) options.fail("nesterov", "needs momentum above 0");
   }
 

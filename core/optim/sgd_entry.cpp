@@ -8,7 +8,8 @@ Entry sgd_entry() {
   auto options = common_optimizer_options(0.1, 0);
   options.push_back(describe::real("momentum", "decay rate of the running sum of gradients", 0).at_least(0).at_most(1));
   options.push_back(describe::boolean("nesterov", "look ahead by one step of momentum", false));
-  return {"sgd", "stochastic gradient descent, with momentum or without; weight decay is added to the gradient", options};
+  return {"sgd", "stochastic gradient descent, with momentum or without; weight decay is added to the gradient",
+          options};
 }
 
 }  // namespace convoy

@@ -140,7 +140,8 @@ void flip(const std::string& path, size_t at) {
 }
 
 TEST(Checkpoint, AnyLayoutReadsAnyOther) {
-  const std::pair<const char*, Layout> layouts[] = {{"whole", whole}, {"rows", rows}, {"columns", columns}, {"flat", flat}};
+  const std::pair<const char*, Layout> layouts[] = {
+      {"whole", whole}, {"rows", rows}, {"columns", columns}, {"flat", flat}};
   for (const auto& [from_name, from] : layouts) {
     const TemporaryFolder folder;
     const Layout writes = from;
@@ -174,7 +175,8 @@ TEST(Checkpoint, FilesHoldKeysInOrderAndNothingOfTheRun) {
   save_alone(b.path(), 7000);
   const SafetensorsFile one(a / "step-5/rank-0.safetensors"), other(b / "step-7000/rank-0.safetensors");
   EXPECT_EQ(one.hash(), other.hash());
-  const std::vector<std::string> expected{"counter/count", "moment/exp_avg/a.weight", "parameter/a.weight", "parameter/b.bias"};
+  const std::vector<std::string> expected{"counter/count", "moment/exp_avg/a.weight", "parameter/a.weight",
+                                          "parameter/b.bias"};
   EXPECT_EQ(one.names(), expected);
   EXPECT_EQ(read_file(a / "latest", 100), "step-5\n");
 }

@@ -11,7 +11,7 @@ namespace convoy {
 class FailingFiles : public FileSystem {
  public:
   FailingFiles(int at, int cause) : left_(at), cause_(cause) {}
-  const std::string& failed_at() const { return failed_at_; }   // "" when nothing has
+  const std::string& failed_at() const { return failed_at_; }  // "" when nothing has
 
   std::unique_ptr<WritableFile> create(const std::string& path) override {
     count("create", path);

@@ -30,8 +30,8 @@ std::string file_of(const std::string& header, size_t data_bytes) {
 TEST(Safetensors, ReadsWhatItWrote) {
   const TemporaryFolder folder;
   Entries entries;
-  for (auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16, at::kFloat,
-                     at::kDouble}) {
+  for (auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
+                     at::kFloat, at::kDouble}) {
     entries.emplace_back(convoy::str("odd \"name\" ", dtype), at::arange(7).remainder(2).to(dtype));
   }
   entries.emplace_back("scalar", at::full({}, 2.5));
@@ -104,10 +104,17 @@ TEST(Safetensors, RefusesEveryKindOfDamage) {
       {"another size", file_of(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8)},
       {"overflow", file_of(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0)},
       {"offsets backwards", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8)},
-      {"offset beyond 64 bits", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551615]}})", 8)},
+      {"offset beyond 64 bits",
+       file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551615]}})", 8)},
       {"three offsets", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,8]}})", 8)},
-      {"overlap", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12)},
-      {"gap", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}})", 16)},
+      {"overlap",
+       file_of(
+           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
+           12)},
+      {"gap",
+       file_of(
+           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}})",
+           16)},
       {"metadata no text", file_of(R"({"__metadata__":{"a":1}})", 0)},
       {"nested deeply", file_of("{\"a\":" + std::string(100000, '[') + std::string(100000, ']') + "}", 0)},
   };
@@ -127,7 +134,8 @@ TEST(Safetensors, RefusesEveryKindOfDamage) {
 // Any byte of the header changed in any bit, any length: an Error or a file that reads within its bounds.
 TEST(Safetensors, SurvivesFlippedAndCutHeaders) {
   const TemporaryFolder folder;
-  write_safetensors(folder / "a", {{"x", at::arange(6).to(at::kFloat)}, {"yy", at::ones({2, 3}, at::kByte)}}, {{"k", "v"}});
+  write_safetensors(folder / "a", {{"x", at::arange(6).to(at::kFloat)}, {"yy", at::ones({2, 3}, at::kByte)}},
+                    {{"k", "v"}});
   const std::string good = read_file(folder / "a", 1 << 20);
   const size_t header_end = good.find('}', good.rfind("data_offsets")) + 2;
   int refused = 0;

@@ -31,12 +31,14 @@ TEST(Losses, BceEqualsTorch) {
   LossLayers layers;
   const at::Tensor logits = at::randn({6, 5}, at::kDouble), target = at::rand({6, 5}, at::kDouble).round();
   const Loss loss = (*make_bce({}))({logits, target, {}}, layers);
-  EXPECT_NEAR(value(loss.sum), value(at::binary_cross_entropy_with_logits(logits, target, {}, {}, at::Reduction::Sum)), 1e-12);
+  EXPECT_NEAR(value(loss.sum), value(at::binary_cross_entropy_with_logits(logits, target, {}, {}, at::Reduction::Sum)),
+              1e-12);
   EXPECT_EQ(value(loss.weight), 30);
   EXPECT_EQ(loss.sum.dim(), 0);
   const Loss smooth = (*make_bce(options({{"label_smoothing", 0.2}})))({logits, target, {}}, layers);
   EXPECT_NEAR(value(smooth.sum),
-              value(at::binary_cross_entropy_with_logits(logits, target * 0.8 + 0.1, {}, {}, at::Reduction::Sum)), 1e-12);
+              value(at::binary_cross_entropy_with_logits(logits, target * 0.8 + 0.1, {}, {}, at::Reduction::Sum)),
+              1e-12);
 }
 
 TEST(Losses, ALastDimensionOfOneIsDropped) {
@@ -79,11 +81,15 @@ TEST(Losses, MembersAreApart) {
       for (const bool weighted : {false, true}) {
         const auto part = [&](const at::Tensor& tensor, int64_t m) { return shared ? tensor[0] : tensor[m]; };
         const Loss all = (*one.loss)({scores, shared ? one.target[0] : one.target,
-                                      !weighted ? at::Tensor() : shared ? weight[0] : weight}, stacked);
+                                      !weighted ? at::Tensor()
+                                      : shared  ? weight[0]
+                                                : weight},
+                                     stacked);
         ASSERT_EQ(all.sum.sizes(), at::IntArrayRef({members})) << one.name;
         ASSERT_EQ(all.weight.sizes(), at::IntArrayRef({members})) << one.name;
         for (int64_t m = 0; m < members; ++m) {
-          const Loss alone = (*one.loss)({scores[m], part(one.target, m), weighted ? part(weight, m) : at::Tensor()}, single);
+          const Loss alone =
+              (*one.loss)({scores[m], part(one.target, m), weighted ? part(weight, m) : at::Tensor()}, single);
           EXPECT_NEAR(value(all.sum[m]), value(alone.sum), 1e-12) << one.name << shared << weighted;
           EXPECT_NEAR(value(all.weight[m]), value(alone.weight), 1e-12) << one.name << shared << weighted;
         }
@@ -116,8 +122,10 @@ TEST(Losses, CrossEntropySmoothsAndIgnores) {
   at::Tensor target = at::randint(6, {2, 4}, at::kLong);
   target[0][1] = -1;
   target[1][3] = -1;
-  const Loss loss = (*make_cross_entropy(options({{"label_smoothing", 0.1}, {"ignore", -1}})))({logits, target, {}}, layers);
-  const at::Tensor expected = at::cross_entropy_loss(logits.reshape({8, 6}), target.reshape({8}), {}, at::Reduction::Sum, -1, 0.1);
+  const Loss loss =
+      (*make_cross_entropy(options({{"label_smoothing", 0.1}, {"ignore", -1}})))({logits, target, {}}, layers);
+  const at::Tensor expected =
+      at::cross_entropy_loss(logits.reshape({8, 6}), target.reshape({8}), {}, at::Reduction::Sum, -1, 0.1);
   EXPECT_NEAR(value(loss.sum), value(expected), 1e-12);
   EXPECT_EQ(value(loss.weight), 6);
   const at::Tensor weight = at::tensor({2.0, 3.0}, at::kDouble);

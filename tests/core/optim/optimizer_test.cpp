@@ -16,7 +16,10 @@ namespace convoy {
 namespace {
 
 Json common() {
-  return {{"lr", 0.01}, {"weight_decay", 0.0}, {"clip_norm", nullptr}, {"groups", Json::array()},
+  return {{"lr", 0.01},
+          {"weight_decay", 0.0},
+          {"clip_norm", nullptr},
+          {"groups", Json::array()},
           {"schedule", {{"name", "constant"}}}};
 }
 Component adam(const std::string& name) {
@@ -70,7 +73,8 @@ std::vector<Case> cases() {
           {"adam_l2", adam("adam"), 0.001, adam_peer(0.001)},
           {"adamw", adam("adamw"), 0.1,
            [](at::Tensor p) {
-             return std::make_unique<torch::optim::AdamW>(std::vector<at::Tensor>{p}, AdamWOptions(0.01).weight_decay(0.1));
+             return std::make_unique<torch::optim::AdamW>(std::vector<at::Tensor>{p},
+                                                          AdamWOptions(0.01).weight_decay(0.1));
            }},
           {"sgd", sgd(0, false), 0.1, sgd_peer(0, false, 0.1)},
           {"momentum", sgd(0.9, false), 0.1, sgd_peer(0.9, false, 0.1)},
@@ -144,12 +148,14 @@ TEST(Optimizers, MembersEqualOnesTrainedAlone) {
     const auto together = make_optimizer(one.optimizer);
     const int slot = together->add_slot(stacked, {members, 1, one.weight_decay});
     const at::Tensor rates = at::tensor({0.01, 0.02, 0.03}, at::kDouble);
-    const auto gradient = [&](int64_t step) { return gradient_of(members * n, step, at::kFloat).reshape({members, n}); };
+    const auto gradient = [&](int64_t step) {
+      return gradient_of(members * n, step, at::kFloat).reshape({members, n});
+    };
     for (int64_t step = 1; step <= 3; ++step) {
       // The second member sits out the second step.
       together->update(slot, {gradient(step), {}, {}},
-                       {rates, at::tensor({step, step > 1 ? step - 1 : step, step}, at::kLong), at::ones({1}, at::kDouble),
-                        at::tensor({1, step == 2 ? 0 : 1, 1}).to(at::kBool)});
+                       {rates, at::tensor({step, step > 1 ? step - 1 : step, step}, at::kLong),
+                        at::ones({1}, at::kDouble), at::tensor({1, step == 2 ? 0 : 1, 1}).to(at::kBool)});
     }
     for (int64_t m = 0; m < members; ++m) {
       at::Tensor alone = start[m].clone();

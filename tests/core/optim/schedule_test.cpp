@@ -37,14 +37,15 @@ TEST(Schedule, LinearAndCosineEndWhereTheyShould) {
   for (const char* name : {"linear", "cosine"}) {
     const auto s = schedule({{"name", name}, {"final", 0.2}, {"warmup", interval(20, "steps")}});
     EXPECT_DOUBLE_EQ(s.learning_rate(20), 0.5) << name;
-    EXPECT_NEAR(s.learning_rate(60), 0.3, 1e-12) << name;   // half way: (1 + 0.2) / 2 of it
+    EXPECT_NEAR(s.learning_rate(60), 0.3, 1e-12) << name;  // half way: (1 + 0.2) / 2 of it
     EXPECT_NEAR(s.learning_rate(100), 0.1, 1e-12) << name;
     EXPECT_NEAR(s.learning_rate(500), 0.1, 1e-12) << name;  // and stay there
   }
   const auto cosine = schedule({{"name", "cosine"}, {"final", 0.0}});
   EXPECT_NEAR(cosine.learning_rate(25), 0.5 * (1 + std::cos(std::acos(-1.0) / 4)) / 2, 1e-12);
   // A warm-up as long as the training leaves nothing to divide by.
-  EXPECT_DOUBLE_EQ(schedule({{"name", "linear"}, {"final", 0.0}, {"warmup", interval(100, "steps")}}).learning_rate(99), 0.5);
+  EXPECT_DOUBLE_EQ(schedule({{"name", "linear"}, {"final", 0.0}, {"warmup", interval(100, "steps")}}).learning_rate(99),
+                   0.5);
 }
 
 TEST(Schedule, StepFallsAtEveryInterval) {
