@@ -171,6 +171,14 @@ TEST(ConfigSource, AliasBombs) {
   EXPECT_NE(config_error(deep).find("lists and maps are nested more than 64 deep"), std::string::npos);
 }
 
+TEST(ConfigSource, ColumnsAreCharacters) {
+  const std::string line = "name: {" + repeated("\"é\": [ü, ö], ", 1) + "a: 1, ";
+  EXPECT_EQ(config_error(line + "a: 2}\n"), "run.yaml:1:29: name.a: written twice; first on line 1");
+  std::string wide = "a: [";
+  for (int i = 0; i < 30000; ++i) wide += "é, ";
+  EXPECT_EQ(config_error(wide + "!x y]\n"), "run.yaml:1:90005: a.30000: tags (!…) have no meaning here; leave it out");
+}
+
 TEST(ConfigSource, Nesting) {
   // The top level and 63 lists below it.
   const auto nested = [](int lists) { return "model: " + repeated("[", lists) + repeated("]", lists) + "\n"; };
