@@ -44,10 +44,8 @@ class TemporaryFolder {
   std::vector<std::string> files_;
 };
 
-CommunicatorPtr world_of(int rank, int size, const std::shared_ptr<Channel>& channel) {
+CommunicatorPtr world_of(const Registry& registry, int rank, int size, const std::shared_ptr<Channel>& channel) {
   if (size == 1) return make_single_communicator();
-  Registry registry;
-  register_backends(registry);
   BackendRequest request;
   request.rank = rank;
   request.size = size;
@@ -178,6 +176,8 @@ std::unique_ptr<Strategy> make_strategy(const RunConfig& config) {
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run) {
   TemporaryFolder folder;
   const auto channel = make_local_channel();
+  Registry registry;  // one for all: the backend `local` knows its ranks by it
+  register_backends(registry);
   std::mutex mutex;
   std::exception_ptr failure;
   bool symptom = false;
@@ -192,7 +192,7 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
       context.channel = channel;
       context.state = std::make_shared<StateFile>(folder.file(convoy::str("rank", rank, ".state")));
       context.config = config;
-      context.world = world = world_of(rank, layout.ranks, channel);
+      context.world = world = world_of(registry, rank, layout.ranks, channel);
       context.axes["data"] = world;
       run(context);
       world->barrier({"end", {}})->wait();
