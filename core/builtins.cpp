@@ -32,11 +32,13 @@ void register_core(Registry& registry) {
   registry.datasets.add("table", make_table);
 
   registry.transforms.add("flip", [](const Options& options) { return std::make_shared<Flip>(options.real("p")); });
-  registry.transforms.add("noise", [](const Options& options) { return std::make_shared<Noise>(options.real("deviation")); });
+  registry.transforms.add("noise",
+                          [](const Options& options) { return std::make_shared<Noise>(options.real("deviation")); });
   registry.transforms.add("normalise", [](const Options& options) {
     return std::make_shared<Normalise>(options.reals("mean"), options.reals("deviation"));
   });
-  registry.transforms.add("shift", [](const Options& options) { return std::make_shared<Shift>(options.integer("pixels")); });
+  registry.transforms.add("shift",
+                          [](const Options& options) { return std::make_shared<Shift>(options.integer("pixels")); });
 
   register_losses(registry);
 }

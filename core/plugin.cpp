@@ -30,7 +30,8 @@ void check_writers(const std::string& plugin, const std::string& place, bool fol
   if (stat(place.c_str(), &facts) != 0) reject(plugin, str(place, ": ", std::strerror(errno)));
   if (!folder && !S_ISREG(facts.st_mode)) reject(plugin, "is no file");
   if (facts.st_uid != geteuid() && facts.st_uid != 0)
-    refuse(plugin, str(place, " belongs to user ", facts.st_uid, ", neither you nor root; copy it to a folder of your own"));
+    refuse(plugin,
+           str(place, " belongs to user ", facts.st_uid, ", neither you nor root; copy it to a folder of your own"));
   const bool sticky = folder && (facts.st_mode & S_ISVTX) != 0;  // as /tmp: others cannot replace what is not theirs
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)
     refuse(plugin, str(place, " can be written by others; type: chmod go-w ", place));
@@ -43,7 +44,7 @@ Function* symbol(void* library, const std::string& path, const char* name) {
   return found;
 }
 
-using Names = std::map<std::string, std::vector<std::string>>;   // by kind, of the factories
+using Names = std::map<std::string, std::vector<std::string>>;  // by kind, of the factories
 
 Names factories_of(const Registry& registry) {
   return {{"model", registry.models.names()},
@@ -58,19 +59,19 @@ void check_brought(const std::string& path, const Registry& registry, const Name
     const auto listed = registry.catalogues.names(kind);
     std::set<std::string> once;
     for (const auto& name : listed) {
-      if (!once.insert(name).second) reject(path, str("brings a ", kind, " '", name, "', of which there is one already"));
+      if (!once.insert(name).second)
+        reject(path, str("brings a ", kind, " '", name, "', of which there is one already"));
     }
     const auto& old = before.at(kind);
     const std::set<std::string> known(old.begin(), old.end());
     for (const auto& name : factories) {
       if (known.count(name) == 0 && once.count(name) == 0)
-        reject(path, str("adds a factory for the ", kind, " '", name, "' and no entry in registry.catalogues.kinds[\"", kind,
-                         "\"]"));
+        reject(path, str("adds a factory for the ", kind, " '", name, "' and no entry in registry.catalogues.kinds[\"",
+                         kind, "\"]"));
     }
     const std::set<std::string> made(factories.begin(), factories.end());
     for (const auto& name : listed) {
-      if (made.count(name) == 0)
-        reject(path, str("describes the ", kind, " '", name, "' and adds no factory for it"));
+      if (made.count(name) == 0) reject(path, str("describes the ", kind, " '", name, "' and adds no factory for it"));
     }
   }
 }
@@ -83,13 +84,14 @@ void load_plugin(const std::string& path, Registry& registry) {
   char resolved[PATH_MAX];
   if (realpath(path.c_str(), resolved) == nullptr)
     reject(path, str(std::strerror(errno), "; build it first (docs/extending.md)"));
-  const std::string file = resolved;   // checks and dlopen see the same file, whatever links lead to it
+  const std::string file = resolved;  // checks and dlopen see the same file, whatever links lead to it
   check_writers(path, file, false);
   check_writers(path, file.substr(0, std::max<size_t>(1, file.rfind('/'))), true);
 
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
-    reject(path, str("cannot be loaded: ", dlerror(), "; was it built against this build (-Dconvoy_DIR=the build folder)?"));
+    reject(path,
+           str("cannot be loaded: ", dlerror(), "; was it built against this build (-Dconvoy_DIR=the build folder)?"));
   const std::string version = symbol<const char*()>(library, path, "convoy_plugin_version")();
   if (version != CONVOY_PLUGIN_VERSION)
     reject(path, str("was built for ", version, ", and this is ", CONVOY_PLUGIN_VERSION,

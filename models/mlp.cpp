@@ -46,7 +46,7 @@ class OutputBlock : public Block {
   }
 
  private:
-  std::vector<int64_t> shape_;   // of one row's output
+  std::vector<int64_t> shape_;  // of one row's output
   at::ScalarType dtype_;
   Layer linear_;
 };
@@ -54,7 +54,9 @@ class OutputBlock : public Block {
 class Mlp : public Model {
  public:
   Mlp(const Options& options, const Schema& schema)
-      : hidden_(options.integers("hidden")), activation_(options.text("activation")), dropout_(options.real("dropout")) {
+      : hidden_(options.integers("hidden")),
+        activation_(options.text("activation")),
+        dropout_(options.real("dropout")) {
     const Field& features = schema.at("features", "model mlp");
     const Field& target = schema.at("target", "model mlp");
     feature_dims_ = int64_t(features.shape.size());
@@ -99,9 +101,9 @@ class Mlp : public Model {
   std::string activation_;
   double dropout_;
   int64_t feature_dims_ = 1;
-  int64_t classes_ = 0;           // 0: numbers
-  std::vector<int64_t> shape_;    // of one row's output
-  std::vector<int64_t> sizes_;    // in, hidden …, out
+  int64_t classes_ = 0;         // 0: numbers
+  std::vector<int64_t> shape_;  // of one row's output
+  std::vector<int64_t> sizes_;  // in, hidden …, out
 };
 
 }  // namespace

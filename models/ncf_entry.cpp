@@ -6,7 +6,8 @@ namespace convoy {
 Entry ncf_entry() {
   Entry entry;
   entry.name = "ncf";
-  entry.help = "NeuMF: generalised matrix factorisation beside an MLP over user, item and context, for implicit feedback";
+  entry.help =
+      "NeuMF: generalised matrix factorisation beside an MLP over user, item and context, for implicit feedback";
   entry.options = {
       describe::integer("gmf_dim", "of the factorisation, per user and per item; 0: without it", 8).at_least(0),
       describe::integer("mlp_dim", "of the MLP's embedding, per user and per item; 0: without the MLP", 32).at_least(0),

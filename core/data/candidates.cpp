@@ -14,8 +14,8 @@ uint32_t scaled(uint32_t word, int64_t bound) { return uint32_t(uint64_t(word) *
 
 }  // namespace
 
-void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample, int64_t count,
-                    int64_t* out) {
+void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample,
+                    int64_t count, int64_t* out) {
   int64_t have = 0;
   uint64_t block = 0;
   for (; have < count && block < patience + uint64_t(count); ++block) {
@@ -78,7 +78,8 @@ void Candidates::draw_from_list(int32_t user, int32_t held_out, int64_t* out) co
   }
 }
 
-void all_items(const Positives& positives, int64_t items, int32_t user, int32_t held_out, int64_t* out, bool* excluded) {
+void all_items(const Positives& positives, int64_t items, int32_t user, int32_t held_out, int64_t* out,
+               bool* excluded) {
   *out++ = held_out;
   for (int32_t item = 0; item < items; ++item) {
     if (item != held_out) *out++ = item;

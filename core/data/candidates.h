@@ -9,24 +9,24 @@
 namespace convoy {
 
 // `count` items, each uniform over those that are no positive of the user (repeats are allowed); keyed by (key, sample).
-void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample, int64_t count,
-                    int64_t* out);
+void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample,
+                    int64_t count, int64_t* out);
 
 // Distinct items, neither a positive of the user nor the held-out item; keyed by (key, user).
 class Candidates {
  public:
   Candidates(const Positives& positives, int64_t items, int64_t count, uint64_t key);
-  void draw(int32_t user, int32_t held_out, int64_t* out);   // `count` of them
+  void draw(int32_t user, int32_t held_out, int64_t* out);  // `count` of them
 
  private:
-  bool fresh(int32_t item);   // and remembers it
+  bool fresh(int32_t item);  // and remembers it
   void draw_from_list(int32_t user, int32_t held_out, int64_t* out) const;
 
   const Positives& positives_;
   const int64_t items_;
   const int64_t count_;
   const uint64_t key_;
-  std::vector<uint64_t> seen_;   // hash table of (turn, item), emptied by the next turn
+  std::vector<uint64_t> seen_;  // hash table of (turn, item), emptied by the next turn
   uint64_t turn_ = 0;
 };
 

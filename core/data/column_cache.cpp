@@ -17,7 +17,7 @@
 namespace convoy {
 namespace {
 
-constexpr const char* version = "1";   // of what parsers make of the same bytes
+constexpr const char* version = "1";  // of what parsers make of the same bytes
 
 // How long to wait for another process that may be parsing the same file.
 constexpr double lock_seconds = 300;
@@ -80,7 +80,8 @@ Columns cached_columns(const MappedFile& source, const std::string& how, const s
 
   const auto folder = std::filesystem::absolute(source.path()).parent_path();
   if (access(folder.c_str(), W_OK) != 0) {
-    log::warning(str("no cache of ", source.path(), ", since its folder may not be written: it is parsed at each start"));
+    log::warning(
+        str("no cache of ", source.path(), ", since its folder may not be written: it is parsed at each start"));
     return parse();
   }
   const MappedFile guard(source.path());  // of its own, so that the lock ends here

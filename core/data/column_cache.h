@@ -14,7 +14,7 @@
 
 namespace convoy {
 
-using Columns = std::map<std::string, at::Tensor>;   // CPU, contiguous; not to be written to
+using Columns = std::map<std::string, at::Tensor>;  // CPU, contiguous; not to be written to
 
 Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse);
 

@@ -20,12 +20,12 @@ namespace convoy {
 
 // What a model must know of the data to size its layers.
 struct Field {
-  std::vector<int64_t> shape;       // of one row, without the row dimension
+  std::vector<int64_t> shape;  // of one row, without the row dimension
   at::ScalarType dtype = at::kFloat;
-  int64_t cardinality = 0;          // number of distinct ids or classes; 0: continuous
+  int64_t cardinality = 0;  // number of distinct ids or classes; 0: continuous
 };
 struct Schema {
-  std::map<std::string, Field> fields;      // by tensor name in the batch: "features", "target", "user", "item", …
+  std::map<std::string, Field> fields;  // by tensor name in the batch: "features", "target", "user", "item", …
   const Field& at(const std::string& name, const std::string& asked_by) const;  // Error(config) naming what there is
 };
 
@@ -35,7 +35,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual Schema schema() const = 0;
-  virtual int64_t size(Split split) const = 0;   // rows; evaluate may be 0
+  virtual int64_t size(Split split) const = 0;  // rows; evaluate may be 0
   // Training instances that one row counts for (NCF: 1 + negatives); for `samples` in the summary.
   virtual int64_t instances_per_row() const = 0;
   // Tensors for rows `indices` (int64, CPU, contiguous, any order), rows first, written into memory from `buffers`.
@@ -51,7 +51,7 @@ class Transform {
  public:
   virtual ~Transform() = default;
   virtual void apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const = 0;
-  virtual bool evaluation_too() const = 0;   // normalise: yes; flip: no
+  virtual bool evaluation_too() const = 0;  // normalise: yes; flip: no
 };
 
 }  // namespace convoy

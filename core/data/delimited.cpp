@@ -36,9 +36,7 @@ void DelimitedReader::fail_at(const char* place, const std::string& reason) cons
   throw Error(Failure::corrupt_data, str(path_, ":", line_, ":", place - line_start_ + 1, ": ", reason));
 }
 
-void DelimitedReader::fail(size_t column, const std::string& reason) const {
-  fail_at(fields_[column].data(), reason);
-}
+void DelimitedReader::fail(size_t column, const std::string& reason) const { fail_at(fields_[column].data(), reason); }
 
 const char* DelimitedReader::split_quoted(const char* at, const char* line_end) {
   const char* close = at + 1;

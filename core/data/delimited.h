@@ -19,7 +19,7 @@ class DelimitedReader {
   bool next();
   size_t columns() const { return fields_.size(); }
   std::string_view field(size_t column) const { return fields_[column]; }
-  double number(size_t column) const;   // finite, else throws
+  double number(size_t column) const;  // finite, else throws
   int64_t line() const { return line_; }
   const std::string& path() const { return path_; }
 

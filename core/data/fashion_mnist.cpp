@@ -19,9 +19,10 @@ std::string file_in(const std::string& folder, const std::string& name) {
   for (const auto& path : {folder + "/" + name + ".gz", folder + "/" + name}) {
     if (std::filesystem::exists(path)) return path;
   }
-  throw Error(Failure::io, str(folder, "/", name, ".gz is not there: install Debian's package dataset-fashion-mnist "
-                                                  "(apt-get install dataset-fashion-mnist), or name another folder by "
-                                                  "data.path"));
+  throw Error(Failure::io, str(folder, "/", name,
+                               ".gz is not there: install Debian's package dataset-fashion-mnist "
+                               "(apt-get install dataset-fashion-mnist), or name another folder by "
+                               "data.path"));
 }
 
 class GzipFile {
@@ -88,8 +89,8 @@ FashionMnist::FashionMnist(const std::string& folder) {
     const std::string labels = file_in(folder, name + "-labels-idx1-ubyte");
     Part part{read_idx(images, 3), read_idx(labels, 1)};
     if (part.images.size(0) != part.labels.size(0)) {
-      throw Error(Failure::corrupt_data, str(labels, ": holds ", part.labels.size(0), " labels for ", part.images.size(0),
-                                             " images"));
+      throw Error(Failure::corrupt_data,
+                  str(labels, ": holds ", part.labels.size(0), " labels for ", part.images.size(0), " images"));
     }
     const auto* label = part.labels.const_data_ptr<uint8_t>();
     classes_ = std::max<int64_t>(classes_, 1 + *std::max_element(label, label + part.labels.numel()));

@@ -19,8 +19,8 @@ class FashionMnist : public Dataset {
 
  private:
   struct Part {
-    at::Tensor images;   // uint8 [N, height, width]
-    at::Tensor labels;   // uint8 [N]
+    at::Tensor images;  // uint8 [N, height, width]
+    at::Tensor labels;  // uint8 [N]
   };
   const Part& part(Split split) const { return split == Split::train ? train_ : test_; }
 

@@ -8,7 +8,8 @@ Entry fashion_mnist_entry() {
   entry.name = "fashion_mnist";
   entry.help = "70,000 grey images of 28 × 28 in ten classes (or any set in the same IDX files)";
   entry.options = {
-      describe::text("path", "folder of the four files, gzipped or not; Debian's package dataset-fashion-mnist has them",
+      describe::text("path",
+                     "folder of the four files, gzipped or not; Debian's package dataset-fashion-mnist has them",
                      "/usr/share/datasets/fashion-mnist"),
   };
   return entry;

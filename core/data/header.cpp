@@ -20,8 +20,9 @@ Header::Header(DelimitedReader& reader, bool typed, bool present) : present_(pre
     if (typed) {
       const size_t colon = name.rfind(':');
       if (colon == std::string_view::npos) {
-        reader.fail(column, str("'", name, "' has no type: a typed header says name:type, as in user_id:token; for a file "
-                                           "with names only say format: csv"));
+        reader.fail(column, str("'", name,
+                                "' has no type: a typed header says name:type, as in user_id:token; for a file "
+                                "with names only say format: csv"));
       }
       type = name.substr(colon + 1);
       name = name.substr(0, colon);
@@ -37,14 +38,17 @@ Header::Header(DelimitedReader& reader, bool typed, bool present) : present_(pre
   }
 }
 
-bool Header::has(const std::string& name) const { return std::find(names_.begin(), names_.end(), name) != names_.end(); }
+bool Header::has(const std::string& name) const {
+  return std::find(names_.begin(), names_.end(), name) != names_.end();
+}
 
 size_t Header::find(const std::string& name, const std::string& option, bool number) const {
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found == names_.end()) {
     const std::string near = nearest(name, names_);
-    throw Error(Failure::config, str(where_, ":1: no column '", name, "' (", option, "); the file has ", join(names_, ", "),
-                                     near.empty() ? std::string() : "; did you mean " + near + "?"));
+    throw Error(Failure::config,
+                str(where_, ":1: no column '", name, "' (", option, "); the file has ", join(names_, ", "),
+                    near.empty() ? std::string() : "; did you mean " + near + "?"));
   }
   const auto column = size_t(found - names_.begin());
   const std::string& type = types_[column];

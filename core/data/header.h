@@ -14,7 +14,7 @@ class Header {
   // Throws Error(corrupt_data) for an empty file, an unknown type, a name given twice.
   Header(DelimitedReader& reader, bool typed, bool present);
 
-  bool first_row_read() const { return !present_; }   // the reader stands on the first row already
+  bool first_row_read() const { return !present_; }  // the reader stands on the first row already
   bool has(const std::string& name) const;
   // The column called `name`; `option` is what the user would change. Error(config) naming the columns that there are,
   // or that the column is of another type.
@@ -26,9 +26,9 @@ class Header {
   size_t find(const std::string& name, const std::string& option, bool number) const;
 
   bool present_;
-  std::string where_;                 // "path:1"
+  std::string where_;  // "path:1"
   std::vector<std::string> names_;
-  std::vector<std::string> types_;    // "" where not told
+  std::vector<std::string> types_;  // "" where not told
 };
 
 }  // namespace convoy

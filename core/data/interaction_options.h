@@ -9,13 +9,15 @@ namespace convoy {
 inline std::vector<Option> ranking_options() {
   return {
       describe::integer("negatives", "items drawn for each positive, anew each epoch", 4).at_least(0).at_most(100000),
-      describe::choice("ranking", "of the held-out item: among drawn candidates, or among all items that are new to the user",
+      describe::choice("ranking",
+                       "of the held-out item: among drawn candidates, or among all items that are new to the user",
                        {"sampled", "full"}, "sampled"),
       describe::integer("candidates", "sampled ranking: distinct items that the user never touched", 99)
           .at_least(1)
           .at_most(1000000),
-      describe::section("evaluate", "who is evaluated",
-                        {describe::integer("users", "so many, drawn by the seed; all by default").at_least(1).may_be_null()}),
+      describe::section(
+          "evaluate", "who is evaluated",
+          {describe::integer("users", "so many, drawn by the seed; all by default").at_least(1).may_be_null()}),
   };
 }
 

@@ -49,8 +49,9 @@ InteractionSplit split_interactions(const Interactions& all, Holdout holdout, ui
     return split;
   }
   if (holdout == Holdout::latest && !all.time.defined()) {
-    throw Error(Failure::config, "holdout: latest needs a time for each interaction: name its column by "
-                                 "data.columns.time, or take holdout: random");
+    throw Error(Failure::config,
+                "holdout: latest needs a time for each interaction: name its column by "
+                "data.columns.time, or take holdout: random");
   }
   const auto chosen = chosen_rows(all, holdout, seed);
   const int32_t* user = all.user.const_data_ptr<int32_t>();
@@ -97,9 +98,10 @@ void InteractionsDataset::check_drawable() const {
   const auto check = [&](int32_t row, int64_t others, int64_t wanted, const char* what) {
     const int64_t left = all_.items - positives_.count(user[row]) - others;
     if (left >= wanted) return;
-    throw Error(Failure::config, str("user number ", user[row], " has touched all but ", left, " of ", all_.items,
-                                     " items, so that ", wanted, " ", what,
-                                     " cannot be drawn: lower data.negatives or data.candidates, or take ranking: full"));
+    throw Error(
+        Failure::config,
+        str("user number ", user[row], " has touched all but ", left, " of ", all_.items, " items, so that ", wanted,
+            " ", what, " cannot be drawn: lower data.negatives or data.candidates, or take ranking: full"));
   };
   if (options_.negatives > 0) {
     for (int32_t row : split_.train) check(row, 0, 1, "negative");

@@ -23,11 +23,11 @@ namespace convoy {
 struct Interactions {
   int64_t users = 0;
   int64_t items = 0;
-  at::Tensor user;      // int32 [N]
-  at::Tensor item;      // int32 [N]
-  at::Tensor time;      // float64 [N]; undefined without one
-  at::Tensor context;   // float32 [N, C]; undefined without context columns
-  at::Tensor weight;    // float32 [N]; undefined: all one
+  at::Tensor user;     // int32 [N]
+  at::Tensor item;     // int32 [N]
+  at::Tensor time;     // float64 [N]; undefined without one
+  at::Tensor context;  // float32 [N, C]; undefined without context columns
+  at::Tensor weight;   // float32 [N]; undefined: all one
 
   int64_t size() const { return user.defined() ? user.numel() : 0; }
   int64_t contexts() const { return context.defined() ? context.size(1) : 0; }
@@ -38,16 +38,16 @@ enum class Holdout { none, latest, random };
 // Rows of the columns above. A user with a single interaction keeps it for training.
 struct InteractionSplit {
   std::vector<int32_t> train;
-  std::vector<int32_t> held_out;   // one for each user that is evaluated, by user
+  std::vector<int32_t> held_out;  // one for each user that is evaluated, by user
 };
 // latest: the last in time, of equal times the last in the source. Error(config) when there is no time.
 InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed);
 
 struct RankingOptions {
   int64_t negatives = 4;
-  bool full = false;              // rank all items instead of drawn candidates
-  int64_t candidates = 99;        // beside the held-out item: distinct, never touched by the user
-  int64_t evaluate_users = 0;     // a part of the users with a held-out item, drawn by the seed; 0: all
+  bool full = false;           // rank all items instead of drawn candidates
+  int64_t candidates = 99;     // beside the held-out item: distinct, never touched by the user
+  int64_t evaluate_users = 0;  // a part of the users with a held-out item, drawn by the seed; 0: all
 
   // From the options that both data sets of interactions share: negatives, ranking, candidates, evaluate.
   static RankingOptions from(const Options& options);
@@ -64,7 +64,7 @@ class InteractionsDataset : public Dataset {
   using Dataset::gather_once;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
 
-  const Positives& positives() const { return positives_; }   // of the training part
+  const Positives& positives() const { return positives_; }  // of the training part
 
  private:
   Batch gather_train(const int64_t* samples, int64_t rows, int64_t epoch, Buffers& buffers) const;

@@ -10,15 +10,18 @@ Entry interactions_entry() {
   entry.help = "who took what, from delimited text: positives, drawn negatives, ranking of a held-out item";
   entry.options = {
       describe::text("path", "the file: .inter with a typed header, or CSV with declared columns").must(),
-      describe::choice("format", "auto: inter for files that end so, csv for all others", {"auto", "inter", "csv"}, "auto"),
-      describe::text("delimiter", "between fields: one character, or the word tab; by default a tab for inter, a comma for csv")
+      describe::choice("format", "auto: inter for files that end so, csv for all others", {"auto", "inter", "csv"},
+                       "auto"),
+      describe::text("delimiter",
+                     "between fields: one character, or the word tab; by default a tab for inter, a comma for csv")
           .may_be_null(),
       describe::boolean("header", "csv: the first line names the columns, which are otherwise called 1, 2, …", true),
-      describe::section("columns", "which column is what",
-                        {describe::text("user", "who", "user_id"), describe::text("item", "what", "item_id"),
-                         describe::text("time", "when, a number; by default timestamp where the file has it").may_be_null(),
-                         describe::list("context", "numbers that go into the model", describe::text("", "a column")),
-                         describe::text("weight", "of the sample, a number").may_be_null()}),
+      describe::section(
+          "columns", "which column is what",
+          {describe::text("user", "who", "user_id"), describe::text("item", "what", "item_id"),
+           describe::text("time", "when, a number; by default timestamp where the file has it").may_be_null(),
+           describe::list("context", "numbers that go into the model", describe::text("", "a column")),
+           describe::text("weight", "of the sample, a number").may_be_null()}),
       describe::choice("holdout", "which interaction of each user is kept for evaluation", {"latest", "random", "none"},
                        "latest"),
   };

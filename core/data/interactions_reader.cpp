@@ -95,8 +95,10 @@ InteractionColumns InteractionColumns::from(const Options& options, const std::s
 }
 
 std::string InteractionColumns::described() const {
-  Json all{{"typed", typed_header}, {"delimiter", std::string(1, delimiter)}, {"header", header}, {"user", user},
-           {"item", item}, {"time", time}, {"context", context}, {"weight", weight}};
+  Json all{{"typed", typed_header}, {"delimiter", std::string(1, delimiter)},
+           {"header", header},      {"user", user},
+           {"item", item},          {"time", time},
+           {"context", context},    {"weight", weight}};
   return all.dump();
 }
 
@@ -151,9 +153,8 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
 
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns) {
   const MappedFile file(path);
-  return interactions_of(cached_columns(file, "interactions " + columns.described(), [&] {
-    return columns_of(parse_interactions(path, file.text(), columns));
-  }));
+  return interactions_of(cached_columns(file, "interactions " + columns.described(),
+                                        [&] { return columns_of(parse_interactions(path, file.text(), columns)); }));
 }
 
 }  // namespace convoy

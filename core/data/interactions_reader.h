@@ -11,9 +11,9 @@
 namespace convoy {
 
 struct InteractionColumns {
-  bool typed_header = false;         // name:type, with types token and float
+  bool typed_header = false;  // name:type, with types token and float
   char delimiter = ',';
-  bool header = true;                // without one, columns are called "1", "2", …
+  bool header = true;  // without one, columns are called "1", "2", …
   std::string user = "user_id";
   std::string item = "item_id";
   std::string time;                  // "": "timestamp" where the file has it
@@ -22,7 +22,7 @@ struct InteractionColumns {
 
   // From data.format, delimiter, header, columns; `path` decides the format where it is auto.
   static InteractionColumns from(const Options& options, const std::string& path);
-  std::string described() const;     // all of the above: part of a cache's key
+  std::string described() const;  // all of the above: part of a cache's key
 };
 
 // Throws Error(corrupt_data) with file:line:column, Error(config) for a column that is not there.

@@ -140,19 +140,19 @@ class Loader::Worker {
   const std::function<Job(int64_t)> job_;
   const LoaderOptions options_;
   const size_t capacity_;
-  Buffers buffers_;      // the thread's
-  int64_t taken_ = 0;    // the consumer's
-  double waited_ = 0;    // the consumer's
+  Buffers buffers_;    // the thread's
+  int64_t taken_ = 0;  // the consumer's
+  double waited_ = 0;  // the consumer's
   std::atomic<double> cpu_{0};
 
-  std::mutex mutex_;     // guards what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable filled_;
   std::condition_variable space_;
   std::deque<Batch> ready_;
   std::exception_ptr failure_;
   bool ending_ = false;
 
-  std::thread thread_;   // last: starts when all else stands
+  std::thread thread_;  // last: starts when all else stands
 };
 
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,

@@ -15,8 +15,8 @@ namespace convoy {
 struct LoaderOptions {
   int64_t share_index = 0;
   int64_t share_count = 1;
-  int64_t prefetch = 4;             // batches held ready
-  at::Device device{at::kCPU};      // CUDA: buffers are pinned, `next` copies without blocking
+  int64_t prefetch = 4;         // batches held ready
+  at::Device device{at::kCPU};  // CUDA: buffers are pinned, `next` copies without blocking
   uint64_t seed = 1;
 };
 
@@ -26,12 +26,13 @@ class Loader {
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
          int64_t first_step, int64_t end_step, const LoaderOptions& options);
   // Evaluation: every row of the split once, in order, rank r taking its share of each slice of `rows` rows.
-  Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows, const LoaderOptions& options);
+  Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
+         const LoaderOptions& options);
   ~Loader();
 
-  std::optional<Batch> next();      // nothing left: empty. Batch carries first_row, global_rows, nominal_rows.
-  double waited_seconds() const;    // by `next` for data
-  double cpu_seconds() const;       // CPU time of the loader's thread
+  std::optional<Batch> next();    // nothing left: empty. Batch carries first_row, global_rows, nominal_rows.
+  double waited_seconds() const;  // by `next` for data
+  double cpu_seconds() const;     // CPU time of the loader's thread
 
  private:
   class Worker;

@@ -67,7 +67,8 @@ at::Tensor read_npy(const std::string& path) {
   }
   // The mapping is read-only; nothing in convoy writes to data.
   void* start = const_cast<char*>(text.data() + data);
-  return at::from_blob(start, sizes, [file](void*) {}, at::TensorOptions(dtype));
+  return at::from_blob(
+      start, sizes, [file](void*) {}, at::TensorOptions(dtype));
 }
 
 }  // namespace convoy

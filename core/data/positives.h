@@ -39,8 +39,8 @@ class Positives {
   bool exact_ = true;
   int shift_ = 63;
   std::vector<uint64_t> bits_;
-  std::vector<int64_t> begin_;   // per user, into list_
-  std::vector<int32_t> count_;   // per user, after duplicates were dropped
+  std::vector<int64_t> begin_;  // per user, into list_
+  std::vector<int32_t> count_;  // per user, after duplicates were dropped
   std::vector<int32_t> list_;
 };
 

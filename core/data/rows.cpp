@@ -35,10 +35,14 @@ void gather_rows(const at::Tensor& source, const int64_t* wanted, int64_t rows, 
   AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, source.scalar_type(), "gather_rows", [&] {
     const scalar_t* from = source.const_data_ptr<scalar_t>();
     switch (out.scalar_type()) {
-      case at::kFloat: return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<float>(), float(scale));
-      case at::kDouble: return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<double>(), scale);
-      case at::kLong: return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<int64_t>(), int64_t(scale));
-      default: CONVOY_CHECK(false, "rows gathered into ", out.scalar_type());
+      case at::kFloat:
+        return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<float>(), float(scale));
+      case at::kDouble:
+        return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<double>(), scale);
+      case at::kLong:
+        return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<int64_t>(), int64_t(scale));
+      default:
+        CONVOY_CHECK(false, "rows gathered into ", out.scalar_type());
     }
   });
 }

@@ -13,8 +13,8 @@ class Sampler {
   Sampler(int64_t rows, int64_t global_rows, uint64_t seed, bool shuffle = true);
 
   int64_t steps_per_epoch() const;
-  int64_t epoch_of(int64_t step) const;          // step counts from 0 over the whole training
-  int64_t rows_of(int64_t step) const;           // of that global batch
+  int64_t epoch_of(int64_t step) const;  // step counts from 0 over the whole training
+  int64_t rows_of(int64_t step) const;   // of that global batch
   // Row indices of share `index` of `count` of global batch `step`: int64, CPU. The shares of a step are contiguous parts
   // of the global batch, sizes differing by one at most.
   at::Tensor indices(int64_t step, int64_t index, int64_t count) const;

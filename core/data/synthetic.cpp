@@ -45,9 +45,7 @@ Schema SyntheticVectors::schema() const {
   return schema;
 }
 
-int64_t SyntheticVectors::size(Split split) const {
-  return split == Split::train ? shape_.rows : shape_.evaluate_rows;
-}
+int64_t SyntheticVectors::size(Split split) const { return split == Split::train ? shape_.rows : shape_.evaluate_rows; }
 
 Batch SyntheticVectors::gather(Split split, const at::Tensor& indices, int64_t /*epoch*/, Buffers& buffers) const {
   const int64_t rows = indices.numel();

@@ -42,18 +42,18 @@ class SyntheticVectors : public Dataset {
 // Zipf-distributed users and items, context columns in [0, 1), and a planted preference: users and items fall into groups,
 // and a share of what a user takes is of the user's group (which the first context column shifts by one).
 struct SyntheticInteractions {
-  int64_t rows = 0;               // training positives
+  int64_t rows = 0;  // training positives
   int64_t users = 0;
   int64_t items = 0;
-  int64_t context = 0;            // columns
+  int64_t context = 0;  // columns
   double user_exponent = 0.6;
   double item_exponent = 0.8;
-  double preference = 0.8;        // the share
+  double preference = 0.8;  // the share
   int64_t groups = 16;
 };
 struct PlantedInteractions {
   Interactions all;
-  InteractionSplit split;         // one held-out interaction for each user, never one of the training part
+  InteractionSplit split;  // one held-out interaction for each user, never one of the training part
 };
 PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed);
 

@@ -56,7 +56,8 @@ class Planter {
     const double uniform = double(words[0]) * 0x1p-32;
     if (double(words[1]) * 0x1p-32 >= sizes_.preference) return int32_t(any_item_.at(uniform));
     const int64_t shift = sizes_.context > 0 && context[0] >= 0.5f ? 1 : 0;
-    const int64_t group = (int64_t(random_below(group_key_, uint64_t(user), uint64_t(sizes_.groups))) + shift) % sizes_.groups;
+    const int64_t group =
+        (int64_t(random_below(group_key_, uint64_t(user), uint64_t(sizes_.groups))) + shift) % sizes_.groups;
     return int32_t(group_item_.at(uniform) * sizes_.groups + group);
   }
 

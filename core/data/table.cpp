@@ -24,8 +24,9 @@ void check_rows(const std::string& path, const TablePart& part) {
     throw Error(Failure::corrupt_data, str(path, ": holds no rows"));
   for (const auto* other : {&part.target, &part.weight}) {
     if (other->defined() && (other->dim() < 1 || other->size(0) != part.rows()))
-      throw Error(Failure::corrupt_data, convoy::str(path, ": ", part.rows(), " rows of features, and targets or weights of shape ",
-                                             other->sizes()));
+      throw Error(
+          Failure::corrupt_data,
+          convoy::str(path, ": ", part.rows(), " rows of features, and targets or weights of shape ", other->sizes()));
   }
 }
 
@@ -33,18 +34,21 @@ TablePart read_arrays(const std::string& path, const TableOptions& options) {
   TablePart part;
   if (ends_in(path, ".npy")) {
     if (options.target_path.empty())
-      throw Error(Failure::config, str(path, " holds features only: name the .npy with the targets by data.target_path"));
+      throw Error(Failure::config,
+                  str(path, " holds features only: name the .npy with the targets by data.target_path"));
     part.features = read_npy(path);
     part.target = read_npy(options.target_path);
     if (!options.weight.empty())
-      throw Error(Failure::config, "data.weight names a column or tensor, which .npy files do not have: put the arrays "
-                                   "into one .safetensors file");
+      throw Error(Failure::config,
+                  "data.weight names a column or tensor, which .npy files do not have: put the arrays "
+                  "into one .safetensors file");
   } else {
     const SafetensorsFile file(path);
     const auto names = file.names();
     const auto named = [&](const std::string& name, const char* option) {
       if (std::find(names.begin(), names.end(), name) != names.end()) return file.tensor(name).contiguous();
-      throw Error(Failure::config, str(path, ": no tensor '", name, "' (", option, "); the file has ", join(names, ", ")));
+      throw Error(Failure::config,
+                  str(path, ": no tensor '", name, "' (", option, "); the file has ", join(names, ", ")));
     };
     if (options.features.size() > 1)
       throw Error(Failure::config, "data.features names one tensor where the data is a .safetensors file");
@@ -55,8 +59,9 @@ TablePart read_arrays(const std::string& path, const TableOptions& options) {
   check_rows(path, part);
   if (options.classification) {
     if (!at::isIntegralType(part.target.scalar_type(), true) || part.target.dim() != 1)
-      throw Error(Failure::corrupt_data, convoy::str(path, ": classes have to be whole numbers, one per row; the targets are ",
-                                             part.target.scalar_type(), " of shape ", part.target.sizes()));
+      throw Error(Failure::corrupt_data,
+                  convoy::str(path, ": classes have to be whole numbers, one per row; the targets are ",
+                              part.target.scalar_type(), " of shape ", part.target.sizes()));
     if (part.target.min().item<int64_t>() < 0) throw Error(Failure::corrupt_data, str(path, ": a class is negative"));
   }
   return part;
@@ -68,8 +73,8 @@ void recode(TablePart& part, const std::vector<std::string>& labels, const std::
   for (const auto& label : part.labels) {
     const auto found = std::find(labels.begin(), labels.end(), label);
     if (found == labels.end())
-      throw Error(Failure::corrupt_data, str(path, ": class '", label, "' does not occur in the training data, which has ",
-                                             join(labels, ", ")));
+      throw Error(Failure::corrupt_data, str(path, ": class '", label,
+                                             "' does not occur in the training data, which has ", join(labels, ", ")));
     code.push_back(found - labels.begin());
   }
   part.target = part.target.clone();
@@ -84,7 +89,8 @@ TableOptions TableOptions::from(const Options& options) {
   TableOptions made;
   if (options.has("target_path")) made.target_path = options.text("target_path");
   const std::string& delimiter = options.text("delimiter");
-  if (delimiter.size() != 1 && delimiter != "tab") options.fail("delimiter", "has to be one character, or the word tab");
+  if (delimiter.size() != 1 && delimiter != "tab")
+    options.fail("delimiter", "has to be one character, or the word tab");
   made.delimiter = delimiter == "tab" ? '\t' : delimiter[0];
   made.header = options.boolean("header");
   made.features = options.texts("features");
@@ -111,8 +117,9 @@ DatasetPtr make_table(const Options& options, uint64_t seed) {
     if (evaluate.has("target_path")) table.target_path = evaluate.text("target_path");
     other = read_table(evaluate.text("path"), table);
     if (other->features.sizes().slice(1) != train.features.sizes().slice(1))
-      throw Error(Failure::corrupt_data, convoy::str(evaluate.text("path"), ": features of shape ", other->features.sizes(),
-                                             " do not fit those of ", path, ", ", train.features.sizes()));
+      throw Error(Failure::corrupt_data,
+                  convoy::str(evaluate.text("path"), ": features of shape ", other->features.sizes(),
+                              " do not fit those of ", path, ", ", train.features.sizes()));
     if (!train.labels.empty()) recode(*other, train.labels, evaluate.text("path"));
   }
   return std::make_shared<Table>(std::move(train), std::move(other), evaluate.real("fraction"), table.classification,

@@ -12,22 +12,22 @@
 namespace convoy {
 
 struct TableOptions {
-  std::string target_path;             // of a .npy with targets
+  std::string target_path;  // of a .npy with targets
   char delimiter = ',';
   bool header = true;
-  std::vector<std::string> features;   // CSV: columns, empty: all others; safetensors: the tensor's name
+  std::vector<std::string> features;  // CSV: columns, empty: all others; safetensors: the tensor's name
   std::string target = "target";
-  std::string weight;                  // "": none
+  std::string weight;  // "": none
   bool classification = true;
 
   static TableOptions from(const Options& options);
 };
 
 struct TablePart {
-  at::Tensor features;                 // [N, …], any dtype of numbers
-  at::Tensor target;                   // [N] int64 codes of `labels`, else the numbers themselves
-  at::Tensor weight;                   // [N]; undefined: all one
-  std::vector<std::string> labels;     // CSV classification: the classes' names, sorted, numbers by value
+  at::Tensor features;              // [N, …], any dtype of numbers
+  at::Tensor target;                // [N] int64 codes of `labels`, else the numbers themselves
+  at::Tensor weight;                // [N]; undefined: all one
+  std::vector<std::string> labels;  // CSV classification: the classes' names, sorted, numbers by value
 
   int64_t rows() const { return features.size(0); }
 };
@@ -52,7 +52,7 @@ class Table : public Dataset {
   const std::optional<TablePart> evaluate_;
   const bool classification_;
   int64_t classes_ = 0;
-  int64_t split_off_ = 0;              // rows at the start of `order_` that are for evaluation
+  int64_t split_off_ = 0;  // rows at the start of `order_` that are for evaluation
   Permutation order_;
 };
 

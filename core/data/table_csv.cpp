@@ -66,7 +66,7 @@ Columns parse(const MappedFile& file, const TableOptions& options) {
 
   std::vector<float> features, target, weight;
   std::vector<int64_t> code;
-  std::map<std::string, int64_t> seen;   // class → number by appearance
+  std::map<std::string, int64_t> seen;  // class → number by appearance
   int64_t rows = 0;
   for (bool more = header.first_row_read() || reader.next(); more; more = reader.next(), ++rows) {
     for (size_t column : feature_columns) features.push_back(float(reader.number(column)));
@@ -97,8 +97,12 @@ Columns parse(const MappedFile& file, const TableOptions& options) {
 }
 
 std::string described(const TableOptions& options) {
-  return Json{{"delimiter", std::string(1, options.delimiter)}, {"header", options.header}, {"features", options.features},
-              {"target", options.target}, {"weight", options.weight}, {"classification", options.classification}}
+  return Json{{"delimiter", std::string(1, options.delimiter)},
+              {"header", options.header},
+              {"features", options.features},
+              {"target", options.target},
+              {"weight", options.weight},
+              {"classification", options.classification}}
       .dump();
 }
 
@@ -113,8 +117,7 @@ TablePart read_table_csv(const std::string& path, const TableOptions& options) {
   if (columns.count("weight") != 0) part.weight = columns.at("weight");
   if (columns.count("labels") != 0) {
     const auto& bytes = columns.at("labels");
-    std::istringstream lines(
-        std::string(static_cast<const char*>(bytes.const_data_ptr()), size_t(bytes.numel())));
+    std::istringstream lines(std::string(static_cast<const char*>(bytes.const_data_ptr()), size_t(bytes.numel())));
     for (std::string label; std::getline(lines, label);) part.labels.push_back(label);
   }
   return part;

@@ -15,7 +15,7 @@ at::Tensor& features_of(Batch& batch, const char* who) {
     if (name != "features") continue;
     if (tensor.scalar_type() != at::kFloat || !tensor.is_contiguous())
       throw Error(Failure::config, convoy::str("transform ", who, " works on features of float numbers; these are ",
-                                       tensor.scalar_type()));
+                                               tensor.scalar_type()));
     return tensor;
   }
   throw Error(Failure::config, str("transform ", who, " needs a data set with features; this one has none"));
@@ -23,7 +23,7 @@ at::Tensor& features_of(Batch& batch, const char* who) {
 
 struct Images {
   float* data;
-  int64_t planes;   // per row
+  int64_t planes;  // per row
   int64_t height;
   int64_t width;
 };
@@ -32,15 +32,17 @@ Images images_of(Batch& batch, const char* who) {
   at::Tensor& features = features_of(batch, who);
   const int64_t dims = features.dim();
   if (dims != 3 && dims != 4)
-    throw Error(Failure::config, convoy::str("transform ", who, " needs images, [rows, channels, height, width]; features are ",
-                                     features.sizes()));
+    throw Error(Failure::config,
+                convoy::str("transform ", who, " needs images, [rows, channels, height, width]; features are ",
+                            features.sizes()));
   return {features.mutable_data_ptr<float>(), dims == 4 ? features.size(1) : 1, features.size(-2), features.size(-1)};
 }
 
 void shift_plane(float* plane, int64_t height, int64_t width, int64_t down, int64_t right) {
   const auto bytes = size_t(width - std::abs(right)) * sizeof(float);
   for (int64_t k = 0; k < height; ++k) {
-    const int64_t y = down > 0 ? height - 1 - k : k;  // away from where rows come from, so that none is overwritten early
+    const int64_t y =
+        down > 0 ? height - 1 - k : k;  // away from where rows come from, so that none is overwritten early
     float* to = plane + y * width;
     const int64_t source = y - down;
     if (source < 0 || source >= height) {
@@ -72,8 +74,8 @@ void Flip::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t
 void Shift::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const {
   const Images images = images_of(batch, "shift");
   if (pixels_ >= images.height || pixels_ >= images.width)
-    throw Error(Failure::config, str("transform shift by ", pixels_, " pixels leaves nothing of images of ", images.height,
-                                     " × ", images.width));
+    throw Error(Failure::config, str("transform shift by ", pixels_, " pixels leaves nothing of images of ",
+                                     images.height, " × ", images.width));
   const uint64_t key = random_key(seed, "shift", uint64_t(epoch));
   const int64_t* samples = indices.const_data_ptr<int64_t>();
   const auto range = uint64_t(2 * pixels_ + 1);
@@ -82,8 +84,8 @@ void Shift::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_
     const int64_t down = int64_t(words[0] * range >> 32) - pixels_;
     const int64_t right = int64_t(words[1] * range >> 32) - pixels_;
     for (int64_t p = 0; p < images.planes; ++p) {
-      shift_plane(images.data + (r * images.planes + p) * images.height * images.width, images.height, images.width, down,
-                  right);
+      shift_plane(images.data + (r * images.planes + p) * images.height * images.width, images.height, images.width,
+                  down, right);
     }
   }
 }

@@ -9,7 +9,7 @@ namespace convoy {
 
 class CountingLayers : public Layers {
  public:
-  using Counts = std::map<std::string, int64_t>;   // by canonical name
+  using Counts = std::map<std::string, int64_t>;  // by canonical name
   explicit CountingLayers(std::shared_ptr<Counts> counts = std::make_shared<Counts>(), std::string prefix = "")
       : counts_(std::move(counts)), prefix_(std::move(prefix)) {}
 
@@ -27,7 +27,9 @@ class CountingLayers : public Layers {
   Layer layer_norm(const std::string&, int64_t, double) override { return unused(); }
   Layer batch_norm(const std::string&, int64_t, double, double) override { return unused(); }
   Layer dropout(const std::string& name, double) override { return add(name, 0); }
-  std::unique_ptr<ParameterHandle> parameter(const std::string&, at::IntArrayRef, const Init&) override { return nullptr; }
+  std::unique_ptr<ParameterHandle> parameter(const std::string&, at::IntArrayRef, const Init&) override {
+    return nullptr;
+  }
   at::Tensor cross_entropy(const at::Tensor&, const at::Tensor&) override { return {}; }
   at::Tensor target_rank(const at::Tensor&, const at::Tensor&) override { return {}; }
   at::Tensor gathered(const at::Tensor& output) override { return output; }

@@ -84,7 +84,8 @@ TEST(Mlp, PredictsNumbersInTheTargetsShape) {
     Plain plain;
     std::vector<int64_t> whole{4};
     whole.insert(whole.end(), shape.begin(), shape.end());
-    const auto outputs = forward(*model, blocks_of(*model, plain.layers), features(at::randn({4, 6}), at::zeros(whole)));
+    const auto outputs =
+        forward(*model, blocks_of(*model, plain.layers), features(at::randn({4, 6}), at::zeros(whole)));
     EXPECT_EQ(outputs[0].sizes(), whole);
   }
 }
@@ -130,7 +131,8 @@ TEST(Ncf, ComputesNeuMf) {
   ASSERT_EQ(scores.sizes(), (std::vector<int64_t>{7, 5}));
 
   // The textbook's way: every pair by itself, the MLP over one concatenation.
-  const auto user = at::embedding(plain.value("embedding.user.weight"), batch.at("user")).unsqueeze(1).expand({7, 5, 10});
+  const auto user =
+      at::embedding(plain.value("embedding.user.weight"), batch.at("user")).unsqueeze(1).expand({7, 5, 10});
   const auto item = at::embedding(plain.value("embedding.item.weight"), batch.at("item"));
   const auto context = batch.at("context").unsqueeze(1).expand({7, 5, 2});
   const auto input = at::cat({user.slice(-1, 4), context, item.slice(-1, 4)}, -1);
@@ -138,7 +140,8 @@ TEST(Ncf, ComputesNeuMf) {
   auto h = at::relu(at::linear(input, first, plain.value("hidden.0.row.bias")));
   h = at::relu(at::linear(h, plain.value("hidden.1.linear.weight"), plain.value("hidden.1.linear.bias")));
   const auto all = at::cat({user.slice(-1, 0, 4) * item.slice(-1, 0, 4), h}, -1);
-  const auto expected = at::linear(all, plain.value("output.linear.weight"), plain.value("output.linear.bias")).squeeze(-1);
+  const auto expected =
+      at::linear(all, plain.value("output.linear.weight"), plain.value("output.linear.bias")).squeeze(-1);
   EXPECT_TRUE(at::allclose(scores, expected, 1e-5, 1e-7));
 }
 

@@ -64,9 +64,8 @@ TEST(InteractionsReader, IdsAreNumberedByAppearance) {
 }
 
 TEST(InteractionsReader, CsvWithContextWeightQuotesAndWindowsLineEnds) {
-  const auto all = parse_interactions("f.csv",
-                                      "\xEF\xBB\xBFwhat,who,when,a,b,w\r\n\"x, y\",1, 7 ,0.5,-2,1\r\nz,\"1\",8,1e3,0,2.5\r\n\r\n",
-                                      csv());
+  const auto all = parse_interactions(
+      "f.csv", "\xEF\xBB\xBFwhat,who,when,a,b,w\r\n\"x, y\",1, 7 ,0.5,-2,1\r\nz,\"1\",8,1e3,0,2.5\r\n\r\n", csv());
   EXPECT_EQ(all.users, 1);
   EXPECT_EQ(all.items, 2);
   EXPECT_EQ(values<float>(all.context), (std::vector<float>{0.5f, -2.f, 1000.f, 0.f}));
@@ -127,7 +126,7 @@ class Cache : public testing::Test {
 TEST_F(Cache, GivesBackWhatWasParsed) {
   const auto parsed = read_interactions(source(), typed());
   ASSERT_TRUE(fs::exists(cache()));
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);   // no temporary is left
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);  // no temporary is left
   const auto written = fs::last_write_time(cache());
   const auto cached = read_interactions(source(), typed());
   EXPECT_EQ(fs::last_write_time(cache()), written);

@@ -84,7 +84,7 @@ TEST(Interactions, ATrainingRowIsAPositiveWithItsNegatives) {
   for (int64_t r = 0; r < 180; ++r) {
     const int64_t u = user[r].item<int64_t>();
     EXPECT_EQ(u, r / 9);
-    EXPECT_EQ(item[r][0].item<int64_t>(), (u + 1 + r % 9) % items);   // item u itself is held out
+    EXPECT_EQ(item[r][0].item<int64_t>(), (u + 1 + r % 9) % items);  // item u itself is held out
     EXPECT_EQ(batch.at("context")[r][0].item<float>(), float((u * 10 + 1 + r % 9) * 3));
   }
 }
@@ -99,7 +99,7 @@ TEST(Interactions, NegativesAreNeverTrainingPositivesAndMayBeTheHeldOutItem) {
     const auto* user = batch.at("user").const_data_ptr<int64_t>();
     for (int64_t r = 0; r < batch.rows; ++r) {
       for (int64_t n = 1; n < 5; ++n) {
-        const int64_t rung = (item[r * 5 + n] - user[r] + items) % items;   // 0: held out, 1 … 9: positives
+        const int64_t rung = (item[r * 5 + n] - user[r] + items) % items;  // 0: held out, 1 … 9: positives
         EXPECT_TRUE(rung == 0 || rung > 9) << "user " << user[r] << " item " << item[r * 5 + n];
         held_out_drawn += rung == 0;
         drawn.insert(item[r * 5 + n]);
@@ -176,7 +176,7 @@ TEST(Interactions, EmptySharesWork) {
 }
 
 TEST(Interactions, TooFewItemsToDrawFromIsSaidAtTheStart) {
-  const Interactions all = ladder(items - 1);   // all but one item: negatives still go, candidates do not
+  const Interactions all = ladder(items - 1);  // all but one item: negatives still go, candidates do not
   const auto split = split_interactions(all, Holdout::latest, 1);
   RankingOptions options;
   options.candidates = 5;
@@ -193,7 +193,7 @@ TEST(Interactions, TooFewItemsToDrawFromIsSaidAtTheStart) {
 }
 
 TEST(Positives, HashedAndExactAgreeWithASet) {
-  for (int64_t many : {100, 400000}) {   // users × items below and above what an exact bitmap holds
+  for (int64_t many : {100, 400000}) {  // users × items below and above what an exact bitmap holds
     const int64_t wide = 1000;
     std::vector<int32_t> user, item, rows;
     std::set<std::pair<int32_t, int32_t>> pairs;

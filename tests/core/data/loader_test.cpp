@@ -17,7 +17,8 @@ namespace {
 // A row is its own number, and the epoch it was gathered for.
 class Numbers : public Dataset {
  public:
-  Numbers(int64_t rows, int64_t evaluate, int64_t fails_at = -1) : rows_(rows), evaluate_(evaluate), fails_at_(fails_at) {}
+  Numbers(int64_t rows, int64_t evaluate, int64_t fails_at = -1)
+      : rows_(rows), evaluate_(evaluate), fails_at_(fails_at) {}
   Schema schema() const override { return {}; }
   int64_t size(Split split) const override { return split == Split::train ? rows_ : evaluate_; }
   int64_t instances_per_row() const override { return 1; }
@@ -58,7 +59,7 @@ std::vector<int64_t> first_column(const Batch& batch) {
 TEST(Loader, TheSamplesOfAnEpochAreEachSeenOnceWhateverTheWorldSize) {
   const auto data = std::make_shared<Numbers>(203, 0);
   const Sampler sampler(203, 16, 5);
-  std::vector<std::vector<int64_t>> global;   // batch t on one rank
+  std::vector<std::vector<int64_t>> global;  // batch t on one rank
   for (int64_t count : {1, 2, 3, 4, 7}) {
     std::vector<int64_t> seen;
     std::vector<std::vector<int64_t>> batches(size_t(sampler.steps_per_epoch()));
@@ -118,7 +119,7 @@ TEST(Loader, EvaluationIsExactAndSharesMayBeEmpty) {
         empty += rows.empty();
         ++batches;
       }
-      EXPECT_EQ(batches, 3);   // every rank takes part in each, with no row perhaps
+      EXPECT_EQ(batches, 3);  // every rank takes part in each, with no row perhaps
     }
     std::sort(seen.begin(), seen.end());
     ASSERT_EQ(seen.size(), 21u);
@@ -168,7 +169,7 @@ TEST(Loader, EndsWhileItsQueueIsFull) {
     loader.next();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_GT(loader.cpu_seconds(), 0);
-    EXPECT_LT(loader.cpu_seconds(), 0.02);   // it sleeps, it does not spin
+    EXPECT_LT(loader.cpu_seconds(), 0.02);  // it sleeps, it does not spin
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }

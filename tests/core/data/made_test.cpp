@@ -33,7 +33,8 @@ TEST(Synthetic, RowsAreFunctionsOfTheSeed) {
     for (const char* name : {"features", "target"}) {
       EXPECT_TRUE(at::equal(some.at(name), whole.at(name).index_select(0, at::tensor({999, 7}, at::kLong))));
     }
-    EXPECT_FALSE(at::equal(whole.at("features"), other.gather_once(Split::train, at::arange(1000, at::kLong), 0).at("features")));
+    EXPECT_FALSE(at::equal(whole.at("features"),
+                           other.gather_once(Split::train, at::arange(1000, at::kLong), 0).at("features")));
     EXPECT_FALSE(at::equal(whole.at("features").slice(0, 0, 100),
                            data.gather_once(Split::evaluate, at::arange(100, at::kLong), 0).at("features")));
   }
@@ -74,7 +75,7 @@ TEST(Synthetic, InteractionsAreZipfWithAPlantedPreference) {
   EXPECT_EQ(planted.split.train.size(), 20000u);
   EXPECT_GT(planted.split.held_out.size(), 490u);
   const auto count = at::bincount(planted.all.item.slice(0, 0, 20000).to(at::kLong), {}, 400);
-  EXPECT_GT(count.slice(0, 0, 40).sum().item<int64_t>(), 6000);    // a tenth of the items takes a third and more
+  EXPECT_GT(count.slice(0, 0, 40).sum().item<int64_t>(), 6000);  // a tenth of the items takes a third and more
   EXPECT_GE(planted.all.context.min().item<float>(), 0.f);
   EXPECT_LT(planted.all.context.max().item<float>(), 1.f);
   // Four of five choices are of one group of eight, given which half the first context column is in.
@@ -88,8 +89,8 @@ TEST(Synthetic, InteractionsAreZipfWithAPlantedPreference) {
   }
   EXPECT_NEAR(double(best) / double(all), 0.8 + 0.2 / 8, 0.05);
   // A held-out item was never trained on by its user.
-  const Positives positives(500, 400, planted.all.user.const_data_ptr<int32_t>(), planted.all.item.const_data_ptr<int32_t>(),
-                            planted.split.train);
+  const Positives positives(500, 400, planted.all.user.const_data_ptr<int32_t>(),
+                            planted.all.item.const_data_ptr<int32_t>(), planted.split.train);
   for (int32_t row : planted.split.held_out) {
     EXPECT_FALSE(positives.contains(planted.all.user[row].item<int32_t>(), planted.all.item[row].item<int32_t>()));
   }
@@ -105,7 +106,7 @@ TEST(FashionMnist, ReadsWhatTheDistributionHas) {
   EXPECT_EQ(batch.at("features").sizes(), (std::vector<int64_t>{10000, 1, 28, 28}));
   EXPECT_EQ(batch.at("features").max().item<float>(), 1.f);
   EXPECT_EQ(batch.at("features").min().item<float>(), 0.f);
-  EXPECT_TRUE(at::bincount(batch.at("target")).eq(1000).all().item<bool>());   // each class has a thousand
+  EXPECT_TRUE(at::bincount(batch.at("target")).eq(1000).all().item<bool>());  // each class has a thousand
   EXPECT_EQ(data.schema().fields.at("target").cardinality, 10);
 }
 
@@ -150,7 +151,8 @@ TEST(Transforms, ShiftMovesAndFillsWithZeros) {
         auto moved = at::zeros({2, 4, 5});
         moved.slice(1, std::max<int64_t>(down, 0), 4 + std::min<int64_t>(down, 0))
             .slice(2, std::max<int64_t>(right, 0), 5 + std::min<int64_t>(right, 0))
-            .copy_(before[r].slice(1, std::max<int64_t>(-down, 0), 4 + std::min<int64_t>(-down, 0))
+            .copy_(before[r]
+                       .slice(1, std::max<int64_t>(-down, 0), 4 + std::min<int64_t>(-down, 0))
                        .slice(2, std::max<int64_t>(-right, 0), 5 + std::min<int64_t>(-right, 0)));
         found = at::equal(batch.at("features")[r], moved);
       }

@@ -67,7 +67,7 @@ TEST(Sampler, TheLastBatchIsRaggedAndNeverEmpty) {
   EXPECT_EQ(ragged.epoch_of(21), 1);
   EXPECT_EQ(even.steps_per_epoch(), 20);
   EXPECT_EQ(even.rows_of(19), 50);
-  EXPECT_EQ(ragged.indices(20, 3, 4).numel(), 0);   // three rows for four ranks
+  EXPECT_EQ(ragged.indices(20, 3, 4).numel(), 0);  // three rows for four ranks
 }
 
 TEST(Sampler, WithoutShufflingRowsComeInOrder) {

@@ -107,15 +107,14 @@ TEST_F(Tables, ArraysOfNumpy) {
 }
 
 TEST_F(Tables, BadNumpyFilesAreRefused) {
-  const auto refused = [&](const std::string& text) {
-    return failure([&] { read_npy(write("bad.npy", text)); });
-  };
+  const auto refused = [&](const std::string& text) { return failure([&] { read_npy(write("bad.npy", text)); }); };
   const std::string four(4, '\0');
   EXPECT_THAT(refused("hello"), HasSubstr("is no .npy file"));
   EXPECT_THAT(refused(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", four)), HasSubstr("type |O"));
   EXPECT_THAT(refused(npy("{'descr': '<f4', 'fortran_order': True, 'shape': (1,), }", four)), HasSubstr("Fortran"));
   EXPECT_THAT(refused(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", four)), HasSubstr("4 bytes"));
-  EXPECT_THAT(refused(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (), }", four)), HasSubstr("single number"));
+  EXPECT_THAT(refused(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (), }", four)),
+              HasSubstr("single number"));
   EXPECT_THAT(refused(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 4000000000), }", four)),
               HasSubstr("impossible"));
   EXPECT_THAT(refused(std::string("\x93NUMPY\x01\x00\xff\xff", 10) + four), HasSubstr("header"));
@@ -123,8 +122,9 @@ TEST_F(Tables, BadNumpyFilesAreRefused) {
 
 TEST_F(Tables, ArraysOfSafetensors) {
   const auto path = (folder_ / "a.safetensors").string();
-  write_safetensors(path, {{"features", at::arange(12, at::kDouble).view({4, 3})}, {"label", at::tensor({0, 2, 1, 2}, at::kInt)}},
-                    {});
+  write_safetensors(
+      path, {{"features", at::arange(12, at::kDouble).view({4, 3})}, {"label", at::tensor({0, 2, 1, 2}, at::kInt)}},
+      {});
   TableOptions options;
   options.target = "label";
   const auto part = read_table(path, options);
@@ -151,8 +151,12 @@ TEST_F(Tables, AFractionIsSplitOffBySeed) {
 }
 
 TEST_F(Tables, APartOfItsOwnIsEvaluatedWithTheSameClasses) {
-  Json values{{"path", write("a.csv", "x,kind\n1,b\n2,a\n3,c\n")}, {"delimiter", ","}, {"header", true},
-              {"features", Json::array()}, {"target", "kind"}, {"task", "classification"},
+  Json values{{"path", write("a.csv", "x,kind\n1,b\n2,a\n3,c\n")},
+              {"delimiter", ","},
+              {"header", true},
+              {"features", Json::array()},
+              {"target", "kind"},
+              {"task", "classification"},
               {"evaluate", {{"fraction", 0.1}, {"path", write("b.csv", "x,kind\n7,c\n")}}}};
   const auto table = make_table(Options(values), 1);
   EXPECT_EQ(table->size(Split::train), 3);

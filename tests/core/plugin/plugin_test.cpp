@@ -82,7 +82,7 @@ TEST_F(Plugins, WhatOthersMayWriteIsRefused) {
   chmod(path.c_str(), 0755);
   chmod(folder_.c_str(), 0777);
   EXPECT_EQ(refusal(path, message_), Failure::refused);
-  chmod(folder_.c_str(), 01777);   // sticky: nobody else can replace the file
+  chmod(folder_.c_str(), 01777);  // sticky: nobody else can replace the file
   EXPECT_EQ(refusal(path, message_), Failure::internal) << message_;
 }
 
