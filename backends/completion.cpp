@@ -49,7 +49,8 @@ bool Completion::wait_until(Clock::time_point deadline) {
   std::unique_lock lock(shared.mutex);
   if (!shared.changed.wait_until(lock, deadline, [&] { return finished_ || shared.failure; })) return false;
   if (finished_ && !error_) return true;
-  // The group's reason is why the connections were closed, and so says more than what became of them.
+  // Why a peer closed its connections says more than that it did, and comes over the control channel.
+  shared.changed.wait_for(lock, std::chrono::milliseconds(500), [&] { return shared.failure.has_value(); });
   if (shared.failure) throw CommError(Failure::peer_lost, -1, *shared.failure);
   try {
     std::rethrow_exception(error_);

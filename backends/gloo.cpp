@@ -22,15 +22,6 @@ namespace {
 
 using GlooDevice = std::shared_ptr<::gloo::transport::Device>;
 
-// Its connections can be closed from outside, which wakes every thread that waits for them.
-class ClosableGroup final : public c10d::ProcessGroupGloo {
- public:
-  using ProcessGroupGloo::ProcessGroupGloo;
-  void close() {
-    for (auto& context : contexts_) context->closeConnections();
-  }
-};
-
 at::Tensor borrowed(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options());
 }
@@ -58,10 +49,10 @@ class GlooTransport final : public Transport {
       : request_(request), device_(std::move(device)), rank_(rank), size_(size), waiters_(std::make_shared<WaiterPool>()) {
     auto store = c10::make_intrusive<ChannelBackedStore>(request.channel, str("gloo/", request.job, "/", label, "/"),
                                                          rendezvous);
-    auto options = ClosableGroup::Options::create(rendezvous);
+    auto options = c10d::ProcessGroupGloo::Options::create(rendezvous);
     options->devices = {device_};
     try {
-      group_ = c10::make_intrusive<ClosableGroup>(store, rank, size, options);
+      group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -73,7 +64,7 @@ class GlooTransport final : public Transport {
 
   ~GlooTransport() override {
     // c10d's destructor waits for its threads; operations that nobody will finish must not hold them.
-    if (signal_.busy()) group_->close();
+    if (signal_.busy()) wake_all();
   }
 
   Capabilities capabilities() const override {
@@ -174,7 +165,7 @@ class GlooTransport final : public Transport {
 
   void fail(const std::string& reason) override {
     signal_.fail(reason);
-    group_->close();
+    wake_all();
   }
 
  private:
@@ -189,6 +180,18 @@ class GlooTransport final : public Transport {
     options.timeout = patience(call);
     std::vector<at::Tensor> tensors{borrowed(tensor)};
     return group_->broadcast(tensors, options);
+  }
+
+  // Nothing in c10d ends an operation that a thread of its has begun. But where one receive runs out of time, gloo
+  // closes all connections of the group, and every thread that waits for one of them wakes.
+  void wake_all() noexcept {
+    try {
+      std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+      constexpr int unused_tag = 0x7fffffff;
+      group_->recv(nothing, rank_ == 0 ? 1 : 0, unused_tag)->wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      // As it should.
+    }
   }
 
   PendingPtr gather_by_broadcasts(const Call& call, const at::Tensor& output, const Offsets& parts,
@@ -223,7 +226,7 @@ class GlooTransport final : public Transport {
   int rank_;
   int size_;
   CompletionSignal signal_;
-  c10::intrusive_ptr<ClosableGroup> group_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::shared_ptr<WaiterPool> waiters_;
 };
 

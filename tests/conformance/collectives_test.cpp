@@ -151,7 +151,7 @@ TEST_P(Collectives, TransfersOfAPairKeepTheirOrder) {
     std::vector<at::Tensor> got;
     // Receives are posted before, between and after collectives, and waited for last first.
     for (int i = 0; i < 8; ++i) {
-      if (world.rank() == 0) works.push_back(world.send(at::full({i + 1}, i), 1, {"x"}));
+      if (world.rank() == 0) works.push_back(world.send(at::full({i + 1}, double(i)), 1, {"x"}));
       if (world.rank() == 1) {
         got.push_back(at::zeros({i + 1}));
         works.push_back(world.receive(got.back(), 0, {"x"}));
