@@ -173,7 +173,7 @@ TEST(ConfigSource, AliasBombs) {
 
 TEST(ConfigSource, ColumnsAreCharacters) {
   const std::string line = "name: {" + repeated("\"é\": [ü, ö], ", 1) + "a: 1, ";
-  EXPECT_EQ(config_error(line + "a: 2}\n"), "run.yaml:1:29: name.a: written twice; first on line 1");
+  EXPECT_EQ(config_error(line + "a: 2}\n"), "run.yaml:1:27: name.a: written twice; first on line 1");
   std::string wide = "a: [";
   for (int i = 0; i < 30000; ++i) wide += "é, ";
   EXPECT_EQ(config_error(wide + "!x y]\n"), "run.yaml:1:90005: a.30000: tags (!…) have no meaning here; leave it out");
