@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -88,6 +89,9 @@ void load_plugin(const std::string& path, Registry& registry) {
   check_writers(path, file, false);
   check_writers(path, file.substr(0, std::max<size_t>(1, file.rfind('/'))), true);
 
+  if (std::find(registry.plugins.begin(), registry.plugins.end(), file) != registry.plugins.end())
+    reject(path, "is named twice; once loads all that it brings (model.plugin or plugins)");
+
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     reject(path,
@@ -99,6 +103,7 @@ void load_plugin(const std::string& path, Registry& registry) {
   const Names before = factories_of(registry);
   symbol<void(Registry&)>(library, path, "convoy_plugin_register")(registry);
   check_brought(path, registry, before);
+  registry.plugins.push_back(file);
 }
 
 }  // namespace convoy

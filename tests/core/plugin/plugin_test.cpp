@@ -23,7 +23,8 @@ using testing::HasSubstr;
 class Plugins : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / str("convoy-plugin-", getpid());
+    folder_ = fs::temp_directory_path() /
+              str("convoy-plugin-", getpid(), "-", testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::create_directories(folder_);
     chmod(folder_.c_str(), 0755);
   }
@@ -32,7 +33,8 @@ class Plugins : public testing::Test {
   // A library from a few lines of C++ without any header.
   std::string build(const std::string& code) {
     const auto source = (folder_ / "p.cpp").string();
-    const auto library = (folder_ / "libp.so").string();
+    // A name of its own: a library that is loaded already is not looked at again.
+    const auto library = (folder_ / str("lib", ++built_, ".so")).string();
     std::ofstream(source) << code;
     const std::string command = str("c++ -shared -fPIC -o '", library, "' '", source, "'");
     EXPECT_EQ(std::system(command.c_str()), 0);
@@ -53,6 +55,7 @@ class Plugins : public testing::Test {
 
   fs::path folder_;
   std::string message_;
+  int built_ = 0;
 };
 
 const std::string fitting = str("extern \"C\" const char* convoy_plugin_version() { return \"", CONVOY_PLUGIN_VERSION,
@@ -60,7 +63,10 @@ const std::string fitting = str("extern \"C\" const char* convoy_plugin_version(
 
 TEST_F(Plugins, AFittingOneIsLoaded) {
   Registry registry;
-  load_plugin(build(fitting), registry);
+  const auto path = build(fitting);
+  load_plugin(path, registry);
+  EXPECT_EQ(registry.plugins, std::vector<std::string>{path});
+  EXPECT_THROW(load_plugin(path, registry), Error);  // named twice
 }
 
 TEST_F(Plugins, PathsAreAbsoluteAndThere) {
