@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -60,7 +61,10 @@ std::optional<Columns> read_cache(const std::string& path, const Facts& wanted) 
 
 void write_cache(const std::string& path, const std::string& temporary, Facts facts, const Columns& columns) {
   facts["contents"] = hash_of(columns);
-  const std::vector<std::pair<std::string, at::Tensor>> entries(columns.begin(), columns.end());
+  std::vector<std::pair<std::string, at::Tensor>> entries(columns.begin(), columns.end());
+  // Wide elements first, so that all of them are aligned in the mapping.
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const auto& a, const auto& b) { return a.second.element_size() > b.second.element_size(); });
   try {
     write_safetensors(temporary, entries, facts);
     std::filesystem::rename(temporary, path);
