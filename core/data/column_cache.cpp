@@ -66,6 +66,7 @@ void write_cache(const std::string& path, const std::string& temporary, Facts fa
   std::stable_sort(entries.begin(), entries.end(),
                    [](const auto& a, const auto& b) { return a.second.element_size() > b.second.element_size(); });
   try {
+    std::filesystem::remove(temporary);  // of a process that was killed
     write_safetensors(temporary, entries, facts);
     std::filesystem::rename(temporary, path);
   } catch (const std::exception& failure) {

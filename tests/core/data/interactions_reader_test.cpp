@@ -176,6 +176,13 @@ TEST_F(Cache, IsRebuiltWhenDamaged) {
   EXPECT_TRUE(at::equal(parsed.user, read_interactions(source(), typed()).user));
 }
 
+TEST_F(Cache, WhatAKilledProcessLeftIsOverwritten) {
+  std::ofstream(cache() + ".partial") << "half";
+  read_interactions(source(), typed());
+  EXPECT_TRUE(fs::exists(cache()));
+  EXPECT_FALSE(fs::exists(cache() + ".partial"));
+}
+
 TEST_F(Cache, IsLeftOutWhereTheFolderMayNotBeWritten) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
