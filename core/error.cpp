@@ -61,8 +61,7 @@ ConfigError::ConfigError(const Mark& mark, const std::string& key, const std::st
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {
   std::string what = str("defect of convoy: ", message);
   if (!message.empty()) what += " ";
-  throw Error(Failure::internal,
-              str(what, "(", condition, " is false at ", file, ":", line, "); please report it"));
+  throw Error(Failure::internal, str(what, "(", condition, " is false at ", file, ":", line, "); please report it"));
 }
 
 }  // namespace convoy
