@@ -23,7 +23,7 @@ class CompletionSignal {
  public:
   void fail(const std::string& reason);
   bool failed() const;
-  bool busy() const;   // an operation has not finished
+  bool busy() const;  // an operation has not finished
 
  private:
   friend class Completion;
@@ -39,8 +39,8 @@ class CompletionSignal {
 class Completion {
  public:
   Completion(CompletionSignal signal, std::vector<at::Tensor> tensors);
-  void finish(std::exception_ptr error);   // from the library's thread; tensors are dropped here
-  bool done();                             // finished, or the group failed
+  void finish(std::exception_ptr error);  // from the library's thread; tensors are dropped here
+  bool done();                            // finished, or the group failed
   // False when the deadline passed first; throws CommError(peer_lost).
   bool wait_until(Clock::time_point deadline);
 
@@ -68,7 +68,7 @@ class CompletionPending final : public Pending {
 // Threads for what can only be waited for: as many as there are jobs at once, kept for the next ones.
 class WaiterPool {
  public:
-  ~WaiterPool();   // jobs have to end by themselves
+  ~WaiterPool();  // jobs have to end by themselves
   void run(std::function<void()> job);
 
  private:

@@ -28,10 +28,14 @@ at::Tensor borrowed(const at::Tensor& tensor) {
 
 c10d::ReduceOp translate(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return c10d::ReduceOp::SUM;
-    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
+    case ReduceOp::sum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::product:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
   }
   return c10d::ReduceOp::SUM;
 }
@@ -46,7 +50,11 @@ class GlooTransport final : public Transport {
  public:
   GlooTransport(const BackendRequest& request, GlooDevice device, const std::string& label, int rank, int size,
                 std::chrono::milliseconds rendezvous)
-      : request_(request), device_(std::move(device)), rank_(rank), size_(size), waiters_(std::make_shared<WaiterPool>()) {
+      : request_(request),
+        device_(std::move(device)),
+        rank_(rank),
+        size_(size),
+        waiters_(std::make_shared<WaiterPool>()) {
     auto store = c10::make_intrusive<ChannelBackedStore>(request.channel, str("gloo/", request.job, "/", label, "/"),
                                                          rendezvous);
     auto options = c10d::ProcessGroupGloo::Options::create(rendezvous);
@@ -56,9 +64,9 @@ class GlooTransport final : public Transport {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw CommError(Failure::rendezvous, -1,
-                      str("rank ", rank, " of ", size, " (gloo, group ", label, "): the ranks did not connect: ",
-                          error.what()));
+      throw CommError(
+          Failure::rendezvous, -1,
+          str("rank ", rank, " of ", size, " (gloo, group ", label, "): the ranks did not connect: ", error.what()));
     }
   }
 
@@ -157,8 +165,8 @@ class GlooTransport final : public Transport {
     return follow(group_->barrier(options), {});
   }
 
-  std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label,
-                                   int64_t, std::chrono::milliseconds timeout) override {
+  std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t,
+                                   std::chrono::milliseconds timeout) override {
     if (members.size() == 1) return nullptr;
     return std::make_shared<GlooTransport>(request_, device_, label, rank, static_cast<int>(members.size()), timeout);
   }
@@ -235,7 +243,8 @@ CommunicatorPtr make_gloo(const BackendRequest& request) {
   if (request.size > 1) {
     auto device = request.address.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
                                           : c10d::ProcessGroupGloo::createDeviceForHostname(request.address);
-    transport = std::make_shared<GlooTransport>(request, device, "world", request.rank, request.size, request.rendezvous);
+    transport =
+        std::make_shared<GlooTransport>(request, device, "world", request.rank, request.size, request.rendezvous);
   }
   return make_world(request, "gloo", transport);
 }

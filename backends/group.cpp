@@ -62,6 +62,7 @@ void check_reducible(const Call& call) {
 GroupCommunicator::GroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport)
     : state_(std::move(state)), transport_(std::move(transport)) {
   CONVOY_CHECK(alone() == (size() == 1), "a transport is for groups of at least two");
+  if (!alone()) devices_ = transport_->capabilities().devices;
 }
 GroupCommunicator::~GroupCommunicator() = default;
 
@@ -93,8 +94,8 @@ WorkPtr GroupCommunicator::launch(Call call, Staging staging, const std::functio
   std::lock_guard lock(issue_);
   ++state_->calls;
   if (auto reason = state_->failure()) {
-    return make_finished_work(std::make_exception_ptr(CommError(
-        Failure::peer_lost, -1, str(state_->who(), ": ", describe(call), " was not begun: ", *reason))));
+    return make_finished_work(std::make_exception_ptr(
+        CommError(Failure::peer_lost, -1, str(state_->who(), ": ", describe(call), " was not begun: ", *reason))));
   }
   PendingPtr pending;
   try {
@@ -114,7 +115,7 @@ WorkPtr GroupCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const Call
   check_reducible(call);
   if (tensor.numel() == 0 || alone()) return make_finished_work();
   state_->bytes += 2 * (size() - 1) * bytes_of(tensor) / size();
-  Staging staging(transport_->capabilities().devices, state_->facts().device);
+  Staging staging(devices_, state_->facts().device);
   at::Tensor flat = as_numbers(staging.output(plain(tensor), true));
   op = on_bytes(op, call.dtype);
   return launch(call, std::move(staging), [&](const Call& c) { return transport_->all_reduce(c, flat, op); });
@@ -130,7 +131,7 @@ WorkPtr GroupCommunicator::gather(Operation operation, at::Tensor output, at::Te
     return make_finished_work();
   }
   state_->bytes += (size() - 1) * bytes_of(input);
-  Staging staging(transport_->capabilities().devices, state_->facts().device);
+  Staging staging(devices_, state_->facts().device);
   Offsets parts = offsets(rows, row_bytes(output));
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
@@ -148,8 +149,8 @@ WorkPtr GroupCommunicator::all_gather_v(at::Tensor output, at::Tensor input, con
                                         const CallOptions& options) {
   CONVOY_CHECK(static_cast<int>(counts.size()) == size(), "all_gather_v '", options.name, "': ", counts.size(),
                " counts for ", size(), " ranks");
-  CONVOY_CHECK(input.dim() > 0 && output.dim() > 0 && input.size(0) == counts[rank()] && output.size(0) == sum(counts) &&
-                   input.sizes().slice(1) == output.sizes().slice(1),
+  CONVOY_CHECK(input.dim() > 0 && output.dim() > 0 && input.size(0) == counts[rank()] &&
+                   output.size(0) == sum(counts) && input.sizes().slice(1) == output.sizes().slice(1),
                "all_gather_v '", options.name, "': input ", input.sizes(), " and output ", output.sizes(),
                " do not fit the counts [", at::IntArrayRef(counts), "]");
   return gather(Operation::all_gather_v, output, input, counts, options);
@@ -169,7 +170,7 @@ WorkPtr GroupCommunicator::all_to_all_v(at::Tensor output, const std::vector<int
   }
   int64_t row = row_bytes(input);
   state_->bytes += (input.size(0) - input_counts[rank()]) * row;
-  Staging staging(transport_->capabilities().devices, state_->facts().device);
+  Staging staging(devices_, state_->facts().device);
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
   return launch(call, std::move(staging), [&](const Call& c) {
@@ -181,8 +182,8 @@ WorkPtr GroupCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, R
                                           const CallOptions& options) {
   Call call = start(Operation::reduce_scatter, options, input);
   check_reducible(call);
-  CONVOY_CHECK(input.dim() == output.dim() + 1 && input.size(0) == size() &&
-                   input.sizes().slice(1) == output.sizes() && input.scalar_type() == output.scalar_type(),
+  CONVOY_CHECK(input.dim() == output.dim() + 1 && input.size(0) == size() && input.sizes().slice(1) == output.sizes() &&
+                   input.scalar_type() == output.scalar_type(),
                describe(call), ": input has shape ", input.sizes(), ", wanted [", size(), ", …", output.sizes(), "]");
   if (output.numel() == 0) return make_finished_work();
   if (alone()) {
@@ -190,7 +191,7 @@ WorkPtr GroupCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, R
     return make_finished_work();
   }
   state_->bytes += (size() - 1) * bytes_of(input) / size();
-  Staging staging(transport_->capabilities().devices, state_->facts().device);
+  Staging staging(devices_, state_->facts().device);
   at::Tensor from = as_numbers(staging.input(plain(input)));
   at::Tensor to = as_numbers(staging.output(plain(output)));
   op = on_bytes(op, call.dtype);
@@ -202,7 +203,7 @@ WorkPtr GroupCommunicator::broadcast(at::Tensor tensor, int root, const CallOpti
   CONVOY_CHECK(root >= 0 && root < size(), describe(call), ": root ", root, " of ", size());
   if (tensor.numel() == 0 || alone()) return make_finished_work();
   if (rank() == root) state_->bytes += (size() - 1) * bytes_of(tensor);
-  Staging staging(transport_->capabilities().devices, state_->facts().device);
+  Staging staging(devices_, state_->facts().device);
   bool sends = rank() == root;
   at::Tensor flat = as_bytes(sends ? staging.input(plain(tensor)) : staging.output(plain(tensor)));
   return launch(call, std::move(staging), [&](const Call& c) { return transport_->broadcast(c, flat, root); });
@@ -212,7 +213,7 @@ WorkPtr GroupCommunicator::transfer(Operation operation, const std::vector<Trans
                                     const CallOptions& options) {
   Call call = start(operation, options, transfers.empty() ? at::Tensor() : transfers[0].tensor);
   if (alone()) return serve_myself(call, transfers);
-  Staging staging(transport_->capabilities().devices, state_->facts().device);
+  Staging staging(devices_, state_->facts().device);
   std::vector<Transfer> remote, own;
   for (const Transfer& one : transfers) {
     CONVOY_CHECK(one.peer >= 0 && one.peer < size(), describe(call), ": peer ", one.peer, " of ", size());

@@ -64,9 +64,10 @@ class GroupCommunicator final : public Communicator {
 
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Transport> transport_;
-  std::mutex issue_;           // held while an operation is handed to the transport
-  int splits_ = 0;             // guarded by issue_
-  std::vector<at::Tensor> to_self_;   // sent to oneself and not yet received; guarded by issue_
+  std::vector<at::DeviceType> devices_;  // that the transport takes
+  std::mutex issue_;                     // held while an operation is handed to the transport
+  int splits_ = 0;                       // guarded by issue_
+  std::vector<at::Tensor> to_self_;      // sent to oneself and not yet received; guarded by issue_
 };
 
 // The world of a job over a transport that stands (null: one rank). Used by every backend's factory.

@@ -7,17 +7,28 @@ namespace convoy {
 
 const char* name_of(Operation operation) {
   switch (operation) {
-    case Operation::all_reduce: return "all_reduce";
-    case Operation::all_gather: return "all_gather";
-    case Operation::all_gather_v: return "all_gather_v";
-    case Operation::all_to_all_v: return "all_to_all_v";
-    case Operation::reduce_scatter: return "reduce_scatter";
-    case Operation::broadcast: return "broadcast";
-    case Operation::send: return "send";
-    case Operation::receive: return "receive";
-    case Operation::group: return "group";
-    case Operation::barrier: return "barrier";
-    case Operation::split: return "split";
+    case Operation::all_reduce:
+      return "all_reduce";
+    case Operation::all_gather:
+      return "all_gather";
+    case Operation::all_gather_v:
+      return "all_gather_v";
+    case Operation::all_to_all_v:
+      return "all_to_all_v";
+    case Operation::reduce_scatter:
+      return "reduce_scatter";
+    case Operation::broadcast:
+      return "broadcast";
+    case Operation::send:
+      return "send";
+    case Operation::receive:
+      return "receive";
+    case Operation::group:
+      return "group";
+    case Operation::barrier:
+      return "barrier";
+    case Operation::split:
+      return "split";
   }
   return "?";
 }
@@ -82,8 +93,9 @@ CommError GroupState::stalled(const Call& call, int64_t number, double seconds, 
                          missing.empty() ? "" : ": " + missing, others);
   if (differ) return CommError(Failure::disagreement, -1, text + ". The ranks called different things.");
   return CommError(Failure::hang, -1,
-                   text + ". A peer is stopped, slow or waits elsewhere; where it is only slow, raise "
-                          "launch.timeouts.collective.");
+                   text +
+                       ". A peer is stopped, slow or waits elsewhere; where it is only slow, raise "
+                       "launch.timeouts.collective.");
 }
 
 }  // namespace convoy

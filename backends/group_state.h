@@ -17,14 +17,14 @@ namespace convoy {
 // What a group is told when it is made.
 struct GroupFacts {
   std::string backend;
-  std::string label;                      // unique within the job: "world", "world/0.1"
+  std::string label;  // unique within the job: "world", "world/0.1"
   int rank = 0;
   int size = 1;
-  at::Device device{at::kCPU};            // where tensors are staged that the transport does not take
-  std::chrono::milliseconds timeout{0};   // C
+  at::Device device{at::kCPU};           // where tensors are staged that the transport does not take
+  std::chrono::milliseconds timeout{0};  // C
   std::function<void(const char*)> waiting;
   std::shared_ptr<AbortBoard> board;
-  std::shared_ptr<Channel> channel;       // may be null
+  std::shared_ptr<Channel> channel;  // may be null
   std::string job;
 };
 
@@ -45,7 +45,7 @@ class GroupState {
   std::string who() const;
 
   std::atomic<int64_t> bytes{0};
-  std::atomic<int64_t> calls{0};             // issued so far
+  std::atomic<int64_t> calls{0};  // issued so far
   std::atomic<int64_t> wait_nanoseconds{0};
   std::atomic<int64_t> wait_cpu_nanoseconds{0};
 

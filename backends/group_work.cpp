@@ -95,8 +95,8 @@ class GroupWork final : public Work {
       finish();
       if (!error_) staging_.finish();
     } catch (const CommError& error) {
-      error_ = std::make_exception_ptr(CommError(
-          error.kind(), error.rank(), str(state_->who(), ": ", describe(call_), ": ", error.what())));
+      error_ = std::make_exception_ptr(
+          CommError(error.kind(), error.rank(), str(state_->who(), ": ", describe(call_), ": ", error.what())));
     } catch (const std::exception& error) {
       error_ = std::make_exception_ptr(
           CommError(Failure::internal, -1, str(state_->who(), ": ", describe(call_), ": ", error.what())));
@@ -108,11 +108,11 @@ class GroupWork final : public Work {
 
   std::mutex mutex_;
   std::shared_ptr<GroupState> state_;
-  std::shared_ptr<Transport> transport_;   // alive as long as an operation of it is
+  std::shared_ptr<Transport> transport_;  // alive as long as an operation of it is
   Call call_;
   int64_t number_;
   Staging staging_;
-  PendingPtr pending_;                     // null: over
+  PendingPtr pending_;  // null: over
   std::exception_ptr error_;
 };
 

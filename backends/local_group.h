@@ -27,7 +27,7 @@ namespace convoy {
 // What one rank puts down.
 struct Deposit {
   Call call;
-  at::Tensor input{}, output{};   // as the operation has them; all_reduce and broadcast: output
+  at::Tensor input{}, output{};  // as the operation has them; all_reduce and broadcast: output
   Offsets input_parts{}, output_parts{};
   ReduceOp op = ReduceOp::sum;
   int root = 0;
@@ -47,14 +47,14 @@ class Meeting {
   void copy(void* to, const void* from, int64_t bytes);  // adds the tasks of one copy
   void prepare_reduction();
   void conclude(Phase phase);
-  std::string differences() const;                       // "" when the calls fit each other
+  std::string differences() const;  // "" when the calls fit each other
 
   std::vector<std::optional<Deposit>> deposits_;
   std::vector<std::function<void()>> tasks_;
-  int64_t count_ = 0;                                    // of tasks; tasks_ itself is emptied at the end
+  int64_t count_ = 0;  // of tasks; tasks_ itself is emptied at the end
   std::atomic<int64_t> next_{0}, finished_{0};
   std::atomic<Phase> phase_{Phase::open};
-  std::exception_ptr error_;                             // set before the phase becomes failed
+  std::exception_ptr error_;  // set before the phase becomes failed
 };
 
 class LocalGroup {

@@ -27,8 +27,8 @@ std::string Meeting::differences() const {
     if (transfer) {
       same = same && other->call.elements == first.call.elements;
     } else {
-      same = same && other->call.operation == first.call.operation && other->op == first.op &&
-             other->root == first.root;
+      same =
+          same && other->call.operation == first.call.operation && other->op == first.op && other->root == first.root;
       if (moves_by_parts(first.call.operation)) {
         same = same && other->output_parts == first.output_parts;
       } else if (first.call.operation != Operation::all_to_all_v) {
@@ -102,7 +102,9 @@ void Meeting::prepare() {
   size_t ranks = deposits_.size();
   switch (first.call.operation) {
     case Operation::all_reduce:
-    case Operation::reduce_scatter: prepare_reduction(); break;
+    case Operation::reduce_scatter:
+      prepare_reduction();
+      break;
     case Operation::broadcast:
       for (const auto& deposit : deposits_) {
         copy(deposit->output.data_ptr(), deposits_[first.root]->output.data_ptr(), first.output.numel());
@@ -117,14 +119,18 @@ void Meeting::prepare() {
           const Deposit& source = *deposits_[from];
           const Offsets& parts = deposits_[to]->output_parts;
           int64_t offset = source.input_parts.empty() ? 0 : source.input_parts[to];
-          copy(bytes_at(deposits_[to]->output, parts[from]), bytes_at(source.input, offset), parts[from + 1] - parts[from]);
+          copy(bytes_at(deposits_[to]->output, parts[from]), bytes_at(source.input, offset),
+               parts[from + 1] - parts[from]);
         }
       }
       break;
     case Operation::send:
     case Operation::receive:
-    case Operation::group: copy(deposits_[1]->output.data_ptr(), first.input.data_ptr(), first.input.numel()); break;
-    case Operation::barrier: break;
+    case Operation::group:
+      copy(deposits_[1]->output.data_ptr(), first.input.data_ptr(), first.input.numel());
+      break;
+    case Operation::barrier:
+      break;
   }
   if (tasks_.empty()) return conclude(Phase::over);
   count_ = static_cast<int64_t>(tasks_.size());

@@ -82,7 +82,8 @@ class MpiTransport final : public Transport {
     std::vector<MpiMessage> messages;
     for (int step = 1; step < size(); ++step) {
       int to = (me + step) % size(), from = (me - step + size()) % size();
-      messages.push_back({false, data_of(output) + output_parts[from], output_parts[from + 1] - output_parts[from], from});
+      messages.push_back(
+          {false, data_of(output) + output_parts[from], output_parts[from + 1] - output_parts[from], from});
       messages.push_back({true, data_of(input) + input_parts[to], input_parts[to + 1] - input_parts[to], to});
     }
     return exchange({output, input}, next_tag(), messages);
@@ -174,15 +175,17 @@ class MpiHome {
     if (request.size == 1) return make_world(request, "mpi", nullptr);
     auto before = world_.lock();
     if (before && before->rank() != request.rank) {
-      throw Error(Failure::config, "backend mpi takes one rank per process, and this process has several; use backend "
-                                   "local or gloo for ranks that are threads");
+      throw Error(Failure::config,
+                  "backend mpi takes one rank per process, and this process has several; use backend "
+                  "local or gloo for ranks that are threads");
     }
     if (!engine_) engine_ = std::make_shared<MpiEngine>();
     if (engine_->rank() != request.rank || engine_->size() != request.size) {
-      throw CommError(Failure::rendezvous, -1,
-                      str("MPI says that this is rank ", engine_->rank(), " of ", engine_->size(), ", and the plan says rank ",
-                          request.rank, " of ", request.size, ": start as many ranks as the plan has, by mpirun -n ",
-                          request.size, " convoy run …, or srun --mpi=pmix -n ", request.size));
+      throw CommError(
+          Failure::rendezvous, -1,
+          str("MPI says that this is rank ", engine_->rank(), " of ", engine_->size(), ", and the plan says rank ",
+              request.rank, " of ", request.size, ": start as many ranks as the plan has, by mpirun -n ", request.size,
+              " convoy run …, or srun --mpi=pmix -n ", request.size));
     }
     if (request.channel) {
       std::weak_ptr<MpiEngine> weak = engine_;

@@ -39,7 +39,8 @@ MpiEngine::MpiEngine() {
   int already = 0, finalized = 0;
   MPI_Initialized(&already);
   MPI_Finalized(&finalized);
-  if (finalized) throw Error(Failure::config, "backend mpi: MPI has been finalized in this process and cannot start again");
+  if (finalized)
+    throw Error(Failure::config, "backend mpi: MPI has been finalized in this process and cannot start again");
   int level = MPI_THREAD_SINGLE;
   if (already) {
     MPI_Query_thread(&level);
@@ -101,7 +102,8 @@ std::shared_ptr<MpiGroup> MpiEngine::world(Clock::time_point deadline) {
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "meeting of all ranks");
     if (!done && (broken_ || Clock::now() > deadline)) {
       broken_ = true;
-      throw CommError(Failure::rendezvous, -1, str("rank ", rank_, " of ", size_, " (mpi): not all ranks came to the start"));
+      throw CommError(Failure::rendezvous, -1,
+                      str("rank ", rank_, " of ", size_, " (mpi): not all ranks came to the start"));
     }
     if (!done) sched_yield();
   }

@@ -27,9 +27,9 @@ namespace convoy {
 // What the operations of one group share.
 struct MpiGroup {
   MPI_Comm comm = MPI_COMM_NULL;
-  int rank = 0;                    // within the group
-  std::vector<int> world;          // rank in `comm` of each member
-  int id = 0;                      // part of every tag; no two groups of a rank share one
+  int rank = 0;            // within the group
+  std::vector<int> world;  // rank in `comm` of each member
+  int id = 0;              // part of every tag; no two groups of a rank share one
   std::atomic<bool> failed{false};
   std::mutex mutex;
   std::string reason;
@@ -45,8 +45,8 @@ class MpiOperation {
 
   bool over() const { return over_.load(std::memory_order_acquire); }
   const MpiGroup& group() const { return *group_; }
-  void check() const;                             // after over(): throws what went wrong
-  virtual std::string missing() const = 0;        // under the engine's lock
+  void check() const;                       // after over(): throws what went wrong
+  virtual std::string missing() const = 0;  // under the engine's lock
 
  protected:
   // Posts what can be posted, takes what has come. Sets `moved` when anything did; true when all is done.
@@ -55,7 +55,7 @@ class MpiOperation {
 
  private:
   friend class MpiEngine;
-  std::vector<at::Tensor> tensors_;               // kept until the end
+  std::vector<at::Tensor> tensors_;  // kept until the end
   std::exception_ptr error_;
   std::atomic<bool> over_{false};
 };
@@ -72,18 +72,18 @@ class MpiEngine {
   int size() const { return size_; }
   // The group of all ranks; waits for all to call it, CommError(rendezvous) at the deadline.
   std::shared_ptr<MpiGroup> world(Clock::time_point deadline);
-  int reserve_id();              // no id that this rank knows is as large
+  int reserve_id();  // no id that this rank knows is as large
   void know_id(int id);
 
   void start(const std::shared_ptr<MpiOperation>& operation);
-  bool poll(const MpiOperation& operation);       // makes progress; true when it is over or its group failed
+  bool poll(const MpiOperation& operation);  // makes progress; true when it is over or its group failed
   bool wait_until(const MpiOperation& operation, Clock::time_point deadline);
   std::string missing(const MpiOperation& operation);
   void fail(MpiGroup& group, const std::string& reason);
   void never_finalize() { broken_ = true; }
 
  private:
-  bool pass();                    // polls every operation once, under the lock; true when anything moved
+  bool pass();  // polls every operation once, under the lock; true when anything moved
   bool step(MpiOperation& operation, bool& moved);
   void run_background();
   void finalize();
@@ -97,7 +97,7 @@ class MpiEngine {
 
   std::mutex mutex_;
   std::vector<std::shared_ptr<MpiOperation>> active_;
-  std::vector<std::shared_ptr<MpiOperation>> abandoned_;   // their memory may still be written to
+  std::vector<std::shared_ptr<MpiOperation>> abandoned_;  // their memory may still be written to
   std::atomic<int> under_way_{0};
   std::atomic<int> waiters_{0};
 

@@ -2,7 +2,6 @@
 #include "backends/mpi_operations.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "backends/reduce.h"
 
@@ -10,8 +9,8 @@ namespace convoy {
 namespace {
 
 constexpr int64_t largest_message = int64_t{1} << 30;
-constexpr int64_t segment_bytes = 256 << 10;   // a sum and its operands stay in the second-level cache
-constexpr int64_t window = 4;                  // segments under way per peer and direction
+constexpr int64_t segment_bytes = 256 << 10;  // a sum and its operands stay in the second-level cache
+constexpr int64_t window = 4;                 // segments under way per peer and direction
 
 std::string list(const std::vector<int>& ranks) {
   std::vector<std::string> names;
@@ -39,21 +38,25 @@ class Lane {
     } else {
       check_mpi(MPI_Irecv(data, count, MPI_BYTE, to, tag_, group_->comm, &request), "receive", peer_);
     }
-    requests_.push_back({request, count});
+    if (first_ == requests_.size()) {
+      requests_.clear();
+      first_ = 0;
+    }
+    requests_.emplace_back(request, count);
     ++posted_;
   }
 
   // Takes what has ended, in order; true when anything has.
   bool take() {
     int64_t before = completed_;
-    while (!requests_.empty()) {
+    while (first_ < requests_.size()) {
       int done = 0;
       MPI_Status status;
-      auto& [request, count] = requests_.front();
+      auto& [request, count] = requests_[first_];
       check_mpi(MPI_Test(&request, &done, &status), send_ ? "send" : "receive", peer_);
       if (!done) break;
       if (!send_) check_length(status, count);
-      requests_.pop_front();
+      ++first_;
       ++completed_;
     }
     return completed_ != before;
@@ -64,8 +67,9 @@ class Lane {
     int got = 0;
     MPI_Get_count(&status, MPI_BYTE, &got);
     if (got == expected) return;
-    throw CommError(Failure::disagreement, peer_, str("rank ", peer_, " sent ", got, " bytes where ", expected,
-                                                      " were expected: the ranks called different things"));
+    throw CommError(Failure::disagreement, peer_,
+                    str("rank ", peer_, " sent ", got, " bytes where ", expected,
+                        " were expected: the ranks called different things"));
   }
 
   const MpiGroup* group_;
@@ -73,7 +77,8 @@ class Lane {
   int peer_;
   int tag_;
   int64_t posted_ = 0, completed_ = 0;
-  std::deque<std::pair<MPI_Request, int>> requests_;
+  std::vector<std::pair<MPI_Request, int>> requests_;  // those from first_ on are under way
+  size_t first_ = 0;
 };
 
 class Exchange final : public MpiOperation {
@@ -204,11 +209,10 @@ class ReduceScatter final : public MpiOperation {
     Lane parts_out, parts_in, sums_out, sums_in;
   };
 
-  char* slot(int64_t k, size_t peer) {
-    return scratch_.get() + ((k % window) * peers_.size() + peer) * segment_bytes;
-  }
+  char* slot(int64_t k, size_t peer) { return scratch_.get() + ((k % window) * peers_.size() + peer) * segment_bytes; }
   static void fill(Lane& lane, const Segments& segments, int64_t limit) {
-    while (lane.posted() < limit && lane.has_room()) lane.post(segments.at(lane.posted()), segments.length(lane.posted()));
+    while (lane.posted() < limit && lane.has_room())
+      lane.post(segments.at(lane.posted()), segments.length(lane.posted()));
   }
   bool arrived(int64_t k) const {
     return std::all_of(peers_.begin(), peers_.end(), [k](const Peer& peer) { return peer.parts_in.completed() > k; });
@@ -240,14 +244,14 @@ class Broadcast final : public MpiOperation {
     int64_t segment = std::clamp(bytes / 16, segment_bytes, largest_message);
     segments_ = {data, bytes, segment};
     int n = group_->size();
-    int place = (group_->rank - root + n) % n;   // the root has place 0
+    int place = (group_->rank - root + n) % n;  // the root has place 0
     auto rank_at = [&](int p) { return (p + root) % n; };
     int lowest = place == 0 ? n : place & -place;
     if (place != 0) parent_.emplace_back(*group_, false, rank_at(place - lowest), tag);
     for (int distance = 1; distance < lowest && place + distance < n; distance *= 2) {
       children_.emplace_back(*group_, true, rank_at(place + distance), tag);
     }
-    std::reverse(children_.begin(), children_.end());   // the deepest tree first
+    std::reverse(children_.begin(), children_.end());  // the deepest tree first
   }
 
   std::string missing() const override {
@@ -260,13 +264,15 @@ class Broadcast final : public MpiOperation {
     int64_t here = segments_.count();
     if (!parent_.empty()) {
       Lane& in = parent_[0];
-      while (in.posted() < segments_.count() && in.has_room()) in.post(segments_.at(in.posted()), segments_.length(in.posted()));
+      while (in.posted() < segments_.count() && in.has_room())
+        in.post(segments_.at(in.posted()), segments_.length(in.posted()));
       moved = in.take() || moved;
       here = in.completed();
     }
     bool all = here == segments_.count();
     for (Lane& out : children_) {
-      while (out.posted() < here && out.has_room()) out.post(segments_.at(out.posted()), segments_.length(out.posted()));
+      while (out.posted() < here && out.has_room())
+        out.post(segments_.at(out.posted()), segments_.length(out.posted()));
       moved = out.take() || moved;
       all = all && out.completed() == segments_.count();
     }
@@ -275,7 +281,7 @@ class Broadcast final : public MpiOperation {
 
  private:
   Segments segments_;
-  std::vector<Lane> parent_;     // one, or none on the root
+  std::vector<Lane> parent_;  // one, or none on the root
   std::vector<Lane> children_;
 };
 
@@ -284,7 +290,8 @@ class Barrier final : public MpiOperation {
   Barrier(std::shared_ptr<MpiGroup> group, int tag) : MpiOperation(std::move(group), {}) {
     int n = group_->size(), me = group_->rank;
     for (int distance = 1; distance < n; distance *= 2) {
-      rounds_.push_back({Lane(*group_, true, (me + distance) % n, tag), Lane(*group_, false, (me - distance + n) % n, tag)});
+      rounds_.push_back(
+          {Lane(*group_, true, (me + distance) % n, tag), Lane(*group_, false, (me - distance + n) % n, tag)});
     }
   }
 
@@ -308,7 +315,7 @@ class Barrier final : public MpiOperation {
   }
 
  private:
-  std::vector<std::pair<Lane, Lane>> rounds_;   // out, in
+  std::vector<std::pair<Lane, Lane>> rounds_;  // out, in
   size_t round_ = 0;
   char nothing_ = 0;
 };
@@ -316,9 +323,7 @@ class Barrier final : public MpiOperation {
 }  // namespace
 
 // 16 bits for the group, 13 for the number, 2 for the stream.
-int mpi_tag(const MpiGroup& group, int64_t number) {
-  return (group.id << 15) | static_cast<int>(number & 0x1fff) << 2;
-}
+int mpi_tag(const MpiGroup& group, int64_t number) { return (group.id << 15) | static_cast<int>(number & 0x1fff) << 2; }
 int mpi_transfer_tag(const MpiGroup& group) { return mpi_tag(group, 0) + 2; }
 
 MpiOperationPtr mpi_exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,

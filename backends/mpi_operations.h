@@ -17,7 +17,7 @@ struct MpiMessage {
   bool send = false;
   void* data = nullptr;
   int64_t bytes = 0;
-  int peer = 0;            // within the group
+  int peer = 0;  // within the group
 };
 
 using MpiOperationPtr = std::shared_ptr<MpiOperation>;
@@ -29,9 +29,9 @@ MpiOperationPtr mpi_exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Te
 // Reduce-scatter by direct exchange, in segments: each rank gets its slice from all, adds segment by segment while the
 // next ones arrive, and (gather) sends each sum to all at once. Sends 2(n-1)/n of the bytes (gather) or (n-1)/n.
 struct MpiReduction {
-  char* input = nullptr;          // all slices
-  std::vector<int64_t> slices;    // where in `input`, in bytes, each rank's slice begins; n + 1 of them
-  char* output = nullptr;         // this rank's slice; with gather it lies in `input`
+  char* input = nullptr;        // all slices
+  std::vector<int64_t> slices;  // where in `input`, in bytes, each rank's slice begins; n + 1 of them
+  char* output = nullptr;       // this rank's slice; with gather it lies in `input`
   bool gather = false;
   at::ScalarType dtype = at::kFloat;
   ReduceOp op = ReduceOp::sum;
@@ -48,7 +48,7 @@ MpiOperationPtr mpi_barrier(std::shared_ptr<MpiGroup> group, int tag);
 
 // Tags: group, number of the operation within the group, and which of up to four streams. The number wraps around, long
 // after the operation that had it before is over.
-int mpi_tag(const MpiGroup& group, int64_t number);   // tag + 1: a second stream of the same operation
-int mpi_transfer_tag(const MpiGroup& group);          // sends and receives pair by order
+int mpi_tag(const MpiGroup& group, int64_t number);  // tag + 1: a second stream of the same operation
+int mpi_transfer_tag(const MpiGroup& group);         // sends and receives pair by order
 
 }  // namespace convoy

@@ -142,14 +142,22 @@ void reduce_short(uint16_t* out, const std::vector<const void*>& in, int64_t ele
 
 void reduce(void* out, const std::vector<const void*>& in, int64_t elements, at::ScalarType dtype, ReduceOp op) {
   switch (dtype) {
-    case at::kHalf: return reduce_short<HalfFloat>(static_cast<uint16_t*>(out), in, elements, op);
-    case at::kBFloat16: return reduce_short<BrainFloat>(static_cast<uint16_t*>(out), in, elements, op);
-    case at::kFloat: return reduce_numbers(static_cast<float*>(out), in, elements, op);
-    case at::kDouble: return reduce_numbers(static_cast<double*>(out), in, elements, op);
-    case at::kInt: return reduce_numbers(static_cast<int32_t*>(out), in, elements, op);
-    case at::kLong: return reduce_numbers(static_cast<int64_t*>(out), in, elements, op);
-    case at::kByte: return reduce_numbers(static_cast<uint8_t*>(out), in, elements, op);
-    default: CONVOY_CHECK(false, "no reduction of ", c10::toString(dtype));
+    case at::kHalf:
+      return reduce_short<HalfFloat>(static_cast<uint16_t*>(out), in, elements, op);
+    case at::kBFloat16:
+      return reduce_short<BrainFloat>(static_cast<uint16_t*>(out), in, elements, op);
+    case at::kFloat:
+      return reduce_numbers(static_cast<float*>(out), in, elements, op);
+    case at::kDouble:
+      return reduce_numbers(static_cast<double*>(out), in, elements, op);
+    case at::kInt:
+      return reduce_numbers(static_cast<int32_t*>(out), in, elements, op);
+    case at::kLong:
+      return reduce_numbers(static_cast<int64_t*>(out), in, elements, op);
+    case at::kByte:
+      return reduce_numbers(static_cast<uint8_t*>(out), in, elements, op);
+    default:
+      CONVOY_CHECK(false, "no reduction of ", c10::toString(dtype));
   }
 }
 

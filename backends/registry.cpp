@@ -16,7 +16,8 @@ void register_backends(Registry& registry) {
 BackendFactory absent_backend(const std::string& name) {
   return [name](const BackendRequest&) -> CommunicatorPtr {
     for (const BackendEntry& entry : backend_catalogue()) {
-      if (entry.name == name) throw Error(Failure::config, str("backend ", name, " is not in this build; ", entry.how_to_get));
+      if (entry.name == name)
+        throw Error(Failure::config, str("backend ", name, " is not in this build; ", entry.how_to_get));
     }
     throw Error(Failure::config, str("backend ", name, " is not in this build"));
   };

@@ -20,8 +20,8 @@ class Staging {
   // A contiguous tensor whose values `finish` copies to `tensor`; `filled`: it begins with the values of `tensor`.
   at::Tensor output(const at::Tensor& tensor, bool filled = false);
 
-  void finish();   // copies results back
-  void drop();     // forgets all tensors
+  void finish();  // copies results back
+  void drop();    // forgets all tensors
 
  private:
   bool fits(const at::Tensor& tensor) const;
@@ -30,7 +30,7 @@ class Staging {
   std::vector<at::DeviceType> taken_;
   at::Device target_;
   std::vector<at::Tensor> kept_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> back_;   // to, from
+  std::vector<std::pair<at::Tensor, at::Tensor>> back_;  // to, from
 };
 
 }  // namespace convoy

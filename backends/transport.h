@@ -40,19 +40,19 @@ using Clock = std::chrono::steady_clock;
 // One call as it is told to users and compared between ranks.
 struct Call {
   Operation operation = Operation::barrier;
-  std::string name;                        // the caller's
-  std::chrono::milliseconds timeout{0};    // never 0 here
+  std::string name;                      // the caller's
+  std::chrono::milliseconds timeout{0};  // never 0 here
   at::ScalarType dtype = at::ScalarType::Byte;
-  int64_t elements = 0;                    // of this rank's input, in the caller's dtype
+  int64_t elements = 0;  // of this rank's input, in the caller's dtype
 };
-std::string describe(const Call& call);    // "all_reduce 'bucket 2' of 1024 float"
+std::string describe(const Call& call);  // "all_reduce 'bucket 2' of 1024 float"
 
 // One operation under way.
 class Pending {
  public:
   virtual ~Pending() = default;
-  virtual bool done() = 0;                                   // never blocks, may make progress; true also when it failed
-  virtual bool wait_until(Clock::time_point deadline) = 0;   // false: not over by then; throws what went wrong
+  virtual bool done() = 0;                                  // never blocks, may make progress; true also when it failed
+  virtual bool wait_until(Clock::time_point deadline) = 0;  // false: not over by then; throws what went wrong
   // Who is known to be missing, for the message of a time limit; "" where that cannot be told.
   virtual std::string missing() { return ""; }
 };

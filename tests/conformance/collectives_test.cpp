@@ -1,10 +1,18 @@
 // Every operation, every dtype, all backends.
+#include <map>
+
 #include "tests/conformance/conformance.h"
 
 namespace convoy {
 namespace {
 
 using Collectives = Conformance;
+
+// Numbers whose sum depends on the order of addition.
+at::Tensor draws(int rank, int64_t count) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(7 + rank);
+  return at::randn({count}, generator, at::TensorOptions());
+}
 
 TEST_P(Collectives, AllReduceTakesEveryDtypeAndReduction) {
   on_ranks([](Communicator& world) {
@@ -36,8 +44,7 @@ TEST_P(Collectives, AllReduceGivesTheSameBitsOnAllRanksAndEachTime) {
     for (int64_t n : {100, 1000000}) {
       at::Tensor first;
       for (int round = 0; round < 3; ++round) {
-        auto generator = at::make_generator<at::CPUGeneratorImpl>(7 + world.rank());
-        at::Tensor mine = at::randn({n}, generator, at::TensorOptions());
+        at::Tensor mine = draws(world.rank(), n);
         world.all_reduce(mine, ReduceOp::sum, {"x"})->wait();
         if (!first.defined()) first = mine;
         EXPECT_TRUE(at::equal(first, mine));
@@ -195,7 +202,7 @@ TEST_P(Collectives, TakeStridedTensors) {
   on_ranks([](Communicator& world) {
     int n = world.size(), me = world.rank();
     at::Tensor whole = at::zeros({6, 8});
-    at::Tensor part = whole.t().slice(0, 1, 7, 2);   // [3, 6], strides 2 and 8
+    at::Tensor part = whole.t().slice(0, 1, 7, 2);  // [3, 6], strides 2 and 8
     part.copy_(numbers(me, {3, 6}, at::kFloat));
     world.all_reduce(part, ReduceOp::sum, {"x"})->wait();
     EXPECT_TRUE(same(part.contiguous(), reduced(n, {3, 6}, at::kFloat, ReduceOp::sum)));
@@ -203,7 +210,8 @@ TEST_P(Collectives, TakeStridedTensors) {
 
     at::Tensor gathered = at::zeros({3, 6, n}).permute({2, 0, 1});
     world.all_gather(gathered, numbers(me, {6, 3}, at::kFloat).t(), {"x"})->wait();
-    for (int r = 0; r < n; ++r) EXPECT_TRUE(same(gathered[r].contiguous(), numbers(r, {6, 3}, at::kFloat).t().contiguous()));
+    for (int r = 0; r < n; ++r)
+      EXPECT_TRUE(same(gathered[r].contiguous(), numbers(r, {6, 3}, at::kFloat).t().contiguous()));
 
     at::Tensor column = at::zeros({5, 2}).select(1, 1);
     if (me == 0) column.copy_(numbers(3, {5}, at::kFloat));
@@ -237,6 +245,40 @@ TEST_P(Collectives, TakeEmptyTensors) {
     world.all_reduce(after, ReduceOp::sum, {"x"})->wait();
     EXPECT_TRUE(same(after, at::full({2}, double(n))));
   });
+}
+
+// local and mpi promise the order of ranks; gloo only that all ranks get the same.
+TEST_P(Collectives, AddInTheOrderOfRanks) {
+  on_ranks([](Communicator& world) {
+    if (world.backend() == "gloo") return;
+    for (int64_t n : {100, 200000}) {
+      at::Tensor mine = draws(world.rank(), n), all = at::empty({world.size(), n});
+      world.all_gather(all, mine, {"x"})->wait();
+      at::Tensor wanted = all[0].clone();
+      for (int r = 1; r < world.size(); ++r) wanted += all[r];
+      world.all_reduce(mine, ReduceOp::sum, {"x"})->wait();
+      EXPECT_TRUE(at::equal(mine, wanted)) << n;
+    }
+  });
+}
+
+TEST(MpiAndGloo, GiveTheSameBitsOnTwoRanks) {
+  if (mpi_ranks() != 2) GTEST_SKIP() << "wants an mpirun of two ranks";
+  for (auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    for (int64_t n : {100, 500000}) {
+      std::map<std::string, at::Tensor> sums;
+      for (const char* backend : {"mpi", "gloo"}) {
+        RankGroup processes{backend, 2};
+        processes.by_processes = true;
+        run_ranks(processes, [&](Communicator& world) {
+          at::Tensor mine = draws(world.rank(), n).to(dtype);
+          world.all_reduce(mine, ReduceOp::sum, {"x"})->wait();
+          sums[backend] = mine;
+        });
+      }
+      EXPECT_TRUE(at::equal(sums["mpi"], sums["gloo"])) << dtype;
+    }
+  }
 }
 
 CONVOY_CONFORMANCE(Collectives);

@@ -30,11 +30,11 @@ inline std::string conformance_name(const testing::TestParamInfo<std::tuple<std:
 }
 
 // NOLINTNEXTLINE: gtest's macros cannot be functions.
-#define CONVOY_CONFORMANCE(Suite)                                                                             \
-  INSTANTIATE_TEST_SUITE_P(Local, Suite, testing::Combine(testing::Values("local"), testing::Range(1, 5)),     \
-                           conformance_name);                                                                  \
-  INSTANTIATE_TEST_SUITE_P(Gloo, Suite, testing::Combine(testing::Values("gloo"), testing::Range(1, 5)),       \
-                           conformance_name);                                                                  \
+#define CONVOY_CONFORMANCE(Suite)                                                                          \
+  INSTANTIATE_TEST_SUITE_P(Local, Suite, testing::Combine(testing::Values("local"), testing::Range(1, 5)), \
+                           conformance_name);                                                              \
+  INSTANTIATE_TEST_SUITE_P(Gloo, Suite, testing::Combine(testing::Values("gloo"), testing::Range(1, 5)),   \
+                           conformance_name);                                                              \
   INSTANTIATE_TEST_SUITE_P(Mpi, Suite, testing::Combine(testing::Values("mpi"), testing::Values(0)), conformance_name)
 
 inline const std::vector<at::ScalarType>& all_dtypes() {

@@ -1,8 +1,8 @@
 // Aborts, time limits, disagreement; what a Work keeps; what is counted and observed.
 #include <thread>
 
-#include "tests/conformance/conformance.h"
 #include "core/error.h"
+#include "tests/conformance/conformance.h"
 
 namespace convoy {
 namespace {
@@ -60,8 +60,9 @@ TEST_P(Failures, TimeLimitsNameOperationAndTensor) {
     if (world.rank() != 0) {
       at::Tensor tensor = at::ones({10});
       auto start = std::chrono::steady_clock::now();
-      CommError error =
-          failure_of([&] { group->all_reduce(tensor, ReduceOp::sum, {"bucket 2", milliseconds(300)})->wait(); });
+      CommError error = failure_of([&] {
+        group->all_reduce(tensor, ReduceOp::sum, {"bucket 2", milliseconds(300)})->wait();
+      });
       auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       // A peer that gave up first takes the others with it.
       if (error.kind() == Failure::hang) {
@@ -93,11 +94,12 @@ TEST_P(Failures, ReceiveFromASilentPeerEnds) {
 
 TEST_P(Failures, CallsOfDifferentKindsAreToldApart) {
   on_ranks([](Communicator& world) {
-    if (world.size() != 2 || world.backend() == "gloo") return;   // gloo's own checks end the process
+    if (world.size() != 2 || world.backend() == "gloo") return;  // gloo's own checks end the process
     CommunicatorPtr group = world.split(0, world.rank(), {"split"});
     at::Tensor tensor = at::ones({world.rank() == 0 ? 10 : 12});
-    CommError error =
-        failure_of([&] { group->all_reduce(tensor, ReduceOp::sum, {"bucket", milliseconds(500)})->wait(); });
+    CommError error = failure_of([&] {
+      group->all_reduce(tensor, ReduceOp::sum, {"bucket", milliseconds(500)})->wait();
+    });
     EXPECT_TRUE(error.kind() == Failure::disagreement || error.kind() == Failure::peer_lost) << error.what();
     world.barrier({"the world stands"})->wait();
   });

@@ -27,11 +27,14 @@ TEST(NcclGpu, CollectivesOnTwoDevices) {
     world.all_reduce(host, ReduceOp::sum, {"x"})->wait();
     EXPECT_TRUE(same(host, at::full({4}, 2.0)));
     at::Tensor rows = at::zeros({3, 2}, at::TensorOptions().device(device));
-    world.all_gather_v(rows, numbers(world.rank(), {world.rank() + 1, 2}, at::kFloat).to(device), {1, 2}, {"x"})->wait();
+    world.all_gather_v(rows, numbers(world.rank(), {world.rank() + 1, 2}, at::kFloat).to(device), {1, 2}, {"x"})
+        ->wait();
     EXPECT_TRUE(same(rows.cpu(), at::cat({numbers(0, {1, 2}, at::kFloat), numbers(1, {2, 2}, at::kFloat)})));
     at::Tensor got = at::zeros({6}, at::TensorOptions().device(device));
     at::Tensor sent = numbers(world.rank(), {6}, at::kFloat).to(device);
-    world.group({{Transfer::Kind::send, sent, 1 - world.rank()}, {Transfer::Kind::receive, got, 1 - world.rank()}}, {"x"})
+    world
+        .group({{Transfer::Kind::send, sent, 1 - world.rank()}, {Transfer::Kind::receive, got, 1 - world.rank()}},
+               {"x"})
         ->wait();
     EXPECT_TRUE(same(got.cpu(), numbers(1 - world.rank(), {6}, at::kFloat)));
     EXPECT_EQ(world.split(world.rank(), 0, {"split"})->size(), 1);

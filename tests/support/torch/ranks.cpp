@@ -110,7 +110,8 @@ void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>&
       ADD_FAILURE() << group.backend << " rank " << rank << " of " << group.size << ": " << error.what();
     }
   };
-  if (group.backend == "mpi") return run(environment_number("OMPI_COMM_WORLD_RANK"), home().connect());
+  if (group.by_processes || group.backend == "mpi")
+    return run(environment_number("OMPI_COMM_WORLD_RANK"), home().connect());
   auto channel = make_local_channel();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < group.size; ++rank) threads.emplace_back(run, rank, channel);

@@ -16,7 +16,8 @@ struct RankGroup {
   int size = 1;
   std::chrono::milliseconds timeout{20000};
   std::function<void(const char*)> waiting{};
-  bool on_gpus = false;   // rank r on GPU r
+  bool on_gpus = false;       // rank r on GPU r
+  bool by_processes = false;  // this process is one rank of the mpirun, whatever the backend; so for mpi in any case
 };
 
 // Calls `body` on every rank (under mpirun: on this one), each with the world communicator; an exception is a test
