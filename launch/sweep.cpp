@@ -63,6 +63,16 @@ int sweep_segments(const SweepPlaces& places) {
   return removed;
 }
 
+// A dead process that nobody waits for, as under a container's lazy first process, is gone all the same.
+bool runs(pid_t pid) {
+  if (kill(pid, 0) != 0 && errno == ESRCH) return false;
+  std::ifstream file(str("/proc/", pid, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const size_t end = line.rfind(')');
+  return end == std::string::npos || end + 2 >= line.size() || (line[end + 2] != 'Z' && line[end + 2] != 'X');
+}
+
 // TMPDIR/ompi.HOST.UID/pid.N, where N is the mpirun that made it.
 int sweep_sessions(const SweepPlaces& places) {
   const char* variable = std::getenv("TMPDIR");
@@ -74,7 +84,7 @@ int sweep_sessions(const SweepPlaces& places) {
     const std::string name = entry.path().filename();
     const pid_t pid = starts_with(name, "pid.") ? std::atoi(name.c_str() + 4) : 0;
     if (pid <= 0 || !own_and_old(entry.path(), places.oldest_seconds)) continue;
-    if (kill(pid, 0) == 0 || errno != ESRCH) continue;
+    if (runs(pid)) continue;
     if (fs::remove_all(entry.path(), none) > 0 && !none) ++removed;
   }
   return removed;
