@@ -25,7 +25,7 @@ device: cpu
 model: {{plugin: {plugin}, fault: {fault}, rank: {rank}, at: {at}, seconds: {seconds}, mark: {mark}}}
 data: {{name: synthetic, rows: 4096, evaluate_rows: 64}}
 optimizer: {{name: sgd, lr: 0.01}}
-train: {{epochs: 100000, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: never, log_every: 1}}
+train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: never, log_every: 1}}
 strategy: {{name: ddp}}
 backend: {backend}
 launch:
@@ -41,7 +41,9 @@ launch:
 
 
 def shared_memory():
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    """All but Python's semaphores, which are not of any program here."""
+    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return {name for name in names if not name.startswith("sem.mp-")}
 
 
 def mapped_by_somebody(name):
@@ -55,7 +57,8 @@ def mapped_by_somebody(name):
 class Run:
     """One faulty run in a folder of its own. Everything it starts, however detached, carries its mark."""
 
-    def __init__(self, folder, backend, fault="none", rank=1, at=20, seconds=0, title="", rendezvous=PATIENT_RENDEZVOUS):
+    def __init__(self, folder, backend, fault="none", rank=1, at=20, seconds=0, title="", rendezvous=PATIENT_RENDEZVOUS,
+                 steps=1000000):
         self.title = title or f"{backend}: {fault} on rank {rank}"
         self.folder = pathlib.Path(folder) / uuid.uuid4().hex[:8]
         self.folder.mkdir()
@@ -68,7 +71,7 @@ class Run:
         self.config = self.folder / "faulty.yaml"
         self.config.write_text(CONFIG.format(plugin=PLUGIN, fault=fault, rank=rank, at=at, seconds=seconds, mark=self.mark,
                                              backend=backend, grace=GRACE, heartbeat=HEARTBEAT, collective=COLLECTIVE,
-                                             rendezvous=rendezvous))
+                                             rendezvous=rendezvous, steps=steps))
         self.process = None
         self.failed_at = None
 
@@ -172,12 +175,16 @@ class Run:
                      for pid in left if os.path.exists(f"/proc/{pid}")]
             self.sweep()
             self.check(False, f"still alive: {names}")
-        new = [name for name in shared_memory() - self.memory_before if not mapped_by_somebody(name)]
+        new = self.segments()
         self.check(not new, f"left in shared memory: {new}")
         files = [str(f) for f in self.temporary.rglob("*") if not f.is_dir()]
         self.check(not files, f"left in TMPDIR: {files}")
         hidden = [str(f) for f in self.output.rglob(".*") if not f.name.startswith(".lock")]
         self.check(not hidden, f"temporary files in the run folder: {hidden}")
+
+    def segments(self):
+        """New ones in shared memory that nobody holds."""
+        return [name for name in shared_memory() - self.memory_before if not mapped_by_somebody(name)]
 
     def sweep(self):
         for pid in self.marked():
