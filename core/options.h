@@ -35,8 +35,8 @@ enum class OptionType {
 struct Option {
   std::string name;
   OptionType type = OptionType::text;
-  std::string help;               // one line, shown by `convoy list` and the reference page
-  Json fallback = nullptr;        // default value, already in the form of `type`; null: none
+  std::string help;         // one line, shown by `convoy list` and the reference page
+  Json fallback = nullptr;  // default value, already in the form of `type`; null: none
   bool required = false;
   bool nullable = false;          // may be written as ~ / null, meaning "not set"
   std::string unit;               // "rows", "MiB", …
@@ -44,8 +44,8 @@ struct Option {
   std::optional<double> maximum;  // inclusive
   bool exclusive_minimum = false;
   std::vector<std::string> choices;
-  bool also_auto = false;         // the word `auto` is valid beside the type; value is the string "auto"
-  std::string catalogue;          // component: "model", "data", …; text: the value is a name from that catalogue
+  bool also_auto = false;  // the word `auto` is valid beside the type; value is the string "auto"
+  std::string catalogue;   // component: "model", "data", …; text: the value is a name from that catalogue
   // section: its keys. list, map: exactly one, describing an item. component: keys that every entry takes beside its own.
   std::vector<Option> options;
 };
@@ -58,7 +58,7 @@ class Options {
   Options() = default;
   explicit Options(Json values, std::map<std::string, Mark> marks = {}, std::string path = "");
 
-  bool has(const std::string& name) const;   // present and not null
+  bool has(const std::string& name) const;  // present and not null
   bool is_auto(const std::string& name) const;
   bool boolean(const std::string& name) const;
   int64_t integer(const std::string& name) const;
@@ -67,7 +67,7 @@ class Options {
   std::vector<int64_t> integers(const std::string& name) const;
   std::vector<double> reals(const std::string& name) const;
   std::vector<std::string> texts(const std::string& name) const;
-  Options section(const std::string& name) const;                 // a map or component; empty when null
+  Options section(const std::string& name) const;                // a map or component; empty when null
   std::vector<Options> sections(const std::string& name) const;  // a list of maps
   const Json& json() const { return values_; }
   const Json& at(const std::string& name) const;

@@ -13,23 +13,23 @@ namespace convoy {
 // A device of a rank: a GPU, or a set of cores.
 struct DevicePlan {
   enum class Kind { cores, gpu } kind = Kind::cores;
-  int gpu = -1;              // Host::gpus index when kind is gpu
-  std::vector<int> cores;    // processing units (Core::id) it runs on
+  int gpu = -1;            // Host::gpus index when kind is gpu
+  std::vector<int> cores;  // processing units (Core::id) it runs on
 };
 
 // A rank is a thread with its devices and cores.
 struct RankPlan {
   int rank = 0;
-  int host = 0;              // index into Topology::hosts
-  int process = 0;           // index into Job::processes
+  int host = 0;                     // index into Topology::hosts
+  int process = 0;                  // index into Job::processes
   std::vector<DevicePlan> devices;  // at least one
-  std::vector<int> cores;    // union over devices plus those for its helper threads; empty: not bound
-  int threads = 1;           // intra-op threads
+  std::vector<int> cores;           // union over devices plus those for its helper threads; empty: not bound
+  int threads = 1;                  // intra-op threads
 };
 
 struct ProcessPlan {
   int host = 0;
-  std::vector<int> ranks;    // ranks that are threads of this process, ascending
+  std::vector<int> ranks;  // ranks that are threads of this process, ascending
 };
 
 // A gang: all its processes start together and end together.
@@ -37,9 +37,9 @@ struct Job {
   std::string name;
   std::vector<RankPlan> ranks;
   std::vector<ProcessPlan> processes;
-  Mesh mesh;                 // over `ranks`
-  std::string backend;       // resolved: local, gloo, mpi, nccl
-  Json config;               // resolved configuration of this job (RunConfig::resolved form)
+  Mesh mesh;            // over `ranks`
+  std::string backend;  // resolved: local, gloo, mpi, nccl
+  Json config;          // resolved configuration of this job (RunConfig::resolved form)
 };
 
 struct Plan {
@@ -49,8 +49,8 @@ struct Plan {
 
 // What planning is asked for beside configuration and topology.
 struct PlanRequest {
-  int ranks = 0;               // asked for by --ranks, launch.ranks or the launcher we are under; 0: the strategy chooses
-  std::vector<int> rank_hosts; // host of each rank where a launcher has already decided it, else empty
+  int ranks = 0;  // asked for by --ranks, launch.ranks or the launcher we are under; 0: the strategy chooses
+  std::vector<int> rank_hosts;  // host of each rank where a launcher has already decided it, else empty
 };
 
 // As it travels to the rank processes.

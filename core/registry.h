@@ -61,7 +61,7 @@ struct Registry {
   Factories<CommunicatorPtr, const BackendRequest&> backends;
   // What a plugin adds to the catalogues, so that its options are checked like all others.
   Catalogues catalogues;
-  std::vector<std::string> plugins;   // files that were loaded
+  std::vector<std::string> plugins;  // files that were loaded
 };
 
 }  // namespace convoy

@@ -61,6 +61,12 @@ class Mpirun {
     const int code = session_->finish();
     end_mpirun_after(3);
     loop_.run_until([this] { return agent_.idle(); });
+    if (code != exit_code::done) {
+      // Ranks that were killed left their segments. A second old: a job that is just starting keeps its own.
+      SweepPlaces places;
+      places.oldest_seconds = 1;
+      sweep_open_mpi(places);
+    }
     return code;
   }
 

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <vector>
 
 #include "core/text.h"
@@ -91,6 +92,18 @@ int sweep_sessions(const SweepPlaces& places) {
 }
 
 }  // namespace
+
+void sweep_own_segment(const std::map<std::string, std::string>& variables, const SweepPlaces& places) {
+  const auto job = variables.find("OMPI_MCA_ess_base_jobid");
+  const auto rank = variables.find("OMPI_COMM_WORLD_LOCAL_RANK");
+  if (job == variables.end() || rank == variables.end()) return;
+  // The name holds the job in hexadecimal, the variable in decimal.
+  std::ostringstream name;
+  name << "vader_segment." << host_name() << '.' << geteuid() << '.' << std::hex
+       << std::strtoul(job->second.c_str(), nullptr, 10) << std::dec << '.' << std::atoi(rank->second.c_str());
+  std::error_code none;
+  fs::remove(fs::path(places.shared_memory) / name.str(), none);
+}
 
 int sweep_open_mpi(const SweepPlaces& places) { return sweep_segments(places) + sweep_sessions(places); }
 

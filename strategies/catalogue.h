@@ -12,11 +12,11 @@ namespace convoy {
 // Found by `convoy-rank --describe`: sizes of a model, per block.
 struct BlockDescription {
   std::string name;
-  int64_t parameters = 0;          // elements
-  int64_t buffers = 0;             // elements
-  double row_flops = 0;            // forward, per row
-  int64_t row_output_bytes = 0;    // handed to the next block, per row
-  int64_t row_saved_bytes = 0;     // kept for backward, per row
+  int64_t parameters = 0;        // elements
+  int64_t buffers = 0;           // elements
+  double row_flops = 0;          // forward, per row
+  int64_t row_output_bytes = 0;  // handed to the next block, per row
+  int64_t row_saved_bytes = 0;   // kept for backward, per row
 };
 struct Description {
   std::vector<BlockDescription> blocks;
@@ -31,12 +31,13 @@ struct RankCost {
 };
 
 struct StrategyEntry : Entry {
-  std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)> plan;   // throws ConfigError with the reason
+  std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)>
+      plan;  // throws ConfigError with the reason
   std::function<std::vector<RankCost>(const Job&, const Description&)> cost;
 };
 
 const std::vector<StrategyEntry>& strategy_catalogue();
-std::vector<Entry> strategy_entries();   // the same for Catalogues
+std::vector<Entry> strategy_entries();  // the same for Catalogues
 const StrategyEntry& strategy_entry(const std::string& name);
 
 }  // namespace convoy

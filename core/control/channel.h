@@ -29,9 +29,9 @@ using Timeout = std::chrono::milliseconds;
 // What ended, or ends, the job. The earliest by the server's clock that is not a `peer_lost` is the cause.
 struct Abort {
   Failure kind = Failure::internal;
-  int rank = -1;          // the culprit; -1: none in particular
+  int rank = -1;  // the culprit; -1: none in particular
   int64_t step = -1;
-  int signal = 0;         // when a signal ended it
+  int signal = 0;  // when a signal ended it
   std::string host;
   std::string message;
 };
@@ -42,16 +42,17 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  virtual void set(const std::string& key, const std::string& value) = 0;   // values are bytes
-  virtual std::string get(const std::string& key, Timeout timeout) = 0;     // waits until it is set
-  virtual std::optional<std::string> peek(const std::string& key) = 0;      // does not wait
-  virtual int64_t add(const std::string& key, int64_t delta) = 0;           // counter kept as decimal text; new value
+  virtual void set(const std::string& key, const std::string& value) = 0;  // values are bytes
+  virtual std::string get(const std::string& key, Timeout timeout) = 0;    // waits until it is set
+  virtual std::optional<std::string> peek(const std::string& key) = 0;     // does not wait
+  virtual int64_t add(const std::string& key, int64_t delta) = 0;          // counter kept as decimal text; new value
   // Sets `desired` if the value equals `expected` ("" also matches an absent key); returns the value now there.
   virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
   virtual bool erase(const std::string& key) = 0;
 
   // Calls back for the value there now and each later one of keys that begin with `prefix`.
-  virtual void watch(const std::string& prefix, std::function<void(const std::string& key, const std::string& value)>) = 0;
+  virtual void watch(const std::string& prefix,
+                     std::function<void(const std::string& key, const std::string& value)>) = 0;
 
   // Every one of `count` participants gives a value under `name` (used once); returns all, by participant. On timeout the
   // message lists who is missing.
@@ -66,25 +67,25 @@ class Channel {
   virtual void abort(const Abort& reason) = 0;
   // The reason, once somebody has called abort.
   virtual std::optional<Abort> aborted() = 0;
-  virtual void on_abort(std::function<void(const Abort&)>) = 0;   // may be added any time; called once each
-  virtual void on_lost(std::function<void()>) = 0;                // the server is gone
+  virtual void on_abort(std::function<void(const Abort&)>) = 0;  // may be added any time; called once each
+  virtual void on_lost(std::function<void()>) = 0;               // the server is gone
 };
 
 // Where a channel is served and what a joiner must show.
 struct ChannelAddress {
-  std::string host;      // numeric address, IPv4 or IPv6
+  std::string host;  // numeric address, IPv4 or IPv6
   uint16_t port = 0;
-  std::string job;       // job id
-  std::string secret;    // random, hex
+  std::string job;     // job id
+  std::string secret;  // random, hex
 };
-std::string to_string(const ChannelAddress& address);            // one line, for environment or a 0600 file
-ChannelAddress channel_address(const std::string& line);         // throws Error(rendezvous)
+std::string to_string(const ChannelAddress& address);     // one line, for environment or a 0600 file
+ChannelAddress channel_address(const std::string& line);  // throws Error(rendezvous)
 
 struct ChannelServerOptions {
-  std::string interface_address = "127.0.0.1";   // bound to this one only
-  uint16_t port = 0;                             // 0: any free one
+  std::string interface_address = "127.0.0.1";  // bound to this one only
+  uint16_t port = 0;                            // 0: any free one
   std::string job;
-  Timeout heartbeat{60000};                      // H: silence after which a participant counts as lost; clients beat at H/4
+  Timeout heartbeat{60000};  // H: silence after which a participant counts as lost; clients beat at H/4
 };
 
 // What the one who serves is told. All callbacks come from the server's own thread, apart from the one that serves, so
@@ -92,14 +93,14 @@ struct ChannelServerOptions {
 // once more when a cause replaces a peer_lost.
 struct ChannelServerEvents {
   std::function<void(int participant, const std::string& topic, const Json& body)> on_post;
-  std::function<void(int participant, const std::string& name, bool orderly)> on_leave;   // a connection ended
+  std::function<void(int participant, const std::string& name, bool orderly)> on_leave;  // a connection ended
   std::function<void(const Abort&)> on_abort;
-  std::function<void(int participant, const std::string& name, double silent_seconds)> on_silent;   // H passed
+  std::function<void(int participant, const std::string& name, double silent_seconds)> on_silent;  // H passed
 };
 
 class ChannelServer {
  public:
-  virtual ~ChannelServer() = default;   // closes every connection
+  virtual ~ChannelServer() = default;  // closes every connection
   virtual ChannelAddress address() const = 0;
 };
 

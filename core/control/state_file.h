@@ -9,22 +9,22 @@
 namespace convoy {
 
 struct RankPosition {
-  std::string phase;        // "starting", "rendezvous", "loading", "training", "evaluating", "saving", "done"
-  int64_t step = -1;        // step under way, from 0
-  std::string collective;   // name of the one waited for, or ""
-  double seconds = 0;       // unix time of the last change
-  std::string failure;      // JSON of an Abort, where the rank could still write it
+  std::string phase;       // "starting", "rendezvous", "loading", "training", "evaluating", "saving", "done"
+  int64_t step = -1;       // step under way, from 0
+  std::string collective;  // name of the one waited for, or ""
+  double seconds = 0;      // unix time of the last change
+  std::string failure;     // JSON of an Abort, where the rank could still write it
 };
 
 class StateFile {
  public:
-  explicit StateFile(const std::string& path);   // creates; Error(io)
+  explicit StateFile(const std::string& path);  // creates; Error(io)
   ~StateFile();
   // Each is a few stores into the mapping, callable from any thread and from a signal handler. Longer texts are cut:
   // phase 31 bytes, collective 127, failure 4095 (so keep a JSON message below that).
   void phase(const char* name) noexcept;
   void step(int64_t step) noexcept;
-  void collective(const char* name) noexcept;    // "" when it is over
+  void collective(const char* name) noexcept;  // "" when it is over
   void failure(const char* abort_json) noexcept;
 
  private:

@@ -12,16 +12,16 @@
 namespace convoy {
 
 struct Record {
-  std::string kind;             // "train", "evaluate", "checkpoint"
-  int64_t step = 0;             // steps done
-  int64_t epoch = 0;            // epochs begun, from 1
-  double seconds = 0;           // since the start of training
+  std::string kind;    // "train", "evaluate", "checkpoint"
+  int64_t step = 0;    // steps done
+  int64_t epoch = 0;   // epochs begun, from 1
+  double seconds = 0;  // since the start of training
   double samples_per_second = 0;
   double remaining_seconds = -1;  // -1: unknown
   double learning_rate = 0;
-  std::map<std::string, double> metrics;   // NaN and infinities allowed
+  std::map<std::string, double> metrics;  // NaN and infinities allowed
 };
-Json to_json(const Record& record);   // non-finite values as strings "nan", "inf"
+Json to_json(const Record& record);  // non-finite values as strings "nan", "inf"
 
 class Sink {
  public:
@@ -29,7 +29,8 @@ class Sink {
   virtual void write(const Record& record) = 0;
 };
 
-std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);                    // appended, flushed per line
-std::unique_ptr<Sink> make_channel_sink(std::shared_ptr<Channel> channel);         // all but "train" records, to `convoy`, which shows them
+std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);  // appended, flushed per line
+std::unique_ptr<Sink> make_channel_sink(
+    std::shared_ptr<Channel> channel);  // all but "train" records, to `convoy`, which shows them
 
 }  // namespace convoy

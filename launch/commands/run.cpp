@@ -4,6 +4,7 @@
 
 #include "launch/exit_codes.h"
 #include "launch/run_modes.h"
+#include "launch/sweep.h"
 #include "launch/topology.h"
 
 namespace convoy {
@@ -56,7 +57,11 @@ int run_launched(const RunArguments& arguments, const Variables& variables, cons
 int run_command(const RunArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
-  if (as.launcher != Launcher::none) return run_launched(arguments, variables, as);
+  if (as.launcher != Launcher::none) {
+    const int code = run_launched(arguments, variables, as);
+    sweep_own_segment(variables);
+    return code;
+  }
   return run_alone(prepare(arguments, variables, as));
 }
 

@@ -160,7 +160,7 @@ class RankThread {
     if (state_) {
       const auto position = read_state_file(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
       if (position) reason.step = position->step;
-      state_->failure(to_json(reason).dump().c_str());
+      state_->failure(to_json(reason).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     }
     // A lost peer is a symptom: only the one that failed by itself writes an error into the log.
     if (kind == Failure::peer_lost)

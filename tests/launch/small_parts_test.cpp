@@ -95,6 +95,21 @@ TEST(Sweep, OnlyWhatNobodyUses) {
   fs::remove_all(root);
 }
 
+TEST(Sweep, AnEndedRanksOwnSegment) {
+  const fs::path root = fs::temp_directory_path() / str("convoy-sweep-own-", getpid());
+  fs::create_directories(root);
+  const std::string segment = str("vader_segment.", host_name(), ".", geteuid(), ".1ada0001.");
+  for (const char* rank : {"0", "1"}) std::ofstream(root / (segment + rank)) << "x";
+  SweepPlaces places;
+  places.shared_memory = root;
+  sweep_own_segment({{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, places);  // no job is told: nothing is guessed
+  EXPECT_TRUE(fs::exists(root / (segment + "1")));
+  sweep_own_segment({{"OMPI_MCA_ess_base_jobid", "450494465"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, places);
+  EXPECT_FALSE(fs::exists(root / (segment + "1")));
+  EXPECT_TRUE(fs::exists(root / (segment + "0")));
+  fs::remove_all(root);
+}
+
 TEST(Lines, CutAndBounded) {
   LineCutter cutter;
   std::vector<std::string> lines;
