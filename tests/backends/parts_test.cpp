@@ -1,6 +1,6 @@
 // The parts that backends share: abort board, staging, the store for c10d, catalogue and registry.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <thread>
@@ -58,7 +58,7 @@ TEST(AbortBoard, TellsEveryGroupOfTheEndOfTheJob) {
 
 TEST(Staging, CopiesOnlyWhatDoesNotFit) {
   Staging staging({at::kCPU}, at::kCPU);
-  at::Tensor whole = torch::zeros({4, 4});
+  at::Tensor whole = at::zeros({4, 4});
   EXPECT_TRUE(staging.input(whole).is_same(whole));
   at::Tensor column = whole.select(1, 2);
   at::Tensor given = staging.output(column, true);

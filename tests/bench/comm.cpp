@@ -5,8 +5,8 @@
 //
 // Prints per size: microseconds of all_reduce, of MPI_Allreduce, and their ratio; then what overlapping with computing
 // brings.
+#include <ATen/ATen.h>
 #include <dlfcn.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdio>

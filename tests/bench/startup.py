@@ -12,7 +12,7 @@ KNOWN_TORCHRUN = 3.50  # seconds, on two cores of such a machine
 def torchrun():
     start = time.time()
     script = harness.TOP / "tests" / "bench" / "peers" / "startup.py"
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
                            str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=120,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
     return float(done.stdout.split("first step done")[1].split()[0]) - start

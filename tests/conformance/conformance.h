@@ -1,8 +1,8 @@
 // What the conformance cases share: every case runs on local and gloo with 1 to 4 ranks as threads, and on mpi with the
 // ranks of the mpirun that this program is under.
 #pragma once
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <string>
 #include <tuple>
@@ -47,7 +47,7 @@ inline const std::vector<at::ScalarType>& all_dtypes() {
 inline at::Tensor numbers(int rank, at::IntArrayRef shape, at::ScalarType dtype) {
   int64_t count = 1;
   for (int64_t n : shape) count *= n;
-  auto counting = torch::arange(count, at::kLong);
+  auto counting = at::arange(count, at::kLong);
   return ((counting * (rank + 1) + rank) % 3).to(dtype).view(shape);
 }
 

@@ -1,4 +1,6 @@
 // nccl on the GPUs of this machine: one rank per GPU, as threads. Skips itself where there are fewer than two.
+#include <torch/cuda.h>
+
 #include "backends/catalogue.h"
 #include "tests/conformance/conformance.h"
 
