@@ -161,7 +161,9 @@ void Link::flush() {
 void Link::read() {
   socket_.async_read_some(asio::buffer(chunk_.data(), chunk_.size()),
                           [this](const asio::error_code& error, size_t size) {
-                            if (error == asio::error::eof) return lose("it closed the connection");
+                            // A peer that closes with our bytes unread resets the connection: the same end.
+                            if (error == asio::error::eof || error == asio::error::connection_reset)
+                              return lose("it closed the connection");
                             if (error) return lose(error.message());
                             try {
                               reader_.feed(chunk_.data(), size);
