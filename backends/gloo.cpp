@@ -11,6 +11,7 @@
 #include <numeric>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "backends/c10d_arguments.h"
 #include "backends/c10d_store.h"
 #include "backends/completion.h"
 #include "backends/group.h"
@@ -24,26 +25,6 @@ using GlooDevice = std::shared_ptr<::gloo::transport::Device>;
 
 at::Tensor borrowed(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options());
-}
-
-c10d::ReduceOp translate(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::product:
-      return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::min:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::max:
-      return c10d::ReduceOp::MAX;
-  }
-  return c10d::ReduceOp::SUM;
-}
-
-std::vector<int64_t> lengths(const Offsets& parts) {
-  std::vector<int64_t> all(parts.size() - 1);
-  for (size_t i = 0; i < all.size(); ++i) all[i] = parts[i + 1] - parts[i];
-  return all;
 }
 
 class GlooTransport final : public Transport {

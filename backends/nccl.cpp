@@ -6,32 +6,13 @@
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "backends/c10d_arguments.h"
 #include "backends/c10d_store.h"
 #include "backends/group.h"
 #include "backends/makers.h"
 
 namespace convoy {
 namespace {
-
-c10d::ReduceOp translate(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::product:
-      return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::min:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::max:
-      return c10d::ReduceOp::MAX;
-  }
-  return c10d::ReduceOp::SUM;
-}
-
-std::vector<int64_t> lengths(const Offsets& parts) {
-  std::vector<int64_t> all(parts.size() - 1);
-  for (size_t i = 0; i < all.size(); ++i) all[i] = parts[i + 1] - parts[i];
-  return all;
-}
 
 struct NcclState {
   std::mutex mutex;

@@ -1,41 +1,19 @@
-// Checks before a library is opened, since opening it runs it; then version, registration, and what it brought.
+// The version, the registration, and what it brought.
 #include "core/plugin.h"
 
 #include <dlfcn.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <climits>
-#include <cstdlib>
-#include <cstring>
 #include <set>
 
 #include "core/error.h"
+#include "core/plugin_file.h"
 
 namespace convoy {
 namespace {
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw Error(Failure::refused, str("plugin ", path, ": ", reason));
-}
-
 [[noreturn]] void reject(const std::string& path, const std::string& reason) {
   throw Error(Failure::config, str("plugin ", path, ": ", reason));
-}
-
-// Whoever may write the file, or put another in its place, could run code as this user.
-void check_writers(const std::string& plugin, const std::string& place, bool folder) {
-  struct stat facts {};
-  if (stat(place.c_str(), &facts) != 0) reject(plugin, str(place, ": ", std::strerror(errno)));
-  if (!folder && !S_ISREG(facts.st_mode)) reject(plugin, "is no file");
-  if (facts.st_uid != geteuid() && facts.st_uid != 0)
-    refuse(plugin,
-           str(place, " belongs to user ", facts.st_uid, ", neither you nor root; copy it to a folder of your own"));
-  const bool sticky = folder && (facts.st_mode & S_ISVTX) != 0;  // as /tmp: others cannot replace what is not theirs
-  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)
-    refuse(plugin, str(place, " can be written by others; type: chmod go-w ", place));
 }
 
 template <class Function>
@@ -80,15 +58,7 @@ void check_brought(const std::string& path, const Registry& registry, const Name
 }  // namespace
 
 void load_plugin(const std::string& path, Registry& registry) {
-  if (path.empty() || path.front() != '/')
-    reject(path, "has to be an absolute path, so that no search decides what is loaded");
-  char resolved[PATH_MAX];
-  if (realpath(path.c_str(), resolved) == nullptr)
-    reject(path, str(std::strerror(errno), "; build it first (docs/extending.md)"));
-  const std::string file = resolved;  // checks and dlopen see the same file, whatever links lead to it
-  check_writers(path, file, false);
-  check_writers(path, file.substr(0, std::max<size_t>(1, file.rfind('/'))), true);
-
+  const std::string file = trusted_plugin_file(path);  // what was checked is what dlopen sees
   if (std::find(registry.plugins.begin(), registry.plugins.end(), file) != registry.plugins.end())
     reject(path, "is named twice; once loads all that it brings (model.plugin or plugins)");
 

@@ -55,15 +55,20 @@ std::string file_safe(const std::string& text) {
   return safe;
 }
 
+LaunchedAs named(const Reader& read, Launcher launcher, const char* rank, const char* local_rank, const char* size) {
+  LaunchedAs as;
+  as.launcher = launcher;
+  as.rank = read.number(rank);
+  as.local_rank = read.number(local_rank);
+  as.size = read.number(size);
+  as.size_from = size;
+  return as;
+}
+
 std::optional<LaunchedAs> own(const Reader& read) {
   if (!read.has("CONVOY_RANK") && !read.has("CONVOY_WORLD_SIZE") && !read.has("CONVOY_LOCAL_RANK")) return std::nullopt;
   read.complete("convoy", {"CONVOY_RANK", "CONVOY_WORLD_SIZE", "CONVOY_LOCAL_RANK", "CONVOY_JOB"});
-  LaunchedAs as;
-  as.launcher = Launcher::convoy;
-  as.rank = read.number("CONVOY_RANK");
-  as.local_rank = read.number("CONVOY_LOCAL_RANK");
-  as.size = read.number("CONVOY_WORLD_SIZE");
-  as.size_from = "CONVOY_WORLD_SIZE";
+  LaunchedAs as = named(read, Launcher::convoy, "CONVOY_RANK", "CONVOY_LOCAL_RANK", "CONVOY_WORLD_SIZE");
   as.job = read.text("CONVOY_JOB");
   return as;
 }
@@ -71,12 +76,7 @@ std::optional<LaunchedAs> own(const Reader& read) {
 std::optional<LaunchedAs> torchrun(const Reader& read) {
   if (!read.has("RANK") && !read.has("WORLD_SIZE") && !read.has("LOCAL_RANK")) return std::nullopt;
   read.complete("torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"});
-  LaunchedAs as;
-  as.launcher = Launcher::torchrun;
-  as.rank = read.number("RANK");
-  as.local_rank = read.number("LOCAL_RANK");
-  as.size = read.number("WORLD_SIZE");
-  as.size_from = "WORLD_SIZE";
+  LaunchedAs as = named(read, Launcher::torchrun, "RANK", "LOCAL_RANK", "WORLD_SIZE");
   if (read.has("LOCAL_WORLD_SIZE")) as.local_size = read.number("LOCAL_WORLD_SIZE");
   // Who meets on the loopback interface is on one host.
   const std::string master = read.text("MASTER_ADDR");
@@ -90,12 +90,8 @@ std::optional<LaunchedAs> torchrun(const Reader& read) {
 std::optional<LaunchedAs> open_mpi(const Reader& read) {
   if (!read.has("OMPI_COMM_WORLD_RANK") && !read.has("OMPI_COMM_WORLD_SIZE")) return std::nullopt;
   read.complete("mpirun", {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"});
-  LaunchedAs as;
-  as.launcher = Launcher::open_mpi;
-  as.rank = read.number("OMPI_COMM_WORLD_RANK");
-  as.local_rank = read.number("OMPI_COMM_WORLD_LOCAL_RANK");
-  as.size = read.number("OMPI_COMM_WORLD_SIZE");
-  as.size_from = "OMPI_COMM_WORLD_SIZE";
+  LaunchedAs as =
+      named(read, Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE");
   if (read.has("OMPI_COMM_WORLD_LOCAL_SIZE")) as.local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE");
   for (const char* name : {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"})
     if (as.job.empty()) as.job = read.text(name);
@@ -115,12 +111,7 @@ std::optional<LaunchedAs> slurm(const Reader& read) {
   if (!slurm_task(read)) return std::nullopt;
   const char* size = read.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   read.complete("srun", {"SLURM_STEP_ID", "SLURM_PROCID", size, "SLURM_LOCALID"});
-  LaunchedAs as;
-  as.launcher = Launcher::slurm;
-  as.rank = read.number("SLURM_PROCID");
-  as.local_rank = read.number("SLURM_LOCALID");
-  as.size = read.number(size);
-  as.size_from = size;
+  LaunchedAs as = named(read, Launcher::slurm, "SLURM_PROCID", "SLURM_LOCALID", size);
   if (read.text("SLURM_STEP_NUM_NODES") == "1") as.local_size = as.size;
   const char* job = read.has("SLURM_JOB_ID") ? "SLURM_JOB_ID" : "SLURM_JOBID";
   as.job = str(read.text(job), ".", read.text("SLURM_STEP_ID"), ".", read.text("SLURM_RESTART_COUNT"));

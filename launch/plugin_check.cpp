@@ -2,14 +2,13 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 
+#include "core/plugin_file.h"
 #include "launch/exit_codes.h"
 #include "launch/lines.h"
 #include "launch/process.h"
@@ -18,18 +17,6 @@ namespace convoy {
 namespace {
 
 constexpr std::chrono::seconds describe_limit{60};
-
-void check_owner(const std::string& path, const std::string& what) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) != 0) throw Error(Failure::refused, str(what, " ", path, ": ", strerror(errno)));
-  if (status.st_uid != geteuid() && status.st_uid != 0)
-    throw Error(Failure::refused, str(what, " ", path, " belongs to user ", status.st_uid,
-                                      ", who could run code as you; copy it to a folder of your own"));
-  // In a folder with the sticky bit, as /tmp has, others cannot replace a file that is not theirs.
-  const bool sticky_folder = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
-  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky_folder)
-    throw Error(Failure::refused, str(what, " ", path, " can be written by others; type `chmod go-w ", path, "`"));
-}
 
 struct Described {
   ProcessEnd end;
@@ -78,21 +65,20 @@ Described describe(const std::string& rank_program, const Json& resolved) {
 
 }  // namespace
 
-void check_plugin_file(const std::string& path, const Mark& mark) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) != 0)
-    throw ConfigError(mark, "plugin", str(path, ": ", strerror(errno), "; build it first, see docs/extending.md"));
-  if (!S_ISREG(status.st_mode)) throw ConfigError(mark, "plugin", str(path, " is no file"));
-  check_owner(path, "plugin");
-  check_owner(path.substr(0, path.rfind('/') + 1), "the plugin's folder");
-}
-
-void check_plugins(RunConfig& config, const std::string& rank_program, const std::string& file) {
-  std::vector<std::string> paths = config.plugins;
+void check_plugins(RunConfig& config, const std::string& rank_program) {
+  std::vector<std::pair<std::string, std::string>> named;  // key, path
+  for (size_t i = 0; i < config.plugins.size(); ++i) named.emplace_back(str("plugins.", i), config.plugins[i]);
   const Json& model = config.resolved.at("model");
-  if (model.contains("plugin") && model["plugin"].is_string()) paths.push_back(model["plugin"].get<std::string>());
-  if (paths.empty()) return;
-  for (const std::string& path : paths) check_plugin_file(path, {file, 0, 0});
+  if (model.contains("plugin") && model["plugin"].is_string())
+    named.emplace_back("model.plugin", model["plugin"].get<std::string>());
+  if (named.empty()) return;
+  for (const auto& [key, path] : named) {
+    try {
+      trusted_plugin_file(path);
+    } catch (const Error& error) {
+      throw ConfigError(mark_of(config.resolved, key), key, error.what(), error.kind());
+    }
+  }
   const Described described = describe(rank_program, config.resolved);
   if (described.end.ok()) {
     const std::vector<std::string> warnings = config.warnings;

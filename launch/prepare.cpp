@@ -115,7 +115,7 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   check_rank_count(run);
   check_backend(run);
   run.rank_program = rank_program();
-  check_plugins(run.config, run.rank_program, arguments.config);
+  check_plugins(run.config, run.rank_program);
   return run;
 }
 

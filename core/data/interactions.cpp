@@ -131,48 +131,51 @@ Batch InteractionsDataset::gather(Split split, const at::Tensor& indices, int64_
                                : gather_evaluate(samples, indices.numel(), buffers);
 }
 
-Batch InteractionsDataset::gather_train(const int64_t* samples, int64_t rows, int64_t epoch, Buffers& buffers) const {
-  const int64_t width = 1 + options_.negatives;
+// User, positive item first and target 1 for it of each sample; the other `width` - 1 items are the caller's.
+Batch InteractionsDataset::gather_positives(const std::string& buffer, const int32_t* table_rows,
+                                            const int64_t* samples, int64_t rows, int64_t width,
+                                            Buffers& buffers) const {
   Batch batch;
   batch.rows = rows;
-  auto user = buffers.take("user", {rows}, at::kLong);
-  auto item = buffers.take("item", {rows, width}, at::kLong);
-  auto target = buffers.take("target", {rows, width}, at::kFloat);
+  auto user = buffers.take(buffer + "user", {rows}, at::kLong);
+  auto item = buffers.take(buffer + "item", {rows, width}, at::kLong);
+  auto target = buffers.take(buffer + "target", {rows, width}, at::kFloat);
   int64_t* to_user = user.mutable_data_ptr<int64_t>();
   int64_t* to_item = item.mutable_data_ptr<int64_t>();
   float* to_target = target.mutable_data_ptr<float>();
   const int32_t* from_user = all_.user.const_data_ptr<int32_t>();
   const int32_t* from_item = all_.item.const_data_ptr<int32_t>();
-  const uint64_t key = random_key(seed_, "negatives", uint64_t(epoch));
 
   std::memset(to_target, 0, size_t(rows * width) * sizeof(float));
   for (int64_t r = 0; r < rows; ++r) {
-    const int32_t row = split_.train[size_t(samples[r])];
+    const int32_t row = table_rows[samples[r]];
     to_user[r] = from_user[row];
     to_item[r * width] = from_item[row];
     to_target[r * width] = 1;
-    draw_negatives(positives_, all_.items, from_user[row], key, uint64_t(samples[r]), options_.negatives,
-                   to_item + r * width + 1);
   }
   batch.tensors = {{"user", user}, {"item", item}, {"target", target}};
+  return batch;
+}
+
+Batch InteractionsDataset::gather_train(const int64_t* samples, int64_t rows, int64_t epoch, Buffers& buffers) const {
+  const int64_t width = 1 + options_.negatives;
+  const uint64_t key = random_key(seed_, "negatives", uint64_t(epoch));
+  Batch batch = gather_positives("", split_.train.data(), samples, rows, width, buffers);
+  const int64_t* user = batch.at("user").const_data_ptr<int64_t>();
+  int64_t* item = batch.at("item").mutable_data_ptr<int64_t>();
+  for (int64_t r = 0; r < rows; ++r) {
+    draw_negatives(positives_, all_.items, int32_t(user[r]), key, uint64_t(samples[r]), options_.negatives,
+                   item + r * width + 1);
+  }
   gather_columns(batch, split_.train.data(), samples, rows, buffers);
   return batch;
 }
 
 Batch InteractionsDataset::gather_evaluate(const int64_t* samples, int64_t rows, Buffers& buffers) const {
   const int64_t width = options_.full ? all_.items : 1 + options_.candidates;
-  Batch batch;
-  batch.rows = rows;
-  auto user = buffers.take("evaluate.user", {rows}, at::kLong);
-  auto item = buffers.take("evaluate.item", {rows, width}, at::kLong);
-  auto target = buffers.take("evaluate.target", {rows, width}, at::kFloat);
-  int64_t* to_item = item.mutable_data_ptr<int64_t>();
-  float* to_target = target.mutable_data_ptr<float>();
-  const int32_t* from_user = all_.user.const_data_ptr<int32_t>();
-  const int32_t* from_item = all_.item.const_data_ptr<int32_t>();
-
-  std::memset(to_target, 0, size_t(rows * width) * sizeof(float));
-  batch.tensors = {{"user", user}, {"item", item}, {"target", target}};
+  Batch batch = gather_positives("evaluate.", split_.held_out.data(), samples, rows, width, buffers);
+  const int64_t* user = batch.at("user").const_data_ptr<int64_t>();
+  int64_t* item = batch.at("item").mutable_data_ptr<int64_t>();
   bool* excluded = nullptr;
   if (options_.full) {
     auto mask = buffers.take("evaluate.excluded", {rows, width}, at::kBool);
@@ -181,14 +184,12 @@ Batch InteractionsDataset::gather_evaluate(const int64_t* samples, int64_t rows,
   }
   Candidates candidates(positives_, all_.items, options_.candidates, random_key(seed_, "candidates"));
   for (int64_t r = 0; r < rows; ++r) {
-    const int32_t row = split_.held_out[size_t(samples[r])];
-    user.mutable_data_ptr<int64_t>()[r] = from_user[row];
-    to_item[r * width] = from_item[row];
-    to_target[r * width] = 1;
+    int64_t* items = item + r * width;
+    const auto held_out = int32_t(items[0]);
     if (options_.full) {
-      all_items(positives_, all_.items, from_user[row], from_item[row], to_item + r * width, excluded + r * width);
+      all_items(positives_, all_.items, int32_t(user[r]), held_out, items, excluded + r * width);
     } else {
-      candidates.draw(from_user[row], from_item[row], to_item + r * width + 1);
+      candidates.draw(int32_t(user[r]), held_out, items + 1);
     }
   }
   gather_columns(batch, split_.held_out.data(), samples, rows, buffers);

@@ -69,6 +69,8 @@ class InteractionsDataset : public Dataset {
  private:
   Batch gather_train(const int64_t* samples, int64_t rows, int64_t epoch, Buffers& buffers) const;
   Batch gather_evaluate(const int64_t* samples, int64_t rows, Buffers& buffers) const;
+  Batch gather_positives(const std::string& buffer, const int32_t* table_rows, const int64_t* samples, int64_t rows,
+                         int64_t width, Buffers& buffers) const;
   void gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,
                       Buffers& buffers) const;
   void check_drawable() const;
