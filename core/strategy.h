@@ -42,6 +42,7 @@ struct StepResult {
   std::vector<Metric> metrics;  // "loss" first; of this rank's rows
   at::Tensor finite;            // bool, [] or [members]: the update was applied (all ranks say the same)
   at::Tensor gradient_norm;     // [] or [members], before clipping; undefined on steps without an update
+  at::Tensor learning_rate;     // [1] or [members], of that update, before factors of groups; valid until the next one
   bool updated = true;          // false on accumulation's steps between
 };
 

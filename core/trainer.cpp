@@ -128,6 +128,7 @@ class Training {
       StepInput input{std::move(*batch), step_, epoch_ends || done == length_.total_steps};
       StepResult result = strategy_.step(input);
       updated = result.updated;
+      if (updated) learning_rate_ = result.learning_rate;
       train_metrics_.add(result.metrics);
       check_finite(result);
       if (step_ == first_step_) report_first_step();
@@ -198,7 +199,7 @@ class Training {
     if (interval) {
       const auto values = train_metrics_.reduce(*context_.world);
       if (auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
-      Record record = this->record("train", done);
+      Record record = written_record("train", done);
       for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
       for (auto& sink : sinks_) sink->write(record);
     }
@@ -222,6 +223,13 @@ class Training {
     if (done > first_step_)
       record.remaining_seconds =
           here / static_cast<double>(done - first_step_) * static_cast<double>(length_.total_steps - done);
+    return record;
+  }
+
+  // As sinks get it: with what has to be read from the device.
+  Record written_record(const std::string& kind, int64_t done) {
+    Record record = this->record(kind, done);
+    if (learning_rate_.defined()) record.learning_rate = learning_rate_[0].item<double>();
     return record;
   }
 
@@ -258,7 +266,7 @@ class Training {
     const auto values = metrics.reduce(*context_.world);
     evaluate_seconds_ += seconds_since(start);
     best_.add(values, done);
-    Record record = this->record("evaluate", done);
+    Record record = written_record("evaluate", done);
     for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
     for (auto& sink : sinks_) sink->write(record);
     context_.state->phase("training");
@@ -380,6 +388,7 @@ class Training {
   MetricAccumulator train_metrics_;
   BestMetrics best_;
   at::Tensor pending_finite_;
+  at::Tensor learning_rate_;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 
   Clock::time_point started_, lap_, reported_;

@@ -147,6 +147,11 @@ void check_agreement(const LaunchedAs& as, const Reader& read) {
     case Launcher::slurm:
       agree(as, "SLURM_PROCID", read, "PMIX_RANK", nullptr);
       break;
+    case Launcher::convoy:
+      // Given to mpirun, and so to all its ranks alike, they would make every process the same rank. A task of srun may
+      // well start several ranks.
+      agree(as, "CONVOY_RANK", read, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+      break;
     default:
       break;
   }

@@ -73,7 +73,13 @@ void mend(const std::string& folder, Json& summary, std::vector<std::string>& no
   }
 }
 
-bool has_checkpoint(const std::string& folder) { return fs::exists(folder + "/checkpoints/latest"); }
+// As the ranks look for one: by name. `latest` may be missing after a kill.
+bool has_checkpoint(const std::string& folder) {
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder + "/checkpoints", none))
+    if (entry.path().filename().string().rfind("step-", 0) == 0) return true;
+  return false;
+}
 
 // Takes an unfinished folder, if its lock is free.
 std::optional<RunFolder> take(const FolderRequest& request, const std::string& folder) {
@@ -200,7 +206,7 @@ std::string requested_folder(const FolderRequest& request) {
 }
 
 const std::vector<std::string>& resumable_keys() {
-  static const std::vector<std::string> keys{"launch",          "backend",         "log_level",
+  static const std::vector<std::string> keys{"launch",          "backend",         "log",
                                              "train.epochs",    "train.max_steps", "train.checkpoint_every",
                                              "train.keep_last", "train.resume",    "train.log_every"};
   return keys;

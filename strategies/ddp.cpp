@@ -103,6 +103,7 @@ class Ddp : public Strategy {
     buffer_sync_->finish();
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
+    result.learning_rate = figures.learning_rate;
   }
 
   void lay_out(const std::vector<int>& order) {

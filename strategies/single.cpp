@@ -51,6 +51,7 @@ class Single : public Strategy {
     const UpdateFigures figures = update_->finish();
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
+    result.learning_rate = figures.learning_rate;
     return result;
   }
 

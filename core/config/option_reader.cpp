@@ -157,7 +157,10 @@ Json OptionReader::read_list(const Option& option, const Node& node, const std::
   CONVOY_CHECK(option.options.size() == 1, "list '", path, "' must describe one item");
   Json list = Json::array();
   for (size_t i = 0; i < node.items.size(); ++i) {
-    list.push_back(read(option.options.front(), node.items[i], below(path, str(i))));
+    const std::string item = below(path, str(i));
+    if (node.items[i].kind == Node::Kind::null && !option.options.front().nullable)
+      throw ConfigError(node.items[i].mark, item, "is empty; give a value or leave the item out");
+    list.push_back(read(option.options.front(), node.items[i], item));
   }
   return list;
 }

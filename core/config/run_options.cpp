@@ -1,5 +1,6 @@
 // The whole file, described once: top-level keys, their sections, and which catalogue each component comes from.
 #include "core/config/run_config.h"
+#include "core/config/scalars.h"
 #include "core/data/catalogue.h"
 #include "core/describe.h"
 
@@ -27,10 +28,17 @@ Description time_limit(const std::string& name, const std::string& help, double 
 }
 
 Option batch_section() {
-  Description batch = describe::section(
-      "batch", "rows of a step; exactly one of its two keys",
-      {describe::integer("global", "rows of a batch over all ranks").at_least(1).in("rows").may_be_null(),
-       describe::integer("per_rank", "rows of each data-parallel rank").at_least(1).in("rows").may_be_null()});
+  Description batch = describe::section("batch", "rows of a step; exactly one of its two keys",
+                                        {describe::integer("global", "rows of a batch over all ranks")
+                                             .at_least(1)
+                                             .at_most(most_rows)
+                                             .in("rows")
+                                             .may_be_null(),
+                                         describe::integer("per_rank", "rows of each data-parallel rank")
+                                             .at_least(1)
+                                             .at_most(most_rows)
+                                             .in("rows")
+                                             .may_be_null()});
   return batch.must();
 }
 
@@ -38,7 +46,7 @@ Option train_section() {
   using describe::option;
   return describe::section(
              "train", "how long, in which batches, and what happens meanwhile",
-             {describe::integer("epochs", "passes over the data", 1).at_least(1).in("epochs"),
+             {describe::integer("epochs", "passes over the data", 1).at_least(1).at_most(most_epochs).in("epochs"),
               describe::integer("max_steps", "ends after so many steps, whatever the epochs").at_least(1).in("steps"),
               batch_section(), option(OptionType::interval, "evaluate_every", "how often to evaluate", "1 epoch"),
               option(OptionType::interval, "checkpoint_every", "how often to save", "1 epoch"),

@@ -190,6 +190,7 @@ Parsed<Json> parse_interval(const std::string& text) {
     return {std::nullopt, "must be an interval such as 100 steps, 1 epoch or never"};
   }
   if (*every.value < 1) return {std::nullopt, "must be at least 1 step or epoch, or the word never"};
+  if (*every.value > most_epochs) return {std::nullopt, str("is beyond ", most_epochs, "; for never, write never")};
   return {Json{{"every", *every.value}, {"unit", steps ? "steps" : "epochs"}}, ""};
 }
 

@@ -8,6 +8,10 @@
 
 namespace convoy {
 
+// Far beyond every use, and small enough that products of epochs, steps and rows fit into 64 bits.
+constexpr int64_t most_epochs = 100'000'000;
+constexpr int64_t most_rows = 1'000'000'000;  // of a batch
+
 // A value, or the reason why the text is none ("must be …", without the text itself).
 template <class T>
 struct Parsed {

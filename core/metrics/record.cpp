@@ -21,7 +21,7 @@ Json to_json(const Record& record) {
             {"seconds", number(record.seconds)},
             {"samples_per_second", number(record.samples_per_second)}};
   if (record.remaining_seconds >= 0) json["remaining_seconds"] = number(record.remaining_seconds);
-  json["learning_rate"] = number(record.learning_rate);
+  if (record.learning_rate >= 0) json["learning_rate"] = number(record.learning_rate);
   json["metrics"] = Json::object();
   for (const auto& [name, value] : record.metrics) json["metrics"][name] = number(value);
   return json;

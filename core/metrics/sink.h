@@ -17,8 +17,8 @@ struct Record {
   int64_t epoch = 0;   // epochs begun, from 1
   double seconds = 0;  // since the start of training
   double samples_per_second = 0;
-  double remaining_seconds = -1;  // -1: unknown
-  double learning_rate = 0;
+  double remaining_seconds = -1;          // -1: unknown
+  double learning_rate = -1;              // of the last update; -1: none yet
   std::map<std::string, double> metrics;  // NaN and infinities allowed
 };
 Json to_json(const Record& record);  // non-finite values as strings "nan", "inf"

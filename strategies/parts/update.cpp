@@ -90,7 +90,7 @@ UpdateFigures Update::finish() {
   for (int slot = 0; slot < static_cast<int>(flat_->slots().size()); ++slot)
     optimizer_->update(slot, {flat_->gradients(slot), {}, {}}, scalars_);
   count_.add_(scalars_.apply);
-  return {norm[0], scalars_.apply[0].clone()};
+  return {norm[0], scalars_.apply[0].clone(), scalars_.learning_rate};
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter) {

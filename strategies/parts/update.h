@@ -19,8 +19,9 @@
 namespace convoy {
 
 struct UpdateFigures {
-  at::Tensor norm;    // float64 (float32 on CUDA), []: of the mean gradient, before clipping
-  at::Tensor finite;  // bool, []
+  at::Tensor norm;           // float64 (float32 on CUDA), []: of the mean gradient, before clipping
+  at::Tensor finite;         // bool, []
+  at::Tensor learning_rate;  // [1]; overwritten by the next update
 };
 
 class Update {

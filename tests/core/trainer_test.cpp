@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 
 #include "core/control/protocol.h"
 #include "core/control/state_file.h"
@@ -48,6 +49,7 @@ class Counting : public Strategy {
     result.metrics = {{"loss", sum, at::scalar_tensor(static_cast<double>(input.batch.rows), at::kDouble), true}};
     result.finite = at::scalar_tensor(finite, at::kBool);
     result.updated = input.flush || (input.step + 1) % accumulate == 0;
+    if (result.updated) result.learning_rate = at::full({1}, 0.5 / static_cast<double>(input.step + 1), at::kDouble);
     if (on_step) on_step(input.step);
     return result;
   }
@@ -135,6 +137,20 @@ TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {
   EXPECT_EQ(result.summary["parameters"], 1);
   EXPECT_DOUBLE_EQ(result.summary["metrics"]["seen"]["last"].get<double>(), 1.0);
   EXPECT_FALSE(result.stopped);
+}
+
+TEST_F(TrainerTest, LinesTellTheRateOfTheLastUpdate) {
+  Counting strategy;
+  strategy.accumulate = 2;
+  run(strategy, [](RunConfig& config) { config.train.log_every = 1; });
+  std::ifstream lines(folder_ / "metrics.jsonl");
+  std::map<int64_t, double> rates;  // by steps done; none before the first update
+  for (std::string line; std::getline(lines, line);) {
+    const Json record = Json::parse(line);
+    if (record["kind"] == "train" && record.contains("learning_rate")) rates[record["step"]] = record["learning_rate"];
+  }
+  const std::map<int64_t, double> expected{{2, 0.5 / 2}, {3, 0.5 / 3}, {4, 0.5 / 4}, {5, 0.5 / 4}, {6, 0.5 / 6}};
+  EXPECT_EQ(rates, expected);
 }
 
 TEST_F(TrainerTest, GoesOnWhereTheLastOneEnded) {

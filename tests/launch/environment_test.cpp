@@ -123,6 +123,9 @@ TEST(Environment, ContradictionsNameBoth) {
   EXPECT_THAT(error_of(slurm(1, 2) + Variables{{"PMIX_RANK", "0"}}),
               AllOf(HasSubstr("SLURM_PROCID=1"), HasSubstr("PMIX_RANK=0")));
   EXPECT_THAT(error_of(torch(0, 2) + slurm(1, 2)), HasSubstr("SLURM_PROCID=1"));
+  const Variables own{
+      {"CONVOY_RANK", "0"}, {"CONVOY_WORLD_SIZE", "2"}, {"CONVOY_LOCAL_RANK", "0"}, {"CONVOY_JOB", "a"}};
+  EXPECT_THAT(error_of(own + mpi(1, 2)), AllOf(HasSubstr("CONVOY_RANK=0"), HasSubstr("OMPI_COMM_WORLD_RANK=1")));
 }
 
 TEST(Environment, LegitimateNestingIsNoContradiction) {

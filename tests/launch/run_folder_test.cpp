@@ -36,7 +36,7 @@ class RunFolderTest : public testing::Test {
     fs::create_directories(path + "/checkpoints");
     write_summary(path, {{"status", status}, {"exit_code", nullptr}, {"attempt", 0}, {"config", std::move(config)}},
                   false);
-    if (checkpoint) std::ofstream(path + "/checkpoints/latest") << "step-3";
+    if (checkpoint) fs::create_directories(path + "/checkpoints/step-3");
   }
   std::string refusal(Failure kind) {
     try {
@@ -84,6 +84,19 @@ TEST_F(RunFolderTest, AnotherTrainingDoesNotGoOn) {
   EXPECT_THAT(refusal(Failure::config), HasSubstr("seed"));
   request_.resume = "never";
   EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
+}
+
+TEST_F(RunFolderTest, HowItIsLoggedMayDiffer) {
+  leave(folder("n"), "failed", true, request_.resolved);
+  request_.resolved["log"]["level"] = "debug";
+  EXPECT_TRUE(open_run_folder(request_).continued);
+}
+
+TEST_F(RunFolderTest, ACheckpointWithoutLatestIsOneAllTheSame) {
+  leave(folder("n"), "failed", false, request_.resolved);
+  fs::create_directories(folder("n") + "/checkpoints/step-4");
+  request_.resolved["seed"] = 2;
+  EXPECT_THAT(refusal(Failure::config), HasSubstr("seed"));
 }
 
 TEST_F(RunFolderTest, WithoutCheckpointThereIsNothingToSpoil) {

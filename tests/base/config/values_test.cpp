@@ -71,6 +71,7 @@ TEST(ConfigTypes, Integers) {
   EXPECT_EQ(with_epochs("0x10"), "run.yaml:7:17: train.epochs: is '0x10', must be an integer");
   EXPECT_EQ(with_epochs("1_000"), "run.yaml:7:17: train.epochs: is '1_000', must be an integer");
   EXPECT_EQ(with_epochs(".inf"), "run.yaml:7:17: train.epochs: is '.inf', must be an integer");
+  EXPECT_EQ(with_epochs("100000001"), "run.yaml:7:17: train.epochs: is 100000001, must be at most 100000000");
   EXPECT_EQ(with_epochs("many"), "run.yaml:7:17: train.epochs: is 'many', must be an integer");
   EXPECT_EQ(with_epochs("9223372036854775808"),
             "run.yaml:7:17: train.epochs: is '9223372036854775808', does not fit into 64 bits");
