@@ -22,6 +22,7 @@ const at::Tensor& Batch::at(const std::string& name) const {
 
 Batch Batch::slice(int64_t begin, int64_t end) const {
   CONVOY_CHECK(0 <= begin && begin <= end && end <= rows, "slice [", begin, ", ", end, ") of ", rows, " rows");
+  CONVOY_CHECK(micro.size() <= 1, "rows of a share of ", micro.size(), " micro-batches are not contiguous");
   Batch part;
   part.tensors.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) {
@@ -32,6 +33,19 @@ Batch Batch::slice(int64_t begin, int64_t end) const {
   part.global_rows = global_rows;
   part.nominal_rows = nominal_rows;
   return part;
+}
+
+std::vector<Batch> Batch::micro_batches() const {
+  if (micro.empty()) return {*this};
+  std::vector<Batch> all;
+  for (const MicroBatch& one : micro) {
+    Batch part = *this;
+    part.micro.clear();
+    part = part.slice(one.begin, one.end);
+    part.first_row = one.first_row;
+    all.push_back(std::move(part));
+  }
+  return all;
 }
 
 Batch Batch::to(at::Device device, bool non_blocking) const {
@@ -48,6 +62,18 @@ std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count)
   const int64_t larger = rows % count;
   const int64_t begin = index * base + std::min(index, larger);
   return {begin, begin + base + (index < larger ? 1 : 0)};
+}
+
+std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count) {
+  std::vector<MicroBatch> all;
+  int64_t begin = 0;
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const auto [first, last] = share_of(rows, slice, slices);
+    const auto [from, to] = share_of(last - first, index, count);
+    all.push_back({begin, begin + to - from, first + from});
+    begin += to - from;
+  }
+  return all;
 }
 
 }  // namespace convoy

@@ -26,8 +26,9 @@ namespace convoy {
 // Which share of each global batch this rank reads. Ranks that hold parts of one replica read the same share.
 struct Sampling {
   int64_t index = 0;
-  int64_t count = 1;    // data-parallel degree
-  int64_t members = 0;  // members of an ensemble that draw their own samples; 0: none
+  int64_t count = 1;          // data-parallel degree
+  int64_t micro_batches = 1;  // slices of the global batch, of each of which the rank reads its share
+  int64_t members = 0;        // members of an ensemble that draw their own samples; 0: none
 };
 
 struct StepInput {

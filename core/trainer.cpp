@@ -104,6 +104,7 @@ class Training {
     LoaderOptions options;
     options.share_index = sampling_.index;
     options.share_count = sampling_.count;
+    options.micro_batches = sampling_.micro_batches;
     options.prefetch = config_.data.options.integer("prefetch");
     options.device = context_.devices.front();
     options.seed = config_.seed;

@@ -1,5 +1,4 @@
 // ddp: every rank holds the whole model and its share of each batch; gradients are all-reduced in buckets.
-#include "core/describe.h"
 #include "strategies/parts/replicated_entry.h"
 
 namespace convoy {
@@ -26,14 +25,9 @@ StrategyEntry ddp_entry() {
   StrategyEntry entry;
   entry.name = "ddp";
   entry.help = "the whole model on every rank, each with its share of the batch; gradients are all-reduced";
-  entry.options = {
-      describe::real("bucket_cap_mb", "gradients that are reduced by one message", 25).above(0).in("MiB"),
-      describe::real("first_bucket_mb", "the first one, small so that sending starts early", 1).above(0).in("MiB"),
-      describe::boolean("overlap", "reduce a bucket as soon as its gradients are ready, while backward goes on", true),
-      describe::choice("buffers", "batch norm's running figures after an update: rank 0's, their mean, or each its own",
-                       {"broadcast", "mean", "local"}, "broadcast"),
-      sync_option(),
-  };
+  entry.options = replicated_data_options();
+  entry.options.push_back(sync_option());
+  entry.options.push_back(micro_batches_option());
   entry.plan = plan;
   entry.cost = cost;
   return entry;

@@ -10,41 +10,47 @@
 
 #include "strategies/parts/flat_parameters.h"
 #include "strategies/parts/gradient_collector.h"
-#include "strategies/parts/replica.h"
-#include "strategies/parts/replicated_state.h"
+#include "strategies/parts/model_part.h"
 #include "strategies/parts/update.h"
+#include "strategies/parts/visit_parts.h"
 
 namespace convoy {
 namespace {
 
 class Single : public Strategy {
  public:
-  explicit Single(const Options& options) : every_(options.section("sync").integer("every")) {}
+  explicit Single(const Options& options)
+      : every_(options.section("sync").integer("every")), micro_batches_(options.integer("micro_batches")) {}
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
-    replica_.emplace(context, std::move(model), std::move(loss));
-    const auto& parameters = replica_->parameters();
+    part_.emplace(context, std::move(model), std::move(loss));
+    const auto& parameters = part_->parameters();
     std::vector<int> order(parameters.size());
     std::iota(order.begin(), order.end(), 0);
     flat_.emplace(parameters, std::vector<std::vector<int>>{order}, context.config.optimizer);
-    collector_.emplace(parameters, replica_->state(), [](int) {});
+    collector_.emplace(parameters, part_->state(), [](int) {});
     update_.emplace(context, every_);
     update_->attach(*flat_);
   }
 
-  Sampling sampling() const override { return {}; }
+  Sampling sampling() const override { return {0, 1, 0, micro_batches_}; }
 
   StepResult step(const StepInput& input) override {
-    const Loss loss = replica_->forward(input.batch, input.step);
     const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
-    if (micro_ == 0) collector_->begin();
-    flat_->add_to_header(loss.weight, loss.sum.detach(), micro_ == 0);
-    replica_->backward(loss, nominal);
+    if (accumulated_ == 0) {
+      collector_->begin();
+      flat_->header().zero_();
+    }
     StepResult result;
-    result.metrics = {loss_metric(loss)};
-    result.updated = ++micro_ == every_ || input.flush;
+    for (const Batch& micro : input.batch.micro_batches()) {
+      const Loss loss = part_->loss(part_->forward(micro, input.step), micro);
+      flat_->add_to_header(loss.weight, loss.sum.detach(), false);
+      part_->backward(loss, nominal);
+      add_metric(result.metrics, loss_metric(loss));
+    }
+    result.updated = ++accumulated_ == every_ || input.flush;
     if (!result.updated) return result;
-    micro_ = 0;
+    accumulated_ = 0;
     collector_->finish();
     update_->begin(nominal);
     update_->reduced(0);
@@ -55,17 +61,16 @@ class Single : public Strategy {
     return result;
   }
 
-  std::vector<Metric> evaluate(const Batch& batch) override { return replica_->evaluate(batch); }
+  std::vector<Metric> evaluate(const Batch& batch) override { return part_->metrics(part_->evaluate(batch), batch); }
   void settle() override {}
-  void visit_state(const StateVisitor& visit) override {
-    visit_replicated_state(*replica_, *flat_, *update_, 0, 1, visit);
-  }
+  void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
   void state_restored() override { update_->restored(); }
 
  private:
   int64_t every_;
-  int64_t micro_ = 0;  // micro-steps since the last update
-  std::optional<Replica> replica_;
+  int64_t micro_batches_;
+  int64_t accumulated_ = 0;  // steps since the last update
+  std::optional<ModelPart> part_;
   std::optional<FlatParameters> flat_;
   std::optional<GradientCollector> collector_;
   std::optional<Update> update_;

@@ -24,7 +24,7 @@ StrategyEntry single_entry() {
   StrategyEntry entry;
   entry.name = "single";
   entry.help = "one rank on one device: nothing is sent";
-  entry.options = {sync_option()};
+  entry.options = {sync_option(), micro_batches_option()};
   entry.plan = plan;
   entry.cost = cost;
   return entry;

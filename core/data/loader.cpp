@@ -32,7 +32,7 @@ double thread_seconds() {
 struct Job {
   at::Tensor indices;
   int64_t epoch = 0;
-  int64_t first_row = 0;
+  std::vector<MicroBatch> micro;
   int64_t global_rows = 0;
   int64_t nominal_rows = 0;
 };
@@ -127,7 +127,8 @@ class Loader::Worker {
       transform->apply(batch, job.indices, options_.seed, job.epoch);
     }
     batch.rows = job.indices.numel();
-    batch.first_row = job.first_row;
+    batch.first_row = job.micro.front().first_row;
+    if (job.micro.size() > 1) batch.micro = job.micro;
     batch.global_rows = job.global_rows;
     batch.nominal_rows = job.nominal_rows;
     return batch;
@@ -162,9 +163,9 @@ Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> tr
     const int64_t step = first_step + number;
     const int64_t rows = sampler.rows_of(step);
     Job made;
-    made.indices = sampler.indices(step, options.share_index, options.share_count);
+    made.micro = micro_batches_of(rows, options.micro_batches, options.share_index, options.share_count);
+    made.indices = sampler.indices(step, made.micro);
     made.epoch = sampler.epoch_of(step);
-    made.first_row = share_of(rows, options.share_index, options.share_count).first;
     made.global_rows = rows;
     made.nominal_rows = nominal;
     return made;
@@ -183,7 +184,7 @@ Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> tr
     const auto [first, last] = share_of(count, options.share_index, options.share_count);
     Job made;
     made.indices = at::arange(begin + first, begin + last, at::kLong);
-    made.first_row = first;
+    made.micro = {{0, last - first, first}};
     made.global_rows = count;
     made.nominal_rows = rows;
     return made;

@@ -15,6 +15,7 @@ namespace convoy {
 struct LoaderOptions {
   int64_t share_index = 0;
   int64_t share_count = 1;
+  int64_t micro_batches = 1;    // of training batches
   int64_t prefetch = 4;         // batches held ready
   at::Device device{at::kCPU};  // CUDA: buffers are pinned, `next` copies without blocking
   uint64_t seed = 1;

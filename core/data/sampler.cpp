@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "core/batch.h"
 #include "core/data/permutation.h"
 #include "core/error.h"
 
@@ -33,16 +32,18 @@ int64_t Sampler::rows_of(int64_t step) const {
 }
 
 at::Tensor Sampler::indices(int64_t step, int64_t index, int64_t count) const {
-  const auto [first, last] = share_of(rows_of(step), index, count);
+  return indices(step, micro_batches_of(rows_of(step), 1, index, count));
+}
+
+at::Tensor Sampler::indices(int64_t step, const std::vector<MicroBatch>& micro) const {
   const int64_t offset = step % steps_per_epoch() * global_rows_;
-  auto result = at::empty({last - first}, at::kLong);
+  auto result = at::empty({micro.back().end}, at::kLong);
   int64_t* out = result.mutable_data_ptr<int64_t>();
-  if (!shuffle_) {
-    for (int64_t i = first; i < last; ++i) *out++ = offset + i;
-    return result;
-  }
   const auto order = order_of(rows_, seed_, epoch_of(step));
-  for (int64_t i = first; i < last; ++i) *out++ = order.at(offset + i);
+  for (const MicroBatch& part : micro) {
+    const int64_t first = offset + part.first_row;
+    for (int64_t i = first; i < first + part.end - part.begin; ++i) *out++ = shuffle_ ? order.at(i) : i;
+  }
   return result;
 }
 

@@ -4,6 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
+
+#include "core/batch.h"
 
 namespace convoy {
 
@@ -18,6 +21,8 @@ class Sampler {
   // Row indices of share `index` of `count` of global batch `step`: int64, CPU. The shares of a step are contiguous parts
   // of the global batch, sizes differing by one at most.
   at::Tensor indices(int64_t step, int64_t index, int64_t count) const;
+  // The same for a share of several micro-batches, as micro_batches_of made them.
+  at::Tensor indices(int64_t step, const std::vector<MicroBatch>& micro) const;
   // The permutation of an epoch: element i without materialising the rest (tests compare it with `indices`).
   int64_t permuted(int64_t epoch, int64_t position) const;
 

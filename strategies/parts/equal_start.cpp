@@ -10,14 +10,16 @@
 namespace convoy {
 namespace {
 
-std::vector<std::string> description_of(const Replica& replica) {
+std::vector<std::string> description_of(const std::vector<ModelPart*>& parts) {
   std::vector<std::string> lines;
-  for (const auto* list : {&replica.parameters(), &replica.frozen()})
-    for (const ParameterPtr& parameter : *list)
-      lines.push_back(
-          convoy::str(parameter->name, " ", parameter->value.sizes(), " ", parameter->value.dtype().name()));
-  for (const NamedBuffer& buffer : replica.buffers())
-    lines.push_back(convoy::str(buffer.name, " ", buffer.value.sizes(), " ", buffer.value.dtype().name()));
+  for (const ModelPart* part : parts) {
+    for (const auto* list : {&part->parameters(), &part->frozen()})
+      for (const ParameterPtr& parameter : *list)
+        lines.push_back(
+            convoy::str(parameter->name, " ", parameter->value.sizes(), " ", parameter->value.dtype().name()));
+    for (const NamedBuffer& buffer : part->buffers())
+      lines.push_back(convoy::str(buffer.name, " ", buffer.value.sizes(), " ", buffer.value.dtype().name()));
+  }
   return lines;
 }
 
@@ -34,16 +36,20 @@ std::string line_or_none(const std::vector<std::string>& lines, size_t index) {
 
 }  // namespace
 
-void check_equal_start(const Context& context, const Replica& replica) {
-  const std::string text = join(description_of(replica), "\n");
+void check_equal_start(const Context& context, const std::vector<ModelPart*>& parts) {
+  const std::string text = join(description_of(parts), "\n");
+  const std::vector<int> group = context.mesh.group(context.rank, "data");
+  const auto size = static_cast<int>(group.size());
+  const int index = context.mesh.coordinate(context.rank, "data");
+  const std::string key = convoy::str("parameters/", group.front());
   const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
   const std::string digest = convoy::str(text.size(), "/", random_key(0, text));
-  const auto digests = context.channel->agree("parameters/digest", context.rank, context.size, digest, timeout);
+  const auto digests = context.channel->agree(key + "/digest", index, size, digest, timeout);
   bool equal = true;
   for (const std::string& other : digests) equal = equal && other == digests.front();
   if (equal) return;
   // Every rank has seen every digest, so all of them come here together.
-  const auto texts = context.channel->agree("parameters/list", context.rank, context.size, text, timeout);
+  const auto texts = context.channel->agree(key + "/list", index, size, text, timeout);
   const std::vector<std::string> first = split_lines(texts.front());
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     const std::vector<std::string> other = split_lines(texts[rank]);
@@ -51,20 +57,20 @@ void check_equal_start(const Context& context, const Replica& replica) {
       if (line_or_none(first, i) == line_or_none(other, i)) continue;
       throw Error(
           Failure::disagreement,
-          convoy::str("ranks have different models: parameter ", i, " is ", line_or_none(first, i), " on rank 0 and ",
-                      line_or_none(other, i), " on rank ", rank,
+          convoy::str("ranks have different models: parameter ", i, " is ", line_or_none(first, i), " on rank ",
+                      group.front(), " and ", line_or_none(other, i), " on rank ", group[rank],
                       "; all ranks must build the same model: look for what its constructor takes from the machine"));
     }
   }
   throw Error(Failure::disagreement, "ranks have different models, and their lists of parameters are equal");
 }
 
-void share_foreign_values(const Replica& replica, Communicator& group) {
+void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group) {
   at::NoGradGuard no_grad;
-  for (const auto* list : {&replica.parameters(), &replica.frozen()}) {
-    for (const ParameterPtr& parameter : *list)
-      if (parameter->foreign) group.broadcast(parameter->value.detach(), 0, {parameter->name, {}})->wait();
-  }
+  for (const ModelPart* part : parts)
+    for (const auto* list : {&part->parameters(), &part->frozen()})
+      for (const ParameterPtr& parameter : *list)
+        if (parameter->foreign) group.broadcast(parameter->value.detach(), 0, {parameter->name, {}})->wait();
 }
 
 }  // namespace convoy

@@ -13,9 +13,15 @@ constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector
 
 int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
 
-bool same(const GroupSettings& a, const GroupSettings& b) {
-  return a.learning_rate_factor == b.learning_rate_factor && a.weight_decay == b.weight_decay;
-}
+// What the parameters of a slot have in common.
+struct SlotKey {
+  GroupSettings group;
+  bool counted;
+  bool operator==(const SlotKey& other) const {
+    return group.learning_rate_factor == other.group.learning_rate_factor &&
+           group.weight_decay == other.group.weight_decay && counted == other.counted;
+  }
+};
 
 }  // namespace
 
@@ -30,17 +36,17 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
   int64_t offset = 0;
   for (const std::vector<int>& listed : buckets) {
     // Within a bucket the order is free: parameters of one group stand together and make one slot.
-    std::vector<std::pair<GroupSettings, std::vector<int>>> groups;
+    std::vector<std::pair<SlotKey, std::vector<int>>> groups;
     for (int index : listed) {
-      const GroupSettings settings = group_settings(optimizer, parameters_[static_cast<size_t>(index)]->name);
-      auto group =
-          std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return same(other.first, settings); });
-      if (group == groups.end()) group = groups.insert(groups.end(), {settings, {}});
+      const Parameter& parameter = *parameters_[static_cast<size_t>(index)];
+      const SlotKey key{group_settings(optimizer, parameter.name), parameter.counted};
+      auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return other.first == key; });
+      if (group == groups.end()) group = groups.insert(groups.end(), {key, {}});
       group->second.push_back(index);
     }
     Bucket bucket;
     bucket.begin = offset;
-    for (const auto& [settings, members] : groups) {
+    for (const auto& [key, members] : groups) {
       const int64_t begin = offset;
       for (int index : members) {
         const auto i = static_cast<size_t>(index);
@@ -53,7 +59,7 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
         ++placed;
       }
       bucket.slots.push_back(static_cast<int>(slots_.size()));
-      slots_.push_back({begin, offset, settings});
+      slots_.push_back({begin, offset, key.group, key.counted});
     }
     bucket.end = offset;
     buckets_.push_back(std::move(bucket));

@@ -1,7 +1,7 @@
 // FlatParameters: the trained tensors of a rank as views of one buffer, and their gradients as views of a second.
 //
 // The buffers are cut into buckets (what is reduced by one message) and those into slots (what one fused optimizer loop
-// sweeps: the parameters of a bucket that share learning-rate factor and weight decay). Parameters start at multiples of
+// sweeps: the parameters of a bucket that share learning-rate factor, weight decay and being counted). Parameters start at multiples of
 // 64 bytes; the gaps stay zero. The gradient buffer opens with a header that is reduced with bucket 0.
 // Threads: the rank's own, and its backward.
 #pragma once
@@ -20,6 +20,7 @@ class FlatParameters {
   struct Slot {
     int64_t begin = 0, end = 0;  // elements of the value buffer
     GroupSettings group;
+    bool counted = true;  // in norms: no other rank of this replica counts the same parameters
   };
   struct Bucket {
     int64_t begin = 0, end = 0;

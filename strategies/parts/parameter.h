@@ -4,8 +4,18 @@
 
 #include <memory>
 #include <string>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/state.h"
 
 namespace convoy {
+
+// Rows [begin, end) of dimension 0 of a parameter's value, and which box of the whole tensor they are.
+struct HeldPiece {
+  int64_t begin = 0, end = 0;
+  Piece piece;
+};
 
 struct Parameter {
   std::string name;      // canonical
@@ -13,6 +23,10 @@ struct Parameter {
   at::Tensor gradient;   // shape of value: where backward is to write; undefined: autograd's own way
   bool written = false;  // `gradient` holds something of this accumulation; until then a write overwrites what is there
   bool foreign = false;  // made by a block itself and not by Layers
+  // Where ranks of one replica share a model among them (tensor and pipeline groups; never along the data axis):
+  std::vector<HeldPiece> held;  // none: the whole; several where a fused product is cut part by part
+  bool counted = true;          // exactly one of the ranks that hold the same piece counts it in norms and owns it
+  CommunicatorPtr partial;      // the gradient is this rank's part of a sum over this group; null: it is whole
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 

@@ -124,6 +124,7 @@ std::string PlainLayers::name(const std::string& layer) const { return prefix_ +
 ParameterPtr PlainLayers::make(const std::string& name, at::IntArrayRef shape, const Init& init) {
   auto parameter = std::make_shared<Parameter>();
   parameter->name = prefix_ + name;
+  parameter->counted = store_->counts;
   for (int64_t size : shape) {
     if (size < 0)
       throw Error(Failure::config, convoy::str("model: ", parameter->name, " was asked for with a size of ", size));

@@ -19,6 +19,7 @@ struct LayerStore {
   at::Device device{at::kCPU};
   at::ScalarType dtype = at::kFloat;
   uint64_t seed = 0;
+  bool counts = true;  // this rank counts and owns (Parameter::counted) what no group cuts
   std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
   std::vector<ParameterPtr> parameters;  // in order of creation
   std::map<std::string, ParameterPtr> by_name;

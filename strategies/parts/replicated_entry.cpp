@@ -76,8 +76,18 @@ void check_precision(const RunConfig& config) {
                       "fp16 needs a loss scaler, which this build does not have; use bf16 or fp32");
 }
 
+void check_micro_batches(const RunConfig& config, int64_t data_degree) {
+  const Options& options = config.strategy.options;
+  if (!options.has("micro_batches")) return;
+  const int64_t rows = config.train.batch.rows * (config.train.batch.per_rank ? data_degree : 1);
+  const int64_t slices = options.integer("micro_batches");
+  if (slices > rows)
+    options.fail("micro_batches", str("is ", slices, ", and the global batch has ", rows, " rows; take at most that"));
+}
+
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks) {
   check_precision(config);
+  check_micro_batches(config, ranks);
   const bool gpus = on_gpus(config, topology);
   const std::string backend = backend_of(config, gpus, ranks);
   const bool threads = backend == "local";
@@ -136,6 +146,25 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
     cost.messages_per_step = (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every);
   }
   return std::vector<RankCost>(job.ranks.size(), cost);
+}
+
+Option micro_batches_option() {
+  return describe::integer("micro_batches",
+                           "slices of each global batch that go through the model one after another and make one "
+                           "update; less memory for activations, the same gradients",
+                           1)
+      .at_least(1)
+      .in("slices");
+}
+
+std::vector<Option> replicated_data_options() {
+  return {
+      describe::real("bucket_cap_mb", "gradients that are reduced by one message", 25).above(0).in("MiB"),
+      describe::real("first_bucket_mb", "the first one, small so that sending starts early", 1).above(0).in("MiB"),
+      describe::boolean("overlap", "reduce a bucket as soon as its gradients are ready, while backward goes on", true),
+      describe::choice("buffers", "batch norm's running figures after an update: rank 0's, their mean, or each its own",
+                       {"broadcast", "mean", "local"}, "broadcast"),
+  };
 }
 
 Option sync_option() {

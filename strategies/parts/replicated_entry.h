@@ -11,6 +11,9 @@ bool on_gpus(const RunConfig& config, const Topology& topology);
 // Throws ConfigError for a precision that no strategy of this build can train in.
 void check_precision(const RunConfig& config);
 
+// Throws ConfigError at the key for more micro-batches than a global batch has rows.
+void check_micro_batches(const RunConfig& config, int64_t data_degree);
+
 // A job of `ranks` ranks on a mesh {data: ranks}, one process a rank, or for backend `local` one process of all. Hosts
 // as the request says, else in contiguous runs over the topology's hosts. Cores are left to the launcher's placement.
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks);
@@ -28,5 +31,8 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
 
 // Options that every strategy with a data axis takes.
 Option sync_option();
+Option micro_batches_option();
+// Those of strategies whose data axis replicates: buckets, overlap, buffers.
+std::vector<Option> replicated_data_options();
 
 }  // namespace convoy

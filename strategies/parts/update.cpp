@@ -72,7 +72,7 @@ void Update::reduced(int bucket) {
   at::NoGradGuard no_grad;
   for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots) {
     const SquareSum part = square_sum(flat_->gradients(slot));
-    figures_.select(0, 0).add_(part.sum[0]);
+    if (flat_->slots()[static_cast<size_t>(slot)].counted) figures_.select(0, 0).add_(part.sum[0]);
     figures_.select(0, 1).add_(part.finite[0].logical_not());
   }
 }

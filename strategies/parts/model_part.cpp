@@ -1,4 +1,4 @@
-#include "strategies/parts/replica.h"
+#include "strategies/parts/model_part.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -36,22 +36,28 @@ bool exact_randomness(const RunConfig& config, at::Device device) {
 
 }  // namespace
 
-Replica::Replica(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss)
+ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss,
+                     PartRequest request)
     : model_(std::move(model)),
       loss_(std::move(loss)),
+      begin_(request.begin),
       store_(std::make_shared<LayerStore>()),
       autocast_(autocast_dtype(context.config.precision)) {
-  store_->device = context.devices.front();
+  const int64_t end = request.end < 0 ? model_->blocks() : request.end;
+  CONVOY_CHECK(0 <= begin_ && begin_ <= end && end <= model_->blocks(), "blocks [", begin_, ", ", end, ") of ",
+               model_->blocks());
+  store_->device = request.device.value_or(context.devices.front());
   store_->dtype = parameter_dtype(context.config.precision);
   store_->seed = context.config.seed;
+  store_->counts = request.counts;
   store_->state->seed = context.config.seed;
   store_->state->rank = context.rank;
   store_->state->exact = exact_randomness(context.config, store_->device);
-  layers_ = std::make_shared<PlainLayers>(store_);
-  for (int64_t index = 0; index < model_->blocks(); ++index) build_block(index);
+  layers_ = request.layers ? request.layers(store_) : std::make_shared<PlainLayers>(store_);
+  for (int64_t index = begin_; index < end; ++index) build_block(index);
 }
 
-void Replica::build_block(int64_t index) {
+void ModelPart::build_block(int64_t index) {
   const std::string name = model_->block_name(index);
   const size_t parameters = store_->parameters.size();
   const size_t buffers = store_->buffers.size();
@@ -67,8 +73,8 @@ void Replica::build_block(int64_t index) {
 }
 
 // Parameters and buffers of modules that the block made itself: named by their path in the block.
-void Replica::adopt_foreign(int64_t index) {
-  Block& block = *blocks_[static_cast<size_t>(index)];
+void ModelPart::adopt_foreign(int64_t index) {
+  Block& block = *blocks_[static_cast<size_t>(index - begin_)];
   const std::string prefix = model_->block_name(index) + ".";
   const auto known = [&](const at::Tensor& tensor) {
     for (const ParameterPtr& parameter : parameters_)
@@ -84,6 +90,7 @@ void Replica::adopt_foreign(int64_t index) {
     parameter->name = prefix + entry.key();
     parameter->value = entry.value();
     parameter->foreign = true;
+    parameter->counted = store_->counts;
     parameter->value.set_data(parameter->value.to(store_->dtype).contiguous());
     (parameter->value.requires_grad() ? parameters_ : frozen_).push_back(parameter);
   }
@@ -95,14 +102,14 @@ void Replica::adopt_foreign(int64_t index) {
   }
 }
 
-void Replica::set_training(bool training) {
+void ModelPart::set_training(bool training) {
   store_->state->training = training;
   if (training == training_) return;
   training_ = training;
   for (const BlockPtr& block : blocks_) block->train(training);
 }
 
-Batch Replica::prepared(const Batch& batch) const {
+Batch ModelPart::prepared(const Batch& batch) const {
   Batch moved = batch.to(store_->device, true);
   for (auto& entry : moved.tensors) {
     if (entry.second.is_floating_point()) entry.second = entry.second.to(store_->dtype);
@@ -110,26 +117,33 @@ Batch Replica::prepared(const Batch& batch) const {
   return moved;
 }
 
-TensorList Replica::outputs_of(const Batch& batch) {
+void ModelPart::set_rows(const Batch& batch) {
+  store_->state->rows = batch.rows;
+  store_->state->first_row = batch.first_row;
+}
+
+TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
   AutocastScope autocast(store_->device, autocast_);
-  TensorList values;
-  try {
-    values = model_->inputs(batch);
-  } catch (...) {
-    rethrow("the model's inputs");
+  TensorList values = inputs;
+  if (first()) {
+    try {
+      values = model_->inputs(prepared(batch));
+    } catch (...) {
+      rethrow("the model's inputs");
+    }
   }
   for (size_t index = 0; index < blocks_.size(); ++index) {
     try {
       values = blocks_[index]->forward(values);
     } catch (...) {
-      const auto number = static_cast<int64_t>(index);
+      const int64_t number = begin_ + static_cast<int64_t>(index);
       rethrow(convoy::str("block ", number, " (", model_->block_name(number), "), forward"));
     }
   }
   return values;
 }
 
-Loss Replica::loss_of(const TensorList& outputs, const Batch& batch) {
+Loss ModelPart::loss_of(const TensorList& outputs, const Batch& batch) {
   try {
     Examples examples = model_->examples(outputs, batch);
     if (autocast_) examples.prediction = examples.prediction.to(store_->dtype);
@@ -139,22 +153,23 @@ Loss Replica::loss_of(const TensorList& outputs, const Batch& batch) {
   }
 }
 
-Loss Replica::forward(const Batch& batch, int64_t step) {
-  ForwardState& state = *store_->state;
-  state.step = step;
-  state.rows = batch.rows;
-  state.first_row = batch.first_row;
+TensorList ModelPart::forward(const Batch& batch, int64_t step, const TensorList& inputs) {
+  store_->state->step = step;
+  set_rows(batch);
   set_training(true);
   at::AutoGradMode with_graph(true);
-  const Batch ready = prepared(batch);
-  return loss_of(outputs_of(ready), ready);
+  return outputs_of(batch, inputs);
 }
 
-void Replica::backward(const Loss& loss, double nominal) {
-  if (!loss.sum.requires_grad()) return;  // nothing that is trained took part
+Loss ModelPart::loss(const TensorList& outputs, const Batch& batch) {
+  at::AutoGradMode with_graph(true);
+  return loss_of(outputs, prepared(batch));
+}
+
+void ModelPart::run_backward(const std::function<void()>& backward) {
   store_->state->collecting = true;
   try {
-    torch::autograd::backward({loss.sum}, {at::full_like(loss.sum, 1 / nominal)});
+    backward();
   } catch (...) {
     store_->state->collecting = false;
     rethrow("backward");
@@ -162,14 +177,32 @@ void Replica::backward(const Loss& loss, double nominal) {
   store_->state->collecting = false;
 }
 
-std::vector<Metric> Replica::evaluate(const Batch& batch) {
+void ModelPart::backward(const Loss& loss, double nominal) {
+  backward({loss.sum}, {at::full_like(loss.sum, 1 / nominal)});
+}
+
+void ModelPart::backward(const TensorList& outputs, const TensorList& gradients) {
+  TensorList roots, given;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    // Of others nothing that is trained took part.
+    if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;
+    roots.push_back(outputs[i]);
+    given.push_back(gradients[i]);
+  }
+  if (roots.empty()) return;
+  run_backward([&] { torch::autograd::backward(roots, given); });
+}
+
+TensorList ModelPart::evaluate(const Batch& batch, const TensorList& inputs) {
   at::NoGradGuard no_grad;
-  ForwardState& state = *store_->state;
-  state.rows = batch.rows;
-  state.first_row = batch.first_row;
+  set_rows(batch);
   set_training(false);
+  return outputs_of(batch, inputs);
+}
+
+std::vector<Metric> ModelPart::metrics(const TensorList& outputs, const Batch& batch) {
+  at::NoGradGuard no_grad;
   const Batch ready = prepared(batch);
-  const TensorList outputs = outputs_of(ready);
   std::vector<Metric> metrics{loss_metric(loss_of(outputs, ready))};
   try {
     for (Metric& metric : model_->metrics(outputs, ready, *layers_)) metrics.push_back(std::move(metric));
@@ -179,7 +212,7 @@ std::vector<Metric> Replica::evaluate(const Batch& batch) {
   return metrics;
 }
 
-void Replica::rethrow(const std::string& where) const {
+void ModelPart::rethrow(const std::string& where) const {
   const std::string place =
       convoy::str(where, training_ ? convoy::str(", step ", store_->state->step) : ", evaluation", ": ");
   try {
@@ -202,6 +235,16 @@ void Replica::rethrow(const std::string& where) const {
 
 Metric loss_metric(const Loss& loss) {
   return {"loss", loss.sum.detach().to(at::kDouble), loss.weight.to(at::kDouble), true};
+}
+
+void add_metric(std::vector<Metric>& metrics, Metric metric) {
+  for (Metric& known : metrics) {
+    if (known.name != metric.name) continue;
+    known.sum = known.sum + metric.sum;
+    known.weight = known.weight + metric.weight;
+    return;
+  }
+  metrics.push_back(std::move(metric));
 }
 
 }  // namespace convoy

@@ -1,0 +1,84 @@
+#include "strategies/parts/mesh_strategy.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace convoy {
+namespace {
+
+class MeshStrategy : public Strategy {
+ public:
+  explicit MeshStrategy(MeshParts parts) : parts_(std::move(parts)) {}
+
+  void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
+    const CommunicatorPtr data = context.axis("data");
+    sampling_ = {data->rank(), data->size(), 0, parts_.micro_batches};
+    // Ranks along the axis `tensor` have copies of the same figures.
+    original_ = context.axis("tensor")->rank() == 0;
+    runner_ = parts_.runner(context, std::move(model), std::move(loss));
+    data_ = parts_.data(context, runner_->parts());
+    const at::Tensor zero = at::zeros({}, at::TensorOptions(at::kDouble).device(context.devices.front()));
+    nothing_ = {"loss", zero, zero, true};
+  }
+
+  Sampling sampling() const override { return sampling_; }
+
+  StepResult step(const StepInput& input) override {
+    const bool updates = accumulated_ + 1 == parts_.every || input.flush;
+    const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
+    data_->begin(accumulated_ == 0, updates);
+    StepResult result;
+    result.metrics = {nothing_};
+    Runner::Hooks hooks;
+    hooks.loss = [&](const Loss& loss) {
+      data_->add_loss(loss);
+      if (original_) add_metric(result.metrics, loss_metric(loss));
+    };
+    hooks.last_backward = [this](int part) { data_->last_backward(part); };
+    runner_->train(input.batch.micro_batches(), input.step, nominal, hooks);
+    accumulated_ = updates ? 0 : accumulated_ + 1;
+
+    result.updated = updates;
+    if (!updates) {
+      data_->keep();
+      return result;
+    }
+    const UpdateFigures figures = data_->update(nominal);
+    result.finite = figures.finite;
+    result.gradient_norm = figures.norm;
+    result.learning_rate = figures.learning_rate;
+    return result;
+  }
+
+  std::vector<Metric> evaluate(const Batch& batch) override {
+    std::vector<Metric> metrics = runner_->evaluate(batch);
+    if (original_) return metrics;
+    for (Metric& metric : metrics) {
+      metric.sum = at::zeros_like(metric.sum);
+      metric.weight = at::zeros_like(metric.weight);
+    }
+    return metrics;
+  }
+
+  void settle() override { data_->settle(); }
+  void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
+  void state_restored() override { data_->state_restored(); }
+
+ private:
+  MeshParts parts_;
+  Sampling sampling_;
+  bool original_ = true;
+  Metric nothing_;
+  int64_t accumulated_ = 0;  // steps since the last update
+  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<DataAxis> data_;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_mesh_strategy(MeshParts parts) {
+  return std::make_unique<MeshStrategy>(std::move(parts));
+}
+
+}  // namespace convoy

@@ -1,0 +1,90 @@
+// ModelPart: consecutive blocks of a model on one device, with their forward, backward and evaluation. A whole model where
+// nothing is cut along its depth.
+//
+// Call order: construct; then for each micro-batch forward → (loss, on the last part) → backward, in any order over
+// micro-batches that keeps each one's own. Threads: the rank's own (on CUDA, backward runs autograd's). Failure:
+// Error(training) with block and step for what a model throws, its what() kept; a failure with a kind of its own keeps it;
+// CommError passes through.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/context.h"
+#include "core/model.h"
+#include "strategies/parts/plain_layers.h"
+
+namespace convoy {
+
+// Which blocks, where, and what their layers are.
+struct PartRequest {
+  int64_t begin = 0, end = -1;       // blocks [begin, end); -1: to the last
+  std::optional<at::Device> device;  // none: the rank's main one
+  bool counts = true;                // this rank counts (in norms) and owns what no group cuts
+  std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)> layers;  // none: PlainLayers
+};
+
+class ModelPart {
+ public:
+  // Builds its blocks with their initial values.
+  ModelPart(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss, PartRequest request = {});
+
+  const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // trained ones, in order of creation
+  const std::vector<ParameterPtr>& frozen() const { return frozen_; }          // those that want no gradient
+  const std::vector<NamedBuffer>& buffers() const { return buffers_; }
+  const std::shared_ptr<LayerStore>& store() const { return store_; }
+  const std::shared_ptr<ForwardState>& state() const { return store_->state; }
+  at::Device device() const { return store_->device; }
+  at::ScalarType dtype() const { return store_->dtype; }
+  bool first() const { return begin_ == 0; }
+  bool last() const { return begin_ + static_cast<int64_t>(blocks_.size()) == model_->blocks(); }
+
+  // Training, with graph: what the blocks make of `inputs`, the outputs of the part before (the first part takes them from
+  // the batch instead). `batch` is one micro-batch; `step` keys random draws.
+  TensorList forward(const Batch& batch, int64_t step, const TensorList& inputs = {});
+  // Of the last part's outputs.
+  Loss loss(const TensorList& outputs, const Batch& batch);
+  // Gradients of loss.sum ÷ nominal.
+  void backward(const Loss& loss, double nominal);
+  // Gradients of the outputs, an undefined one for an output that nothing was made of.
+  void backward(const TensorList& outputs, const TensorList& gradients);
+
+  // No gradient, no dropout.
+  TensorList evaluate(const Batch& batch, const TensorList& inputs = {});
+  // Of the last part's outputs: "loss" first, then the model's metrics.
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch);
+
+ private:
+  void build_block(int64_t index);
+  void adopt_foreign(int64_t index);
+  void set_training(bool training);
+  void set_rows(const Batch& batch);
+  Batch prepared(const Batch& batch) const;
+  TensorList outputs_of(const Batch& batch, const TensorList& inputs);
+  Loss loss_of(const TensorList& outputs, const Batch& batch);
+  void run_backward(const std::function<void()>& backward);
+  // Throws the exception under way again, with `where` in front.
+  [[noreturn]] void rethrow(const std::string& where) const;
+
+  ModelPtr model_;
+  std::shared_ptr<const LossFunction> loss_;
+  int64_t begin_;  // the first block's number
+  std::shared_ptr<LayerStore> store_;
+  std::shared_ptr<Layers> layers_;
+  std::vector<std::shared_ptr<Layers>> scopes_;  // blocks may keep a reference to theirs
+  std::vector<BlockPtr> blocks_;
+  std::vector<ParameterPtr> parameters_;
+  std::vector<ParameterPtr> frozen_;
+  std::vector<NamedBuffer> buffers_;
+  std::optional<at::ScalarType> autocast_;
+  bool training_ = true;
+};
+
+// The metric of a loss: sum and weight as float64, without graph.
+Metric loss_metric(const Loss& loss);
+// Into the one of the list that has its name, else behind it.
+void add_metric(std::vector<Metric>& metrics, Metric metric);
+
+}  // namespace convoy

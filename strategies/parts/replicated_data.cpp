@@ -1,0 +1,150 @@
+#include "strategies/parts/replicated_data.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "strategies/parts/equal_start.h"
+#include "strategies/parts/visit_parts.h"
+
+namespace convoy {
+namespace {
+
+std::vector<NamedBuffer> buffers_of(const std::vector<ModelPart*>& parts) {
+  std::vector<NamedBuffer> all;
+  for (const ModelPart* part : parts) all.insert(all.end(), part->buffers().begin(), part->buffers().end());
+  return all;
+}
+
+}  // namespace
+
+ReplicatedOptions replicated_options(const Options& strategy) {
+  constexpr double mib = 1024 * 1024;
+  ReplicatedOptions options;
+  options.every = strategy.section("sync").integer("every");
+  options.first_bytes = strategy.real("first_bucket_mb") * mib;
+  options.cap_bytes = strategy.real("bucket_cap_mb") * mib;
+  options.overlap = strategy.boolean("overlap");
+  options.buffers = strategy.text("buffers");
+  return options;
+}
+
+ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> parts, const ReplicatedOptions& options)
+    : options_(options),
+      optimizer_(context.config.optimizer),
+      group_(context.axis("data")),
+      pipeline_(context.axis("pipeline")),
+      first_of_job_(context.rank == 0),
+      parts_(std::move(parts)),
+      update_(context, options.every, {context.axis("tensor"), pipeline_}),
+      reducer_(group_, options.overlap),
+      sending_(parts_.size(), 0) {
+  check_equal_start(context, parts_);
+  share_foreign_values(parts_, *group_);
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    const auto offset = static_cast<int>(parameters_.size());
+    const auto& list = parts_[part]->parameters();
+    parameters_.insert(parameters_.end(), list.begin(), list.end());
+    part_of_.resize(parameters_.size(), static_cast<int>(part));
+    collectors_.push_back(std::make_unique<GradientCollector>(
+        list, parts_[part]->state(), [this, offset](int parameter) { ready(offset + parameter); }));
+  }
+  seen_.assign(parameters_.size(), 0);
+  for (const ParameterPtr& parameter : parameters_)
+    if (parameter->partial) partial_.push_back(parameter);
+  std::sort(partial_.begin(), partial_.end(), [](const auto& a, const auto& b) { return a->name < b->name; });
+  buffer_sync_.emplace(buffers_of(parts_), group_, options_.buffers);
+  std::vector<int> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  lay_out(order);
+}
+
+void ReplicatedData::begin(bool first, bool updates) {
+  first_micro_ = first;
+  if (first) {
+    for (auto& collector : collectors_) collector->begin();
+    flat_->header().zero_();
+  }
+  std::fill(sending_.begin(), sending_.end(), 0);
+  reducing_ = updates && order_known_;
+  if (reducing_) reducer_.start(*flat_);
+}
+
+void ReplicatedData::add_loss(const Loss& loss) {
+  flat_->add_to_header(loss.weight, loss.sum.detach(), first_micro_);
+  first_micro_ = false;
+}
+
+void ReplicatedData::last_backward(int part) { sending_[static_cast<size_t>(part)] = 1; }
+
+void ReplicatedData::ready(int parameter) {
+  const auto index = static_cast<size_t>(parameter);
+  if (!order_known_ && !seen_[index]) {
+    seen_[index] = 1;
+    order_.push_back(parameter);
+  }
+  if (reducing_ && sending_[static_cast<size_t>(part_of_[index])]) reducer_.ready(parameter);
+}
+
+void ReplicatedData::keep() {
+  if (!order_known_) agree_on_order();
+}
+
+UpdateFigures ReplicatedData::update(double nominal) {
+  if (!order_known_) agree_on_order();
+  for (auto& collector : collectors_) collector->finish();
+  if (!reducing_) reducer_.start(*flat_);
+  reducing_ = false;
+  reducer_.flush();
+  buffer_sync_->start();
+  const auto buckets = static_cast<int>(flat_->buckets().size());
+  if (!partial_.empty()) {
+    for (int bucket = 0; bucket < buckets; ++bucket) reducer_.wait(bucket);
+    sum_partial();
+  }
+  for (int bucket = 0; bucket < buckets; ++bucket) {
+    if (partial_.empty()) reducer_.wait(bucket);
+    if (bucket == 0) {
+      pipeline_->broadcast(flat_->header(), pipeline_->size() - 1, {"loss and weight", {}})->wait();
+      update_.begin(nominal);
+    }
+    update_.reduced(bucket);
+  }
+  const UpdateFigures figures = update_.finish();
+  buffer_sync_->finish();
+  return figures;
+}
+
+void ReplicatedData::sum_partial() {
+  for (const ParameterPtr& parameter : partial_)
+    parameter->partial->all_reduce(parameter->gradient, ReduceOp::sum, {"gradient of " + parameter->name, {}})->wait();
+}
+
+void ReplicatedData::visit_state(const StateVisitor& visit) {
+  visit_parts(parts_, *flat_, update_, {group_->rank(), group_->size(), first_of_job_}, visit);
+}
+
+void ReplicatedData::lay_out(const std::vector<int>& order) {
+  const auto buckets = fill_buckets(parameters_, order, options_.first_bytes, options_.cap_bytes);
+  auto flat = std::make_unique<FlatParameters>(parameters_, buckets, optimizer_);
+  if (flat_) flat->header().copy_(flat_->header());
+  update_.attach(*flat);
+  flat_ = std::move(flat);
+  laid_out_ = order;
+}
+
+// Rank 0's order for all; what it did not use comes last.
+void ReplicatedData::agree_on_order() {
+  for (size_t index = seen_.size(); index-- > 0;)
+    if (!seen_[index]) order_.push_back(static_cast<int>(index));
+  at::Tensor shared = at::tensor(at::ArrayRef<int>(order_), at::kLong).to(flat_->header().device());
+  group_->broadcast(shared, 0, {"order of gradients", {}})->wait();
+  shared = shared.cpu();
+  for (size_t i = 0; i < order_.size(); ++i)
+    order_[i] = static_cast<int>(shared[static_cast<int64_t>(i)].item<int64_t>());
+  if (order_ != laid_out_) lay_out(order_);
+  order_known_ = true;
+}
+
+}  // namespace convoy

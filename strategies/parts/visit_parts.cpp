@@ -1,0 +1,70 @@
+#include "strategies/parts/visit_parts.h"
+
+#include <algorithm>
+
+namespace convoy {
+namespace {
+
+// Below this much a second file costs more than it saves.
+constexpr int64_t spread_from = int64_t{64} << 20;
+
+// Deals entries out, each to the rank with the least so far.
+class Owners {
+ public:
+  Owners(int rank, int size, bool spread) : rank_(rank), bytes_(spread ? static_cast<size_t>(size) : 1, 0) {}
+  bool next(const at::Tensor& tensor) {
+    const auto least = std::min_element(bytes_.begin(), bytes_.end());
+    *least += static_cast<int64_t>(tensor.nbytes());
+    return least - bytes_.begin() == rank_;
+  }
+
+ private:
+  int rank_;
+  std::vector<int64_t> bytes_;
+};
+
+StateEntry entry_of(const std::string& name, StateKind kind, const at::Tensor& tensor, bool owner) {
+  StateEntry entry;
+  entry.name = name;
+  entry.kind = kind;
+  entry.piece = Piece::whole(tensor.sizes());
+  entry.tensor = tensor.detach();
+  entry.owner = owner;
+  return entry;
+}
+
+// A parameter or something of its shape: one entry for each piece of the whole that is held here.
+void visit_pieces(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
+                  bool owner, const StateVisitor& visit) {
+  StateEntry entry = entry_of(parameter.name, kind, tensor, owner && parameter.counted);
+  entry.moment = moment;
+  if (parameter.held.empty()) return visit(entry);
+  for (const HeldPiece& held : parameter.held) {
+    entry.piece = held.piece;
+    entry.tensor = tensor.detach().slice(0, held.begin, held.end);
+    visit(entry);
+  }
+}
+
+}  // namespace
+
+void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& flat, Update& update, const Holder& holder,
+                 const StateVisitor& visit) {
+  int64_t bytes = 0;
+  for (const ParameterPtr& parameter : flat.parameters()) bytes += static_cast<int64_t>(parameter->value.nbytes());
+  Owners owners(holder.index, holder.count, bytes >= spread_from);
+  for (const ParameterPtr& parameter : flat.parameters())
+    visit_pieces(*parameter, StateKind::parameter, "", parameter->value, owners.next(parameter->value), visit);
+  for (const ModelPart* part : parts) {
+    for (const ParameterPtr& parameter : part->frozen())
+      visit_pieces(*parameter, StateKind::parameter, "", parameter->value, holder.index == 0, visit);
+    for (const NamedBuffer& buffer : part->buffers())
+      visit(entry_of(buffer.name, StateKind::buffer, buffer.value, holder.index == 0 && part->store()->counts));
+  }
+  for (size_t index = 0; index < flat.parameters().size(); ++index)
+    for (const auto& [moment, tensor] : update.moments(index))
+      visit_pieces(*flat.parameters()[index], StateKind::moment, moment, tensor, owners.next(tensor), visit);
+  visit(entry_of("updates", StateKind::counter, update.count(), holder.first_of_job));
+}
+
+}  // namespace convoy
