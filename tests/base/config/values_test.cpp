@@ -71,19 +71,23 @@ TEST(ConfigTypes, Integers) {
   EXPECT_EQ(with_epochs("0x10"), "run.yaml:7:17: train.epochs: is '0x10', must be an integer");
   EXPECT_EQ(with_epochs("1_000"), "run.yaml:7:17: train.epochs: is '1_000', must be an integer");
   EXPECT_EQ(with_epochs(".inf"), "run.yaml:7:17: train.epochs: is '.inf', must be an integer");
-  EXPECT_EQ(with_epochs("100000001"), "run.yaml:7:17: train.epochs: is 100000001, must be at most 100000000");
+  EXPECT_EQ(with_epochs("100000001"),
+            "run.yaml:7:17: train.epochs: is 100000001, must be at least 1, at most 100000000 epochs");
   EXPECT_EQ(with_epochs("many"), "run.yaml:7:17: train.epochs: is 'many', must be an integer");
   EXPECT_EQ(with_epochs("9223372036854775808"),
             "run.yaml:7:17: train.epochs: is '9223372036854775808', does not fit into 64 bits");
   EXPECT_EQ(with_epochs("\"3\""),
             "run.yaml:7:17: train.epochs: is text in quotes, must be an integer; leave the quotes out");
-  EXPECT_EQ(with_epochs("9223372036854775807"), "no error");
+  EXPECT_EQ(with_epochs("9223372036854775807"),
+            "run.yaml:7:17: train.epochs: is 9223372036854775807, must be at least 1, at most 100000000 epochs");
+  EXPECT_EQ(with_epochs("100000000"), "no error");
 }
 
 TEST(ConfigTypes, Ranges) {
-  EXPECT_EQ(with_epochs("0"), "run.yaml:7:17: train.epochs: is 0, must be at least 1 epochs");
-  EXPECT_EQ(with_epochs("-3"), "run.yaml:7:17: train.epochs: is -3, must be at least 1 epochs");
-  EXPECT_EQ(config_error(config_with("256", "0")), "run.yaml:7:36: train.batch.global: is 0, must be at least 1 rows");
+  EXPECT_EQ(with_epochs("0"), "run.yaml:7:17: train.epochs: is 0, must be at least 1, at most 100000000 epochs");
+  EXPECT_EQ(with_epochs("-3"), "run.yaml:7:17: train.epochs: is -3, must be at least 1, at most 100000000 epochs");
+  EXPECT_EQ(config_error(config_with("256", "0")),
+            "run.yaml:7:36: train.batch.global: is 0, must be at least 1, at most 1000000000 rows");
   EXPECT_EQ(config_error(config_with("width: 8", "dropout: 1.5")),
             "run.yaml:2:29: model.dropout: is 1.5, must be at least 0, at most 1");
   EXPECT_EQ(with_lr("0"), "run.yaml:6:7: optimizer.lr: is 0, must be above 0");

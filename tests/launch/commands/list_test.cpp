@@ -60,7 +60,9 @@ TEST(List, UnknownWords) {
 
 TEST(List, ReferencePageHoldsEveryOption) {
   const std::string page = listed({"", "", true});
-  EXPECT_TRUE(holds(page, "| `train.batch.global` | integer, at least 1 (rows) |  | rows of a batch over all ranks |"));
+  EXPECT_TRUE(holds(
+      page,
+      "| `train.batch.global` | integer, at least 1, at most 1000000000 (rows) |  | rows of a batch over all ranks |"));
   for (const auto& [kind, entries] : all_catalogues().kinds) {
     for (const Entry& entry : entries) {
       EXPECT_TRUE(holds(page, "### " + kind + ": " + entry.name + "\n"));
