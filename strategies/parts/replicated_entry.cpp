@@ -86,8 +86,13 @@ void check_micro_batches(const RunConfig& config, int64_t data_degree) {
 }
 
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks) {
+  return plan_on_mesh(config, topology, request, Mesh({{"data", ranks}}));
+}
+
+Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh) {
+  const int ranks = mesh.size();
   check_precision(config);
-  check_micro_batches(config, ranks);
+  check_micro_batches(config, mesh.degree("data"));
   const bool gpus = on_gpus(config, topology);
   const std::string backend = backend_of(config, gpus, ranks);
   const bool threads = backend == "local";
@@ -98,7 +103,7 @@ Plan plan_replicas(const RunConfig& config, const Topology& topology, const Plan
                       "hosts; use gloo, mpi or nccl");
   Job job;
   job.name = config.name;
-  job.mesh = Mesh({{"data", ranks}});
+  job.mesh = mesh;
   job.backend = backend;
   job.config = config.resolved;
   std::vector<int> used(topology.hosts.size(), 0);

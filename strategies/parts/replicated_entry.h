@@ -14,8 +14,10 @@ void check_precision(const RunConfig& config);
 // Throws ConfigError at the key for more micro-batches than a global batch has rows.
 void check_micro_batches(const RunConfig& config, int64_t data_degree);
 
-// A job of `ranks` ranks on a mesh {data: ranks}, one process a rank, or for backend `local` one process of all. Hosts
-// as the request says, else in contiguous runs over the topology's hosts. Cores are left to the launcher's placement.
+// A job whose ranks stand on `mesh`, one process a rank, or for backend `local` one process of all. Hosts as the request
+// says, else in contiguous runs over the topology's hosts. Cores are left to the launcher's placement.
+Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh);
+// The same on a mesh {data: ranks}.
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks);
 
 // One bucket of gradients as ddp fills them: what `messages_per_step` counts.
