@@ -53,6 +53,11 @@ void visit_replicated_state(const Replica& replica, const FlatParameters& flat, 
       visit(entry);
     }
   }
+  for (size_t index = 0; index < flat.parameters().size(); ++index) {
+    const at::Tensor gradient = update.gradient(index);
+    if (gradient.defined())
+      visit(entry_of(flat.parameters()[index]->name, StateKind::gradient, gradient, owners.next(gradient)));
+  }
   visit(entry_of("updates", StateKind::counter, update.count(), rank == 0));
 }
 
