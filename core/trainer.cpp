@@ -71,6 +71,7 @@ class Training {
     const double wait_before = context_.world->wait_seconds();
     const int64_t bytes_before = bytes_sent();
     const int64_t first = step_;
+    if (parts_.after_update) parts_.after_update(step_);
     started_ = lap_ = Clock::now();
     if (step_ < length_.total_steps) {
       Loader loader(parts_.data, parts_.transforms, sampler_, step_, length_.total_steps, loader_options());
@@ -132,6 +133,7 @@ class Training {
       if (updated) learning_rate_ = result.learning_rate;
       train_metrics_.add(result.metrics);
       check_finite(result);
+      if (updated && parts_.after_update) parts_.after_update(done);
       if (step_ == first_step_) report_first_step();
       report_training(done, epoch_ends);
       evaluated_ = due(config_.train.evaluate_every, done, length_.steps_per_epoch);

@@ -4,6 +4,7 @@
 // strategy, the data or a checkpoint threw; a non-finite loss is Error(training) on every rank after the same step.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ struct TrainingParts {
   DatasetPtr data;
   std::vector<std::shared_ptr<const Transform>> transforms;
   Strategy* strategy = nullptr;  // set up
+  // Called on every rank's thread with the steps done: before the first step, and after each that made an update. It may
+  // communicate, as long as all ranks do the same; what it throws ends the training.
+  std::function<void(int64_t)> after_update = nullptr;
 };
 
 struct TrainingResult {

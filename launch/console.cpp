@@ -54,10 +54,11 @@ void RankLogs::write(const std::string& name, const std::string& line) {
                    : line + "\n");
 }
 
-Console::Console(EventLoop& loop, int ranks, bool draw)
+Console::Console(EventLoop& loop, int ranks, bool draw, bool quiet)
     : loop_(loop),
       folder_(ranks, fold_window, [this](const std::string& line) { print_error_line(line); }),
-      terminal_(draw && isatty(STDOUT_FILENO) == 1) {}
+      terminal_(draw && !quiet && isatty(STDOUT_FILENO) == 1),
+      quiet_(quiet) {}
 
 Console::~Console() {
   *alive_ = false;
@@ -81,6 +82,7 @@ void Console::schedule_flush() {
 }
 
 void Console::progress(const Json& record) {
+  if (quiet_) return;
   progress_ = progress_line(record);
   if (terminal_) return draw_progress();
   const auto now = std::chrono::steady_clock::now();
@@ -89,9 +91,13 @@ void Console::progress(const Json& record) {
   print_line(progress_);
 }
 
-void Console::metrics(const Json& record) { print_line(metrics_line(record)); }
+void Console::metrics(const Json& record) {
+  if (!quiet_) print_line(metrics_line(record));
+}
 
-void Console::say(const std::string& text) { print("convoy: " + text); }
+void Console::say(const std::string& text) {
+  if (!quiet_) print("convoy: " + text);
+}
 
 void Console::print(const std::string& line) {
   folder_.flush_all();
@@ -100,7 +106,7 @@ void Console::print(const std::string& line) {
 
 void Console::result(const std::string& text) {
   flush();
-  put(STDOUT_FILENO, text);
+  if (!quiet_) put(STDOUT_FILENO, text);
 }
 
 void Console::flush() {

@@ -37,8 +37,9 @@ class RankLogs {
 class Console {
  public:
   // `draw`: a progress line may be redrawn where stdout is a terminal. mpirun gives every rank a terminal of its own, so
-  // what a rank sees there says nothing.
-  Console(EventLoop& loop, int ranks, bool draw);
+  // what a rank sees there says nothing. `quiet`: only lines of ranks and of mpirun are shown, for a caller that tells the
+  // rest itself.
+  Console(EventLoop& loop, int ranks, bool draw, bool quiet = false);
   ~Console();
   void rank_line(const std::string& host, int rank, const std::string& line);
   void progress(const Json& record);
@@ -58,6 +59,7 @@ class Console {
   EventLoop& loop_;
   LineFolder folder_;
   bool terminal_;  // stdout is one
+  bool quiet_;
   bool flushing_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::string progress_;  // as drawn last

@@ -7,6 +7,7 @@ namespace convoy::exit_code {
 
 inline constexpr int done = 0;
 inline constexpr int pipelines_failed = 1;  // some independent pipelines failed
+inline constexpr int differs = 1;           // `convoy verify`: the strategy's results are not those of the reference
 inline constexpr int command_line = 64;
 inline constexpr int corrupt_data = 65;
 inline constexpr int device_missing = 69;

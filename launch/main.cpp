@@ -6,6 +6,7 @@
 #include "launch/catalogues.h"
 #include "launch/commands/list.h"
 #include "launch/commands/run.h"
+#include "launch/commands/verify.h"
 #include "launch/exit_codes.h"
 #include "launch/process.h"
 
@@ -24,6 +25,30 @@ Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 fail
 73 output directory, 74 I/O, 75 rendezvous, 76 ranks disagree, 77 refused for security, 78 configuration, 110 hang,
 126/127 cannot execute, 128+n ended by signal n.)";
 
+constexpr const char* verify_footer = R"(
+Trains what CONFIG describes and the same on one rank by the reference strategy, on the same global batches, and prints the worst
+relative difference of each parameter, gradient and moment after every update. Nothing stays on disk. Works for plugins.
+
+Examples:
+  convoy verify configs/ncf_ddp.yaml
+  convoy verify configs/ncf_ddp.yaml --ranks 4 --steps 10 --set backend=mpi
+  convoy verify mine.yaml --set model.plugin=$PWD/build/libmine.so
+
+Exit codes: 0 agree, 1 differ, else as of `convoy run`.)";
+
+void add_run_options(CLI::App& command, RunArguments& arguments) {
+  command.add_option("CONFIG", arguments.config, "YAML file of the run")->required();
+  command
+      .add_option("--set", arguments.overrides, "Override a key, as in train.epochs=3; may be repeated, later ones win")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+  command
+      .add_option("--ranks", arguments.ranks, "Number of ranks; without it launch.ranks, or what the strategy chooses")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000000));
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"convoy: distributed training on LibTorch, told by a YAML file"};
   app.set_version_flag("--version", std::string("convoy ") + version);
@@ -32,16 +57,27 @@ int run(int argc, char** argv) {
 
   RunArguments arguments;
   CLI::App* run = app.add_subcommand("run", "Train what CONFIG describes");
-  run->add_option("CONFIG", arguments.config, "YAML file of the run")->required();
-  run->add_option("--set", arguments.overrides, "Override a key, as in train.epochs=3; may be repeated, later ones win")
-      ->type_name("KEY=VALUE")
-      ->take_all()
-      ->allow_extra_args(false);
+  add_run_options(*run, arguments);
   run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")->type_name("DIR");
-  run->add_option("--ranks", arguments.ranks, "Number of ranks; without it launch.ranks, or what the strategy chooses")
+  run->footer(run_footer);
+
+  VerifyArguments verification;
+  CLI::App* verify = app.add_subcommand("verify", "Is a strategy's training, of your model too, that of one rank?");
+  add_run_options(*verify, verification.run);
+  verify->add_option("--steps", verification.steps, "Global batches to train")
+      ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000000));
-  run->footer(run_footer);
+  verify->add_option("--precision", verification.precision, "Of both runs: fp64 or fp32")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(CLI::IsMember({"fp64", "fp32"}));
+  verify
+      ->add_option("--tolerance", verification.tolerance,
+                   "Relative difference that is taken for rounding; without it 1e-9 in fp64, 1e-3 in fp32")
+      ->type_name("T")
+      ->check(CLI::PositiveNumber);
+  verify->footer(verify_footer);
 
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "What a configuration may hold: keys, models, data sets, strategies, …");
@@ -58,6 +94,7 @@ int run(int argc, char** argv) {
     list_catalogues(all_catalogues(), listing, std::cout);
     return exit_code::done;
   }
+  if (*verify) return verify_command(verification);
   return run_command(arguments);
 }
 

@@ -28,6 +28,8 @@ struct PreparedRun {
   RunConfig config;  // checked, plugins' options included
   std::string rank_program;
   std::vector<std::string> warnings;
+  bool quiet = false;  // the console shows what ranks write and nothing of its own
+  Json snapshots;      // null, or what ranks are asked for (launch/rank/snapshots.h)
 };
 
 // Reads and checks all that can be checked on one host without planning. Throws ConfigError, Error, CannotExecute.

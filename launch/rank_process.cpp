@@ -10,7 +10,8 @@ Json to_json(const Assigned& assigned) {
           {"folder", assigned.folder},
           {"attempt", assigned.attempt},
           {"started", assigned.started},
-          {"passive", assigned.passive}};
+          {"passive", assigned.passive},
+          {"snapshots", assigned.snapshots}};
 }
 
 Assigned assigned_from_json(const Json& json) {
@@ -20,6 +21,7 @@ Assigned assigned_from_json(const Json& json) {
   assigned.attempt = json.at("attempt").get<int>();
   assigned.started = json.at("started").get<double>();
   assigned.passive = json.at("passive").get<bool>();
+  assigned.snapshots = json.at("snapshots");
   return assigned;
 }
 

@@ -14,6 +14,7 @@ struct Assigned {
   int attempt = 0;
   double started = 0;    // unix seconds
   bool passive = false;  // cores are shared: waiting threads must not spin
+  Json snapshots;        // null, or what `convoy verify` asks of the ranks (launch/rank/snapshots.h)
 };
 Json to_json(const Assigned& assigned);
 Assigned assigned_from_json(const Json& json);

@@ -24,7 +24,7 @@ Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, Gang
     : loop_(loop),
       run_(run),
       folder_(std::move(folder)),
-      console_(loop, request.processes, run.as.launcher == Launcher::none),
+      console_(loop, request.processes, run.as.launcher == Launcher::none, run.quiet),
       logs_(folder_.path + "/logs") {
   for (const std::string& note : folder_.notes) console_.say(note);
   for (const std::string& warning : run.warnings) console_.say(warning);
@@ -62,7 +62,7 @@ void Session::start_summary(const Job& job) {
 
 void Session::begin(const Placed& placed) {
   for (const std::string& warning : placed.warnings) console_.say(warning);
-  assigned_ = Assigned{placed.job, folder_.path, folder_.attempt, unix_seconds(), placed.passive};
+  assigned_ = Assigned{placed.job, folder_.path, folder_.attempt, unix_seconds(), placed.passive, run_.snapshots};
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
   start_summary(placed.job);
   // What an earlier attempt left would be taken for the words of this one.

@@ -32,4 +32,6 @@ const StrategyEntry& strategy_entry(const std::string& name) {
                                    near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
+const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
+
 }  // namespace convoy

@@ -39,5 +39,7 @@ struct StrategyEntry : Entry {
 const std::vector<StrategyEntry>& strategy_catalogue();
 std::vector<Entry> strategy_entries();  // the same for Catalogues
 const StrategyEntry& strategy_entry(const std::string& name);
+// The one that all others are held against.
+const StrategyEntry& reference_strategy();
 
 }  // namespace convoy

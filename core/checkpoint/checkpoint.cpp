@@ -31,10 +31,10 @@ std::string to_text(const Written& written) {
   return json.dump();
 }
 
-Written write_pieces(Strategy& strategy, int rank, const std::string& folder, FileSystem& files) {
+Written write_pieces(Strategy& strategy, int rank, const std::string& folder, bool with_gradients, FileSystem& files) {
   std::vector<StateEntry> entries;
   strategy.visit_state([&](const StateEntry& entry) {
-    if (entry.owner && entry.kind != StateKind::gradient) entries.push_back(entry);
+    if (entry.owner && (with_gradients || entry.kind != StateKind::gradient)) entries.push_back(entry);
   });
   std::stable_sort(entries.begin(), entries.end(),
                    [](const StateEntry& a, const StateEntry& b) { return a.key() < b.key(); });
@@ -95,7 +95,7 @@ CheckpointInfo info_of(const std::string& path, Manifest manifest) {
 Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
     : context_(context), shelf_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
 
-void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer) {
+void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool with_gradients) {
   at::NoGradGuard no_grad;
   Exchange exchange(context_, "save");
   const std::string folder = shelf_.temporary_path(step, exchange.token());
@@ -112,7 +112,7 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer) {
                     convoy::str(folder, ", which rank 0 has just made, is not to be seen on host ", context_.host,
                                 "; the output folder must lie on storage that all hosts share"));
       }
-      mine = write_pieces(strategy, context_.rank, folder, files_);
+      mine = write_pieces(strategy, context_.rank, folder, with_gradients, files_);
     });
     const std::vector<std::string> parts = exchange.to_first("list", to_text(mine));
     exchange.on_first("publish", [&] {

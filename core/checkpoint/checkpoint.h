@@ -31,8 +31,9 @@ class Checkpoints {
   // keep_last 0 keeps all. `files` outlives this object.
   Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
 
-  // Collective. Owners write their pieces.
-  void save(Strategy& strategy, int64_t step, const Json& trainer);
+  // Collective. Owners write their pieces; those of gradients only `with_gradients`, which nothing is resumed from: for
+  // comparing runs.
+  void save(Strategy& strategy, int64_t step, const Json& trainer, bool with_gradients = false);
   // Collective. Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning
   // naming the file.
   std::optional<CheckpointInfo> newest();

@@ -2,9 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <map>
-
-#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/stored_files.h"
 #include "core/error.h"
 
 namespace convoy {
@@ -17,41 +15,6 @@ std::string first_of(const std::vector<std::string>& names) {
   if (names.size() > most) text += convoy::str(" and ", names.size() - most, " more");
   return text;
 }
-
-// The files of one checkpoint, opened and checked when first needed.
-class StoredFiles {
- public:
-  StoredFiles(const Manifest& manifest, std::string folder) : manifest_(manifest), folder_(std::move(folder)) {}
-
-  at::Tensor tensor(const StoredPiece& stored) {
-    const SafetensorsFile& file = open(stored.file);
-    const auto corrupt = [&](const char* reason) {
-      return Error(Failure::corrupt_data, convoy::str(folder_, "/", stored.file, ": ", stored.tensor, " ", reason));
-    };
-    if (!file.has(stored.tensor)) throw corrupt("is not there, though the manifest lists it");
-    if (file.shape(stored.tensor) != tensor_shape(stored.piece))
-      throw corrupt("has another shape than the manifest says");
-    return file.tensor(stored.tensor);
-  }
-
- private:
-  const SafetensorsFile& open(const std::string& name) {
-    const auto found = files_.find(name);
-    if (found != files_.end()) return found->second;
-    const std::string path = folder_ + "/" + name;
-    SafetensorsFile file(path);
-    const StoredFile& expected = manifest_.files.at(name);
-    if (file.bytes() != expected.bytes || file.hash() != expected.hash) {
-      throw Error(Failure::corrupt_data,
-                  convoy::str(path, " is not as it was saved: its hash differs from the manifest's"));
-    }
-    return files_.emplace(name, std::move(file)).first->second;
-  }
-
-  const Manifest& manifest_;
-  std::string folder_;
-  std::map<std::string, SafetensorsFile> files_;
-};
 
 void fill(const StateEntry& entry, const std::vector<const StoredPiece*>& stored, StoredFiles& files,
           const std::string& path) {

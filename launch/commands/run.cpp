@@ -12,10 +12,9 @@ namespace {
 
 // The loop blocks the signals that it reads: it is made when only waiting for ranks is left.
 int run_alone(const PreparedRun& run) {
-  const Topology topology{{this_host({wants_gpus(run.config)})}};
-  const Placed placed = plan_and_place(run, topology);
+  const Placed placed = placed_here(run);
   EventLoop loop;
-  return placed.job.backend == "mpi" ? run_through_mpirun(loop, run, placed) : run_here(loop, run, placed);
+  return start_alone(loop, run, placed);
 }
 
 AgentRequest agent_request(const LaunchedAs& as, const Variables& variables) {
@@ -53,6 +52,14 @@ int run_launched(const RunArguments& arguments, const Variables& variables, cons
 }
 
 }  // namespace
+
+Placed placed_here(const PreparedRun& run) {
+  return plan_and_place(run, Topology{{this_host({wants_gpus(run.config)})}});
+}
+
+int start_alone(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
+  return placed.job.backend == "mpi" ? run_through_mpirun(loop, run, placed) : run_here(loop, run, placed);
+}
 
 int run_command(const RunArguments& arguments) {
   const Variables variables = current_variables();

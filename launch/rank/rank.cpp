@@ -7,6 +7,7 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "core/control/protocol.h"
@@ -14,6 +15,7 @@
 #include "core/trainer.h"
 #include "launch/exit_codes.h"
 #include "launch/rank/binding.h"
+#include "launch/rank/snapshots.h"
 
 namespace convoy {
 namespace {
@@ -105,7 +107,13 @@ class RankThread {
     std::unique_ptr<Strategy> strategy =
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
     strategy->setup(context, shared_.model, shared_.loss);
-    const TrainingResult result = train(context, {shared_.data, shared_.transforms, strategy.get()});
+    TrainingParts parts{shared_.data, shared_.transforms, strategy.get()};
+    std::optional<Snapshots> snapshots;
+    if (!assignment.snapshots.is_null()) {
+      snapshots.emplace(context, *strategy, assignment.snapshots);
+      parts.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
+    }
+    const TrainingResult result = train(context, parts);
     stopped_ = result.stopped;
     // Nobody may leave while another still needs it for its last collective.
     context.world->barrier({"end of training", {}})->wait();
@@ -195,6 +203,7 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
   assignment.job = job_from_json(json.at("job"));
   assignment.folder = json.at("folder").get<std::string>();
   assignment.attempt = json.value("attempt", 0);
+  assignment.snapshots = json.value("snapshots", Json());
   assignment.process = process;
   assignment.config = RunConfig::from_resolved(assignment.job.config);
   CONVOY_CHECK(process >= 0 && process < static_cast<int>(assignment.job.processes.size()), "process ", process, " of ",

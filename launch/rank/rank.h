@@ -17,6 +17,7 @@ struct Assignment {
   int attempt = 0;
   int process = 0;   // index into job.processes
   RunConfig config;  // of the job
+  Json snapshots;    // null, or what launch/rank/snapshots.h is asked for
 };
 Assignment read_assignment(Channel& channel, int process, Timeout timeout);
 

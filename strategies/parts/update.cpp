@@ -33,6 +33,7 @@ Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPt
   figures_ = at::zeros({2}, real);
   scalars_.learning_rate = at::zeros({1}, real);
   scalars_.gradient_scale = at::zeros({1}, real);
+  mean_scale_ = at::zeros({1}, real);
   scalars_.step = at::zeros({1}, count_.options());
   scalars_.apply = at::ones({1}, real.dtype(at::kBool));
 }
@@ -65,6 +66,7 @@ void Update::begin(double nominal) {
   const at::Tensor weight = header.narrow(0, 0, 1);
   // Nobody had a row of any weight: the gradients are zero, and so may be their scale.
   scalars_.gradient_scale.copy_(at::where(weight > 0, nominal / weight, at::zeros_like(weight)));
+  mean_scale_.copy_(scalars_.gradient_scale);
   figures_.zero_();
 }
 
@@ -90,6 +92,7 @@ UpdateFigures Update::finish() {
   for (int slot = 0; slot < static_cast<int>(flat_->slots().size()); ++slot)
     optimizer_->update(slot, {flat_->gradients(slot), {}, {}}, scalars_);
   count_.add_(scalars_.apply);
+  updated_ = true;
   return {norm[0], scalars_.apply[0].clone(), scalars_.learning_rate};
 }
 
@@ -97,6 +100,16 @@ std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter
   auto moments = optimizer_->moments(flat_->place(parameter).slot);
   for (auto& entry : moments) entry.second = flat_->view(parameter, entry.second);
   return moments;
+}
+
+at::Tensor Update::gradient(size_t parameter) const {
+  if (!updated_) return {};
+  at::NoGradGuard no_grad;
+  const at::Tensor& stored = flat_->parameters()[parameter]->gradient;
+  at::Tensor scale = mean_scale_;
+  // LibTorch's fused kernels leave behind what they scaled.
+  if (stored.is_cuda()) scale = at::where(scale > 0, scale / scalars_.gradient_scale, scale);
+  return stored * scale.to(stored.scalar_type());
 }
 
 void Update::restored() { updates_ = count_.cpu()[0].item<int64_t>(); }

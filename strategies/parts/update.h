@@ -41,6 +41,9 @@ class Update {
 
   // Moments of a parameter, in its shape.
   std::vector<std::pair<std::string, at::Tensor>> moments(size_t parameter);
+  // Gradient of a parameter in the update before, in its shape: of the mean loss over all rows, before clipping. A copy;
+  // undefined until there was an update. Valid until the next backward.
+  at::Tensor gradient(size_t parameter) const;
   const at::Tensor& count() const { return count_; }  // updates applied, int64 [1]
   void restored();                                    // count() was written to from outside
 
@@ -55,6 +58,8 @@ class Update {
   at::Tensor count_;
   at::Tensor figures_;  // [2]: sum of squares, number of values that are not finite
   UpdateScalars scalars_;
+  at::Tensor mean_scale_;  // what makes the gradients those of the mean loss; gradient_scale clips too
+  bool updated_ = false;   // the flat buffer holds the gradients of an update
 };
 
 }  // namespace convoy

@@ -64,6 +64,11 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
   for (size_t index = 0; index < flat.parameters().size(); ++index)
     for (const auto& [moment, tensor] : update.moments(index))
       visit_pieces(*flat.parameters()[index], StateKind::moment, moment, tensor, owners.next(tensor), visit);
+  for (size_t index = 0; index < flat.parameters().size(); ++index) {
+    const at::Tensor gradient = update.gradient(index);
+    if (gradient.defined())
+      visit_pieces(*flat.parameters()[index], StateKind::gradient, "", gradient, owners.next(gradient), visit);
+  }
   visit(entry_of("updates", StateKind::counter, update.count(), holder.first_of_job));
 }
 

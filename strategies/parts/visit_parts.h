@@ -16,8 +16,9 @@ struct Holder {
   bool first_of_job = true;
 };
 
-// Parameters, buffers, moments and the count of updates, in this order. Each entry has one owner, chosen so that large
-// models are spread evenly over the data axis.
+// Parameters, buffers, moments, the gradients of the update before (once there was one) and the count of updates, in this
+// order. Each entry has one owner, chosen so that large models are spread evenly over the data axis. Gradients are those of
+// the mean loss over the update's rows, before clipping, and not restored.
 void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& flat, Update& update, const Holder& holder,
                  const StateVisitor& visit);
 

@@ -98,7 +98,7 @@ class TrainerTest : public ::testing::Test {
     config.train.evaluate_every = {Interval::Unit::epochs, 1};
     config.train.checkpoint_every = {Interval::Unit::epochs, 1};
     if (change) change(config);
-    return train(context, {std::make_shared<Numbers>(), {}, &strategy});
+    return train(context, {std::make_shared<Numbers>(), {}, &strategy, after_update_});
   }
 
   size_t checkpoints() const {
@@ -110,6 +110,7 @@ class TrainerTest : public ::testing::Test {
 
   fs::path folder_;
   std::shared_ptr<Channel> channel_;
+  std::function<void(int64_t)> after_update_;
 };
 
 TEST(TrainingLength, RaggedLastBatchIsAStep) {
@@ -137,6 +138,20 @@ TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {
   EXPECT_EQ(result.summary["parameters"], 1);
   EXPECT_DOUBLE_EQ(result.summary["metrics"]["seen"]["last"].get<double>(), 1.0);
   EXPECT_FALSE(result.stopped);
+}
+
+TEST_F(TrainerTest, UpdatesAreTold) {
+  Counting strategy;
+  strategy.accumulate = 2;
+  std::vector<int64_t> told;
+  std::vector<size_t> steps_before;
+  after_update_ = [&](int64_t done) {
+    told.push_back(done);
+    steps_before.push_back(strategy.steps.size());
+  };
+  run(strategy);
+  EXPECT_EQ(told, (std::vector<int64_t>{0, 2, 3, 4, 6}));
+  EXPECT_EQ(steps_before, (std::vector<size_t>{0, 2, 3, 4, 6}));
 }
 
 TEST_F(TrainerTest, LinesTellTheRateOfTheLastUpdate) {

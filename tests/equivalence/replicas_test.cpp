@@ -61,6 +61,8 @@ TEST_P(ReplicasTest, DdpEqualsSingle) {
   const Difference worst =
       difference(split.final, whole.final, shares ? std::vector<std::string>{"buffer/"} : std::vector<std::string>{});
   EXPECT_LE(worst.worst, tolerance) << worst.key;
+  const Difference gradient = difference(split.gradients, whole.gradients);
+  EXPECT_LE(gradient.worst, tolerance) << gradient.key;
   ASSERT_EQ(split.losses.size(), whole.losses.size());
   for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(split.losses[i], whole.losses[i], tolerance * 10);
   ASSERT_EQ(split.norms.size(), whole.norms.size());

@@ -80,6 +80,14 @@ TEST_F(UpdateTest, ClippingScalesTheWholeGradient) {
   EXPECT_NEAR((2 - parameters_[2]->value.min().item<double>()) * std::sqrt(14.0), 0.7, 1e-6);
 }
 
+TEST_F(UpdateTest, GradientsAreToldOfTheMeanBeforeClipping) {
+  make("{name: sgd, lr: 1.0, clip_norm: 0.7}");
+  EXPECT_FALSE(update_->gradient(0).defined());
+  update(3, /*weight=*/2, /*nominal=*/4);
+  EXPECT_TRUE(update_->gradient(0).equal(at::full({2, 3}, 6.0, at::kDouble)));
+  EXPECT_TRUE(update_->gradient(2).equal(at::full({5}, 6.0, at::kDouble)));
+}
+
 TEST_F(UpdateTest, WhatIsNotFiniteChangesNothing) {
   make("{name: adam, lr: 0.1}");
   update(1);

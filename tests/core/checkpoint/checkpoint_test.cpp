@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/stored_files.h"
 #include "core/error.h"
 #include "core/single_communicator.h"
 #include "tests/core/checkpoint/failing_files.h"
@@ -165,6 +166,35 @@ TEST(Checkpoint, AnyLayoutReadsAnyOther) {
           expect_restored(held);
         });
       }
+    }
+  }
+}
+
+// What `convoy verify` compares: boxes and flat ranges of several ranks, put together again.
+TEST(Checkpoint, PiecesOfAnyLayoutMakeWholeTensors) {
+  for (const Layout& layout : {Layout(whole), Layout(rows), Layout(columns), Layout(flat)}) {
+    for (int size : {1, 3}) {
+      const TemporaryFolder folder;
+      over_ranks(size, [&](const Context& context) {
+        Holder held = holder(layout, context.rank, context.size, true);
+        Checkpoints(context, folder.path(), 0).save(held, 4, Json::object(), true);
+      });
+      const std::map<std::string, at::Tensor> expected{{"parameter/a.weight", weight_value()},
+                                                       {"moment/exp_avg/a.weight", weight_value() * 2},
+                                                       {"gradient/a.weight", weight_value() * 3},
+                                                       {"parameter/b.bias", bias_value()},
+                                                       {"counter/count", count_value()}};
+      for (const TensorDifference& difference : compare(stored_state(folder / "step-4"), view_of(expected)))
+        EXPECT_TRUE(difference.same_bytes) << difference.kind << " " << difference.name << ": " << difference.fault;
+      // One element off, in a piece of the last rank.
+      auto changed = expected;
+      changed["parameter/a.weight"] = weight_value();
+      changed["parameter/a.weight"][6][4] += 34 * 1e-3;
+      const auto differences = compare(stored_state(folder / "step-4"), view_of(changed));
+      const TensorDifference* worst = worst_of(differences);
+      EXPECT_EQ(worst->name, "a.weight");
+      EXPECT_NEAR(worst->relative, 1e-3, 1e-6);
+      EXPECT_EQ(std::count_if(differences.begin(), differences.end(), [](const auto& d) { return !d.same_bytes; }), 1);
     }
   }
 }

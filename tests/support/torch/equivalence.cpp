@@ -10,12 +10,14 @@
 #include <thread>
 
 #include "backends/registry.h"
+#include "core/compare.h"
 #include "core/error.h"
 #include "core/optim/catalogue.h"
 #include "core/single_communicator.h"
 #include "strategies/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/config_text.h"
+#include "tests/support/torch/whole_state.h"
 
 namespace convoy::testing {
 namespace {
@@ -67,22 +69,27 @@ Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int6
   return batch;
 }
 
-void record(const std::map<std::string, at::Tensor>& state, std::map<std::string, at::Tensor>& into) {
-  for (const auto& [key, tensor] : state) into.emplace(key, tensor);
-}
+// What all ranks of a layout show.
+struct WholeStates {
+  WholeState initial, final, gradients;
+};
 
 // One rank's part of a training.
 class RankTraining {
  public:
-  RankTraining(const Context& context, const Subject& subject, const Training& training)
-      : context_(context), subject_(subject), training_(training), strategy_(make_strategy(context.config)) {
+  RankTraining(const Context& context, const Subject& subject, const Training& training, WholeStates& states)
+      : context_(context),
+        subject_(subject),
+        training_(training),
+        states_(states),
+        strategy_(make_strategy(context.config)) {
     strategy_->setup(context, subject.model(), subject.loss);
   }
 
   Trajectory run() {
     Trajectory result;
     const Sampling sampling = strategy_->sampling();
-    result.initial = state_of(*strategy_);
+    strategy_->visit_state([&](const StateEntry& entry) { states_.initial.add(entry); });
     const int64_t rows = subject_.data.rows;
     const int64_t per_epoch = (rows + training_.global_rows - 1) / training_.global_rows;
     for (int64_t step = 0; step < training_.steps; ++step) {
@@ -109,7 +116,9 @@ class RankTraining {
     }
     result.evaluated = evaluate(sampling);
     strategy_->settle();
-    result.final = state_of(*strategy_);
+    strategy_->visit_state([&](const StateEntry& entry) {
+      (entry.kind == StateKind::gradient ? states_.gradients : states_.final).add(entry);
+    });
     return result;
   }
 
@@ -128,6 +137,7 @@ class RankTraining {
   const Context& context_;
   const Subject& subject_;
   const Training& training_;
+  WholeStates& states_;
   std::unique_ptr<Strategy> strategy_;
 };
 
@@ -137,14 +147,12 @@ bool ignored_key(const std::string& key, const std::vector<std::string>& ignored
   return false;
 }
 
-// "parameter", "moment/exp_avg": what largest values are compared within.
-std::string kind_of(const std::string& key) {
-  const size_t first = key.find('/');
-  return key.rfind("moment/", 0) == 0 ? key.substr(0, key.find('/', first + 1)) : key.substr(0, first);
-}
-
-double largest(const at::Tensor& tensor) {
-  return tensor.numel() == 0 ? 0 : tensor.to(at::kDouble).abs().max().item<double>();
+std::map<std::string, at::Tensor> without(const std::map<std::string, at::Tensor>& state,
+                                          const std::vector<std::string>& ignored) {
+  std::map<std::string, at::Tensor> rest;
+  for (const auto& [key, tensor] : state)
+    if (!ignored_key(key, ignored)) rest.emplace(key, tensor);
+  return rest;
 }
 
 }  // namespace
@@ -219,7 +227,8 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
 std::map<std::string, at::Tensor> state_of(Strategy& strategy) {
   std::map<std::string, at::Tensor> state;
   strategy.visit_state([&](const StateEntry& entry) {
-    CONVOY_CHECK(entry.piece.is_whole(), entry.key(), " is a piece: assembling is still to be written");
+    if (entry.kind == StateKind::gradient) return;
+    CONVOY_CHECK(entry.piece.is_whole(), entry.key(), " is a piece; states of several ranks are for train()");
     state.emplace(entry.key(), entry.tensor.clone());
   });
   return state;
@@ -227,41 +236,30 @@ std::map<std::string, at::Tensor> state_of(Strategy& strategy) {
 
 Trajectory train(const Layout& layout, const Subject& subject, const Training& training) {
   const RunConfig config = test_config(layout, training);
-  std::mutex mutex;
-  std::vector<Trajectory> all(static_cast<size_t>(layout.ranks));
+  WholeStates states;
+  Trajectory result;
   with_ranks(layout, config, [&](const Context& given) {
     Context context = given;
     context.steps_per_epoch = (subject.data.rows + training.global_rows - 1) / training.global_rows;
     context.total_steps = training.steps;
-    Trajectory mine = RankTraining(context, subject, training).run();
-    std::lock_guard<std::mutex> lock(mutex);
-    all[static_cast<size_t>(context.rank)] = std::move(mine);
+    Trajectory mine = RankTraining(context, subject, training, states).run();
+    if (context.rank == 0) result = std::move(mine);
   });
-  Trajectory result = all.front();
-  for (const Trajectory& rank : all) {
-    record(rank.initial, result.initial);
-    record(rank.final, result.final);
-    // What several ranks hold has to be the same on all of them.
-    for (const auto& [key, tensor] : rank.final)
-      if (key.rfind("buffer/", 0) != 0) CONVOY_CHECK(tensor.equal(result.final.at(key)), key, " differs between ranks");
-  }
+  result.initial = states.initial.tensors();
+  result.final = states.final.tensors();
+  result.gradients = states.gradients.tensors();
   return result;
 }
 
 Difference difference(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
                       const std::vector<std::string>& ignored) {
-  std::map<std::string, double> scales;
-  for (const auto& [key, tensor] : b) scales[kind_of(key)] = std::max(scales[kind_of(key)], largest(tensor));
-  Difference result;
-  for (const auto& [key, tensor] : b) {
-    if (ignored_key(key, ignored)) continue;
-    const auto other = a.find(key);
-    CONVOY_CHECK(other != a.end() && other->second.sizes() == tensor.sizes(), key, " is missing or of another shape");
-    const double scale = std::max({largest(tensor), 1e-3 * scales[kind_of(key)], 1e-300});
-    const double here = largest(other->second.to(at::kDouble) - tensor.to(at::kDouble)) / scale;
-    if (!(here <= result.worst)) result = {here, key};  // NaN counts as worst
-  }
-  return result;
+  const auto given = without(a, ignored), reference = without(b, ignored);
+  const std::vector<TensorDifference> all = compare(view_of(given), view_of(reference));
+  CONVOY_CHECK(!all.empty(), "there is nothing to compare");
+  for (const TensorDifference& one : all)
+    CONVOY_CHECK(one.fault.empty(), "the ", one.kind, " of ", one.name, " ", one.fault);
+  const TensorDifference* worst = worst_of(all);
+  return {worst->relative, worst->kind + "/" + worst->name};
 }
 
 bool bitwise_equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {

@@ -47,17 +47,18 @@ struct Training {
 struct Trajectory {
   std::map<std::string, at::Tensor> initial;
   std::map<std::string, at::Tensor> final;
-  std::vector<double> losses;  // per global batch, over all ranks: sum ÷ weight
-  std::vector<double> norms;   // of updates
-  double evaluated = 0;        // loss over the data set at the end
-  int64_t bytes_sent = 0;      // by rank 0 in the last step
+  std::map<std::string, at::Tensor> gradients;  // of the last update
+  std::vector<double> losses;                   // per global batch, over all ranks: sum ÷ weight
+  std::vector<double> norms;                    // of updates
+  double evaluated = 0;                         // loss over the data set at the end
+  int64_t bytes_sent = 0;                       // by rank 0 in the last step
 };
 
 // Throws what the first rank to fail threw.
 Trajectory train(const Layout& layout, const Subject& subject, const Training& training);
 
-// max|a−b| ÷ max(max|b|, 1e-3 × the largest of that kind in the model), worst over all entries of `b`; entries whose key
-// begins with one of `ignored` are left out. Names the worst.
+// The worst error as core/compare.h defines it, and its key; entries whose key begins with one of `ignored` are left out. A
+// tensor that is missing on one side, or of another shape, fails the test.
 struct Difference {
   double worst = 0;
   std::string key;
@@ -70,6 +71,6 @@ bool bitwise_equal(const std::map<std::string, at::Tensor>& a, const std::map<st
 RunConfig test_config(const Layout& layout, const Training& training);
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run);
 std::unique_ptr<Strategy> make_strategy(const RunConfig& config);
-std::map<std::string, at::Tensor> state_of(Strategy& strategy);
+std::map<std::string, at::Tensor> state_of(Strategy& strategy);  // of a rank that holds everything; without gradients
 
 }  // namespace convoy::testing

@@ -1,0 +1,185 @@
+#include "launch/commands/verify.h"
+
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "launch/catalogues.h"
+#include "launch/commands/run.h"
+#include "launch/exit_codes.h"
+#include "launch/summary.h"
+#include "launch/verify_report.h"
+#include "strategies/catalogue.h"
+
+namespace convoy {
+namespace {
+
+// Adam divides by the root of a square that may be rounding alone: eps is what keeps noise noise.
+constexpr double least_eps = 1e-5;
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    path_ = (std::filesystem::temp_directory_path() / "convoy-verify-XXXXXX").string();
+    if (mkdtemp(path_.data()) == nullptr)
+      throw Error(Failure::io,
+                  str(path_, ": cannot be made: ", std::strerror(errno), "; set TMPDIR to another folder"));
+  }
+  ~TemporaryFolder() {
+    std::error_code none;
+    std::filesystem::remove_all(path_, none);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct Prepared {
+  PreparedRun run;
+  Placed placed;
+};
+
+Prepared prepared(const RunArguments& arguments, const std::vector<std::string>& overrides, const Variables& variables,
+                  const LaunchedAs& as) {
+  RunArguments complete = arguments;
+  complete.overrides.insert(complete.overrides.end(), overrides.begin(), overrides.end());
+  Prepared result{prepare(complete, variables, as), {}};
+  result.placed = placed_here(result.run);
+  result.run.quiet = true;
+  return result;
+}
+
+std::string layout_text(const Prepared& prepared) {
+  const Job& job = prepared.placed.job;
+  std::vector<std::string> axes;
+  for (const Axis& axis : job.mesh.axes())
+    if (axis.degree > 1) axes.push_back(str(axis.name, " ", axis.degree));
+  return str(prepared.run.config.strategy.name, " on ", job.ranks.size(), job.ranks.size() == 1 ? " rank" : " ranks",
+             axes.empty() ? "" : " (" + join(axes, " × ") + ")", ", ", job.backend);
+}
+
+// `into`: where it writes. 0, or the code that the run ended with, its cause told.
+int train(EventLoop& loop, Prepared& prepared, const std::string& into, const std::string& reference,
+          const char* what) {
+  prepared.run.arguments.output = into;
+  prepared.run.snapshots = {{"folder", into + "/states"}, {"reference", reference}};
+  const int code = start_alone(loop, prepared.run, prepared.placed);
+  if (code == exit_code::done) return code;
+  const Json failure = read_summary(into).value("failure", Json());
+  std::string cause = "no cause was told";
+  if (failure.is_object()) cause = failure.value("message", cause);
+  std::cerr << "convoy: " << what << " (" << layout_text(prepared) << ") did not end: exit " << code << ": " << cause
+            << '\n';
+  return code;
+}
+
+std::vector<StepDifferences> differences_in(const std::string& path) {
+  std::ifstream file(path);
+  const Json json = Json::parse(file, nullptr, false);
+  CONVOY_CHECK(json.is_array(), path, " was not written, though the run is done");
+  std::vector<StepDifferences> steps;
+  for (const Json& step : json) steps.push_back(step_differences_from_json(step));
+  return steps;
+}
+
+// Of `values`, what `options` describe too.
+Json shared_keys(const Json& values, const std::vector<Option>& options) {
+  Json shared = Json::object();
+  for (const Option& option : options) {
+    const auto found = values.find(option.name);
+    if (found == values.end() || found->is_null()) continue;
+    const bool nested = option.type == OptionType::section && found->is_object();
+    shared[option.name] = nested ? shared_keys(*found, option.options) : *found;
+  }
+  return shared;
+}
+
+}  // namespace
+
+void check_comparable(const RunConfig& config) {
+  const Options sync =
+      config.strategy.options.json().contains("sync") ? config.strategy.options.section("sync") : Options();
+  const std::string agreed = "gradients";
+  if (!sync.json().contains("what") || sync.text("what") == agreed) return;
+  sync.fail("what",
+            str("is ", sync.text("what"), ", under which ranks train apart for a while: that is not meant to give ",
+                reference_strategy().name, "'s results; verify with ", agreed));
+}
+
+std::vector<std::string> common_overrides(const RunConfig& config, const VerifyArguments& arguments,
+                                          std::vector<std::string>& said) {
+  // Epochs bound the steps too, and each has one at least.
+  std::vector<std::string> overrides = {
+      str("precision=", arguments.precision),
+      "randomness=exact",  // else dropout draws by rank
+      str("train.max_steps=", arguments.steps),
+      str("train.epochs=", std::max<int64_t>(config.train.epochs, arguments.steps)),
+      "train.evaluate_every=never",
+      "train.checkpoint_every=never",
+      "train.resume=never",
+  };
+  said.push_back(str("precision ", arguments.precision,
+                     config.precision == arguments.precision ? "" : " instead of " + config.precision));
+  if (config.randomness == "fast") said.push_back("randomness exact instead of fast");
+  const Options& optimizer = config.optimizer.options;
+  if (optimizer.json().contains("eps") && optimizer.real("eps") < least_eps) {
+    overrides.push_back(str("optimizer.eps=", Json(least_eps).dump()));
+    said.push_back(str("optimizer.eps raised from ", optimizer.real("eps"), " to ", least_eps));
+  }
+  return overrides;
+}
+
+std::vector<std::string> reference_overrides(const RunConfig& config, int data_degree) {
+  const StrategyEntry& reference = reference_strategy();
+  Json section = {{"name", reference.name}};
+  section.update(shared_keys(config.strategy.options.json(), reference.options));
+  const BatchSize& batch = config.train.batch;
+  const int64_t rows = batch.per_rank ? batch.rows * data_degree : batch.rows;
+  return {str("strategy=", section.dump()), "launch.ranks=auto", "backend=auto",
+          str("train.batch=", Json{{"global", rows}}.dump())};
+}
+
+int verify_command(const VerifyArguments& arguments) {
+  const Variables variables = current_variables();
+  const LaunchedAs as = launched_as(variables);
+  if (as.launcher != Launcher::none)
+    throw Error(Failure::command_line,
+                str("convoy verify starts its ranks itself, and ", name_of(as.launcher),
+                    " has started it; type it alone, with --ranks N, and --set backend=mpi for mpi"));
+  ReadRequest request{arguments.run.config, arguments.run.overrides};
+  const RunConfig written = read_run_config(request, all_catalogues());
+  check_comparable(written);
+  std::vector<std::string> said;
+  const std::vector<std::string> common = common_overrides(written, arguments, said);
+  Prepared configured = prepared(arguments.run, common, variables, as);
+
+  RunArguments alone = arguments.run;
+  alone.ranks = 0;
+  std::vector<std::string> overrides = common;
+  for (std::string& override : reference_overrides(written, configured.placed.job.mesh.degree("data")))
+    overrides.push_back(std::move(override));
+  Prepared reference = prepared(alone, overrides, variables, as);
+
+  const double tolerance = arguments.tolerance.value_or(arguments.precision == "fp64" ? 1e-9 : 1e-3);
+  std::cout << layout_text(configured) << ", against " << layout_text(reference) << ": " << arguments.steps
+            << " steps of " << reference.run.config.train.batch.rows << " rows; " << join(said, "; ") << std::endl;
+
+  const TemporaryFolder folder;
+  EventLoop loop;  // one for both, so that no signal finds a moment in which it would leave the folder behind
+  const std::string states = folder.path() + "/reference/states";
+  if (int code = train(loop, reference, folder.path() + "/reference", "", "the reference")) return code;
+  if (int code = train(loop, configured, folder.path() + "/configured", states, "the configured run")) return code;
+  const std::vector<StepDifferences> steps = differences_in(folder.path() + "/configured/states/differences.json");
+  const Verdict verdict = verdict_of(steps, tolerance, reference.run.config.strategy.name);
+  std::cout << '\n' << verdict.table << '\n' << verdict.text << std::flush;
+  return verdict.agree ? exit_code::done : exit_code::differs;
+}
+
+}  // namespace convoy

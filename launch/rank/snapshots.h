@@ -1,0 +1,34 @@
+// What `convoy verify` has its runs do: the state after every update as a checkpoint with gradients, kept where this run is
+// the reference, else held against the reference's and removed.
+//
+// Results go to FOLDER/differences.json, a list of StepDifferences (core/difference.h), written anew after each update, so
+// that a run that fails later has told what it found.
+// Threads: the rank's own; all ranks of the job call alike. Failure: what checkpoints throw; Error(training) where the
+// reference made no update in a step that this run made one in.
+#pragma once
+#include <string>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/context.h"
+#include "core/strategy.h"
+
+namespace convoy {
+
+class Snapshots {
+ public:
+  // `request`: {"folder": where snapshots go, "reference": that of the reference's, "" for the reference itself}.
+  Snapshots(const Context& context, Strategy& strategy, const Json& request);
+  // Collective, after setup (0 steps done) and after each update.
+  void take(int64_t steps_done);
+
+ private:
+  void compare_step(int64_t steps_done);
+
+  const Context& context_;
+  Strategy& strategy_;
+  std::string folder_, reference_;
+  Checkpoints checkpoints_;
+  Json differences_ = Json::array();
+};
+
+}  // namespace convoy

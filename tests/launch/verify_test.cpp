@@ -1,0 +1,177 @@
+// `convoy verify` without running anything: what is asked of the two runs, and what is made of their differences.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <limits>
+
+#include "launch/catalogues.h"
+#include "launch/commands/verify.h"
+#include "launch/verify_report.h"
+
+namespace convoy {
+namespace {
+
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+RunConfig read(const std::vector<std::string>& overrides) {
+  const std::string path = ::testing::TempDir() + "verify.yaml";
+  std::ofstream(path) << "name: test\nmodel: {name: mlp, hidden: [8]}\ndata: {name: synthetic}\n"
+                         "optimizer: {name: adam}\ntrain: {batch: {global: 12}}\nstrategy: {name: ddp}\n";
+  RunConfig config = read_run_config({path, overrides}, all_catalogues());
+  std::remove(path.c_str());
+  return config;
+}
+
+RunConfig read(const std::vector<std::string>& own, const std::vector<std::string>& more) {
+  std::vector<std::string> all = own;
+  all.insert(all.end(), more.begin(), more.end());
+  return read(all);
+}
+
+TEST(Verify, BothRunsAreExactAndBounded) {
+  std::vector<std::string> said;
+  VerifyArguments arguments;
+  arguments.steps = 7;
+  const std::vector<std::string> own{"randomness=fast", "precision=bf16"};
+  const RunConfig config = read(own, common_overrides(read(own), arguments, said));
+  EXPECT_EQ(config.precision, "fp64");
+  EXPECT_EQ(config.randomness, "exact");
+  EXPECT_EQ(config.train.max_steps, 7);
+  EXPECT_GE(config.train.epochs, 7);  // each has a step at least
+  EXPECT_EQ(config.train.checkpoint_every.unit, Interval::Unit::never);
+  EXPECT_EQ(config.train.evaluate_every.unit, Interval::Unit::never);
+  EXPECT_EQ(config.train.resume, "never");
+  EXPECT_EQ(config.optimizer.options.real("eps"), 1e-5);
+  const std::string all = join(said, "; ");
+  EXPECT_TRUE(holds(all, "fp64 instead of bf16")) << all;
+  EXPECT_TRUE(holds(all, "exact instead of fast")) << all;
+  EXPECT_TRUE(holds(all, "optimizer.eps raised from 1e-08 to 1e-05")) << all;
+}
+
+TEST(Verify, EpsIsRaisedOnlyWhereItIsSmall) {
+  for (const std::string own : {"optimizer.eps=1.0e-3", "optimizer={name: sgd}"}) {
+    std::vector<std::string> said;
+    const RunConfig before = read({own});
+    const RunConfig after = read({own}, common_overrides(before, {}, said));
+    EXPECT_EQ(after.optimizer.options.json(), before.optimizer.options.json());
+    EXPECT_FALSE(holds(join(said, "; "), "eps")) << own;
+  }
+}
+
+// The same accumulation; nothing of what only the configured strategy knows; the same rows a step.
+TEST(Verify, TheReferenceDoesTheSameSteps) {
+  const std::vector<std::string> own{"strategy.sync.every=3", "strategy.bucket_cap_mb=1", "launch.ranks=4",
+                                     "backend=gloo", "train.batch={per_rank: 5}"};
+  const RunConfig config = read(own, reference_overrides(read(own), 4));
+  EXPECT_NE(config.strategy.name, "ddp");
+  EXPECT_EQ(config.strategy.options.section("sync").integer("every"), 3);
+  EXPECT_EQ(config.train.batch.rows, 20);
+  EXPECT_FALSE(config.train.batch.per_rank);
+  EXPECT_EQ(config.launch.ranks, 0);
+  EXPECT_EQ(config.backend, "auto");
+}
+
+TEST(Verify, WhatIsNotMeantToAgreeIsRefusedAtItsKey) {
+  EXPECT_NO_THROW(check_comparable(read({})));
+  RunConfig config = read({});
+  Json strategy = config.strategy.options.json();
+  strategy["sync"]["what"] = "parameters";
+  config.strategy.options = Options(strategy, {{"sync.what", {"run.yaml", 9, 4}}}, "strategy");
+  try {
+    check_comparable(config);
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_EQ(error.key(), "strategy.sync.what");
+    EXPECT_TRUE(holds(error.what(), "run.yaml:9:4: strategy.sync.what: is parameters")) << error.what();
+  }
+}
+
+TensorDifference off(const std::string& kind, const std::string& name, double relative) {
+  TensorDifference difference;
+  difference.kind = kind;
+  difference.name = name;
+  difference.shape = {3, 4};
+  difference.absolute = difference.relative = relative;
+  difference.same_bytes = relative == 0;
+  return difference;
+}
+
+std::vector<StepDifferences> steps(double weight, double gradient, double buffer = 0, double initial = 0) {
+  const auto step = [&](int64_t number, double w, double g, double b) {
+    StepDifferences all{number, {off("parameter", "a.weight", w), off("buffer", "a.mean", b)}};
+    if (number > 0) {
+      all.tensors.push_back(off("gradient", "a.weight", g));
+      all.tensors.push_back(off("exp_avg", "a.weight", g / 10));
+    }
+    return all;
+  };
+  return {step(0, initial, 0, 0), step(1, weight / 10, gradient, buffer), step(2, weight, gradient, buffer)};
+}
+
+TEST(Verify, RoundingAgreesAndTheWorstIsNamed) {
+  const Verdict verdict = verdict_of(steps(3e-16, 4e-15), 1e-9, "one");
+  EXPECT_TRUE(verdict.agree);
+  EXPECT_TRUE(holds(verdict.text, "agree: after each of 2 updates")) << verdict.text;
+  EXPECT_TRUE(holds(verdict.text, "the gradient of a.weight by 4.0e-15, after step 1")) << verdict.text;
+  EXPECT_TRUE(holds(verdict.table, "a.weight  [3, 4]    3.0e-16   4.0e-15")) << verdict.table;
+  EXPECT_TRUE(holds(verdict.table, "never")) << verdict.table;
+}
+
+TEST(Verify, TheFirstWrongStepAndTensorAreNamed) {
+  const Verdict late = verdict_of(steps(5e-9, 0), 1e-9, "one");  // 5e-10 after the first step
+  EXPECT_FALSE(late.agree);
+  EXPECT_TRUE(holds(late.text, "differ: first after step 2: the parameter of a.weight by 5.0e-09")) << late.text;
+  EXPECT_TRUE(holds(late.table, "step 2")) << late.table;
+  const Verdict early = verdict_of(steps(5e-9, 0.25), 1e-9, "one");
+  EXPECT_TRUE(holds(early.text, "first after step 1: the gradient of a.weight by 2.5e-01")) << early.text;
+  EXPECT_TRUE(verdict_of(steps(5e-9, 0.25), 0.3, "one").agree);
+}
+
+TEST(Verify, InitialValuesMustBeEqualBitForBit) {
+  const Verdict verdict = verdict_of(steps(0, 0, 0, 1e-17), 1e-9, "one");
+  EXPECT_FALSE(verdict.agree);
+  EXPECT_TRUE(holds(verdict.text, "initial values are not equal bit for bit: the parameter of a.weight"))
+      << verdict.text;
+  EXPECT_TRUE(holds(verdict.table, "step 0")) << verdict.table;
+}
+
+TEST(Verify, BuffersAreShownAndDoNotCount) {
+  const Verdict verdict = verdict_of(steps(0, 0, 0.5), 1e-9, "one");
+  EXPECT_TRUE(verdict.agree);
+  EXPECT_TRUE(holds(verdict.table, "5.0e-01")) << verdict.table;
+}
+
+TEST(Verify, WhatIsMissingOrNotFiniteDiffers) {
+  auto missing = steps(0, 0);  // after one step; the other has it
+  missing[1].tensors[2].fault = "is missing, and the reference has it";
+  missing[1].tensors[2].relative = std::numeric_limits<double>::infinity();
+  const Verdict verdict = verdict_of(missing, 1e-9, "one");
+  EXPECT_FALSE(verdict.agree);
+  EXPECT_TRUE(holds(verdict.text, "the gradient of a.weight is missing")) << verdict.text;
+  EXPECT_TRUE(holds(verdict.table, "inf")) << verdict.table;
+  EXPECT_FALSE(verdict_of(steps(std::numeric_limits<double>::quiet_NaN(), 0), 1e-9, "one").agree);
+}
+
+TEST(Verify, NoUpdateProvesNothing) {
+  EXPECT_FALSE(verdict_of({}, 1e-9, "one").agree);
+  EXPECT_FALSE(verdict_of({steps(0, 0).front()}, 1e-9, "one").agree);
+}
+
+TEST(Verify, AStrategyWithoutGradientsIsToldOf) {
+  auto none = steps(0, 0);
+  for (StepDifferences& step : none) {
+    for (TensorDifference& tensor : step.tensors) {
+      if (tensor.kind != "gradient") continue;
+      tensor.fault = "is missing, and the reference has it";
+      tensor.relative = std::numeric_limits<double>::infinity();
+    }
+  }
+  const Verdict verdict = verdict_of(none, 1e-9, "one");
+  EXPECT_TRUE(verdict.agree);
+  EXPECT_TRUE(holds(verdict.text, "gradients are not shown")) << verdict.text;
+}
+
+}  // namespace
+}  // namespace convoy

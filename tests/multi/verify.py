@@ -1,0 +1,83 @@
+"""`convoy verify`: right layouts agree, a wrong plugin is told by its tensor, and nothing is left behind."""
+# timeout: 300
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+TINY = runs.TOP / "configs" / "tiny"
+DDP = ["strategy.name=ddp"]
+WRONG = [*DDP, f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so"]
+FAULTY = [*DDP, f"model={{plugin: {runs.BUILD}/tests/faults/libconvoy_faulty.so, fault: throw, rank: 1, at: 2}}"]
+
+
+def line(config, sets=(), ranks=2, **options):
+    words = [str(runs.CONVOY), "verify", str(config)]
+    for item in sets:
+        words += ["--set", item]
+    for name, value in {"ranks": ranks, "steps": 3, **options}.items():
+        words += [f"--{name}", str(value)] if value else []
+    return words
+
+
+def nothing_left(folder, title):
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    runs.check(left == ["tmp"], f"{title}: left behind: {left}")
+
+
+def verified(folder, title, code, words, config, sets=(), within=60, environment=(), **options):
+    start = time.monotonic()
+    done = subprocess.run(line(config, sets, **options), cwd=folder, timeout=120, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, env=runs.environment(TMPDIR=str(folder / "tmp"), **dict(environment)))
+    took = time.monotonic() - start
+    runs.check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
+    for word in words:
+        runs.check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
+    runs.check(took < within, f"{title}: took {took:.1f} s")
+    nothing_left(folder, title)
+    print(f"{title}: {took:.1f} s")
+    return done.stdout
+
+
+with runs.workspace() as work:
+    (work / "tmp").mkdir()
+    mlp, wrong = TINY / "mlp.yaml", TINY / "plugin_wrong.yaml"
+    text = verified(work, "ddp over gloo", 0, ["agree", "optimizer.eps raised from 1e-08 to 1e-05", "precision fp64",
+                                               "ddp on 2 ranks (data 2), gloo", "never"], mlp, DDP)
+    for name in ("hidden.0.linear.weight", "output.linear.bias"):
+        (row,) = [one for one in text.splitlines() if one.startswith(name + " ")]
+        runs.check(len(row.split()) >= 7, f"figures of parameter, gradient and two moments: {row}")
+    runs.check(len(text.splitlines()) < 20, f"nothing of the two runs is shown:\n{text}")
+    verified(work, "ddp over mpi, accumulating", 0, ["agree", "mpi"], TINY / "ncf.yaml",
+             ["backend=mpi", "strategy.sync.every=2", "train.batch={per_rank: 20}"], steps=5)
+    verified(work, "threads, fp32, ragged and clipped", 0, ["agree", "precision fp32"], mlp,
+             [*DDP, "backend=local", "optimizer.clip_norm=0.1", "train.batch.global=37"], ranks=3, precision="fp32")
+    # Rounding differs; so the verdict hangs on the tolerance.
+    verified(work, "no tolerance for rounding", 1, ["differ: first after step"], mlp, DDP, tolerance="1e-300")
+
+    verified(work, "a plugin that is right here", 0, ["agree"], wrong, WRONG)
+    text = verified(work, "a plugin that is wrong", 1, ["differ: first after step 1: the gradient of centred."], wrong,
+                    [*WRONG, "model.over=rows"])
+    (row,) = [one for one in text.splitlines() if one.startswith("centred.up.weight ")]
+    runs.check(row.endswith("step 1"), row)
+
+    verified(work, "not meant to agree", 78, ["strategy.sync.what"], mlp, [*DDP, "strategy.sync.what=parameters"], within=1.5)
+    verified(work, "ranks of single", 78, ["launch.ranks"], mlp, within=1.5)
+    verified(work, "inside a launcher", 64, ["type it alone"], mlp, DDP, within=1.5, ranks=None,
+             environment={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost",
+                          "MASTER_PORT": "29500"})
+    verified(work, "a run that fails", 70, ["the configured run", "the model's own words", "exit 70"], mlp, FAULTY)
+
+    process = subprocess.Popen(line(mlp, [*DDP, "launch.grace=2s"], steps=100000), cwd=work, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, env=runs.environment(TMPDIR=str(work / "tmp")))
+    runs.wait_for(lambda: any((work / "tmp").rglob("step-2")), 30, "a snapshot")
+    process.send_signal(signal.SIGTERM)
+    code = runs.end(process, 30)
+    runs.check(code == 143, f"exit {code} after SIGTERM")
+    nothing_left(work, "asked to stop")
+print("right is told from wrong, and nothing stays")

@@ -1,0 +1,91 @@
+// A plugin for the test of `convoy verify`: a classifier whose first block takes the part of an activation that it sees for
+// the whole of it. On one rank it is right, so that only a comparison tells.
+//
+//   over: features   subtracts the mean over the hidden features, of which a rank of a tensor group holds a part
+//   over: rows       subtracts the mean over the rows, of which a rank of a data axis holds a share
+//   over: nothing    is right everywhere
+#include <ATen/ATen.h>
+
+#include "core/describe.h"
+#include "core/model.h"
+#include "core/plugin.h"
+
+namespace convoy {
+namespace {
+
+class CentredBlock : public Block {
+ public:
+  CentredBlock(Layers& layers, int64_t in, int64_t hidden, int64_t out, std::string over)
+      : dtype_(layers.dtype()), over_(std::move(over)) {
+    LinearOptions options;
+    options.cut = LinearOptions::Cut::column;
+    up_ = register_module("up", layers.linear("up", in, hidden, options));
+    options.cut = LinearOptions::Cut::row;
+    down_ = register_module("down", layers.linear("down", hidden, out, options));
+  }
+
+  TensorList forward(const TensorList& inputs) override {
+    at::Tensor value = up_->forward(inputs[0].to(dtype_));
+    if (over_ == "features") value = value - value.mean(-1, /*keepdim=*/true);
+    if (over_ == "rows" && value.size(-2) > 0) value = value - value.mean(-2, /*keepdim=*/true);
+    return {down_->forward(value.tanh())};
+  }
+
+ private:
+  at::ScalarType dtype_;
+  std::string over_;
+  Layer up_, down_;
+};
+
+class OutputBlock : public Block {
+ public:
+  OutputBlock(Layers& layers, int64_t in, int64_t out) {
+    linear_ = register_module("linear", layers.linear("linear", in, out));
+  }
+  TensorList forward(const TensorList& inputs) override { return {linear_->forward(inputs[0].relu())}; }
+
+ private:
+  Layer linear_;
+};
+
+class Wrong : public Model {
+ public:
+  Wrong(const Options& options, const Schema& schema)
+      : over_(options.text("over")),
+        in_(schema.at("features", "model wrong").shape.at(0)),
+        classes_(schema.at("target", "model wrong").cardinality) {}
+
+  int64_t blocks() const override { return 2; }
+  std::string block_name(int64_t index) const override { return index == 0 ? "centred" : "output"; }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    if (index == 0) return std::make_shared<CentredBlock>(layers, in_, hidden, width, over_);
+    return std::make_shared<OutputBlock>(layers, width, classes_);
+  }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), at::Tensor()};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
+
+ private:
+  static constexpr int64_t hidden = 16, width = 8;
+  std::string over_;
+  int64_t in_, classes_;
+};
+
+}  // namespace
+
+CONVOY_PLUGIN(registry) {
+  Entry entry;
+  entry.name = "wrong";
+  entry.help = "a classifier that takes a part of an activation for the whole";
+  entry.options = {
+      describe::choice("over", "what a mean is taken over", {"features", "rows", "nothing"}, "features"),
+  };
+  registry.catalogues.kinds["model"].push_back(entry);
+  registry.models.add(
+      "wrong", [](const Options& options, const Schema& schema) { return std::make_shared<Wrong>(options, schema); });
+}
+
+}  // namespace convoy
