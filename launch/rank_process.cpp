@@ -6,12 +6,8 @@
 namespace convoy {
 
 Json to_json(const Assigned& assigned) {
-  return {{"job", to_json(assigned.job)},
-          {"folder", assigned.folder},
-          {"attempt", assigned.attempt},
-          {"started", assigned.started},
-          {"passive", assigned.passive},
-          {"snapshots", assigned.snapshots}};
+  return {{"job", to_json(assigned.job)}, {"folder", assigned.folder},   {"attempt", assigned.attempt},
+          {"started", assigned.started},  {"passive", assigned.passive}, {"snapshots", assigned.snapshots}};
 }
 
 Assigned assigned_from_json(const Json& json) {
