@@ -19,12 +19,7 @@ Entry shift_entry();
 
 const std::vector<Entry>& dataset_catalogue() {
   static const std::vector<Entry> entries{
-      fashion_mnist_entry(),
-      images_entry(),
-      interactions_entry(),
-      synthetic_entry(),
-      table_entry(),
-      text_entry(),
+      fashion_mnist_entry(), images_entry(), interactions_entry(), synthetic_entry(), table_entry(), text_entry(),
   };
   return entries;
 }
