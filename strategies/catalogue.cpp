@@ -6,11 +6,13 @@
 namespace convoy {
 
 StrategyEntry single_entry();
+StrategyEntry data_parallel_entry();
 StrategyEntry ddp_entry();
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
       single_entry(),
+      data_parallel_entry(),
       ddp_entry(),
   };
   return entries;
