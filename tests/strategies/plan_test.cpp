@@ -60,6 +60,7 @@ TEST(StrategyPlan, SingleRefusesSeveralRanks) {
 // A section as the reader would give it.
 RunConfig with_devices(const Json& devices, const std::string& backend = "auto") {
   RunConfig made = config("auto", backend);
+  made.train.batch.rows = 64;
   made.strategy.options = Options(Json{{"devices", devices}, {"micro_batches", 1}});
   return made;
 }
