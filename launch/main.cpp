@@ -1,9 +1,11 @@
 // convoy: reads, checks, plans, starts and supervises. Without LibTorch.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
 #include "core/version.h"
 #include "launch/catalogues.h"
+#include "launch/commands/help.h"
 #include "launch/commands/list.h"
 #include "launch/commands/run.h"
 #include "launch/exit_codes.h"
@@ -41,7 +43,7 @@ int run(int argc, char** argv) {
   run->add_option("--ranks", arguments.ranks, "Number of ranks; without it launch.ranks, or what the strategy chooses")
       ->type_name("N")
       ->check(CLI::Range(1, 1000000));
-  run->footer(run_footer);
+  run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "What a configuration may hold: keys, models, data sets, strategies, …");
@@ -49,6 +51,10 @@ int run(int argc, char** argv) {
   list->add_option("NAME", listing.name, "One name of that kind, with its options");
   list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
 
+  // CLI11 would only ask for a command.
+  const std::vector<std::string> commands{run->get_name(), list->get_name()};
+  if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
+    unknown_command(argv[1], commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
