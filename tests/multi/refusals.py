@@ -84,6 +84,9 @@ with runs.workspace() as folder:
     refused("mpirun as root", 75, ["OMPI_ALLOW_RUN_AS_ROOT=1"] if os.geteuid() == 0 else [],
             runs.command(config, folder / "root", [*ddp, "backend=mpi"], 2), within=5,
             OMPI_ALLOW_RUN_AS_ROOT="0") if os.geteuid() == 0 else None
+    many = ["launch.cores_per_rank=auto", "backend=mpi", *ddp]
+    refused("too few slots", 75, ["OMPI_MCA_rmaps_base_oversubscribe=1", "backend=gloo"],
+            runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
     runs.check(not new.exists(), "a folder was made although nothing started")
 
     # Two runs, one folder.
