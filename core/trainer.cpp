@@ -405,9 +405,8 @@ TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t d
   length.steps_per_epoch = rows <= 0 ? 0 : (rows - 1) / length.global_rows + 1;
   // More than can ever be counted is as good as the largest number.
   constexpr int64_t most = std::numeric_limits<int64_t>::max();
-  length.total_steps = length.steps_per_epoch > most / std::max<int64_t>(train.epochs, 1)
-                           ? most
-                           : train.epochs * length.steps_per_epoch;
+  length.total_steps =
+      length.steps_per_epoch > most / std::max<int64_t>(train.epochs, 1) ? most : train.epochs * length.steps_per_epoch;
   if (train.max_steps > 0) length.total_steps = std::min(length.total_steps, train.max_steps);
   return length;
 }
