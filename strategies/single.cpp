@@ -33,7 +33,7 @@ class Single : public Strategy {
     update_->attach(*flat_);
   }
 
-  Sampling sampling() const override { return {0, 1, 0, micro_batches_}; }
+  Sampling sampling() const override { return {0, 1, micro_batches_}; }
 
   StepResult step(const StepInput& input) override {
     const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));

@@ -13,7 +13,7 @@ class MeshStrategy : public Strategy {
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
     const CommunicatorPtr data = context.axis("data");
-    sampling_ = {data->rank(), data->size(), 0, parts_.micro_batches};
+    sampling_ = {data->rank(), data->size(), parts_.micro_batches};
     // Ranks along the axis `tensor` have copies of the same figures.
     original_ = context.axis("tensor")->rank() == 0;
     runner_ = parts_.runner(context, std::move(model), std::move(loss));

@@ -70,16 +70,21 @@ def spread(values):
 
 def interleave(rounds, contestants, reference=None, expected=None, slower_is="more", retries=6):
     """Measures every contestant once a round, in turn. A round in which the reference fell behind 0.75 of its known
-    figure is repeated: a slow peer wins nothing. Returns {name: [figure per round]}."""
+    figure is repeated: a slow peer wins nothing. `expected` is that figure, or a function of the round's figures where
+    it depends on how fast the machine is. Returns {name: [figure per round]}."""
     figures = {name: [] for name in contestants}
     done = 0
     while done < rounds:
         this = {name: measure() for name, measure in contestants.items()}
-        if expected and retries:
-            known = expected / this[reference] if slower_is == "more" else this[reference] / expected
+        if expected:
+            wanted = expected(this) if callable(expected) else expected
+            known = wanted / this[reference] if slower_is == "more" else this[reference] / wanted
             if known < 0.75:
+                shown = f"{reference} at {this[reference]:.4g}, expected {wanted:.4g}"
+                if retries == 0:
+                    sys.exit(f"no figure: {shown}, and no round is left to repeat: run this on an idle machine")
                 retries -= 1
-                say(f"round repeated: {reference} at {this[reference]:.4g}, known {expected:.4g}: the machine was busy")
+                say(f"round repeated: {shown}: the machine was busy")
                 continue
         done += 1
         for name, figure in this.items():
