@@ -30,7 +30,7 @@ def expected_peer(figures):
 
 
 if __name__ == "__main__":
-    options = harness.arguments(__doc__).parse_args()
+    options = harness.arguments(__doc__, rounds=5).parse_args()
     contestants = {
         ALONE: torch_ddp("--optimizer", "sgd", "--ranks", 1),
         PEER: torch_ddp("--optimizer", "sgd"),
