@@ -88,7 +88,7 @@ int run(int argc, char** argv) {
   list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
 
   // CLI11 would only ask for a command.
-  const std::vector<std::string> commands{run->get_name(), list->get_name()};
+  const std::vector<std::string> commands{run->get_name(), verify->get_name(), list->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
