@@ -60,7 +60,9 @@ int run(int argc, char** argv) {
   RunArguments arguments;
   CLI::App* run = app.add_subcommand("run", "Train what CONFIG describes");
   add_run_options(*run, arguments);
-  run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")->type_name("DIR");
+  run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")
+      ->type_name("DIR")
+      ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
   run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;

@@ -37,7 +37,9 @@ fs::path step_folder(const std::string& path) {
 void check_resume_path(const std::string& resume, const Json& resolved) {
   if (resume == "auto" || resume == "never") return;
   const fs::path folder = step_folder(resume);
-  if (folder.empty()) return;
+  if (folder.empty())
+    throw ConfigError(mark_of(resolved, "train.resume"), "train.resume",
+                      str(resume, " holds no checkpoint; give a run folder, or one of its checkpoints/step-N folders"));
   std::ifstream file(folder / "manifest.json");
   const Json manifest = Json::parse(file, nullptr, false);
   if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return;

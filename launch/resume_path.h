@@ -5,8 +5,9 @@
 
 namespace convoy {
 
-// Throws ConfigError at the first key that differs and may not: those of resumable_keys() may, and the run's name.
-// Nothing where `resume` is auto or never, or leads to no manifest that can be read: ranks say what is wrong with it.
+// Throws ConfigError at train.resume where it leads to no checkpoint, else at the first key that differs and may not: those
+// of resumable_keys() may, and the run's name. Nothing where `resume` is auto or never, or where the manifest cannot be
+// read: ranks say what is wrong with it.
 // `resolved` is this run's configuration with its marks.
 void check_resume_path(const std::string& resume, const Json& resolved);
 

@@ -24,6 +24,8 @@ constexpr char own_table[] = "give the path of your own file";
 constexpr Source sources[] = {
     {"interactions", "", "path", false, "./quickstart fetches MovieLens-100K to .data/ml-100k.inter; or give your own"},
     {"fashion_mnist", "", "path", true, "Debian's package dataset-fashion-mnist has the files"},
+    {"text", "", "path", false, "./quickstart puts a text to .data/text.txt; or give your own"},
+    {"images", "", "path", true, "give a folder with a folder of images for each class"},
     {"table", "", "path", false, own_table},
     {"table", "", "target_path", false, own_table},
     {"table", "evaluate", "path", false, own_table},

@@ -27,7 +27,7 @@ void unknown_command(const std::string& word, const std::vector<std::string>& co
   const std::string near = nearest(word, commands);
   throw Error(Failure::command_line,
               str("convoy: unknown command '", word, "'; ",
-                  near.empty() ? "commands are " + join(commands, ", ") : "did you mean " + near + "?",
+                  near.empty() ? "commands are " + join(commands, ", ") + "." : "did you mean " + near + "?",
                   " Type `convoy --help`"));
 }
 

@@ -1,6 +1,8 @@
 #include "launch/commands/verify.h"
 
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,10 +25,23 @@ namespace {
 // Adam divides by the root of a square that may be rounding alone: eps is what keeps noise noise.
 constexpr double least_eps = 1e-5;
 
+// States take room, so those of a `verify` that was killed are removed by the next one.
+void sweep_left_behind(const std::filesystem::path& where) {
+  const std::string prefix = "convoy-verify-";
+  std::error_code none;
+  for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(where, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(prefix, 0) != 0) continue;
+    const pid_t owner = std::atoi(name.c_str() + prefix.size());
+    if (owner > 0 && kill(owner, 0) != 0 && errno == ESRCH) std::filesystem::remove_all(entry.path(), none);
+  }
+}
+
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "convoy-verify-XXXXXX").string();
+    sweep_left_behind(std::filesystem::temp_directory_path());
+    path_ = (std::filesystem::temp_directory_path() / str("convoy-verify-", getpid(), "-XXXXXX")).string();
     if (mkdtemp(path_.data()) == nullptr)
       throw Error(Failure::io,
                   str(path_, ": cannot be made: ", std::strerror(errno), "; set TMPDIR to another folder"));
