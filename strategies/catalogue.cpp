@@ -7,11 +7,15 @@ namespace convoy {
 
 StrategyEntry single_entry();
 StrategyEntry ddp_entry();
+StrategyEntry tensor_parallel_entry();
+StrategyEntry hybrid_entry();
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
       single_entry(),
       ddp_entry(),
+      tensor_parallel_entry(),
+      hybrid_entry(),
   };
   return entries;
 }

@@ -1,13 +1,17 @@
 #include "strategies/registry.h"
 
 #include "strategies/ddp.h"
+#include "strategies/hybrid.h"
 #include "strategies/single.h"
+#include "strategies/tensor_parallel.h"
 
 namespace convoy {
 
 void register_strategies(Registry& registry) {
   registry.strategies.add("single", [](const Options& options) { return make_single(options); });
   registry.strategies.add("ddp", [](const Options& options) { return make_ddp(options); });
+  registry.strategies.add("tensor_parallel", [](const Options& options) { return make_tensor_parallel(options); });
+  registry.strategies.add("hybrid", [](const Options& options) { return make_hybrid(options); });
 }
 
 }  // namespace convoy

@@ -132,15 +132,19 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
       rethrow("the model's inputs");
     }
   }
+  const std::shared_ptr<BlockBorders>& borders = store_->borders;
+  if (borders) borders->begin();
   for (size_t index = 0; index < blocks_.size(); ++index) {
+    const int64_t number = begin_ + static_cast<int64_t>(index);
+    const std::string name = model_->block_name(number);
     try {
+      if (borders) values = borders->enter(name, std::move(values));
       values = blocks_[index]->forward(values);
     } catch (...) {
-      const int64_t number = begin_ + static_cast<int64_t>(index);
-      rethrow(convoy::str("block ", number, " (", model_->block_name(number), "), forward"));
+      rethrow(convoy::str("block ", number, " (", name, "), forward"));
     }
   }
-  return values;
+  return borders ? borders->leave(std::move(values)) : values;
 }
 
 Loss ModelPart::loss_of(const TensorList& outputs, const Batch& batch) {
