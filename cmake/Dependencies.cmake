@@ -6,6 +6,7 @@ find_package(yaml-cpp REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(PNG REQUIRED)
 
 find_path(CONVOY_ASIO_INCLUDE asio.hpp REQUIRED)
 add_library(convoy_asio INTERFACE)
@@ -17,6 +18,8 @@ find_path(CONVOY_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 find_path(CONVOY_HWLOC_INCLUDE hwloc.h REQUIRED)
 find_library(CONVOY_HWLOC_LIBRARY hwloc REQUIRED)
 find_path(CONVOY_XXHASH_INCLUDE xxhash.h REQUIRED)
+find_path(CONVOY_TURBOJPEG_INCLUDE turbojpeg.h REQUIRED)
+find_library(CONVOY_TURBOJPEG_LIBRARY turbojpeg REQUIRED)
 
 set(HAVE_MPI OFF)
 if(CONVOY_WITH_MPI)
@@ -41,5 +44,5 @@ if(CONVOY_WITH_NCCL AND TARGET LibTorch::nccl)
 endif()
 
 mark_as_advanced(CONVOY_ASIO_INCLUDE CONVOY_CLI11_INCLUDE CONVOY_HWLOC_INCLUDE CONVOY_HWLOC_LIBRARY
-                 CONVOY_XXHASH_INCLUDE CONVOY_GLOO_INCLUDE)
+                 CONVOY_XXHASH_INCLUDE CONVOY_TURBOJPEG_INCLUDE CONVOY_TURBOJPEG_LIBRARY CONVOY_GLOO_INCLUDE)
 message(STATUS "backends: local, mpi ${HAVE_MPI}, gloo ${HAVE_GLOO}, nccl ${HAVE_NCCL}")

@@ -46,9 +46,14 @@ build_packages='
   libhwloc-dev /usr/include/hwloc.h
   libxxhash-dev /usr/include/xxhash.h
   zlib1g-dev /usr/include/zlib.h
+  libpng-dev /usr/include/png.h
+  libturbojpeg0-dev /usr/include/turbojpeg.h
   libgtest-dev /usr/include/gtest/gtest.h
   libgmock-dev /usr/include/gmock/gmock.h
   dataset-fashion-mnist /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz'
+# The text that configs/gpt_*.yaml train on; ./check does without.
+text_packages='
+  bible-kjv bible'
 check_packages='
   clang-format clang-format
   procps ps'

@@ -2,9 +2,11 @@
 #include "core/builtins.h"
 
 #include "core/data/fashion_mnist.h"
+#include "core/data/images.h"
 #include "core/data/interactions_reader.h"
 #include "core/data/synthetic.h"
 #include "core/data/table.h"
+#include "core/data/text.h"
 #include "core/data/transforms.h"
 #include "core/losses/losses.h"
 
@@ -27,9 +29,11 @@ void register_core(Registry& registry) {
   registry.datasets.add("fashion_mnist", [](const Options& options, uint64_t) {
     return std::make_shared<FashionMnist>(options.text("path"));
   });
+  registry.datasets.add("images", make_images);
   registry.datasets.add("interactions", make_interactions);
   registry.datasets.add("synthetic", make_synthetic);
   registry.datasets.add("table", make_table);
+  registry.datasets.add("text", make_text);
 
   registry.transforms.add("flip", [](const Options& options) { return std::make_shared<Flip>(options.real("p")); });
   registry.transforms.add("noise",

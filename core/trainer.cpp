@@ -366,6 +366,7 @@ class Training {
                  {"evaluate_seconds", evaluate_seconds_},
                  {"cpu_efficiency", efficiency.item<double>() / context_.size},
                  {"metrics", best_.json()}};
+    if (const int64_t tokens = parts_.data->tokens_per_row(); tokens > 0) json["tokens"] = samples * tokens;
     worst = worst.to(at::kCPU);
     for (size_t i = 0; i < names.size(); ++i) json[names[i]] = worst.data_ptr<double>()[i];
     return json;

@@ -3,13 +3,15 @@
 
 namespace convoy {
 
+Entry convnet_entry();
+Entry gpt_entry();
 Entry mlp_entry();
 Entry ncf_entry();
+Entry resnet_entry();
 
 const std::vector<Entry>& model_catalogue() {
   static const std::vector<Entry> entries{
-      mlp_entry(),
-      ncf_entry(),
+      convnet_entry(), gpt_entry(), mlp_entry(), ncf_entry(), resnet_entry(),
   };
   return entries;
 }

@@ -1,14 +1,20 @@
 // One line per model.
 #include "models/registry.h"
 
+#include "models/convnet.h"
+#include "models/gpt.h"
 #include "models/mlp.h"
 #include "models/ncf.h"
+#include "models/resnet.h"
 
 namespace convoy {
 
 void register_models(Registry& registry) {
+  registry.models.add("convnet", make_convnet);
+  registry.models.add("gpt", make_gpt);
   registry.models.add("mlp", make_mlp);
   registry.models.add("ncf", make_ncf);
+  registry.models.add("resnet", make_resnet);
 }
 
 }  // namespace convoy

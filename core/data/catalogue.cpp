@@ -7,9 +7,11 @@
 namespace convoy {
 
 Entry fashion_mnist_entry();
+Entry images_entry();
 Entry interactions_entry();
 Entry synthetic_entry();
 Entry table_entry();
+Entry text_entry();
 Entry flip_entry();
 Entry noise_entry();
 Entry normalise_entry();
@@ -17,10 +19,7 @@ Entry shift_entry();
 
 const std::vector<Entry>& dataset_catalogue() {
   static const std::vector<Entry> entries{
-      fashion_mnist_entry(),
-      interactions_entry(),
-      synthetic_entry(),
-      table_entry(),
+      fashion_mnist_entry(), images_entry(), interactions_entry(), synthetic_entry(), table_entry(), text_entry(),
   };
   return entries;
 }

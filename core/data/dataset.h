@@ -38,6 +38,8 @@ class Dataset {
   virtual int64_t size(Split split) const = 0;  // rows; evaluate may be 0
   // Training instances that one row counts for (NCF: 1 + negatives); for `samples` in the summary.
   virtual int64_t instances_per_row() const = 0;
+  // Tokens of a row of text, for `tokens` in the summary; 0 where rows are not text.
+  virtual int64_t tokens_per_row() const { return 0; }
   // Tensors for rows `indices` (int64, CPU, contiguous, any order), rows first, written into memory from `buffers`.
   // `epoch` keys what is drawn anew each epoch. Sets `rows`; the other counts of the batch are the caller's.
   virtual Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/data/synthetic_tokens.h"
 #include "core/error.h"
 #include "core/random_keys.h"
 
@@ -98,6 +99,14 @@ DatasetPtr make_synthetic(const Options& options, uint64_t seed) {
     auto planted = plant_interactions(sizes, seed);
     return std::make_shared<InteractionsDataset>(std::move(planted.all), std::move(planted.split),
                                                  RankingOptions::from(options), seed);
+  }
+  if (options.text("kind") == "tokens") {
+    SyntheticTokens::Shape shape;
+    shape.rows = options.integer("rows");
+    shape.evaluate_rows = options.integer("evaluate_rows");
+    shape.vocabulary = options.integer("vocabulary");
+    shape.length = options.integer("length");
+    return std::make_shared<SyntheticTokens>(shape, seed);
   }
   SyntheticVectors::Shape shape;
   shape.classification = options.text("kind") == "classification";

@@ -9,14 +9,17 @@ Entry synthetic_entry() {
   entry.name = "synthetic";
   entry.help = "made-up data of any size, seeded, without files";
   entry.options = {
-      describe::choice("kind", "what is made up", {"classification", "regression", "interactions"}, "classification"),
+      describe::choice("kind", "what is made up", {"classification", "regression", "interactions", "tokens"},
+                       "classification"),
       describe::integer("rows", "to train on", 10000).at_least(1),
       describe::integer("evaluate_rows", "to evaluate on (interactions: one per user instead)", 1000).at_least(0),
-      describe::list("features", "shape of a row's features", describe::integer("", "a size").at_least(1),
-                     Json::array({32})),
+      describe::list("features", "shape of a row's features; [3, 32, 32] makes images",
+                     describe::integer("", "a size").at_least(1), Json::array({32})),
       describe::integer("classes", "classification", 10).at_least(1),
       describe::integer("targets", "regression: numbers to predict", 1).at_least(1),
       describe::real("noise", "standard deviation, against features of about 1", 1.0).at_least(0),
+      describe::integer("vocabulary", "tokens: how many there are", 256).at_least(2).at_most(1 << 24),
+      describe::integer("length", "tokens: of a sequence", 128).at_least(1).at_most(1 << 24),
       describe::integer("users", "interactions", 1000).at_least(1).at_most(2147483647),
       describe::integer("items", "interactions", 500).at_least(2).at_most(2147483647),
       describe::integer("context", "interactions: columns of context", 0).at_least(0).at_most(100000),

@@ -1,6 +1,7 @@
 // ddp against single: same global batches, fp64, ten AdamW steps.
 #include <gtest/gtest.h>
 
+#include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
@@ -21,7 +22,8 @@ std::string name_of(const Cell& cell) {
 }
 
 Subject subject_of(const Cell& cell) {
-  for (auto* make : {mlp_subject, pairs_subject, norms_subject, dropout_subject, tied_subject}) {
+  for (auto* make :
+       {mlp_subject, pairs_subject, norms_subject, dropout_subject, tied_subject, gpt_subject, convnet_subject}) {
     Subject subject = make();
     if (subject.name == cell.subject) return subject;
   }
@@ -52,7 +54,7 @@ TEST_P(ReplicasTest, DdpEqualsSingle) {
 
   // Batch norm sees a rank's share: the reference is fed in the same shares. Its running figures follow from all of
   // them there, from rank 0's here.
-  const bool shares = subject.name == "norms";
+  const bool shares = subject.name == "norms" || subject.name == "convnet";
   training.parts = shares ? cell.ranks : 1;
   const std::string every = std::to_string(cell.every * training.parts);
   const Trajectory whole = train({"single", ", sync: {every: " + every + "}", 1}, subject, training);
@@ -76,7 +78,7 @@ TEST_P(ReplicasTest, DdpEqualsSingle) {
 
 std::vector<Cell> cells() {
   std::vector<Cell> all;
-  for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied"})
+  for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied", "gpt", "convnet"})
     for (int ranks : {1, 2, 3, 4})
       for (int every : {1, 4})
         for (bool clipping : {false, true}) all.push_back({subject, ranks, every, clipping});

@@ -18,16 +18,24 @@ class CountingLayers : public Layers {
   }
   std::string name(const std::string& layer) const override { return prefix_ + layer; }
   Layer linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) override {
-    return add(name, in * out + (options.bias ? out : 0));
+    return add(name, (options.tied_to.empty() ? in * out : 0) + (options.bias ? out : 0));
   }
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions&) override {
     return add(name, rows * dim);
   }
-  Layer conv2d(const std::string&, int64_t, int64_t, int64_t, const Conv2dOptions&) override { return unused(); }
-  Layer layer_norm(const std::string&, int64_t, double) override { return unused(); }
-  Layer batch_norm(const std::string&, int64_t, double, double) override { return unused(); }
+  Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
+               const Conv2dOptions& options) override {
+    return add(name, in / options.groups * out * kernel * kernel + (options.bias ? out : 0));
+  }
+  Layer layer_norm(const std::string& name, int64_t dim, double) override { return add(name, 2 * dim); }
+  Layer batch_norm(const std::string& name, int64_t channels, double, double) override {
+    return add(name, 2 * channels);
+  }
   Layer dropout(const std::string& name, double) override { return add(name, 0); }
-  std::unique_ptr<ParameterHandle> parameter(const std::string&, at::IntArrayRef, const Init&) override {
+  std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape, const Init&) override {
+    int64_t count = 1;
+    for (int64_t size : shape) count *= size;
+    add(name, count);
     return nullptr;
   }
   at::Tensor cross_entropy(const at::Tensor&, const at::Tensor&) override { return {}; }
@@ -52,7 +60,6 @@ class CountingLayers : public Layers {
     CONVOY_CHECK(counts_->emplace(prefix_ + name, parameters).second, "two layers are called ", prefix_, name);
     return std::make_shared<Nothing>();
   }
-  static Layer unused() { throw Error(Failure::internal, "not counted"); }
 
   std::shared_ptr<Counts> counts_;
   std::string prefix_;

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "models/mlp.h"
 #include "models/ncf.h"
-#include "strategies/parts/plain_layers.h"
+#include "tests/models/building.h"
 #include "tests/models/counting_layers.h"
 
 namespace convoy {
@@ -34,24 +34,6 @@ Schema interactions(int64_t users, int64_t items, int64_t context) {
   if (context > 0) schema.fields["context"] = {{context}, at::kFloat, 0};
   return schema;
 }
-
-std::vector<BlockPtr> blocks_of(const Model& model, Layers& layers) {
-  std::vector<BlockPtr> blocks;
-  for (int64_t i = 0; i < model.blocks(); ++i) blocks.push_back(model.block(i, *layers.scope(model.block_name(i))));
-  return blocks;
-}
-
-TensorList forward(const Model& model, const std::vector<BlockPtr>& blocks, const Batch& batch) {
-  TensorList tensors = model.inputs(batch);
-  for (const auto& block : blocks) tensors = block->forward(tensors);
-  return tensors;
-}
-
-struct Plain {
-  std::shared_ptr<LayerStore> store = std::make_shared<LayerStore>();
-  PlainLayers layers{store};
-  const at::Tensor& value(const std::string& name) const { return store->by_name.at(name)->value; }
-};
 
 Batch features(at::Tensor x, at::Tensor y) {
   Batch batch;

@@ -5,21 +5,26 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
-config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
-SETS = ["train.epochs=2", "train.batch.global=37", "launch.threads=1", "precision=fp64"]
+SETS = ["train.epochs=2", "train.batch.global=37", "launch.threads=1", "precision=fp64", "optimizer.eps=1e-5"]
+TINY = runs.TOP / "configs" / "tiny"
 
 with runs.workspace() as folder:
-    one = runs.run(config, folder / "1", SETS)
-    for ranks in (2, 3):
-        many = runs.run(config, folder / str(ranks), [*SETS, "strategy.name=ddp", "backend=gloo"], ranks=ranks)
-        for key in ("samples", "steps", "parameters"):
-            runs.check(many[key] == one[key], f"{ranks} ranks: {key} {many[key]}, one rank {one[key]}")
-        for name, value in one["metrics"].items():
-            other = many["metrics"][name]["last"]
-            runs.check(abs(other - value["last"]) <= 1e-9 * max(1.0, abs(value["last"])),
-                       f"{ranks} ranks: {name} {other}, one rank {value['last']}")
+    for model in ("gpt", "mlp"):  # with dropout and counted in tokens; without
+        one = runs.run(TINY / f"{model}.yaml", folder / f"{model}1", SETS)
+        for ranks in (2, 3):
+            many = runs.run(TINY / f"{model}.yaml", folder / f"{model}{ranks}",
+                            [*SETS, "strategy.name=ddp", "backend=gloo"], ranks=ranks)
+            for key in ("samples", "tokens", "steps", "parameters"):
+                runs.check(many[key] == one[key], f"{model}, {ranks} ranks: {key} {many[key]}, one rank {one[key]}")
+            for name, value in one["metrics"].items():
+                other = many["metrics"][name]["last"]
+                runs.check(abs(other - value["last"]) <= 1e-9 * max(1.0, abs(value["last"])),
+                           f"{model}, {ranks} ranks: {name} {other}, one rank {value['last']}")
+        runs.check(one["tokens"] == (10 * one["samples"] if model == "gpt" else None), f"{model}: tokens {one['tokens']}")
+        print(f"{model}: 1, 2 and 3 ranks agree on", one["metrics"])
+
     # A finished run is never done again, nor written over.
-    again = runs.run(config, cwd=folder, sets=SETS, output=folder / "1")
+    config = TINY / "mlp.yaml"
+    again = runs.run(config, cwd=folder, sets=SETS, output=folder / "mlp1")
     runs.check(again["steps"] == one["steps"], "an equal configuration is 'already done'")
-    runs.run(config, folder / "1", ["train.epochs=3", *SETS[1:]], expect=73)
-    print("1, 2 and 3 ranks agree on", one["metrics"])
+    runs.run(config, folder / "mlp1", ["train.epochs=3", *SETS[1:]], expect=73)

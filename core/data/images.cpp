@@ -1,0 +1,115 @@
+#include "core/data/images.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "core/data/image_file.h"
+#include "core/data/permutation.h"
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Sorted, so that numbers do not depend on the file system.
+std::vector<fs::path> sorted_entries(const std::string& folder) {
+  std::error_code failure;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure))
+    entries.push_back(at->path());
+  if (failure) throw Error(Failure::io, str(folder, ": cannot list it: ", failure.message()));
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+bool is_image(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+std::vector<std::string> folders_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : sorted_entries(folder))
+    if (fs::is_directory(entry)) names.push_back(entry.filename().string());
+  return names;
+}
+
+}  // namespace
+
+ImagesDataset::ImagesDataset(const std::string& path, const Shape& shape, uint64_t seed) : shape_(shape) {
+  const bool split = fs::is_directory(path + "/train") && fs::is_directory(path + "/test");
+  const std::string folder = split ? path + "/train" : path;
+  classes_ = folders_in(folder);
+  std::vector<Image> all = images_in(folder);
+  if (all.empty())
+    throw Error(Failure::io, str(folder,
+                                 ": holds no images; a folder for each class is wanted here, with .png, .jpg or "
+                                 ".jpeg files in it"));
+  if (split) {
+    for (const std::string& name : folders_in(path + "/test")) {
+      if (!std::binary_search(classes_.begin(), classes_.end(), name))
+        throw Error(Failure::corrupt_data, str(path, "/test/", name, ": is a class that ", folder, " does not have"));
+    }
+    train_ = std::move(all);
+    evaluate_ = images_in(path + "/test");
+    return;
+  }
+  const auto count = static_cast<int64_t>(all.size());
+  const int64_t held =
+      std::min(count - 1, static_cast<int64_t>(std::llround(shape.evaluate_fraction * static_cast<double>(count))));
+  const Permutation order(count, seed, "images split");
+  std::vector<bool> evaluated(all.size(), false);
+  for (int64_t i = 0; i < held; ++i) evaluated[static_cast<size_t>(order.at(i))] = true;
+  for (size_t i = 0; i < all.size(); ++i) (evaluated[i] ? evaluate_ : train_).push_back(std::move(all[i]));
+}
+
+std::vector<ImagesDataset::Image> ImagesDataset::images_in(const std::string& folder) const {
+  std::vector<Image> images;
+  for (size_t label = 0; label < classes_.size(); ++label) {
+    const std::string name = folder + "/" + classes_[label];
+    if (!fs::is_directory(name)) continue;  // test/ may lack a class
+    for (const auto& file : sorted_entries(name))
+      if (is_image(file)) images.push_back({file.string(), static_cast<int64_t>(label)});
+  }
+  return images;
+}
+
+Schema ImagesDataset::schema() const {
+  Schema schema;
+  schema.fields["features"] = {{shape_.channels, shape_.height, shape_.width}, at::kFloat, 0};
+  schema.fields["target"] = {{}, at::kLong, static_cast<int64_t>(classes_.size())};
+  return schema;
+}
+
+Batch ImagesDataset::gather(Split split, const at::Tensor& indices, int64_t /*epoch*/, Buffers& buffers) const {
+  const int64_t rows = indices.numel();
+  at::Tensor features = buffers.take("features", {rows, shape_.channels, shape_.height, shape_.width}, at::kFloat);
+  at::Tensor target = buffers.take("target", {rows}, at::kLong);
+  const int64_t* samples = indices.const_data_ptr<int64_t>();
+  for (int64_t r = 0; r < rows; ++r) {
+    const Image& image = part(split)[static_cast<size_t>(samples[r])];
+    const at::Tensor decoded = read_image(image.path, shape_.channels);
+    features.select(0, r).copy_(fitted_image(decoded, shape_.height, shape_.width, shape_.crop));
+    target.mutable_data_ptr<int64_t>()[r] = image.label;
+  }
+  Batch batch;
+  batch.rows = rows;
+  batch.tensors = {{"features", features}, {"target", target}};
+  return batch;
+}
+
+DatasetPtr make_images(const Options& options, uint64_t seed) {
+  ImagesDataset::Shape shape;
+  shape.height = options.integer("height");
+  shape.width = options.integer("width");
+  shape.channels = options.integer("channels");
+  if (shape.channels == 2) options.fail("channels", "is 2; images are read as grey (1) or as red, green and blue (3)");
+  shape.crop = options.text("fit") == "crop";
+  shape.evaluate_fraction = options.section("evaluate").real("fraction");
+  return std::make_shared<ImagesDataset>(options.text("path"), shape, seed);
+}
+
+}  // namespace convoy

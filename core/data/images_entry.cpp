@@ -1,0 +1,25 @@
+// images: what its user can write.
+#include "core/describe.h"
+
+namespace convoy {
+
+Entry images_entry() {
+  Entry entry;
+  entry.name = "images";
+  entry.help = "a folder with a folder of PNG and JPEG files per class, decoded while they are needed";
+  entry.options = {
+      describe::text("path", "folder of the classes' folders; or of train/ and test/, each with these").must(),
+      describe::integer("height", "that images are brought to", 32).at_least(1).at_most(16384).in("pixels"),
+      describe::integer("width", "that images are brought to", 32).at_least(1).at_most(16384).in("pixels"),
+      describe::integer("channels", "1 grey, 3 red, green and blue", 3).at_least(1).at_most(3),
+      describe::choice("fit",
+                       "crop: scaled until both sides are reached, then cut from the middle; stretch: scaled in each "
+                       "direction by itself",
+                       {"crop", "stretch"}, "crop"),
+      describe::section("evaluate", "the images to evaluate on, where there is no folder test/",
+                        {describe::real("fraction", "of all, drawn by the seed", 0.1).at_least(0).at_most(0.99)}),
+  };
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,28 @@
+// text: what its user can write.
+#include "core/describe.h"
+
+namespace convoy {
+
+Entry text_entry() {
+  Entry entry;
+  entry.name = "text";
+  entry.help = "sequences of tokens from any file, each token to be told from those before it; memory-mapped";
+  entry.options = {
+      describe::text("path", "the file; its bytes are taken as they are").must(),
+      describe::text(
+          "vocabulary",
+          "bytes: a token each, 256 of them; or a file of tokens: one a line (\\n, \\t, \\r, \\s, \\\\, \\xHH "
+          "stand for bytes), or JSON, a list of tokens or a map from token to number",
+          "bytes"),
+      describe::text("unknown",
+                     "the vocabulary's token for a byte that none of its tokens begins with; without it "
+                     "such a byte is an error")
+          .may_be_null(),
+      describe::integer("length", "of a sequence", 128).at_least(1).at_most(1 << 24).in("tokens"),
+      describe::section("evaluate", "the sequences to evaluate on",
+                        {describe::real("fraction", "of the file, its end", 0.1).at_least(0).at_most(0.99)}),
+  };
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,58 @@
+#include "models/attention.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+
+namespace convoy {
+
+at::Tensor Rotary::operator()(const at::Tensor& x) {
+  const int64_t length = x.size(-2);
+  if (!cosine_.defined() || cosine_.size(0) != length || cosine_.scalar_type() != x.scalar_type() ||
+      cosine_.device() != x.device()) {
+    at::NoGradGuard no_grad;
+    const at::Tensor power = at::arange(size_ / 2, at::kDouble) * (-2.0 / static_cast<double>(size_));
+    const at::Tensor angle =
+        at::arange(length, at::kDouble).unsqueeze(-1) * at::pow(at::Scalar(base_), power).unsqueeze(0);
+    cosine_ = angle.cos().to(x.options());
+    sine_ = angle.sin().to(x.options());
+  }
+  const auto halves = x.chunk(2, -1);
+  return at::cat({halves[0] * cosine_ - halves[1] * sine_, halves[1] * cosine_ + halves[0] * sine_}, -1);
+}
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Layer& dropout,
+                            at::IntArrayRef rows) {
+  if (!dropout) return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
+  const int64_t length = q.size(-2);
+  const at::Tensor future = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
+  const at::Tensor scores = q.matmul(k.transpose(-2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));
+  at::Tensor weights = scores.masked_fill(future, -std::numeric_limits<double>::infinity()).softmax(-1);
+  // As [.., B, heads · T · T]: rows lead, and heads that are a part of all of them are one range of the last dimension,
+  // as a part of any layer's output is.
+  std::vector<int64_t> shape = rows.vec();
+  shape.push_back(q.size(1) * length * length);
+  weights = dropout->forward(weights.reshape(shape)).reshape(weights.sizes());
+  return weights.matmul(v);
+}
+
+at::Tensor self_attention(const at::Tensor& qkv, int64_t head_size, Rotary* rotary, const Layer& dropout) {
+  const int64_t width = qkv.size(-1) / 3;  // of this rank's heads
+  CONVOY_CHECK(qkv.dim() >= 3 && qkv.size(-1) == 3 * width && width % head_size == 0, "queries, keys and values of ",
+               qkv.sizes(), " with heads of ", head_size);
+  const auto rows = qkv.sizes().slice(0, static_cast<size_t>(qkv.dim() - 2));
+  const int64_t length = qkv.size(-2);
+  // [.., B, T, 3 · width] → three of [N, heads, T, head_size], which the fused kernel wants in four dimensions.
+  const auto parts =
+      qkv.flatten(0, -3).unflatten(-1, {3, width / head_size, head_size}).permute({2, 0, 3, 1, 4}).unbind(0);
+  const at::Tensor q = rotary != nullptr ? (*rotary)(parts[0]) : parts[0];
+  const at::Tensor k = rotary != nullptr ? (*rotary)(parts[1]) : parts[1];
+  std::vector<int64_t> shape = rows.vec();
+  shape.insert(shape.end(), {length, width});
+  return causal_attention(q, k, parts[2], dropout, rows).transpose(-2, -3).reshape(shape);
+}
+
+}  // namespace convoy

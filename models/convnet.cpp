@@ -1,0 +1,115 @@
+#include "models/convnet.h"
+
+#include <ATen/ops/relu.h>
+
+#include "core/error.h"
+#include "models/images.h"
+
+namespace convoy {
+namespace {
+
+struct ConvSizes {
+  std::vector<int64_t> channels;
+  int64_t kernel = 3;
+  bool batch_norm = true;
+  double dropout = 0;
+};
+
+class ConvBlock : public Block {
+ public:
+  ConvBlock(Layers& layers, int64_t in, int64_t out, const ConvSizes& sizes) : dtype_(layers.dtype()) {
+    Conv2dOptions options;
+    options.padding = sizes.kernel / 2;
+    options.bias = !sizes.batch_norm;  // the norm would take it away again
+    conv_ = register_module("conv", layers.conv2d("conv", in, out, sizes.kernel, options));
+    if (sizes.batch_norm) norm_ = register_module("norm", layers.batch_norm("norm", out));
+    if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    at::Tensor h = conv_->forward(inputs[0].to(dtype_));
+    if (norm_) h = norm_->forward(h);
+    h = max_pooled(at::relu(h), 2, 2);
+    return {dropout_ ? dropout_->forward(h) : h};
+  }
+
+ private:
+  at::ScalarType dtype_;
+  Layer conv_, norm_, dropout_;
+};
+
+class HiddenBlock : public Block {
+ public:
+  HiddenBlock(Layers& layers, int64_t in, int64_t out, double dropout) {
+    linear_ = register_module("linear", layers.linear("linear", in, out));
+    if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    const at::Tensor h = at::relu(linear_->forward(inputs[0].flatten(-3)));
+    return {dropout_ ? dropout_->forward(h) : h};
+  }
+
+ private:
+  Layer linear_, dropout_;
+};
+
+class OutputBlock : public Block {
+ public:
+  OutputBlock(Layers& layers, int64_t in, int64_t out, bool flattens) : flattens_(flattens) {
+    linear_ = register_module("linear", layers.linear("linear", in, out));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    return {linear_->forward(flattens_ ? inputs[0].flatten(-3) : inputs[0])};
+  }
+
+ private:
+  bool flattens_;
+  Layer linear_;
+};
+
+class Convnet : public Classifier {
+ public:
+  Convnet(const Options& options, const Schema& schema) : Classifier(schema, "convnet") {
+    sizes_.channels = options.integers("channels");
+    sizes_.kernel = options.integer("kernel");
+    sizes_.batch_norm = options.boolean("batch_norm");
+    sizes_.dropout = options.real("dropout");
+    hidden_ = options.integer("hidden");
+    const auto convolutions = static_cast<int64_t>(sizes_.channels.size());
+    if (convolutions == 0) options.fail("channels", "needs a convolution; model mlp has none");
+    if (sizes_.kernel % 2 == 0)
+      options.fail("kernel", str("is ", sizes_.kernel, "; an odd one keeps the image's size"));
+    if (convolutions > 62 || height_ >> convolutions == 0 || width_ >> convolutions == 0)
+      options.fail("channels", str("has ", convolutions, " convolutions, and an image of ", height_, " × ", width_,
+                                   " cannot be halved as often; take fewer"));
+    flat_ = sizes_.channels.back() * (height_ >> convolutions) * (width_ >> convolutions);
+  }
+
+  int64_t blocks() const override { return convolutions() + (hidden_ > 0 ? 2 : 1); }
+  std::string block_name(int64_t index) const override {
+    if (index < convolutions()) return str("conv.", index);
+    return index < blocks() - 1 ? "hidden" : "output";
+  }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    if (index < convolutions()) {
+      const int64_t in = index == 0 ? channels_ : sizes_.channels[static_cast<size_t>(index) - 1];
+      return std::make_shared<ConvBlock>(layers, in, sizes_.channels[static_cast<size_t>(index)], sizes_);
+    }
+    if (index < blocks() - 1) return std::make_shared<HiddenBlock>(layers, flat_, hidden_, sizes_.dropout);
+    return std::make_shared<OutputBlock>(layers, hidden_ > 0 ? hidden_ : flat_, classes_, hidden_ == 0);
+  }
+
+ private:
+  int64_t convolutions() const { return static_cast<int64_t>(sizes_.channels.size()); }
+
+  ConvSizes sizes_;
+  int64_t hidden_ = 0;
+  int64_t flat_ = 0;  // numbers that the last convolution leaves of an image
+};
+
+}  // namespace
+
+ModelPtr make_convnet(const Options& options, const Schema& schema) {
+  return std::make_shared<Convnet>(options, schema);
+}
+
+}  // namespace convoy

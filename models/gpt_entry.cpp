@@ -1,0 +1,33 @@
+// gpt: what its user can write.
+#include "core/describe.h"
+
+namespace convoy {
+
+Entry gpt_entry() {
+  Entry entry;
+  entry.name = "gpt";
+  entry.help = "decoder-only transformer: predicts each token of a sequence from those before it";
+  entry.options = {
+      describe::integer("layers", "transformer blocks", 4).at_least(1).at_most(10000),
+      describe::integer("heads", "of attention; they divide dim", 8).at_least(1).at_most(1 << 20),
+      describe::integer("dim", "of the activations", 256).at_least(1).at_most(1 << 20),
+      describe::integer("mlp_ratio", "hidden units of a block's MLP, in multiples of dim", 4).at_least(1).at_most(1024),
+      describe::integer("mlp_dim", "hidden units of a block's MLP, in place of mlp_ratio")
+          .at_least(1)
+          .at_most(1 << 24)
+          .may_be_null(),
+      describe::choice("positions", "a trained vector per position, or queries and keys turned by their position",
+                       {"learned", "rotary"}, "learned"),
+      describe::real("rotary_base", "rotary: the longest wavelength, in positions ÷ 2π", 10000.0).above(1),
+      describe::boolean("tied", "the output shares the weight of the embedding", true),
+      describe::real("dropout", "on embeddings and residuals", 0.0).at_least(0).at_most(0.99),
+      describe::real("attention_dropout", "on attention's weights, without the fused kernel then", 0.0)
+          .at_least(0)
+          .at_most(0.99),
+      describe::boolean("bias", "linear layers of the blocks have a bias", true),
+      describe::real("norm_eps", "of the layer norms", 1e-5).above(0),
+  };
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,165 @@
+#include "models/resnet.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/relu.h>
+
+#include "core/error.h"
+#include "models/images.h"
+
+namespace convoy {
+namespace {
+
+// Convolution and batch norm; He's initial values for what a relu follows.
+class Convolution : public torch::nn::Module {
+ public:
+  Convolution(Layers& layers, const std::string& name, int64_t in, int64_t out, int64_t kernel, int64_t stride) {
+    Conv2dOptions options;
+    options.stride = stride;
+    options.padding = kernel / 2;
+    options.bias = false;  // the norm would take it away again
+    options.weight = {Init::Kind::kaiming_uniform, 0, 0};
+    conv_ = register_module("conv", layers.conv2d(name + "_conv", in, out, kernel, options));
+    norm_ = register_module("norm", layers.batch_norm(name + "_norm", out));
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm_->forward(conv_->forward(x)); }
+
+ private:
+  Layer conv_, norm_;
+};
+using ConvolutionPtr = std::shared_ptr<Convolution>;
+
+class StemBlock : public Block {
+ public:
+  StemBlock(Layers& layers, int64_t in, int64_t out, bool large) : dtype_(layers.dtype()), large_(large) {
+    first_ =
+        register_module("first", std::make_shared<Convolution>(layers, "first", in, out, large ? 7 : 3, large ? 2 : 1));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    const at::Tensor h = at::relu(first_->forward(inputs[0].to(dtype_)));
+    return {large_ ? max_pooled(h, 3, 2, 1) : h};
+  }
+
+ private:
+  at::ScalarType dtype_;
+  bool large_;
+  ConvolutionPtr first_;
+};
+
+// One residual block's sizes.
+struct Residual {
+  int64_t in = 0;
+  int64_t inner = 0;
+  int64_t out = 0;
+  int64_t stride = 1;
+  bool bottleneck = false;  // 1 × 1, 3 × 3, 1 × 1; else 3 × 3 twice
+  bool projected = false;   // where sizes change; else subsampled and padded
+
+  bool changes() const { return in != out || stride != 1; }
+};
+
+class ResidualBlock : public Block {
+ public:
+  ResidualBlock(Layers& layers, const Residual& sizes) : sizes_(sizes) {
+    const auto convolution = [&](const char* name, int64_t in, int64_t out, int64_t kernel, int64_t stride) {
+      return register_module(name, std::make_shared<Convolution>(layers, name, in, out, kernel, stride));
+    };
+    if (sizes.bottleneck) {
+      chain_.push_back(convolution("first", sizes.in, sizes.inner, 1, 1));
+      chain_.push_back(convolution("second", sizes.inner, sizes.inner, 3, sizes.stride));
+      chain_.push_back(convolution("third", sizes.inner, sizes.out, 1, 1));
+    } else {
+      chain_.push_back(convolution("first", sizes.in, sizes.inner, 3, sizes.stride));
+      chain_.push_back(convolution("second", sizes.inner, sizes.out, 3, 1));
+    }
+    if (sizes.changes() && sizes.projected) projection_ = convolution("shortcut", sizes.in, sizes.out, 1, sizes.stride);
+  }
+  TensorList forward(const TensorList& inputs) override {
+    at::Tensor h = inputs[0];
+    for (size_t i = 0; i + 1 < chain_.size(); ++i) h = at::relu(chain_[i]->forward(h));
+    return {at::relu(chain_.back()->forward(h) + shortcut(inputs[0]))};
+  }
+
+ private:
+  at::Tensor shortcut(const at::Tensor& x) {
+    if (projection_) return projection_->forward(x);
+    if (!sizes_.changes()) return x;
+    const int64_t more = sizes_.out - sizes_.in;
+    const at::Tensor smaller = x.slice(-2, 0, x.size(-2), sizes_.stride).slice(-1, 0, x.size(-1), sizes_.stride);
+    return at::constant_pad_nd(smaller, {0, 0, 0, 0, more / 2, more - more / 2});
+  }
+
+  Residual sizes_;
+  std::vector<ConvolutionPtr> chain_;
+  ConvolutionPtr projection_;
+};
+
+class OutputBlock : public Block {
+ public:
+  OutputBlock(Layers& layers, int64_t in, int64_t classes) {
+    linear_ = register_module("linear", layers.linear("linear", in, classes));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    return {linear_->forward(inputs[0].mean(at::IntArrayRef{-2, -1}))};
+  }
+
+ private:
+  Layer linear_;
+};
+
+class Resnet : public Classifier {
+ public:
+  Resnet(const Options& options, const Schema& schema)
+      : Classifier(schema, "resnet"), large_(options.text("shape") == "imagenet") {
+    const int64_t depth = options.has("depth") ? options.integer("depth") : large_ ? 18 : 20;
+    if (large_) {
+      if (depth != 18 && depth != 34 && depth != 50)
+        options.fail("depth", str(depth, " is none of shape imagenet: take 18, 34 or 50, or shape: cifar"));
+      build_large(depth);
+    } else {
+      if (depth != 20 && depth != 32 && depth != 56)
+        options.fail("depth", str(depth, " is none of shape cifar: take 20, 32 or 56, or shape: imagenet"));
+      build_small((depth - 2) / 6);
+    }
+  }
+
+  int64_t blocks() const override { return static_cast<int64_t>(residuals_.size()) + 2; }
+  std::string block_name(int64_t index) const override {
+    if (index == 0) return "stem";
+    return index == blocks() - 1 ? "output" : str("blocks.", index - 1);
+  }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    if (index == 0) return std::make_shared<StemBlock>(layers, channels_, residuals_.front().in, large_);
+    if (index == blocks() - 1) return std::make_shared<OutputBlock>(layers, residuals_.back().out, classes_);
+    return std::make_shared<ResidualBlock>(layers, residuals_[static_cast<size_t>(index) - 1]);
+  }
+
+ private:
+  void build_small(int64_t blocks) {
+    int64_t in = 16;
+    for (int64_t stage = 0; stage < 3; ++stage) add_stage(in, 16 << stage, 16 << stage, blocks, stage);
+  }
+  void build_large(int64_t depth) {
+    const bool bottleneck = depth == 50;
+    const std::vector<int64_t> blocks =
+        depth == 18 ? std::vector<int64_t>{2, 2, 2, 2} : std::vector<int64_t>{3, 4, 6, 3};
+    int64_t in = 64;
+    for (int64_t stage = 0; stage < 4; ++stage)
+      add_stage(in, 64 << stage, (64 << stage) * (bottleneck ? 4 : 1), blocks[static_cast<size_t>(stage)], stage);
+  }
+  // The first block of each stage but the first halves the image.
+  void add_stage(int64_t& in, int64_t inner, int64_t out, int64_t blocks, int64_t stage) {
+    for (int64_t i = 0; i < blocks; ++i) {
+      residuals_.push_back({in, inner, out, stage > 0 && i == 0 ? 2 : 1, inner != out, large_});
+      in = out;
+    }
+  }
+
+  bool large_;
+  std::vector<Residual> residuals_;
+};
+
+}  // namespace
+
+ModelPtr make_resnet(const Options& options, const Schema& schema) { return std::make_shared<Resnet>(options, schema); }
+
+}  // namespace convoy

@@ -1,0 +1,152 @@
+// Text by position: every target once an epoch, bytes and vocabularies, the cache beside the file.
+#include "core/data/text.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/data/sampler.h"
+#include "core/data/synthetic_tokens.h"
+#include "core/error.h"
+#include "tests/core/data/written_files.h"
+
+namespace convoy {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::WrittenFiles;
+
+std::string numbered(int64_t bytes) {
+  std::string text;
+  for (int64_t i = 0; i < bytes; ++i) text += static_cast<char>((i * i + i / 7) % 251);
+  return text;
+}
+
+Batch all_of(const Dataset& data, Split split) {
+  return data.gather_once(split, at::arange(data.size(split), at::kLong), 0);
+}
+
+TEST(Text, EveryTokenIsATargetOnceAnEpoch) {
+  const WrittenFiles files;
+  const std::string text = numbered(1007);
+  TextDataset::Shape shape;
+  shape.length = 10;
+  shape.evaluate_fraction = 0.2;
+  const TextDataset data(files.write("text", text), shape);
+  // 100 whole sequences and six bytes that make none.
+  ASSERT_EQ(data.size(Split::train), 80);
+  ASSERT_EQ(data.size(Split::evaluate), 20);
+  std::string seen;
+  for (Split split : {Split::train, Split::evaluate}) {
+    const Batch batch = all_of(data, split);
+    EXPECT_TRUE(at::equal(batch.at("tokens").slice(1, 1), batch.at("target").slice(1, 0, 9)));
+    for (int64_t r = 0; r < batch.rows; ++r)
+      for (int64_t t = 0; t < 10; ++t) seen += static_cast<char>(batch.at("target")[r][t].item<int64_t>());
+  }
+  EXPECT_EQ(seen, text.substr(1, 1000));
+  EXPECT_EQ(data.tokens_per_row(), 10);
+  EXPECT_EQ(data.instances_per_row(), 1);
+  EXPECT_EQ(data.schema().fields.at("tokens").cardinality, 256);
+}
+
+TEST(Text, AnEpochOfTheSamplerVisitsAllPositions) {
+  const WrittenFiles files;
+  const std::string text = numbered(501);
+  TextDataset::Shape shape;
+  shape.length = 4;
+  shape.evaluate_fraction = 0;
+  const TextDataset data(files.write("text", text), shape);
+  ASSERT_EQ(data.size(Split::evaluate), 0);
+  const Sampler sampler(data.size(Split::train), 16, 5);
+  std::vector<at::Tensor> targets;
+  for (int64_t step = 0; step < sampler.steps_per_epoch(); ++step)
+    for (int64_t share : {0, 1, 2})
+      targets.push_back(data.gather_once(Split::train, sampler.indices(step, share, 3), 0).at("target").flatten());
+  std::string sorted;
+  const at::Tensor all = at::cat(targets);
+  for (int64_t i = 0; i < all.numel(); ++i) sorted += static_cast<char>(all[i].item<int64_t>());
+  std::string expected = text.substr(1);
+  std::sort(sorted.begin(), sorted.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(sorted, expected);
+}
+
+TEST(Text, VocabularyTokensAndTheirCache) {
+  const WrittenFiles files;
+  std::string text;
+  for (int64_t i = 0; i < 300; ++i) text += i % 3 == 0 ? "the " : i % 3 == 1 ? "cat " : "c";
+  TextDataset::Shape shape;
+  shape.vocabulary = files.write("words.txt", "the\\s\ncat\\s\nc\na\nt\n");
+  shape.length = 7;
+  const std::string path = files.write("text.txt", text);
+  const TextDataset data(path, shape);
+  EXPECT_EQ(data.schema().fields.at("target").cardinality, 5);
+  EXPECT_EQ(data.size(Split::train) + data.size(Split::evaluate), 299 / 7);
+  const at::Tensor first = all_of(data, Split::train).at("tokens");
+  for (int64_t i = 0; i < first.numel(); ++i) ASSERT_EQ(first.flatten()[i].item<int64_t>(), i % 3);
+
+  ASSERT_TRUE(std::filesystem::exists(path + ".cache.safetensors"));
+  const auto written = std::filesystem::last_write_time(path + ".cache.safetensors");
+  EXPECT_TRUE(at::equal(all_of(TextDataset(path, shape), Split::train).at("tokens"), first));
+  EXPECT_EQ(std::filesystem::last_write_time(path + ".cache.safetensors"), written);
+  // Another vocabulary of the same file's name, and another text, are noticed.
+  files.write("words.txt", "cat\\s\nthe\\s\nc\na\nt\n");
+  EXPECT_EQ(all_of(TextDataset(path, shape), Split::train).at("tokens")[0][0].item<int64_t>(), 1);
+  files.write("text.txt", "c" + text);
+  EXPECT_EQ(all_of(TextDataset(path, shape), Split::train).at("tokens")[0][0].item<int64_t>(), 2);
+}
+
+TEST(Text, SaysWhatIsWrong) {
+  const WrittenFiles files;
+  const auto told = [&](const std::string& path, const TextDataset::Shape& shape) {
+    try {
+      TextDataset(path, shape);
+    } catch (const Error& error) {
+      return str(name_of(error.kind()), " ", error.what());
+    }
+    return std::string("no error");
+  };
+  TextDataset::Shape shape;
+  shape.length = 8;
+  EXPECT_THAT(told(files.path("absent"), shape), HasSubstr("absent: cannot open it"));
+  EXPECT_THAT(told(files.write("short", "12345678"), shape),
+              HasSubstr("holds 8 tokens; a sequence of data.length 8 takes 9"));
+  EXPECT_THAT(told(files.write("empty", ""), shape), HasSubstr("holds 0 tokens"));
+  EXPECT_EQ(told(files.write("enough", "123456789"), shape), "no error");
+  shape.vocabulary = files.write("words", "1\n2\n");
+  EXPECT_THAT(told(files.path("short"), shape), HasSubstr("short: byte 2 (value 51) begins no token"));
+  shape.unknown = "?";
+  EXPECT_THAT(told(files.path("short"), shape), HasSubstr("'?' is no token of data.vocabulary"));
+  shape.unknown = "2";
+  EXPECT_EQ(told(files.path("enough"), shape), "no error");
+}
+
+TEST(SyntheticTokens, FollowFromEachOtherAndFromTheSeed) {
+  SyntheticTokens::Shape shape;
+  shape.rows = 200;
+  shape.evaluate_rows = 30;
+  shape.vocabulary = 50;
+  shape.length = 21;
+  const SyntheticTokens data(shape, 1), other(shape, 2);
+  const Batch batch = all_of(data, Split::train);
+  EXPECT_TRUE(at::equal(batch.at("tokens").slice(1, 1), batch.at("target").slice(1, 0, 20)));
+  const at::Tensor some = at::tensor({199, 7}, at::kLong);
+  EXPECT_TRUE(
+      at::equal(data.gather_once(Split::train, some, 3).at("target"), batch.at("target").index_select(0, some)));
+  EXPECT_FALSE(at::equal(all_of(other, Split::train).at("tokens"), batch.at("tokens")));
+  EXPECT_FALSE(at::equal(all_of(data, Split::evaluate).at("tokens"), batch.at("tokens").slice(0, 0, 30)));
+  // A token is followed by four others at most, and every token occurs.
+  std::vector<std::set<int64_t>> next(50);
+  const at::Tensor from = batch.at("tokens").flatten(), to = batch.at("target").flatten();
+  for (int64_t i = 0; i < from.numel(); ++i) next[size_t(from[i].item<int64_t>())].insert(to[i].item<int64_t>());
+  size_t most = 0;
+  for (const auto& followers : next) most = std::max(most, followers.size());
+  EXPECT_EQ(most, 4u);
+  EXPECT_EQ(batch.at("tokens").max().item<int64_t>() < 50 && batch.at("tokens").min().item<int64_t>() >= 0, true);
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,73 @@
+"""Training on files: text by a vocabulary and a folder of images, by two ranks; a damaged file ends the run and is named."""
+import pathlib
+import random
+import struct
+import sys
+import zlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+GPT = """
+name: words
+device: cpu
+model: {{name: gpt, layers: 1, heads: 2, dim: 16, positions: rotary, attention_dropout: 0.1}}
+data: {{name: text, path: {folder}/story.txt, vocabulary: {folder}/words.json, unknown: "?", length: 8}}
+optimizer: {{name: adamw, lr: 3.0e-2}}
+train: {{epochs: 4, batch: {{global: 16}}, evaluate_every: 4 epochs, checkpoint_every: never}}
+strategy: {{name: ddp}}
+launch: {{ranks: 2, cores_per_rank: 1}}
+"""
+CONVNET = """
+name: colours
+device: cpu
+model: {{name: convnet, channels: [4, 6], hidden: 8}}
+data: {{name: images, path: {folder}/colours, height: 16, width: 16, evaluate: {{fraction: 0.2}}}}
+optimizer: {{name: adam, lr: 1.0e-2}}
+train: {{epochs: 4, batch: {{global: 24}}, evaluate_every: 4 epochs, checkpoint_every: never}}
+strategy: {{name: ddp}}
+launch: {{ranks: 2, cores_per_rank: 1}}
+"""
+
+
+def png(path, colour):
+    """Of random size, about one colour."""
+    width, height = random.randint(12, 40), random.randint(12, 40)
+    rows = [bytes([0] + [min(255, max(0, value + random.randint(-60, 60))) for _ in range(width) for value in colour])
+            for _ in range(height)]
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+                     chunk(b"IDAT", zlib.compress(b"".join(rows))) + chunk(b"IEND", b""))
+
+
+random.seed(1)
+with runs.workspace() as folder:
+    (folder / "story.txt").write_text("the cat sat on the mat & " * 200)
+    (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?"]')
+    (folder / "gpt.yaml").write_text(GPT.format(folder=folder))
+    done = runs.run(folder / "gpt.yaml", folder / "gpt")
+    # Eight tokens a story, 200 of them, in sequences of eight with one target more: 199, of which a tenth is evaluated.
+    runs.check(done["samples"] == 4 * 179 and done["tokens"] == 8 * done["samples"],
+               f"{done['samples']} sequences with {done['tokens']} tokens")
+    runs.check(done["metrics"]["loss"]["last"] < 0.5, f"the story was not learnt: {done['metrics']}")
+    runs.check((folder / "story.txt.cache.safetensors").exists(), "no cache beside the text")
+    runs.run(folder / "gpt.yaml", folder / "refused", ["model.heads=3"], expect=78)
+    (folder / "words.json").write_text('["the ", "cat "')
+    failed = runs.run(folder / "gpt.yaml", folder / "damaged", expect=65)
+    runs.check("words.json: is no JSON: at byte" in failed["failure"]["message"], failed["failure"])
+
+    for name, colour in {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}.items():
+        for number in range(40):
+            png(folder / "colours" / name / f"{number}.png", colour)
+    (folder / "convnet.yaml").write_text(CONVNET.format(folder=folder))
+    done = runs.run(folder / "convnet.yaml", folder / "convnet")
+    runs.check(done["samples"] == 4 * 96 and done["tokens"] is None, f"{done['samples']} images")
+    runs.check(done["metrics"]["accuracy"]["last"] > 0.9, f"colours were not learnt: {done['metrics']}")
+    broken = folder / "colours" / "red" / "7.png"
+    broken.write_bytes(broken.read_bytes()[:-100])
+    failed = runs.run(folder / "convnet.yaml", folder / "broken", expect=65)
+    runs.check("red/7.png: " in failed["failure"]["message"], failed["failure"])
+    print("text and images: trained, and damage is named:", failed["failure"]["message"])

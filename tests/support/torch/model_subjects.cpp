@@ -1,0 +1,71 @@
+#include "tests/support/torch/model_subjects.h"
+
+#include <ATen/ATen.h>
+
+#include "core/losses/losses.h"
+#include "core/random.h"
+#include "models/convnet.h"
+#include "models/gpt.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr int64_t rows = 75;  // four global batches of 16 and a ragged one of 11
+
+at::Tensor integers(at::IntArrayRef shape, const char* name, int64_t bound) {
+  at::Tensor out = at::empty(shape, at::kDouble);
+  fill_uniform(out, random_key(5, name), 0, 0, static_cast<double>(bound));
+  return out.floor().to(at::kLong);
+}
+
+Subject subject(const char* name, std::function<ModelPtr()> model, Batch data) {
+  return {name, std::move(model), make_cross_entropy(Options()), std::move(data)};
+}
+
+}  // namespace
+
+Subject gpt_subject() {
+  constexpr int64_t vocabulary = 12, length = 6;
+  const auto model = [] {
+    Schema schema;
+    schema.fields["tokens"] = schema.fields["target"] = {{length}, at::kLong, vocabulary};
+    return make_gpt(Options(Json{{"layers", 2},
+                                 {"heads", 4},
+                                 {"dim", 16},
+                                 {"mlp_ratio", 2},
+                                 {"mlp_dim", nullptr},
+                                 {"positions", "learned"},
+                                 {"rotary_base", 10000.0},
+                                 {"tied", true},
+                                 {"dropout", 0.1},
+                                 {"attention_dropout", 0.2},
+                                 {"bias", true},
+                                 {"norm_eps", 1e-5}}),
+                    schema);
+  };
+  Batch data;
+  data.rows = rows;
+  data.tensors = {{"tokens", integers({rows, length}, "tokens", vocabulary)},
+                  {"target", integers({rows, length}, "targets", vocabulary)}};
+  return subject("gpt", model, std::move(data));
+}
+
+Subject convnet_subject() {
+  constexpr int64_t classes = 5;
+  const auto model = [] {
+    Schema schema;
+    schema.fields["features"] = {{2, 8, 8}, at::kFloat, 0};
+    schema.fields["target"] = {{}, at::kLong, classes};
+    return make_convnet(
+        Options(Json{{"channels", {4, 6}}, {"kernel", 3}, {"batch_norm", true}, {"hidden", 10}, {"dropout", 0.2}}),
+        schema);
+  };
+  Batch data;
+  data.rows = rows;
+  at::Tensor features = at::empty({rows, 2, 8, 8}, at::kDouble);
+  fill_normal(features, random_key(5, "features"), 0, 0, 1);
+  data.tensors = {{"features", features}, {"target", integers({rows}, "classes", classes)}};
+  return subject("convnet", model, std::move(data));
+}
+
+}  // namespace convoy::testing

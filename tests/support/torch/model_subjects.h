@@ -1,0 +1,10 @@
+// The models of models/ themselves, small, as subjects of the equivalence table.
+#pragma once
+#include "tests/support/torch/equivalence.h"
+
+namespace convoy::testing {
+
+Subject gpt_subject();      // tied output, learned positions, dropout on embeddings, residuals and attention's weights
+Subject convnet_subject();  // batch norm and dropout
+
+}  // namespace convoy::testing
