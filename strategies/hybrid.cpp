@@ -1,9 +1,10 @@
 // hybrid: the axes data, pipeline and tensor at once, each by the part that its own strategy is made of.
 //
-// With D, S and N ranks along data, pipeline and tensor a rank holds the cut layers (N) of its stage (S) and reads 1/D of each
-// global batch. Replicated along data: what the rank holds, or with `how: fsdp` nothing of it. Sent: what a stage's share of
-// layers sends within tensor (the activations of its rows, 2·(N−1)/N), its borders along pipeline, and its gradients along
-// data, 2·(D−1)/D of (P − C + C/N)/S elements. Memory: (P − C + C/N)/S·e·(2 + k), and the activations of R/D rows.
+// With D, S and N ranks along data, pipeline and tensor a rank holds the cut layers (N) of its stage (S) and reads
+// 1/D of each global batch. Replicated along data: what the rank holds, or with `how: fsdp` nothing of it. Sent: what
+// a stage's share of layers sends within tensor (the activations of its rows, 2·(N−1)/N), its borders along pipeline,
+// and its gradients along data, 2·(D−1)/D of (P − C + C/N)/S elements. Memory: (P − C + C/N)/S·e·(2 + k), and the
+// activations of R/D rows.
 #include "strategies/hybrid.h"
 
 #include "strategies/parts/mesh_strategy.h"

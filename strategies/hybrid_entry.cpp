@@ -53,7 +53,7 @@ void refuse_what_is_missing(const Options& mesh, const Degrees& degrees) {
 
 Mesh mesh_of(const Options& options, const Degrees& degrees) {
   const std::vector<std::string> order = options.texts("order");
-  for (const std::string& axis : {"data", "pipeline", "tensor"}) {
+  for (const std::string axis : {"data", "pipeline", "tensor"}) {
     if (std::count(order.begin(), order.end(), axis) != 1)
       options.fail("order", str("must name data, pipeline and tensor once each, outermost first; it has ", axis, " ",
                                 std::count(order.begin(), order.end(), axis), " times"));

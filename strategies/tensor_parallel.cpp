@@ -1,11 +1,12 @@
 // tensor_parallel: the ranks of the axis `tensor` share out the layers of one replica and train on the same rows.
 //
-// Cut: linear layers by their hints and embeddings by rows, with their gradients and moments; the activations between column-
-// and row-cut layers. Replicated: all other parameters, activations and computing; the batch. Sent per step by each of N ranks,
-// with I bytes of inputs of column-cut layers and O of outputs of row-cut layers and embeddings: 2·(N−1)/N·(I + O), in
-// messages of one activation. Column-cut layers send while they compute their weight's gradient, the others are waited for.
-// With shares of sequences: (N−1)/N·(3·I + 2·O). Memory per rank, C of P elements being cut, e bytes each, k moments:
-// (P − C + C/N)·e·(2 + k), and what backward keeps: 1/N of what lies between cut layers, with shares of sequences of all.
+// Cut: linear layers by their hints and embeddings by rows, with their gradients and moments; the activations between
+// column- and row-cut layers. Replicated: all other parameters, activations and computing; the batch. Sent per step
+// by each of N ranks, with I bytes of inputs of column-cut layers and O of outputs of row-cut layers and embeddings:
+// 2·(N−1)/N·(I + O), in messages of one activation. Column-cut layers send while they compute their weight's
+// gradient, the others are waited for. With shares of sequences (N−1)/N·(3·I + 2·O) and one activation more. Memory
+// per rank, C of P elements being cut, e bytes each, k moments: (P − C + C/N)·e·(2 + k), and what backward keeps: 1/N
+// of what lies between cut layers, with shares of sequences of all.
 // The layers: parts/sharded_layers.h.
 #include "strategies/tensor_parallel.h"
 

@@ -1,8 +1,9 @@
-// BlockBorders: told by whoever leads tensors through the blocks of a part where a forward stands; may change what goes from
-// block to block. For layers whose work depends on more than their input.
+// BlockBorders: told by whoever leads tensors through the blocks of a part where a forward stands; may change what
+// goes from block to block. For layers whose work depends on more than their input.
 //
-// Call order: begin; enter for each block in the model's order; leave. `again` in front of a block that is run once more,
-// by recomputation, at any time. The same on all ranks that share the part. Threads: that which runs the forward.
+// Call order: begin; enter for each block in the model's order; leave. `again` in front of a block that is run once
+// more, by recomputation, at any time. The same on all ranks that share the part. Threads: that which runs the
+// forward.
 #pragma once
 #include <ATen/core/Tensor.h>
 

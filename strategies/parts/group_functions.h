@@ -1,9 +1,9 @@
 // Differentiable exchanges within the tensor group, the pairs of Megatron-LM (Shoeybi et al., 2019; Korthikanti et al.,
 // "Reducing activation recomputation in large transformer models", 2022).
 //
-// "Whole" is a tensor that all ranks of the group have alike, and whose gradient they get alike. "Parts" differ by rank: those
-// of a sum, shares of the last dimension, or shares of a sequence (dimension −2, equal ones). Each function's gradient is
-// another one of this file, so that gradients of gradients are right too.
+// "Whole" is a tensor that all ranks of the group have alike, and whose gradient they get alike. "Parts" differ by
+// rank: those of a sum, shares of the last dimension, or shares of a sequence (dimension −2, equal ones). Each
+// function's gradient is another one of this file, so that gradients of gradients are right too.
 // All ranks call the same functions in the same order, in forward and in backward. `name` is what a stall is told by.
 // Failure: CommError.
 #pragma once

@@ -1,14 +1,15 @@
-// Passage: where a forward stands between the layers of a tensor group, so that those without a hint of their own (dropout,
-// norms, losses) know what they are given.
+// Passage: where a forward stands between the layers of a tensor group, so that those without a hint of their own
+// (dropout, norms, losses) know what they are given.
 //
-// Regions. A column-cut layer opens one; the row-cut layer that takes its width closes it. Within it an activation of the
-// shape that the opening layer gave is cut as its output is; one of the shape that it took is whole; any other was made of
-// cut ones, and its last dimension is this rank's share in the order of ranks (attention weights of its heads, say). Outside
-// everything is whole. Blocks begin outside: an activation that is cut across a border goes to a row-cut layer first.
+// Regions. A column-cut layer opens one; the row-cut layer that takes its width closes it. Within it an activation of
+// the shape that the opening layer gave is cut as its output is; one of the shape that it took is whole; any other
+// was made of cut ones, and its last dimension is this rank's share in the order of ranks (attention weights of its
+// heads, say). Outside everything is whole. Blocks begin outside: an activation that is cut across a border goes to a
+// row-cut layer first.
 //
-// Sequences. With `sequence_parallel`, blocks that have cut layers are given floating inputs [B, T, features] as shares of T;
-// their column-cut layers gather them, their row-cut layers give shares again. Parts of a model and blocks without cut
-// layers are given whole ones.
+// Sequences. With `sequence_parallel`, blocks that have cut layers are given floating inputs [B, T, features] as
+// shares of T; their column-cut layers gather them, their row-cut layers give shares again. Parts of a model and
+// blocks without cut layers are given whole ones.
 #pragma once
 #include <map>
 #include <optional>
@@ -48,7 +49,8 @@ class Passage : public BlockBorders {
   bool is_share_of_sequence(const at::Tensor& activation) const;
   // A row-cut layer's sum [B, T, features] is to become shares.
   bool sum_becomes_shares(const at::Tensor& sum) const;
-  // What is done with this activation is a part of what all ranks do with it, so gradients of whole parameters are summed.
+  // What is done with this activation is a part of what all ranks do with it, so gradients of whole parameters are
+  // summed.
   bool is_part(const at::Tensor& activation) const;
   // The same of something whose use is not seen.
   bool is_part() const { return !open_.empty() || sequence_ > 0; }

@@ -1,5 +1,5 @@
-// Parameters that the ranks of a tensor group hold in pieces. Initial values are those of the slice of the whole, bit for
-// bit.
+// Parameters that the ranks of a tensor group hold in pieces. Initial values are those of the slice of the whole, bit
+// for bit.
 #pragma once
 #include <string>
 

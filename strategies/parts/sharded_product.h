@@ -1,10 +1,10 @@
-// The product of a linear layer whose weight is cut among the ranks of a tensor group, with its exchanges: gradients are
-// written as in parts/linear_function.h, and the input's are summed while the weight's is computed.
+// The product of a linear layer whose weight is cut among the ranks of a tensor group, with its exchanges: gradients
+// are written as in parts/linear_function.h, and the input's are summed while the weight's is computed.
 //
-// Column: the weight has this rank's outputs. The input is whole, its gradient is summed; or it is this rank's share of
-// sequences (`shares`), which is gathered and not kept: backward gathers it again.
-// Row: the weight has this rank's inputs, the input is cut likewise. The output is the sum over the ranks and then the bias,
-// or this rank's share of sequences of that.
+// Column: the weight has this rank's outputs. The input is whole, its gradient is summed; or it is this rank's share
+// of sequences (`shares`), which is gathered and not kept: backward gathers it again.
+// Row: the weight has this rank's inputs, the input is cut likewise. The output is the sum over the ranks and then
+// the bias, or this rank's share of sequences of that.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -1,5 +1,5 @@
-// Layers that every rank of a tensor group has whole, and that are used on parts of activations too: what they draw, and the
-// gradients of their parameters, are those of the whole (parts/passage.h).
+// Layers that every rank of a tensor group has whole, and that are used on parts of activations too: what they draw,
+// and the gradients of their parameters, are those of the whole (parts/passage.h).
 #pragma once
 #include "strategies/parts/tensor_group.h"
 

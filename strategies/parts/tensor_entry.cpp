@@ -6,6 +6,19 @@
 #include "core/describe.h"
 
 namespace convoy {
+namespace {
+
+// What the first block with cut layers is given, per row: where whole sequences become shares, and their gradient is
+// gathered.
+double entered_bytes(const Description& description) {
+  for (size_t i = 1; i < description.blocks.size(); ++i) {
+    if (description.blocks[i].row_cut_input_bytes > 0)
+      return static_cast<double>(description.blocks[i - 1].row_output_bytes);
+  }
+  return 0;
+}
+
+}  // namespace
 
 std::vector<Option> tensor_options() {
   return {
@@ -48,7 +61,8 @@ std::vector<RankCost> tensor_costs(const Job& job, const Description& descriptio
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
   const double share = (tensor - 1) / tensor;
-  cost.bytes_sent_per_step = rows * share * (sequence ? 3 * inputs + 2 * outputs : 2 * inputs + 2 * outputs);
+  cost.bytes_sent_per_step =
+      rows * share * (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) : 2 * inputs + 2 * outputs);
   if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
   if (data > 1) {
     cost.bytes_sent_per_step += 2 * (data - 1) / data * cost.gradient_bytes / static_cast<double>(every);
