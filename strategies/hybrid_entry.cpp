@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/describe.h"
-#include "strategies/parts/tensor_entry.h"
+#include "strategies/parts/tensor_group_entry.h"
 
 namespace convoy {
 namespace {

@@ -1,5 +1,5 @@
 // tensor_parallel: one replica whose linear layers and embeddings the ranks share out.
-#include "strategies/parts/tensor_entry.h"
+#include "strategies/parts/tensor_group_entry.h"
 
 namespace convoy {
 namespace {

@@ -28,7 +28,7 @@ std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)> sharded_laye
 // `request` with the layers of the context's axis `tensor`, and counted on its rank 0 only.
 PartRequest sharded_part(const Context& context, const TensorOptions& options, PartRequest request = {});
 
-// Of a strategy that has tensor_options() (parts/tensor_entry.h).
+// Of a strategy that has tensor_options() (parts/tensor_group_entry.h).
 TensorOptions tensor_options_of(const Options& strategy);
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-#include "strategies/parts/tensor_entry.h"
+#include "strategies/parts/tensor_group_entry.h"
 
 #include <algorithm>
 #include <cmath>
