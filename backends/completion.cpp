@@ -1,6 +1,8 @@
 // Ends of operations that other threads carry out.
 #include "backends/completion.h"
 
+#include "backends/plain_what.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -55,7 +57,7 @@ bool Completion::wait_until(Clock::time_point deadline) {
   try {
     std::rethrow_exception(error_);
   } catch (const std::exception& error) {
-    throw CommError(Failure::peer_lost, -1, str("the connection to a peer broke: ", error.what()));
+    throw CommError(Failure::peer_lost, -1, str("the connection to a peer broke: ", plain_what(error)));
   }
 }
 

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "backends/c10d_arguments.h"
@@ -16,6 +18,7 @@
 #include "backends/completion.h"
 #include "backends/group.h"
 #include "backends/makers.h"
+#include "backends/plain_what.h"
 #include "backends/reduce.h"
 
 namespace convoy {
@@ -25,6 +28,16 @@ using GlooDevice = std::shared_ptr<::gloo::transport::Device>;
 
 at::Tensor borrowed(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options());
+}
+
+std::optional<Abort> abort_within(Channel& channel, std::chrono::milliseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  auto reason = channel.aborted();
+  while (!reason && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    reason = channel.aborted();
+  }
+  return reason;
 }
 
 class GlooTransport final : public Transport {
@@ -45,9 +58,12 @@ class GlooTransport final : public Transport {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw CommError(
-          Failure::rendezvous, -1,
-          str("rank ", rank, " of ", size, " (gloo, group ", label, "): the ranks did not connect: ", error.what()));
+      const std::string who =
+          str("rank ", rank, " of ", size, " (gloo, group ", label, "): the ranks did not connect: ");
+      // A peer that died is the reason, not this; that it did comes over the control channel, a little later.
+      if (const auto reason = abort_within(*request.channel, std::chrono::milliseconds(500)))
+        throw CommError(Failure::peer_lost, -1, str(who, "the job ends: ", reason->message));
+      throw CommError(Failure::rendezvous, -1, str(who, plain_what(error)));
     }
   }
 

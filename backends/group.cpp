@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "backends/group_state.h"
+#include "backends/plain_what.h"
 
 namespace convoy {
 namespace {
@@ -105,7 +106,7 @@ WorkPtr GroupCommunicator::launch(Call call, Staging staging, const std::functio
   } catch (const std::exception& error) {
     // What a library throws when it is called is told where its other failures are: by the wait.
     return make_finished_work(std::make_exception_ptr(
-        CommError(Failure::peer_lost, -1, str(state_->who(), ": ", describe(call), ": ", error.what()))));
+        CommError(Failure::peer_lost, -1, str(state_->who(), ": ", describe(call), ": ", plain_what(error)))));
   }
   return make_work(state_, transport_, std::move(call), std::move(staging), std::move(pending));
 }

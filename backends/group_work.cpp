@@ -2,6 +2,7 @@
 #include <ctime>
 
 #include "backends/group_state.h"
+#include "backends/plain_what.h"
 #include "backends/staging.h"
 #include "core/log.h"
 
@@ -99,7 +100,7 @@ class GroupWork final : public Work {
           CommError(error.kind(), error.rank(), str(state_->who(), ": ", describe(call_), ": ", error.what())));
     } catch (const std::exception& error) {
       error_ = std::make_exception_ptr(
-          CommError(Failure::internal, -1, str(state_->who(), ": ", describe(call_), ": ", error.what())));
+          CommError(Failure::internal, -1, str(state_->who(), ": ", describe(call_), ": ", plain_what(error))));
     }
     staging_.drop();
     pending_.reset();

@@ -10,6 +10,7 @@
 #include "backends/c10d_store.h"
 #include "backends/group.h"
 #include "backends/makers.h"
+#include "backends/plain_what.h"
 
 namespace convoy {
 namespace {
@@ -35,7 +36,7 @@ class NcclPending final : public Pending {
     try {
       work_->wait();
     } catch (const std::exception& error) {
-      throw CommError(Failure::peer_lost, -1, str("NCCL: ", error.what()));
+      throw CommError(Failure::peer_lost, -1, str("NCCL: ", plain_what(error)));
     }
     return true;
   }

@@ -141,6 +141,18 @@ make_venv() {
   [ -x $venv/bin/pip ] || quietly .deps/log/venv.log python3 -m venv --system-site-packages $venv
 }
 
+# What the tests read with: the format's own reader, also where torch came from elsewhere.
+install_readers() {
+  local python
+  for python in $venv/bin/python3 python3; do
+    "$python" -c 'import safetensors, numpy' 2>/dev/null && return
+  done
+  make_venv
+  say "Python: installing safetensors and numpy into $venv (20 MB to fetch)"
+  quietly .deps/log/pip-readers.log $venv/bin/python3 -m pip install --disable-pip-version-check --progress-bar off \
+    safetensors numpy
+}
+
 # set_up PACKAGES: everything up to a compiler that finds LibTorch.
 set_up() {
   install_packages "$1"

@@ -34,16 +34,13 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
-std::string shape_text(at::IntArrayRef shape) { return convoy::str("[", shape, "]"); }
-
 // Fills all but `relative`; returns max|b|.
 double measure(TensorDifference& difference, const at::Tensor& given, const at::Tensor& reference) {
   const at::Tensor a = given.detach().cpu().contiguous(), b = reference.detach().cpu().contiguous();
   difference.shape = b.sizes().vec();
   const at::Tensor exact = b.to(at::kDouble);
   if (a.sizes() != b.sizes()) {
-    difference.fault =
-        convoy::str("has shape ", shape_text(a.sizes()), ", the reference's has ", shape_text(b.sizes()));
+    difference.fault = convoy::str("has shape ", a.sizes(), ", the reference's has ", b.sizes());
   } else {
     difference.same_bytes = same_bytes(a, b);
     difference.absolute = largest(a.to(at::kDouble) - exact);

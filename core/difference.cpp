@@ -14,6 +14,17 @@ double number_in(const Json& json) {
 
 }  // namespace
 
+StepDifferences update_of_one(int64_t step, const std::string& fault) {
+  TensorDifference updates;
+  updates.kind = "counter";
+  updates.name = "updates";
+  updates.shape = {1};
+  updates.absolute = 1;
+  updates.relative = std::numeric_limits<double>::infinity();
+  updates.fault = fault;
+  return {step, {updates}};
+}
+
 Json to_json(const StepDifferences& step) {
   Json json = {{"step", step.step}, {"tensors", Json::array()}};
   for (const TensorDifference& tensor : step.tensors) {

@@ -25,6 +25,9 @@ struct StepDifferences {
   std::vector<TensorDifference> tensors;
 };
 
+// Where one of the two made an update and the other did not.
+StepDifferences update_of_one(int64_t step, const std::string& fault);
+
 Json to_json(const StepDifferences& step);
 StepDifferences step_differences_from_json(const Json& json);
 

@@ -41,7 +41,9 @@ std::string trusted_plugin_file(const std::string& path) {
     fail(Failure::config, path, str(std::strerror(errno), "; build it first (docs/extending.md)"));
   const std::string file = resolved;
   check_writers(path, file, false);
-  check_writers(path, file.substr(0, std::max<size_t>(1, file.rfind('/'))), true);
+  // Up to the root, as sshd does: who may rename a folder on the way may put another one in its place.
+  for (size_t end = file.rfind('/'); end != std::string::npos; end = end == 0 ? end - 1 : file.rfind('/', end - 1))
+    check_writers(path, file.substr(0, std::max<size_t>(1, end)), true);
   return file;
 }
 

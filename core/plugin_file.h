@@ -5,8 +5,8 @@
 namespace convoy {
 
 // The file behind all links, which is the one to open. Throws Error(config) unless `path` is absolute and leads to a
-// file, and Error(refused) unless that file and its folder belong to this user or root and no other may write them:
-// opening a library runs it.
+// file, and Error(refused) unless that file and every folder above it belong to this user or root and no other may write
+// them (a sticky folder such as /tmp may be written): opening a library runs it.
 std::string trusted_plugin_file(const std::string& path);
 
 }  // namespace convoy

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -408,8 +409,11 @@ class Training {
 TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree) {
   TrainingLength length;
   length.global_rows = train.batch.per_rank ? train.batch.rows * data_degree : train.batch.rows;
-  length.steps_per_epoch = (rows + length.global_rows - 1) / length.global_rows;
-  length.total_steps = train.epochs * length.steps_per_epoch;
+  length.steps_per_epoch = rows <= 0 ? 0 : (rows - 1) / length.global_rows + 1;
+  // More than can ever be counted is as good as the largest number.
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  length.total_steps =
+      length.steps_per_epoch > most / std::max<int64_t>(train.epochs, 1) ? most : train.epochs * length.steps_per_epoch;
   if (train.max_steps > 0) length.total_steps = std::min(length.total_steps, train.max_steps);
   return length;
 }

@@ -23,6 +23,7 @@ Agent::~Agent() {
 }
 
 void Agent::start(int process, const ProcessStart& start) {
+  guard_.watch(start.environment);
   auto child = std::make_unique<Child>();
   child->process = process;
   child->started = start_process(start);

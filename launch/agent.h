@@ -9,6 +9,7 @@
 
 #include "launch/event_loop.h"
 #include "launch/lines.h"
+#include "launch/orphan_guard.h"
 #include "launch/process.h"
 
 namespace convoy {
@@ -43,6 +44,7 @@ class Agent {
 
   EventLoop& loop_;
   AgentEvents events_;
+  OrphanGuard guard_;
   std::map<pid_t, std::unique_ptr<Child>> children_;
   EventLoop::TimerId kill_timer_ = 0;
 };

@@ -296,8 +296,10 @@ void Gang::aborted(Abort reason) {
 }
 
 void Gang::stop(int signal) {
-  if (++own_signals_ == 1) return request_stop(signal);
-  fail({Failure::stopped, -1, -1, 0, "", "asked twice to stop: ranks were killed"});
+  const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now());
+  if (kind == StopRequests::Kind::first) return request_stop(signal);
+  if (kind == StopRequests::Kind::again)
+    fail({Failure::stopped, -1, -1, 0, "", "asked twice to stop: ranks were killed"});
 }
 
 void Gang::request_stop(int signal) {

@@ -14,6 +14,7 @@
 #include "core/control/channel.h"
 #include "launch/event_loop.h"
 #include "launch/rank_process.h"
+#include "launch/stop_requests.h"
 
 namespace convoy {
 
@@ -69,7 +70,7 @@ class Gang {
   void line(int process, const std::string& text);      // of a local process
   void ended(int process, const ProcessEnd& end);
   void fail(const Abort& reason);
-  void stop(int signal);  // this process got it; a second one kills
+  void stop(int signal);  // this process got it; asked again, it kills
   bool stopping() const { return stop_signal_ != 0; }
   bool failed() const { return cause_.has_value(); }
   bool joined() const;  // all agents are there
@@ -113,8 +114,8 @@ class Gang {
   std::optional<Abort> cause_;
   std::optional<Abort> lost_;  // a lost peer: the cause only when no other comes
   int stop_signal_ = 0;
-  int own_signals_ = 0;
-  int undecided_ = 0;  // ends whose reason may still be on its way
+  StopRequests requests_;  // to this process
+  int undecided_ = 0;      // ends whose reason may still be on its way
   bool all_joined_ = false;
   std::map<int, Json> infos_, results_;
   std::optional<Json> result_;

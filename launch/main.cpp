@@ -1,9 +1,11 @@
 // convoy: reads, checks, plans, starts and supervises. Without LibTorch.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
 #include "core/version.h"
 #include "launch/catalogues.h"
+#include "launch/commands/help.h"
 #include "launch/commands/list.h"
 #include "launch/commands/run.h"
 #include "launch/commands/verify.h"
@@ -59,7 +61,7 @@ int run(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "Train what CONFIG describes");
   add_run_options(*run, arguments);
   run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")->type_name("DIR");
-  run->footer(run_footer);
+  run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;
   CLI::App* verify = app.add_subcommand("verify", "Is a strategy's training, of your model too, that of one rank?");
@@ -85,6 +87,10 @@ int run(int argc, char** argv) {
   list->add_option("NAME", listing.name, "One name of that kind, with its options");
   list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
 
+  // CLI11 would only ask for a command.
+  const std::vector<std::string> commands{run->get_name(), list->get_name()};
+  if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
+    unknown_command(argv[1], commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -91,6 +91,15 @@ struct Division {
   bool shared = false;
 };
 
+// More threads than the host can run at once only wait for each other, and by the thousand they hang the start.
+void check_threads(const LaunchConfig& launch, const Host& host) {
+  const size_t units = units_of(host.cores).size();
+  if (launch.threads > 0 && static_cast<size_t>(launch.threads) > units)
+    throw ConfigError({}, "launch.threads",
+                      str("is ", launch.threads, ", but this run may use ", units, " core", units == 1 ? "" : "s",
+                          " on ", host.name, "; use at most as many, or launch.threads=auto"));
+}
+
 Division divide(const std::vector<Core>& cores, size_t ranks, const LaunchConfig& launch, const std::string& host) {
   const std::vector<Core> units = split_units(cores);
   Division division;
@@ -125,6 +134,7 @@ PlacementResult place(Job& job, const Topology& topology, const LaunchConfig& la
   for (auto& [group, ranks] : groups) {
     const Host& host = topology.hosts.at(static_cast<size_t>(group.first));
     const std::vector<Core> cores = restricted(host.cores, group.second);
+    check_threads(launch, host);
     Division division = divide(cores, ranks.size(), launch, host.name);
     if (division.shared) {
       result.shared = true;

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "backends/catalogue.h"
+#include "core/data/data_files.h"
 #include "launch/catalogues.h"
 #include "launch/placement.h"
 #include "launch/plugin_check.h"
@@ -116,6 +117,8 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   check_backend(run);
   run.rank_program = rank_program();
   check_plugins(run.config, run.rank_program);
+  // Other hosts need not have the file at all, and all ranks meet the same mistakes: the first tells.
+  if (run.as.rank == 0) check_data_files(run.config.data.name, run.config.data.options);
   return run;
 }
 
@@ -124,7 +127,7 @@ FolderRequest folder_request(const PreparedRun& run) {
   request.output = run.arguments.output;
   request.name = run.config.name;
   request.resume = run.config.train.resume;
-  request.resolved = without_marks(run.config.resolved);
+  request.resolved = run.config.resolved;
   return request;
 }
 

@@ -60,6 +60,11 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
   return channel_address(line);
 }
 
+std::string data_address(const std::string& configured, const std::string& channel_host) {
+  if (!configured.empty()) return configured;
+  return channel_host.rfind("127.", 0) == 0 || channel_host == "::1" ? channel_host : "";
+}
+
 std::string serving_address(const std::string& configured, const LaunchedAs& as) {
   if (!configured.empty()) return configured;
   if (as.local_size == as.size) return "127.0.0.1";

@@ -29,6 +29,10 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
 // For those who outlive the one that served.
 void remove_rendezvous(const std::string& folder, const std::string& job);
 
+// The interface for the data between ranks, from launch.address ("": auto) and where the control channel was met. What
+// only this host can reach keeps the data on this host too; "": the backend's own choice.
+std::string data_address(const std::string& configured, const std::string& channel_host);
+
 // The interface to serve on: launch.address, loopback where all ranks are on this host, else this host's own.
 std::string serving_address(const std::string& configured, const LaunchedAs& as);
 

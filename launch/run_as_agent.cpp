@@ -11,6 +11,7 @@
 #include "launch/run_folder.h"
 #include "launch/run_modes.h"
 #include "launch/session.h"
+#include "launch/stop_requests.h"
 #include "launch/summary.h"
 #include "launch/topology.h"
 
@@ -129,7 +130,9 @@ class RemoteAgent {
   }
 
   void signalled(int signal) {
-    if (!channel_ || signals_++ > 0) {
+    const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now());
+    if (channel_ && kind == StopRequests::Kind::echo) return;
+    if (!channel_ || kind == StopRequests::Kind::again) {
       agent_.kill_all();
       if (!code_) code_ = exit_code::stopped;
       return;
@@ -181,7 +184,7 @@ class RemoteAgent {
   std::optional<int> code_;
   milliseconds grace_{2000};
   bool ending_ = false;
-  int signals_ = 0;
+  StopRequests requests_;
   Agent agent_;
 };
 

@@ -16,6 +16,7 @@
 
 #include "core/config/run_config.h"
 #include "core/control/state_file.h"
+#include "launch/resume_path.h"
 #include "launch/summary.h"
 
 namespace convoy {
@@ -31,10 +32,20 @@ std::string numbered(const FolderRequest& request, int number) {
   throw Error(Failure::output, str(folder, ": ", reason));
 }
 
+constexpr char other_output[] = "; choose another with --output";
+
+// What ranks will write into is tried now: they would find out one by one, and after an epoch.
 void create(const std::string& folder) {
   std::error_code problem;
   fs::create_directories(folder + "/logs", problem);
-  if (problem) refuse(folder, str("cannot be created: ", problem.message(), "; choose another with --output"));
+  if (problem) refuse(folder, str("cannot be created: ", problem.message(), other_output));
+  for (const std::string part : {"/logs", "/checkpoints"}) {
+    const std::string path = folder + part;
+    if (!fs::exists(path, problem)) continue;  // ranks make it
+    if (!fs::is_directory(path, problem)) refuse(path, str("is no directory", other_output));
+    if (faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+      refuse(path, str("cannot be written: ", strerror(errno), other_output));
+  }
 }
 
 // Where the ranks of a killed run were: the one that was behind is the likely culprit of nothing, so only steps are told.
@@ -99,7 +110,7 @@ std::optional<RunFolder> take(const FolderRequest& request, const std::string& f
   if (!has_checkpoint(folder)) return run;  // nothing that a different configuration could spoil
   const std::string key = first_difference(summary.value("config", Json::object()), request.resolved, resumable_keys());
   if (!key.empty())
-    throw ConfigError({}, key,
+    throw ConfigError(mark_of(request.resolved, key), key,
                       str("differs from the unfinished run in ", folder,
                           ", which train.resume=auto would continue; give --output with another folder, or "
                           "train.resume=never without --output to start anew"));
@@ -170,7 +181,7 @@ RunFolder open_named(const FolderRequest& request) {
 FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
   while (true) {
     fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd_ < 0) refuse(folder, str("cannot be written: ", strerror(errno), "; choose another with --output"));
+    if (fd_ < 0) refuse(folder, str("cannot be written: ", strerror(errno), other_output));
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
       close(std::exchange(fd_, -1));
@@ -227,6 +238,7 @@ void leave_failure(const std::string& folder, const Json& failure) {
 }
 
 RunFolder open_run_folder(const FolderRequest& request) {
+  check_resume_path(request.resume, request.resolved);
   return request.output.empty() ? open_named(request) : open_given(request);
 }
 

@@ -17,7 +17,7 @@ struct FolderRequest {
   std::string root = "runs";
   std::string name;
   std::string resume;  // auto | never | a path
-  Json resolved;
+  Json resolved;       // with its marks, for messages
 };
 
 // An exclusive lock on a folder while it lives (flock on FOLDER/.lock, which is removed at the end).

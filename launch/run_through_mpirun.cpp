@@ -90,6 +90,7 @@ class Mpirun {
     if (session_->gang().joined()) return;
     session_->console().print(line);
     if (line.find("as root") != std::string::npos) refused_root_ = true;
+    if (line.find("not enough slots") != std::string::npos) few_slots_ = true;
   }
 
   void ended(const ProcessEnd& end) {
@@ -102,6 +103,10 @@ class Mpirun {
       if (refused_root_)
         message +=
             "; to consent to running it as root, set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+      if (few_slots_)
+        message += str("; it counts a slot for each core: to start ", ranks_,
+                       " ranks all the same, set OMPI_MCA_rmaps_base_oversubscribe=1, or use fewer ranks or "
+                       "--set backend=gloo");
       session_->gang().fail({Failure::rendezvous, -1, -1, end.signal, host_name(), message});
     });
   }
@@ -123,6 +128,7 @@ class Mpirun {
   const PreparedRun& run_;
   const size_t ranks_;
   bool refused_root_ = false;
+  bool few_slots_ = false;
   Agent agent_;
   std::unique_ptr<Session> session_;
 };

@@ -52,7 +52,15 @@ Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, Gang
   wanted.backend = run.config.backend;
   wanted.ranks.resize(static_cast<size_t>(request.processes));
   start_summary(wanted);
-  gang_ = std::make_unique<Gang>(loop, request, events);
+  try {
+    gang_ = std::make_unique<Gang>(loop, request, events);
+  } catch (const Error& error) {
+    GangOutcome outcome;  // nothing can be served: a port that is taken
+    outcome.cause = Abort{error.kind(), -1, -1, 0, host_name(), error.what()};
+    outcome.exit_code = exit_code_of(error.kind());
+    write_ending(outcome);
+    throw;
+  }
 }
 
 void Session::start_summary(const Job& job) {

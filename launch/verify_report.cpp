@@ -162,7 +162,7 @@ std::string agreement(const std::vector<StepDifferences>& steps, double toleranc
   }
   std::string text = str("agree: after each of ", updates, " updates everything is within ", tolerance_text(tolerance),
                          " of what ", reference, " gives");
-  if (worst != nullptr) text += str("; the worst is ", described(*worst), ", after step ", at);
+  if (worst != nullptr && worst->relative > 0) text += str("; the worst is ", described(*worst), ", after step ", at);
   return text + "\n";
 }
 

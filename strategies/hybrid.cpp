@@ -7,6 +7,7 @@
 // activations of R/D rows.
 #include "strategies/hybrid.h"
 
+#include "strategies/parts/equal_start.h"
 #include "strategies/parts/mesh_strategy.h"
 #include "strategies/parts/replicated_data.h"
 #include "strategies/parts/sharded_layers.h"
@@ -17,11 +18,12 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
   MeshParts parts;
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [layers = tensor_options_of(options)](const Context& context, ModelPtr model,
-                                                       std::shared_ptr<const LossFunction> loss) {
-    return make_whole_runner(context, std::move(model), std::move(loss), sharded_part(context, layers));
+  parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+    return make_whole_runner(context, std::move(model), std::move(loss),
+                             sharded_part(context, tensor_options_of(options), part_request(context, options)));
   };
   parts.data = [replicated = replicated_options(options)](const Context& context, const std::vector<ModelPart*>& held) {
+    share_foreign_values(held, *context.axis("tensor"));
     return std::make_unique<ReplicatedData>(context, held, replicated);
   };
   return make_mesh_strategy(std::move(parts));

@@ -7,10 +7,10 @@ namespace {
 
 Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (request.ranks > 1)
-    throw ConfigError(
-        Mark{}, "launch.ranks",
-        str(request.ranks, " ranks were asked for, and strategy single has one rank; use strategy ddp, or ",
-            "one rank"));
+    throw ConfigError(Mark{}, "launch.ranks",
+                      str(request.ranks,
+                          " ranks were asked for, and strategy single has one rank; use strategy ddp, or type "
+                          "--ranks 1"));
   return plan_replicas(config, topology, request, 1);
 }
 

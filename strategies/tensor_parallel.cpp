@@ -12,6 +12,7 @@
 
 #include <limits>
 
+#include "strategies/parts/equal_start.h"
 #include "strategies/parts/mesh_strategy.h"
 #include "strategies/parts/replicated_data.h"
 #include "strategies/parts/sharded_layers.h"
@@ -22,15 +23,16 @@ std::unique_ptr<Strategy> make_tensor_parallel(const Options& options) {
   MeshParts parts;
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [layers = tensor_options_of(options)](const Context& context, ModelPtr model,
-                                                       std::shared_ptr<const LossFunction> loss) {
-    return make_whole_runner(context, std::move(model), std::move(loss), sharded_part(context, layers));
+  parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+    return make_whole_runner(context, std::move(model), std::move(loss),
+                             sharded_part(context, tensor_options_of(options), part_request(context, options)));
   };
   ReplicatedOptions replicated;
   replicated.every = parts.every;
   // Nothing is reduced along a data axis of one: one bucket is the longest range for the optimizer.
   replicated.first_bytes = replicated.cap_bytes = std::numeric_limits<double>::max();
   parts.data = [replicated](const Context& context, const std::vector<ModelPart*>& held) {
+    share_foreign_values(held, *context.axis("tensor"));
     return std::make_unique<ReplicatedData>(context, held, replicated);
   };
   return make_mesh_strategy(std::move(parts));

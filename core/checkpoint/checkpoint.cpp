@@ -140,6 +140,7 @@ std::optional<CheckpointInfo> Checkpoints::newest_in(const std::string& folder) 
   const Shelf shelf(folder, files_);
   std::vector<int64_t> steps = shelf.steps();
   std::reverse(steps.begin(), steps.end());
+  std::optional<Error> newest;  // what is wrong with it
   for (int64_t step : steps) {
     const std::string path = shelf.step_path(step);
     try {
@@ -148,8 +149,14 @@ std::optional<CheckpointInfo> Checkpoints::newest_in(const std::string& folder) 
       return info_of(path, std::move(manifest));
     } catch (const Error& error) {
       log::warning(convoy::str("checkpoint ", path, " is skipped, the one before it is tried: ", error.what()));
+      if (!newest) newest = error;
     }
   }
+  // To begin anew would write over what somebody may still mend.
+  if (newest)
+    throw Error(newest->kind(), convoy::str("none of the ", steps.size(), " checkpoints in ", folder,
+                                            " is whole; of the newest: ", newest->what(),
+                                            "; to start anew give another --output, or remove ", folder));
   return std::nullopt;
 }
 

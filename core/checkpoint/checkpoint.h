@@ -35,7 +35,7 @@ class Checkpoints {
   // comparing runs.
   void save(Strategy& strategy, int64_t step, const Json& trainer, bool with_gradients = false);
   // Collective. Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning
-  // naming the file.
+  // naming the file. Nothing where there are none at all; Error(corrupt_data) naming the file where all are broken.
   std::optional<CheckpointInfo> newest();
   // Collective. The checkpoint that a path names: a step-N folder, whose damage is an error, or a run folder (or its
   // checkpoints folder), whose newest intact one is taken. Error(config) where there is none.

@@ -15,9 +15,14 @@ bool is_ignored(const std::string& path, const std::vector<std::string>& ignored
   });
 }
 
+// `100 steps`: one value to a user, though it has two parts.
+bool is_interval(const Json& value) {
+  return value.is_object() && value.size() == 2 && value.contains("every") && value.contains("unit");
+}
+
 std::string difference(const Json& a, const Json& b, const std::string& path, const std::vector<std::string>& ignored) {
   if (is_ignored(path, ignored) || a == b) return "";
-  if (a.is_object() && b.is_object()) {
+  if (a.is_object() && b.is_object() && !is_interval(a)) {
     for (const auto& entry : a.items()) {
       const std::string key = below(path, entry.key());
       if (!b.contains(entry.key()) && !is_ignored(key, ignored)) return key;

@@ -1,6 +1,8 @@
 // Reading a whole run: file, overrides, types, and what only the whole can tell; and its typed view.
 #include "core/config/run_config.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -95,6 +97,21 @@ void check_limits(Json& resolved, const Options& launch, const Marks& marks) {
                                human_seconds(collective)));
 }
 
+// What the control channel can listen on; whether it is this host's only the host can tell.
+void check_address(const Options& launch) {
+  if (launch.is_auto("address")) return;
+  const std::string& address = launch.text("address");
+  in_addr four{};
+  in6_addr six{};
+  const bool is_four = inet_pton(AF_INET, address.c_str(), &four) == 1;
+  if (!is_four && inet_pton(AF_INET6, address.c_str(), &six) != 1)
+    launch.fail("address",
+                str("is ", shown(address), ", must be a numeric IPv4 or IPv6 address, such as 10.0.0.5; or auto"));
+  if (is_four ? four.s_addr == htonl(INADDR_ANY) : IN6_IS_ADDR_UNSPECIFIED(&six) != 0)
+    launch.fail("address",
+                str("is ", shown(address), ", which means every interface; give the address of one, or auto"));
+}
+
 RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::string> open_kinds) {
   OptionReader reader(catalogues, std::move(open_kinds));
   Json resolved = reader.read_fields(run_options(), root, "");
@@ -105,6 +122,7 @@ RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::
   check_plugins(run);
   check_batch(run.section("train").section("batch"));
   check_limits(resolved, run.section("launch"), marks);
+  check_address(run.section("launch"));
   resolved["marks"] = marks_to_json(marks);
   RunConfig config = RunConfig::from_resolved(resolved);
   config.warnings = reader.warnings();

@@ -53,7 +53,7 @@ Option train_section() {
               describe::integer("keep_last", "checkpoints that are kept", 2).at_least(1),
               describe::text("resume",
                              "auto: continue an unfinished run of this name; never; or the path of a "
-                             "checkpoint or run folder",
+                             "checkpoint or run folder that was trained with the same configuration",
                              "auto"),
               describe::integer("log_every", "steps between two lines of metrics", 100).at_least(1).in("steps")})
       .must();

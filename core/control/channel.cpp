@@ -8,12 +8,13 @@
 #include <cstring>
 
 #include "core/text.h"
+#include "core/utf8.h"
 
 namespace convoy {
 
 Json to_json(const Abort& abort) {
   return {{"kind", name_of(abort.kind)}, {"rank", abort.rank}, {"step", abort.step},
-          {"signal", abort.signal},      {"host", abort.host}, {"message", abort.message}};
+          {"signal", abort.signal},      {"host", abort.host}, {"message", valid_utf8(abort.message)}};
 }
 
 Abort abort_from_json(const Json& json) {

@@ -81,11 +81,12 @@ int Descriptor::release() {
 Descriptor listen_on(const std::string& address, uint16_t port) {
   const AddressInfo info = resolve(address, port);
   auto fail = [&](const char* step) {
-    return Error(Failure::rendezvous, str("control channel: cannot listen on ", address, " port ", port, ": ", step,
-                                          ": ", std::strerror(errno),
-                                          errno == EADDRINUSE ? "; another job may have it, use port 0 for a free one"
-                                          : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
-                                                                   : ""));
+    return Error(
+        Failure::rendezvous,
+        str("control channel: cannot listen on ", address, " port ", port, ": ", step, ": ", std::strerror(errno),
+            errno == EADDRINUSE      ? "; another job may have it; launch.port: auto takes a free one"
+            : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
+                                     : ""));
   };
   if (is_wildcard(info->ai_addr)) {
     throw Error(Failure::rendezvous,

@@ -15,6 +15,7 @@
 #include <ctime>
 
 #include "core/error.h"
+#include "core/utf8.h"
 
 namespace convoy {
 namespace {
@@ -24,7 +25,7 @@ constexpr uint32_t layout_version = 1;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the file is shared between processes");
 
-// Text of at most 8 × words − 1 bytes.
+// Text of at most 8 × words − 1 bytes, cut before the character that goes beyond.
 template <size_t words, size_t slots>
 struct Field {
   struct Slot {
@@ -40,12 +41,13 @@ struct Field {
     Slot& here = slot[ticket % slots];
     here.ticket.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
+    const size_t length = utf8_cut(text, strnlen(text, words * 8), words * 8 - 1);
     bool ended = false;
     for (size_t word = 0; word < words && (!ended || word == 0); ++word) {
       uint64_t bits = 0;
       for (size_t byte = 0; byte < 8 && !ended; ++byte) {
         const size_t at = word * 8 + byte;
-        const char c = at == words * 8 - 1 ? '\0' : text[at];
+        const char c = at >= length ? '\0' : text[at];
         if (c == '\0') {
           ended = true;
         } else {

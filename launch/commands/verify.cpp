@@ -2,12 +2,14 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 
+#include "core/files.h"
 #include "launch/catalogues.h"
 #include "launch/commands/run.h"
 #include "launch/exit_codes.h"
@@ -80,12 +82,19 @@ int train(EventLoop& loop, Prepared& prepared, const std::string& into, const st
   return code;
 }
 
-std::vector<StepDifferences> differences_in(const std::string& path) {
+// What the configured run found, and what it left of the reference's states because it made no update there.
+std::vector<StepDifferences> differences_in(const std::string& path, const std::string& reference) {
   std::ifstream file(path);
   const Json json = Json::parse(file, nullptr, false);
   CONVOY_CHECK(json.is_array(), path, " was not written, though the run is done");
   std::vector<StepDifferences> steps;
   for (const Json& step : json) steps.push_back(step_differences_from_json(step));
+  const std::string prefix = "step-";
+  for (const std::string& name : names_in(reference))
+    if (name.rfind(prefix, 0) == 0)
+      steps.push_back(
+          update_of_one(std::stoll(name.substr(prefix.size())), "is as before: only the reference made an update"));
+  std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return steps;
 }
 
@@ -176,7 +185,8 @@ int verify_command(const VerifyArguments& arguments) {
   const std::string states = folder.path() + "/reference/states";
   if (int code = train(loop, reference, folder.path() + "/reference", "", "the reference")) return code;
   if (int code = train(loop, configured, folder.path() + "/configured", states, "the configured run")) return code;
-  const std::vector<StepDifferences> steps = differences_in(folder.path() + "/configured/states/differences.json");
+  const std::vector<StepDifferences> steps =
+      differences_in(folder.path() + "/configured/states/differences.json", states);
   const Verdict verdict = verdict_of(steps, tolerance, reference.run.config.strategy.name);
   std::cout << '\n' << verdict.table << '\n' << verdict.text << std::flush;
   return verdict.agree ? exit_code::done : exit_code::differs;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <exception>
 #include <iostream>
 #include <iterator>
 #include <thread>
@@ -15,8 +14,10 @@
 #include "core/log.h"
 #include "core/version.h"
 #include "launch/exit_codes.h"
+#include "launch/rank/caught.h"
 #include "launch/rank/crash.h"
 #include "launch/rank/rank.h"
+#include "launch/rendezvous.h"
 
 namespace {
 
@@ -61,17 +62,15 @@ int run() {
   int code = 0;
   try {
     Assignment assignment = read_assignment(*channel, process, Timeout(30000));
+    assignment.data_address = data_address(assignment.config.launch.address, address.host);
     log::set_level(log::level_named(assignment.config.log_level));
     const Registry registry = make_registry(assignment.config);
     code = run_ranks(assignment, registry, channel);
-  } catch (const Error& error) {
-    log::error(error.what());
-    channel->abort({error.kind(), rank, -1, 0, "", error.what()});
-    code = exit_code_of(error.kind());
-  } catch (const std::exception& error) {
-    log::error(error.what());
-    channel->abort({Failure::internal, rank, -1, 0, "", error.what()});
-    code = exit_code_of(Failure::internal);
+  } catch (...) {
+    const Caught failure = caught(Failure::internal);
+    log::error(failure.message);
+    channel->abort({failure.kind, rank, -1, 0, "", failure.message});
+    code = exit_code_of(failure.kind);
   }
   return code;
 }
@@ -86,11 +85,9 @@ int main(int argc, char** argv) {
     if (argc != 1)
       throw Error(Failure::command_line, "convoy-rank takes no arguments but --describe; type `convoy --help`");
     return run();
-  } catch (const Error& error) {
-    std::cerr << error.what() << '\n';
-    return exit_code_of(error.kind());
-  } catch (const std::exception& error) {
-    std::cerr << "convoy-rank: " << error.what() << '\n';
-    return exit_code_of(Failure::internal);
+  } catch (...) {
+    const Caught failure = caught(Failure::internal);
+    std::cerr << (failure.kind == Failure::internal ? "convoy-rank: " : "") << failure.message << '\n';
+    return exit_code_of(failure.kind);
   }
 }

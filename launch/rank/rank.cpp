@@ -4,17 +4,17 @@
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
-#include <exception>
-#include <mutex>
-#include <new>
+#include <algorithm>
 #include <optional>
 #include <thread>
 
 #include "core/control/protocol.h"
 #include "core/log.h"
 #include "core/trainer.h"
+#include "core/utf8.h"
 #include "launch/exit_codes.h"
 #include "launch/rank/binding.h"
+#include "launch/rank/caught.h"
 #include "launch/rank/snapshots.h"
 
 namespace convoy {
@@ -26,6 +26,18 @@ std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
+}
+
+// What fits into a state file and can still be read: a message of any length is cut, not its JSON.
+std::string short_json(Abort reason) {
+  constexpr size_t room = 4095;
+  std::string text = to_json(reason).dump();
+  while (text.size() > room && !reason.message.empty()) {
+    const size_t excess = std::min(reason.message.size(), text.size() - room);
+    reason.message.resize(utf8_cut(reason.message.data(), reason.message.size(), reason.message.size() - excess));
+    text = to_json(reason).dump();
+  }
+  return text;
 }
 
 at::Device device_of(const DevicePlan& plan) {
@@ -55,19 +67,9 @@ class RankThread {
       state_ = std::make_shared<StateFile>(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
-    } catch (const Error& error) {
-      return fail(error.kind(), error.what());
-    } catch (const std::bad_alloc&) {
-      return fail(Failure::out_of_memory,
-                  "out of memory on the host; try a smaller train.batch, or fewer ranks on this host");
-    } catch (const c10::OutOfMemoryError& error) {
-      return fail(Failure::out_of_memory, str(error.what_without_backtrace(), "; try a smaller train.batch"));
-    } catch (const c10::Error& error) {
-      return fail(Failure::training, error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      return fail(Failure::training, error.what());
     } catch (...) {
-      return fail(Failure::training, "an exception that is no std::exception");
+      const Caught failure = caught(Failure::training);
+      return fail(failure.kind, failure.message);
     }
   }
 
@@ -138,7 +140,7 @@ class RankThread {
     request.device = context.devices.front();
     request.channel = shared_.channel;
     request.job = str(assignment.job.name, "/", assignment.attempt);
-    request.address = assignment.config.launch.address;
+    request.address = assignment.data_address;
     request.timeout = milliseconds(assignment.config.launch.collective);
     request.rendezvous = milliseconds(assignment.config.launch.rendezvous);
     request.waiting = [state = state_](const char* name) { state->collective(name); };
@@ -168,7 +170,7 @@ class RankThread {
     if (state_) {
       const auto position = read_state_file(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
       if (position) reason.step = position->step;
-      state_->failure(to_json(reason).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+      state_->failure(short_json(reason).c_str());
     }
     // A lost peer is a symptom: only the one that failed by itself writes an error into the log.
     if (kind == Failure::peer_lost)

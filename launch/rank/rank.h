@@ -18,6 +18,9 @@ struct Assignment {
   int process = 0;   // index into job.processes
   RunConfig config;  // of the job
   Json snapshots;    // null, or what launch/rank/snapshots.h is asked for
+  // The interface for data sockets: launch.address, loopback where the control channel is on it; "": the backend's own
+  // choice, which may be an outer one.
+  std::string data_address;
 };
 Assignment read_assignment(Channel& channel, int process, Timeout timeout);
 

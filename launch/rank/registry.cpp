@@ -16,15 +16,25 @@ std::set<std::string> names_of(const Registry& registry, const std::string& kind
   return {names.begin(), names.end()};
 }
 
+// A library's refusal, at the key that names it.
+void load_named(const RunConfig& config, const std::string& key, const std::string& path, Registry& registry) {
+  try {
+    load_plugin(path, registry);
+  } catch (const Error& error) {
+    throw ConfigError(mark_of(config.resolved, key), key, error.what(), error.kind());
+  }
+}
+
 // Loads the libraries that the configuration names. Returns the one model that model.plugin brought, where the
 // configuration does not name it.
 std::string load_plugins(const RunConfig& config, Registry& registry) {
-  for (const std::string& path : config.plugins) load_plugin(path, registry);
+  for (size_t i = 0; i < config.plugins.size(); ++i)
+    load_named(config, str("plugins.", i), config.plugins[i], registry);
   const Json& model = config.resolved.at("model");
   if (!model.contains("plugin")) return "";
   const std::set<std::string> before = names_of(registry, "model");
   const std::string path = model["plugin"].get<std::string>();
-  load_plugin(path, registry);
+  load_named(config, "model.plugin", path, registry);
   if (model.contains("name")) return "";
   std::vector<std::string> brought;
   for (const std::string& name : registry.catalogues.names("model"))

@@ -29,9 +29,11 @@ void Snapshots::take(int64_t steps_done) {
 
 void Snapshots::compare_step(int64_t steps_done) {
   const std::string mine = step_folder(folder_, steps_done), reference = step_folder(reference_, steps_done);
-  if (!std::filesystem::exists(reference))
-    throw Error(Failure::training, str("after step ", steps_done, " there was an update, and the reference made none"));
-  differences_.push_back(to_json(StepDifferences{steps_done, compare(stored_state(mine), stored_state(reference))}));
+  const StepDifferences step =
+      std::filesystem::exists(reference)
+          ? StepDifferences{steps_done, compare(stored_state(mine), stored_state(reference))}
+          : update_of_one(steps_done, "is made by an update, and the reference made none then");
+  differences_.push_back(to_json(step));
   write_whole(folder_ + "/differences.json", differences_.dump(), false);
   // Each step's state is four times the model, or more: one step of it is there at a time, and the reference's shrinks.
   std::filesystem::remove_all(mine);

@@ -3,8 +3,7 @@
 //
 // Results go to FOLDER/differences.json, a list of StepDifferences (core/difference.h), written anew after each update, so
 // that a run that fails later has told what it found.
-// Threads: the rank's own; all ranks of the job call alike. Failure: what checkpoints throw; Error(training) where the
-// reference made no update in a step that this run made one in.
+// Threads: the rank's own; all ranks of the job call alike. Failure: what checkpoints throw.
 #pragma once
 #include <string>
 

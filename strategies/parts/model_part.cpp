@@ -36,6 +36,16 @@ bool exact_randomness(const RunConfig& config, at::Device device) {
 
 }  // namespace
 
+PartRequest part_request(const Context& context, const Options& strategy) {
+  PartRequest request;
+  // A group of its own, so that its messages keep their order whatever buckets are on their way.
+  if (strategy.has("batch_norm") && strategy.text("batch_norm") == "sync") {
+    const CommunicatorPtr data = context.axis("data");
+    request.batch_norm = data->split(0, data->rank(), {"batch norm", {}});
+  }
+  return request;
+}
+
 ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss,
                      PartRequest request)
     : model_(std::move(model)),
@@ -50,6 +60,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
   store_->dtype = parameter_dtype(context.config.precision);
   store_->seed = context.config.seed;
   store_->counts = request.counts;
+  store_->batch_norm = request.batch_norm;
   store_->state->seed = context.config.seed;
   store_->state->rank = context.rank;
   store_->state->exact = exact_randomness(context.config, store_->device);

@@ -23,8 +23,12 @@ struct PartRequest {
   int64_t begin = 0, end = -1;       // blocks [begin, end); -1: to the last
   std::optional<at::Device> device;  // none: the rank's main one
   bool counts = true;                // this rank counts (in norms) and owns what no group cuts
+  CommunicatorPtr batch_norm;        // ranks over whose rows batch norm takes its figures; null: this rank's
   std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)> layers;  // none: PlainLayers
 };
+
+// What a strategy's options say about its parts: `batch_norm`. Collective along the axis `data`.
+PartRequest part_request(const Context& context, const Options& strategy);
 
 class ModelPart {
  public:

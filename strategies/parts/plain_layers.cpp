@@ -6,6 +6,7 @@
 #include "strategies/parts/init.h"
 #include "strategies/parts/keyed_dropout.h"
 #include "strategies/parts/linear_function.h"
+#include "strategies/parts/synchronised_batch_norm.h"
 
 namespace convoy {
 namespace {
@@ -64,15 +65,20 @@ struct PlainLayerNorm : LayerModule {
 
 struct PlainBatchNorm : LayerModule {
   PlainBatchNorm(const ParameterPtr& weight, const ParameterPtr& bias, const at::Tensor& mean,
-                 const at::Tensor& variance, double eps, double momentum, StatePtr state)
+                 const at::Tensor& variance, double eps, double momentum, StatePtr state, CommunicatorPtr group,
+                 std::string name)
       : weight_(register_parameter("weight", weight->value)),
         bias_(register_parameter("bias", bias->value)),
         mean_(register_buffer("running_mean", mean)),
         variance_(register_buffer("running_var", variance)),
         eps_(eps),
         momentum_(momentum),
-        state_(std::move(state)) {}
+        state_(std::move(state)),
+        group_(std::move(group)),
+        name_(std::move(name)) {}
   at::Tensor forward(const at::Tensor& input) override {
+    if (group_ && state_->training)
+      return synchronised_batch_norm(input, weight_, bias_, mean_, variance_, momentum_, eps_, group_, name_);
     // One value per channel has no variance, none has no mean: a share of one row or none takes the running figures,
     // where it would make them NaN.
     const int64_t per_channel = input.size(1) == 0 ? 0 : input.numel() / input.size(1);
@@ -85,6 +91,8 @@ struct PlainBatchNorm : LayerModule {
   at::Tensor weight_, bias_, mean_, variance_;
   double eps_, momentum_;
   StatePtr state_;
+  CommunicatorPtr group_;
+  std::string name_;
 };
 
 struct PlainDropout : LayerModule {
@@ -206,7 +214,8 @@ Layer PlainLayers::batch_norm(const std::string& name, int64_t channels, double 
   ParameterPtr bias = make(name + ".bias", {channels}, {Init::Kind::zeros, 0, 0});
   at::Tensor mean = make_buffer(name + ".running_mean", channels, 0);
   at::Tensor variance = make_buffer(name + ".running_var", channels, 1);
-  return std::make_shared<PlainBatchNorm>(weight, bias, mean, variance, eps, momentum, store_->state);
+  return std::make_shared<PlainBatchNorm>(weight, bias, mean, variance, eps, momentum, store_->state,
+                                          store_->batch_norm, prefix_ + name);
 }
 
 Layer PlainLayers::dropout(const std::string& name, double p) {

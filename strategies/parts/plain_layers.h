@@ -20,7 +20,8 @@ struct LayerStore {
   at::Device device{at::kCPU};
   at::ScalarType dtype = at::kFloat;
   uint64_t seed = 0;
-  bool counts = true;  // this rank counts and owns (Parameter::counted) what no group cuts
+  bool counts = true;          // this rank counts and owns (Parameter::counted) what no group cuts
+  CommunicatorPtr batch_norm;  // ranks over whose rows batch norm takes its figures; null: this rank's
   std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
   std::vector<ParameterPtr> parameters;  // in order of creation
   std::map<std::string, ParameterPtr> by_name;

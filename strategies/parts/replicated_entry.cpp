@@ -169,6 +169,9 @@ std::vector<Option> replicated_data_options() {
       describe::boolean("overlap", "reduce a bucket as soon as its gradients are ready, while backward goes on", true),
       describe::choice("buffers", "batch norm's running figures after an update: rank 0's, their mean, or each its own",
                        {"broadcast", "mean", "local"}, "broadcast"),
+      describe::choice("batch_norm",
+                       "over what batch norm takes mean and variance in training: a rank's own rows, or those of all",
+                       {"local", "sync"}, "local"),
   };
 }
 

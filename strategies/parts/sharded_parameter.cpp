@@ -29,16 +29,16 @@ std::vector<HeldPiece> pieces_of(at::IntArrayRef shape, const TensorCut& cut) {
 void fill_pieces(const at::Tensor& value, at::IntArrayRef shape, const Parameter& parameter, const TensorCut& cut,
                  const Init& init, uint64_t seed) {
   const Fans fans = fans_of(shape);
+  const auto fill = [&](const at::Tensor& range, int64_t first) {
+    fill_initial(range, init, fans, seed, parameter.name, static_cast<uint64_t>(first));
+  };
   for (const HeldPiece& held : parameter.held) {
     if (cut.dimension == 0) {
       const int64_t width = shape.size() == 1 ? 1 : shape[1];
-      fill_initial(value.narrow(0, held.begin, held.end - held.begin), init, fans, seed, parameter.name,
-                   static_cast<uint64_t>(held.piece.offset[0] * width));
+      fill(value.narrow(0, held.begin, held.end - held.begin), held.piece.offset[0] * width);
       continue;
     }
-    for (int64_t row = 0; row < shape[0]; ++row)
-      fill_initial(value.select(0, row), init, fans, seed, parameter.name,
-                   static_cast<uint64_t>(row * shape[1] + held.piece.offset[1]));
+    for (int64_t row = 0; row < shape[0]; ++row) fill(value.select(0, row), row * shape[1] + held.piece.offset[1]);
   }
 }
 

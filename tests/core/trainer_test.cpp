@@ -124,6 +124,11 @@ TEST(TrainingLength, RaggedLastBatchIsAStep) {
   EXPECT_EQ(training_length(train, 10, 2).steps_per_epoch, 2);
   train.max_steps = 5;
   EXPECT_EQ(training_length(train, 10, 2).total_steps, 5);
+  train.max_steps = 0;
+  train.epochs = 100000000;
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(training_length(train, most, 1).steps_per_epoch, (most - 1) / training_length(train, 1, 1).global_rows + 1);
+  EXPECT_EQ(training_length(train, most, 1).total_steps, most);
 }
 
 TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {

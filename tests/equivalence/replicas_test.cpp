@@ -88,6 +88,54 @@ std::vector<Cell> cells() {
 INSTANTIATE_TEST_SUITE_P(Table, ReplicasTest, ::testing::ValuesIn(cells()),
                          [](const auto& info) { return name_of(info.param); });
 
+// With figures over all ranks' rows the reference sees the whole batch, and its running figures are the same too.
+TEST(Replicas, SynchronisedBatchNormEqualsTheWholeBatch) {
+  for (const char* name : {"norms", "convnet"}) {
+    for (int ranks : {1, 2, 3}) {
+      const Cell cell{name, ranks, 1, true};
+      const Training training = training_of(cell);
+      const Trajectory split = train(ddp(cell, ", batch_norm: sync"), subject_of(cell), training);
+      const Trajectory whole = train({}, subject_of(cell), training);
+      const Difference worst = difference(split.final, whole.final);
+      EXPECT_LE(worst.worst, tolerance) << name << " on " << ranks << ": " << worst.key;
+      EXPECT_NEAR(split.evaluated, whole.evaluated, tolerance * 10);
+    }
+  }
+}
+
+TEST(Replicas, SynchronisedBatchNormWithEmptyShares) {
+  const Cell cell{"norms", 4, 1, false};
+  Training training = training_of(cell);
+  training.global_rows = 3;
+  const Trajectory split = train(ddp(cell, ", batch_norm: sync"), subject_of(cell), training);
+  const Trajectory whole = train({}, subject_of(cell), training);
+  const Difference worst = difference(split.final, whole.final);
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+}
+
+// Micro-batch j is slice j of the global batch wherever it is trained: batch norm and dropout see the same rows.
+TEST(Replicas, MicroBatchesAreTheSameOnAnyNumberOfRanks) {
+  for (const char* name : {"norms", "dropout", "pairs"}) {
+    for (int ranks : {1, 2, 3}) {
+      const Cell cell{name, ranks, 1, true};
+      const Training training = training_of(cell);
+      const Trajectory split = train(ddp(cell, ", batch_norm: sync, micro_batches: 3"), subject_of(cell), training);
+      const Trajectory whole = train({"single", ", micro_batches: 3", 1}, subject_of(cell), training);
+      const Difference worst = difference(split.final, whole.final);
+      EXPECT_LE(worst.worst, tolerance) << name << " on " << ranks << ": " << worst.key;
+      EXPECT_LE(difference(split.gradients, whole.gradients).worst, tolerance) << name;
+    }
+  }
+}
+
+TEST(Replicas, MicroBatchesChangeNoGradient) {
+  const Cell cell{"tied", 2, 1, true};
+  const Trajectory slices = train({"single", ", micro_batches: 4", 1}, subject_of(cell), training_of(cell));
+  const Trajectory whole = train({}, subject_of(cell), training_of(cell));
+  const Difference worst = difference(slices.final, whole.final);
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+}
+
 TEST(Replicas, TwoRunsAreBitwiseEqual) {
   for (const char* name : {"norms", "tied"}) {
     const Cell cell{name, 3, 1, true};

@@ -60,7 +60,7 @@ class FaultyBlock : public Block {
     std::ofstream(fault_.mark) << std::chrono::duration_cast<std::chrono::microseconds>(now).count();
     if (fault_.what == "throw") throw std::runtime_error("the model's own words");
     if (fault_.what == "exit") _exit(0);
-    if (fault_.what == "grandchild") start_grandchild();
+    if (fault_.what == "grandchild" || fault_.what == "detach") start_grandchild();
     if (fault_.what == "kill" || fault_.what == "grandchild") raise(SIGKILL);
     if (fault_.what == "segfault") raise(SIGSEGV);
     if (fault_.what == "sleep") std::this_thread::sleep_for(std::chrono::duration<double>(fault_.seconds));
@@ -119,7 +119,7 @@ CONVOY_PLUGIN(registry) {
   entry.help = "a small classifier that fails on demand";
   entry.options = {
       describe::choice("fault", "what happens",
-                       {"none", "throw", "exit", "kill", "segfault", "grandchild", "sleep", "loop"}, "none"),
+                       {"none", "throw", "exit", "kill", "segfault", "grandchild", "detach", "sleep", "loop"}, "none"),
       describe::integer("rank", "to which rank", 0).at_least(0),
       describe::integer("at", "in which step", 0).at_least(0),
       describe::real("seconds", "of sleep", 0.0).at_least(0),

@@ -1,4 +1,4 @@
-"""Case 10: the launcher is SIGKILLed; all that it started is gone within two seconds.
+"""Case 10: the launcher is SIGKILLed; all that it started is gone within two seconds, also what has left its session.
 
 Its mpirun gets TERM then, once for each thread of the launcher that dies, and takes the second for impatience: what it
 leaves behind for that, the next run of the same user sweeps once it is a minute old."""
@@ -31,7 +31,7 @@ def swept(folder, run):
 
 with runs.workspace() as folder:
     for backend in sys.argv[1:] or ("gloo", "mpi"):
-        for fault in ("none", "loop"):
+        for fault in ("none", "loop", "detach"):
             run = _faults.Run(folder, backend, fault, rank=1, title=f"{backend}: launcher killed, rank 1 {fault}").start()
             run.ranks()
             run.training(20)

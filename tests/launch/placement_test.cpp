@@ -97,6 +97,22 @@ TEST(Placement, ThreadsBeyondCoresWaitPassively) {
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
 }
 
+TEST(Placement, NoMoreThreadsThanTheHostCanRun) {
+  LaunchConfig launch;
+  launch.threads = 9;
+  Job job = job_of(1);
+  try {
+    place(job, machine(4, 2), launch);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.key(), "launch.threads");
+    EXPECT_THAT(error.what(), HasSubstr("may use 8 cores"));
+  }
+  launch.threads = 8;
+  place(job, machine(4, 2), launch);
+  EXPECT_EQ(job.ranks[0].threads, 8);
+}
+
 TEST(Placement, BindWidensOrLeavesFree) {
   LaunchConfig launch;
   launch.cores_per_rank = 1;

@@ -154,5 +154,51 @@ TEST_F(RunFolderTest, AFileOrAnUnwritablePlaceIsRefused) {
   EXPECT_THAT(refusal(Failure::output), HasSubstr("--output"));
 }
 
+TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
+  request_.output = root_ / "o";
+  fs::create_directories(request_.output + "/logs");
+  std::ofstream(request_.output + "/checkpoints") << "x";
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("o/checkpoints: is no directory"));
+  fs::remove(request_.output + "/checkpoints");
+  if (geteuid() == 0) {  // root may write everywhere
+    fs::permissions(root_, fs::perms::all);
+    fs::permissions(request_.output, fs::perms::all);
+    ASSERT_EQ(seteuid(65534), 0);
+  } else {
+    chmod((request_.output + "/logs").c_str(), 0555);
+  }
+  const std::string reason = refusal(Failure::output);
+  if (getuid() == 0) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
+  chmod((request_.output + "/logs").c_str(), 0755);
+  EXPECT_THAT(reason, HasSubstr("o/logs: cannot be written"));
+}
+
+TEST_F(RunFolderTest, RefusalsNameThePlaceAndAKeyThatCanBeWritten) {
+  leave(folder("n"), "failed", true, {{"train", {{"evaluate_every", {{"every", 1}, {"unit", "epochs"}}}}}});
+  request_.resolved = {{"train", {{"evaluate_every", {{"every", 5}, {"unit", "epochs"}}}}},
+                       {"marks", {{"files", {"x.yaml"}}, {"at", {{"train.evaluate_every", {0, 6, 19}}}}}}};
+  EXPECT_THAT(refusal(Failure::config), testing::StartsWith("x.yaml:6:19: train.evaluate_every: differs"));
+}
+
+TEST_F(RunFolderTest, ACheckpointByPathIsHeldAgainstTheConfiguration) {
+  const std::string other = root_ / "other";
+  for (const char* step : {"step-9", "step-10"}) fs::create_directories(other + "/checkpoints/" + step);
+  Json config = request_.resolved;
+  config["name"] = "another";
+  config["train"]["epochs"] = 7;
+  std::ofstream(other + "/checkpoints/step-10/manifest.json") << Json{{"config", config}};
+  std::ofstream(other + "/checkpoints/step-9/manifest.json") << Json{{"config", {{"seed", 0}}}};
+  request_.resume = request_.resolved["train"]["resume"] = other;
+  EXPECT_TRUE(open_run_folder(request_).lock.held());
+  request_.resolved["seed"] = 2;
+  EXPECT_THAT(refusal(Failure::config), HasSubstr("seed: differs from the run that made"));
+  request_.resume = other + "/checkpoints/step-10";
+  EXPECT_THAT(refusal(Failure::config), HasSubstr("step-10"));
+  request_.resume = root_ / "nowhere";  // for the ranks to say
+  EXPECT_TRUE(open_run_folder(request_).lock.held());
+}
+
 }  // namespace
 }  // namespace convoy

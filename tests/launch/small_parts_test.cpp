@@ -10,6 +10,8 @@
 #include "launch/limits.h"
 #include "launch/lines.h"
 #include "launch/progress.h"
+#include "launch/rendezvous.h"
+#include "launch/stop_requests.h"
 #include "launch/sweep.h"
 #include "launch/topology.h"
 
@@ -125,6 +127,16 @@ TEST(Lines, CutAndBounded) {
   EXPECT_EQ(lines[0].size(), 64u << 10);
 }
 
+TEST(StopRequests, AnEchoOfTheFirstIsNoSecondOne) {
+  StopRequests requests;
+  const auto start = StopRequests::Clock::now();
+  using std::chrono::milliseconds;
+  EXPECT_EQ(requests.received(start), StopRequests::Kind::first);
+  EXPECT_EQ(requests.received(start + std::chrono::microseconds(5)), StopRequests::Kind::echo);
+  EXPECT_EQ(requests.received(start + milliseconds(499)), StopRequests::Kind::echo);
+  EXPECT_EQ(requests.received(start + milliseconds(500)), StopRequests::Kind::again);
+}
+
 TEST(Progress, OneLine) {
   const Json record = {{"epoch", 3},
                        {"epochs", 20},
@@ -137,6 +149,13 @@ TEST(Progress, OneLine) {
   EXPECT_EQ(progress_line(record), "epoch 3/20, step 1200/8640, 105.3k/s, loss 0.2213, 1:02:03 left");
   EXPECT_EQ(metrics_line({{"epoch", 1}, {"step", 5}, {"metrics", {{"hr@10", 0.612}, {"loss", "nan"}}}}),
             "epoch 1, step 5: hr@10 0.612, loss nan");
+}
+
+TEST(DataAddress, StaysOnTheHostWithTheControlChannel) {
+  EXPECT_EQ(data_address("", "127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(data_address("", "::1"), "::1");
+  EXPECT_EQ(data_address("", "10.1.2.3"), "");  // several hosts: the backend finds its own
+  EXPECT_EQ(data_address("10.1.2.9", "10.1.2.3"), "10.1.2.9");
 }
 
 TEST(ExitCodes, EachKindHasItsOwnAndSignalsCount) {

@@ -159,6 +159,15 @@ TEST(Verify, NoUpdateProvesNothing) {
   EXPECT_FALSE(verdict_of({steps(0, 0).front()}, 1e-9, "one").agree);
 }
 
+TEST(Verify, AnUpdateOfOneRunOnlyDiffers) {
+  auto more = steps(0, 0);
+  more.push_back(update_of_one(4, "is as before"));
+  const Verdict verdict = verdict_of(more, 1e-9, "one");
+  EXPECT_FALSE(verdict.agree);
+  EXPECT_TRUE(holds(verdict.text, "first after step 4: the counter of updates is as before")) << verdict.text;
+  EXPECT_TRUE(holds(verdict.table, "updates")) << verdict.table;
+}
+
 TEST(Verify, AStrategyWithoutGradientsIsToldOf) {
   auto none = steps(0, 0);
   for (StepDifferences& step : none) {

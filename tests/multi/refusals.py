@@ -2,6 +2,7 @@
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -34,10 +35,39 @@ with runs.workspace() as folder:
     refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
     refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
     refused("no command", 64, [], [str(runs.CONVOY)])
+    refused("unknown command", 64, ["'explain'", "run", "list"], [str(runs.CONVOY), "explain", "x.yaml"])
+    refused("mistyped command", 64, ["did you mean list?"], [str(runs.CONVOY), "lst"])
+    refused("help", 0, ["optimizer ", "convoy list config"], [str(runs.CONVOY), "run", "--help"])
     refused("no ranks", 64, ["--ranks"], [str(runs.CONVOY), "run", str(config), "--ranks", "0"])
     refused("too many cores", 78, ["launch.cores_per_rank", f"may use {cores}"],
             runs.command(config, new, [*ddp, f"launch.cores_per_rank={cores}"], 2))
-    refused("ranks of single", 78, ["launch.ranks"], runs.command(config, new, (), 2))
+    refused("ranks of single", 78, ["launch.ranks", "--ranks 1"], runs.command(config, new, (), 2))
+    refused("threads without end", 78, ["launch.threads"], runs.command(config, new, ["launch.threads=100000"]))
+    refused("an address that is none", 78, ["--set launch.address=nonsense: launch.address:"],
+            runs.command(config, new, ["launch.address=nonsense"]))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused("a port that is taken", 75, [f"port {port}", "launch.port: auto"],
+                runs.command(config, folder / "port", [f"launch.port={port}"]))
+        told = runs.summary(folder / "port")
+        runs.check(told["status"] == "failed" and told["exit_code"] == 75 and told["failure"]["cause"] == "rendezvous", f"{told}")
+    # A plugin's mistakes stand at the key that names it, whoever finds them: convoy, or convoy-rank which loads it.
+    library = folder / "none.so"
+    named = [f"model={{plugin: {library}}}"]
+    told = f"--set {named[0]}: model.plugin: plugin {library}: "
+    refused("no such plugin", 78, [told, "No such file"], runs.command(config, new, named))
+    library.write_text("no library")
+    refused("a plugin that is no library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
+    plugins = folder / "plugins.yaml"
+    plugins.write_text(config.read_text() + f"plugins: [{library}]\n")
+    place = f"plugins.yaml:{len(plugins.read_text().splitlines())}:11: plugins.0: "
+    refused("a library in a list", 78, [place, "cannot be loaded"], runs.command(plugins, new), within=3)
+    library.chmod(0o666)
+    refused("a plugin that others may write", 77, [told, "chmod go-w"], runs.command(config, new, named))
+    refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
+            runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
     refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
     refused("folder is a file", 73, ["bad.yaml"], runs.command(config, bad))
     refused("unwritable folder", 73, ["/proc/nowhere"], runs.command(config, "/proc/nowhere"))
@@ -54,6 +84,9 @@ with runs.workspace() as folder:
     refused("mpirun as root", 75, ["OMPI_ALLOW_RUN_AS_ROOT=1"] if os.geteuid() == 0 else [],
             runs.command(config, folder / "root", [*ddp, "backend=mpi"], 2), within=5,
             OMPI_ALLOW_RUN_AS_ROOT="0") if os.geteuid() == 0 else None
+    many = ["launch.cores_per_rank=auto", "backend=mpi", *ddp]
+    refused("too few slots", 75, ["OMPI_MCA_rmaps_base_oversubscribe=1", "backend=gloo"],
+            runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
     runs.check(not new.exists(), "a folder was made although nothing started")
 
     # Two runs, one folder.
@@ -61,12 +94,16 @@ with runs.workspace() as folder:
     first = runs.start(config, folder / "used", endless)
     runs.training(folder / "used")
     refused("locked folder", 73, ["another run"], runs.command(config, folder / "used", endless), within=1)
-    # The second request to stop does not wait for a checkpoint.
+    # The second request to stop does not wait for the ranks, of which one cannot stop; an echo of the first is none.
+    os.kill(runs.rank_pids(first, 1)[0], signal.SIGSTOP)
     os.kill(first.pid, signal.SIGTERM)
     os.kill(first.pid, signal.SIGINT)
+    time.sleep(0.6)
+    runs.check(first.poll() is None, "an echo of the request to stop was taken for a second one")
     start = time.monotonic()
+    os.kill(first.pid, signal.SIGTERM)
     code = runs.end(first, 5)
-    runs.check(code == 143, f"asked twice to stop: exit {code}")
+    runs.check(code == 143 and time.monotonic() - start < 1, f"asked twice to stop: exit {code}")
     summary = runs.summary(folder / "used")
     runs.check(summary["status"] == "failed" and summary["failure"]["cause"] == "stopped", f"{summary['failure']}")
     print("refusals are told once and in time")

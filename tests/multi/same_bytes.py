@@ -38,5 +38,6 @@ with runs.workspace() as folder:
             runs.check(listed.returncode == 0 and "parameter/" in listed.stdout, f"safetensors cannot read {files}")
             break
     else:
-        print("no Python with safetensors: not opened with it")
+        runs.fail(f"no Python here has safetensors and numpy ({', '.join(pythons)}); ./check installs them, or type: "
+                  f"{pythons[0]} -m pip install safetensors numpy")
     print("equal over gloo, mpi, mpirun and local:", expected)

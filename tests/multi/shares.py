@@ -24,7 +24,11 @@ with runs.workspace() as folder:
         print(f"{model}: 1, 2 and 3 ranks agree on", one["metrics"])
 
     # A finished run is never done again, nor written over.
-    config = TINY / "mlp.yaml"
-    again = runs.run(config, cwd=folder, sets=SETS, output=folder / "mlp1")
-    runs.check(again["steps"] == one["steps"], "an equal configuration is 'already done'")
-    runs.run(config, folder / "mlp1", ["train.epochs=3", *SETS[1:]], expect=73)
+    mlp = TINY / "mlp.yaml"
+    written = {path: path.stat().st_mtime_ns for path in (folder / "mlp1").rglob("*") if path.is_file()}
+    done = runs.subprocess.run(runs.command(mlp, folder / "mlp1", SETS), cwd=runs.TOP, env=runs.environment(), timeout=60,
+                               stdout=runs.subprocess.PIPE, text=True)
+    runs.check(done.returncode == 0 and "already done" in done.stdout, f"an equal configuration: {done}")
+    now = {path: path.stat().st_mtime_ns for path in (folder / "mlp1").rglob("*") if path.is_file()}
+    runs.check(now == written, "a run that is done was written to")
+    runs.run(mlp, folder / "mlp1", ["train.epochs=3", *SETS[1:]], expect=73)

@@ -57,6 +57,47 @@ TEST(StrategyPlan, SingleRefusesSeveralRanks) {
   EXPECT_NE(error.find("ddp"), std::string::npos) << error;
 }
 
+// A section as the reader would give it.
+RunConfig with_devices(const Json& devices, const std::string& backend = "auto") {
+  RunConfig made = config("auto", backend);
+  made.train.batch.rows = 64;
+  made.strategy.options = Options(Json{{"devices", devices}, {"micro_batches", 1}});
+  return made;
+}
+
+TEST(StrategyPlan, DataParallelIsOneProcessWithAThreadPerDevice) {
+  const Job job = plan("data_parallel", with_devices({"cores:0-1", "cores:3"}), machines(1, 4, 0), 0);
+  ASSERT_EQ(job.ranks.size(), 2u);
+  ASSERT_EQ(job.processes.size(), 1u);
+  EXPECT_EQ(job.processes[0].ranks, (std::vector<int>{0, 1}));
+  EXPECT_EQ(job.backend, "local");
+  EXPECT_EQ(job.ranks[0].cores, (std::vector<int>{0, 1}));
+  EXPECT_EQ(job.ranks[0].threads, 2);
+  EXPECT_EQ(job.ranks[1].cores, (std::vector<int>{3}));
+  EXPECT_EQ(job.mesh.degree("data"), 2);
+  EXPECT_EQ(plan("data_parallel", with_devices("auto"), machines(1, 4, 0), 0).ranks.size(), 4u);
+  EXPECT_EQ(plan("data_parallel", with_devices("auto"), machines(1, 4, 0), 3).ranks.size(), 3u);
+  const Job gpus = plan("data_parallel", with_devices({"cuda:1", "cuda:0"}), machines(1, 4, 2), 0);
+  EXPECT_EQ(gpus.backend, "nccl");
+  EXPECT_EQ(gpus.ranks[0].devices.at(0).gpu, 1);
+}
+
+TEST(StrategyPlan, DataParallelRefusesDevicesThatAreNotThere) {
+  const auto error = [](const Json& devices, const std::string& backend = "auto", int ranks = 0) {
+    return error_of("data_parallel", with_devices(devices, backend), machines(1, 2, 1), ranks);
+  };
+  EXPECT_NE(error({"cores:0", "cores:2"}).find("devices.1"), std::string::npos);
+  EXPECT_NE(error({"cores:0", "cores:2"}).find("cores 0, 1"), std::string::npos);
+  EXPECT_NE(error({"cores:0", "cores:0"}).find("core 0"), std::string::npos);
+  EXPECT_NE(error({"cuda:1"}).find("1 GPU"), std::string::npos);
+  EXPECT_NE(error({"cuda:0", "cores:0"}).find("mixes"), std::string::npos);
+  EXPECT_NE(error({"gpu:0"}).find("must be"), std::string::npos);
+  EXPECT_NE(error({"cores:1-0"}).find("must be"), std::string::npos);
+  EXPECT_NE(error(Json::array()).find("devices"), std::string::npos);
+  EXPECT_NE(error({"cores:0"}, "mpi").find("backend"), std::string::npos);
+  EXPECT_NE(error({"cores:0"}, "auto", 2).find("launch.ranks"), std::string::npos);
+}
+
 TEST(StrategyPlan, DdpOneProcessARank) {
   const Job job = plan("ddp", config(), machines(1, 4, 0), 3);
   ASSERT_EQ(job.ranks.size(), 3u);

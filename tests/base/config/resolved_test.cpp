@@ -113,6 +113,7 @@ TEST(ConfigResolved, FirstDifference) {
   EXPECT_EQ(first_difference(base, resolved({"train.epochs=9", "launch.ranks=3"}), {"train.epochs", "launch"}), "");
   EXPECT_EQ(first_difference(base, resolved({"model.layers=[32, 17]"}), {"train"}), "model.layers.1");
   EXPECT_EQ(first_difference(base, resolved({"strategy.name=one"}), {}), "strategy.name");
+  EXPECT_EQ(first_difference(base, resolved({"train.evaluate_every=7 steps"}), {}), "train.evaluate_every");
   EXPECT_EQ(first_difference(base, resolved({"train.keep_last=9"}), {"train.keep"}), "train.keep_last");
 }
 

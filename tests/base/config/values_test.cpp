@@ -189,6 +189,14 @@ TEST(ConfigTypes, Ports) {
 }
 
 TEST(ConfigWhole, HeartbeatAgainstCollective) {
+  EXPECT_EQ(
+      with_launch("address: nonsense"),
+      "run.yaml:9:19: launch.address: is 'nonsense', must be a numeric IPv4 or IPv6 address, such as 10.0.0.5; or "
+      "auto");
+  for (const char* every : {"0.0.0.0", "'::'"})
+    EXPECT_NE(with_launch(std::string("address: ") + every).find("means every interface"), std::string::npos) << every;
+  for (const char* one : {"127.0.0.1", "'::1'", "auto"})
+    EXPECT_EQ(with_launch(std::string("address: ") + one), "no error");
   EXPECT_EQ(with_launch("heartbeat: 20 min"),
             "run.yaml:9:21: launch.heartbeat: is 20 min 0 s, must not be longer than launch.collective, 10 min 0 s");
   EXPECT_EQ(with_launch("collective: 5s, heartbeat: 6s"),

@@ -37,6 +37,16 @@ class StateFileTest : public ::testing::Test {
 
 double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
+TEST_F(StateFileTest, ALongFailureIsCutBetweenCharacters) {
+  StateFile file(path_);
+  std::string text(4094, 'x');
+  text += "é and more";  // its second byte would be the 4096th
+  file.failure(text.c_str());
+  EXPECT_EQ(read_state_file(path_)->failure, std::string(4094, 'x'));
+  file.failure((std::string(4095, 'x')).c_str());
+  EXPECT_EQ(read_state_file(path_)->failure.size(), 4095u);
+}
+
 TEST_F(StateFileTest, ReadsWhatWasWritten) {
   EXPECT_FALSE(read_state_file(path_));
   StateFile file(path_);

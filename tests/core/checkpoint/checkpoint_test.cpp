@@ -239,7 +239,14 @@ TEST(Checkpoint, NewestFallsBackOverDamage) {
   std::filesystem::resize_file(folder / "step-2/manifest.json", 100);
   EXPECT_EQ(newest()->step, 1);
   std::filesystem::remove(folder / "step-1/manifest.json");
-  EXPECT_FALSE(newest().has_value());
+  // To begin anew over what is damaged would be the end of it.
+  try {
+    newest();
+    FAIL() << "none is whole";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::corrupt_data);
+    EXPECT_NE(std::string(error.what()).find("step-4/rank-0.safetensors"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Checkpoint, AnyFlippedByteIsFound) {

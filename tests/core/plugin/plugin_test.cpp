@@ -92,6 +92,20 @@ TEST_F(Plugins, WhatOthersMayWriteIsRefused) {
   EXPECT_EQ(refusal(path, message_), Failure::internal) << message_;
 }
 
+TEST_F(Plugins, AFolderFurtherUpThatOthersMayWriteIsRefused) {
+  const auto path = build(fitting);
+  const auto up = folder_ / "up";
+  fs::create_directories(up / "mine");
+  chmod((up / "mine").c_str(), 0755);
+  const auto inside = (up / "mine" / "libp.so").string();
+  fs::rename(path, inside);
+  chmod(up.c_str(), 0777);
+  EXPECT_EQ(refusal(inside, message_), Failure::refused);
+  EXPECT_THAT(message_, HasSubstr(str("chmod go-w ", up.string())));
+  chmod(up.c_str(), 01777);  // others may not rename what is mine
+  EXPECT_EQ(refusal(inside, message_), Failure::internal) << message_;
+}
+
 TEST_F(Plugins, ALinkDoesNotHideWhereTheFileLies) {
   const auto path = build(fitting);
   const auto open_folder = folder_ / "open";

@@ -8,6 +8,7 @@
 
 #include "core/config/option_reader.h"
 #include "launch/catalogues.h"
+#include "launch/commands/help.h"
 #include "launch/commands/reference_page.h"
 
 namespace convoy {
@@ -29,6 +30,17 @@ std::string list_error(const ListRequest& request) {
 }
 
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Help, OfRunComesFromTheCatalogues) {
+  const std::string text = configuration_help(all_catalogues());
+  for (const Option& option : run_options()) {
+    EXPECT_TRUE(holds(text, "  " + option.name + " ")) << option.name;
+    EXPECT_TRUE(holds(text, option.help)) << option.name;
+  }
+  for (const auto& [kind, entries] : all_catalogues().kinds)
+    for (const Entry& entry : entries) EXPECT_TRUE(holds(text, entry.name)) << kind << " " << entry.name;
+  EXPECT_TRUE(holds(text, "convoy list config"));
+}
 
 TEST(List, NamesEverything) {
   const std::string text = listed({});

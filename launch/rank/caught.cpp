@@ -1,0 +1,37 @@
+#include "launch/rank/caught.h"
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <new>
+#include <stdexcept>
+
+namespace convoy {
+
+Caught caught(Failure unknown) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return {error.kind(), error.what()};
+  } catch (const std::bad_alloc&) {
+    return {Failure::out_of_memory,
+            "out of memory on the host; try a smaller train.batch, smaller data or model, or fewer ranks on this host"};
+  } catch (const std::length_error& error) {
+    return {Failure::out_of_memory,
+            str("more than any memory holds was asked for (", error.what(), "); try smaller data or a smaller model")};
+  } catch (const c10::OutOfMemoryError& error) {
+    return {Failure::out_of_memory, str(error.what_without_backtrace(), "; try a smaller train.batch")};
+  } catch (const c10::Error& error) {
+    const std::string message = error.what_without_backtrace();
+    // LibTorch's allocator for the CPU has no exception of its own.
+    if (message.find("can't allocate memory") != std::string::npos)
+      return {Failure::out_of_memory, str(message, "; try smaller data, a smaller model or train.batch")};
+    return {unknown, message};
+  } catch (const std::exception& error) {
+    return {unknown, error.what()};
+  } catch (...) {
+    return {unknown, "an exception that is no std::exception"};
+  }
+}
+
+}  // namespace convoy

@@ -1,0 +1,54 @@
+#include "launch/resume_path.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "core/config/run_config.h"
+#include "launch/run_folder.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The step-N folder that ranks would take if none is damaged: the path itself, or the newest below it.
+fs::path step_folder(const std::string& path) {
+  std::error_code none;
+  if (fs::exists(path + "/manifest.json", none)) return path;
+  for (const fs::path& folder : {fs::path(path) / "checkpoints", fs::path(path)}) {
+    fs::path newest;
+    long long most = -1;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+      const std::string name = entry.path().filename().string();
+      if (name.rfind("step-", 0) != 0) continue;
+      const long long step = std::atoll(name.c_str() + 5);
+      if (step > most) newest = entry.path();
+      most = std::max(most, step);
+    }
+    if (!newest.empty()) return newest;
+  }
+  return {};
+}
+
+}  // namespace
+
+void check_resume_path(const std::string& resume, const Json& resolved) {
+  if (resume == "auto" || resume == "never") return;
+  const fs::path folder = step_folder(resume);
+  if (folder.empty()) return;
+  std::ifstream file(folder / "manifest.json");
+  const Json manifest = Json::parse(file, nullptr, false);
+  if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return;
+  std::vector<std::string> free = resumable_keys();
+  free.push_back("name");
+  const std::string key = first_difference(manifest["config"], resolved, free);
+  if (!key.empty())
+    throw ConfigError(
+        mark_of(resolved, key), key,
+        str("differs from the run that made ", folder.string(), ", which train.resume names; write it as ",
+            (folder / "manifest.json").string(), " has it, or start anew with --set train.resume=never"));
+}
+
+}  // namespace convoy

@@ -1,0 +1,88 @@
+// data_parallel: ddp's ranks as threads of one process, one per device. The class is ddp's own (ddp.cpp says what is
+// replicated and sent); replicas stay from step to step, and threads reduce through shared memory, GPUs through NCCL.
+#include "core/describe.h"
+#include "core/text.h"
+#include "strategies/parts/devices_entry.h"
+#include "strategies/parts/replicated_entry.h"
+
+namespace convoy {
+
+StrategyEntry ddp_entry();
+
+namespace {
+
+// Every GPU, or on the CPU every core as a device of its own.
+std::vector<DevicePlan> all_devices(const Host& host, bool gpus) {
+  std::vector<DevicePlan> devices;
+  if (gpus) {
+    for (size_t i = 0; i < host.gpus.size(); ++i) devices.push_back({DevicePlan::Kind::gpu, static_cast<int>(i), {}});
+  } else {
+    for (size_t i = 0; i < std::max<size_t>(1, host.cores.size()); ++i) devices.emplace_back();
+  }
+  return devices;
+}
+
+std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  const Options& options = config.strategy.options;
+  const Host& host = topology.hosts.front();
+  std::vector<DevicePlan> devices = parse_devices(options, "devices", host);
+  const auto ranks = static_cast<size_t>(request.ranks);
+  if (devices.empty()) {
+    devices = all_devices(host, on_gpus(config, topology));
+    if (request.ranks > 0 && (ranks < devices.size() || devices.front().kind == DevicePlan::Kind::cores))
+      devices.resize(ranks);
+  }
+  if (request.ranks > 0 && ranks != devices.size())
+    throw ConfigError(Mark{}, "launch.ranks",
+                      str(ranks, " ranks were asked for, and there are ", devices.size(),
+                          " devices; data_parallel has one rank per device"));
+  for (const DevicePlan& device : devices)
+    if (device.kind != devices.front().kind)
+      options.fail("devices", "mixes GPUs and cores; ranks that train together need devices of one kind");
+  return devices;
+}
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  if (topology.hosts.size() > 1 || (!request.rank_hosts.empty() && request.ranks > 1))
+    throw ConfigError(Mark{}, "strategy.name",
+                      "data_parallel is one process of one host and was started once per rank by a launcher; start it "
+                      "alone, or take strategy ddp");
+  const std::vector<DevicePlan> devices = devices_of(config, topology, request);
+  const bool gpus = devices.front().kind == DevicePlan::Kind::gpu;
+  const std::string backend = gpus && devices.size() > 1 ? "nccl" : "local";
+  if (config.backend != "auto" && config.backend != backend)
+    throw ConfigError(Mark{}, "backend",
+                      str("is ", config.backend, ", and threads of one process exchange by ", backend,
+                          "; leave it auto, or take strategy ddp"));
+  PlanRequest threads = request;
+  threads.ranks = static_cast<int>(devices.size());
+  Plan made = plan_replicas(config, topology, threads, threads.ranks);
+  Job& job = made.jobs.front();
+  job.backend = backend;
+  job.processes = {{0, {}}};
+  for (RankPlan& rank : job.ranks) {
+    const DevicePlan& device = devices[static_cast<size_t>(rank.rank)];
+    rank.process = 0;
+    rank.devices = {device};
+    rank.cores = device.cores;
+    if (!device.cores.empty() && config.launch.threads == 0) rank.threads = static_cast<int>(device.cores.size());
+    job.processes.front().ranks.push_back(rank.rank);
+  }
+  return made;
+}
+
+}  // namespace
+
+StrategyEntry data_parallel_entry() {
+  StrategyEntry entry = ddp_entry();
+  entry.name = "data_parallel";
+  entry.help = "one process, a thread with the whole model per device; as ddp, without a launcher";
+  describe::Description devices = describe::list("devices", "cuda:0, or sets of cores: cores:0, cores:0-3, cores:0+2",
+                                                 describe::option(OptionType::text, "device", "one device"), "auto");
+  devices.also_auto = true;
+  entry.options.insert(entry.options.begin(), devices);
+  entry.plan = plan;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,98 @@
+#include "strategies/parts/devices_entry.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+constexpr const char* forms = "must be cuda:0, cores:0, cores:0-3 or cores:0+2";
+
+// "12", nothing else; -1 for any other text.
+int number_of(const std::string& text) {
+  if (text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos) return -1;
+  return std::atoi(text.c_str());
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts{""};
+  for (char c : text) {
+    if (c == separator)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+// "0-3+6": empty when it is no list.
+std::vector<int> units_of(const std::string& text) {
+  std::vector<int> units;
+  for (const std::string& part : split(text, '+')) {
+    const std::vector<std::string> ends = split(part, '-');
+    const int first = number_of(ends.front());
+    const int last = number_of(ends.back());
+    if (ends.size() > 2 || first < 0 || last < first) return {};
+    for (int unit = first; unit <= last; ++unit) units.push_back(unit);
+  }
+  return units;
+}
+
+std::set<int> allowed_units(const Host& host) {
+  std::set<int> units;
+  for (const Core& core : host.cores) units.insert(core.siblings.begin(), core.siblings.end());
+  return units;
+}
+
+}  // namespace
+
+DevicePlan parse_device(const Options& options, const std::string& key, const std::string& text, const Host& host) {
+  const auto fail = [&](const std::string& reason) { options.fail(key, str("is '", text, "', ", reason)); };
+  const size_t colon = text.find(':');
+  const std::string kind = text.substr(0, colon);
+  const std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
+  DevicePlan device;
+  if (kind == "cuda") {
+    device.kind = DevicePlan::Kind::gpu;
+    device.gpu = number_of(rest);
+    if (device.gpu < 0) fail(forms);
+    if (device.gpu >= static_cast<int>(host.gpus.size()))
+      fail(str("and ", host.name, " has ", host.gpus.size(), " GPUs"));
+    return device;
+  }
+  if (kind != "cores") fail(forms);
+  device.cores = units_of(rest);
+  if (device.cores.empty()) fail(forms);
+  const std::set<int> allowed = allowed_units(host);
+  for (int unit : device.cores) {
+    if (allowed.count(unit) != 0) continue;
+    std::vector<std::string> names;
+    for (int known : allowed) names.push_back(std::to_string(known));
+    fail(str("and this run may use the cores ", join(names, ", "), " of ", host.name, ", not ", unit));
+  }
+  return device;
+}
+
+std::vector<DevicePlan> parse_devices(const Options& options, const std::string& key, const Host& host) {
+  if (options.is_auto(key)) return {};
+  std::vector<DevicePlan> devices;
+  std::set<std::pair<bool, int>> seen;
+  const std::vector<std::string> texts = options.texts(key);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string item = str(key, ".", i);
+    DevicePlan device = parse_device(options, item, texts[i], host);
+    const bool gpu = device.kind == DevicePlan::Kind::gpu;
+    for (int unit : gpu ? std::vector<int>{device.gpu} : device.cores)
+      if (!seen.insert({gpu, unit}).second)
+        options.fail(item,
+                     str("names ", gpu ? "GPU " : "core ", unit, ", which a device before it has; name each once"));
+    devices.push_back(std::move(device));
+  }
+  if (devices.empty()) options.fail(key, "is empty; name one device at least, or leave the key out");
+  return devices;
+}
+
+}  // namespace convoy

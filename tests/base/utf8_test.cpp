@@ -1,0 +1,35 @@
+#include "core/utf8.h"
+
+#include <gtest/gtest.h>
+
+#include "core/control/channel.h"
+
+namespace convoy {
+namespace {
+
+TEST(Utf8, WhatIsNoCharacterIsReplaced) {
+  EXPECT_EQ(valid_utf8("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\x9a"),
+            "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\x9a");
+  EXPECT_EQ(valid_utf8("a\xff\x62"), "a?b");
+  EXPECT_EQ(valid_utf8("\xc3"), "?");                 // cut off
+  EXPECT_EQ(valid_utf8("\xc0\xaf"), "??");            // an overlong slash
+  EXPECT_EQ(valid_utf8("\xed\xa0\x80"), "???");       // half of a surrogate pair
+  EXPECT_EQ(valid_utf8("\xf4\x90\x80\x80"), "????");  // beyond the last
+}
+
+TEST(Utf8, CutsBetweenCharacters) {
+  const std::string text = "a\xe2\x82\xac";
+  EXPECT_EQ(utf8_cut(text.data(), text.size(), 9), 4u);
+  EXPECT_EQ(utf8_cut(text.data(), text.size(), 4), 4u);
+  EXPECT_EQ(utf8_cut(text.data(), text.size(), 3), 1u);
+  EXPECT_EQ(utf8_cut(text.data(), text.size(), 1), 1u);
+}
+
+// What a library says may be any bytes; it has to reach the summary all the same.
+TEST(Utf8, AnAbortIsAlwaysJson) {
+  const Abort abort{Failure::training, 1, 2, 0, "h", "broken: \xff\xfe"};
+  EXPECT_EQ(Json::parse(to_json(abort).dump()).at("message"), "broken: ??");
+}
+
+}  // namespace
+}  // namespace convoy
