@@ -13,11 +13,23 @@ int64_t product(const std::vector<int64_t>& shape) {
   return all;
 }
 
+// Layers go in pairs: the first of a pair leaves its output cut among the ranks of a tensor group, the second takes
+// it so and sums. The last of an odd number is whole.
+LinearOptions pair_member(int64_t index, int64_t layers) {
+  LinearOptions options;
+  if (index % 2 == 1)
+    options.cut = LinearOptions::Cut::row;
+  else if (index + 1 < layers)
+    options.cut = LinearOptions::Cut::column;
+  return options;
+}
+
 class HiddenBlock : public Block {
  public:
-  HiddenBlock(Layers& layers, int64_t in, int64_t out, const std::string& activation, double dropout)
+  HiddenBlock(Layers& layers, int64_t in, int64_t out, const LinearOptions& options, const std::string& activation,
+              double dropout)
       : activation_(activation), dtype_(layers.dtype()) {
-    linear_ = register_module("linear", layers.linear("linear", in, out));
+    linear_ = register_module("linear", layers.linear("linear", in, out, options));
     if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
   }
   TensorList forward(const TensorList& inputs) override {
@@ -34,9 +46,9 @@ class HiddenBlock : public Block {
 
 class OutputBlock : public Block {
  public:
-  OutputBlock(Layers& layers, int64_t in, int64_t out, std::vector<int64_t> shape)
+  OutputBlock(Layers& layers, int64_t in, int64_t out, const LinearOptions& options, std::vector<int64_t> shape)
       : shape_(std::move(shape)), dtype_(layers.dtype()) {
-    linear_ = register_module("linear", layers.linear("linear", in, out));
+    linear_ = register_module("linear", layers.linear("linear", in, out, options));
   }
   TensorList forward(const TensorList& inputs) override {
     at::Tensor out = linear_->forward(inputs[0].to(dtype_));
@@ -76,8 +88,10 @@ class Mlp : public Model {
   BlockPtr block(int64_t index, Layers& layers) const override {
     const int64_t in = sizes_[size_t(index)];
     const int64_t out = sizes_[size_t(index) + 1];
-    if (index < int64_t(hidden_.size())) return std::make_shared<HiddenBlock>(layers, in, out, activation_, dropout_);
-    return std::make_shared<OutputBlock>(layers, in, out, shape_);
+    const LinearOptions options = pair_member(index, blocks());
+    if (index < int64_t(hidden_.size()))
+      return std::make_shared<HiddenBlock>(layers, in, out, options, activation_, dropout_);
+    return std::make_shared<OutputBlock>(layers, in, out, options, shape_);
   }
 
   TensorList inputs(const Batch& batch) const override {

@@ -8,12 +8,16 @@ namespace convoy {
 StrategyEntry single_entry();
 StrategyEntry data_parallel_entry();
 StrategyEntry ddp_entry();
+StrategyEntry tensor_parallel_entry();
+StrategyEntry hybrid_entry();
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
       single_entry(),
       data_parallel_entry(),
       ddp_entry(),
+      tensor_parallel_entry(),
+      hybrid_entry(),
   };
   return entries;
 }

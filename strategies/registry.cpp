@@ -1,7 +1,9 @@
 #include "strategies/registry.h"
 
 #include "strategies/ddp.h"
+#include "strategies/hybrid.h"
 #include "strategies/single.h"
+#include "strategies/tensor_parallel.h"
 
 namespace convoy {
 
@@ -10,6 +12,8 @@ void register_strategies(Registry& registry) {
   // Its ranks are threads and not processes, which is the plan's affair.
   registry.strategies.add("data_parallel", [](const Options& options) { return make_ddp(options); });
   registry.strategies.add("ddp", [](const Options& options) { return make_ddp(options); });
+  registry.strategies.add("tensor_parallel", [](const Options& options) { return make_tensor_parallel(options); });
+  registry.strategies.add("hybrid", [](const Options& options) { return make_hybrid(options); });
 }
 
 }  // namespace convoy

@@ -16,6 +16,11 @@ Fans fans_of(at::IntArrayRef shape) {
   return {shape[1] * kernel, shape[0] * kernel};
 }
 
+Init bias_init(int64_t fan_in, const std::optional<Init>& asked) {
+  const double bound = fan_in > 0 ? 1 / std::sqrt(static_cast<double>(fan_in)) : 0;
+  return asked.value_or(Init{Init::Kind::uniform, -bound, bound});
+}
+
 void fill_initial(const at::Tensor& out, const Init& init, const Fans& fans, uint64_t seed, const std::string& name,
                   uint64_t first) {
   at::NoGradGuard no_grad;

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/layers.h"
@@ -16,6 +17,9 @@ struct Fans {
 };
 // [out, in, …kernel] as torch counts; a vector's fan-in is its length.
 Fans fans_of(at::IntArrayRef shape);
+
+// A bias' values where the model says nothing else: uniform(±1 ÷ √fan_in), as torch.
+Init bias_init(int64_t fan_in, const std::optional<Init>& asked);
 
 // Writes elements first, first + 1, … (row-major in the global tensor) to `out`: contiguous, any float dtype and device.
 void fill_initial(const at::Tensor& out, const Init& init, const Fans& fans, uint64_t seed, const std::string& name,

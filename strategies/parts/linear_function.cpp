@@ -12,6 +12,11 @@ namespace {
 
 using torch::autograd::variable_list;
 
+// Not while a gradient of the gradient is wanted, nor in a backward that somebody else runs.
+bool direct(const Parameter& parameter, const ForwardState& state) {
+  return state.collecting && parameter.gradient.defined() && !at::GradMode::is_enabled();
+}
+
 class LinearBackward : public torch::autograd::Node {
  public:
   LinearBackward(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias,
@@ -32,8 +37,9 @@ class LinearBackward : public torch::autograd::Node {
     const at::Tensor weight = saved_weight_.unpack();
     const at::Tensor input = input_.unpack();
     const at::Tensor flat = output.reshape({-1, weight.size(0)});
-    if (task_should_compute_output(1)) results[1] = weight_gradient(flat, input.reshape({-1, weight.size(1)}));
-    if (bias_ && task_should_compute_output(2)) results[2] = bias_gradient(flat);
+    if (task_should_compute_output(1))
+      results[1] = weight_gradient(*weight_, *state_, flat, input.reshape({-1, weight.size(1)}));
+    if (bias_ && task_should_compute_output(2)) results[2] = bias_gradient(*bias_, *state_, flat);
     if (task_should_compute_output(0)) results[0] = flat.mm(weight).view(input.sizes());
     return results;
   }
@@ -45,31 +51,6 @@ class LinearBackward : public torch::autograd::Node {
   }
 
  private:
-  // Not while a gradient of the gradient is wanted, nor in a backward that somebody else runs.
-  bool direct(const Parameter& parameter) const {
-    return state_->collecting && parameter.gradient.defined() && !at::GradMode::is_enabled();
-  }
-
-  at::Tensor weight_gradient(const at::Tensor& output, const at::Tensor& input) {
-    if (!direct(*weight_)) return output.t().mm(input);
-    if (weight_->written)
-      weight_->gradient.addmm_(output.t(), input);
-    else
-      at::mm_out(weight_->gradient, output.t(), input);
-    weight_->written = true;
-    return {};
-  }
-
-  at::Tensor bias_gradient(const at::Tensor& output) {
-    if (!direct(*bias_)) return output.sum(0);
-    if (bias_->written)
-      bias_->gradient.add_(output.sum(0));
-    else
-      at::sum_out(bias_->gradient, output, 0);
-    bias_->written = true;
-    return {};
-  }
-
   ParameterPtr weight_;
   ParameterPtr bias_;
   std::shared_ptr<const ForwardState> state_;
@@ -78,6 +59,27 @@ class LinearBackward : public torch::autograd::Node {
 };
 
 }  // namespace
+
+at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
+                           const at::Tensor& input) {
+  if (!direct(weight, state)) return output.t().mm(input);
+  if (weight.written)
+    weight.gradient.addmm_(output.t(), input);
+  else
+    at::mm_out(weight.gradient, output.t(), input);
+  weight.written = true;
+  return {};
+}
+
+at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output) {
+  if (!direct(bias, state)) return output.sum(0);
+  if (bias.written)
+    bias.gradient.add_(output.sum(0));
+  else
+    at::sum_out(bias.gradient, output, 0);
+  bias.written = true;
+  return {};
+}
 
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
                   const std::shared_ptr<const ForwardState>& state) {

@@ -16,4 +16,11 @@ namespace convoy {
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
                   const std::shared_ptr<const ForwardState>& state);
 
+// For nodes of other products, while they run: output [rows, out] (its gradient) and input [rows, in] give the
+// weight's [out, in], or output alone the bias' [out]. Written to Parameter::gradient where a strategy collects, and
+// then undefined.
+at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
+                           const at::Tensor& input);
+at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output);
+
 }  // namespace convoy

@@ -39,7 +39,7 @@ bool exact_randomness(const RunConfig& config, at::Device device) {
 PartRequest part_request(const Context& context, const Options& strategy) {
   PartRequest request;
   // A group of its own, so that its messages keep their order whatever buckets are on their way.
-  if (strategy.text("batch_norm") == "sync") {
+  if (strategy.has("batch_norm") && strategy.text("batch_norm") == "sync") {
     const CommunicatorPtr data = context.axis("data");
     request.batch_norm = data->split(0, data->rank(), {"batch norm", {}});
   }
@@ -143,15 +143,19 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
       rethrow("the model's inputs");
     }
   }
+  const std::shared_ptr<BlockBorders>& borders = store_->borders;
+  if (borders) borders->begin();
   for (size_t index = 0; index < blocks_.size(); ++index) {
+    const int64_t number = begin_ + static_cast<int64_t>(index);
+    const std::string name = model_->block_name(number);
     try {
+      if (borders) values = borders->enter(name, std::move(values));
       values = blocks_[index]->forward(values);
     } catch (...) {
-      const int64_t number = begin_ + static_cast<int64_t>(index);
-      rethrow(convoy::str("block ", number, " (", model_->block_name(number), "), forward"));
+      rethrow(convoy::str("block ", number, " (", name, "), forward"));
     }
   }
-  return values;
+  return borders ? borders->leave(std::move(values)) : values;
 }
 
 Loss ModelPart::loss_of(const TensorList& outputs, const Batch& batch) {

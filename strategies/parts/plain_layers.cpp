@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
-
 #include "core/error.h"
 #include "strategies/parts/init.h"
 #include "strategies/parts/keyed_dropout.h"
@@ -120,6 +118,30 @@ struct PlainParameter : ParameterHandle {
 
 }  // namespace
 
+ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init) {
+  check_sizes(name, shape);
+  auto parameter = std::make_shared<Parameter>();
+  parameter->name = name;
+  parameter->counted = store.counts;
+  parameter->value = at::empty(shape, at::TensorOptions(store.dtype).device(store.device));
+  fill_initial(parameter->value, init, fans_of(shape), store.seed, name);
+  parameter->value.set_requires_grad(true);
+  record_parameter(store, parameter);
+  return parameter;
+}
+
+void record_parameter(LayerStore& store, const ParameterPtr& parameter) {
+  if (!store.by_name.emplace(parameter->name, parameter).second)
+    throw Error(Failure::config,
+                convoy::str("model: two layers ask for the name ", parameter->name, "; names are unique"));
+  store.parameters.push_back(parameter);
+}
+
+void check_sizes(const std::string& name, at::IntArrayRef shape) {
+  for (int64_t size : shape)
+    if (size < 0) throw Error(Failure::config, convoy::str("model: ", name, " was asked for with a size of ", size));
+}
+
 PlainLayers::PlainLayers(std::shared_ptr<LayerStore> store, std::string prefix)
     : store_(std::move(store)), prefix_(std::move(prefix)) {}
 
@@ -130,27 +152,12 @@ std::shared_ptr<Layers> PlainLayers::scope(const std::string& name) {
 std::string PlainLayers::name(const std::string& layer) const { return prefix_ + layer; }
 
 ParameterPtr PlainLayers::make(const std::string& name, at::IntArrayRef shape, const Init& init) {
-  auto parameter = std::make_shared<Parameter>();
-  parameter->name = prefix_ + name;
-  parameter->counted = store_->counts;
-  for (int64_t size : shape) {
-    if (size < 0)
-      throw Error(Failure::config, convoy::str("model: ", parameter->name, " was asked for with a size of ", size));
-  }
-  parameter->value = at::empty(shape, at::TensorOptions(store_->dtype).device(store_->device));
-  fill_initial(parameter->value, init, fans_of(shape), store_->seed, parameter->name);
-  parameter->value.set_requires_grad(true);
-  if (!store_->by_name.emplace(parameter->name, parameter).second)
-    throw Error(Failure::config,
-                convoy::str("model: two layers ask for the name ", parameter->name, "; names are unique"));
-  store_->parameters.push_back(parameter);
-  return parameter;
+  return make_parameter(*store_, prefix_ + name, shape, init);
 }
 
 ParameterPtr PlainLayers::make_bias(const std::string& name, int64_t size, int64_t fan_in,
                                     const std::optional<Init>& init) {
-  const double bound = fan_in > 0 ? 1 / std::sqrt(static_cast<double>(fan_in)) : 0;
-  return make(name + ".bias", {size}, init.value_or(Init{Init::Kind::uniform, -bound, bound}));
+  return make(name + ".bias", {size}, bias_init(fan_in, init));
 }
 
 ParameterPtr PlainLayers::tied(const std::string& name, const std::string& to, at::IntArrayRef shape) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/layers.h"
+#include "strategies/parts/block_borders.h"
 #include "strategies/parts/parameter.h"
 
 namespace convoy {
@@ -25,7 +26,15 @@ struct LayerStore {
   std::vector<ParameterPtr> parameters;  // in order of creation
   std::map<std::string, ParameterPtr> by_name;
   std::vector<NamedBuffer> buffers;
+  std::shared_ptr<BlockBorders> borders;  // null: what goes from block to block goes as it is
 };
+
+// Makes a parameter of its own, with its initial values, and records it.
+ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init);
+// Records one. Error(config) for a name that is there.
+void record_parameter(LayerStore& store, const ParameterPtr& parameter);
+// Error(config) for a size below zero.
+void check_sizes(const std::string& name, at::IntArrayRef shape);
 
 class PlainLayers : public Layers {
  public:

@@ -44,6 +44,8 @@ std::string backend_of(const RunConfig& config, bool gpus, int ranks) {
   return gpus ? "nccl" : "gloo";
 }
 
+}  // namespace
+
 int moments_of(const Json& config) {
   const Json& optimizer = config.at("optimizer");
   const auto momentum = optimizer.find("momentum");
@@ -51,15 +53,13 @@ int moments_of(const Json& config) {
   return momentum->is_number() && momentum->get<double>() > 0 ? 1 : 0;
 }
 
-double rows_of(const Json& config, int ranks) {
+double rows_per_rank(const Json& config, int ranks) {
   const Json& batch = config.at("train").at("batch");
   const auto per_rank = batch.find("per_rank");
   if (per_rank != batch.end() && per_rank->is_number()) return per_rank->get<double>();
   const auto global = batch.find("global");
   return global != batch.end() && global->is_number() ? std::ceil(global->get<double>() / ranks) : 0;
 }
-
-}  // namespace
 
 bool on_gpus(const RunConfig& config, const Topology& topology) {
   const int gpus = gpu_count(topology);
@@ -144,7 +144,7 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
   }
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
-  cost.activation_bytes = saved * rows_of(job.config, static_cast<int>(job.ranks.size()));
+  cost.activation_bytes = saved * rows_per_rank(job.config, static_cast<int>(job.ranks.size()));
   if (ranks > 1) {
     cost.bytes_sent_per_step = 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every);
     const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);

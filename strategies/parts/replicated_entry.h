@@ -31,6 +31,11 @@ struct BucketSizes {
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                     int64_t every);
 
+// Of a resolved configuration: moments that its optimizer keeps of each parameter, and rows that each of `ranks` along the
+// data axis reads in a step (0 where that is not known).
+int moments_of(const Json& config);
+double rows_per_rank(const Json& config, int ranks);
+
 // Options that every strategy with a data axis takes.
 Option sync_option();
 Option micro_batches_option();

@@ -81,10 +81,11 @@ void Update::reduced(int bucket) {
 
 UpdateFigures Update::finish() {
   at::NoGradGuard no_grad;
+  // A loss that is not finite on one rank only, of those that should have it alike, stops the update on all.
+  figures_.select(0, 1).add_(at::isfinite(flat_->header()).all().logical_not());
   for (const CommunicatorPtr& group : cut_) group->all_reduce(figures_, ReduceOp::sum, {"gradient norm", {}})->wait();
-  const at::Tensor header = flat_->header();
   const at::Tensor norm = figures_.narrow(0, 0, 1).sqrt().mul_(scalars_.gradient_scale);
-  scalars_.apply.copy_((figures_.narrow(0, 1, 1) == 0).logical_and_(at::isfinite(header).all()));
+  scalars_.apply.copy_(figures_.narrow(0, 1, 1) == 0);
   // As torch's clip_grad_norm_, so that a norm of zero needs no case of its own.
   if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
   scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));

@@ -27,6 +27,12 @@ struct Fault {
   std::string mark;
 };
 
+LinearOptions with_cut(LinearOptions::Cut cut) {
+  LinearOptions options;
+  options.cut = cut;
+  return options;
+}
+
 // Leaves what a careless library leaves: a process that no kill of a group reaches.
 void start_grandchild() {
   if (fork() != 0) return;
@@ -38,7 +44,7 @@ void start_grandchild() {
 class FaultyBlock : public Block {
  public:
   FaultyBlock(Layers& layers, int64_t in, int64_t out, Fault fault) : fault_(std::move(fault)) {
-    linear_ = register_module("linear", layers.linear("linear", in, out));
+    linear_ = register_module("linear", layers.linear("linear", in, out, with_cut(LinearOptions::Cut::column)));
     const char* rank = std::getenv("CONVOY_RANK");
     here_ = rank != nullptr && std::atoi(rank) == fault_.rank;
   }
@@ -70,7 +76,7 @@ class FaultyBlock : public Block {
 class OutputBlock : public Block {
  public:
   OutputBlock(Layers& layers, int64_t in, int64_t out) {
-    linear_ = register_module("linear", layers.linear("linear", in, out));
+    linear_ = register_module("linear", layers.linear("linear", in, out, with_cut(LinearOptions::Cut::row)));
   }
   TensorList forward(const TensorList& inputs) override { return {linear_->forward(inputs[0])}; }
 

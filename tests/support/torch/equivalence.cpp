@@ -57,6 +57,33 @@ CommunicatorPtr world_of(const Registry& registry, int rank, int size, const std
   return registry.backends.make("local", request);
 }
 
+// Where the strategy's plan puts the ranks of a machine with a core for each.
+Mesh mesh_of(const Layout& layout, const RunConfig& config) {
+  Topology topology;
+  topology.hosts.emplace_back();
+  topology.hosts.front().name = "here";
+  for (int core = 0; core < layout.ranks; ++core) topology.hosts.front().cores.push_back({core, 0, 0, {core}});
+  PlanRequest request;
+  request.ranks = layout.ranks;
+  return strategy_entry(layout.strategy).plan(config, topology, request).jobs.at(0).mesh;
+}
+
+void join_axes(Context& context) {
+  for (const Axis& axis : context.mesh.axes()) {
+    const std::vector<int> group = context.mesh.group(context.rank, axis.name);
+    context.axes[axis.name] = static_cast<int>(group.size()) == context.size
+                                  ? context.world
+                                  : context.world->split(group.front(), context.rank, {"axis " + axis.name, {}});
+  }
+}
+
+int64_t bytes_sent(const Context& context) {
+  int64_t bytes = context.world->bytes_sent();
+  for (const auto& [name, group] : context.axes)
+    if (group != context.world) bytes += group->bytes_sent();
+  return bytes;
+}
+
 Batch rows_of(const Batch& data, int64_t begin, int64_t end) { return data.slice(begin, end); }
 
 // Share `index` of `count` of a global batch that is rows [begin, end) of the data.
@@ -97,7 +124,7 @@ class RankTraining {
       const int64_t end = std::min(begin + training_.global_rows, rows);
       const bool last = step + 1 == training_.steps || (training_.epoch_flush && (step + 1) % per_epoch == 0);
       at::Tensor figures = at::zeros({2}, at::kDouble);
-      const int64_t before = context_.world->bytes_sent();
+      const int64_t before = bytes_sent(context_);
       for (int64_t part = 0; part < training_.parts; ++part) {
         StepInput input;
         input.batch = share(subject_.data, begin, end, training_.global_rows, sampling.index * training_.parts + part,
@@ -111,7 +138,7 @@ class RankTraining {
           result.norms.push_back(out.gradient_norm.item<double>());
         }
       }
-      result.bytes_sent = context_.world->bytes_sent() - before;
+      result.bytes_sent = bytes_sent(context_) - before;
       result.losses.push_back(over_all(figures));
     }
     result.evaluated = evaluate(sampling);
@@ -186,24 +213,24 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
   const auto channel = make_local_channel();
   Registry registry;  // one for all: the backend `local` knows its ranks by it
   register_backends(registry);
+  const Mesh mesh = mesh_of(layout, config);
   std::mutex mutex;
   std::exception_ptr failure;
   bool symptom = false;
   auto body = [&](int rank) {
-    CommunicatorPtr world;
+    Context context;
     try {
-      Context context;
       context.rank = context.local_rank = rank;
       context.size = context.process_ranks = layout.ranks;
       context.host = "here";
-      context.mesh = Mesh({{"data", layout.ranks}});
+      context.mesh = mesh;
       context.channel = channel;
       context.state = std::make_shared<StateFile>(folder.file(convoy::str("rank", rank, ".state")));
       context.config = config;
-      context.world = world = world_of(registry, rank, layout.ranks, channel);
-      context.axes["data"] = world;
+      context.world = world_of(registry, rank, layout.ranks, channel);
+      join_axes(context);
       run(context);
-      world->barrier({"end", {}})->wait();
+      context.world->barrier({"end", {}})->wait();
     } catch (const std::exception& error) {
       const auto* told = dynamic_cast<const Error*>(&error);
       const bool lost = told != nullptr && told->kind() == Failure::peer_lost;
@@ -214,7 +241,8 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
           symptom = lost;
         }
       }
-      if (world) world->abort(error.what());
+      if (context.world) context.world->abort(error.what());
+      for (const auto& axis : context.axes) axis.second->abort(error.what());
     }
   };
   std::vector<std::thread> threads;

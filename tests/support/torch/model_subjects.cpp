@@ -6,6 +6,8 @@
 #include "core/random.h"
 #include "models/convnet.h"
 #include "models/gpt.h"
+#include "models/mlp.h"
+#include "models/ncf.h"
 
 namespace convoy::testing {
 namespace {
@@ -18,20 +20,64 @@ at::Tensor integers(at::IntArrayRef shape, const char* name, int64_t bound) {
   return out.floor().to(at::kLong);
 }
 
+at::Tensor normal(at::IntArrayRef shape, const char* name) {
+  at::Tensor out = at::empty(shape, at::kDouble);
+  fill_normal(out, random_key(5, name), 0, 0, 1);
+  return out;
+}
+
 Subject subject(const char* name, std::function<ModelPtr()> model, Batch data) {
   return {name, std::move(model), make_cross_entropy(Options()), std::move(data)};
 }
 
 }  // namespace
 
-Subject gpt_subject() {
-  constexpr int64_t vocabulary = 12, length = 6;
+Subject classifier_subject() {
+  constexpr int64_t classes = 5;
   const auto model = [] {
     Schema schema;
-    schema.fields["tokens"] = schema.fields["target"] = {{length}, at::kLong, vocabulary};
+    schema.fields["features"] = {{6}, at::kFloat, 0};
+    schema.fields["target"] = {{}, at::kLong, classes};
+    return make_mlp(Options(Json{{"hidden", {12, 10, 24}}, {"activation", "gelu"}, {"dropout", 0.2}}), schema);
+  };
+  Batch data;
+  data.rows = rows;
+  data.tensors = {{"features", normal({rows, 6}, "features")}, {"target", integers({rows}, "classes", classes)}};
+  return subject("classifier", model, std::move(data));
+}
+
+Subject ranking_subject() {
+  constexpr int64_t users = 21, items = 30, each = 5;
+  const auto model = [] {
+    Schema schema;
+    schema.fields["user"] = {{}, at::kLong, users};
+    schema.fields["item"] = {{each}, at::kLong, items};
+    schema.fields["target"] = {{each}, at::kFloat, 0};
+    return make_ncf(Options(Json{{"gmf_dim", 3}, {"mlp_dim", 4}, {"hidden", {6, 5}}, {"dropout", 0.1}, {"top_k", {2}}}),
+                    schema);
+  };
+  Batch data;
+  data.rows = rows;
+  at::Tensor target = at::zeros({rows, each}, at::kDouble);
+  target.select(1, 0).fill_(1);
+  data.tensors = {{"user", integers({rows}, "users", users)},
+                  {"item", integers({rows, each}, "items", items)},
+                  {"target", target},
+                  {"weight", normal({rows}, "weight").abs()}};
+  Subject ranking = subject("ranking", model, std::move(data));
+  ranking.loss = make_bce(Options());
+  return ranking;
+}
+
+Subject gpt_of(const GptSizes& sizes) {
+  constexpr int64_t length = 6;
+  const int64_t vocabulary = sizes.vocabulary;
+  const auto model = [sizes] {
+    Schema schema;
+    schema.fields["tokens"] = schema.fields["target"] = {{length}, at::kLong, sizes.vocabulary};
     return make_gpt(Options(Json{{"layers", 2},
-                                 {"heads", 4},
-                                 {"dim", 16},
+                                 {"heads", sizes.heads},
+                                 {"dim", sizes.dim},
                                  {"mlp_ratio", 2},
                                  {"mlp_dim", nullptr},
                                  {"positions", "learned"},
@@ -50,6 +96,8 @@ Subject gpt_subject() {
   return subject("gpt", model, std::move(data));
 }
 
+Subject gpt_subject() { return gpt_of({}); }
+
 Subject convnet_subject() {
   constexpr int64_t classes = 5;
   const auto model = [] {
@@ -62,9 +110,7 @@ Subject convnet_subject() {
   };
   Batch data;
   data.rows = rows;
-  at::Tensor features = at::empty({rows, 2, 8, 8}, at::kDouble);
-  fill_normal(features, random_key(5, "features"), 0, 0, 1);
-  data.tensors = {{"features", features}, {"target", integers({rows}, "classes", classes)}};
+  data.tensors = {{"features", normal({rows, 2, 8, 8}, "features")}, {"target", integers({rows}, "classes", classes)}};
   return subject("convnet", model, std::move(data));
 }
 

@@ -1,0 +1,75 @@
+#include "strategies/parts/tensor_group_entry.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/describe.h"
+
+namespace convoy {
+namespace {
+
+// What the first block with cut layers is given, per row: where whole sequences become shares, and their gradient is
+// gathered.
+double entered_bytes(const Description& description) {
+  for (size_t i = 1; i < description.blocks.size(); ++i) {
+    if (description.blocks[i].row_cut_input_bytes > 0)
+      return static_cast<double>(description.blocks[i - 1].row_output_bytes);
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<Option> tensor_options() {
+  return {
+      describe::boolean("sequence_parallel",
+                        "norms, dropout and residuals between cut layers work on shares of the sequences: less memory "
+                        "for activations, a quarter more to send",
+                        false)};
+}
+
+void check_tensor_degree(const RunConfig& config, int degree) {
+  const Options& model = config.model.options;
+  if (!model.has("heads") || !model.at("heads").is_number_integer()) return;
+  const int64_t heads = model.integer("heads");
+  if (heads % degree != 0)
+    model.fail("heads",
+               str("is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
+                   degree, ", or a degree that divides ", heads));
+}
+
+std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,
+                                   int64_t every) {
+  const Options options(job.config.at("strategy"));
+  const double tensor = job.mesh.degree("tensor"), data = job.mesh.degree("data");
+  const auto element = static_cast<double>(description.element_bytes);
+  const bool sequence = options.boolean("sequence_parallel");
+  const double rows = rows_per_rank(job.config, job.mesh.degree("data"));
+  RankCost cost;
+  double inputs = 0, outputs = 0, exchanges = 0;
+  for (const BlockDescription& block : description.blocks) {
+    const auto cut = static_cast<double>(block.cut_parameters);
+    cost.parameter_bytes += (static_cast<double>(block.parameters) - cut + cut / tensor) * element;
+    cost.buffer_bytes += static_cast<double>(block.buffers) * element;
+    const auto within = static_cast<double>(block.row_cut_saved_bytes);
+    const double between = static_cast<double>(block.row_saved_bytes) - within;
+    cost.activation_bytes += (within / tensor + (sequence ? between / tensor : between)) * rows;
+    inputs += static_cast<double>(block.row_cut_input_bytes);
+    outputs += static_cast<double>(block.row_cut_output_bytes);
+    exchanges += static_cast<double>(block.cut_exchanges);
+  }
+  cost.gradient_bytes = cost.parameter_bytes;
+  cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
+  const double share = (tensor - 1) / tensor;
+  cost.bytes_sent_per_step =
+      rows * share * (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) : 2 * inputs + 2 * outputs);
+  if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
+  if (data > 1) {
+    cost.bytes_sent_per_step += 2 * (data - 1) / data * cost.gradient_bytes / static_cast<double>(every);
+    const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
+    cost.messages_per_step += (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every);
+  }
+  return std::vector<RankCost>(job.ranks.size(), cost);
+}
+
+}  // namespace convoy

@@ -1,0 +1,25 @@
+// What strategies with a tensor group share without LibTorch: its options, what the configuration must fit, what a
+// step costs.
+#pragma once
+#include "strategies/catalogue.h"
+#include "strategies/parts/replicated_entry.h"
+
+namespace convoy {
+
+std::vector<Option> tensor_options();
+
+// Throws ConfigError at model.heads where the ranks do not divide the attention heads that a model says it has. Other
+// sizes only its layers know: they refuse when they are built.
+void check_tensor_degree(const RunConfig& config, int degree);
+
+// Per rank of a job on a mesh {data, tensor} whose data axis replicates. With D and N ranks along them, P trained
+// elements of e bytes of which C are cut, k moments, R rows a rank and step, and per row the bytes I of inputs of
+// column-cut layers (that want gradients) and O of outputs of row-cut layers and embeddings:
+//   parameters (P − C + C/N)·e, the same for gradients, k times for moments
+//   sent: 2(D−1)/D of the gradients every `every` steps, and 2(N−1)/N · R·(I + O) a step;
+//         with shares of sequences (N−1)/N · R·(3·I + 2·O + what the first block with cut layers is given)
+// beside a few numbers per position for a loss over cut classes and, per update, two for the norm.
+std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,
+                                   int64_t every);
+
+}  // namespace convoy

@@ -1,0 +1,33 @@
+// tensor_parallel: one replica whose linear layers and embeddings the ranks share out.
+#include "strategies/parts/tensor_group_entry.h"
+
+namespace convoy {
+namespace {
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  int ranks = request.ranks;
+  if (ranks == 0 && on_gpus(config, topology)) ranks = static_cast<int>(topology.hosts.front().gpus.size());
+  ranks = ranks == 0 ? 1 : ranks;
+  check_tensor_degree(config, ranks);
+  return plan_on_mesh(config, topology, request, Mesh({{"tensor", ranks}}));
+}
+
+std::vector<RankCost> cost(const Job& job, const Description& description) {
+  return tensor_costs(job, description, {}, 1);
+}
+
+}  // namespace
+
+StrategyEntry tensor_parallel_entry() {
+  StrategyEntry entry;
+  entry.name = "tensor_parallel";
+  entry.help = "one replica whose linear layers and embeddings the ranks share out; activations are summed";
+  entry.options = tensor_options();
+  entry.options.push_back(sync_option());
+  entry.options.push_back(micro_batches_option());
+  entry.plan = plan;
+  entry.cost = cost;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,153 @@
+// tensor_parallel, and hybrid of data and tensor axes, against single: same global batches, fp64, ten AdamW steps.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr double tolerance = 1e-12;
+
+Subject wide_heads() { return gpt_of({12, 24, 12}); }  // heads for 1, 2, 3, 4 ranks
+Subject odd_tokens() { return gpt_of({4, 16, 13}); }   // a vocabulary that no number of ranks divides
+
+struct Model {
+  const char* name;
+  Subject (*make)();
+};
+const Model models[] = {{"classifier", classifier_subject},
+                        {"ranking", ranking_subject},
+                        {"gpt", wide_heads},
+                        {"odd", odd_tokens},
+                        {"tied", tied_subject},
+                        {"pairs", pairs_subject},
+                        {"norms", norms_subject},
+                        {"convnet", convnet_subject}};
+
+struct Cell {
+  const char* model;
+  int data, tensor;
+  bool clipping = false;
+  bool shares = false;  // sequence_parallel
+  int every = 1;
+};
+
+std::string name_of(const Cell& cell) {
+  std::string name = std::string(cell.model) + "_data" + std::to_string(cell.data) + "_tensor" +
+                     std::to_string(cell.tensor) + "_every" + std::to_string(cell.every);
+  return name + (cell.shares ? "_shares" : "") + (cell.clipping ? "_clipped" : "");
+}
+
+Subject subject_of(const Cell& cell) {
+  for (const Model& model : models)
+    if (std::string(model.name) == cell.model) return model.make();
+  throw std::logic_error(cell.model);
+}
+
+Training training_of(const Cell& cell) {
+  Training training;
+  training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
+                       (cell.clipping ? "clip_norm: 0.3, " : "") + "groups: [{match: bias, weight_decay: 0}]}";
+  return training;
+}
+
+Layout layout_of(const Cell& cell) {
+  const std::string options =
+      ", sync: {every: " + std::to_string(cell.every) + "}, sequence_parallel: " + (cell.shares ? "true" : "false");
+  if (cell.data == 1) return {"tensor_parallel", options, cell.tensor};
+  return {"hybrid",
+          options + ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006, mesh: {data: " + std::to_string(cell.data) +
+              ", tensor: " + std::to_string(cell.tensor) + "}",
+          cell.data * cell.tensor};
+}
+
+class TensorTest : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(TensorTest, EqualsSingle) {
+  const Cell cell = GetParam();
+  const Subject subject = subject_of(cell);
+  const Training training = training_of(cell);
+  const Trajectory cut = train(layout_of(cell), subject, training);
+  const Trajectory whole =
+      train({"single", ", sync: {every: " + std::to_string(cell.every) + "}", 1}, subject, training);
+
+  EXPECT_TRUE(bitwise_equal(cut.initial, whole.initial));
+  const Difference worst = difference(cut.final, whole.final);
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+  const Difference gradient = difference(cut.gradients, whole.gradients);
+  EXPECT_LE(gradient.worst, tolerance) << gradient.key;
+  ASSERT_EQ(cut.losses.size(), whole.losses.size());
+  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], tolerance * 10);
+  ASSERT_EQ(cut.norms.size(), whole.norms.size());
+  for (size_t i = 0; i < whole.norms.size(); ++i) EXPECT_NEAR(cut.norms[i] / whole.norms[i], 1, tolerance * 10);
+  EXPECT_NEAR(cut.evaluated, whole.evaluated, tolerance * 10);
+  EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3);
+}
+
+std::vector<Cell> cells() {
+  std::vector<Cell> all;
+  const std::pair<int, int> meshes[] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}};
+  for (const char* model : {"classifier", "ranking", "gpt", "tied", "pairs"})
+    for (const auto& [data, tensor] : meshes)
+      for (bool clipping : {false, true}) all.push_back({model, data, tensor, clipping});
+  for (int tensor : {2, 4}) all.push_back({"odd", 1, tensor, true});
+  for (int tensor : {2, 3}) all.push_back({"gpt", 1, tensor, true, true});  // T = 6
+  all.push_back({"gpt", 2, 2, true, true});
+  all.push_back({"classifier", 1, 2, false, true});  // without sequences there is nothing to share
+  for (const char* model : {"classifier", "gpt"}) all.push_back({model, 2, 2, true, false, 4});
+  // What no rank cuts: batch norm, convolutions, dropout between them.
+  for (const char* model : {"norms", "convnet"}) all.push_back({model, 1, 2, true});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, TensorTest, ::testing::ValuesIn(cells()),
+                         [](const auto& info) { return name_of(info.param); });
+
+// Cells that cannot be: refused with the reason before anything starts, or when the layers are made.
+TEST(Tensor, RefusedCells) {
+  const auto error_of = [](const Cell& cell) -> std::string {
+    try {
+      train(layout_of(cell), subject_of(cell), training_of(cell));
+    } catch (const Error& error) {
+      return convoy::str(name_of(error.kind()), ": ", error.what());
+    }
+    return "no error";
+  };
+  const std::string heads = error_of({"odd", 1, 3});  // four heads; the layers see 16 features
+  EXPECT_EQ(heads.rfind("config: model: blocks.0.qkv has 48 outputs in 3 parts, which 3 ranks", 0), 0u) << heads;
+  const std::string sequence = error_of({"gpt", 1, 4, false, true});
+  EXPECT_NE(sequence.find("sequences of 6, which 4 ranks"), std::string::npos) << sequence;
+}
+
+TEST(Tensor, TwoRunsAreBitwiseEqual) {
+  for (const Cell& cell : {Cell{"gpt", 1, 3, true}, Cell{"gpt", 2, 2, true, true}}) {
+    const Trajectory first = train(layout_of(cell), subject_of(cell), training_of(cell));
+    const Trajectory second = train(layout_of(cell), subject_of(cell), training_of(cell));
+    EXPECT_TRUE(bitwise_equal(first.final, second.final)) << name_of(cell);
+    EXPECT_EQ(first.losses, second.losses) << name_of(cell);
+  }
+}
+
+TEST(Tensor, AGroupOfOneIsSingleToTheBit) {
+  for (const char* name : {"gpt", "classifier"}) {
+    const Cell cell{name, 1, 1, true};
+    const Trajectory one = train(layout_of(cell), subject_of(cell), training_of(cell));
+    const Trajectory single = train({"single", "", 1}, subject_of(cell), training_of(cell));
+    EXPECT_TRUE(bitwise_equal(one.final, single.final)) << name;
+    EXPECT_EQ(one.losses, single.losses) << name;
+  }
+}
+
+TEST(Tensor, TheOrderOfAxesChangesNothing) {
+  const Cell cell{"gpt", 2, 2, true};
+  const Trajectory near = train(layout_of(cell), subject_of(cell), training_of(cell));
+  Layout layout = layout_of(cell);
+  layout.options += ", order: [tensor, pipeline, data]";
+  const Trajectory far = train(layout, subject_of(cell), training_of(cell));
+  EXPECT_TRUE(bitwise_equal(near.final, far.final));
+}
+
+}  // namespace
+}  // namespace convoy::testing

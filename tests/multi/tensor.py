@@ -1,0 +1,74 @@
+"""tensor_parallel and hybrid by real ranks: one rank's losses over gloo and mpi, verify, refusals, failures."""
+# timeout: 300
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+TINY = runs.TOP / "configs" / "tiny"
+SETS = ["precision=fp64", "train.epochs=1", "train.log_every=1", "train.checkpoint_every=never"]
+TENSOR = ["strategy.name=tensor_parallel"]
+MESH = "strategy={name: hybrid, mesh: {data: 2, tensor: 2}}"
+
+
+def refused(title, words, config, sets, ranks, within=1.5):
+    start = time.monotonic()
+    done = subprocess.run(runs.command(config, None, sets, ranks), cwd=folder, env=runs.environment(), timeout=60,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    took = time.monotonic() - start
+    runs.check(done.returncode == 78, f"{title}: exit {done.returncode}, expected 78\n{done.stdout}")
+    for word in words:
+        runs.check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
+    runs.check(took <= within, f"{title}: told after {took:.2f} s")
+
+
+def verified(title, code, words, config, sets, ranks):
+    line = [str(runs.CONVOY), "verify", str(config), "--steps", "5", "--ranks", str(ranks)]
+    for item in sets:
+        line += ["--set", item]
+    done = subprocess.run(line, cwd=folder, env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    runs.check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
+    for word in words:
+        runs.check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
+
+
+with runs.workspace() as folder:
+    gpt = TINY / "gpt.yaml"
+    runs.run(gpt, folder / "runs" / "single", SETS)
+    for name, sets, ranks in (("tensor-gloo", [*TENSOR, "backend=gloo"], 2),
+                              ("tensor-mpi", [*TENSOR, "strategy.sequence_parallel=true", "backend=mpi"], 2),
+                              ("hybrid-gloo", [MESH, "backend=gloo"], 4),
+                              ("hybrid-mpi", [MESH, "backend=mpi"], None)):
+        summary = runs.run(gpt, folder / "runs" / name, [*SETS, *sets, "launch.threads=1"], ranks=ranks)
+        single = runs.summary(folder / "runs" / "single")
+        for key in ("samples", "steps", "parameters"):
+            runs.check(summary[key] == single[key], f"{name}: {key} {summary[key]}, one rank {single[key]}")
+        for metric, value in single["metrics"].items():
+            other = summary["metrics"][metric]["last"]
+            runs.check(abs(other - value["last"]) <= 1e-9 * max(1.0, abs(value["last"])),
+                       f"{name}: {metric} {other}, one rank {value['last']}")
+    same = subprocess.run([sys.executable, str(runs.TOP / "tests" / "support" / "same_losses"), str(folder / "runs"),
+                           "--tolerance", "1e-9"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    runs.check(same.returncode == 0, same.stdout)
+    print(same.stdout)
+
+    verified("verify", 0, ["agree", "tensor 2"], gpt, [*TENSOR, "strategy.sequence_parallel=true"], 2)
+    wrong = [*TENSOR, f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so"]
+    verified("verify of a wrong plugin", 1, ["differ: first after step 1", "centred."], TINY / "plugin_wrong.yaml", wrong, 2)
+    verified("verify of a right one", 0, ["agree"], TINY / "plugin_wrong.yaml", [*wrong, "model.over=rows"], 2)
+
+    refused("heads", ["model.heads", "4", "3 ranks"], gpt, TENSOR, 3)
+    refused("mesh", ["strategy.mesh", "= 4 ranks, and there are 3"], gpt, [MESH], 3)
+    refused("sizes", ["hidden.0.linear", "3 ranks"], TINY / "mlp.yaml", [*TENSOR, "model.hidden=[16, 9]"], 3, within=20)
+
+    fault = f"model={{plugin: {runs.BUILD}/tests/faults/libconvoy_faulty.so, fault: throw, rank: 1, at: 2}}"
+    for name, sets in (("tensor", [*TENSOR, fault]), ("hybrid", [MESH, fault])):
+        failed = runs.run(TINY / "mlp.yaml", folder / name, [*sets, "backend=gloo", "launch.failure_grace=2s"],
+                          ranks=2 if name == "tensor" else 4, expect=70)
+        failure = failed["failure"]
+        runs.check(failure["rank"] == 1 and "the model's own words" in failure["message"], f"{name}: {failure}")
+print("shared out and whole agree")

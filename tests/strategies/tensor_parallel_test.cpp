@@ -1,0 +1,288 @@
+// What tensor_parallel and hybrid promise beside equal results: where ranks go, refusals, what is sent, failures, and
+// that any layout reads the checkpoint of any other.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <mutex>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/error.h"
+#include "strategies/catalogue.h"
+#include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
+#include "tests/support/torch/whole_state.h"
+
+namespace convoy::testing {
+namespace {
+
+Layout tensor(int ranks, const std::string& more = "") { return {"tensor_parallel", more, ranks}; }
+Layout hybrid(int data, int degree, const std::string& more = "") {
+  return {"hybrid", convoy::str(", mesh: {data: ", data, ", tensor: ", degree, "}", more), data * degree};
+}
+
+Batch share(const Subject& subject, const Sampling& sampling) {
+  const auto [begin, end] = share_of(subject.data.rows, sampling.index, sampling.count);
+  Batch batch = subject.data.slice(begin, end);
+  batch.nominal_rows = batch.global_rows = subject.data.rows;
+  return batch;
+}
+
+std::string run(const Layout& layout, const Subject& subject,
+                const std::function<void(const Context&, Strategy&)>& body) {
+  try {
+    const RunConfig config = test_config(layout, {});
+    with_ranks(layout, config, [&](const Context& context) {
+      auto strategy = make_strategy(config);
+      strategy->setup(context, subject.model(), subject.loss);
+      body(context, *strategy);
+    });
+  } catch (const ConfigError& error) {
+    return convoy::str(error.key(), ": ", error.what());
+  } catch (const Error& error) {
+    return convoy::str(name_of(error.kind()), ": ", error.what());
+  }
+  return "no error";
+}
+
+Job planned(const Layout& layout) {
+  Topology topology;
+  topology.hosts.resize(1);
+  PlanRequest request;
+  request.ranks = layout.ranks;
+  return strategy_entry(layout.strategy).plan(test_config(layout, {}), topology, request).jobs.at(0);
+}
+
+TEST(TensorParallel, RanksThatSendMostAreNeighbours) {
+  const Job job = planned(hybrid(2, 3));
+  EXPECT_EQ(job.mesh.group(0, "tensor"), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(job.mesh.group(0, "data"), (std::vector<int>{0, 3}));
+  const Job turned = planned(hybrid(2, 3, ", order: [tensor, pipeline, data]"));
+  EXPECT_EQ(turned.mesh.group(0, "data"), (std::vector<int>{0, 1}));
+  EXPECT_EQ(planned(tensor(4)).mesh.degree("tensor"), 4);
+  EXPECT_EQ(planned({"hybrid", ", mesh: {data: {degree: 3, how: ddp}}", 3}).mesh.degree("data"), 3);
+}
+
+TEST(TensorParallel, MeshesThatCannotBeAreRefusedAtTheKey) {
+  const auto error_of = [](const std::string& options, int ranks) -> std::string {
+    try {
+      planned({"hybrid", options, ranks});
+    } catch (const ConfigError& error) {
+      return convoy::str(error.key(), ": ", error.what());
+    }
+    return "no error";
+  };
+  const std::string product = error_of(", mesh: {data: 2, tensor: 2}", 3);
+  EXPECT_EQ(product.rfind("strategy.mesh: ", 0), 0u) << product;
+  EXPECT_NE(product.find("data 2 × pipeline 1 × tensor 2 = 4 ranks, and there are 3"), std::string::npos) << product;
+  for (const auto& [options, words] : std::vector<std::pair<std::string, std::string>>{
+           {", mesh: {tensor: 0}", "strategy.mesh.tensor"},
+           {", mesh: {data: two}", "strategy.mesh.data"},
+           {", mesh: {data: 0}", "strategy.mesh.data"},
+           {", mesh: {data: {degree: 2, how: dp}}", "ddp or fsdp"},
+           {", mesh: {data: {degrees: 2}}", "unknown key degrees"},
+           {", mesh: {rows: 2}", "strategy.mesh.rows"},
+           {", mesh: {data: 2}, order: [data, tensor]", "strategy.order"},
+           {", mesh: {data: 2}, order: [data, data, pipeline, tensor]", "strategy.order"}}) {
+    const std::string error = error_of(options, 2);
+    EXPECT_NE(error.find(words), std::string::npos) << options << "\n" << error;
+  }
+}
+
+TEST(TensorParallel, HeadsThatDoNotDivideAreRefusedBeforeAnythingStarts) {
+  RunConfig config = test_config(tensor(3), {});
+  config.model.options = Options(Json{{"name", "net"}, {"heads", 8}}, {}, "model");
+  Topology topology;
+  topology.hosts.resize(1);
+  PlanRequest request;
+  request.ranks = 3;
+  try {
+    strategy_entry("tensor_parallel").plan(config, topology, request);
+    ADD_FAILURE() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.key(), "model.heads");
+    EXPECT_NE(std::string(error.what()).find("is 8, which 3 ranks"), std::string::npos) << error.what();
+  }
+  request.ranks = 4;
+  EXPECT_NO_THROW(strategy_entry("tensor_parallel").plan(config, topology, request));
+}
+
+// An infinite weight of one rank's share makes an inf that only it sees first.
+TEST(TensorParallel, AnInfinityInOneShardStopsTheUpdateOnAll) {
+  const Subject subject = classifier_subject();
+  for (const Layout& layout : {tensor(3), hybrid(2, 2)}) {
+    EXPECT_EQ(run(layout, subject,
+                  [&](const Context& context, Strategy& strategy) {
+                    std::map<std::string, at::Tensor> before;
+                    at::Tensor broken;
+                    strategy.visit_state([&](const StateEntry& entry) {
+                      if (entry.key() == "parameter/hidden.0.linear.weight" && context.rank == context.size - 1)
+                        broken = entry.tensor;
+                      before.emplace(convoy::str(entry.key(), at::IntArrayRef(entry.piece.offset)),
+                                     entry.tensor.clone());
+                    });
+                    at::Tensor value;
+                    if (broken.defined()) {
+                      value = broken[0][0].clone();
+                      broken[0][0].fill_(std::numeric_limits<double>::infinity());
+                    }
+                    EXPECT_FALSE(strategy.step({share(subject, strategy.sampling()), 0, true}).finite.item<bool>());
+                    if (broken.defined()) broken[0][0].copy_(value);
+                    strategy.visit_state([&](const StateEntry& entry) {
+                      if (entry.kind == StateKind::gradient) return;
+                      EXPECT_TRUE(
+                          entry.tensor.equal(before.at(convoy::str(entry.key(), at::IntArrayRef(entry.piece.offset)))))
+                          << entry.key();
+                    });
+                    EXPECT_TRUE(strategy.step({share(subject, strategy.sampling()), 1, true}).finite.item<bool>());
+                  }),
+              "no error");
+  }
+}
+
+TEST(TensorParallel, ANanInTheLossOfOneRankStopsTheUpdateOnAll) {
+  const Subject subject = classifier_subject();
+  EXPECT_EQ(run(tensor(2), subject,
+                [&](const Context& context, Strategy& strategy) {
+                  Batch batch = share(subject, strategy.sampling());
+                  at::Tensor weight = at::ones({batch.rows}, at::kDouble);
+                  if (context.rank == 1) weight[3] = std::numeric_limits<double>::quiet_NaN();
+                  batch.tensors.emplace_back("weight", weight);
+                  EXPECT_FALSE(strategy.step({batch, 0, true}).finite.item<bool>());
+                }),
+            "no error");
+}
+
+TEST(TensorParallel, AnExceptionInOneShardEndsAll) {
+  const Subject subject = classifier_subject();
+  for (const Layout& layout : {tensor(3), hybrid(2, 2)}) {
+    const std::string error = run(layout, subject, [&](const Context& context, Strategy& strategy) {
+      Batch batch = share(subject, strategy.sampling());
+      if (context.rank == 1) {
+        for (auto& entry : batch.tensors)
+          if (entry.first == "features") entry.second = entry.second.narrow(1, 0, 4);
+      }
+      strategy.step({batch, 7, true});
+    });
+    EXPECT_EQ(error.rfind("training: block 0 (hidden.0), forward, step 7: ", 0), 0u) << error;
+  }
+}
+
+TEST(TensorParallel, ExactlyOneRankOwnsEachPiece) {
+  for (const Layout& layout : {tensor(3), hybrid(2, 2)}) {
+    std::mutex mutex;
+    std::map<std::string, int> owners;
+    std::map<std::string, int64_t> elements, whole;
+    EXPECT_EQ(run(layout, tied_subject(),
+                  [&](const Context&, Strategy& strategy) {
+                    std::lock_guard<std::mutex> lock(mutex);
+                    strategy.visit_state([&](const StateEntry& entry) {
+                      owners[convoy::str(entry.key(), " from ", at::IntArrayRef(entry.piece.offset))] += entry.owner;
+                      if (entry.owner) elements[entry.key()] += entry.tensor.numel();
+                      whole[entry.key()] = Piece::whole(entry.piece.global_shape).elements();
+                    });
+                  }),
+              "no error");
+    for (const auto& [key, count] : owners) EXPECT_EQ(count, 1) << key;
+    EXPECT_EQ(elements, whole);
+  }
+}
+
+TEST(TensorParallel, AnyLayoutReadsTheCheckpointOfAnyOther) {
+  const Subject subject = gpt_of({12, 24, 13});
+  const Layout layouts[] = {Layout{}, tensor(2), tensor(3), hybrid(2, 2)};
+  for (const Layout& from : layouts) {
+    const TemporaryFolder folder;
+    WholeState saved;
+    EXPECT_EQ(run(from, subject,
+                  [&](const Context& context, Strategy& strategy) {
+                    for (int64_t step = 0; step < 2; ++step)
+                      strategy.step({share(subject, strategy.sampling()), step, true});
+                    Checkpoints(context, folder.path(), 0).save(strategy, 2, Json{{"step", 2}});
+                    strategy.visit_state([&](const StateEntry& entry) {
+                      if (entry.kind != StateKind::gradient) saved.add(entry);
+                    });
+                  }),
+              "no error");
+    for (const Layout& to : layouts) {
+      WholeState loaded;
+      EXPECT_EQ(run(to, subject,
+                    [&](const Context& context, Strategy& strategy) {
+                      Checkpoints checkpoints(context, folder.path(), 0);
+                      const auto info = checkpoints.newest();
+                      ASSERT_TRUE(info.has_value());
+                      checkpoints.load(strategy, *info);
+                      strategy.state_restored();
+                      strategy.visit_state([&](const StateEntry& entry) { loaded.add(entry); });
+                    }),
+                "no error");
+      EXPECT_TRUE(bitwise_equal(loaded.tensors(), saved.tensors())) << to_string(from) << " → " << to_string(to);
+    }
+  }
+}
+
+// models/gpt with T = 6, dim 24, MLP of 48, vocabulary 12, two blocks, by the formulas of its layers.
+Description gpt_description() {
+  constexpr int64_t e = 8, d = 24, v = 12, t = 6, row = t * d * e;
+  Description description;
+  description.element_bytes = e;
+  BlockDescription embedding;
+  embedding.name = "embedding";
+  embedding.parameters = v * d + t * d;
+  embedding.row_output_bytes = row;
+  embedding.cut_parameters = v * d;
+  embedding.row_cut_output_bytes = row;
+  embedding.cut_exchanges = 1;
+  description.blocks.push_back(embedding);
+  for (const char* name : {"blocks.0", "blocks.1"}) {
+    BlockDescription block;
+    block.name = name;
+    block.parameters = 4 * d + (3 * d * d + 3 * d) + (d * d + d) + (2 * d * d + 2 * d) + (2 * d * d + d);
+    block.cut_parameters = (3 * d * d + 3 * d) + d * d + (2 * d * d + 2 * d) + 2 * d * d;
+    block.row_cut_input_bytes = 2 * row;
+    block.row_cut_output_bytes = 2 * row;
+    block.cut_exchanges = 4;
+    description.blocks.push_back(block);
+  }
+  BlockDescription output;
+  output.name = "output";
+  output.parameters = 2 * d;
+  output.row_cut_input_bytes = row;
+  output.cut_exchanges = 1;
+  description.blocks.push_back(output);
+  return description;
+}
+
+TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
+  const Subject subject = gpt_of({12, 24, 12});
+  for (const Layout& layout : {tensor(2), tensor(2, ", sequence_parallel: true"), hybrid(2, 2)}) {
+    Job job = planned(layout);
+    const RankCost cost = strategy_entry(layout.strategy).cost(job, gpt_description()).front();
+    Training training;
+    training.steps = 9;  // the fifth and tenth batch are smaller
+    const Trajectory result = train(layout, subject, training);
+    const double data = job.mesh.degree("data"), rows = 16 / data, ranks = job.mesh.degree("tensor");
+    double held = 0;
+    EXPECT_EQ(run(layout, subject,
+                  [&](const Context& context, Strategy& strategy) {
+                    if (context.rank != 0) return;
+                    strategy.visit_state([&](const StateEntry& entry) {
+                      if (entry.kind == StateKind::parameter) held += static_cast<double>(entry.tensor.nbytes());
+                    });
+                  }),
+              "no error");
+    EXPECT_DOUBLE_EQ(held, cost.parameter_bytes) << to_string(layout);
+    // Beside it: the loss over cut classes (3 numbers a position), the figures of the norm, gradients of five norms
+    // (shares of sequences), and along data the padding of 32 parameters to 64 bytes and the header.
+    const double share = (ranks - 1) / ranks;
+    const double loss = 2 * share * rows * 6 * 3 * 8, norm = 2 * share * 2 * 8;
+    const double norms = 2 * share * 5 * 2 * 24 * 8, padding = 2 * (data - 1) / data * 64 * 33;
+    const double sent = static_cast<double>(result.bytes_sent);
+    EXPECT_GE(sent, cost.bytes_sent_per_step + loss + norm) << to_string(layout);
+    EXPECT_LE(sent, cost.bytes_sent_per_step + loss + norm + norms + padding + 64) << to_string(layout);
+  }
+}
+
+}  // namespace
+}  // namespace convoy::testing
