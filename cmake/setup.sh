@@ -138,15 +138,15 @@ install_torch() {
   rm -rf .deps/tmp
 }
 
-# missing_cuda_headers PYTHON: release of CUDA whose headers beside torch lack their folder crt/, as CUDA 13's do: a
-# package of their own has it.
+# missing_cuda_headers PYTHON: release of CUDA whose headers beside torch lack the folders crt/ and nv/, as CUDA 13's do:
+# packages of their own have them.
 missing_cuda_headers() {
   "$1" - "${Torch_DIR:-}" 2>/dev/null <<'PYTHON'
 import importlib.util, pathlib, re, sys
 root = re.sub(r"/share/cmake/Torch/?$", "", sys.argv[1]) or importlib.util.find_spec("torch").submodule_search_locations[0]
 site = pathlib.Path(root).parent
 for header in site.glob("nvidia/*/include/cuda_runtime.h"):
-    if not (header.parent / "crt" / "host_config.h").exists():
+    if not all((header.parent / needed).exists() for needed in ("crt/host_config.h", "nv/target")):
         runtime = next(site.glob("nvidia_cuda_runtime*.dist-info")).name
         print(re.search(r"-(\d+\.\d+)", runtime)[1])
 PYTHON
@@ -154,14 +154,14 @@ PYTHON
 
 install_cuda_headers() {
   local release python=python3
-  compgen -G "$cuda_headers/nvidia/*/include/crt/host_config.h" >/dev/null && return
+  compgen -G "$cuda_headers/nvidia/*/include/nv/target" >/dev/null && return
   [ ! -x $venv/bin/python3 ] || python=$venv/bin/python3
   release=$(missing_cuda_headers $python) || return 0
   [ -n "$release" ] || return 0
-  say "CUDA: the headers of $release that NCCL's want (0.2 MB to fetch), into $cuda_headers"
+  say "CUDA: the headers of $release that NCCL's want (3 MB to fetch, 19 MB on disk), into $cuda_headers"
   make_venv
   quietly .deps/log/pip-cuda-headers.log $venv/bin/python3 -m pip install --disable-pip-version-check \
-    --progress-bar off --no-deps --target $cuda_headers "nvidia-cuda-crt==$release.*"
+    --progress-bar off --no-deps --target $cuda_headers --upgrade "nvidia-cuda-crt==$release.*" "nvidia-cuda-cccl==$release.*"
 }
 
 make_venv() {
