@@ -1,5 +1,6 @@
 #include "launch/run_folder.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -170,6 +171,10 @@ TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
     fs::permissions(root_, fs::perms::all);
     fs::permissions(request_.output, fs::perms::all);
     ASSERT_EQ(seteuid(65534), 0);
+    if (faccessat(AT_FDCWD, root_.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+      ASSERT_EQ(seteuid(0), 0);
+      GTEST_SKIP() << "another user does not reach " << root_;
+    }
   } else {
     chmod((request_.output + "/logs").c_str(), 0555);
   }

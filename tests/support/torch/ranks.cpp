@@ -98,6 +98,13 @@ void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>&
   request.timeout = group.timeout;
   request.rendezvous = std::chrono::milliseconds(20000);
   request.waiting = group.waiting;
+  // A rank whose call fails at once must not hang up while another still connects: that would be another failure.
+  std::atomic<int> connected{0};
+  auto all_connected = [&] {
+    ++connected;
+    const auto deadline = std::chrono::steady_clock::now() + request.rendezvous;
+    while (connected < group.size && std::chrono::steady_clock::now() < deadline) usleep(200);
+  };
   auto run = [&](int rank, std::shared_ptr<Channel> channel) {
     BackendRequest mine = request;
     mine.rank = rank;
@@ -105,8 +112,10 @@ void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>&
     mine.channel = channel;
     try {
       auto world = registry.backends.make(group.backend, mine);
+      if (!group.by_processes && group.backend != "mpi") all_connected();
       body(*world);
     } catch (const std::exception& error) {
+      connected += group.size;  // nobody waits for this one
       ADD_FAILURE() << group.backend << " rank " << rank << " of " << group.size << ": " << error.what();
     }
   };
