@@ -114,26 +114,28 @@ TEST(TensorParallel, AnInfinityInOneShardStopsTheUpdateOnAll) {
   for (const Layout& layout : {tensor(3), hybrid(2, 2)}) {
     EXPECT_EQ(run(layout, subject,
                   [&](const Context& context, Strategy& strategy) {
+                    const bool here = context.rank == context.size - 1;
+                    const auto first_weight = [&](double value) {
+                      double before = 0;
+                      strategy.visit_state([&](const StateEntry& entry) {
+                        if (!here || entry.key() != "parameter/hidden.0.linear.weight") return;
+                        before = entry.tensor[0][0].item<double>();
+                        entry.tensor[0][0].fill_(value);
+                      });
+                      return before;
+                    };
+                    const auto key_of = [](const StateEntry& entry) {
+                      return convoy::str(entry.key(), at::IntArrayRef(entry.piece.offset));
+                    };
                     std::map<std::string, at::Tensor> before;
-                    at::Tensor broken;
-                    strategy.visit_state([&](const StateEntry& entry) {
-                      if (entry.key() == "parameter/hidden.0.linear.weight" && context.rank == context.size - 1)
-                        broken = entry.tensor;
-                      before.emplace(convoy::str(entry.key(), at::IntArrayRef(entry.piece.offset)),
-                                     entry.tensor.clone());
-                    });
-                    at::Tensor value;
-                    if (broken.defined()) {
-                      value = broken[0][0].clone();
-                      broken[0][0].fill_(std::numeric_limits<double>::infinity());
-                    }
+                    strategy.visit_state(
+                        [&](const StateEntry& entry) { before.emplace(key_of(entry), entry.tensor.clone()); });
+                    const double value = first_weight(std::numeric_limits<double>::infinity());
                     EXPECT_FALSE(strategy.step({share(subject, strategy.sampling()), 0, true}).finite.item<bool>());
-                    if (broken.defined()) broken[0][0].copy_(value);
+                    first_weight(value);
                     strategy.visit_state([&](const StateEntry& entry) {
                       if (entry.kind == StateKind::gradient) return;
-                      EXPECT_TRUE(
-                          entry.tensor.equal(before.at(convoy::str(entry.key(), at::IntArrayRef(entry.piece.offset)))))
-                          << entry.key();
+                      EXPECT_TRUE(entry.tensor.equal(before.at(key_of(entry)))) << entry.key();
                     });
                     EXPECT_TRUE(strategy.step({share(subject, strategy.sampling()), 1, true}).finite.item<bool>());
                   }),
