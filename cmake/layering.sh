@@ -83,7 +83,7 @@ owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use c
 # --- strategies are named nowhere else ----------------------------------------------------------------------------
 
 # pipeline is also an axis of the mesh, and so no sign of a strategy.
-names=$(find strategies -name '*_entry.cpp' 2>/dev/null | sed -E 's|.*/||; s|_entry\.cpp||' | grep -vx 'pipeline' |
+names=$(find strategies -maxdepth 1 -name '*_entry.cpp' 2>/dev/null | sed -E 's|.*/||; s|_entry\.cpp||' | grep -vx 'pipeline' |
   paste -sd'|')
 if [ -n "$names" ]; then
   while IFS=: read -r file line text; do
