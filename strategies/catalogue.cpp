@@ -13,11 +13,7 @@ StrategyEntry hybrid_entry();
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
-      single_entry(),
-      data_parallel_entry(),
-      ddp_entry(),
-      tensor_parallel_entry(),
-      hybrid_entry(),
+      single_entry(), data_parallel_entry(), ddp_entry(), tensor_parallel_entry(), hybrid_entry(),
   };
   return entries;
 }
