@@ -10,6 +10,7 @@ StrategyEntry data_parallel_entry();
 StrategyEntry ddp_entry();
 StrategyEntry tensor_parallel_entry();
 StrategyEntry hybrid_entry();
+StrategyEntry fsdp_entry();
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
@@ -18,6 +19,7 @@ const std::vector<StrategyEntry>& strategy_catalogue() {
       ddp_entry(),
       tensor_parallel_entry(),
       hybrid_entry(),
+      fsdp_entry(),
   };
   return entries;
 }
