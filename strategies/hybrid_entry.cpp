@@ -108,6 +108,7 @@ StrategyEntry hybrid_entry() {
     for (Option& option : more) entry.options.push_back(std::move(option));
   entry.options.push_back(sync_option());
   entry.options.push_back(micro_batches_option());
+  for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
   return entry;

@@ -10,7 +10,7 @@ namespace {
 
 // Bytes of the parameters of a model, by block.
 struct BlockBytes {
-  double all = 0, last = 0;
+  double all = 0, last = 0, largest = 0;
   double neighbours = 0;  // the most that two in a row have
   double units = 0;       // blocks that have any
 
@@ -19,6 +19,7 @@ struct BlockBytes {
     for (const BlockDescription& block : description.blocks) {
       const double bytes = static_cast<double>(block.parameters) * static_cast<double>(description.element_bytes);
       all += bytes;
+      largest = std::max(largest, bytes);
       neighbours = std::max(neighbours, before + bytes);
       units += bytes > 0 ? 1 : 0;
       before = last = bytes;
@@ -67,6 +68,7 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
     cost.messages_per_step = bytes.units * (slices + 1 / every) + 2 / every;
   } else {
     cost.parameter_bytes = bytes.all / ranks + (reshards ? bytes.neighbours : bytes.all);
+    if (!reshards) cost.gradient_bytes = bytes.all / ranks + bytes.largest;
     const double again = reshards ? bytes.all - bytes.last : 0;
     cost.bytes_sent_per_step = others * slices * (2 * bytes.all + again);
     cost.messages_per_step = slices * (bytes.units * (reshards ? 3 : 2) - (reshards ? 1 : 0)) + 2 / every;

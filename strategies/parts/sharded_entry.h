@@ -13,7 +13,8 @@ std::vector<Option> sharded_data_options();
 //   gradients   f·P·m + f·P ÷ every
 //   parameters  f·m·(3·P − p of the last block); without resharding 2·f·P·m
 // beside two all-reduces of a few bytes per update. Held: parameters P (P/N and two neighbouring blocks where they are
-// sharded, P/N + P without resharding), gradients P/N and two neighbouring blocks (P for `optimizer`), moments k·P/N.
+// sharded, P/N + P without resharding), gradients P/N and two neighbouring blocks (P for `optimizer`; P/N and one block
+// without resharding, since blocks are given back as fast as their neighbours' gradients come), moments k·P/N.
 std::vector<RankCost> sharded_costs(const Job& job, const Description& description);
 
 }  // namespace convoy

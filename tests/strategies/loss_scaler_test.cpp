@@ -156,7 +156,7 @@ TEST(HalfPrecision, ALossThatIsNotFiniteIsAFault) {
 // Scale, streak and schedule go on where they were, skipped updates included.
 TEST(HalfPrecision, ARestoredRunGoesOnBitForBit) {
   const Subject subject = pairs_subject();
-  for (const Layout& layout : layouts(", loss_scale: {initial: 16777216, growth_interval: 2}")) {
+  for (const Layout& layout : layouts(", loss_scale: {initial: 1048576, growth_interval: 2}")) {
     std::mutex mutex;
     std::map<int, std::map<std::string, at::Tensor>> saved, whole, resumed;
     double rate = 0, again = 0;
