@@ -29,8 +29,8 @@ struct BlockBytes {
 
 }  // namespace
 
-std::vector<Option> sharded_data_options() {
-  std::vector<Option> options{
+std::vector<Option> shard_options() {
+  return {
       describe::choice("shard",
                        "what is divided among the ranks: the optimizer's state; gradients too; or parameters too, which "
                        "are gathered block by block",
@@ -41,8 +41,13 @@ std::vector<Option> sharded_data_options() {
                         true),
       describe::choice("units", "what is gathered and reduced by one message: a block, or a tensor",
                        {"blocks", "tensors"}, "blocks"),
-      describe::boolean("overlap", "gather one block ahead and reduce gradients while computing goes on", true),
   };
+}
+
+std::vector<Option> sharded_data_options() {
+  std::vector<Option> options = shard_options();
+  options.push_back(
+      describe::boolean("overlap", "gather one block ahead and reduce gradients while computing goes on", true));
   for (Option& option : buffer_options()) options.push_back(std::move(option));
   return options;
 }

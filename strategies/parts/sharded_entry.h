@@ -4,7 +4,9 @@
 
 namespace convoy {
 
-// shard, reshard_after_forward, units, overlap, and buffer_options().
+// shard, reshard_after_forward, units.
+std::vector<Option> shard_options();
+// These, overlap, and buffer_options().
 std::vector<Option> sharded_data_options();
 
 // Per rank, of a job whose N ranks divide P bytes of parameters (p of the block b), in m micro-batches and `every` steps an

@@ -102,6 +102,26 @@ TEST(Sharded, OptionsChangeNoResult) {
       }
 }
 
+// Shards of shards: a data axis of two that divides what a tensor group of two has cut.
+TEST(Sharded, WithinATensorGroup) {
+  for (const char* shard : {"optimizer", "gradients", "parameters"})
+    for (const char* subject : {"gpt", "tied", "foreign"})
+      for (const char* more : {"", ", recompute: blocks", ", sequence_parallel: true"}) {
+        const Cell cell{subject, shard, 4, 2, true, more};
+        const Training training = training_of(cell);
+        Layout layout = fsdp(cell);
+        layout.strategy = "hybrid";
+        layout.options += ", mesh: {data: {degree: 2, how: fsdp}, tensor: 2}";
+        const Trajectory split = train(layout, subject_of(subject), training);
+        const Trajectory whole = train({"single", ", sync: {every: 2}", 1}, subject_of(subject), training);
+        EXPECT_TRUE(bitwise_equal(split.initial, whole.initial)) << text_of(cell);
+        const Difference worst = difference(split.final, whole.final);
+        EXPECT_LE(worst.worst, tolerance) << text_of(cell) << ": " << worst.key;
+        const Difference gradient = difference(split.gradients, whole.gradients);
+        EXPECT_LE(gradient.worst, tolerance * 10) << text_of(cell) << ": " << gradient.key;
+      }
+}
+
 // The same sums in the same order: what is gathered when, and how long it stays, does not show.
 TEST(Sharded, GatheringChangesNoBit) {
   const Cell plain{"gpt", "parameters", 3, 2, true};
