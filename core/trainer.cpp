@@ -135,6 +135,8 @@ class Training {
       if (updated) learning_rate_ = result.learning_rate;
       train_metrics_.add(result.metrics);
       check_finite(result);
+      if (result.updated && result.skipped.defined())
+        skipped_ = skipped_.defined() ? skipped_ + result.skipped : result.skipped.to(at::kLong);
       if (updated && parts_.after_update) parts_.after_update(done);
       if (step_ == first_step_) report_first_step();
       report_training(done, epoch_ends);
@@ -176,7 +178,6 @@ class Training {
       if (!flag.defined()) return;
     }
     if (flag.all().item<bool>()) return;
-    if (config_.precision == "fp16") return;  // the loss scaler skips such steps and lowers its scale
     const Metric& loss = result.metrics.front();
     const bool mine = !at::isfinite(loss.sum).all().item<bool>();
     const std::vector<std::string> votes = context_.channel->agree(
@@ -206,6 +207,7 @@ class Training {
       if (auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
       Record record = written_record("train", done);
       for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
+      if (skipped_.defined()) record.metrics["skipped_updates"] = skipped_.sum().item<double>();
       for (auto& sink : sinks_) sink->write(record);
     }
     if (context_.rank != 0 || (!interval && seconds_since(reported_) < 0.25)) return;
@@ -396,6 +398,7 @@ class Training {
   MetricAccumulator train_metrics_;
   BestMetrics best_;
   at::Tensor pending_finite_;
+  at::Tensor skipped_;  // updates that the loss scaler left out, since this process began; undefined without one
   at::Tensor learning_rate_;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 

@@ -10,10 +10,12 @@ StrategyEntry data_parallel_entry();
 StrategyEntry ddp_entry();
 StrategyEntry tensor_parallel_entry();
 StrategyEntry hybrid_entry();
+StrategyEntry fsdp_entry();
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
-      single_entry(), data_parallel_entry(), ddp_entry(), tensor_parallel_entry(), hybrid_entry(),
+      single_entry(),          data_parallel_entry(), ddp_entry(),
+      tensor_parallel_entry(), fsdp_entry(),          hybrid_entry(),
   };
   return entries;
 }

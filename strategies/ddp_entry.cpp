@@ -6,13 +6,6 @@ namespace {
 
 constexpr double mib = 1024 * 1024;
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
-  int ranks = request.ranks;
-  if (ranks == 0 && on_gpus(config, topology))
-    for (const Host& host : topology.hosts) ranks += static_cast<int>(host.gpus.size());
-  return plan_replicas(config, topology, request, ranks == 0 ? 1 : ranks);
-}
-
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
   const BucketSizes buckets{options.real("first_bucket_mb") * mib, options.real("bucket_cap_mb") * mib};
@@ -28,7 +21,8 @@ StrategyEntry ddp_entry() {
   entry.options = replicated_data_options();
   entry.options.push_back(sync_option());
   entry.options.push_back(micro_batches_option());
-  entry.plan = plan;
+  for (const Option& option : memory_options()) entry.options.push_back(option);
+  entry.plan = plan_data_axis;
   entry.cost = cost;
   return entry;
 }

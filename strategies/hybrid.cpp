@@ -10,21 +10,30 @@
 #include "strategies/parts/equal_start.h"
 #include "strategies/parts/mesh_strategy.h"
 #include "strategies/parts/replicated_data.h"
+#include "strategies/parts/sharded_data.h"
 #include "strategies/parts/sharded_layers.h"
 
 namespace convoy {
 
 std::unique_ptr<Strategy> make_hybrid(const Options& options) {
+  const Json data = options.section("mesh").at("data");
+  const bool shards = data.is_object() && data.value("how", "ddp") == "fsdp";
+  const ShardedOptions sharded = sharded_options(options);
   MeshParts parts;
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+  const bool deferred = shards && sharded.shard == Shard::parameters;
+  parts.runner = [options, deferred](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+    PartRequest request = part_request(context, options);
+    request.deferred = deferred;
     return make_whole_runner(context, std::move(model), std::move(loss),
-                             sharded_part(context, tensor_options_of(options), part_request(context, options)));
+                             sharded_part(context, tensor_options_of(options), std::move(request)));
   };
-  parts.data = [replicated = replicated_options(options)](const Context& context, const std::vector<ModelPart*>& held) {
+  parts.data = [options, shards, sharded](const Context& context,
+                                          const std::vector<ModelPart*>& held) -> std::unique_ptr<DataAxis> {
     share_foreign_values(held, *context.axis("tensor"));
-    return std::make_unique<ReplicatedData>(context, held, replicated);
+    if (shards) return std::make_unique<ShardedData>(context, held, sharded);
+    return std::make_unique<ReplicatedData>(context, held, replicated_options(options));
   };
   return make_mesh_strategy(std::move(parts));
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/describe.h"
+#include "strategies/parts/sharded_entry.h"
 #include "strategies/parts/tensor_group_entry.h"
 
 namespace convoy {
@@ -48,7 +49,6 @@ Degrees degrees_of(const Options& mesh) {
 void refuse_what_is_missing(const Options& mesh, const Degrees& degrees) {
   if (degrees.pipeline > 1)
     mesh.fail("pipeline", "above 1 is not in this build; take 1, and more data or tensor ranks");
-  if (degrees.how == "fsdp") mesh.fail("data", "with how: fsdp is not in this build; take how: ddp");
 }
 
 Mesh mesh_of(const Options& options, const Degrees& degrees) {
@@ -78,8 +78,24 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   return plan_on_mesh(config, topology, request, mesh_of(options, degrees));
 }
 
+// With `how: fsdp` the data axis divides what the axis tensor leaves of each block.
+std::vector<RankCost> sharded_cost(const Job& job, const Description& description) {
+  const RankCost group = tensor_group_cost(job, description);
+  Description cut = description;
+  for (BlockDescription& block : cut.blocks)
+    block.parameters += block.cut_parameters / job.mesh.degree("tensor") - block.cut_parameters;
+  std::vector<RankCost> costs = sharded_costs(job, cut);
+  for (RankCost& cost : costs) {
+    cost.bytes_sent_per_step += group.bytes_sent_per_step;
+    cost.messages_per_step += group.messages_per_step;
+    cost.activation_bytes = group.activation_bytes;
+  }
+  return costs;
+}
+
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
+  if (degrees_of(options.section("mesh")).how == "fsdp") return sharded_cost(job, description);
   const BucketSizes buckets{options.real("first_bucket_mb") * mib, options.real("bucket_cap_mb") * mib};
   return tensor_costs(job, description, buckets, options.section("sync").integer("every"));
 }
@@ -104,10 +120,11 @@ StrategyEntry hybrid_entry() {
                      describe::choice("", "an axis", {"data", "pipeline", "tensor"}),
                      Json::array({"data", "pipeline", "tensor"})),
   };
-  for (std::vector<Option> more : {tensor_options(), replicated_data_options()})
+  for (std::vector<Option> more : {tensor_options(), replicated_data_options(), shard_options()})
     for (Option& option : more) entry.options.push_back(std::move(option));
   entry.options.push_back(sync_option());
   entry.options.push_back(micro_batches_option());
+  for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
   return entry;

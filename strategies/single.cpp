@@ -20,10 +20,12 @@ namespace {
 class Single : public Strategy {
  public:
   explicit Single(const Options& options)
-      : every_(options.section("sync").integer("every")), micro_batches_(options.integer("micro_batches")) {}
+      : options_(options),
+        every_(options.section("sync").integer("every")),
+        micro_batches_(options.integer("micro_batches")) {}
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
-    part_.emplace(context, std::move(model), std::move(loss));
+    part_.emplace(context, std::move(model), std::move(loss), part_request(context, options_));
     const auto& parameters = part_->parameters();
     std::vector<int> order(parameters.size());
     std::iota(order.begin(), order.end(), 0);
@@ -31,6 +33,7 @@ class Single : public Strategy {
     collector_.emplace(parameters, part_->state(), [](int) {});
     update_.emplace(context, every_);
     update_->attach(*flat_);
+    part_->state()->loss_scale = update_->loss_scale();
   }
 
   Sampling sampling() const override { return {0, 1, micro_batches_}; }
@@ -58,6 +61,7 @@ class Single : public Strategy {
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
     result.learning_rate = figures.learning_rate;
+    result.skipped = figures.skipped;
     return result;
   }
 
@@ -67,6 +71,7 @@ class Single : public Strategy {
   void state_restored() override { update_->restored(); }
 
  private:
+  Options options_;
   int64_t every_;
   int64_t micro_batches_;
   int64_t accumulated_ = 0;  // steps since the last update

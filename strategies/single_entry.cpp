@@ -25,6 +25,7 @@ StrategyEntry single_entry() {
   entry.name = "single";
   entry.help = "one rank on one device: nothing is sent";
   entry.options = {sync_option(), micro_batches_option()};
+  for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
   return entry;

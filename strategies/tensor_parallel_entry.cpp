@@ -25,6 +25,7 @@ StrategyEntry tensor_parallel_entry() {
   entry.options = tensor_options();
   entry.options.push_back(sync_option());
   entry.options.push_back(micro_batches_option());
+  for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
   return entry;

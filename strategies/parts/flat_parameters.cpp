@@ -2,9 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "core/error.h"
+#include "strategies/parts/slot_groups.h"
 
 namespace convoy {
 namespace {
@@ -12,16 +11,6 @@ namespace {
 constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector
 
 int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
-
-// What the parameters of a slot have in common.
-struct SlotKey {
-  GroupSettings group;
-  bool counted;
-  bool operator==(const SlotKey& other) const {
-    return group.learning_rate_factor == other.group.learning_rate_factor &&
-           group.weight_decay == other.group.weight_decay && counted == other.counted;
-  }
-};
 
 }  // namespace
 
@@ -36,19 +25,11 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
   int64_t offset = 0;
   for (const std::vector<int>& listed : buckets) {
     // Within a bucket the order is free: parameters of one group stand together and make one slot.
-    std::vector<std::pair<SlotKey, std::vector<int>>> groups;
-    for (int index : listed) {
-      const Parameter& parameter = *parameters_[static_cast<size_t>(index)];
-      const SlotKey key{group_settings(optimizer, parameter.name), parameter.counted};
-      auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return other.first == key; });
-      if (group == groups.end()) group = groups.insert(groups.end(), {key, {}});
-      group->second.push_back(index);
-    }
     Bucket bucket;
     bucket.begin = offset;
-    for (const auto& [key, members] : groups) {
+    for (const SlotGroup& group : slot_groups(parameters_, listed, optimizer)) {
       const int64_t begin = offset;
-      for (int index : members) {
+      for (int index : group.members) {
         const auto i = static_cast<size_t>(index);
         const at::Tensor& value = parameters_[i]->value;
         CONVOY_CHECK(value.scalar_type() == options.dtype().toScalarType() && value.device() == options.device(),
@@ -59,7 +40,7 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
         ++placed;
       }
       bucket.slots.push_back(static_cast<int>(slots_.size()));
-      slots_.push_back({begin, offset, key.group, key.counted});
+      slots_.push_back({begin, offset, group.group, group.counted});
     }
     bucket.end = offset;
     buckets_.push_back(std::move(bucket));

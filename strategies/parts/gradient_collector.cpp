@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "core/error.h"
+
 namespace convoy {
 
 using torch::autograd::variable_list;
@@ -22,6 +24,8 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
     // A backward that somebody else runs, inside a model say, keeps its own ways.
     if (!shared_->ready || !shared_->state->collecting) return gradients;
     Parameter& parameter = *shared_->parameters[static_cast<size_t>(index_)];
+    CONVOY_CHECK(parameter.gradient.defined(), "a gradient of ", parameter.name,
+                 " comes while none of its blocks is differentiated");
     const at::Tensor& gradient = gradients[0];
     at::NoGradGuard no_grad;
     if (gradient.defined()) {

@@ -14,7 +14,8 @@ using torch::autograd::variable_list;
 
 // Not while a gradient of the gradient is wanted, nor in a backward that somebody else runs.
 bool direct(const Parameter& parameter, const ForwardState& state) {
-  return state.collecting && parameter.gradient.defined() && !at::GradMode::is_enabled();
+  return state.collecting && parameter.gradient.defined() && !at::GradMode::is_enabled() &&
+         parameter.gradient.scalar_type() == parameter.value.scalar_type();
 }
 
 class LinearBackward : public torch::autograd::Node {

@@ -48,6 +48,7 @@ class MeshStrategy : public Strategy {
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
     result.learning_rate = figures.learning_rate;
+    result.skipped = figures.skipped;
     return result;
   }
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <mutex>
+#include <algorithm>
 #include <new>
 
 #include "core/error.h"
@@ -43,6 +44,7 @@ PartRequest part_request(const Context& context, const Options& strategy) {
     const CommunicatorPtr data = context.axis("data");
     request.batch_norm = data->split(0, data->rank(), {"batch norm", {}});
   }
+  request.recompute = recompute_of(strategy);
   return request;
 }
 
@@ -52,6 +54,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
       loss_(std::move(loss)),
       begin_(request.begin),
       store_(std::make_shared<LayerStore>()),
+      own_generators_(context.process_ranks == 1),
       autocast_(autocast_dtype(context.config.precision)) {
   const int64_t end = request.end < 0 ? model_->blocks() : request.end;
   CONVOY_CHECK(0 <= begin_ && begin_ <= end && end <= model_->blocks(), "blocks [", begin_, ", ", end, ") of ",
@@ -61,15 +64,33 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
   store_->seed = context.config.seed;
   store_->counts = request.counts;
   store_->batch_norm = request.batch_norm;
+  store_->deferred = request.deferred;
   store_->state->seed = context.config.seed;
   store_->state->rank = context.rank;
   store_->state->exact = exact_randomness(context.config, store_->device);
   layers_ = request.layers ? request.layers(store_) : std::make_shared<PlainLayers>(store_);
-  for (int64_t index = begin_; index < end; ++index) build_block(index);
+  check_recompute(request.recompute);
+  for (int64_t index = begin_; index < end; ++index) {
+    build_block(index);
+    recomputes_.push_back(request.recompute.includes(model_->block_name(index)));
+    if (recomputes_.back() && !own_generators_) check_recomputable(*blocks_.back(), model_->block_name(index));
+  }
+}
+
+void ModelPart::check_recompute(const Recompute& recompute) const {
+  std::vector<std::string> names;
+  for (int64_t index = 0; index < model_->blocks(); ++index) names.push_back(model_->block_name(index));
+  for (const std::string& name : recompute.names) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    const std::string near = nearest(name, names);
+    throw Error(Failure::config, convoy::str("strategy.recompute: the model has no block '", name, "'; it has ",
+                                             join(names, ", "), near.empty() ? "" : "; did you mean " + near + "?"));
+  }
 }
 
 void ModelPart::build_block(int64_t index) {
   const std::string name = model_->block_name(index);
+  const size_t before = parameters_.size();
   const size_t parameters = store_->parameters.size();
   const size_t buffers = store_->buffers.size();
   scopes_.push_back(layers_->scope(name));
@@ -81,6 +102,19 @@ void ModelPart::build_block(int64_t index) {
   for (size_t i = parameters; i < store_->parameters.size(); ++i) parameters_.push_back(store_->parameters[i]);
   for (size_t i = buffers; i < store_->buffers.size(); ++i) buffers_.push_back(store_->buffers[i]);
   adopt_foreign(index);
+  note_parameters(index, before);
+}
+
+void ModelPart::note_parameters(int64_t index, size_t before) {
+  std::vector<ParameterPtr> used(parameters_.begin() + static_cast<int64_t>(before), parameters_.end());
+  const std::vector<at::Tensor> registered = blocks_[static_cast<size_t>(index - begin_)]->parameters();
+  for (size_t i = 0; i < before; ++i)
+    for (const at::Tensor& tensor : registered)
+      if (parameters_[i]->value.is_same(tensor)) {
+        used.push_back(parameters_[i]);
+        break;
+      }
+  block_parameters_.push_back(std::move(used));
 }
 
 // Parameters and buffers of modules that the block made itself: named by their path in the block.
@@ -150,12 +184,45 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
     const std::string name = model_->block_name(number);
     try {
       if (borders) values = borders->enter(name, std::move(values));
-      values = blocks_[index]->forward(values);
+      values = run_block(index, values);
     } catch (...) {
       rethrow(convoy::str("block ", number, " (", name, "), forward"));
     }
   }
-  return borders ? borders->leave(std::move(values)) : values;
+  if (borders) values = borders->leave(std::move(values));
+  return border(blocks_.size(), values);
+}
+
+TensorList ModelPart::run_block(size_t index, const TensorList& inputs) {
+  const TensorList values = border(index, inputs);
+  if (hooks_ != nullptr) hooks_->before_forward(static_cast<int64_t>(index));
+  TensorList outputs = recomputes_[index] ? run_recomputed(index, values) : blocks_[index]->forward(values);
+  if (hooks_ != nullptr) hooks_->after_forward(static_cast<int64_t>(index));
+  return outputs;
+}
+
+TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
+  Block& block = *blocks_[index];
+  if (!at::GradMode::is_enabled()) return block.forward(inputs);
+  const auto first = [&](const TensorList& values) {
+    TensorList outputs = block.forward(values);
+    // Casts of weights that were made without a graph would cut it for a block that shares them.
+    if (autocast_) clear_autocast_cache();
+    return outputs;
+  };
+  const auto again = [this, index, moment = ForwardMoment(state(), device(), own_generators_)](const TensorList& values) {
+    AutocastScope autocast(store_->device, autocast_);
+    if (store_->borders) store_->borders->again(block_name(index));
+    return moment.run(*blocks_[index], values);
+  };
+  TensorList parameters;
+  for (const ParameterPtr& parameter : block_parameters_[index]) parameters.push_back(parameter->value);
+  return recomputed(first, again, inputs, parameters);
+}
+
+TensorList ModelPart::border(size_t index, const TensorList& values) {
+  if (hooks_ == nullptr) return values;
+  return with_border(values, [this, index] { hooks_->backward_at(static_cast<int64_t>(index)); });
 }
 
 Loss ModelPart::loss_of(const TensorList& outputs, const Batch& batch) {
@@ -193,10 +260,15 @@ void ModelPart::run_backward(const std::function<void()>& backward) {
 }
 
 void ModelPart::backward(const Loss& loss, double nominal) {
-  backward({loss.sum}, {at::full_like(loss.sum, 1 / nominal)});
+  at::NoGradGuard no_grad;
+  at::Tensor seed = at::full_like(loss.sum, 1 / nominal);
+  const at::Tensor& scale = state()->loss_scale;
+  if (scale.defined()) seed.mul_(scale.to(seed.options()).view(seed.sizes()));
+  backward({loss.sum}, {seed});
 }
 
 void ModelPart::backward(const TensorList& outputs, const TensorList& gradients) {
+  if (hooks_ != nullptr) hooks_->begin_backward();
   TensorList roots, given;
   for (size_t i = 0; i < outputs.size(); ++i) {
     // Of others nothing that is trained took part.
@@ -204,8 +276,8 @@ void ModelPart::backward(const TensorList& outputs, const TensorList& gradients)
     roots.push_back(outputs[i]);
     given.push_back(gradients[i]);
   }
-  if (roots.empty()) return;
-  run_backward([&] { torch::autograd::backward(roots, given); });
+  if (!roots.empty()) run_backward([&] { torch::autograd::backward(roots, given); });
+  if (hooks_ != nullptr) hooks_->end_backward();
 }
 
 TensorList ModelPart::evaluate(const Batch& batch, const TensorList& inputs) {

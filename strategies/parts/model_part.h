@@ -14,7 +14,9 @@
 
 #include "core/context.h"
 #include "core/model.h"
+#include "strategies/parts/block_hooks.h"
 #include "strategies/parts/plain_layers.h"
+#include "strategies/parts/recompute.h"
 
 namespace convoy {
 
@@ -24,10 +26,12 @@ struct PartRequest {
   std::optional<at::Device> device;  // none: the rank's main one
   bool counts = true;                // this rank counts (in norms) and owns what no group cuts
   CommunicatorPtr batch_norm;        // ranks over whose rows batch norm takes its figures; null: this rank's
+  Recompute recompute;               // blocks that are run again in backward
+  bool deferred = false;             // parameters of Layers get no memory (Parameter::initial): the data axis makes values
   std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)> layers;  // none: PlainLayers
 };
 
-// What a strategy's options say about its parts: `batch_norm`. Collective along the axis `data`.
+// What a strategy's options say about its parts: `batch_norm`, `recompute`. Collective along the axis `data`.
 PartRequest part_request(const Context& context, const Options& strategy);
 
 class ModelPart {
@@ -38,6 +42,12 @@ class ModelPart {
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // trained ones, in order of creation
   const std::vector<ParameterPtr>& frozen() const { return frozen_; }          // those that want no gradient
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
+  size_t blocks() const { return blocks_.size(); }
+  std::string block_name(size_t block) const { return model_->block_name(begin_ + static_cast<int64_t>(block)); }
+  // Trained ones that the block uses: its own, and those of earlier blocks of this part that it is tied to.
+  const std::vector<ParameterPtr>& block_parameters(size_t block) const { return block_parameters_[block]; }
+  // Called around every block from now on. They outlive every forward and backward.
+  void set_hooks(BlockHooks* hooks) { hooks_ = hooks; }
   const std::shared_ptr<LayerStore>& store() const { return store_; }
   const std::shared_ptr<ForwardState>& state() const { return store_->state; }
   at::Device device() const { return store_->device; }
@@ -50,7 +60,7 @@ class ModelPart {
   TensorList forward(const Batch& batch, int64_t step, const TensorList& inputs = {});
   // Of the last part's outputs.
   Loss loss(const TensorList& outputs, const Batch& batch);
-  // Gradients of loss.sum ÷ nominal.
+  // Gradients of loss.sum × ForwardState::loss_scale ÷ nominal.
   void backward(const Loss& loss, double nominal);
   // Gradients of the outputs, an undefined one for an output that nothing was made of.
   void backward(const TensorList& outputs, const TensorList& gradients);
@@ -63,10 +73,15 @@ class ModelPart {
  private:
   void build_block(int64_t index);
   void adopt_foreign(int64_t index);
+  void note_parameters(int64_t index, size_t before);
+  void check_recompute(const Recompute& recompute) const;
   void set_training(bool training);
   void set_rows(const Batch& batch);
   Batch prepared(const Batch& batch) const;
   TensorList outputs_of(const Batch& batch, const TensorList& inputs);
+  TensorList run_block(size_t index, const TensorList& inputs);
+  TensorList run_recomputed(size_t index, const TensorList& inputs);
+  TensorList border(size_t index, const TensorList& values);
   Loss loss_of(const TensorList& outputs, const Batch& batch);
   void run_backward(const std::function<void()>& backward);
   // Throws the exception under way again, with `where` in front.
@@ -82,6 +97,10 @@ class ModelPart {
   std::vector<ParameterPtr> parameters_;
   std::vector<ParameterPtr> frozen_;
   std::vector<NamedBuffer> buffers_;
+  std::vector<std::vector<ParameterPtr>> block_parameters_;
+  std::vector<char> recomputes_;  // by block
+  bool own_generators_;           // no other rank draws from this process' default generators
+  BlockHooks* hooks_ = nullptr;
   std::optional<at::ScalarType> autocast_;
   bool training_ = true;
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,10 @@ struct Parameter {
   at::Tensor gradient;   // shape of value: where backward is to write; undefined: autograd's own way
   bool written = false;  // `gradient` holds something of this accumulation; until then a write overwrites what is there
   bool foreign = false;  // made by a block itself and not by Layers
+  // Writes elements first, first + 1, … (row-major) of the initial values. Set where `value` has no memory yet
+  // (LayerStore::deferred): whoever stores it makes what it holds.
+  std::function<void(const at::Tensor& out, int64_t first)> initial;
+  bool products_only = false;  // layers only multiply with it: under autocast a copy in the narrow dtype does as well
   // Where ranks of one replica share a model among them (tensor and pipeline groups; never along the data axis):
   std::vector<HeldPiece> held;  // none: the whole; several where a fused product is cut part by part
   bool counted = true;          // exactly one of the ranks that hold the same piece counts it in norms and owns it
@@ -45,6 +50,7 @@ struct ForwardState {
   bool exact = true;      // random draws are functions of the global row; else of (step, layer, rank)
   bool training = false;
   bool collecting = false;  // the strategy's own backward runs: gradients are written to Parameter::gradient
+  at::Tensor loss_scale;    // [1]: what backward multiplies the loss with (parts/loss_scaler.h); undefined: nothing
 };
 
 }  // namespace convoy

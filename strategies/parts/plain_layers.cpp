@@ -6,6 +6,7 @@
 #include "strategies/parts/init.h"
 #include "strategies/parts/keyed_dropout.h"
 #include "strategies/parts/linear_function.h"
+#include "strategies/parts/swapped_storage.h"
 #include "strategies/parts/synchronised_batch_norm.h"
 
 namespace convoy {
@@ -123,8 +124,15 @@ ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntA
   auto parameter = std::make_shared<Parameter>();
   parameter->name = name;
   parameter->counted = store.counts;
-  parameter->value = at::empty(shape, at::TensorOptions(store.dtype).device(store.device));
-  fill_initial(parameter->value, init, fans_of(shape), store.seed, name);
+  const auto options = at::TensorOptions(store.dtype).device(store.device);
+  parameter->value = store.deferred ? without_memory(shape, options) : at::empty(shape, options);
+  const auto initial = [init, fans = fans_of(shape), seed = store.seed, name](const at::Tensor& out, int64_t first) {
+    fill_initial(out, init, fans, seed, name, static_cast<uint64_t>(first));
+  };
+  if (store.deferred)
+    parameter->initial = initial;
+  else
+    initial(parameter->value, 0);
   parameter->value.set_requires_grad(true);
   record_parameter(store, parameter);
   return parameter;
@@ -180,6 +188,7 @@ at::Tensor PlainLayers::make_buffer(const std::string& name, int64_t size, doubl
 Layer PlainLayers::linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
   ParameterPtr weight = options.tied_to.empty() ? make(name + ".weight", {out, in}, options.weight)
                                                 : tied(name, options.tied_to, {out, in});
+  if (options.tied_to.empty()) weight->products_only = true;
   ParameterPtr bias = options.bias ? make_bias(name, out, in, options.bias_init) : nullptr;
   return std::make_shared<PlainLinear>(std::move(weight), std::move(bias), store_->state);
 }
@@ -199,6 +208,7 @@ Layer PlainLayers::conv2d(const std::string& name, int64_t in, int64_t out, int6
                                              options.groups, " groups do not divide"));
   const int64_t inner = in / options.groups;
   ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
+  weight->products_only = true;
   ParameterPtr bias = options.bias ? make_bias(name, out, inner * kernel * kernel, std::nullopt) : nullptr;
   return std::make_shared<PlainConv2d>(weight, bias, options);
 }

@@ -21,6 +21,7 @@ struct LayerStore {
   at::ScalarType dtype = at::kFloat;
   uint64_t seed = 0;
   bool counts = true;          // this rank counts and owns (Parameter::counted) what no group cuts
+  bool deferred = false;       // parameters get no memory, but Parameter::initial
   CommunicatorPtr batch_norm;  // ranks over whose rows batch norm takes its figures; null: this rank's
   std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
   std::vector<ParameterPtr> parameters;  // in order of creation

@@ -7,9 +7,12 @@
 
 namespace convoy {
 
-// fp64: float64. fp32, bf16: float32; bf16 computes products in bfloat16 by autocast and keeps everything else.
+// fp64: float64. fp32, bf16, fp16: float32; the last two compute products in 16 bits by autocast and keep everything else.
 at::ScalarType parameter_dtype(const std::string& precision);
 std::optional<at::ScalarType> autocast_dtype(const std::string& precision);
+
+// Forgets what autocast has cast, for all threads: it is cast anew when needed.
+void clear_autocast_cache();
 
 // Autocast in this thread while alive; without a dtype it changes nothing.
 class AutocastScope {

@@ -50,6 +50,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
     collectors_.push_back(std::make_unique<GradientCollector>(
         list, parts_[part]->state(), [this, offset](int parameter) { ready(offset + parameter); }));
   }
+  for (ModelPart* part : parts_) part->state()->loss_scale = update_.loss_scale();
   seen_.assign(parameters_.size(), 0);
   for (const ParameterPtr& parameter : parameters_)
     if (parameter->partial) partial_.push_back(parameter);

@@ -70,10 +70,18 @@ bool on_gpus(const RunConfig& config, const Topology& topology) {
   return gpus > 0 && config.device != "cpu";
 }
 
-void check_precision(const RunConfig& config) {
-  if (config.precision == "fp16")
+void check_memory_options(const RunConfig& config) {
+  const Options& options = config.strategy.options;
+  if (config.precision == "fp16" && !options.has("loss_scale"))
     throw ConfigError(Mark{}, "precision",
-                      "fp16 needs a loss scaler, which this build does not have; use bf16 or fp32");
+                      str("fp16 needs a loss scaler, which strategy ", config.strategy.name,
+                          " does not have; use bf16 or fp32"));
+  if (!options.has("recompute")) return;
+  const Json& value = options.at("recompute");
+  bool known = value == "none" || value == "blocks" || (value.is_array() && !value.empty());
+  if (value.is_array())
+    for (const Json& name : value) known = known && name.is_string();
+  if (!known) options.fail("recompute", "must be none, blocks, or a list of names of blocks");
 }
 
 void check_micro_batches(const RunConfig& config, int64_t data_degree) {
@@ -89,9 +97,15 @@ Plan plan_replicas(const RunConfig& config, const Topology& topology, const Plan
   return plan_on_mesh(config, topology, request, Mesh({{"data", ranks}}));
 }
 
+Plan plan_data_axis(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  int ranks = request.ranks;
+  if (ranks == 0 && on_gpus(config, topology)) ranks = gpu_count(topology);
+  return plan_replicas(config, topology, request, std::max(ranks, 1));
+}
+
 Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh) {
   const int ranks = mesh.size();
-  check_precision(config);
+  check_memory_options(config);
   check_micro_batches(config, mesh.degree("data"));
   const bool gpus = on_gpus(config, topology);
   const std::string backend = backend_of(config, gpus, ranks);
@@ -128,7 +142,29 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
     job.processes.back().ranks.push_back(rank);
     job.ranks.push_back(std::move(plan));
   }
-  return {{std::move(job)}, {}};
+  Plan made{{std::move(job)}, {}};
+  if (config.precision == "fp16" && !gpus)
+    made.warnings.push_back("precision: fp16 is slow on the CPU, which computes in fp32; take fp32, or bf16, there");
+  return made;
+}
+
+double activation_bytes(const Json& config, const Description& description, int ranks) {
+  const Json& strategy = config.at("strategy");
+  const Json recompute = strategy.value("recompute", Json("none"));
+  const auto slices = static_cast<double>(strategy.value("micro_batches", 1));
+  double kept = 0, largest = 0, input = 0;  // bytes of a row
+  for (const BlockDescription& block : description.blocks) {
+    const auto saved = static_cast<double>(block.row_saved_bytes);
+    const bool listed = recompute.is_array() && std::find(recompute.begin(), recompute.end(), block.name) != recompute.end();
+    if (recompute == "blocks" || listed) {
+      kept += input;
+      largest = std::max(largest, saved);  // while its backward runs
+    } else {
+      kept += saved;
+    }
+    input = static_cast<double>(block.row_output_bytes);
+  }
+  return (kept + largest) * std::ceil(rows_per_rank(config, ranks) / slices);
 }
 
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
@@ -136,15 +172,13 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
   const auto ranks = static_cast<double>(job.ranks.size());
   const auto element = static_cast<double>(description.element_bytes);
   RankCost cost;
-  double saved = 0;
   for (const BlockDescription& block : description.blocks) {
     cost.parameter_bytes += static_cast<double>(block.parameters) * element;
     cost.buffer_bytes += static_cast<double>(block.buffers) * element;
-    saved += static_cast<double>(block.row_saved_bytes);
   }
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
-  cost.activation_bytes = saved * rows_per_rank(job.config, static_cast<int>(job.ranks.size()));
+  cost.activation_bytes = activation_bytes(job.config, description, static_cast<int>(job.ranks.size()));
   if (ranks > 1) {
     cost.bytes_sent_per_step = 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every);
     const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
@@ -162,11 +196,33 @@ Option micro_batches_option() {
       .in("slices");
 }
 
-std::vector<Option> replicated_data_options() {
+std::vector<Option> memory_options() {
   return {
+      describe::option(OptionType::any, "recompute",
+                       "blocks that keep their inputs alone and are run again in backward: none, blocks (all), or a list "
+                       "of their names",
+                       "none"),
+      describe::section(
+          "loss_scale", "precision fp16: the factor on the loss that keeps small gradients, found while training",
+          {describe::real("initial", "factor at first", 65536.0).at_least(1),
+           describe::real("growth", "times so much, after growth_interval updates in a row", 2.0).above(1),
+           describe::integer("growth_interval", "of updates whose gradients were finite", 2000).at_least(1).in("updates"),
+           describe::real("backoff", "times so much after gradients that were not", 0.5).above(0).at_most(1)}),
+  };
+}
+
+std::vector<Option> replicated_data_options() {
+  std::vector<Option> options{
       describe::real("bucket_cap_mb", "gradients that are reduced by one message", 25).above(0).in("MiB"),
       describe::real("first_bucket_mb", "the first one, small so that sending starts early", 1).above(0).in("MiB"),
       describe::boolean("overlap", "reduce a bucket as soon as its gradients are ready, while backward goes on", true),
+  };
+  for (Option& option : buffer_options()) options.push_back(std::move(option));
+  return options;
+}
+
+std::vector<Option> buffer_options() {
+  return {
       describe::choice("buffers", "batch norm's running figures after an update: rank 0's, their mean, or each its own",
                        {"broadcast", "mean", "local"}, "broadcast"),
       describe::choice("batch_norm",

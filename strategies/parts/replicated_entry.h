@@ -8,8 +8,8 @@ namespace convoy {
 // Throws ConfigError(device_missing) for `cuda` where there is none.
 bool on_gpus(const RunConfig& config, const Topology& topology);
 
-// Throws ConfigError for a precision that no strategy of this build can train in.
-void check_precision(const RunConfig& config);
+// Throws ConfigError at the key for a `recompute` of another form, and for fp16 where the strategy has no loss scaler.
+void check_memory_options(const RunConfig& config);
 
 // Throws ConfigError at the key for more micro-batches than a global batch has rows.
 void check_micro_batches(const RunConfig& config, int64_t data_degree);
@@ -19,6 +19,8 @@ void check_micro_batches(const RunConfig& config, int64_t data_degree);
 Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh);
 // The same on a mesh {data: ranks}.
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks);
+// The same with as many ranks as asked for, else one per GPU, else one.
+Plan plan_data_axis(const RunConfig& config, const Topology& topology, const PlanRequest& request);
 
 // One bucket of gradients as ddp fills them: what `messages_per_step` counts.
 struct BucketSizes {
@@ -31,15 +33,21 @@ struct BucketSizes {
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                     int64_t every);
 
-// Of a resolved configuration: moments that its optimizer keeps of each parameter, and rows that each of `ranks` along the
-// data axis reads in a step (0 where that is not known).
+// Of a resolved configuration: moments that its optimizer keeps of each parameter, rows that each of `ranks` along the data
+// axis reads in a step (0 where that is not known), and what such a rank keeps of one micro-batch for backward, with
+// `recompute` as configured.
 int moments_of(const Json& config);
 double rows_per_rank(const Json& config, int ranks);
+double activation_bytes(const Json& config, const Description& description, int ranks);
 
 // Options that every strategy with a data axis takes.
 Option sync_option();
 Option micro_batches_option();
-// Those of strategies whose data axis replicates: buckets, overlap, buffers.
+// recompute, loss_scale.
+std::vector<Option> memory_options();
+// buffers, batch_norm.
+std::vector<Option> buffer_options();
+// Those of strategies whose data axis replicates: buckets, overlap, and buffer_options().
 std::vector<Option> replicated_data_options();
 
 }  // namespace convoy

@@ -38,10 +38,9 @@ void check_tensor_degree(const RunConfig& config, int degree) {
                    degree, ", or a degree that divides ", heads));
 }
 
-std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,
-                                   int64_t every) {
+RankCost tensor_group_cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
-  const double tensor = job.mesh.degree("tensor"), data = job.mesh.degree("data");
+  const double tensor = job.mesh.degree("tensor");
   const auto element = static_cast<double>(description.element_bytes);
   const bool sequence = options.boolean("sequence_parallel");
   const double rows = rows_per_rank(job.config, job.mesh.degree("data"));
@@ -64,6 +63,13 @@ std::vector<RankCost> tensor_costs(const Job& job, const Description& descriptio
   cost.bytes_sent_per_step =
       rows * share * (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) : 2 * inputs + 2 * outputs);
   if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
+  return cost;
+}
+
+std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,
+                                   int64_t every) {
+  const double data = job.mesh.degree("data");
+  RankCost cost = tensor_group_cost(job, description);
   if (data > 1) {
     cost.bytes_sent_per_step += 2 * (data - 1) / data * cost.gradient_bytes / static_cast<double>(every);
     const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);

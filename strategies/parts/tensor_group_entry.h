@@ -19,6 +19,9 @@ void check_tensor_degree(const RunConfig& config, int degree);
 //   sent: 2(D−1)/D of the gradients every `every` steps, and 2(N−1)/N · R·(I + O) a step;
 //         with shares of sequences (N−1)/N · R·(3·I + 2·O + what the first block with cut layers is given)
 // beside a few numbers per position for a loss over cut classes and, per update, two for the norm.
+//
+// tensor_group_cost is that without the data axis: the update's memory, and what is sent along the axis tensor.
+RankCost tensor_group_cost(const Job& job, const Description& description);
 std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                    int64_t every);
 

@@ -30,25 +30,34 @@ Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPt
   const at::Device device = context.devices.front();
   const auto real = at::TensorOptions(device.is_cpu() ? at::kDouble : at::kFloat).device(device);
   count_ = at::zeros({1}, real.dtype(at::kLong));
-  figures_ = at::zeros({2}, real);
+  figures_ = at::zeros({3}, real);
   scalars_.learning_rate = at::zeros({1}, real);
   scalars_.gradient_scale = at::zeros({1}, real);
   mean_scale_ = at::zeros({1}, real);
   scalars_.step = at::zeros({1}, count_.options());
   scalars_.apply = at::ones({1}, real.dtype(at::kBool));
+  if (context.config.precision == "fp16") scaler_.emplace(context.config.strategy.options.section("loss_scale"), real);
+}
+
+std::unique_ptr<Optimizer> Update::optimizer_for(const std::vector<UpdateSlot>& slots) const {
+  auto optimizer = make_optimizer(optimizer_options_);
+  for (const UpdateSlot& slot : slots) {
+    SlotOptions options;
+    options.learning_rate_factor = slot.group.learning_rate_factor;
+    options.weight_decay = slot.group.weight_decay;
+    optimizer->add_slot(slot.values, options);
+  }
+  return optimizer;
 }
 
 void Update::attach(const FlatParameters& flat) {
   at::NoGradGuard no_grad;
-  auto optimizer = make_optimizer(optimizer_options_);
+  std::vector<UpdateSlot> slots;
   for (int slot = 0; slot < static_cast<int>(flat.slots().size()); ++slot) {
-    const GroupSettings& group = flat.slots()[static_cast<size_t>(slot)].group;
-    SlotOptions options;
-    options.learning_rate_factor = group.learning_rate_factor;
-    options.weight_decay = group.weight_decay;
-    const int index = optimizer->add_slot(flat.values(slot), options);
-    CONVOY_CHECK(index == slot, "slot ", slot, " became ", index);
+    const FlatParameters::Slot& range = flat.slots()[static_cast<size_t>(slot)];
+    slots.push_back({flat.values(slot), flat.gradients(slot), range.group, range.counted});
   }
+  auto optimizer = optimizer_for(slots);
   if (flat_ != nullptr) {
     for (size_t parameter = 0; parameter < flat.parameters().size(); ++parameter) {
       const auto before = moments(parameter);
@@ -57,44 +66,63 @@ void Update::attach(const FlatParameters& flat) {
     }
   }
   optimizer_ = std::move(optimizer);
+  slots_ = std::move(slots);
+  header_ = flat.header();
   flat_ = &flat;
+}
+
+void Update::attach(std::vector<UpdateSlot> slots, at::Tensor header) {
+  optimizer_ = optimizer_for(slots);
+  slots_ = std::move(slots);
+  header_ = std::move(header);
+  flat_ = nullptr;
 }
 
 void Update::begin(double nominal) {
   at::NoGradGuard no_grad;
-  const at::Tensor header = flat_->header().to(figures_.scalar_type());
-  const at::Tensor weight = header.narrow(0, 0, 1);
+  const at::Tensor weight = header_.to(figures_.scalar_type()).narrow(0, 0, 1);
   // Nobody had a row of any weight: the gradients are zero, and so may be their scale.
   scalars_.gradient_scale.copy_(at::where(weight > 0, nominal / weight, at::zeros_like(weight)));
+  if (scaler_) scalars_.gradient_scale.div_(scaler_->scale());
   mean_scale_.copy_(scalars_.gradient_scale);
   figures_.zero_();
 }
 
 void Update::reduced(int bucket) {
+  for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots) reduced_slot(slot);
+}
+
+void Update::reduced_slot(int slot) {
   at::NoGradGuard no_grad;
-  for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots) {
-    const SquareSum part = square_sum(flat_->gradients(slot));
-    if (flat_->slots()[static_cast<size_t>(slot)].counted) figures_.select(0, 0).add_(part.sum[0]);
-    figures_.select(0, 1).add_(part.finite[0].logical_not());
-  }
+  const UpdateSlot& range = slots_[static_cast<size_t>(slot)];
+  const SquareSum part = square_sum(range.gradients);
+  if (range.counted) figures_.select(0, 0).add_(part.sum[0]);
+  figures_.select(0, 1).add_(part.finite[0].logical_not());
 }
 
 UpdateFigures Update::finish() {
   at::NoGradGuard no_grad;
   // A loss that is not finite on one rank only, of those that should have it alike, stops the update on all.
-  figures_.select(0, 1).add_(at::isfinite(flat_->header()).all().logical_not());
+  figures_.select(0, 2).add_(at::isfinite(header_).all().logical_not());
   for (const CommunicatorPtr& group : cut_) group->all_reduce(figures_, ReduceOp::sum, {"gradient norm", {}})->wait();
+  const at::Tensor loss_finite = figures_.narrow(0, 2, 1) == 0;
   const at::Tensor norm = figures_.narrow(0, 0, 1).sqrt().mul_(scalars_.gradient_scale);
-  scalars_.apply.copy_(figures_.narrow(0, 1, 1) == 0);
+  scalars_.apply.copy_((figures_.narrow(0, 1, 1) == 0).logical_and(loss_finite));
   // As torch's clip_grad_norm_, so that a norm of zero needs no case of its own.
   if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
   scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
   at::add_out(scalars_.step, count_, 1);
-  for (int slot = 0; slot < static_cast<int>(flat_->slots().size()); ++slot)
-    optimizer_->update(slot, {flat_->gradients(slot), {}, {}}, scalars_);
+  for (size_t slot = 0; slot < slots_.size(); ++slot)
+    optimizer_->update(static_cast<int>(slot), {slots_[slot].gradients, {}, {}}, scalars_);
   count_.add_(scalars_.apply);
   updated_ = true;
-  return {norm[0], scalars_.apply[0].clone(), scalars_.learning_rate};
+  UpdateFigures figures{norm[0], scalars_.apply[0].clone(), scalars_.learning_rate, {}};
+  if (scaler_) {
+    figures.skipped = scaler_->excuses(loss_finite)[0].logical_and(figures.finite.logical_not());
+    figures.finite = figures.finite.logical_or(figures.skipped);
+    scaler_->update(scalars_.apply);
+  }
+  return figures;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter) {
@@ -103,16 +131,27 @@ std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter
   return moments;
 }
 
-at::Tensor Update::gradient(size_t parameter) const {
+at::Tensor Update::gradient(size_t parameter) const { return mean(flat_->parameters()[parameter]->gradient); }
+
+at::Tensor Update::mean(const at::Tensor& gradients) const {
   if (!updated_) return {};
   at::NoGradGuard no_grad;
-  const at::Tensor& stored = flat_->parameters()[parameter]->gradient;
   at::Tensor scale = mean_scale_;
   // LibTorch's fused kernels leave behind what they scaled.
-  if (stored.is_cuda()) scale = at::where(scale > 0, scale / scalars_.gradient_scale, scale);
-  return stored * scale.to(stored.scalar_type());
+  if (gradients.is_cuda()) scale = at::where(scale > 0, scale / scalars_.gradient_scale, scale);
+  return gradients * scale.to(gradients.scalar_type());
 }
 
-void Update::restored() { updates_ = count_.cpu()[0].item<int64_t>(); }
+std::vector<std::pair<std::string, at::Tensor>> Update::counters() const {
+  std::vector<std::pair<std::string, at::Tensor>> all{{"updates", count_}};
+  if (scaler_)
+    for (const auto& entry : scaler_->state()) all.push_back(entry);
+  return all;
+}
+
+void Update::restored() {
+  updates_ = count_.cpu()[0].item<int64_t>();
+  if (scaler_) updates_ += scaler_->skipped().cpu()[0].item<int64_t>();
+}
 
 }  // namespace convoy

@@ -1,13 +1,15 @@
-// The end of every strategy's step: gradients → (norm, finite) → clipping → optimizer.
+// The end of every strategy's step: gradients → (norm, finite) → loss scale, clipping → optimizer.
 //
-// All scalars are device tensors with a leading member dimension; nothing is read to the host. `finite` covers the loss
-// and all gradients: an update with any that is not finite leaves parameters, moments and the count as they were.
-// Call order: attach; then for each update begin → reduced(bucket) in order → finish. Threads: the rank's own.
+// All scalars are device tensors with a leading member dimension; nothing is read to the host. An update of which the loss
+// or any gradient is not finite leaves parameters, moments and the count as they were. In fp16 that is no fault where the
+// loss scaler can help (loss_scaler.h): it is skipped.
+// Call order: attach; then for each update begin → reduced(bucket or slot) in order → finish. Threads: the rank's own.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,13 +17,22 @@
 #include "core/context.h"
 #include "core/optim/optimizer.h"
 #include "strategies/parts/flat_parameters.h"
+#include "strategies/parts/loss_scaler.h"
 
 namespace convoy {
 
+// A contiguous range of values with their gradients, whoever stores them.
+struct UpdateSlot {
+  at::Tensor values, gradients;  // [elements]; their storage stays
+  GroupSettings group;
+  bool counted = true;  // in norms: no other rank of the groups that figures are summed over counts the same
+};
+
 struct UpdateFigures {
   at::Tensor norm;           // float64 (float32 on CUDA), []: of the mean gradient, before clipping
-  at::Tensor finite;         // bool, []
+  at::Tensor finite;         // bool, []: false is a fault
   at::Tensor learning_rate;  // [1]; overwritten by the next update
+  at::Tensor skipped;        // bool, []: by the loss scaler; undefined where there is none
 };
 
 class Update {
@@ -32,11 +43,17 @@ class Update {
 
   // Takes the slots of `flat`, which must outlive the next attach. Moments of the layout before move along.
   void attach(const FlatParameters& flat);
+  // Takes slots of the caller's making, with moments of zero. `header`: [2], weight and sum of the loss.
+  void attach(std::vector<UpdateSlot> slots, at::Tensor header);
 
-  // Gradients are those of loss.sum ÷ nominal, summed over ranks and micro-steps; the header holds the loss' weight and
-  // sum, alike summed.
+  // What backward multiplies the loss with: for ForwardState::loss_scale of all parts. Undefined: nothing.
+  at::Tensor loss_scale() const { return scaler_ ? scaler_->scale() : at::Tensor(); }
+
+  // Gradients are those of loss.sum × loss scale ÷ nominal, summed over ranks and micro-steps; the header holds the loss'
+  // weight and sum, alike summed.
   void begin(double nominal);
-  void reduced(int bucket);
+  void reduced(int bucket);     // of FlatParameters
+  void reduced_slot(int slot);  // of either kind
   UpdateFigures finish();
 
   // Moments of a parameter, in its shape.
@@ -44,22 +61,36 @@ class Update {
   // Gradient of a parameter in the update before, in its shape: of the mean loss over all rows, before clipping. A copy;
   // undefined until there was an update. Valid until the next backward.
   at::Tensor gradient(size_t parameter) const;
+  int slots() const { return static_cast<int>(slots_.size()); }
+  // The same of a slot.
+  std::vector<std::pair<std::string, at::Tensor>> slot_moments(int slot) { return optimizer_->moments(slot); }
+  at::Tensor slot_gradient(int slot) const { return mean(slots_[static_cast<size_t>(slot)].gradients); }
+
   const at::Tensor& count() const { return count_; }  // updates applied, int64 [1]
-  void restored();                                    // count() was written to from outside
+  // What is counted or kept beside parameters and moments, by name: `updates`, and the loss scaler's state.
+  std::vector<std::pair<std::string, at::Tensor>> counters() const;
+  void restored();  // counters() were written to from outside
 
  private:
+  std::unique_ptr<Optimizer> optimizer_for(const std::vector<UpdateSlot>& slots) const;
+  // Of the mean loss over all rows, before clipping; undefined until there was an update.
+  at::Tensor mean(const at::Tensor& gradients) const;
+
   Component optimizer_options_;
   std::unique_ptr<Optimizer> optimizer_;
   Schedule schedule_;
   std::vector<CommunicatorPtr> cut_;
   double clip_norm_ = 0;  // 0: no clipping
-  const FlatParameters* flat_ = nullptr;
-  int64_t updates_ = 0;  // host's copy of count_, for the schedule; counts attempts too
+  const FlatParameters* flat_ = nullptr;  // null where slots are the caller's
+  std::vector<UpdateSlot> slots_;
+  at::Tensor header_;
+  std::optional<LossScaler> scaler_;
+  int64_t updates_ = 0;  // for the schedule: those applied and those skipped
   at::Tensor count_;
-  at::Tensor figures_;  // [2]: sum of squares, number of values that are not finite
+  at::Tensor figures_;  // [3]: sum of squares; number of slots and of losses that are not finite
   UpdateScalars scalars_;
   at::Tensor mean_scale_;  // what makes the gradients those of the mean loss; gradient_scale clips too
-  bool updated_ = false;   // the flat buffer holds the gradients of an update
+  bool updated_ = false;   // the slots hold the gradients of an update
 };
 
 }  // namespace convoy

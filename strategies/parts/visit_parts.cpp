@@ -55,12 +55,7 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
   Owners owners(holder.index, holder.count, bytes >= spread_from);
   for (const ParameterPtr& parameter : flat.parameters())
     visit_pieces(*parameter, StateKind::parameter, "", parameter->value, owners.next(parameter->value), visit);
-  for (const ModelPart* part : parts) {
-    for (const ParameterPtr& parameter : part->frozen())
-      visit_pieces(*parameter, StateKind::parameter, "", parameter->value, holder.index == 0, visit);
-    for (const NamedBuffer& buffer : part->buffers())
-      visit(entry_of(buffer.name, StateKind::buffer, buffer.value, holder.index == 0 && part->store()->counts));
-  }
+  visit_untrained(parts, holder.index == 0, visit);
   for (size_t index = 0; index < flat.parameters().size(); ++index)
     for (const auto& [moment, tensor] : update.moments(index))
       visit_pieces(*flat.parameters()[index], StateKind::moment, moment, tensor, owners.next(tensor), visit);
@@ -69,7 +64,45 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
     if (gradient.defined())
       visit_pieces(*flat.parameters()[index], StateKind::gradient, "", gradient, owners.next(gradient), visit);
   }
-  visit(entry_of("updates", StateKind::counter, update.count(), holder.first_of_job));
+  visit_counters(update, holder.first_of_job, visit);
+}
+
+void visit_untrained(const std::vector<ModelPart*>& parts, bool owner, const StateVisitor& visit) {
+  for (const ModelPart* part : parts) {
+    for (const ParameterPtr& parameter : part->frozen())
+      visit_pieces(*parameter, StateKind::parameter, "", parameter->value, owner, visit);
+    for (const NamedBuffer& buffer : part->buffers())
+      visit(entry_of(buffer.name, StateKind::buffer, buffer.value, owner && part->store()->counts));
+  }
+}
+
+void visit_range(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
+                 int64_t begin, int64_t end, const StateVisitor& visit) {
+  const at::Tensor& value = parameter.value;
+  std::vector<HeldPiece> pieces = parameter.held;
+  if (pieces.empty()) pieces = {{0, value.dim() == 0 ? 1 : value.size(0), Piece::whole(value.sizes())}};
+  const int64_t row = value.dim() == 0 || value.size(0) == 0 ? 1 : value.numel() / value.size(0);
+  StateEntry entry;
+  entry.name = parameter.name;
+  entry.kind = kind;
+  entry.moment = moment;
+  entry.owner = parameter.counted;
+  for (const HeldPiece& held : pieces) {
+    const int64_t first = held.begin * row, last = held.end * row;
+    const int64_t from = std::max(begin, first), to = std::min(end, last);
+    if (from >= to) continue;
+    entry.piece = held.piece;
+    entry.tensor = tensor.detach().narrow(0, from - begin, to - from);
+    if (from == first && to == last)
+      entry.tensor = entry.tensor.view(held.piece.length);
+    else
+      entry.piece.flat = {from - first, to - first};
+    visit(entry);
+  }
+}
+
+void visit_counters(const Update& update, bool owner, const StateVisitor& visit) {
+  for (const auto& [name, tensor] : update.counters()) visit(entry_of(name, StateKind::counter, tensor, owner));
 }
 
 }  // namespace convoy

@@ -127,11 +127,43 @@ TEST(StrategyPlan, DdpTakesEveryGpuUnlessToldOtherwise) {
   EXPECT_NE(error_of("ddp", config("cuda"), machines(1, 8, 2), 3).find("launch.ranks"), std::string::npos);
 }
 
-TEST(StrategyPlan, NoGpuAndNoScaler) {
+TEST(StrategyPlan, NoGpu) {
   EXPECT_EQ(error_of("ddp", config("cuda"), machines(1, 8, 0), 2).rfind("device device", 0), 0u);
-  RunConfig half = config();
+}
+
+RunConfig with_options(const Json& options) {
+  RunConfig made = config();
+  made.strategy.options = Options(options);
+  return made;
+}
+
+TEST(StrategyPlan, HalfPrecisionWantsALossScaler) {
+  RunConfig half = with_options({{"micro_batches", 1}});
   half.precision = "fp16";
-  EXPECT_NE(error_of("single", half, machines(1, 8, 0), 0).find("precision"), std::string::npos);
+  EXPECT_NE(error_of("ddp", half, machines(1, 8, 0), 2).find("precision config"), std::string::npos);
+  half.strategy.options = Options(Json{{"loss_scale", {{"initial", 1.0}}}});
+  // Slow on the CPU, which is said once and not by every rank.
+  const Plan slow = strategy_entry("ddp").plan(half, machines(1, 8, 0), {});
+  ASSERT_EQ(slow.warnings.size(), 1u);
+  EXPECT_NE(slow.warnings[0].find("fp16"), std::string::npos);
+  EXPECT_TRUE(strategy_entry("ddp").plan(half, machines(1, 8, 1), {}).warnings.empty());
+}
+
+TEST(StrategyPlan, RecomputeIsAWordOrAListOfNames) {
+  for (const Json& good : {Json("none"), Json("blocks"), Json{"embedding", "blocks.1"}})
+    EXPECT_EQ(error_of("fsdp", with_options({{"recompute", good}}), machines(1, 4, 0), 2), "no error") << good;
+  for (const Json& bad : {Json("all"), Json(true), Json(3), Json::array(), Json{1, 2}, Json{{"blocks", 1}}})
+    EXPECT_NE(error_of("fsdp", with_options({{"recompute", bad}}), machines(1, 4, 0), 2).find("recompute config"),
+              std::string::npos)
+        << bad;
+}
+
+TEST(StrategyPlan, FsdpStandsWhereDdpDoes) {
+  const Job job = plan("fsdp", config(), machines(2, 8, 4), 0);
+  ASSERT_EQ(job.ranks.size(), 8u);
+  EXPECT_EQ(job.backend, "nccl");
+  EXPECT_EQ(job.mesh.degree("data"), 8);
+  EXPECT_EQ(plan("fsdp", config("cpu"), machines(1, 4, 0), 3).processes.size(), 3u);
 }
 
 TEST(StrategyPlan, HostsFollowTheLauncher) {
@@ -171,6 +203,48 @@ TEST(StrategyCost, RingAllReduceOfTheGradients) {
   EXPECT_DOUBLE_EQ(cost.activation_bytes, 120 * 3);  // three rows of ten over four ranks
   EXPECT_DOUBLE_EQ(cost.bytes_sent_per_step, 1.5 * cost.gradient_bytes / 2);
   EXPECT_DOUBLE_EQ(cost.messages_per_step, (1 + 3) / 2.0);  // 1 MiB, then 11 MiB by 4
+}
+
+TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
+  Job job = plan("ddp", config("cpu"), machines(1, 4, 0), 2);
+  job.config = Json{{"optimizer", {{"name", "sgd"}, {"momentum", 0.0}}},
+                    {"train", {{"batch", {{"global", 12}}}}},
+                    {"strategy",
+                     {{"name", "ddp"},
+                      {"first_bucket_mb", 1.0},
+                      {"bucket_cap_mb", 4.0},
+                      {"micro_batches", 3},
+                      {"sync", {{"every", 1}, {"what", "gradients"}}}}}};
+  Description description;  // inputs of 0, 7 and 9 bytes a row; 100, 200 and 50 kept
+  description.blocks = {{"a", 1, 0, 0, 7, 100}, {"b", 1, 0, 0, 9, 200}, {"c", 1, 0, 0, 4, 50}};
+  const auto bytes = [&](const Json& recompute) {
+    job.config["strategy"]["recompute"] = recompute;
+    return strategy_entry("ddp").cost(job, description).front().activation_bytes;
+  };
+  EXPECT_DOUBLE_EQ(bytes("none"), 350 * 2);  // six rows a rank, in three slices
+  EXPECT_DOUBLE_EQ(bytes("blocks"), (0 + 7 + 9 + 200) * 2);
+  EXPECT_DOUBLE_EQ(bytes({"a", "c"}), (0 + 200 + 9 + 100) * 2);
+}
+
+TEST(StrategyCost, ShardsOfFsdp) {
+  Job job = plan("fsdp", config("cpu"), machines(1, 4, 0), 4);
+  job.config = Json{{"optimizer", {{"name", "adam"}}},
+                    {"train", {{"batch", {{"global", 12}}}}},
+                    {"strategy",
+                     {{"name", "fsdp"},
+                      {"shard", "parameters"},
+                      {"reshard_after_forward", true},
+                      {"micro_batches", 1},
+                      {"sync", {{"every", 1}, {"what", "gradients"}}}}}};
+  Description description;
+  description.blocks = {{"a", 100, 10, 0, 0, 0}, {"b", 300, 0, 0, 0, 0}, {"c", 80, 0, 0, 0, 0}};
+  const RankCost cost = strategy_entry("fsdp").cost(job, description).at(2);
+  EXPECT_DOUBLE_EQ(cost.parameter_bytes, (480 / 4 + 400) * 4);
+  EXPECT_DOUBLE_EQ(cost.gradient_bytes, (480 / 4 + 400) * 4);
+  EXPECT_DOUBLE_EQ(cost.moment_bytes, 2 * 480 / 4 * 4);
+  EXPECT_DOUBLE_EQ(cost.buffer_bytes, 40);
+  EXPECT_DOUBLE_EQ(cost.bytes_sent_per_step, 0.75 * (480 * 3 - 80) * 4);
+  EXPECT_DOUBLE_EQ(cost.messages_per_step, 3 + 2 + 3 + 2);
 }
 
 }  // namespace

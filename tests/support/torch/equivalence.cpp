@@ -84,15 +84,21 @@ int64_t bytes_sent(const Context& context) {
   return bytes;
 }
 
-Batch rows_of(const Batch& data, int64_t begin, int64_t end) { return data.slice(begin, end); }
-
-// Share `index` of `count` of a global batch that is rows [begin, end) of the data.
-Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int64_t index, int64_t count) {
-  const auto [from, to] = share_of(end - begin, index, count);
-  Batch batch = rows_of(data, begin + from, begin + to);
-  batch.first_row = from;
+// Share `index` of `count` of a global batch that is rows [begin, end) of the data, in `slices` micro-batches.
+Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int64_t index, int64_t count,
+            int64_t slices = 1) {
+  const std::vector<MicroBatch> micro = micro_batches_of(end - begin, slices, index, count);
+  Batch batch;
+  for (const auto& [name, tensor] : data.tensors) {
+    std::vector<at::Tensor> parts;
+    for (const MicroBatch& one : micro) parts.push_back(tensor.narrow(0, begin + one.first_row, one.end - one.begin));
+    batch.tensors.emplace_back(name, at::cat(parts));
+  }
+  batch.rows = micro.back().end;
+  batch.first_row = micro.front().first_row;
   batch.global_rows = end - begin;
   batch.nominal_rows = nominal;
+  if (slices > 1) batch.micro = micro;
   return batch;
 }
 
@@ -128,7 +134,7 @@ class RankTraining {
       for (int64_t part = 0; part < training_.parts; ++part) {
         StepInput input;
         input.batch = share(subject_.data, begin, end, training_.global_rows, sampling.index * training_.parts + part,
-                            sampling.count * training_.parts);
+                            sampling.count * training_.parts, sampling.micro_batches);
         input.step = step;
         input.flush = last && part + 1 == training_.parts;
         const StepResult out = strategy_->step(input);

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -194,6 +195,25 @@ Subject tied_subject() {
   data.rows = rows;
   data.tensors = {{"tokens", integers({rows, 3}, "tokens", 12)}, {"target", integers({rows}, "target", 12)}};
   return subject("tied", 1, build, {"tokens"}, data, std::make_shared<CrossEntropy>());
+}
+
+Subject foreign_subject() {
+  const auto build = [](int64_t index, Layers& layers) {
+    auto block = std::make_shared<FunctionBlock>(nullptr);
+    if (index == 2) return chain({layers.linear("out", 8, 5)}, false);
+    torch::nn::Linear first(index == 0 ? 6 : 8, 8), second(8, 8);
+    torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({8}));
+    if (index == 1) second->bias.set_requires_grad(false);
+    block->keep("first", first.ptr());
+    block->keep("second", second.ptr());
+    block->keep("norm", norm.ptr());
+    block->set([=](const TensorList& in) mutable -> TensorList {
+      const at::Tensor value = norm->forward(first->forward(in[0])).tanh();
+      return {value + second->forward(value).tanh()};
+    });
+    return std::static_pointer_cast<Block>(block);
+  };
+  return subject("foreign", 3, build, {"features"}, features_and_classes(6, 5), std::make_shared<CrossEntropy>());
 }
 
 }  // namespace convoy::testing

@@ -10,5 +10,6 @@ Subject pairs_subject();    // user and item embeddings, rows of one positive an
 Subject norms_subject();    // layer norm, batch norm, dropout
 Subject dropout_subject();  // dropout alone, twice
 Subject tied_subject();     // tied output, a bare parameter, a layer no forward uses, a module of the block's own
+Subject foreign_subject();  // blocks of modules of their own, with a parameter that is not trained
 
 }  // namespace convoy::testing

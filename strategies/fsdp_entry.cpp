@@ -1,0 +1,21 @@
+// fsdp: ranks of the axis `data` train on their shares of each batch and divide the optimizer's state, gradients and
+// parameters among them.
+#include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/sharded_entry.h"
+
+namespace convoy {
+
+StrategyEntry fsdp_entry() {
+  StrategyEntry entry;
+  entry.name = "fsdp";
+  entry.help = "each rank with its share of the batch and of the optimizer's state, gradients and parameters (ZeRO 1 to 3)";
+  entry.options = sharded_data_options();
+  entry.options.push_back(sync_option());
+  entry.options.push_back(micro_batches_option());
+  for (const Option& option : memory_options()) entry.options.push_back(option);
+  entry.plan = plan_data_axis;
+  entry.cost = sharded_costs;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,195 @@
+// fsdp against single: same global batches, fp64, ten AdamW steps; and recomputation against none.
+#include <gtest/gtest.h>
+
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr double tolerance = 1e-12;
+
+struct Cell {
+  std::string subject;
+  std::string shard;
+  int ranks;
+  int every;
+  bool clipping;
+  std::string more = "";  // options
+};
+
+std::string name_of(const Cell& cell) {
+  return cell.subject + "_" + cell.shard + "_" + std::to_string(cell.ranks) + "ranks_every" +
+         std::to_string(cell.every) + (cell.clipping ? "_clipped" : "");
+}
+std::string text_of(const Cell& cell) { return name_of(cell) + cell.more; }
+
+Subject subject_of(const std::string& name) {
+  for (auto* make : {mlp_subject, pairs_subject, norms_subject, dropout_subject, tied_subject, foreign_subject,
+                     gpt_subject, convnet_subject}) {
+    Subject subject = make();
+    if (subject.name == name) return subject;
+  }
+  throw std::logic_error(name);
+}
+
+Training training_of(const Cell& cell) {
+  Training training;
+  training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
+                       (cell.clipping ? "clip_norm: 0.3, " : "") +
+                       "groups: [{match: bias, weight_decay: 0}, {match: norm, lr: 1.0e-3}]}";
+  return training;
+}
+
+Layout fsdp(const Cell& cell) {
+  return {"fsdp", ", shard: " + cell.shard + ", sync: {every: " + std::to_string(cell.every) + "}" + cell.more,
+          cell.ranks};
+}
+
+// Holds the cell against single. With `batch_norm: local` the reference is fed in the ranks' shares; its running figures
+// follow from all of them there, from rank 0's here.
+void hold(const Cell& cell, Training training, const std::string& reference = "") {
+  const Subject subject = subject_of(cell.subject);
+  const bool normalises = cell.subject == "norms" || cell.subject == "convnet";
+  const bool shares = normalises && cell.more.find("batch_norm: sync") == std::string::npos;
+  const Trajectory split = train(fsdp(cell), subject, training);
+  training.parts = shares ? cell.ranks : 1;
+  const std::string every = std::to_string(cell.every * training.parts);
+  const Trajectory whole = train({"single", ", sync: {every: " + every + "}" + reference, 1}, subject, training);
+
+  const std::string text = text_of(cell);
+  EXPECT_TRUE(bitwise_equal(split.initial, whole.initial)) << text;
+  const Difference worst =
+      difference(split.final, whole.final, shares ? std::vector<std::string>{"buffer/"} : std::vector<std::string>{});
+  EXPECT_LE(worst.worst, tolerance) << text << ": " << worst.key;
+  const Difference gradient = difference(split.gradients, whole.gradients);
+  EXPECT_LE(gradient.worst, tolerance * 10) << text << ": " << gradient.key;
+  ASSERT_EQ(split.losses.size(), whole.losses.size());
+  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(split.losses[i], whole.losses[i], tolerance * 10) << text;
+  ASSERT_EQ(split.norms.size(), whole.norms.size()) << text;
+  for (size_t i = 0; i < whole.norms.size(); ++i)
+    EXPECT_NEAR(split.norms[i] / whole.norms[i], 1, tolerance * 10) << text;
+  if (!shares) {
+    EXPECT_NEAR(split.evaluated, whole.evaluated, tolerance * 10) << text;
+  }
+  // A comparison of two models that did not move would prove nothing.
+  EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3) << text;
+}
+
+class ShardedTest : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(ShardedTest, FsdpEqualsSingle) { hold(GetParam(), training_of(GetParam())); }
+
+std::vector<Cell> cells() {
+  std::vector<Cell> all;
+  for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied", "foreign", "gpt", "convnet"})
+    for (const char* shard : {"optimizer", "gradients", "parameters"})
+      for (int ranks : {1, 2, 3, 4})
+        for (const auto& [every, clipping] : {std::pair{1, true}, std::pair{4, false}})
+          all.push_back({subject, shard, ranks, every, clipping});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, ShardedTest, ::testing::ValuesIn(cells()),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST(Sharded, OptionsChangeNoResult) {
+  for (const char* subject : {"gpt", "foreign"})
+    for (const char* more : {", reshard_after_forward: false", ", units: tensors", ", overlap: false"})
+      for (int ranks : {2, 3}) {
+        const Cell cell{subject, "parameters", ranks, 1, true, more};
+        hold(cell, training_of(cell));
+      }
+}
+
+// Shards of shards: a data axis of two that divides what a tensor group of two has cut.
+TEST(Sharded, WithinATensorGroup) {
+  for (const char* shard : {"optimizer", "gradients", "parameters"})
+    for (const char* subject : {"gpt", "tied", "foreign"})
+      for (const char* more : {"", ", recompute: blocks", ", sequence_parallel: true"}) {
+        const Cell cell{subject, shard, 4, 2, true, more};
+        const Training training = training_of(cell);
+        Layout layout = fsdp(cell);
+        layout.strategy = "hybrid";
+        layout.options += ", mesh: {data: {degree: 2, how: fsdp}, tensor: 2}";
+        const Trajectory split = train(layout, subject_of(subject), training);
+        const Trajectory whole = train({"single", ", sync: {every: 2}", 1}, subject_of(subject), training);
+        EXPECT_TRUE(bitwise_equal(split.initial, whole.initial)) << text_of(cell);
+        const Difference worst = difference(split.final, whole.final);
+        EXPECT_LE(worst.worst, tolerance) << text_of(cell) << ": " << worst.key;
+        const Difference gradient = difference(split.gradients, whole.gradients);
+        EXPECT_LE(gradient.worst, tolerance * 10) << text_of(cell) << ": " << gradient.key;
+      }
+}
+
+// The same sums in the same order: what is gathered when, and how long it stays, does not show.
+TEST(Sharded, GatheringChangesNoBit) {
+  const Cell plain{"gpt", "parameters", 3, 2, true};
+  const Trajectory first = train(fsdp(plain), subject_of("gpt"), training_of(plain));
+  for (const char* more : {"", ", reshard_after_forward: false", ", overlap: false"}) {
+    Cell cell = plain;
+    cell.more = more;
+    const Trajectory other = train(fsdp(cell), subject_of("gpt"), training_of(cell));
+    EXPECT_TRUE(bitwise_equal(first.final, other.final)) << more;
+    EXPECT_EQ(first.losses, other.losses) << more;
+  }
+}
+
+TEST(Sharded, RanksWithoutRowsTakePart) {
+  for (const char* shard : {"optimizer", "gradients", "parameters"})
+    for (const char* subject : {"pairs", "gpt"}) {
+      const Cell cell{subject, shard, 4, 1, true};
+      Training training = training_of(cell);
+      training.global_rows = 3;
+      hold(cell, training);
+    }
+}
+
+TEST(Sharded, MicroBatchesAndSynchronisedBatchNorm) {
+  for (const char* shard : {"optimizer", "gradients", "parameters"})
+    for (const char* subject : {"norms", "convnet", "tied"})
+      for (int ranks : {2, 3}) {
+        const Cell cell{subject, shard, ranks, 2, true, ", micro_batches: 3, batch_norm: sync"};
+        hold(cell, training_of(cell), ", micro_batches: 3");
+      }
+}
+
+TEST(Sharded, RecomputationChangesNoResult) {
+  for (const char* shard : {"optimizer", "gradients", "parameters"})
+    for (const char* subject : {"tied", "foreign", "gpt", "convnet"}) {
+      const Cell cell{subject, shard, 2, 2, true, ", recompute: blocks, batch_norm: sync"};
+      hold(cell, training_of(cell));
+    }
+  const Cell some{"gpt", "parameters", 3, 1, true, ", recompute: [embedding, blocks.1], micro_batches: 2"};
+  hold(some, training_of(some), ", micro_batches: 2");
+}
+
+// Blocks are run again on the same rows, drawing the same, and nothing of that is left behind: bit for bit.
+TEST(Recompute, ChangesNoBit) {
+  for (const std::string subject : {"mlp", "norms", "dropout", "tied", "foreign", "gpt", "convnet"}) {
+    const Cell cell{subject, "", 1, 1, true};
+    for (const Layout& layout : {Layout{"single", ", micro_batches: 2", 1}, Layout{"ddp", ", batch_norm: sync", 3}}) {
+      Layout again = layout;
+      again.options += ", recompute: blocks";
+      const Trajectory kept = train(layout, subject_of(subject), training_of(cell));
+      const Trajectory twice = train(again, subject_of(subject), training_of(cell));
+      EXPECT_TRUE(bitwise_equal(kept.final, twice.final))
+          << subject << " by " << to_string(again) << ": " << difference(kept.final, twice.final).key;
+      EXPECT_EQ(kept.losses, twice.losses) << subject;
+      EXPECT_EQ(kept.norms, twice.norms) << subject;
+    }
+  }
+}
+
+TEST(Sharded, TwoRunsAreBitwiseEqual) {
+  for (const char* shard : {"optimizer", "gradients", "parameters"}) {
+    const Cell cell{"gpt", shard, 3, 1, true};
+    const Trajectory first = train(fsdp(cell), subject_of("gpt"), training_of(cell));
+    const Trajectory second = train(fsdp(cell), subject_of("gpt"), training_of(cell));
+    EXPECT_TRUE(bitwise_equal(first.final, second.final)) << shard;
+    EXPECT_EQ(first.losses, second.losses) << shard;
+  }
+}
+
+}  // namespace
+}  // namespace convoy::testing
