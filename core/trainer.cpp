@@ -70,7 +70,7 @@ class Training {
     restore();
     const double cpu_before = process_cpu_seconds();
     const double wait_before = context_.world->wait_seconds();
-    const int64_t bytes_before = bytes_sent();
+    const int64_t bytes_before = context_.world->bytes_sent();
     const int64_t first = step_;
     if (parts_.after_update) parts_.after_update(step_);
     started_ = lap_ = Clock::now();
@@ -87,14 +87,14 @@ class Training {
     result.stopped = stopped_;
     const double waits = context_.world->wait_seconds() - wait_before;
     const int64_t steps = std::max<int64_t>(step_ - first, 1);
-    result.rank =
-        Json{{"data_seconds", waited_},
-             {"data_cpu_seconds", data_cpu_},
-             {"wait_seconds", waits},
-             {"cpu_seconds", process_cpu_seconds() - cpu_before},
-             {"wall_seconds", wall},
-             {"bytes_sent_per_step", static_cast<double>(bytes_sent() - bytes_before) / static_cast<double>(steps)},
-             {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
+    result.rank = Json{{"data_seconds", waited_},
+                       {"data_cpu_seconds", data_cpu_},
+                       {"wait_seconds", waits},
+                       {"cpu_seconds", process_cpu_seconds() - cpu_before},
+                       {"wall_seconds", wall},
+                       {"bytes_sent_per_step",
+                        static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
+                       {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
     result.summary = summary(result.rank);
     return result;
   }
@@ -324,13 +324,6 @@ class Training {
   }
 
   // ---- figures -----------------------------------------------------------------------------------------------
-
-  int64_t bytes_sent() const {
-    int64_t bytes = context_.world->bytes_sent();
-    for (const auto& [name, group] : context_.axes)
-      if (group != context_.world) bytes += group->bytes_sent();
-    return bytes;
-  }
 
   // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
   double cpu_efficiency(double cpu_before, double wall) const {

@@ -8,12 +8,16 @@ namespace convoy {
 StrategyEntry single_entry();
 StrategyEntry data_parallel_entry();
 StrategyEntry ddp_entry();
+StrategyEntry model_parallel_entry();
+StrategyEntry pipeline_entry();
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
       single_entry(),
       data_parallel_entry(),
       ddp_entry(),
+      model_parallel_entry(),
+      pipeline_entry(),
   };
   return entries;
 }

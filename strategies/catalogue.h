@@ -9,7 +9,13 @@
 
 namespace convoy {
 
-// Found by `convoy-rank --describe`: sizes of a model, per block.
+// A tensor of an earlier block that a block uses too.
+struct TiedTensor {
+  std::string name;   // canonical
+  int64_t block = 0;  // that made it
+  int64_t elements = 0;
+};
+// Found by `convoy-rank --describe`: sizes of a model, per block. 0 where a figure has not been found.
 struct BlockDescription {
   std::string name;
   int64_t parameters = 0;        // elements
@@ -17,11 +23,15 @@ struct BlockDescription {
   double row_flops = 0;          // forward, per row
   int64_t row_output_bytes = 0;  // handed to the next block, per row
   int64_t row_saved_bytes = 0;   // kept for backward, per row
+  int64_t products = 0;          // elements of the weights that activations are multiplied with
+  std::vector<TiedTensor> ties;
 };
 struct Description {
   std::vector<BlockDescription> blocks;
   int64_t element_bytes = 4;
 };
+Json to_json(const Description& description);
+Description description_from_json(const Json& json);
 
 // Per rank, as the strategy's formulas evaluate.
 struct RankCost {
@@ -34,6 +44,8 @@ struct StrategyEntry : Entry {
   std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)>
       plan;  // throws ConfigError with the reason
   std::function<std::vector<RankCost>(const Job&, const Description&)> cost;
+  // What only the model's blocks can tell of a plan, checked before any rank starts; throws ConfigError. Null: nothing.
+  std::function<void(const Job&, const Description&)> check;
 };
 
 const std::vector<StrategyEntry>& strategy_catalogue();

@@ -44,21 +44,6 @@ std::string backend_of(const RunConfig& config, bool gpus, int ranks) {
   return gpus ? "nccl" : "gloo";
 }
 
-int moments_of(const Json& config) {
-  const Json& optimizer = config.at("optimizer");
-  const auto momentum = optimizer.find("momentum");
-  if (momentum == optimizer.end()) return 2;  // the Adam family
-  return momentum->is_number() && momentum->get<double>() > 0 ? 1 : 0;
-}
-
-double rows_of(const Json& config, int ranks) {
-  const Json& batch = config.at("train").at("batch");
-  const auto per_rank = batch.find("per_rank");
-  if (per_rank != batch.end() && per_rank->is_number()) return per_rank->get<double>();
-  const auto global = batch.find("global");
-  return global != batch.end() && global->is_number() ? std::ceil(global->get<double>() / ranks) : 0;
-}
-
 }  // namespace
 
 bool on_gpus(const RunConfig& config, const Topology& topology) {
@@ -129,6 +114,21 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
     job.ranks.push_back(std::move(plan));
   }
   return {{std::move(job)}, {}};
+}
+
+int moments_of(const Json& config) {
+  const Json& optimizer = config.at("optimizer");
+  const auto momentum = optimizer.find("momentum");
+  if (momentum == optimizer.end()) return 2;  // the Adam family
+  return momentum->is_number() && momentum->get<double>() > 0 ? 1 : 0;
+}
+
+double rows_of(const Json& config, int ranks) {
+  const Json& batch = config.at("train").at("batch");
+  const auto per_rank = batch.find("per_rank");
+  if (per_rank != batch.end() && per_rank->is_number()) return per_rank->get<double>();
+  const auto global = batch.find("global");
+  return global != batch.end() && global->is_number() ? std::ceil(global->get<double>() / ranks) : 0;
 }
 
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,

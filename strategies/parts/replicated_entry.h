@@ -31,6 +31,11 @@ struct BucketSizes {
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                     int64_t every);
 
+// Moments that the optimizer of a resolved configuration keeps of each parameter.
+int moments_of(const Json& config);
+// Rows of a rank's share of a global batch, where `ranks` share it.
+double rows_of(const Json& config, int ranks);
+
 // Options that every strategy with a data axis takes.
 Option sync_option();
 Option micro_batches_option();

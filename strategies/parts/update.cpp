@@ -62,7 +62,7 @@ void Update::attach(const FlatParameters& flat) {
 
 void Update::begin(double nominal) {
   at::NoGradGuard no_grad;
-  const at::Tensor header = flat_->header().to(figures_.scalar_type());
+  const at::Tensor header = flat_->header().to(figures_.options());
   const at::Tensor weight = header.narrow(0, 0, 1);
   // Nobody had a row of any weight: the gradients are zero, and so may be their scale.
   scalars_.gradient_scale.copy_(at::where(weight > 0, nominal / weight, at::zeros_like(weight)));
@@ -74,23 +74,32 @@ void Update::reduced(int bucket) {
   at::NoGradGuard no_grad;
   for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots) {
     const SquareSum part = square_sum(flat_->gradients(slot));
-    if (flat_->slots()[static_cast<size_t>(slot)].counted) figures_.select(0, 0).add_(part.sum[0]);
-    figures_.select(0, 1).add_(part.finite[0].logical_not());
+    const at::Device here = figures_.device();
+    if (flat_->slots()[static_cast<size_t>(slot)].counted) figures_.select(0, 0).add_(part.sum[0].to(here));
+    figures_.select(0, 1).add_(part.finite[0].logical_not().to(here));
   }
+}
+
+// Of a rank's further devices, copies.
+UpdateScalars Update::scalars_on(at::Device device) const {
+  return {scalars_.learning_rate.to(device), scalars_.step.to(device), scalars_.gradient_scale.to(device),
+          scalars_.apply.to(device)};
 }
 
 UpdateFigures Update::finish() {
   at::NoGradGuard no_grad;
   for (const CommunicatorPtr& group : cut_) group->all_reduce(figures_, ReduceOp::sum, {"gradient norm", {}})->wait();
-  const at::Tensor header = flat_->header();
+  const at::Tensor header = flat_->header().to(figures_.device());
   const at::Tensor norm = figures_.narrow(0, 0, 1).sqrt().mul_(scalars_.gradient_scale);
   scalars_.apply.copy_((figures_.narrow(0, 1, 1) == 0).logical_and_(at::isfinite(header).all()));
   // As torch's clip_grad_norm_, so that a norm of zero needs no case of its own.
   if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
   scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
   at::add_out(scalars_.step, count_, 1);
-  for (int slot = 0; slot < static_cast<int>(flat_->slots().size()); ++slot)
-    optimizer_->update(slot, {flat_->gradients(slot), {}, {}}, scalars_);
+  for (int slot = 0; slot < static_cast<int>(flat_->slots().size()); ++slot) {
+    const at::Tensor gradients = flat_->gradients(slot);
+    optimizer_->update(slot, {gradients, {}, {}}, scalars_on(gradients.device()));
+  }
   count_.add_(scalars_.apply);
   updated_ = true;
   return {norm[0], scalars_.apply[0].clone(), scalars_.learning_rate};
@@ -109,7 +118,7 @@ at::Tensor Update::gradient(size_t parameter) const {
   at::Tensor scale = mean_scale_;
   // LibTorch's fused kernels leave behind what they scaled.
   if (stored.is_cuda()) scale = at::where(scale > 0, scale / scalars_.gradient_scale, scale);
-  return stored * scale.to(stored.scalar_type());
+  return stored * scale.to(stored.options());
 }
 
 void Update::restored() { updates_ = count_.cpu()[0].item<int64_t>(); }

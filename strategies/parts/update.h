@@ -48,6 +48,8 @@ class Update {
   void restored();                                    // count() was written to from outside
 
  private:
+  UpdateScalars scalars_on(at::Device device) const;
+
   Component optimizer_options_;
   std::unique_ptr<Optimizer> optimizer_;
   Schedule schedule_;

@@ -57,16 +57,35 @@ CommunicatorPtr world_of(const Registry& registry, int rank, int size, const std
   return registry.backends.make("local", request);
 }
 
-Batch rows_of(const Batch& data, int64_t begin, int64_t end) { return data.slice(begin, end); }
-
-// Share `index` of `count` of a global batch that is rows [begin, end) of the data.
-Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int64_t index, int64_t count) {
-  const auto [from, to] = share_of(end - begin, index, count);
-  Batch batch = rows_of(data, begin + from, begin + to);
-  batch.first_row = from;
+// Share `index` of `count` of a global batch that is rows [begin, end) of the data, in `slices` micro-batches.
+Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int64_t index, int64_t count,
+            int64_t slices = 1) {
+  const std::vector<MicroBatch> micro = micro_batches_of(end - begin, slices, index, count);
+  Batch batch;
+  for (const auto& [name, tensor] : data.tensors) {
+    std::vector<at::Tensor> parts;
+    for (const MicroBatch& one : micro) parts.push_back(tensor.narrow(0, begin + one.first_row, one.end - one.begin));
+    batch.tensors.emplace_back(name, at::cat(parts));
+  }
+  batch.rows = micro.back().end;
+  batch.first_row = micro.front().first_row;
   batch.global_rows = end - begin;
   batch.nominal_rows = nominal;
+  if (slices > 1) batch.micro = micro;
   return batch;
+}
+
+// Where the strategy puts ranks, on a host with cores enough.
+Job planned(const Layout& layout, const RunConfig& config) {
+  Topology topology;
+  topology.hosts.push_back({"here", {}, {}, 0});
+  for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
+  PlanRequest request;
+  request.ranks = layout.ranks;
+  Job job = strategy_entry(config.strategy.name).plan(config, topology, request).jobs.at(0);
+  CONVOY_CHECK(static_cast<int>(job.ranks.size()) == layout.ranks, to_string(layout), " is planned with ",
+               job.ranks.size(), " ranks");
+  return job;
 }
 
 // What all ranks of a layout show.
@@ -101,7 +120,7 @@ class RankTraining {
       for (int64_t part = 0; part < training_.parts; ++part) {
         StepInput input;
         input.batch = share(subject_.data, begin, end, training_.global_rows, sampling.index * training_.parts + part,
-                            sampling.count * training_.parts);
+                            sampling.count * training_.parts, sampling.micro_batches);
         input.step = step;
         input.flush = last && part + 1 == training_.parts;
         const StepResult out = strategy_->step(input);
@@ -182,6 +201,7 @@ std::unique_ptr<Strategy> make_strategy(const RunConfig& config) {
 }
 
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run) {
+  const Job job = planned(layout, config);
   TemporaryFolder folder;
   const auto channel = make_local_channel();
   Registry registry;  // one for all: the backend `local` knows its ranks by it
@@ -196,12 +216,19 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
       context.rank = context.local_rank = rank;
       context.size = context.process_ranks = layout.ranks;
       context.host = "here";
-      context.mesh = Mesh({{"data", layout.ranks}});
+      context.mesh = job.mesh;
+      // Devices that are cores; their threads are not bound here, where there may be fewer.
+      context.devices.assign(job.ranks[static_cast<size_t>(rank)].devices.size(), at::Device(at::kCPU));
       context.channel = channel;
       context.state = std::make_shared<StateFile>(folder.file(convoy::str("rank", rank, ".state")));
       context.config = config;
       context.world = world = world_of(registry, rank, layout.ranks, channel);
-      context.axes["data"] = world;
+      for (const Axis& axis : job.mesh.axes()) {
+        const std::vector<int> group = job.mesh.group(rank, axis.name);
+        context.axes[axis.name] = static_cast<int>(group.size()) == layout.ranks
+                                      ? world
+                                      : world->split(group.front(), rank, {"axis " + axis.name, {}});
+      }
       run(context);
       world->barrier({"end", {}})->wait();
     } catch (const std::exception& error) {
@@ -215,6 +242,11 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
         }
       }
       if (world) world->abort(error.what());
+      // As the launcher does: groups that were split from the world wake too.
+      Abort reason;
+      reason.rank = rank;
+      reason.message = error.what();
+      channel->abort(reason);
     }
   };
   std::vector<std::thread> threads;

@@ -6,6 +6,7 @@
 #include "core/random.h"
 #include "models/convnet.h"
 #include "models/gpt.h"
+#include "models/ncf.h"
 
 namespace convoy::testing {
 namespace {
@@ -16,6 +17,12 @@ at::Tensor integers(at::IntArrayRef shape, const char* name, int64_t bound) {
   at::Tensor out = at::empty(shape, at::kDouble);
   fill_uniform(out, random_key(5, name), 0, 0, static_cast<double>(bound));
   return out.floor().to(at::kLong);
+}
+
+at::Tensor normal(at::IntArrayRef shape, const char* name) {
+  at::Tensor out = at::empty(shape, at::kDouble);
+  fill_normal(out, random_key(5, name), 0, 0, 1);
+  return out;
 }
 
 Subject subject(const char* name, std::function<ModelPtr()> model, Batch data) {
@@ -62,10 +69,33 @@ Subject convnet_subject() {
   };
   Batch data;
   data.rows = rows;
-  at::Tensor features = at::empty({rows, 2, 8, 8}, at::kDouble);
-  fill_normal(features, random_key(5, "features"), 0, 0, 1);
-  data.tensors = {{"features", features}, {"target", integers({rows}, "classes", classes)}};
+  data.tensors = {{"features", normal({rows, 2, 8, 8}, "features")}, {"target", integers({rows}, "classes", classes)}};
   return subject("convnet", model, std::move(data));
+}
+
+Subject ncf_subject() {
+  constexpr int64_t users = 20, items = 30, candidates = 5, contexts = 3;
+  const auto model = [] {
+    Schema schema;
+    schema.fields["user"] = {{}, at::kLong, users};
+    schema.fields["item"] = {{candidates}, at::kLong, items};
+    schema.fields["target"] = {{candidates}, at::kFloat, 0};
+    schema.fields["context"] = {{contexts}, at::kFloat, 0};
+    return make_ncf(
+        Options(
+            Json{{"gmf_dim", 4}, {"mlp_dim", 4}, {"hidden", {8, 6}}, {"dropout", 0.2}, {"top_k", Json::array({2})}}),
+        schema);
+  };
+  Batch data;
+  data.rows = rows;
+  at::Tensor target = at::zeros({rows, candidates}, at::kDouble);
+  target.select(1, 0).fill_(1);
+  data.tensors = {{"user", integers({rows}, "user", users)},
+                  {"item", integers({rows, candidates}, "item", items)},
+                  {"target", target},
+                  {"context", normal({rows, contexts}, "context")},
+                  {"weight", normal({rows}, "weight").abs()}};
+  return {"ncf", model, make_bce(Options()), std::move(data)};
 }
 
 }  // namespace convoy::testing
