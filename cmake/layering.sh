@@ -50,7 +50,7 @@ done < <(grep -E '^launch/' <<<"$includes" | grep -E ' " (backends|strategies|mo
 # --- what goes without LibTorch -----------------------------------------------------------------------------------
 
 torch_free='([^:]*_entry\.cpp|[^:]*/catalogue\.(h|cpp)|core/config/|core/control/|tests/base/|tests/launch/'
-torch_free+='|strategies/(description\.cpp|parts/(devices|schedule|stages)\.(h|cpp))'
+torch_free+='|strategies/(description\.cpp|parts/(block_placement|schedule|stages)\.(h|cpp))'
 torch_free+='|launch/[^/:]*\.(h|cpp)|launch/commands/|core/(error|log|text|mesh|plan|topology|options)\.(h|cpp))'
 while read -r where kind target; do
   complain "$where" "includes $target, but this file is also part of convoy, which links no LibTorch; move what needs \
@@ -84,7 +84,7 @@ owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use c
 # --- strategies are named nowhere else ----------------------------------------------------------------------------
 
 # pipeline is also an axis of the mesh, and so no sign of a strategy.
-names=$(find strategies -name '*_entry.cpp' 2>/dev/null | sed -E 's|.*/||; s|_entry\.cpp||' | grep -vx 'pipeline' |
+names=$(find strategies -maxdepth 1 -name '*_entry.cpp' 2>/dev/null | sed -E 's|.*/||; s|_entry\.cpp||' | grep -vx 'pipeline' |
   paste -sd'|')
 if [ -n "$names" ]; then
   while IFS=: read -r file line text; do

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "core/text.h"
-#include "strategies/parts/devices.h"
+#include "strategies/parts/block_placement.h"
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/schedule.h"
 
@@ -49,13 +49,17 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
                           " ranks were asked for, and strategy model_parallel has one rank with several "
                           "devices; use strategy pipeline, or one rank"));
   const Options& options = config.strategy.options;
-  const std::vector<std::string> names = device_names(options);
   check_placement(options);
   Plan plan = plan_replicas(config, topology, request, 1);
   RankPlan& rank = plan.jobs.front().ranks.front();
   const Host& host = topology.hosts.at(static_cast<size_t>(rank.host));
   const bool gpus = on_gpus(config, topology);
-  rank.devices = names.empty() ? chosen_devices(config, host, gpus) : plan_devices(options, names, host, gpus);
+  rank.devices = listed_devices(options, host);
+  if (rank.devices.empty()) rank.devices = chosen_devices(config, host, gpus);
+  for (const DevicePlan& device : rank.devices)
+    if (device.kind == DevicePlan::Kind::gpu && !gpus)
+      options.fail(options.is_auto("devices") ? "placement" : "devices",
+                   str("names GPU ", device.gpu, ", and device is cpu; take cores, or device: auto"));
   bind_listed(config, options, host, rank);
   return plan;
 }
@@ -106,7 +110,7 @@ StrategyEntry model_parallel_entry() {
   StrategyEntry entry;
   entry.name = "model_parallel";
   entry.help = "one rank with several devices, consecutive blocks of the model on each";
-  entry.options = device_options();
+  entry.options = placement_options();
   entry.options.push_back(micro_batches_option());
   entry.options.push_back(sync_option());
   entry.plan = plan;

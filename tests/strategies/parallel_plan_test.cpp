@@ -97,7 +97,7 @@ TEST(ModelParallelPlan, Devices) {
 TEST(ModelParallelPlan, Refusals) {
   EXPECT_TRUE(has(refused("model_parallel", "", 2), "launch.ranks"));
   EXPECT_TRUE(has(refused("model_parallel", ", devices: [cores:0, cores:4]", 1), "strategy.devices.1"));
-  EXPECT_TRUE(has(refused("model_parallel", ", devices: [cuda:0]", 1), "uses no GPU"));
+  EXPECT_TRUE(has(refused("model_parallel", ", devices: [cuda:0]", 1), "strategy.devices"));
   EXPECT_TRUE(has(refused("model_parallel", ", placement: [{blocks: 1-2, device: cores:0}]", 1), "a gap"));
   EXPECT_TRUE(has(refused("model_parallel", ", devices: [cores:0, cores:1, cores:2]", 1, 2), "the model has 2 blocks"));
   EXPECT_TRUE(has(refused("model_parallel", ", placement: [{blocks: 0-2, device: cores:0}]", 1, 2), "2 blocks"));

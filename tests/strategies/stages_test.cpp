@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "strategies/parts/devices.h"
+#include "strategies/parts/block_placement.h"
 
 namespace convoy {
 namespace {
@@ -163,13 +163,18 @@ TEST(Placement, MemoryCountsWhereDevicesHaveTheirOwn) {
 }
 
 TEST(Placement, DevicesOfAHost) {
-  const auto names = device_names(placement_of({"cores:0-1", "cores:3", "cuda:1"}, {}));
-  const auto devices = plan_devices(placement_of({"cores:0-1", "cores:3", "cuda:1"}, {}), names, host_with(4, 2), true);
+  const auto devices = listed_devices(placement_of({"cores:10-11", "cores:13+23", "cuda:1"}, {}), host_with(4, 2));
   ASSERT_EQ(devices.size(), 3u);
-  EXPECT_EQ(devices[0].cores, (std::vector<int>{10, 11, 20, 21}));
+  EXPECT_EQ(devices[0].cores, (std::vector<int>{10, 11}));
   EXPECT_EQ(devices[1].cores, (std::vector<int>{13, 23}));
   EXPECT_EQ(devices[2].kind, DevicePlan::Kind::gpu);
   EXPECT_EQ(devices[2].gpu, 1);
+  const auto placed =
+      listed_devices(placement_of("auto", {{"2", "cuda:1"}, {"0", "cores:11"}, {"1", "cuda:1"}}), host_with(4, 2));
+  ASSERT_EQ(placed.size(), 2u);
+  EXPECT_EQ(placed[0].gpu, 1);
+  EXPECT_EQ(placed[1].cores, std::vector<int>{11});
+  EXPECT_TRUE(listed_devices(placement_of("auto", {}), host_with(4, 2)).empty());
 }
 
 TEST(Placement, Refusals) {
@@ -177,7 +182,6 @@ TEST(Placement, Refusals) {
   const auto placed = [&](const std::vector<std::pair<std::string, std::string>>& items) {
     return error_of([&] {
       const Options options = placement_of("auto", items);
-      device_names(options);
       check_placement(options);
       place_blocks(options, 2, false, model);
     });
@@ -190,27 +194,20 @@ TEST(Placement, Refusals) {
             "strategy.placement.1.blocks: is 3-7, and the model has 4 blocks, counted from 0");
   EXPECT_EQ(placed({{"0-2", "cores:0"}}),
             "strategy.placement: ends with block 2, and the model has 4 blocks; every block needs a device");
-  EXPECT_EQ(placed({{"0-3", "gpu0"}}),
-            "strategy.placement.0.device: is 'gpu0', must be cuda:N, cores:N or cores:N-M, counted from 0");
 
-  const auto devices = [&](const Json& listed, int cores, int gpus) {
-    return error_of([&] {
-      const Options options = placement_of(listed, {});
-      plan_devices(options, device_names(options), host_with(cores, gpus), gpus > 0);
-    });
+  const auto devices = [&](const Json& listed, const std::vector<std::pair<std::string, std::string>>& items) {
+    return error_of([&] { listed_devices(placement_of(listed, items), host_with(2, 2)); });
   };
-  EXPECT_EQ(devices({"cores:0", "cores:2"}, 2, 0),
-            "strategy.devices.1: is cores:2, and this run may use 2 cores on here, counted from 0");
-  EXPECT_EQ(devices({"cores:0", "cores:0"}, 2, 0), "strategy.devices.1: is cores:0, which is given twice");
-  EXPECT_EQ(devices({"cores:0-1", "cores:1"}, 2, 0),
-            "strategy.devices.1: is cores:1, and core 1 is already in cores:0-1");
-  EXPECT_EQ(devices({"cuda:2"}, 2, 2), "strategy.devices.0: is cuda:2, and here has 2 GPUs, counted from 0");
-  EXPECT_EQ(devices({"cuda:0"}, 2, 0),
-            "strategy.devices.0: is cuda:0, and this run uses no GPU (device: cpu, or none was found)");
-  EXPECT_EQ(error_of([&] {
-              device_names(placement_of({"cores:0"}, {{"0-3", "cores:1"}}));
-            }),
-            "strategy.placement.0.device: is cores:1, which devices does not list: cores:0");
+  EXPECT_NE(devices({"cores:10", "cores:12"}, {}).find("strategy.devices.1: "), std::string::npos);
+  EXPECT_NE(devices({"cores:10-11", "cores:11"}, {}).find("strategy.devices.1: names core 11"), std::string::npos);
+  EXPECT_NE(devices({"cuda:2"}, {}).find("strategy.devices.0: "), std::string::npos);
+  EXPECT_NE(devices("auto", {{"0-3", "gpu0"}}).find("strategy.placement.0.device: is 'gpu0', must be"),
+            std::string::npos);
+  EXPECT_NE(devices("auto", {{"0-3", "cores:12"}}).find("strategy.placement.0.device: "), std::string::npos);
+  EXPECT_EQ(devices("auto", {{"0-1", "cores:10-11"}, {"2-3", "cores:11"}}),
+            "strategy.placement.1.device: names core 11, which a device before it has; name each once");
+  EXPECT_EQ(devices({"cores:10"}, {{"0-3", "cores:11"}}),
+            "strategy.placement.0.device: is cores:11, which devices does not list: cores:10");
   EXPECT_EQ(error_of([&] { place_blocks(placement_of("auto", {}), 5, false, model); }),
             "strategy.devices: are 5, and the model has 4 blocks; take at most as many");
 }
