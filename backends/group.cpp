@@ -93,7 +93,7 @@ Call GroupCommunicator::start(Operation operation, const CallOptions& options, c
 
 WorkPtr GroupCommunicator::launch(Call call, Staging staging, const std::function<PendingPtr(const Call&)>& issue) {
   std::lock_guard lock(issue_);
-  ++state_->calls;
+  if (!point_to_point(call.operation)) ++state_->calls;
   if (auto reason = state_->failure()) {
     return make_finished_work(std::make_exception_ptr(
         CommError(Failure::peer_lost, -1, str(state_->who(), ": ", describe(call), " was not begun: ", *reason))));
@@ -115,7 +115,7 @@ WorkPtr GroupCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const Call
   Call call = start(Operation::all_reduce, options, tensor);
   check_reducible(call);
   if (tensor.numel() == 0 || alone()) return make_finished_work();
-  state_->bytes += 2 * (size() - 1) * bytes_of(tensor) / size();
+  state_->sent(2 * (size() - 1) * bytes_of(tensor) / size());
   Staging staging(devices_, state_->facts().device);
   at::Tensor flat = as_numbers(staging.output(plain(tensor), true));
   op = on_bytes(op, call.dtype);
@@ -131,7 +131,7 @@ WorkPtr GroupCommunicator::gather(Operation operation, at::Tensor output, at::Te
     plain(output).copy_(plain(input).view_as(output));
     return make_finished_work();
   }
-  state_->bytes += (size() - 1) * bytes_of(input);
+  state_->sent((size() - 1) * bytes_of(input));
   Staging staging(devices_, state_->facts().device);
   Offsets parts = offsets(rows, row_bytes(output));
   at::Tensor from = as_bytes(staging.input(plain(input)));
@@ -170,7 +170,7 @@ WorkPtr GroupCommunicator::all_to_all_v(at::Tensor output, const std::vector<int
     return make_finished_work();
   }
   int64_t row = row_bytes(input);
-  state_->bytes += (input.size(0) - input_counts[rank()]) * row;
+  state_->sent((input.size(0) - input_counts[rank()]) * row);
   Staging staging(devices_, state_->facts().device);
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
@@ -191,7 +191,7 @@ WorkPtr GroupCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, R
     plain(output).copy_(plain(input).view_as(output));
     return make_finished_work();
   }
-  state_->bytes += (size() - 1) * bytes_of(input) / size();
+  state_->sent((size() - 1) * bytes_of(input) / size());
   Staging staging(devices_, state_->facts().device);
   at::Tensor from = as_numbers(staging.input(plain(input)));
   at::Tensor to = as_numbers(staging.output(plain(output)));
@@ -203,7 +203,7 @@ WorkPtr GroupCommunicator::broadcast(at::Tensor tensor, int root, const CallOpti
   Call call = start(Operation::broadcast, options, tensor);
   CONVOY_CHECK(root >= 0 && root < size(), describe(call), ": root ", root, " of ", size());
   if (tensor.numel() == 0 || alone()) return make_finished_work();
-  if (rank() == root) state_->bytes += (size() - 1) * bytes_of(tensor);
+  if (rank() == root) state_->sent((size() - 1) * bytes_of(tensor));
   Staging staging(devices_, state_->facts().device);
   bool sends = rank() == root;
   at::Tensor flat = as_bytes(sends ? staging.input(plain(tensor)) : staging.output(plain(tensor)));
@@ -224,7 +224,7 @@ WorkPtr GroupCommunicator::transfer(Operation operation, const std::vector<Trans
     }
     if (one.tensor.numel() == 0) continue;  // the peer knows it too
     bool sends = one.kind == Transfer::Kind::send;
-    if (sends) state_->bytes += bytes_of(one.tensor);
+    if (sends) state_->sent(bytes_of(one.tensor));
     at::Tensor given = sends ? staging.input(plain(one.tensor)) : staging.output(plain(one.tensor));
     remote.push_back({one.kind, as_bytes(given), one.peer});
   }
@@ -288,6 +288,7 @@ CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& 
   }
   facts.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   facts.size = static_cast<int>(members.size());
+  facts.parent = state_;
   std::shared_ptr<Transport> transport;
   if (!alone()) transport = transport_->split(members, facts.rank, facts.label, agreed, call.timeout);
   auto state = std::make_shared<GroupState>(facts, transport);

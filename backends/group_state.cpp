@@ -58,6 +58,21 @@ void GroupState::fail(const std::string& reason) {
   if (auto transport = transport_.lock()) transport->fail(reason);
 }
 
+void GroupState::sent(int64_t count) {
+  for (GroupState* group = this; group != nullptr; group = group->facts_.parent.get()) group->bytes += count;
+}
+
+void GroupState::waited(int64_t nanoseconds, int64_t cpu_nanoseconds) {
+  for (GroupState* group = this; group != nullptr; group = group->facts_.parent.get()) {
+    group->wait_nanoseconds += nanoseconds;
+    group->wait_cpu_nanoseconds += cpu_nanoseconds;
+  }
+}
+
+bool point_to_point(Operation operation) {
+  return operation == Operation::send || operation == Operation::receive || operation == Operation::group;
+}
+
 std::string GroupState::who() const {
   return str("rank ", facts_.rank, " of ", facts_.size, " (", facts_.backend, ", group ", facts_.label, ")");
 }
@@ -72,7 +87,7 @@ CommError GroupState::stalled(const Call& call, int64_t number, double seconds, 
   std::string mine = describe(call);
   std::string others;
   bool differ = false;
-  if (facts_.channel) {
+  if (facts_.channel && !point_to_point(call.operation)) {
     // Ranks that wait in different calls run out of time together: each says where it waits, and looks at the others.
     std::string prefix = str("stalled/", facts_.job, "/", facts_.label, "/", number, "/");
     try {
@@ -89,7 +104,8 @@ CommError GroupState::stalled(const Call& call, int64_t number, double seconds, 
       // The channel's loss is told elsewhere.
     }
   }
-  std::string text = str(who(), " waited ", human_seconds(seconds), " in ", mine, " (call ", number, " of the group)",
+  const std::string counted = point_to_point(call.operation) ? "" : str(" (call ", number, " of the group)");
+  std::string text = str(who(), " waited ", human_seconds(seconds), " in ", mine, counted,
                          missing.empty() ? "" : ": " + missing, others);
   if (differ) return CommError(Failure::disagreement, -1, text + ". The ranks called different things.");
   return CommError(Failure::hang, -1,

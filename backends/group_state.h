@@ -14,6 +14,8 @@
 
 namespace convoy {
 
+class GroupState;
+
 // What a group is told when it is made.
 struct GroupFacts {
   std::string backend;
@@ -26,6 +28,7 @@ struct GroupFacts {
   std::shared_ptr<AbortBoard> board;
   std::shared_ptr<Channel> channel;  // may be null
   std::string job;
+  std::shared_ptr<GroupState> parent;  // of which it was split; null: the world
 };
 
 class GroupState {
@@ -41,11 +44,15 @@ class GroupState {
   // The error of a time limit: names operation, tensor and who is missing, and, where the peers wait in another call of
   // the same number, both calls (Failure::disagreement).
   CommError stalled(const Call& call, int64_t number, double seconds, const std::string& missing) const;
+  // Adds to the figures of this group and of all that it was split from.
+  void sent(int64_t bytes);
+  void waited(int64_t nanoseconds, int64_t cpu_nanoseconds);
+
   // "rank 1 of 4 (gloo, group world)"
   std::string who() const;
 
   std::atomic<int64_t> bytes{0};
-  std::atomic<int64_t> calls{0};  // issued so far
+  std::atomic<int64_t> calls{0};  // collectives issued so far: the same number on all ranks is the same call
   std::atomic<int64_t> wait_nanoseconds{0};
   std::atomic<int64_t> wait_cpu_nanoseconds{0};
 
@@ -56,6 +63,9 @@ class GroupState {
   mutable std::mutex mutex_;
   std::string reason_;
 };
+
+// Sends and receives, which ranks of a group do not issue alike.
+bool point_to_point(Operation operation);
 
 // A Work over a Pending. `staging` brings the result back when it is over.
 class Staging;

@@ -30,8 +30,7 @@ class Waiting {
     }
   }
   ~Waiting() {
-    state_.wait_nanoseconds += nanoseconds(Clock::now() - start_);
-    state_.wait_cpu_nanoseconds += thread_cpu_nanoseconds() - cpu_;
+    state_.waited(nanoseconds(Clock::now() - start_), thread_cpu_nanoseconds() - cpu_);
     if (state_.facts().waiting) state_.facts().waiting("");
   }
   Waiting(const Waiting&) = delete;

@@ -59,6 +59,7 @@ class Communicator {
   virtual int size() const = 0;
   virtual const std::string& backend() const = 0;
   virtual Capabilities capabilities() const = 0;
+  // Figures of this group and of all that were split from it.
   virtual int64_t bytes_sent() const = 0;       // payload this rank has sent so far, by the algorithm's textbook count
   virtual double wait_seconds() const = 0;      // spent so far in waits that had to wait, all threads together
   virtual double wait_cpu_seconds() const = 0;  // processor time of those (spinning)

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,8 +23,9 @@ struct Context {
   int local_rank = 0;  // among the ranks of this host
   std::string host;
   std::vector<at::Device> devices{at::Device(at::kCPU)};  // of this rank; the first is its main one
-  int threads = 1;                                        // intra-op threads of this rank
-  int process_ranks = 1;                                  // ranks that are threads of this process
+  std::vector<std::vector<int>> device_cores;  // processing units of each device; none, or empty: not bound to any
+  int threads = 1;                             // intra-op threads of this rank
+  int process_ranks = 1;                       // ranks that are threads of this process
   Mesh mesh;
   CommunicatorPtr world;                        // over all ranks of the job
   std::map<std::string, CommunicatorPtr> axes;  // by axis name, this rank's group
@@ -33,6 +35,8 @@ struct Context {
   int64_t total_steps = 0;
   std::shared_ptr<StateFile> state;  // where this rank is, for whoever outlives it; never null
   RunConfig config;
+  // Adds to what the summary says of this rank (an object); replaces keys that it has. Never null.
+  std::function<void(const Json&)> tell = [](const Json&) {};
 
   // This rank's group along an axis; a group of one for an axis that the mesh does not have.
   CommunicatorPtr axis(const std::string& name) const;

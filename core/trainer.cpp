@@ -69,8 +69,8 @@ class Training {
   TrainingResult run() {
     restore();
     const double cpu_before = process_cpu_seconds();
-    const double wait_before = over_groups(&Communicator::wait_seconds);
-    const int64_t bytes_before = over_groups(&Communicator::bytes_sent);
+    const double wait_before = context_.world->wait_seconds();
+    const int64_t bytes_before = context_.world->bytes_sent();
     const int64_t first = step_;
     if (parts_.after_update) parts_.after_update(step_);
     started_ = lap_ = Clock::now();
@@ -85,17 +85,16 @@ class Training {
 
     TrainingResult result;
     result.stopped = stopped_;
-    const double waits = over_groups(&Communicator::wait_seconds) - wait_before;
+    const double waits = context_.world->wait_seconds() - wait_before;
     const int64_t steps = std::max<int64_t>(step_ - first, 1);
-    result.rank =
-        Json{{"data_seconds", waited_},
-             {"data_cpu_seconds", data_cpu_},
-             {"wait_seconds", waits},
-             {"cpu_seconds", process_cpu_seconds() - cpu_before},
-             {"wall_seconds", wall},
-             {"bytes_sent_per_step",
-              static_cast<double>(over_groups(&Communicator::bytes_sent) - bytes_before) / static_cast<double>(steps)},
-             {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
+    result.rank = Json{{"data_seconds", waited_},
+                       {"data_cpu_seconds", data_cpu_},
+                       {"wait_seconds", waits},
+                       {"cpu_seconds", process_cpu_seconds() - cpu_before},
+                       {"wall_seconds", wall},
+                       {"bytes_sent_per_step",
+                        static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
+                       {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
     result.summary = summary(result.rank);
     return result;
   }
@@ -328,19 +327,10 @@ class Training {
 
   // ---- figures -----------------------------------------------------------------------------------------------
 
-  // The world's figure and those of the axes' groups.
-  template <class Figure>
-  Figure over_groups(Figure (Communicator::*figure)() const) const {
-    Figure sum = ((*context_.world).*figure)();
-    for (const auto& [name, group] : context_.axes)
-      if (group != context_.world) sum += ((*group).*figure)();
-    return sum;
-  }
-
   // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
   double cpu_efficiency(double cpu_before, double wall) const {
     const double cpu =
-        (process_cpu_seconds() - cpu_before) / context_.process_ranks - over_groups(&Communicator::wait_cpu_seconds);
+        (process_cpu_seconds() - cpu_before) / context_.process_ranks - context_.world->wait_cpu_seconds();
     return wall > 0 ? cpu / wall / std::max(context_.threads, 1) : 0;
   }
 

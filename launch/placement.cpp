@@ -85,6 +85,12 @@ void divide_between_devices(RankPlan& rank) {
   }
 }
 
+// Whether several threads of the rank compute on its cores, each with helpers of its own.
+bool several_core_devices(const RankPlan& rank) {
+  return std::count_if(rank.devices.begin(), rank.devices.end(),
+                       [](const DevicePlan& device) { return device.kind == DevicePlan::Kind::cores; }) > 1;
+}
+
 struct Division {
   std::vector<Core> free;
   size_t each = 1;
@@ -154,6 +160,7 @@ PlacementResult place(Job& job, const Topology& topology, const LaunchConfig& la
         rank->threads = static_cast<int>(launch.threads);
       }
       divide_between_devices(*rank);
+      result.shared = result.shared || several_core_devices(*rank);
     }
   }
   return result;

@@ -13,7 +13,7 @@ namespace convoy {
 
 struct PlacementResult {
   std::vector<std::string> warnings;
-  bool shared = false;  // ranks share cores: waiting must be passive
+  bool shared = false;  // ranks share cores, or a rank's devices those of its own thread: waiting must be passive
 };
 
 // Fills RankPlan::cores, ::threads and the cores of its core devices where the plan left them empty. `allowed` gives per

@@ -6,6 +6,7 @@
 #include "backends/catalogue.h"
 #include "core/data/data_files.h"
 #include "launch/catalogues.h"
+#include "launch/describe.h"
 #include "launch/placement.h"
 #include "launch/plugin_check.h"
 #include "strategies/catalogue.h"
@@ -84,7 +85,8 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
   PlanRequest request;
   request.ranks = rank_hosts.empty() ? static_cast<int>(config.launch.ranks) : static_cast<int>(rank_hosts.size());
   request.rank_hosts = rank_hosts;
-  Plan plan = strategy_entry(config.strategy.name).plan(config, topology, request);
+  const StrategyEntry& strategy = strategy_entry(config.strategy.name);
+  Plan plan = strategy.plan(config, topology, request);
   CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
   Placed placed;
   placed.job = std::move(plan.jobs.front());
@@ -93,6 +95,10 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
         written(run, "strategy.name"), "strategy",
         str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
             " processes, but ", run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
+  if (strategy.check) {
+    const Json described = describe_run(run.rank_program, config.resolved, true);
+    strategy.check(placed.job, description_from_json(described.at("model")));
+  }
   const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
   placed.passive = placement.shared;
   placed.warnings = plan.warnings;

@@ -8,14 +8,16 @@ namespace convoy {
 StrategyEntry single_entry();
 StrategyEntry data_parallel_entry();
 StrategyEntry ddp_entry();
+StrategyEntry model_parallel_entry();
 StrategyEntry tensor_parallel_entry();
-StrategyEntry hybrid_entry();
+StrategyEntry pipeline_entry();
 StrategyEntry fsdp_entry();
+StrategyEntry hybrid_entry();
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
-      single_entry(),          data_parallel_entry(), ddp_entry(),
-      tensor_parallel_entry(), fsdp_entry(),          hybrid_entry(),
+      single_entry(),          data_parallel_entry(), ddp_entry(),  model_parallel_entry(),
+      tensor_parallel_entry(), pipeline_entry(),      fsdp_entry(), hybrid_entry(),
   };
   return entries;
 }

@@ -9,7 +9,13 @@
 
 namespace convoy {
 
-// Found by `convoy-rank --describe`: sizes of a model, per block.
+// A tensor of an earlier block that a block uses too.
+struct TiedTensor {
+  std::string name;   // canonical
+  int64_t block = 0;  // that made it
+  int64_t elements = 0;
+};
+// Found by `convoy-rank --describe`: sizes of a model, per block. 0 where a figure has not been found.
 struct BlockDescription {
   std::string name;
   int64_t parameters = 0;        // elements
@@ -23,11 +29,15 @@ struct BlockDescription {
   int64_t row_cut_output_bytes = 0;  // outputs of row-cut ones and embeddings, per row
   int64_t row_cut_saved_bytes = 0;   // of row_saved_bytes: between column- and row-cut ones, per row
   int64_t cut_exchanges = 0;         // messages a micro-batch, forward and backward
+  int64_t products = 0;          // elements of the weights that activations are multiplied with
+  std::vector<TiedTensor> ties;
 };
 struct Description {
   std::vector<BlockDescription> blocks;
   int64_t element_bytes = 4;
 };
+Json to_json(const Description& description);
+Description description_from_json(const Json& json);
 
 // Per rank, as the strategy's formulas evaluate.
 struct RankCost {
@@ -40,6 +50,8 @@ struct StrategyEntry : Entry {
   std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)>
       plan;  // throws ConfigError with the reason
   std::function<std::vector<RankCost>(const Job&, const Description&)> cost;
+  // What only the model's blocks can tell of a plan, checked before any rank starts; throws ConfigError. Null: nothing.
+  std::function<void(const Job&, const Description&)> check;
 };
 
 const std::vector<StrategyEntry>& strategy_catalogue();

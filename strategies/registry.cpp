@@ -3,6 +3,10 @@
 #include "strategies/ddp.h"
 #include "strategies/fsdp.h"
 #include "strategies/hybrid.h"
+#include "strategies/model_parallel.h"
+#include "strategies/parts/block_counts.h"
+#include "strategies/parts/precision.h"
+#include "strategies/pipeline.h"
 #include "strategies/single.h"
 #include "strategies/tensor_parallel.h"
 
@@ -13,9 +17,15 @@ void register_strategies(Registry& registry) {
   // Its ranks are threads and not processes, which is the plan's affair.
   registry.strategies.add("data_parallel", [](const Options& options) { return make_ddp(options); });
   registry.strategies.add("ddp", [](const Options& options) { return make_ddp(options); });
+  registry.strategies.add("model_parallel", [](const Options& options) { return make_model_parallel(options); });
   registry.strategies.add("tensor_parallel", [](const Options& options) { return make_tensor_parallel(options); });
-  registry.strategies.add("hybrid", [](const Options& options) { return make_hybrid(options); });
+  registry.strategies.add("pipeline", [](const Options& options) { return make_pipeline(options); });
   registry.strategies.add("fsdp", [](const Options& options) { return make_fsdp(options); });
+  registry.strategies.add("hybrid", [](const Options& options) { return make_hybrid(options); });
+}
+
+Description describe_model(const Model& model, const std::string& precision) {
+  return count_blocks(model, static_cast<int64_t>(c10::elementSize(parameter_dtype(precision))));
 }
 
 }  // namespace convoy

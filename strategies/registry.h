@@ -1,7 +1,15 @@
 // Fills the registry with what this folder has; the only place that names its classes.
 #pragma once
+#include <string>
+
 #include "core/registry.h"
+#include "strategies/catalogue.h"
 
 namespace convoy {
+
 void register_strategies(Registry& registry);
-}
+
+// Of a model's blocks, as far as they can be described without running them.
+Description describe_model(const Model& model, const std::string& precision);
+
+}  // namespace convoy

@@ -1,14 +1,17 @@
 // convoy-rank: trains. A child of `convoy`, which tells it everything over the control channel.
 //
 //   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
-//   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks their options
+//   convoy-rank --describe [blocks]   reads a resolved configuration from standard input, loads its plugins, checks their
+//                            options; with `blocks` it also tells the model's blocks
 #include <malloc.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "core/control/protocol.h"
 #include "core/log.h"
@@ -39,11 +42,13 @@ void tune_allocator() {
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
 
-int describe() {
+int describe(bool blocks) {
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
   RunConfig config = RunConfig::from_resolved(Json::parse(text));
-  make_registry(config);
-  std::cout << Json{{"version", version}, {"config", config.resolved}}.dump() << '\n';
+  const Registry registry = make_registry(config);
+  Json told{{"version", version}, {"config", config.resolved}};
+  if (blocks) told["model"] = to_json(describe_blocks(config, registry));
+  std::cout << told.dump() << '\n';
   return 0;
 }
 
@@ -81,8 +86,10 @@ int main(int argc, char** argv) {
   install_crash_handlers();
   tune_allocator();
   try {
-    if (argc == 2 && std::string(argv[1]) == "--describe") return describe();
-    if (argc != 1)
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    const std::vector<std::string> plain{"--describe"}, with_blocks{"--describe", "blocks"};
+    if (arguments == plain || arguments == with_blocks) return describe(arguments == with_blocks);
+    if (!arguments.empty())
       throw Error(Failure::command_line, "convoy-rank takes no arguments but --describe; type `convoy --help`");
     return run();
   } catch (...) {

@@ -8,14 +8,15 @@
 #include <optional>
 #include <thread>
 
+#include "core/binding.h"
 #include "core/control/protocol.h"
 #include "core/log.h"
 #include "core/trainer.h"
 #include "core/utf8.h"
 #include "launch/exit_codes.h"
-#include "launch/rank/binding.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/snapshots.h"
+#include "strategies/registry.h"
 
 namespace convoy {
 namespace {
@@ -89,7 +90,10 @@ class RankThread {
       if (other.host == plan_.host && other.rank < plan_.rank) ++context.local_rank;
     context.host = host_;
     context.devices.clear();
-    for (const DevicePlan& device : plan_.devices) context.devices.push_back(device_of(device));
+    for (const DevicePlan& device : plan_.devices) {
+      context.devices.push_back(device_of(device));
+      context.device_cores.push_back(device.cores);
+    }
     context.threads = plan_.threads;
     context.process_ranks = static_cast<int>(assignment.job.processes[static_cast<size_t>(plan_.process)].ranks.size());
     context.mesh = assignment.job.mesh;
@@ -97,6 +101,7 @@ class RankThread {
     context.folder = assignment.folder;
     context.config = config;
     context.state = state_;
+    context.tell = [this](const Json& more) { tell_more(more); };
     tell_info(context);
 
     state_->phase("rendezvous");
@@ -124,12 +129,18 @@ class RankThread {
   }
 
   void tell_info(const Context& context) {
-    const Json info = {{"host", host_},
-                       {"pid", getpid()},
-                       {"device", context.devices.front().str()},
-                       {"cores", bound_cores()},
-                       {"threads", at::get_num_threads()}};
-    shared_.channel->set(str(protocol::rank_info, plan_.rank), info.dump());
+    info_ = {{"host", host_},
+             {"pid", getpid()},
+             {"device", context.devices.front().str()},
+             {"cores", bound_cores()},
+             {"threads", at::get_num_threads()}};
+    tell_more(Json::object());
+  }
+
+  // Whoever looks sees the newest.
+  void tell_more(const Json& more) {
+    info_.update(more);
+    shared_.channel->set(str(protocol::rank_info, plan_.rank), info_.dump());
   }
 
   void connect(Context& context) {
@@ -186,6 +197,7 @@ class RankThread {
   const RankPlan& plan_;
   const std::string host_;
   std::shared_ptr<StateFile> state_;
+  Json info_;
   bool stopped_ = false;
 };
 
@@ -211,6 +223,12 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
   CONVOY_CHECK(process >= 0 && process < static_cast<int>(assignment.job.processes.size()), "process ", process, " of ",
                assignment.job.processes.size());
   return assignment;
+}
+
+Description describe_blocks(const RunConfig& config, const Registry& registry) {
+  const DatasetPtr data = registry.datasets.make(config.data.name, config.data.options, config.seed);
+  return describe_model(*registry.models.make(config.model.name, config.model.options, data->schema()),
+                        config.precision);
 }
 
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {

@@ -7,6 +7,7 @@
 #include "core/control/channel.h"
 #include "core/plan.h"
 #include "core/registry.h"
+#include "strategies/catalogue.h"
 
 namespace convoy {
 
@@ -26,6 +27,9 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout);
 
 // Everything by name: the folders' own and what plugins bring; plugin components are checked here.
 Registry make_registry(RunConfig& config);
+
+// Of the model that the configuration makes of its data set.
+Description describe_blocks(const RunConfig& config, const Registry& registry);
 
 // Trains; returns the process's exit code. Failures have been told to the channel.
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel);

@@ -20,41 +20,63 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
   at::NoGradGuard no_grad;
   at::TensorOptions options(at::kFloat);
   if (!parameters_.empty()) options = parameters_.front()->value.options().requires_grad(false);
-  const int64_t unit = alignment / static_cast<int64_t>(options.dtype().itemsize());
+  const at::ScalarType dtype = options.dtype().toScalarType();
+  header_ = alignment / static_cast<int64_t>(options.dtype().itemsize());
   size_t placed = 0;
-  int64_t offset = 0;
-  for (const std::vector<int>& listed : buckets) {
-    // Within a bucket the order is free: parameters of one group stand together and make one slot.
-    Bucket bucket;
-    bucket.begin = offset;
-    for (const SlotGroup& group : slot_groups(parameters_, listed, optimizer)) {
-      const int64_t begin = offset;
-      for (int index : group.members) {
-        const auto i = static_cast<size_t>(index);
-        const at::Tensor& value = parameters_[i]->value;
-        CONVOY_CHECK(value.scalar_type() == options.dtype().toScalarType() && value.device() == options.device(),
-                     parameters_[i]->name, " has another dtype or device than ", parameters_.front()->name);
-        places_[i] = {static_cast<int>(buckets_.size()), static_cast<int>(slots_.size()), offset};
-        offset += padded(value.numel(), unit);
-        bucket.parameters.push_back(index);
-        ++placed;
-      }
-      bucket.slots.push_back(static_cast<int>(slots_.size()));
-      slots_.push_back({begin, offset, group.group, group.counted});
-    }
-    bucket.end = offset;
-    buckets_.push_back(std::move(bucket));
+  for (const std::vector<int>& bucket : buckets) {
+    place(bucket, optimizer, header_, dtype);
+    placed += bucket.size();
   }
   CONVOY_CHECK(placed == parameters_.size(), placed, " parameters in buckets of ", parameters_.size());
+  move_storage(options);
+}
 
-  values_ = at::zeros({offset}, options);
-  gradients_ = at::zeros({unit + offset}, options);
+FlatParameters::Buffers& FlatParameters::buffers_on(at::Device device, size_t& index) {
+  for (index = 0; index < buffers_.size(); ++index)
+    if (buffers_[index].device == device) return buffers_[index];
+  buffers_.push_back({device, 0, {}, {}});
+  return buffers_.back();
+}
+
+void FlatParameters::place(const std::vector<int>& listed, const Component& optimizer, int64_t unit,
+                           at::ScalarType dtype) {
+  at::Device device = buffers_.empty() ? at::Device(at::kCPU) : buffers_.front().device;
+  if (!listed.empty()) device = parameters_[static_cast<size_t>(listed.front())]->value.device();
+  Bucket bucket;
+  Buffers& buffers = buffers_on(device, bucket.device);
+  bucket.begin = buffers.elements;
+  // Within a bucket the order is free: parameters of one group stand together and make one slot.
+  for (const SlotGroup& group : slot_groups(parameters_, listed, optimizer)) {
+    const int64_t begin = buffers.elements;
+    for (int index : group.members) {
+      const auto i = static_cast<size_t>(index);
+      const at::Tensor& value = parameters_[i]->value;
+      CONVOY_CHECK(value.scalar_type() == dtype, parameters_[i]->name, " is of ", value.scalar_type(), ", and ",
+                   parameters_.front()->name, " of ", dtype);
+      CONVOY_CHECK(value.device() == device, parameters_[i]->name, " and ",
+                   parameters_[static_cast<size_t>(listed.front())]->name, " of one bucket are on two devices");
+      places_[i] = {static_cast<int>(buckets_.size()), static_cast<int>(slots_.size()), buffers.elements};
+      buffers.elements += padded(value.numel(), unit);
+      bucket.parameters.push_back(index);
+    }
+    bucket.slots.push_back(static_cast<int>(slots_.size()));
+    slots_.push_back({begin, buffers.elements, bucket.device, group.group, group.counted});
+  }
+  bucket.end = buffers.elements;
+  buckets_.push_back(std::move(bucket));
+}
+
+void FlatParameters::move_storage(const at::TensorOptions& options) {
+  for (Buffers& buffers : buffers_) {
+    buffers.values = at::zeros({buffers.elements}, options.device(buffers.device));
+    buffers.gradients = at::zeros({header_ + buffers.elements}, options.device(buffers.device));
+  }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i];
-    const at::Tensor value =
-        values_.narrow(0, places_[i].offset, parameter.value.numel()).view(parameter.value.sizes());
-    const at::Tensor gradient =
-        gradients_.narrow(0, unit + places_[i].offset, parameter.value.numel()).view(parameter.value.sizes());
+    const Buffers& buffers = buffers_[slots_[static_cast<size_t>(places_[i].slot)].device];
+    const int64_t offset = places_[i].offset, elements = parameter.value.numel();
+    const at::Tensor value = buffers.values.narrow(0, offset, elements).view(parameter.value.sizes());
+    const at::Tensor gradient = buffers.gradients.narrow(0, header_ + offset, elements).view(parameter.value.sizes());
     value.copy_(parameter.value);
     if (parameter.written) gradient.copy_(parameter.gradient);
     parameter.value.set_data(value);
@@ -71,22 +93,21 @@ at::Tensor FlatParameters::view(size_t parameter, const at::Tensor& flat) const 
 
 at::Tensor FlatParameters::values(int slot) const {
   const Slot& range = slots_[static_cast<size_t>(slot)];
-  return values_.narrow(0, range.begin, range.end - range.begin);
+  return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
 }
 
 at::Tensor FlatParameters::gradients(int slot) const {
   const Slot& range = slots_[static_cast<size_t>(slot)];
-  return gradients_.narrow(0, gradients_.numel() - values_.numel() + range.begin, range.end - range.begin);
+  return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
 }
 
 at::Tensor FlatParameters::message(int bucket) const {
   const Bucket& range = buckets_[static_cast<size_t>(bucket)];
-  const int64_t header = gradients_.numel() - values_.numel();
-  const int64_t begin = bucket == 0 ? 0 : header + range.begin;
-  return gradients_.narrow(0, begin, header + range.end - begin);
+  const int64_t begin = bucket == 0 ? 0 : header_ + range.begin;
+  return buffers_[range.device].gradients.narrow(0, begin, header_ + range.end - begin);
 }
 
-at::Tensor FlatParameters::header() const { return gradients_.narrow(0, 0, 2); }
+at::Tensor FlatParameters::header() const { return buffers_[buckets_.front().device].gradients.narrow(0, 0, 2); }
 
 void FlatParameters::add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first) {
   const at::Tensor here = header();
@@ -96,7 +117,7 @@ void FlatParameters::add_to_header(const at::Tensor& weight, const at::Tensor& s
     if (first)
       place.copy_(figures[i]);
     else
-      place.add_(figures[i].to(place.scalar_type()));
+      place.add_(figures[i].to(place.options()));
   }
 }
 
@@ -105,9 +126,12 @@ std::vector<std::vector<int>> fill_buckets(const std::vector<ParameterPtr>& para
   std::vector<std::vector<int>> buckets{{}};
   double filled = 0;
   for (int index : order) {
-    const auto bytes = static_cast<double>(parameters[static_cast<size_t>(index)]->value.nbytes());
+    const at::Tensor& value = parameters[static_cast<size_t>(index)]->value;
+    const auto bytes = static_cast<double>(value.nbytes());
     const double limit = buckets.size() == 1 ? first : cap;
-    if (!buckets.back().empty() && filled + bytes > limit) {
+    const bool elsewhere = !buckets.back().empty() &&
+                           parameters[static_cast<size_t>(buckets.back().front())]->value.device() != value.device();
+    if (elsewhere || (!buckets.back().empty() && filled + bytes > limit)) {
       buckets.emplace_back();
       filled = 0;
     }

@@ -1,8 +1,9 @@
-// FlatParameters: the trained tensors of a rank as views of one buffer, and their gradients as views of a second.
+// FlatParameters: the trained tensors of a rank as views of one buffer, and their gradients as views of a second; where the
+// rank has several devices, two such buffers on each.
 //
 // The buffers are cut into buckets (what is reduced by one message) and those into slots (what one fused optimizer loop
 // sweeps: the parameters of a bucket that share learning-rate factor, weight decay and being counted). Parameters start at multiples of
-// 64 bytes; the gaps stay zero. The gradient buffer opens with a header that is reduced with bucket 0.
+// 64 bytes; the gaps stay zero. The gradient buffer opens with a header; that of bucket 0 is reduced with it.
 // Threads: the rank's own, and its backward.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -18,23 +19,25 @@ namespace convoy {
 class FlatParameters {
  public:
   struct Slot {
-    int64_t begin = 0, end = 0;  // elements of the value buffer
+    int64_t begin = 0, end = 0;  // elements of the value buffer of its device
+    size_t device = 0;           // which of the devices' buffers
     GroupSettings group;
     bool counted = true;  // in norms: no other rank of this replica counts the same parameters
   };
   struct Bucket {
     int64_t begin = 0, end = 0;
+    size_t device = 0;
     std::vector<int> parameters;  // indices into parameters()
     std::vector<int> slots;
   };
   struct Place {
     int bucket = 0;
     int slot = 0;
-    int64_t offset = 0;  // in the value buffer
+    int64_t offset = 0;  // in the value buffer of the slot's device
   };
 
   // Copies values, and gradients that were written, to the new buffers and makes the parameters' tensors views of them.
-  // `buckets` lists every parameter once, by index.
+  // `buckets` lists every parameter once, by index; those of one bucket are on one device.
   FlatParameters(std::vector<ParameterPtr> parameters, const std::vector<std::vector<int>>& buckets,
                  const Component& optimizer);
 
@@ -50,18 +53,28 @@ class FlatParameters {
   at::Tensor message(int bucket) const;  // the bucket's gradients, for bucket 0 with the header in front
   at::Tensor header() const;             // [2]: weight and sum of the loss
   void add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first);  // `first` overwrites
-  at::Tensor gradients() const { return gradients_; }
 
  private:
+  struct Buffers {
+    at::Device device{at::kCPU};
+    int64_t elements = 0;  // of `values`
+    at::Tensor values;
+    at::Tensor gradients;  // header, then as `values`
+  };
+  void place(const std::vector<int>& bucket, const Component& optimizer, int64_t unit, at::ScalarType dtype);
+  Buffers& buffers_on(at::Device device, size_t& index);
+  void move_storage(const at::TensorOptions& options);
+
   std::vector<ParameterPtr> parameters_;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
   std::vector<Place> places_;
-  at::Tensor values_;
-  at::Tensor gradients_;  // header, then as values_
+  std::vector<Buffers> buffers_;  // one per device
+  int64_t header_ = 0;            // elements in front of each gradient buffer
 };
 
-// Fills buckets in the given order: the first up to `first` bytes, the others up to `cap`; each holds at least one.
+// Fills buckets in the given order: the first up to `first` bytes, the others up to `cap`; each holds at least one, and none
+// those of two devices.
 std::vector<std::vector<int>> fill_buckets(const std::vector<ParameterPtr>& parameters, const std::vector<int>& order,
                                            double first, double cap);
 

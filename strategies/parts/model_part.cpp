@@ -2,34 +2,20 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
 
-#include <mutex>
 #include <algorithm>
+#include <mutex>
 #include <new>
 
 #include "core/error.h"
 #include "core/random.h"
+#include "strategies/parts/default_generator.h"
 #include "strategies/parts/precision.h"
 
 namespace convoy {
 namespace {
-
-// A block that makes its own torch modules draws their values from LibTorch's default generator, of which a process has
-// one: seeded by the block's name, and kept from other rank threads meanwhile, it gives every layout the same values.
-class SeededDefaultGenerator {
- public:
-  explicit SeededDefaultGenerator(uint64_t key) : lock_(mutex()) {
-    at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-    generator.set_current_seed(key);
-  }
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
-  std::lock_guard<std::mutex> lock_;
-};
 
 bool exact_randomness(const RunConfig& config, at::Device device) {
   return config.randomness == "exact" || (config.randomness == "auto" && device.is_cpu());
@@ -122,8 +108,9 @@ void ModelPart::adopt_foreign(int64_t index) {
   Block& block = *blocks_[static_cast<size_t>(index - begin_)];
   const std::string prefix = model_->block_name(index) + ".";
   const auto known = [&](const at::Tensor& tensor) {
-    for (const ParameterPtr& parameter : parameters_)
-      if (parameter->value.is_same(tensor)) return true;
+    for (const auto* list : {&parameters_, &store_->followers})
+      for (const ParameterPtr& parameter : *list)
+        if (parameter->value.is_same(tensor)) return true;
     for (const NamedBuffer& buffer : buffers_)
       if (buffer.value.is_same(tensor)) return true;
     return false;
@@ -280,6 +267,16 @@ void ModelPart::backward(const TensorList& outputs, const TensorList& gradients)
   if (hooks_ != nullptr) hooks_->end_backward();
 }
 
+void ModelPart::backward(const Roots& roots, const TensorList& gradients) {
+  CONVOY_CHECK(roots.edges.size() == gradients.size(), gradients.size(), " gradients for ", roots.edges.size(),
+               " outputs");
+  if (roots.edges.empty()) return;
+  run_backward([&] {
+    torch::autograd::Engine::get_default_engine().execute(roots.edges, gradients, /*keep_graph=*/false,
+                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+  });
+}
+
 TensorList ModelPart::evaluate(const Batch& batch, const TensorList& inputs) {
   at::NoGradGuard no_grad;
   set_rows(batch);
@@ -318,6 +315,13 @@ void ModelPart::rethrow(const std::string& where) const {
   } catch (const std::exception& error) {
     throw Error(Failure::training, place + error.what());
   }
+}
+
+Roots roots_of(const TensorList& outputs) {
+  Roots roots;
+  for (const at::Tensor& output : outputs)
+    if (output.requires_grad()) roots.edges.push_back(torch::autograd::impl::gradient_edge(output));
+  return roots;
 }
 
 Metric loss_metric(const Loss& loss) {

@@ -6,6 +6,8 @@
 // Error(training) with block and step for what a model throws, its what() kept; a failure with a kind of its own keeps it;
 // CommError passes through.
 #pragma once
+#include <torch/csrc/autograd/edge.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,6 +35,12 @@ struct PartRequest {
 
 // What a strategy's options say about its parts: `batch_norm`, `recompute`. Collective along the axis `data`.
 PartRequest part_request(const Context& context, const Options& strategy);
+
+// Where backward begins: the graph behind a part's outputs, which themselves may be dropped.
+struct Roots {
+  std::vector<torch::autograd::Edge> edges;  // of the outputs that want a gradient, in order
+};
+Roots roots_of(const TensorList& outputs);
 
 class ModelPart {
  public:
@@ -64,6 +72,8 @@ class ModelPart {
   void backward(const Loss& loss, double nominal);
   // Gradients of the outputs, an undefined one for an output that nothing was made of.
   void backward(const TensorList& outputs, const TensorList& gradients);
+  // The same from their graph: one gradient for each root, all defined.
+  void backward(const Roots& roots, const TensorList& gradients);
 
   // No gradient, no dropout.
   TensorList evaluate(const Batch& batch, const TensorList& inputs = {});

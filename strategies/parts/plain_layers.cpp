@@ -170,6 +170,7 @@ ParameterPtr PlainLayers::make_bias(const std::string& name, int64_t size, int64
 
 ParameterPtr PlainLayers::tied(const std::string& name, const std::string& to, at::IntArrayRef shape) {
   const auto found = store_->by_name.find(to);
+  if (found == store_->by_name.end() && store_->distant) return store_->distant(to, shape);
   if (found == store_->by_name.end())
     throw Error(Failure::config,
                 convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));

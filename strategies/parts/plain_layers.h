@@ -4,6 +4,7 @@
 // Initial values follow parts/init.h, dropout parts/keyed_dropout.h. Linear products write their gradients to
 // Parameter::gradient where a strategy has set it (parts/linear_function.h).
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +29,10 @@ struct LayerStore {
   std::map<std::string, ParameterPtr> by_name;
   std::vector<NamedBuffer> buffers;
   std::shared_ptr<BlockBorders> borders;  // null: what goes from block to block goes as it is
+  // Where a model is built in several parts, gives this part's copy of a tensor that a layer is tied to and that none of its
+  // own layers has made (parts/ties.h). Null: there are no other parts.
+  std::function<ParameterPtr(const std::string& name, at::IntArrayRef shape)> distant;
+  std::vector<ParameterPtr> followers;  // copies that another part's parameter of this rank stands for
 };
 
 // Makes a parameter of its own, with its initial values, and records it.

@@ -35,6 +35,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
       optimizer_(context.config.optimizer),
       group_(context.axis("data")),
       pipeline_(context.axis("pipeline")),
+      device_(context.devices.front()),
       first_of_job_(context.rank == 0),
       parts_(std::move(parts)),
       update_(context, options.every, {context.axis("tensor"), pipeline_}),
@@ -107,7 +108,7 @@ UpdateFigures ReplicatedData::update(double nominal) {
   for (int bucket = 0; bucket < buckets; ++bucket) {
     if (partial_.empty()) reducer_.wait(bucket);
     if (bucket == 0) {
-      pipeline_->broadcast(flat_->header(), pipeline_->size() - 1, {"loss and weight", {}})->wait();
+      share_header();
       update_.begin(nominal);
     }
     update_.reduced(bucket);
@@ -115,6 +116,14 @@ UpdateFigures ReplicatedData::update(double nominal) {
   const UpdateFigures figures = update_.finish();
   buffer_sync_->finish();
   return figures;
+}
+
+// As numbers of one dtype, since a stage without parameters has its header in another than the rest.
+void ReplicatedData::share_header() {
+  at::Tensor header = flat_->header();
+  at::Tensor shared = header.to(at::TensorOptions(at::kDouble).device(device_));
+  pipeline_->broadcast(shared, pipeline_->size() - 1, {"loss and weight", {}})->wait();
+  header.copy_(shared);
 }
 
 void ReplicatedData::sum_partial() {

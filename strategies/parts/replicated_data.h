@@ -50,12 +50,14 @@ class ReplicatedData : public DataAxis {
   void ready(int parameter);
   void lay_out(const std::vector<int>& order);
   void agree_on_order();
+  void share_header();
   void sum_partial();
 
   ReplicatedOptions options_;
   Component optimizer_;
   CommunicatorPtr group_;     // the axis data
   CommunicatorPtr pipeline_;  // the axis along which the model's depth is cut
+  at::Device device_;
   bool first_of_job_;
   std::vector<ModelPart*> parts_;
   std::vector<ParameterPtr> parameters_;  // of all parts

@@ -80,7 +80,7 @@ void Update::attach(std::vector<UpdateSlot> slots, at::Tensor header) {
 
 void Update::begin(double nominal) {
   at::NoGradGuard no_grad;
-  const at::Tensor weight = header_.to(figures_.scalar_type()).narrow(0, 0, 1);
+  const at::Tensor weight = header_.to(figures_.options()).narrow(0, 0, 1);
   // Nobody had a row of any weight: the gradients are zero, and so may be their scale.
   scalars_.gradient_scale.copy_(at::where(weight > 0, nominal / weight, at::zeros_like(weight)));
   if (scaler_) scalars_.gradient_scale.div_(scaler_->scale());
@@ -95,15 +95,22 @@ void Update::reduced(int bucket) {
 void Update::reduced_slot(int slot) {
   at::NoGradGuard no_grad;
   const UpdateSlot& range = slots_[static_cast<size_t>(slot)];
+  const at::Device here = figures_.device();
   const SquareSum part = square_sum(range.gradients);
-  if (range.counted) figures_.select(0, 0).add_(part.sum[0]);
-  figures_.select(0, 1).add_(part.finite[0].logical_not());
+  if (range.counted) figures_.select(0, 0).add_(part.sum[0].to(here));
+  figures_.select(0, 1).add_(part.finite[0].logical_not().to(here));
+}
+
+// Of a rank's further devices, copies.
+UpdateScalars Update::scalars_on(at::Device device) const {
+  return {scalars_.learning_rate.to(device), scalars_.step.to(device), scalars_.gradient_scale.to(device),
+          scalars_.apply.to(device)};
 }
 
 UpdateFigures Update::finish() {
   at::NoGradGuard no_grad;
   // A loss that is not finite on one rank only, of those that should have it alike, stops the update on all.
-  figures_.select(0, 2).add_(at::isfinite(header_).all().logical_not());
+  figures_.select(0, 2).add_(at::isfinite(header_).all().logical_not().to(figures_.device()));
   for (const CommunicatorPtr& group : cut_) group->all_reduce(figures_, ReduceOp::sum, {"gradient norm", {}})->wait();
   const at::Tensor loss_finite = figures_.narrow(0, 2, 1) == 0;
   const at::Tensor norm = figures_.narrow(0, 0, 1).sqrt().mul_(scalars_.gradient_scale);
@@ -112,8 +119,10 @@ UpdateFigures Update::finish() {
   if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
   scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
   at::add_out(scalars_.step, count_, 1);
-  for (size_t slot = 0; slot < slots_.size(); ++slot)
-    optimizer_->update(static_cast<int>(slot), {slots_[slot].gradients, {}, {}}, scalars_);
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    const at::Tensor& gradients = slots_[slot].gradients;
+    optimizer_->update(static_cast<int>(slot), {gradients, {}, {}}, scalars_on(gradients.device()));
+  }
   count_.add_(scalars_.apply);
   updated_ = true;
   UpdateFigures figures{norm[0], scalars_.apply[0].clone(), scalars_.learning_rate, {}};
@@ -139,7 +148,7 @@ at::Tensor Update::mean(const at::Tensor& gradients) const {
   at::Tensor scale = mean_scale_;
   // LibTorch's fused kernels leave behind what they scaled.
   if (gradients.is_cuda()) scale = at::where(scale > 0, scale / scalars_.gradient_scale, scale);
-  return gradients * scale.to(gradients.scalar_type());
+  return gradients * scale.to(gradients.options());
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Update::counters() const {

@@ -75,6 +75,7 @@ class Update {
   std::unique_ptr<Optimizer> optimizer_for(const std::vector<UpdateSlot>& slots) const;
   // Of the mean loss over all rows, before clipping; undefined until there was an update.
   at::Tensor mean(const at::Tensor& gradients) const;
+  UpdateScalars scalars_on(at::Device device) const;
 
   Component optimizer_options_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -22,14 +22,14 @@ MARK = "CONVOY_FAULT_TEST"
 CONFIG = """\
 name: faulty
 device: cpu
-model: {{plugin: {plugin}, fault: {fault}, rank: {rank}, at: {at}, seconds: {seconds}, mark: {mark}}}
+model: {{plugin: {plugin}, fault: {fault}, rank: {rank}, block: {block}, at: {at}, seconds: {seconds}, mark: {mark}}}
 data: {{name: synthetic, rows: 4096, evaluate_rows: 64}}
 optimizer: {{name: sgd, lr: 0.01}}
 train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: never, log_every: 1}}
-strategy: {{name: ddp}}
+strategy: {strategy}
 backend: {backend}
 launch:
-  ranks: 2
+  ranks: {ranks}
   cores_per_rank: 1
   bind: none
   grace: {grace}s
@@ -58,7 +58,7 @@ class Run:
     """One faulty run in a folder of its own. Everything it starts, however detached, carries its mark."""
 
     def __init__(self, folder, backend, fault="none", rank=1, at=20, seconds=0, title="", rendezvous=PATIENT_RENDEZVOUS,
-                 steps=1000000):
+                 steps=1000000, strategy="{name: ddp}", ranks=2, block=0):
         self.title = title or f"{backend}: {fault} on rank {rank}"
         self.folder = pathlib.Path(folder) / uuid.uuid4().hex[:8]
         self.folder.mkdir()
@@ -69,9 +69,10 @@ class Run:
         self.identity = uuid.uuid4().hex
         self.memory_before = shared_memory()
         self.config = self.folder / "faulty.yaml"
-        self.config.write_text(CONFIG.format(plugin=PLUGIN, fault=fault, rank=rank, at=at, seconds=seconds, mark=self.mark,
-                                             backend=backend, grace=GRACE, heartbeat=HEARTBEAT, collective=COLLECTIVE,
-                                             rendezvous=rendezvous, steps=steps))
+        self.config.write_text(CONFIG.format(plugin=PLUGIN, fault=fault, rank=rank, block=block, at=at, seconds=seconds,
+                                             mark=self.mark, strategy=strategy, ranks=ranks, backend=backend, grace=GRACE,
+                                             heartbeat=HEARTBEAT, collective=COLLECTIVE, rendezvous=rendezvous,
+                                             steps=steps))
         self.process = None
         self.failed_at = None
 

@@ -1,4 +1,5 @@
-// A plugin for the fault scripts: a small classifier whose first block fails as it is told, on one rank, in one step.
+// A plugin for the fault scripts: a small classifier one of whose two blocks, the first unless told otherwise, fails as it is
+// told, on one rank, in one step.
 //
 //   model: {plugin: …/libconvoy_faulty.so, fault: throw, rank: 1, at: 7, mark: FILE}
 //
@@ -22,6 +23,7 @@ namespace {
 struct Fault {
   std::string what;
   int64_t rank;
+  int64_t block;
   int64_t at;  // the forward pass with gradients, from 0: the step, where nothing is accumulated
   double seconds;
   std::string mark;
@@ -43,15 +45,18 @@ void start_grandchild() {
 
 class FaultyBlock : public Block {
  public:
-  FaultyBlock(Layers& layers, int64_t in, int64_t out, Fault fault) : fault_(std::move(fault)) {
-    linear_ = register_module("linear", layers.linear("linear", in, out, with_cut(LinearOptions::Cut::column)));
+  FaultyBlock(Layers& layers, int64_t index, int64_t in, int64_t out, Fault fault)
+      : fault_(std::move(fault)), hidden_(index == 0) {
+    const auto cut = hidden_ ? LinearOptions::Cut::column : LinearOptions::Cut::row;
+    linear_ = register_module("linear", layers.linear("linear", in, out, with_cut(cut)));
     const char* rank = std::getenv("CONVOY_RANK");
-    here_ = rank != nullptr && std::atoi(rank) == fault_.rank;
+    here_ = rank != nullptr && std::atoi(rank) == fault_.rank && index == fault_.block;
   }
 
   TensorList forward(const TensorList& inputs) override {
     if (here_ && at::GradMode::is_enabled() && step_++ == fault_.at) fail();
-    return {linear_->forward(inputs[0]).relu()};
+    const at::Tensor value = linear_->forward(inputs[0]);
+    return {hidden_ ? value.relu() : value};
   }
 
  private:
@@ -68,35 +73,24 @@ class FaultyBlock : public Block {
   }
 
   Fault fault_;
+  bool hidden_;
   bool here_ = false;
   int64_t step_ = 0;
-  Layer linear_;
-};
-
-class OutputBlock : public Block {
- public:
-  OutputBlock(Layers& layers, int64_t in, int64_t out) {
-    linear_ = register_module("linear", layers.linear("linear", in, out, with_cut(LinearOptions::Cut::row)));
-  }
-  TensorList forward(const TensorList& inputs) override { return {linear_->forward(inputs[0])}; }
-
- private:
   Layer linear_;
 };
 
 class Faulty : public Model {
  public:
   Faulty(const Options& options, const Schema& schema)
-      : fault_{options.text("fault"), options.integer("rank"), options.integer("at"), options.real("seconds"),
-               options.text("mark")},
+      : fault_{options.text("fault"), options.integer("rank"), options.integer("block"),
+               options.integer("at"), options.real("seconds"), options.text("mark")},
         in_(schema.at("features", "model faulty").shape.at(0)),
         out_(schema.at("target", "model faulty").cardinality) {}
 
   int64_t blocks() const override { return 2; }
   std::string block_name(int64_t index) const override { return index == 0 ? "hidden" : "output"; }
   BlockPtr block(int64_t index, Layers& layers) const override {
-    if (index == 0) return std::make_shared<FaultyBlock>(layers, in_, hidden, fault_);
-    return std::make_shared<OutputBlock>(layers, hidden, out_);
+    return std::make_shared<FaultyBlock>(layers, index, index == 0 ? in_ : hidden, index == 0 ? hidden : out_, fault_);
   }
   TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {
@@ -121,6 +115,7 @@ CONVOY_PLUGIN(registry) {
       describe::choice("fault", "what happens",
                        {"none", "throw", "exit", "kill", "segfault", "grandchild", "detach", "sleep", "loop"}, "none"),
       describe::integer("rank", "to which rank", 0).at_least(0),
+      describe::integer("block", "in which block", 0).at_least(0).at_most(1),
       describe::integer("at", "in which step", 0).at_least(0),
       describe::real("seconds", "of sleep", 0.0).at_least(0),
       describe::text("mark", "file that gets the time of the fault", "/dev/null"),

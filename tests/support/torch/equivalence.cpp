@@ -57,17 +57,6 @@ CommunicatorPtr world_of(const Registry& registry, int rank, int size, const std
   return registry.backends.make("local", request);
 }
 
-// Where the strategy's plan puts the ranks of a machine with a core for each.
-Mesh mesh_of(const Layout& layout, const RunConfig& config) {
-  Topology topology;
-  topology.hosts.emplace_back();
-  topology.hosts.front().name = "here";
-  for (int core = 0; core < layout.ranks; ++core) topology.hosts.front().cores.push_back({core, 0, 0, {core}});
-  PlanRequest request;
-  request.ranks = layout.ranks;
-  return strategy_entry(layout.strategy).plan(config, topology, request).jobs.at(0).mesh;
-}
-
 void join_axes(Context& context) {
   for (const Axis& axis : context.mesh.axes()) {
     const std::vector<int> group = context.mesh.group(context.rank, axis.name);
@@ -75,13 +64,6 @@ void join_axes(Context& context) {
                                   ? context.world
                                   : context.world->split(group.front(), context.rank, {"axis " + axis.name, {}});
   }
-}
-
-int64_t bytes_sent(const Context& context) {
-  int64_t bytes = context.world->bytes_sent();
-  for (const auto& [name, group] : context.axes)
-    if (group != context.world) bytes += group->bytes_sent();
-  return bytes;
 }
 
 // Share `index` of `count` of a global batch that is rows [begin, end) of the data, in `slices` micro-batches.
@@ -100,6 +82,19 @@ Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int6
   batch.nominal_rows = nominal;
   if (slices > 1) batch.micro = micro;
   return batch;
+}
+
+// Where the strategy puts ranks, on a host with cores enough.
+Job planned(const Layout& layout, const RunConfig& config) {
+  Topology topology;
+  topology.hosts.push_back({"here", {}, {}, 0});
+  for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
+  PlanRequest request;
+  request.ranks = layout.ranks;
+  Job job = strategy_entry(config.strategy.name).plan(config, topology, request).jobs.at(0);
+  CONVOY_CHECK(static_cast<int>(job.ranks.size()) == layout.ranks, to_string(layout), " is planned with ",
+               job.ranks.size(), " ranks");
+  return job;
 }
 
 // What all ranks of a layout show.
@@ -130,7 +125,7 @@ class RankTraining {
       const int64_t end = std::min(begin + training_.global_rows, rows);
       const bool last = step + 1 == training_.steps || (training_.epoch_flush && (step + 1) % per_epoch == 0);
       at::Tensor figures = at::zeros({2}, at::kDouble);
-      const int64_t before = bytes_sent(context_);
+      const int64_t before = context_.world->bytes_sent();
       for (int64_t part = 0; part < training_.parts; ++part) {
         StepInput input;
         input.batch = share(subject_.data, begin, end, training_.global_rows, sampling.index * training_.parts + part,
@@ -144,7 +139,7 @@ class RankTraining {
           result.norms.push_back(out.gradient_norm.item<double>());
         }
       }
-      result.bytes_sent = bytes_sent(context_) - before;
+      result.bytes_sent = context_.world->bytes_sent() - before;
       result.losses.push_back(over_all(figures));
     }
     result.evaluated = evaluate(sampling);
@@ -215,11 +210,12 @@ std::unique_ptr<Strategy> make_strategy(const RunConfig& config) {
 }
 
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run) {
+  const Job job = planned(layout, config);
   TemporaryFolder folder;
   const auto channel = make_local_channel();
   Registry registry;  // one for all: the backend `local` knows its ranks by it
   register_backends(registry);
-  const Mesh mesh = mesh_of(layout, config);
+  const Job job = planned(layout, config);
   std::mutex mutex;
   std::exception_ptr failure;
   bool symptom = false;
@@ -229,7 +225,9 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
       context.rank = context.local_rank = rank;
       context.size = context.process_ranks = layout.ranks;
       context.host = "here";
-      context.mesh = mesh;
+      context.mesh = job.mesh;
+      // Devices that are cores; their threads are not bound here, where there may be fewer.
+      context.devices.assign(job.ranks[static_cast<size_t>(rank)].devices.size(), at::Device(at::kCPU));
       context.channel = channel;
       context.state = std::make_shared<StateFile>(folder.file(convoy::str("rank", rank, ".state")));
       context.config = config;
@@ -248,7 +246,11 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
         }
       }
       if (context.world) context.world->abort(error.what());
-      for (const auto& axis : context.axes) axis.second->abort(error.what());
+      // As the launcher does: groups that were split from the world wake too.
+      Abort reason;
+      reason.rank = rank;
+      reason.message = error.what();
+      channel->abort(reason);
     }
   };
   std::vector<std::thread> threads;

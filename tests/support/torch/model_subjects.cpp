@@ -114,4 +114,29 @@ Subject convnet_subject() {
   return subject("convnet", model, std::move(data));
 }
 
+Subject ncf_subject() {
+  constexpr int64_t users = 20, items = 30, candidates = 5, contexts = 3;
+  const auto model = [] {
+    Schema schema;
+    schema.fields["user"] = {{}, at::kLong, users};
+    schema.fields["item"] = {{candidates}, at::kLong, items};
+    schema.fields["target"] = {{candidates}, at::kFloat, 0};
+    schema.fields["context"] = {{contexts}, at::kFloat, 0};
+    return make_ncf(
+        Options(
+            Json{{"gmf_dim", 4}, {"mlp_dim", 4}, {"hidden", {8, 6}}, {"dropout", 0.2}, {"top_k", Json::array({2})}}),
+        schema);
+  };
+  Batch data;
+  data.rows = rows;
+  at::Tensor target = at::zeros({rows, candidates}, at::kDouble);
+  target.select(1, 0).fill_(1);
+  data.tensors = {{"user", integers({rows}, "user", users)},
+                  {"item", integers({rows, candidates}, "item", items)},
+                  {"target", target},
+                  {"context", normal({rows, contexts}, "context")},
+                  {"weight", normal({rows}, "weight").abs()}};
+  return {"ncf", model, make_bce(Options()), std::move(data)};
+}
+
 }  // namespace convoy::testing

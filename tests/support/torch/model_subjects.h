@@ -13,5 +13,6 @@ Subject ranking_subject();     // models/ncf: a positive and four negatives a ro
 Subject gpt_subject();  // tied output, learned positions, dropout on embeddings, residuals and attention's weights
 Subject gpt_of(const GptSizes& sizes);
 Subject convnet_subject();  // batch norm and dropout
+Subject ncf_subject();      // several tensors between blocks, some that pass by and some without gradient; weights, BCE
 
 }  // namespace convoy::testing

@@ -1,4 +1,5 @@
-// Binding of rank threads that share a process, and what the kernel says of it afterwards.
+// Binding of threads (ranks that share a process, devices of a rank that are cores), and what the kernel says of it
+// afterwards.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "launch/rank/binding.h"
+#include "core/binding.h"
 
 #include <sched.h>
 

@@ -1,0 +1,14 @@
+// What only LibTorch can tell, asked of `convoy-rank --describe` before anything starts.
+#pragma once
+#include <string>
+
+#include "core/options.h"
+
+namespace convoy {
+
+// Gives the resolved configuration to `convoy-rank --describe`, which loads the plugins that it names and checks their
+// options. Returns {"version", "config": completed} and, with `blocks`, "model": a Description (strategies/catalogue.h), for
+// which the data set and the model are made. Its message and code become the Error's.
+Json describe_run(const std::string& rank_program, const Json& resolved, bool blocks);
+
+}  // namespace convoy

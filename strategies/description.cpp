@@ -1,0 +1,44 @@
+// A description as it travels from `convoy-rank --describe` to `convoy`.
+#include "strategies/catalogue.h"
+
+namespace convoy {
+
+Json to_json(const Description& description) {
+  Json blocks = Json::array();
+  for (const BlockDescription& block : description.blocks) {
+    Json ties = Json::array();
+    for (const TiedTensor& tie : block.ties)
+      ties.push_back({{"name", tie.name}, {"block", tie.block}, {"elements", tie.elements}});
+    blocks.push_back({{"name", block.name},
+                      {"parameters", block.parameters},
+                      {"buffers", block.buffers},
+                      {"row_flops", block.row_flops},
+                      {"row_output_bytes", block.row_output_bytes},
+                      {"row_saved_bytes", block.row_saved_bytes},
+                      {"products", block.products},
+                      {"ties", ties}});
+  }
+  return {{"element_bytes", description.element_bytes}, {"blocks", blocks}};
+}
+
+Description description_from_json(const Json& json) {
+  Description description;
+  description.element_bytes = json.at("element_bytes").get<int64_t>();
+  for (const Json& item : json.at("blocks")) {
+    BlockDescription block;
+    block.name = item.at("name").get<std::string>();
+    block.parameters = item.at("parameters").get<int64_t>();
+    block.buffers = item.at("buffers").get<int64_t>();
+    block.row_flops = item.at("row_flops").get<double>();
+    block.row_output_bytes = item.at("row_output_bytes").get<int64_t>();
+    block.row_saved_bytes = item.at("row_saved_bytes").get<int64_t>();
+    block.products = item.at("products").get<int64_t>();
+    for (const Json& tie : item.at("ties"))
+      block.ties.push_back(
+          {tie.at("name").get<std::string>(), tie.at("block").get<int64_t>(), tie.at("elements").get<int64_t>()});
+    description.blocks.push_back(std::move(block));
+  }
+  return description;
+}
+
+}  // namespace convoy

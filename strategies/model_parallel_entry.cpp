@@ -1,0 +1,122 @@
+// model_parallel: one rank with several devices, each with consecutive blocks of the model.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/text.h"
+#include "strategies/parts/block_placement.h"
+#include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/schedule.h"
+
+namespace convoy {
+namespace {
+
+// Where nobody names devices: every GPU of the host, else two halves of the rank's cores.
+std::vector<DevicePlan> chosen_devices(const RunConfig& config, const Host& host, bool gpus) {
+  if (!gpus) {
+    const int64_t cores =
+        config.launch.cores_per_rank > 0 ? config.launch.cores_per_rank : static_cast<int64_t>(host.cores.size());
+    return std::vector<DevicePlan>(static_cast<size_t>(std::clamp<int64_t>(cores, 1, 2)));
+  }
+  std::vector<DevicePlan> devices(host.gpus.size());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    devices[i].kind = DevicePlan::Kind::gpu;
+    devices[i].gpu = static_cast<int>(i);
+  }
+  return devices;
+}
+
+// Cores that the user has given by number: the rank is bound to them, and to no others.
+void bind_listed(const RunConfig& config, const Options& options, const Host& host, RankPlan& rank) {
+  std::set<int> units;
+  for (const DevicePlan& device : rank.devices) units.insert(device.cores.begin(), device.cores.end());
+  if (units.empty()) return;
+  rank.cores.assign(units.begin(), units.end());
+  const auto cores =
+      std::count_if(host.cores.begin(), host.cores.end(), [&](const Core& core) { return units.count(core.id) != 0; });
+  rank.threads = static_cast<int>(cores);
+  if (config.launch.cores_per_rank > 0 && config.launch.cores_per_rank != cores)
+    throw ConfigError(Mark{}, "launch.cores_per_rank",
+                      str("is ", config.launch.cores_per_rank, ", and strategy.",
+                          options.is_auto("devices") ? "placement" : "devices", " names ", cores,
+                          cores == 1 ? " core" : " cores", "; leave it out"));
+}
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  if (request.ranks > 1)
+    throw ConfigError(Mark{}, "launch.ranks",
+                      str(request.ranks,
+                          " ranks were asked for, and strategy model_parallel has one rank with several "
+                          "devices; use strategy pipeline, or one rank"));
+  const Options& options = config.strategy.options;
+  check_placement(options);
+  Plan plan = plan_replicas(config, topology, request, 1);
+  RankPlan& rank = plan.jobs.front().ranks.front();
+  const Host& host = topology.hosts.at(static_cast<size_t>(rank.host));
+  const bool gpus = on_gpus(config, topology);
+  rank.devices = listed_devices(options, host);
+  if (rank.devices.empty()) rank.devices = chosen_devices(config, host, gpus);
+  for (const DevicePlan& device : rank.devices)
+    if (device.kind == DevicePlan::Kind::gpu && !gpus)
+      options.fail(options.is_auto("devices") ? "placement" : "devices",
+                   str("names GPU ", device.gpu, ", and device is cpu; take cores, or device: auto"));
+  bind_listed(config, options, host, rank);
+  return plan;
+}
+
+bool own_memory(const RankPlan& rank) {
+  return std::any_of(rank.devices.begin(), rank.devices.end(),
+                     [](const DevicePlan& device) { return device.kind == DevicePlan::Kind::gpu; });
+}
+
+std::vector<PlacedBlocks> placed_blocks(const Options& options, const Job& job, const Description& description) {
+  const RankPlan& rank = job.ranks.front();
+  return place_blocks(options, static_cast<int>(rank.devices.size()), own_memory(rank), description);
+}
+
+void check(const Job& job, const Description& description) {
+  const RunConfig config = RunConfig::from_resolved(job.config);
+  placed_blocks(config.strategy.options, job, description);
+}
+
+// Of the whole rank: all of its devices together.
+std::vector<RankCost> cost(const Job& job, const Description& description) {
+  const Options options(job.config.at("strategy"));
+  RankCost cost = replica_costs(job, description, {}, 1).front();
+  const std::vector<PlacedBlocks> placed = placed_blocks(options, job, description);
+  const auto micro = static_cast<int>(options.integer("micro_batches"));
+  std::vector<int> device_of;
+  for (const PlacedBlocks& one : placed) device_of.push_back(one.device);
+  const std::vector<int> live = examine(placed_schedule(device_of, micro), micro).live;
+  const double rows = std::ceil(rows_per_rank(job.config, 1) / micro);
+  cost.activation_bytes = 0;
+  for (size_t device = 0; device < live.size(); ++device) {
+    double saved = 0;
+    int stages = 0;
+    for (const PlacedBlocks& one : placed) {
+      if (one.device != static_cast<int>(device)) continue;
+      ++stages;
+      for (int64_t block = one.blocks.begin; block < one.blocks.end; ++block)
+        saved += static_cast<double>(description.blocks[static_cast<size_t>(block)].row_saved_bytes);
+    }
+    cost.activation_bytes += rows * live[device] * saved / std::max(stages, 1);
+  }
+  return {cost};
+}
+
+}  // namespace
+
+StrategyEntry model_parallel_entry() {
+  StrategyEntry entry;
+  entry.name = "model_parallel";
+  entry.help = "one rank with several devices, consecutive blocks of the model on each";
+  entry.options = placement_options();
+  entry.options.push_back(micro_batches_option());
+  entry.options.push_back(sync_option());
+  entry.plan = plan;
+  entry.cost = cost;
+  entry.check = check;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,133 @@
+#include "strategies/parts/block_counts.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+
+#include "core/error.h"
+#include "strategies/parts/default_generator.h"
+
+namespace convoy {
+namespace {
+
+struct Counted {
+  BlockDescription block;  // being built
+  int64_t index = 0;
+  std::map<std::string, TiedTensor> made;  // by canonical name, of all blocks so far
+};
+
+struct Nothing : LayerModule {
+  at::Tensor forward(const at::Tensor& input) override { return input; }
+};
+
+// A shape without memory.
+struct ShapeHandle : ParameterHandle {
+  explicit ShapeHandle(at::IntArrayRef shape) : value(at::empty(shape, at::TensorOptions(at::kMeta))) {}
+  const at::Tensor& get() override { return value; }
+  at::Tensor value;
+};
+
+class CountingLayers : public Layers {
+ public:
+  CountingLayers(Counted& counted, std::string prefix) : counted_(counted), prefix_(std::move(prefix)) {}
+
+  std::shared_ptr<Layers> scope(const std::string& name) override {
+    return std::make_shared<CountingLayers>(counted_, prefix_ + name + ".");
+  }
+  std::string name(const std::string& layer) const override { return prefix_ + layer; }
+
+  Layer linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) override {
+    if (options.tied_to.empty())
+      make(name + ".weight", in * out);
+    else
+      tie(name, options.tied_to);
+    if (options.bias) make(name + ".bias", out);
+    counted_.block.products += in * out;
+    return std::make_shared<Nothing>();
+  }
+  Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions&) override {
+    make(name + ".weight", rows * dim);
+    return std::make_shared<Nothing>();
+  }
+  Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
+               const Conv2dOptions& options) override {
+    const int64_t weight = options.groups > 0 ? in / options.groups * out * kernel * kernel : 0;
+    make(name + ".weight", weight);
+    if (options.bias) make(name + ".bias", out);
+    counted_.block.products += weight;
+    return std::make_shared<Nothing>();
+  }
+  Layer layer_norm(const std::string& name, int64_t dim, double) override { return norm(name, dim); }
+  Layer batch_norm(const std::string& name, int64_t channels, double, double) override {
+    counted_.block.buffers += 2 * channels;
+    return norm(name, channels);
+  }
+  Layer dropout(const std::string&, double) override { return std::make_shared<Nothing>(); }
+  std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape, const Init&) override {
+    auto handle = std::make_unique<ShapeHandle>(shape);
+    make(name, handle->value.numel());
+    return handle;
+  }
+
+  at::Tensor cross_entropy(const at::Tensor&, const at::Tensor&) override { no_forward(); }
+  at::Tensor target_rank(const at::Tensor&, const at::Tensor&) override { no_forward(); }
+  at::Tensor gathered(const at::Tensor&) override { no_forward(); }
+  at::Device device() const override { return at::kCPU; }
+  at::ScalarType dtype() const override { return at::kFloat; }
+  int64_t members() const override { return 0; }
+
+ private:
+  [[noreturn]] static void no_forward() { throw Error(Failure::internal, "a model that is counted is not run"); }
+
+  void make(const std::string& name, int64_t elements) {
+    counted_.block.parameters += elements;
+    counted_.made.emplace(prefix_ + name, TiedTensor{prefix_ + name, counted_.index, elements});
+  }
+  Layer norm(const std::string& name, int64_t size) {
+    make(name + ".weight", size);
+    make(name + ".bias", size);
+    return std::make_shared<Nothing>();
+  }
+  void tie(const std::string& name, const std::string& to) {
+    const auto found = counted_.made.find(to);
+    if (found == counted_.made.end())
+      throw Error(Failure::config,
+                  convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
+    if (found->second.block != counted_.index) counted_.block.ties.push_back(found->second);
+  }
+
+  Counted& counted_;
+  std::string prefix_;
+};
+
+// Of modules that the block made itself.
+void count_own(const Block& block, BlockDescription& into) {
+  for (const at::Tensor& parameter : block.parameters()) {
+    if (!parameter.defined()) continue;
+    into.parameters += parameter.numel();
+    if (parameter.dim() > 1) into.products += parameter.numel();
+  }
+  for (const at::Tensor& buffer : block.buffers())
+    if (buffer.defined()) into.buffers += buffer.numel();
+}
+
+}  // namespace
+
+Description count_blocks(const Model& model, int64_t element_bytes) {
+  Description description;
+  description.element_bytes = element_bytes;
+  Counted counted;
+  for (counted.index = 0; counted.index < model.blocks(); ++counted.index) {
+    counted.block = {};
+    counted.block.name = model.block_name(counted.index);
+    CountingLayers layers(counted, counted.block.name + ".");
+    SeededDefaultGenerator undisturbed(0);
+    const BlockPtr block = model.block(counted.index, layers);
+    CONVOY_CHECK(block != nullptr, "the model gave no block ", counted.index);
+    count_own(*block, counted.block);
+    description.blocks.push_back(counted.block);
+  }
+  return description;
+}
+
+}  // namespace convoy

@@ -1,0 +1,171 @@
+#include "strategies/parts/pipeline_entry.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "core/describe.h"
+#include "strategies/parts/schedule.h"
+
+namespace convoy {
+namespace {
+
+constexpr double figure_bytes = 16;  // loss and weight, and the gradient's norm and finiteness: two doubles each
+
+int64_t saved_bytes(const Description& model, const BlockRange& stage) {
+  int64_t sum = 0;
+  for (int64_t block = stage.begin; block < stage.end; ++block)
+    sum += model.blocks[static_cast<size_t>(block)].row_saved_bytes;
+  return sum;
+}
+
+// Of one row, in front of a stage.
+double boundary_bytes(const Description& model, const BlockRange& stage) {
+  return stage.begin == 0 ? 0
+                          : static_cast<double>(model.blocks[static_cast<size_t>(stage.begin - 1)].row_output_bytes);
+}
+
+// Ranks that hold each tensor that is tied over stages, and how often: a second stage of a rank has a gradient of its own.
+struct TieHolders {
+  double elements = 0;
+  std::map<int, int> stages;  // by rank
+};
+std::map<std::string, TieHolders> tie_holders(const std::vector<int>& rank_of, const std::vector<BlockRange>& stages,
+                                              const Description& model) {
+  const auto stage_of = [&](int64_t block) {
+    size_t stage = 0;
+    while (block >= stages[stage].end) ++stage;
+    return stage;
+  };
+  std::map<std::string, std::set<size_t>> held;
+  std::map<std::string, TieHolders> holders;
+  for (size_t block = 0; block < model.blocks.size(); ++block) {
+    for (const TiedTensor& tie : model.blocks[block].ties) {
+      held[tie.name].insert({stage_of(tie.block), stage_of(static_cast<int64_t>(block))});
+      holders[tie.name].elements = static_cast<double>(tie.elements);
+    }
+  }
+  for (const auto& [name, in] : held)
+    for (const size_t stage : in) ++holders[name].stages[rank_of[stage]];
+  return holders;
+}
+
+// What the rank holds of ties whose owner is another stage, and what it sends for them at an update.
+void add_ties(const std::map<std::string, TieHolders>& ties, const std::map<std::string, int>& makers, double element,
+              int moments, double every, int rank, RankCost& cost) {
+  for (const auto& [name, tie] : ties) {
+    const auto here = tie.stages.find(rank);
+    if (here == tie.stages.end()) continue;
+    const double bytes = tie.elements * element;
+    if (makers.at(name) != rank) {
+      cost.parameter_bytes += bytes;
+      cost.moment_bytes += bytes * moments;
+      cost.gradient_bytes += bytes;
+    }
+    cost.gradient_bytes += bytes * (here->second - 1);
+    const auto holders = static_cast<double>(tie.stages.size());
+    if (holders < 2) continue;
+    cost.bytes_sent_per_step += 2 * (holders - 1) / holders * bytes / every;
+    cost.messages_per_step += 1 / every;
+  }
+}
+
+}  // namespace
+
+std::vector<Option> pipeline_section_options() {
+  Option chunks = describe::integer("virtual",
+                                    "stages of each rank, round robin; auto: two for schedule interleaved, one for the "
+                                    "others",
+                                    "auto")
+                      .at_least(1)
+                      .in("stages");
+  chunks.also_auto = true;
+  return {describe::choice("schedule",
+                           "in which order stages work on micro-batches: all forwards first, backwards as soon as they "
+                           "can, or that with several stages a rank",
+                           {"gpipe", "1f1b", "interleaved"}, "1f1b"),
+          stages_option(), chunks};
+}
+
+Option pipeline_micro_batches_option() {
+  return describe::integer("micro_batches",
+                           "slices of each global batch that go through the stages one behind the other and make one "
+                           "update; more of them leave ranks less idle",
+                           4)
+      .at_least(1)
+      .in("slices");
+}
+
+int64_t chunks_of(const Options& section) {
+  if (!section.is_auto("virtual")) return section.integer("virtual");
+  return section.text("schedule") == "interleaved" ? 2 : 1;
+}
+
+int listed_ranks(const Options& section) {
+  const auto stages = static_cast<int64_t>(listed_stages(section).size());
+  const int64_t chunks = chunks_of(section);
+  if (stages % chunks != 0)
+    section.fail("stages", str("has ", stages, " items, which ", chunks, " stages a rank do not divide"));
+  return static_cast<int>(stages / chunks);
+}
+
+void check_pipeline(const Options& section, int ranks) {
+  const int64_t chunks = chunks_of(section);
+  if (chunks > 1 && section.text("schedule") != "interleaved")
+    section.fail("virtual", str("is ", chunks, ", and schedule ", section.text("schedule"),
+                                " has one stage a rank; take schedule interleaved"));
+  const int listed = listed_ranks(section);
+  if (listed > 0 && listed != ranks)
+    section.fail("stages", str("has ", listed * chunks, " items, and there are ", ranks * chunks, " stages: ", ranks,
+                               ranks == 1 ? " rank" : " ranks", " of ", chunks));
+}
+
+RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>& stages, const Description& model,
+                       int rank) {
+  const auto element = static_cast<double>(model.element_bytes);
+  const std::vector<int> rank_of = round_robin(shape.ranks, shape.chunks);
+  const StepSchedule schedule = schedule_named(shape.schedule, shape.ranks, shape.chunks, shape.micro_batches);
+  const int live = examine(schedule, shape.micro_batches).live[static_cast<size_t>(rank)];
+  const double micro_rows = std::ceil(shape.rows / shape.micro_batches);
+  const auto every = static_cast<double>(shape.every);
+  RankCost cost;
+  double saved = 0, received = 0;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    if (rank_of[stage] != rank) continue;
+    for (int64_t block = stages[stage].begin; block < stages[stage].end; ++block) {
+      const BlockDescription& described = model.blocks[static_cast<size_t>(block)];
+      cost.parameter_bytes += static_cast<double>(described.parameters) * element;
+      cost.buffer_bytes += static_cast<double>(described.buffers) * element;
+    }
+    saved += static_cast<double>(saved_bytes(model, stages[stage])) / shape.chunks;
+    received += boundary_bytes(model, stages[stage]) / shape.chunks;
+    // Gradients go to the rank before, activations to the one behind.
+    const bool from_other = stage > 0 && rank_of[stage - 1] != rank;
+    const bool to_other = stage + 1 < stages.size() && rank_of[stage + 1] != rank;
+    if (from_other) cost.bytes_sent_per_step += shape.rows * boundary_bytes(model, stages[stage]);
+    if (to_other) cost.bytes_sent_per_step += shape.rows * boundary_bytes(model, stages[stage + 1]);
+    cost.messages_per_step += shape.micro_batches * ((from_other ? 1 : 0) + (to_other ? 1 : 0));
+  }
+  cost.gradient_bytes = cost.parameter_bytes;
+  cost.moment_bytes = cost.parameter_bytes * shape.moments;
+  // Of each live micro-batch what backward keeps, and the inputs of two more that are on their way.
+  constexpr double ahead = 2;
+  cost.activation_bytes = micro_rows * (live * saved + ahead * received);
+  const auto ties = tie_holders(rank_of, stages, model);
+  std::map<std::string, int> makers;
+  for (const BlockDescription& block : model.blocks)
+    for (const TiedTensor& tie : block.ties)
+      for (size_t stage = 0; stage < stages.size(); ++stage)
+        if (tie.block >= stages[stage].begin && tie.block < stages[stage].end) makers[tie.name] = rank_of[stage];
+  add_ties(ties, makers, element, shape.moments, every, rank, cost);
+  const double others = shape.ranks - 1;
+  if (others > 0) {
+    cost.bytes_sent_per_step += 2 * others / shape.ranks * figure_bytes / every;
+    if (rank == shape.ranks - 1) cost.bytes_sent_per_step += others * figure_bytes / every;
+    cost.messages_per_step += 2 / every;
+  }
+  return cost;
+}
+
+}  // namespace convoy

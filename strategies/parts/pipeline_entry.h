@@ -1,0 +1,37 @@
+// What strategies that cut a model along its depth over ranks share without LibTorch: options, refusals, costs.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "strategies/catalogue.h"
+#include "strategies/parts/stages.h"
+
+namespace convoy {
+
+// schedule, stages, virtual.
+std::vector<Option> pipeline_section_options();
+// How many slices of each global batch go through the stages one behind the other.
+Option pipeline_micro_batches_option();
+
+// Stages a rank: `virtual`, by default two for schedule interleaved and one for the others.
+int64_t chunks_of(const Options& section);
+// As many ranks as `stages` lists, 0 for auto.
+int listed_ranks(const Options& section);
+// What is wrong before the model is known: throws ConfigError at the key.
+void check_pipeline(const Options& section, int ranks);
+
+// One rank of a pipeline of `ranks`, as its formulas evaluate; rows: of a data rank's share of a global batch. Bytes are
+// those of boundaries and ties; what the data axis adds is not in it.
+struct PipelineShape {
+  std::string schedule;
+  int ranks = 1;
+  int chunks = 1;
+  int micro_batches = 1;
+  int64_t every = 1;  // steps an update
+  double rows = 0;
+  int moments = 2;
+};
+RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>& stages, const Description& model,
+                       int rank);
+
+}  // namespace convoy

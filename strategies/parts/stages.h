@@ -1,0 +1,39 @@
+// Which blocks a stage has: given by a list, or balanced by what blocks cost. Pure functions, the same on every rank and
+// before any rank starts. Without LibTorch.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/options.h"
+#include "strategies/catalogue.h"
+
+namespace convoy {
+
+struct BlockRange {
+  int64_t begin = 0, end = 0;  // blocks [begin, end)
+  int64_t size() const { return end - begin; }
+};
+std::string to_text(const BlockRange& range);  // "0-3", "4": as users write them
+
+// Text "3" or "0-3" of an option, both ends included. Throws ConfigError at the key.
+BlockRange parse_blocks(const Options& options, const std::string& key, const std::string& text);
+
+// The option `stages`: `auto`, or a list with one item a stage, in the model's order: how many blocks it has ([4, 2]), or
+// which (["0-3", "4-5"]).
+Option stages_option();
+// What it says, as far as that is known without the model; empty for `auto`. Throws ConfigError at the key for a stage
+// without blocks, a gap or an overlap.
+std::vector<BlockRange> listed_stages(const Options& options);
+// The blocks of `stages` stages. Throws ConfigError at `stages` for another number of them in the list, for blocks that the
+// model does not have or that no stage has, and for more stages than blocks.
+std::vector<BlockRange> stage_ranges(const Options& options, int stages, const Description& model);
+
+// Cuts blocks of these costs into `stages` runs of at least one whose most expensive one is as cheap as can be; wants as
+// many blocks as stages.
+std::vector<BlockRange> balanced(const std::vector<double>& costs, int stages);
+// What a block costs in time, relative to others: its measured FLOPs, else the elements of the weights that activations are
+// multiplied with, else all alike.
+std::vector<double> block_costs(const Description& model);
+
+}  // namespace convoy

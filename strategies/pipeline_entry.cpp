@@ -1,0 +1,62 @@
+// pipeline: each rank has consecutive blocks of the model, and micro-batches go through them.
+#include "strategies/parts/pipeline_entry.h"
+
+#include "strategies/parts/replicated_entry.h"
+
+namespace convoy {
+namespace {
+
+constexpr int default_ranks = 2;
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  const Options& options = config.strategy.options;
+  int ranks = request.ranks;
+  if (ranks == 0) ranks = listed_ranks(options);
+  if (ranks == 0 && on_gpus(config, topology))
+    for (const Host& host : topology.hosts) ranks += static_cast<int>(host.gpus.size());
+  if (ranks == 0) ranks = default_ranks;
+  check_pipeline(options, ranks);
+  return plan_on_mesh(config, topology, request, Mesh({{"pipeline", ranks}}));
+}
+
+int stages_of(const Options& options, const Job& job) {
+  return job.mesh.degree("pipeline") * static_cast<int>(chunks_of(options));
+}
+
+void check(const Job& job, const Description& description) {
+  const RunConfig config = RunConfig::from_resolved(job.config);
+  stage_ranges(config.strategy.options, stages_of(config.strategy.options, job), description);
+}
+
+std::vector<RankCost> cost(const Job& job, const Description& description) {
+  const Options options(job.config.at("strategy"));
+  const std::vector<BlockRange> stages = stage_ranges(options, stages_of(options, job), description);
+  PipelineShape shape;
+  shape.schedule = options.text("schedule");
+  shape.ranks = job.mesh.degree("pipeline");
+  shape.chunks = static_cast<int>(chunks_of(options));
+  shape.micro_batches = static_cast<int>(options.integer("micro_batches"));
+  shape.every = options.section("sync").integer("every");
+  shape.rows = rows_per_rank(job.config, 1);
+  shape.moments = moments_of(job.config);
+  std::vector<RankCost> costs;
+  for (int rank = 0; rank < shape.ranks; ++rank) costs.push_back(pipeline_cost(shape, stages, description, rank));
+  return costs;
+}
+
+}  // namespace
+
+StrategyEntry pipeline_entry() {
+  StrategyEntry entry;
+  entry.name = "pipeline";
+  entry.help = "consecutive blocks on each rank; micro-batches go through them one behind the other";
+  entry.options = pipeline_section_options();
+  entry.options.push_back(pipeline_micro_batches_option());
+  entry.options.push_back(sync_option());
+  entry.plan = plan;
+  entry.cost = cost;
+  entry.check = check;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,177 @@
+// pipeline and model_parallel against single with the same micro-batches: same global batches, fp64, ten AdamW steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <tuple>
+
+#include "core/error.h"
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr double tolerance = 1e-12;
+
+struct Cell {
+  std::string strategy;
+  std::string options;  // beside micro-batches and accumulation
+  std::string subject;
+  int ranks;
+  int every;
+  bool clipping;
+};
+
+std::string name_of(const Cell& cell) {
+  std::string name = cell.subject + "_" + cell.strategy + cell.options + "_" + std::to_string(cell.ranks) +
+                     "ranks_every" + std::to_string(cell.every) + (cell.clipping ? "_clipped" : "");
+  name.erase(std::remove_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c) && c != '_'; }), name.end());
+  return name;
+}
+
+Subject subject_of(const std::string& name) {
+  for (auto* make : {mlp_subject, norms_subject, dropout_subject, gpt_subject, convnet_subject, ncf_subject}) {
+    Subject subject = make();
+    if (subject.name == name) return subject;
+  }
+  throw std::logic_error(name);
+}
+
+Training training_of(const Cell& cell) {
+  Training training;
+  training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
+                       (cell.clipping ? "clip_norm: 0.3, " : "") + "groups: [{match: bias, weight_decay: 0}]}";
+  return training;
+}
+
+std::string common(int every, int micro) {
+  return ", micro_batches: " + std::to_string(micro) + ", sync: {every: " + std::to_string(every) + "}";
+}
+
+constexpr int micro_batches = 4;  // 16 rows make four of four, and the last batch's 11 three of three and one of two
+
+Layout layout_of(const Cell& cell, int micro = micro_batches) {
+  return {cell.strategy, cell.options + common(cell.every, micro), cell.ranks};
+}
+Layout reference(int every, int micro = micro_batches) { return {"single", common(every, micro), 1}; }
+
+void expect_equal(const Trajectory& cut, const Trajectory& whole) {
+  EXPECT_TRUE(bitwise_equal(cut.initial, whole.initial));
+  const Difference worst = difference(cut.final, whole.final);
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+  const Difference gradient = difference(cut.gradients, whole.gradients);
+  EXPECT_LE(gradient.worst, tolerance) << gradient.key;
+  ASSERT_EQ(cut.losses.size(), whole.losses.size());
+  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], tolerance * 10);
+  ASSERT_EQ(cut.norms.size(), whole.norms.size());
+  for (size_t i = 0; i < whole.norms.size(); ++i) EXPECT_NEAR(cut.norms[i] / whole.norms[i], 1, tolerance * 10);
+  EXPECT_NEAR(cut.evaluated, whole.evaluated, tolerance * 10);
+  // A comparison of two models that did not move would prove nothing.
+  EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3);
+}
+
+class StagesTest : public ::testing::TestWithParam<Cell> {};
+
+// Trained once for all cells that are held against it.
+const Trajectory& reference_of(const Cell& cell) {
+  static std::map<std::tuple<std::string, int, bool>, Trajectory> known;
+  const auto key = std::make_tuple(cell.subject, cell.every, cell.clipping);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known[key] = train(reference(cell.every), subject_of(cell.subject), training_of(cell));
+}
+
+TEST_P(StagesTest, EqualsSingle) {
+  const Cell& cell = GetParam();
+  expect_equal(train(layout_of(cell), subject_of(cell.subject), training_of(cell)), reference_of(cell));
+}
+
+// Blocks of each subject, which the stages may not outnumber.
+int blocks_of(const std::string& subject) {
+  if (subject == "norms") return 2;
+  return subject == "mlp" || subject == "dropout" ? 3 : 4;
+}
+
+std::vector<Cell> cells() {
+  std::vector<Cell> all;
+  const auto add = [&](const std::string& strategy, const std::string& options, const std::string& subject, int ranks) {
+    for (const int every : {1, 4})
+      for (const bool clipping : {false, true}) all.push_back({strategy, options, subject, ranks, every, clipping});
+  };
+  for (const std::string subject : {"mlp", "ncf", "convnet", "gpt", "norms", "dropout"}) {
+    for (int ranks = 1; ranks <= blocks_of(subject); ++ranks)
+      for (const char* schedule : {"gpipe", "1f1b"})
+        add("pipeline", std::string(", schedule: ") + schedule, subject, ranks);
+    for (int ranks = 1; 2 * ranks <= blocks_of(subject); ++ranks)
+      add("pipeline", ", schedule: interleaved", subject, ranks);
+    for (const char* devices : {", devices: [cores:0, cores:1]", ", devices: [cores:0, cores:1, cores:2]"})
+      if (std::string(devices).find("cores:2") == std::string::npos || blocks_of(subject) > 2)
+        add("model_parallel", devices, subject, 1);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, StagesTest, ::testing::ValuesIn(cells()),
+                         [](const auto& info) { return name_of(info.param); });
+
+// More stages than blocks, which the table leaves out, are refused before anything is trained.
+TEST(Stages, WhatTheTableLeavesOutIsRefused) {
+  for (const std::string subject : {"mlp", "ncf", "convnet", "gpt", "norms", "dropout"}) {
+    const int ranks = blocks_of(subject) + 1;
+    EXPECT_THROW(train({"pipeline", common(1, 4), ranks}, subject_of(subject), {}), ConfigError) << subject;
+  }
+  EXPECT_THROW(train({"pipeline", ", schedule: interleaved" + common(1, 4), 2}, subject_of("mlp"), {}), ConfigError);
+  EXPECT_THROW(train({"model_parallel", ", devices: [cores:0, cores:1, cores:2]", 1}, subject_of("norms"), {}),
+               ConfigError);
+}
+
+TEST(Stages, ByList) {
+  const Subject subject = gpt_subject();
+  const Trajectory whole = train(reference(1), subject, {});
+  for (const char* stages : {"[1, 3]", "[3, 1]", "[0-1, 2-3]"})
+    expect_equal(train({"pipeline", std::string(", stages: ") + stages + common(1, 4), 2}, subject, {}), whole);
+  // The embedding and the output, which share a weight, on one device and the rest on another.
+  for (const char* placement :
+       {"[{blocks: 0, device: cores:0}, {blocks: 1-2, device: cores:1}, {blocks: 3, device: cores:0}]",
+        "[{blocks: 0-2, device: cores:1}, {blocks: 3, device: cores:0}]"})
+    expect_equal(train({"model_parallel", std::string(", placement: ") + placement + common(1, 4), 1}, subject, {}),
+                 whole);
+}
+
+TEST(Stages, MicroBatchesWithoutRows) {
+  // Eight slices of three rows at the end of an epoch.
+  Training training;
+  training.global_rows = 8;
+  for (const char* name : {"mlp", "gpt", "ncf"}) {
+    const Subject subject = subject_of(name);
+    const Trajectory whole = train(reference(1, 8), subject, training);
+    for (const char* schedule : {"gpipe", "1f1b"})
+      expect_equal(train({"pipeline", std::string(", schedule: ") + schedule + common(1, 8), 3}, subject, training),
+                   whole);
+    expect_equal(train({"model_parallel", common(1, 8), 1}, subject, training), whole);
+  }
+}
+
+TEST(Stages, OneMicroBatch) {
+  const Subject subject = gpt_subject();
+  const Trajectory whole = train(reference(1, 1), subject, {});
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved"})
+    expect_equal(train({"pipeline", std::string(", schedule: ") + schedule + common(1, 1), 2}, subject, {}), whole);
+}
+
+TEST(Stages, TwoRunsAreBitwiseEqual) {
+  const Cell layouts[] = {{"pipeline", ", schedule: 1f1b", "gpt", 3, 1, true},
+                          {"pipeline", ", schedule: interleaved", "gpt", 2, 4, true},
+                          {"model_parallel", ", devices: [cores:0, cores:1, cores:2]", "gpt", 1, 1, true}};
+  for (const Cell& cell : layouts) {
+    const Trajectory first = train(layout_of(cell), subject_of(cell.subject), training_of(cell));
+    const Trajectory second = train(layout_of(cell), subject_of(cell.subject), training_of(cell));
+    EXPECT_TRUE(bitwise_equal(first.final, second.final)) << name_of(cell);
+    EXPECT_EQ(first.losses, second.losses) << name_of(cell);
+  }
+}
+
+}  // namespace
+}  // namespace convoy::testing
