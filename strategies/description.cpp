@@ -15,6 +15,11 @@ Json to_json(const Description& description) {
                       {"row_flops", block.row_flops},
                       {"row_output_bytes", block.row_output_bytes},
                       {"row_saved_bytes", block.row_saved_bytes},
+                      {"cut_parameters", block.cut_parameters},
+                      {"row_cut_input_bytes", block.row_cut_input_bytes},
+                      {"row_cut_output_bytes", block.row_cut_output_bytes},
+                      {"row_cut_saved_bytes", block.row_cut_saved_bytes},
+                      {"cut_exchanges", block.cut_exchanges},
                       {"products", block.products},
                       {"ties", ties}});
   }
@@ -32,6 +37,11 @@ Description description_from_json(const Json& json) {
     block.row_flops = item.at("row_flops").get<double>();
     block.row_output_bytes = item.at("row_output_bytes").get<int64_t>();
     block.row_saved_bytes = item.at("row_saved_bytes").get<int64_t>();
+    block.cut_parameters = item.at("cut_parameters").get<int64_t>();
+    block.row_cut_input_bytes = item.at("row_cut_input_bytes").get<int64_t>();
+    block.row_cut_output_bytes = item.at("row_cut_output_bytes").get<int64_t>();
+    block.row_cut_saved_bytes = item.at("row_cut_saved_bytes").get<int64_t>();
+    block.cut_exchanges = item.at("cut_exchanges").get<int64_t>();
     block.products = item.at("products").get<int64_t>();
     for (const Json& tie : item.at("ties"))
       block.ties.push_back(

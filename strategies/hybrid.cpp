@@ -4,11 +4,12 @@
 // 1/D of each global batch. Replicated along data: what the rank holds, or with `how: fsdp` nothing of it. Sent: what
 // a stage's share of layers sends within tensor (the activations of its rows, 2·(N−1)/N), its borders along pipeline,
 // and its gradients along data, 2·(D−1)/D of (P − C + C/N)/S elements. Memory: (P − C + C/N)/S·e·(2 + k), and the
-// activations of R/D rows.
+// activations of R/D rows, with S > 1 of as many micro-batches as the schedule keeps alive.
 #include "strategies/hybrid.h"
 
 #include "strategies/parts/equal_start.h"
 #include "strategies/parts/mesh_strategy.h"
+#include "strategies/parts/pipeline_runner.h"
 #include "strategies/parts/replicated_data.h"
 #include "strategies/parts/sharded_data.h"
 #include "strategies/parts/sharded_layers.h"
@@ -26,8 +27,10 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
   parts.runner = [options, deferred](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
     PartRequest request = part_request(context, options);
     request.deferred = deferred;
-    return make_whole_runner(context, std::move(model), std::move(loss),
-                             sharded_part(context, tensor_options_of(options), std::move(request)));
+    request = sharded_part(context, tensor_options_of(options), std::move(request));
+    if (context.axis("pipeline")->size() == 1)
+      return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
+    return make_pipeline_runner(context, std::move(model), std::move(loss), pipeline_options(options), request);
   };
   parts.data = [options, shards, sharded](const Context& context,
                                           const std::vector<ModelPart*>& held) -> std::unique_ptr<DataAxis> {

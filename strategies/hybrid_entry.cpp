@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/describe.h"
+#include "strategies/parts/pipeline_entry.h"
 #include "strategies/parts/sharded_entry.h"
 #include "strategies/parts/tensor_group_entry.h"
 
@@ -45,12 +46,6 @@ Degrees degrees_of(const Options& mesh) {
   return degrees;
 }
 
-// What a later build takes.
-void refuse_what_is_missing(const Options& mesh, const Degrees& degrees) {
-  if (degrees.pipeline > 1)
-    mesh.fail("pipeline", "above 1 is not in this build; take 1, and more data or tensor ranks");
-}
-
 Mesh mesh_of(const Options& options, const Degrees& degrees) {
   const std::vector<std::string> order = options.texts("order");
   for (const std::string axis : {"data", "pipeline", "tensor"}) {
@@ -69,35 +64,103 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   const Options& options = config.strategy.options;
   const Options mesh = options.section("mesh");
   const Degrees degrees = degrees_of(mesh);
-  refuse_what_is_missing(mesh, degrees);
   if (request.ranks > 0 && degrees.product() != request.ranks)
     options.fail("mesh", str("multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
                              degrees.tensor, " = ", degrees.product(), " ranks, and there are ", request.ranks,
                              "; change a degree, or start ", degrees.product(), " ranks"));
   check_tensor_degree(config, degrees.tensor);
-  return plan_on_mesh(config, topology, request, mesh_of(options, degrees));
+  check_pipeline(options, degrees.pipeline);
+  Plan plan = plan_on_mesh(config, topology, request, mesh_of(options, degrees));
+  if (degrees.pipeline > 1 && options.integer("micro_batches") < degrees.pipeline)
+    plan.warnings.push_back(str("strategy.micro_batches: ", options.integer("micro_batches"), " for ", degrees.pipeline,
+                                " ranks of the axis pipeline, which wait for each other most of the time; take ",
+                                4 * degrees.pipeline));
+  return plan;
 }
 
-// With `how: fsdp` the data axis divides what the axis tensor leaves of each block.
-std::vector<RankCost> sharded_cost(const Job& job, const Description& description) {
-  const RankCost group = tensor_group_cost(job, description);
-  Description cut = description;
-  for (BlockDescription& block : cut.blocks)
-    block.parameters += block.cut_parameters / job.mesh.degree("tensor") - block.cut_parameters;
-  std::vector<RankCost> costs = sharded_costs(job, cut);
-  for (RankCost& cost : costs) {
-    cost.bytes_sent_per_step += group.bytes_sent_per_step;
-    cost.messages_per_step += group.messages_per_step;
-    cost.activation_bytes = group.activation_bytes;
+std::vector<BlockRange> stages_of(const Options& options, const Job& job, const Description& description) {
+  return stage_ranges(options, job.mesh.degree("pipeline") * static_cast<int>(chunks_of(options)), description);
+}
+
+// Stages of one rank share a tied tensor; where its memory comes and goes, they cannot.
+void check_shared_ties(const Options& options, const Job& job, const std::vector<BlockRange>& stages,
+                       const Description& description) {
+  if (degrees_of(options.section("mesh")).how != "fsdp" || options.text("shard") == "optimizer") return;
+  const auto stage_of = [&](int64_t block) {
+    int stage = 0;
+    while (block >= stages[static_cast<size_t>(stage)].end) ++stage;
+    return stage;
+  };
+  const int ranks = job.mesh.degree("pipeline");
+  for (size_t block = 0; block < description.blocks.size(); ++block) {
+    for (const TiedTensor& tie : description.blocks[block].ties) {
+      const int maker = stage_of(tie.block), user = stage_of(static_cast<int64_t>(block));
+      if (maker != user && maker % ranks == user % ranks)
+        options.fail("shard", str("is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
+                                  "; take shard: optimizer, or other stages"));
+    }
   }
-  return costs;
+}
+
+void check(const Job& job, const Description& description) {
+  if (job.mesh.degree("pipeline") == 1) return;
+  const RunConfig config = RunConfig::from_resolved(job.config);
+  const Options& options = config.strategy.options;
+  check_shared_ties(options, job, stages_of(options, job, description), description);
+}
+
+// The blocks of some stages, as an axis that sees no others would be told of them.
+Description blocks_of(const Description& model, const std::vector<BlockRange>& stages) {
+  Description part;
+  part.element_bytes = model.element_bytes;
+  for (const BlockRange& stage : stages)
+    part.blocks.insert(part.blocks.end(), model.blocks.begin() + stage.begin, model.blocks.begin() + stage.end);
+  return part;
+}
+
+// What the data axis adds to a rank that holds `model`, cut by the axis tensor already.
+void add_data_axis(const Job& job, const Options& options, const Description& model, RankCost& cost) {
+  if (degrees_of(options.section("mesh")).how == "fsdp") {
+    const RankCost sharded = sharded_costs(job, model).front();
+    cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
+    cost.messages_per_step += sharded.messages_per_step;
+    cost.parameter_bytes = sharded.parameter_bytes;
+    cost.gradient_bytes = sharded.gradient_bytes;
+    cost.moment_bytes = sharded.moment_bytes;
+    return;
+  }
+  const BucketSizes buckets{options.real("first_bucket_mb") * mib, options.real("bucket_cap_mb") * mib};
+  add_bucket_messages(job.mesh.degree("data"), buckets, options.section("sync").integer("every"), cost);
+}
+
+RankCost rank_cost(const Job& job, const Options& options, const Description& model, int rank) {
+  const Description cut = cut_description(job, model);
+  if (job.mesh.degree("pipeline") == 1) {
+    RankCost cost = tensor_group_cost(job, model);
+    add_data_axis(job, options, cut, cost);
+    return cost;
+  }
+  const std::vector<BlockRange> stages = stages_of(options, job, model);
+  const int coordinate = job.mesh.coordinate(rank, "pipeline");
+  std::vector<BlockRange> own;
+  for (size_t stage = static_cast<size_t>(coordinate); stage < stages.size();
+       stage += static_cast<size_t>(job.mesh.degree("pipeline")))
+    own.push_back(stages[stage]);
+  PipelineShape shape = pipeline_shape(job);
+  RankCost cost = pipeline_cost(shape, stages, cut, coordinate);
+  const RankCost group = tensor_group_cost(job, blocks_of(model, own));
+  cost.bytes_sent_per_step += group.bytes_sent_per_step;
+  cost.messages_per_step += group.messages_per_step;
+  add_data_axis(job, options, blocks_of(cut, own), cost);
+  return cost;
 }
 
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
-  if (degrees_of(options.section("mesh")).how == "fsdp") return sharded_cost(job, description);
-  const BucketSizes buckets{options.real("first_bucket_mb") * mib, options.real("bucket_cap_mb") * mib};
-  return tensor_costs(job, description, buckets, options.section("sync").integer("every"));
+  std::vector<RankCost> costs;
+  for (int rank = 0; rank < static_cast<int>(job.ranks.size()); ++rank)
+    costs.push_back(rank_cost(job, options, description, rank));
+  return costs;
 }
 
 Option data_axis() {
@@ -120,13 +183,15 @@ StrategyEntry hybrid_entry() {
                      describe::choice("", "an axis", {"data", "pipeline", "tensor"}),
                      Json::array({"data", "pipeline", "tensor"})),
   };
-  for (std::vector<Option> more : {tensor_options(), replicated_data_options(), shard_options()})
+  for (std::vector<Option> more :
+       {tensor_options(), pipeline_section_options(), replicated_data_options(), shard_options()})
     for (Option& option : more) entry.options.push_back(std::move(option));
   entry.options.push_back(sync_option());
   entry.options.push_back(micro_batches_option());
   for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
+  entry.check = check;
   return entry;
 }
 

@@ -113,6 +113,7 @@ StrategyEntry model_parallel_entry() {
   entry.options = placement_options();
   entry.options.push_back(micro_batches_option());
   entry.options.push_back(sync_option());
+  for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
   entry.check = check;

@@ -22,9 +22,9 @@ std::unique_ptr<Strategy> make_pipeline(const Options& options) {
   MeshParts parts;
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options = pipeline_options(options)](const Context& context, ModelPtr model,
-                                                       std::shared_ptr<const LossFunction> loss) {
-    return make_pipeline_runner(context, std::move(model), std::move(loss), options);
+  parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+    return make_pipeline_runner(context, std::move(model), std::move(loss), pipeline_options(options),
+                                part_request(context, options));
   };
   // Nobody shares a stage: one bucket, and no message of it.
   ReplicatedOptions whole;

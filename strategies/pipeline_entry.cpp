@@ -31,14 +31,7 @@ void check(const Job& job, const Description& description) {
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
   const std::vector<BlockRange> stages = stage_ranges(options, stages_of(options, job), description);
-  PipelineShape shape;
-  shape.schedule = options.text("schedule");
-  shape.ranks = job.mesh.degree("pipeline");
-  shape.chunks = static_cast<int>(chunks_of(options));
-  shape.micro_batches = static_cast<int>(options.integer("micro_batches"));
-  shape.every = options.section("sync").integer("every");
-  shape.rows = rows_per_rank(job.config, 1);
-  shape.moments = moments_of(job.config);
+  const PipelineShape shape = pipeline_shape(job);
   std::vector<RankCost> costs;
   for (int rank = 0; rank < shape.ranks; ++rank) costs.push_back(pipeline_cost(shape, stages, description, rank));
   return costs;
@@ -53,6 +46,7 @@ StrategyEntry pipeline_entry() {
   entry.options = pipeline_section_options();
   entry.options.push_back(pipeline_micro_batches_option());
   entry.options.push_back(sync_option());
+  for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
   entry.check = check;

@@ -23,6 +23,7 @@ LocalData::LocalData(const Context& context, std::vector<ModelPart*> parts, int6
       parameters.push_back(parameter);
     }
     collectors_.push_back(std::make_unique<GradientCollector>(part->parameters(), part->state(), [](int) {}));
+    part->state()->loss_scale = update_.loss_scale();
   }
   if (buckets.empty()) buckets.emplace_back();
   flat_ = std::make_unique<FlatParameters>(std::move(parameters), buckets, context.config.optimizer);

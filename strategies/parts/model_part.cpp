@@ -270,11 +270,13 @@ void ModelPart::backward(const TensorList& outputs, const TensorList& gradients)
 void ModelPart::backward(const Roots& roots, const TensorList& gradients) {
   CONVOY_CHECK(roots.edges.size() == gradients.size(), gradients.size(), " gradients for ", roots.edges.size(),
                " outputs");
-  if (roots.edges.empty()) return;
-  run_backward([&] {
-    torch::autograd::Engine::get_default_engine().execute(roots.edges, gradients, /*keep_graph=*/false,
-                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
-  });
+  if (hooks_ != nullptr) hooks_->begin_backward();
+  if (!roots.edges.empty())
+    run_backward([&] {
+      torch::autograd::Engine::get_default_engine().execute(roots.edges, gradients, /*keep_graph=*/false,
+                                                            /*create_graph=*/false, /*accumulate_grad=*/true);
+    });
+  if (hooks_ != nullptr) hooks_->end_backward();
 }
 
 TensorList ModelPart::evaluate(const Batch& batch, const TensorList& inputs) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/describe.h"
+#include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/schedule.h"
 
 namespace convoy {
@@ -119,6 +120,19 @@ void check_pipeline(const Options& section, int ranks) {
   if (listed > 0 && listed != ranks)
     section.fail("stages", str("has ", listed * chunks, " items, and there are ", ranks * chunks, " stages: ", ranks,
                                ranks == 1 ? " rank" : " ranks", " of ", chunks));
+}
+
+PipelineShape pipeline_shape(const Job& job) {
+  const Options options(job.config.at("strategy"));
+  PipelineShape shape;
+  shape.schedule = options.text("schedule");
+  shape.ranks = job.mesh.degree("pipeline");
+  shape.chunks = static_cast<int>(chunks_of(options));
+  shape.micro_batches = static_cast<int>(options.integer("micro_batches"));
+  shape.every = options.section("sync").integer("every");
+  shape.rows = rows_per_rank(job.config, job.mesh.degree("data"));
+  shape.moments = moments_of(job.config);
+  return shape;
 }
 
 RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>& stages, const Description& model,

@@ -31,6 +31,8 @@ struct PipelineShape {
   double rows = 0;
   int moments = 2;
 };
+// Of a job whose strategy has pipeline_section_options(), micro_batches and sync.
+PipelineShape pipeline_shape(const Job& job);
 RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>& stages, const Description& model,
                        int rank);
 

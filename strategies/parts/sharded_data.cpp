@@ -202,12 +202,8 @@ UpdateFigures ShardedData::update(double nominal) {
   const WorkPtr header = group_->all_reduce(header_, ReduceOp::sum, {"loss and weight", {}});
   finish_reductions();
   buffer_sync_->start();
-  for (size_t unit = 0; unit < units_.size(); ++unit) {
-    units_[unit]->zero_if_none();
-    if (partial_[unit])
-      partial_[unit]->all_reduce(units_[unit]->gradients(), ReduceOp::sum, {"gradients of " + units_[unit]->name(), {}})
-          ->wait();
-  }
+  for (const auto& unit : units_) unit->zero_if_none();
+  sum_partial();
   header->wait();
   pipeline_->broadcast(header_, pipeline_->size() - 1, {"loss and weight", {}})->wait();
   update_.begin(nominal);
@@ -216,6 +212,17 @@ UpdateFigures ShardedData::update(double nominal) {
   for (auto& unit : units_) unit->spread();
   buffer_sync_->finish();
   return figures;
+}
+
+// By name: ranks of another stage have the same tensors in another order.
+void ShardedData::sum_partial() {
+  std::vector<size_t> order;
+  for (size_t unit = 0; unit < units_.size(); ++unit)
+    if (partial_[unit]) order.push_back(unit);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return units_[a]->name() < units_[b]->name(); });
+  for (const size_t unit : order)
+    partial_[unit]->all_reduce(units_[unit]->gradients(), ReduceOp::sum, {"gradients of " + units_[unit]->name(), {}})
+        ->wait();
 }
 
 void ShardedData::settle() {

@@ -63,6 +63,7 @@ class ShardedData : public DataAxis {
   void attach_update();
   void reduce(const std::vector<size_t>& units);
   void finish_reductions();
+  void sum_partial();
   void visit_unit(size_t unit, StateKind kind, const StateVisitor& visit);
 
   ShardedOptions options_;

@@ -72,6 +72,7 @@ class ShardedLayers : public Layers {
   Layer row_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options);
   Layer tied_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options,
                     const TensorCut& cut);
+  std::optional<TensorCut> cut_of_distant(int64_t in, int64_t out, const std::string& tensor);
   Layer column_of(const std::string& name, int64_t in, const LinearOptions& options, const ParameterPtr& weight,
                   const DimensionCut& outputs, bool gather);
   Layer row_of(const std::string& name, int64_t in, int64_t out, const LinearOptions& options,
@@ -98,6 +99,8 @@ Layer ShardedLayers::linear(const std::string& name, int64_t in, int64_t out, co
   if (!options.tied_to.empty()) {
     const auto tied = group_->cuts.find(options.tied_to);
     if (tied != group_->cuts.end()) return tied_linear(name, in, out, options, tied->second);
+    if (const auto cut = cut_of_distant(in, out, options.tied_to))
+      return tied_linear(name, in, out, options, *cut);
     return whole_linear(name, in, out, options);
   }
   switch (options.cut) {
@@ -109,6 +112,17 @@ Layer ShardedLayers::linear(const std::string& name, int64_t in, int64_t out, co
       break;
   }
   return whole_linear(name, in, out, options);
+}
+
+// A tie to what another part of the model makes: an embedding, which is cut by its rows.
+std::optional<TensorCut> ShardedLayers::cut_of_distant(int64_t in, int64_t out, const std::string& tensor) {
+  const DimensionCut rows = group_->cut(out);
+  if (store_->by_name.count(tensor) != 0 || !store_->distant || out < rows.size) return std::nullopt;
+  const TensorCut cut{0, rows};
+  const ParameterPtr copy = store_->distant(tensor, {rows.length(), in});
+  copy->held = held_pieces({out, in}, cut);
+  group_->cuts.emplace(tensor, cut);
+  return cut;
 }
 
 Layer ShardedLayers::whole_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {

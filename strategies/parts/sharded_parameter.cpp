@@ -6,10 +6,8 @@
 #include "strategies/parts/init.h"
 
 namespace convoy {
-namespace {
 
-// One per part: a range of the whole's cut dimension.
-std::vector<HeldPiece> pieces_of(at::IntArrayRef shape, const TensorCut& cut) {
+std::vector<HeldPiece> held_pieces(at::IntArrayRef shape, const TensorCut& cut) {
   const auto [begin, end] = cut.cut.share();
   const auto dimension = static_cast<size_t>(cut.dimension);
   std::vector<HeldPiece> held;
@@ -24,6 +22,8 @@ std::vector<HeldPiece> pieces_of(at::IntArrayRef shape, const TensorCut& cut) {
   }
   return held;
 }
+
+namespace {
 
 // Every range of the value that lies together in the whole.
 void fill_pieces(const at::Tensor& value, at::IntArrayRef shape, const Parameter& parameter, const TensorCut& cut,
@@ -53,7 +53,7 @@ ParameterPtr make_cut_parameter(LayerStore& store, const std::string& name, at::
                name, " of ", shape, " is cut along ", cut.dimension, " of ", cut.cut.whole);
   auto parameter = std::make_shared<Parameter>();
   parameter->name = name;
-  parameter->held = pieces_of(shape, cut);
+  parameter->held = held_pieces(shape, cut);
   std::vector<int64_t> local = shape.vec();
   local[static_cast<size_t>(cut.dimension)] = cut.cut.length();
   const at::Tensor value = at::empty(local, at::TensorOptions(store.dtype));

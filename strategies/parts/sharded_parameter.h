@@ -14,6 +14,9 @@ struct TensorCut {
   DimensionCut cut;
 };
 
+// Which boxes of the whole this rank holds: one per part.
+std::vector<HeldPiece> held_pieces(at::IntArrayRef shape, const TensorCut& cut);
+
 // `shape` is the whole's, of one or two dimensions; its cut one must be `cut.cut.whole` long. Counted on every rank.
 ParameterPtr make_cut_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const TensorCut& cut,
                                 const Init& init);

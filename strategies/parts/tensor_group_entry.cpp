@@ -66,15 +66,34 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
   return cost;
 }
 
+Description cut_description(const Job& job, const Description& description) {
+  const int tensor = job.mesh.degree("tensor");
+  const bool sequence = Options(job.config.at("strategy")).boolean("sequence_parallel");
+  Description cut = description;
+  for (size_t i = 0; i < cut.blocks.size(); ++i) {
+    BlockDescription& block = cut.blocks[i];
+    // An embedding is cut by its rows; anything else that is tied is whole.
+    for (TiedTensor& tie : block.ties)
+      if (tie.elements <= description.blocks[static_cast<size_t>(tie.block)].cut_parameters) tie.elements /= tensor;
+    block.parameters += block.cut_parameters / tensor - block.cut_parameters;
+    const int64_t between = block.row_saved_bytes - block.row_cut_saved_bytes;
+    block.row_saved_bytes = block.row_cut_saved_bytes / tensor + (sequence ? between / tensor : between);
+  }
+  return cut;
+}
+
+void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, RankCost& cost) {
+  if (data == 1) return;
+  const double ranks = data;
+  cost.bytes_sent_per_step += 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every);
+  const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
+  cost.messages_per_step += (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every);
+}
+
 std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                    int64_t every) {
-  const double data = job.mesh.degree("data");
   RankCost cost = tensor_group_cost(job, description);
-  if (data > 1) {
-    cost.bytes_sent_per_step += 2 * (data - 1) / data * cost.gradient_bytes / static_cast<double>(every);
-    const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
-    cost.messages_per_step += (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every);
-  }
+  add_bucket_messages(job.mesh.degree("data"), buckets, every, cost);
   return std::vector<RankCost>(job.ranks.size(), cost);
 }
 

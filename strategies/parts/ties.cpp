@@ -44,6 +44,14 @@ std::vector<std::string> exchanged(const Context& context, const std::string& wh
                                 timeout);
 }
 
+// What the one that made a tensor gives the others: where it is to be stored by whoever shards it, made for this.
+at::Tensor first_value(const Parameter& parameter) {
+  if (!parameter.initial) return parameter.value.detach();
+  const at::Tensor value = at::empty(parameter.value.sizes(), parameter.value.options().requires_grad(false));
+  parameter.initial(value.view({-1}), 0);
+  return value;
+}
+
 // Checks a tie and names the rank that makes the tensor.
 int maker_of(const std::string& name, const Holders& holders) {
   int maker = -1;
@@ -153,8 +161,12 @@ void Ties::connect(const Context& context) {
     if (!group) group = pipeline->split(here ? 0 : 1, pipeline->rank(), {"tie " + name, {}});
     if (!here) continue;
     const ParameterPtr& parameter = mine.at(name);
+    if (parameter->partial)
+      throw Error(Failure::config, convoy::str("model: ", name, " is tied to a layer of another stage, and its gradient is "
+                                               "summed over the ranks of the axis tensor; do not tie it, or take "
+                                               "sequence_parallel: false"));
     parameter->partial = group;
-    group->broadcast(parameter->value.detach(), root, {name, {}})->wait();
+    group->broadcast(first_value(*parameter), root, {name, {}})->wait();
   }
   refresh();
 }

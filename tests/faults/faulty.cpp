@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 
@@ -54,8 +55,10 @@ class FaultyBlock : public Block {
   }
 
   TensorList forward(const TensorList& inputs) override {
-    if (here_ && at::GradMode::is_enabled() && step_++ == fault_.at) fail();
-    const at::Tensor value = linear_->forward(inputs[0]);
+    const bool fails = here_ && at::GradMode::is_enabled() && step_++ == fault_.at;
+    if (fails) fail();
+    at::Tensor value = linear_->forward(inputs[0]);
+    if (fails && fault_.what == "nan") value = value * std::numeric_limits<double>::quiet_NaN();
     return {hidden_ ? value.relu() : value};
   }
 
@@ -113,7 +116,7 @@ CONVOY_PLUGIN(registry) {
   entry.help = "a small classifier that fails on demand";
   entry.options = {
       describe::choice("fault", "what happens",
-                       {"none", "throw", "exit", "kill", "segfault", "grandchild", "detach", "sleep", "loop"}, "none"),
+                       {"none", "throw", "exit", "kill", "segfault", "grandchild", "detach", "sleep", "loop", "nan"}, "none"),
       describe::integer("rank", "to which rank", 0).at_least(0),
       describe::integer("block", "in which block", 0).at_least(0).at_most(1),
       describe::integer("at", "in which step", 0).at_least(0),

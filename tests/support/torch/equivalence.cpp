@@ -215,7 +215,6 @@ void with_ranks(const Layout& layout, const RunConfig& config, const std::functi
   const auto channel = make_local_channel();
   Registry registry;  // one for all: the backend `local` knows its ranks by it
   register_backends(registry);
-  const Job job = planned(layout, config);
   std::mutex mutex;
   std::exception_ptr failure;
   bool symptom = false;

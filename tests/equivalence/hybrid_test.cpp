@@ -1,0 +1,156 @@
+// hybrid over the axis pipeline, with data axes of both kinds and a tensor axis, against single with the same micro-batches:
+// same global batches, fp64, ten AdamW steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <tuple>
+
+#include "core/error.h"
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr double tolerance = 1e-12;
+constexpr int micro_batches = 4;
+
+struct Cell {
+  std::string subject;
+  std::string data;  // as in the configuration
+  int data_ranks, pipeline, tensor;
+  std::string options;
+  int every = 1;
+  bool clipping = true;
+};
+
+std::string name_of(const Cell& cell) {
+  std::string name = cell.subject + "_" + cell.data + "_" + std::to_string(cell.data_ranks) + "_" +
+                     std::to_string(cell.pipeline) + "_" + std::to_string(cell.tensor) + cell.options + "_every" +
+                     std::to_string(cell.every) + (cell.clipping ? "_clipped" : "");
+  name.erase(std::remove_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c) && c != '_'; }), name.end());
+  return name;
+}
+
+Subject subject_of(const std::string& name) {
+  if (name == "classifier") return classifier_subject();
+  if (name == "ranking") return ranking_subject();
+  for (auto* make : {gpt_subject, convnet_subject, ncf_subject, tied_subject}) {
+    Subject subject = make();
+    if (subject.name == name) return subject;
+  }
+  throw std::logic_error(name);
+}
+
+Training training_of(const Cell& cell) {
+  Training training;
+  training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
+                       (cell.clipping ? "clip_norm: 0.3, " : "") + "groups: [{match: bias, weight_decay: 0}]}";
+  return training;
+}
+
+std::string common(int every) {
+  return ", micro_batches: " + std::to_string(micro_batches) + ", sync: {every: " + std::to_string(every) + "}";
+}
+
+Layout layout_of(const Cell& cell) {
+  return {"hybrid",
+          ", mesh: {data: " + cell.data + ", pipeline: " + std::to_string(cell.pipeline) +
+              ", tensor: " + std::to_string(cell.tensor) + "}, first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" +
+              cell.options + common(cell.every),
+          cell.data_ranks * cell.pipeline * cell.tensor};
+}
+
+const Trajectory& reference_of(const Cell& cell) {
+  static std::map<std::tuple<std::string, int, bool>, Trajectory> known;
+  const auto key = std::make_tuple(cell.subject, cell.every, cell.clipping);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known[key] = train({"single", common(cell.every), 1}, subject_of(cell.subject), training_of(cell));
+}
+
+class HybridTest : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(HybridTest, EqualsSingle) {
+  const Cell& cell = GetParam();
+  const Trajectory cut = train(layout_of(cell), subject_of(cell.subject), training_of(cell));
+  const Trajectory& whole = reference_of(cell);
+  EXPECT_TRUE(bitwise_equal(cut.initial, whole.initial));
+  const Difference worst = difference(cut.final, whole.final);
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+  const Difference gradient = difference(cut.gradients, whole.gradients);
+  EXPECT_LE(gradient.worst, tolerance) << gradient.key;
+  ASSERT_EQ(cut.losses.size(), whole.losses.size());
+  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], tolerance * 10);
+  ASSERT_EQ(cut.norms.size(), whole.norms.size());
+  for (size_t i = 0; i < whole.norms.size(); ++i) EXPECT_NEAR(cut.norms[i] / whole.norms[i], 1, tolerance * 10);
+  EXPECT_NEAR(cut.evaluated, whole.evaluated, tolerance * 10);
+  EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3);
+}
+
+std::vector<Cell> cells() {
+  std::vector<Cell> all;
+  const std::string fsdp = "{degree: 2, how: fsdp}";
+  for (const std::string subject : {"classifier", "gpt", "ncf", "convnet"}) {
+    const std::string norms = subject == "convnet" ? ", batch_norm: sync" : "";
+    for (const int every : {1, 4})
+      for (const bool clipping : {false, true}) all.push_back({subject, "2", 2, 2, 1, norms, every, clipping});
+    all.push_back({subject, "2", 2, 2, 1, norms + ", schedule: gpipe, recompute: blocks"});
+    for (const char* shard : {"optimizer", "gradients", "parameters"})
+      for (const int every : {1, 4})
+        all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: " + shard, every});
+    all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: parameters, recompute: blocks"});
+    all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: parameters, reshard_after_forward: false"});
+  }
+  for (const std::string subject : {"classifier", "ranking", "gpt"}) {
+    for (const bool clipping : {false, true}) all.push_back({subject, "1", 1, 2, 2, "", 1, clipping});
+    all.push_back({subject, "1", 1, 2, 2, ", recompute: blocks", 4});
+  }
+  all.push_back({"gpt", "1", 1, 2, 2, ", sequence_parallel: true"});
+  all.push_back({"gpt", "1", 1, 4, 1, ", schedule: gpipe"});
+  all.push_back({"gpt", "1", 1, 2, 2, ", order: [tensor, data, pipeline]"});
+  for (const char* shard : {"optimizer", "gradients", "parameters"})
+    all.push_back({"gpt", fsdp, 2, 2, 1, std::string(", schedule: interleaved, shard: ") + shard});
+  all.push_back({"gpt", "2", 2, 2, 1, ", schedule: interleaved"});
+  all.push_back({"gpt", "2", 2, 2, 2, ""});
+  all.push_back({"gpt", fsdp, 2, 2, 2, ", shard: parameters"});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, HybridTest, ::testing::ValuesIn(cells()),
+                         [](const auto& info) { return name_of(info.param); });
+
+// What the table leaves out, with the key that is named.
+TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
+  const auto refusal = [](const std::string& options, int ranks) -> std::string {
+    try {
+      train({"hybrid", options + common(1), ranks}, gpt_subject(), {});
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  const auto names = [](const std::string& text, const std::string& words) {
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
+  names(refusal(", mesh: {data: 2, pipeline: 2, tensor: 1}", 3), "mesh");
+  names(refusal(", mesh: {pipeline: 5}", 5), "stages");
+  names(refusal(", mesh: {pipeline: 2}, stages: [1, 1, 2]", 2), "stages");
+  names(refusal(", mesh: {pipeline: 2}, virtual: 2", 2), "virtual");
+  names(refusal(", mesh: {data: {degree: 1, how: fsdp}, pipeline: 2}, virtual: 3, schedule: interleaved", 2), "stages");
+}
+
+TEST(Hybrid, TwoRunsAreBitwiseEqual) {
+  for (const char* data : {"2", "{degree: 2, how: fsdp}"}) {
+    const Cell cell{"gpt", data, 2, 2, 1, ""};
+    const Trajectory first = train(layout_of(cell), gpt_subject(), training_of(cell));
+    const Trajectory second = train(layout_of(cell), gpt_subject(), training_of(cell));
+    EXPECT_TRUE(bitwise_equal(first.final, second.final)) << data;
+    EXPECT_EQ(first.losses, second.losses) << data;
+  }
+}
+
+}  // namespace
+}  // namespace convoy::testing
