@@ -23,14 +23,14 @@ struct BlockDescription {
   double row_flops = 0;          // forward, per row
   int64_t row_output_bytes = 0;  // handed to the next block, per row
   int64_t row_saved_bytes = 0;   // kept for backward, per row
+  int64_t products = 0;          // elements of the weights that activations are multiplied with
+  std::vector<TiedTensor> ties{};
   // Of layers that a tensor group shares out (linear layers with a cut, embeddings):
   int64_t cut_parameters = 0;        // elements, of `parameters`
   int64_t row_cut_input_bytes = 0;   // inputs of column-cut ones that want gradients, per row
   int64_t row_cut_output_bytes = 0;  // outputs of row-cut ones and embeddings, per row
   int64_t row_cut_saved_bytes = 0;   // of row_saved_bytes: between column- and row-cut ones, per row
   int64_t cut_exchanges = 0;         // messages a micro-batch, forward and backward
-  int64_t products = 0;          // elements of the weights that activations are multiplied with
-  std::vector<TiedTensor> ties;
 };
 struct Description {
   std::vector<BlockDescription> blocks;

@@ -12,7 +12,8 @@
 namespace convoy {
 namespace {
 
-constexpr double figure_bytes = 16;  // loss and weight, and the gradient's norm and finiteness: two doubles each
+constexpr double loss_bytes = 16;  // sum and weight, as doubles
+constexpr double norm_bytes = 24;  // of the gradient; how much of it and how many losses are not finite
 
 int64_t saved_bytes(const Description& model, const BlockRange& stage) {
   int64_t sum = 0;
@@ -175,8 +176,8 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   add_ties(ties, makers, element, shape.moments, every, rank, cost);
   const double others = shape.ranks - 1;
   if (others > 0) {
-    cost.bytes_sent_per_step += 2 * others / shape.ranks * figure_bytes / every;
-    if (rank == shape.ranks - 1) cost.bytes_sent_per_step += others * figure_bytes / every;
+    cost.bytes_sent_per_step += 2 * others / shape.ranks * norm_bytes / every;
+    if (rank == shape.ranks - 1) cost.bytes_sent_per_step += others * loss_bytes / every;
     cost.messages_per_step += 2 / every;
   }
   return cost;

@@ -61,14 +61,17 @@ void StageLoop::backward(const Action& action, const StepWork& work, StageLink& 
                " before its forward");
   Live live = std::move(found->second);
   live_.erase(found);
+  TensorList gradients;
+  if (!here.model->last()) gradients = link.take_gradients(action.stage, action.micro);
   if (static_cast<size_t>(action.micro) + 1 == work.micro.size()) {
+    // Later stages are done with this micro-batch, and so with the step: their gradients are here.
     ties_.fold(here.part);
     work.hooks.last_backward(here.part);
   }
   if (here.model->last())
     here.model->backward(live.loss, work.nominal);
   else
-    here.model->backward(live.roots, link.take_gradients(action.stage, action.micro));
+    here.model->backward(live.roots, gradients);
   if (live.inputs) link.give_gradients(action.stage - 1, action.micro, live.inputs->gradients());
 }
 

@@ -115,7 +115,7 @@ TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
   model.blocks[3].ties = {{"block0.weight", 0, 40}};
   const std::vector<RankCost> costs = strategy_entry("pipeline").cost(job, model);
   ASSERT_EQ(costs.size(), 3u);
-  const double norm = 2 * 2.0 / 3 * 16, tie = 40 * 8;
+  const double norm = 2 * 2.0 / 3 * 24, tie = 40 * 8;
   EXPECT_DOUBLE_EQ(costs[0].bytes_sent_per_step, 16 * 64 + norm + tie);
   EXPECT_DOUBLE_EQ(costs[1].bytes_sent_per_step, 2 * 16 * 64 + norm);
   EXPECT_DOUBLE_EQ(costs[2].bytes_sent_per_step, 16 * 64 + norm + 2 * 16 + tie);
