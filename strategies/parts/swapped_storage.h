@@ -1,8 +1,8 @@
 // SwappedStorage: a tensor's memory comes and goes, while the tensor, its views and what autograd saved of them stay.
 //
 // Parameters that are views of one keep their identity, sizes and gradient accumulators; what a graph saved is the parameter
-// itself, so that backward finds the values again when memory is put back. Touching a view while there is none is an
-// exception of LibTorch's ("its data is not allocated yet").
+// itself, so that backward finds the values again when memory is put back. A view may not be touched while there is none:
+// LibTorch's typed accessors throw ("its data is not allocated yet"), its elementwise kernels do not look and crash.
 // Threads: one at a time.
 #pragma once
 #include <ATen/core/Tensor.h>

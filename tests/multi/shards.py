@@ -13,7 +13,7 @@ SETS = ["train.max_steps=12", "train.log_every=1", "train.checkpoint_every=never
 
 
 def fsdp(shard, *more):
-    return [*SETS, "strategy.name=fsdp", f"strategy.shard={shard}", "launch.cores_per_rank=1", *more]
+    return [*SETS, "strategy.name=fsdp", f"strategy.shard={shard}", "launch.threads=1", *more]
 
 
 def refused(folder, words, *sets, ranks=2):

@@ -13,7 +13,7 @@ SETS = ["train.max_steps=12", "train.log_every=1", "train.checkpoint_every=never
 
 
 def pipeline(*more):
-    return [*SETS, "strategy.name=pipeline", "launch.cores_per_rank=1", "strategy.micro_batches=4", *more]
+    return [*SETS, "strategy.name=pipeline", "launch.threads=1", "strategy.micro_batches=4", *more]
 
 
 def refused(folder, words, *sets, ranks=None):
