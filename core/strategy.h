@@ -41,11 +41,11 @@ struct StepInput {
 // so that sums over all ranks are the job's figures.
 struct StepResult {
   std::vector<Metric> metrics;  // "loss" first; of this rank's rows
-  at::Tensor finite;            // bool, [] or [members]: false is a fault, and nothing was updated; the same on all ranks
-  at::Tensor skipped;           // the same shape: the loss scaler left this update out; undefined without a scaler
-  at::Tensor gradient_norm;     // [] or [members], before clipping; undefined on steps without an update
-  at::Tensor learning_rate;     // [1] or [members], of that update, before factors of groups; valid until the next one
-  bool updated = true;          // false on accumulation's steps between
+  at::Tensor finite;         // bool, [] or [members]: false is a fault, and nothing was updated; the same on all ranks
+  at::Tensor skipped;        // the same shape: the loss scaler left this update out; undefined without a scaler
+  at::Tensor gradient_norm;  // [] or [members], before clipping; undefined on steps without an update
+  at::Tensor learning_rate;  // [1] or [members], of that update, before factors of groups; valid until the next one
+  bool updated = true;       // false on accumulation's steps between
 };
 
 class Strategy {

@@ -45,6 +45,7 @@ void check_resume_path(const std::string& resume, const Json& resolved) {
   if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return;
   std::vector<std::string> free = resumable_keys();
   free.push_back("name");
+  free.push_back("strategy");  // a checkpoint holds whole tensors' pieces: any strategy puts them together
   const std::string key = first_difference(manifest["config"], resolved, free);
   if (!key.empty())
     throw ConfigError(

@@ -8,7 +8,8 @@ namespace convoy {
 StrategyEntry fsdp_entry() {
   StrategyEntry entry;
   entry.name = "fsdp";
-  entry.help = "each rank with its share of the batch and of the optimizer's state, gradients and parameters (ZeRO 1 to 3)";
+  entry.help =
+      "each rank with its share of the batch and of the optimizer's state, gradients and parameters (ZeRO 1 to 3)";
   entry.options = sharded_data_options();
   entry.options.push_back(sync_option());
   entry.options.push_back(micro_batches_option());

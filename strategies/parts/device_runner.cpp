@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "strategies/parts/block_counts.h"
-#include "strategies/parts/device_worker.h"
 #include "strategies/parts/block_placement.h"
+#include "strategies/parts/device_worker.h"
 #include "strategies/parts/evaluation_slices.h"
 #include "strategies/parts/mailbox.h"
 #include "strategies/parts/stage_loop.h"

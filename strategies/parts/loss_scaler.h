@@ -34,7 +34,7 @@ class LossScaler {
   double growth_, backoff_;
   int64_t interval_;
   at::Tensor scale_;
-  at::Tensor streak_;   // updates since the scale changed, int64 [1]
+  at::Tensor streak_;  // updates since the scale changed, int64 [1]
   at::Tensor skipped_;
 };
 

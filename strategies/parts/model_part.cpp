@@ -197,7 +197,8 @@ TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
     if (autocast_) clear_autocast_cache();
     return outputs;
   };
-  const auto again = [this, index, moment = ForwardMoment(state(), device(), own_generators_)](const TensorList& values) {
+  const auto again = [this, index,
+                      moment = ForwardMoment(state(), device(), own_generators_)](const TensorList& values) {
     AutocastScope autocast(store_->device, autocast_);
     if (store_->borders) store_->borders->again(block_name(index));
     return moment.run(*blocks_[index], values);

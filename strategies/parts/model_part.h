@@ -29,7 +29,7 @@ struct PartRequest {
   bool counts = true;                // this rank counts (in norms) and owns what no group cuts
   CommunicatorPtr batch_norm;        // ranks over whose rows batch norm takes its figures; null: this rank's
   Recompute recompute;               // blocks that are run again in backward
-  bool deferred = false;             // parameters of Layers get no memory (Parameter::initial): the data axis makes values
+  bool deferred = false;  // parameters of Layers get no memory (Parameter::initial): the data axis makes values
   std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)> layers;  // none: PlainLayers
 };
 

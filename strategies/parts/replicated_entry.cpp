@@ -73,9 +73,9 @@ bool on_gpus(const RunConfig& config, const Topology& topology) {
 void check_memory_options(const RunConfig& config) {
   const Options& options = config.strategy.options;
   if (config.precision == "fp16" && !options.has("loss_scale"))
-    throw ConfigError(Mark{}, "precision",
-                      str("fp16 needs a loss scaler, which strategy ", config.strategy.name,
-                          " does not have; use bf16 or fp32"));
+    throw ConfigError(
+        Mark{}, "precision",
+        str("fp16 needs a loss scaler, which strategy ", config.strategy.name, " does not have; use bf16 or fp32"));
   if (!options.has("recompute")) return;
   const Json& value = options.at("recompute");
   bool known = value == "none" || value == "blocks" || (value.is_array() && !value.empty());
@@ -155,7 +155,8 @@ double activation_bytes(const Json& config, const Description& description, int 
   double kept = 0, largest = 0, input = 0;  // bytes of a row
   for (const BlockDescription& block : description.blocks) {
     const auto saved = static_cast<double>(block.row_saved_bytes);
-    const bool listed = recompute.is_array() && std::find(recompute.begin(), recompute.end(), block.name) != recompute.end();
+    const bool listed =
+        recompute.is_array() && std::find(recompute.begin(), recompute.end(), block.name) != recompute.end();
     if (recompute == "blocks" || listed) {
       kept += input;
       largest = std::max(largest, saved);  // while its backward runs
@@ -198,15 +199,18 @@ Option micro_batches_option() {
 
 std::vector<Option> memory_options() {
   return {
-      describe::option(OptionType::any, "recompute",
-                       "blocks that keep their inputs alone and are run again in backward: none, blocks (all), or a list "
-                       "of their names",
-                       "none"),
+      describe::option(
+          OptionType::any, "recompute",
+          "blocks that keep their inputs alone and are run again in backward: none, blocks (all), or a list "
+          "of their names",
+          "none"),
       describe::section(
           "loss_scale", "precision fp16: the factor on the loss that keeps small gradients, found while training",
           {describe::real("initial", "factor at first", 65536.0).at_least(1),
            describe::real("growth", "times so much, after growth_interval updates in a row", 2.0).above(1),
-           describe::integer("growth_interval", "of updates whose gradients were finite", 2000).at_least(1).in("updates"),
+           describe::integer("growth_interval", "of updates whose gradients were finite", 2000)
+               .at_least(1)
+               .in("updates"),
            describe::real("backoff", "times so much after gradients that were not", 0.5).above(0).at_most(1)}),
   };
 }

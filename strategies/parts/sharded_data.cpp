@@ -51,8 +51,8 @@ class ShardedData::PartHooks : public BlockHooks {
   void after_forward(int64_t block) override {
     const auto here = static_cast<size_t>(block);
     // Backward begins where forward ends: what it needs first stays.
-    const bool keeps = at::GradMode::is_enabled() &&
-                       (!owner_.options_.reshard || (part_.last() && here + 1 == units_.size()));
+    const bool keeps =
+        at::GradMode::is_enabled() && (!owner_.options_.reshard || (part_.last() && here + 1 == units_.size()));
     for (size_t unit : units_[here]) {
       if (keeps) owner_.units_[unit]->keep();
       owner_.units_[unit]->release();
@@ -221,7 +221,8 @@ void ShardedData::sum_partial() {
     if (partial_[unit]) order.push_back(unit);
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return units_[a]->name() < units_[b]->name(); });
   for (const size_t unit : order)
-    partial_[unit]->all_reduce(units_[unit]->gradients(), ReduceOp::sum, {"gradients of " + units_[unit]->name(), {}})
+    partial_[unit]
+        ->all_reduce(units_[unit]->gradients(), ReduceOp::sum, {"gradients of " + units_[unit]->name(), {}})
         ->wait();
 }
 

@@ -31,10 +31,11 @@ struct BlockBytes {
 
 std::vector<Option> shard_options() {
   return {
-      describe::choice("shard",
-                       "what is divided among the ranks: the optimizer's state; gradients too; or parameters too, which "
-                       "are gathered block by block",
-                       {"optimizer", "gradients", "parameters"}, "parameters"),
+      describe::choice(
+          "shard",
+          "what is divided among the ranks: the optimizer's state; gradients too; or parameters too, which "
+          "are gathered block by block",
+          {"optimizer", "gradients", "parameters"}, "parameters"),
       describe::boolean("reshard_after_forward",
                         "shard parameters: give a block's parameters back behind its forward and gather them again for "
                         "backward; false: keep them until then",

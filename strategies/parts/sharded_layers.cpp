@@ -99,8 +99,7 @@ Layer ShardedLayers::linear(const std::string& name, int64_t in, int64_t out, co
   if (!options.tied_to.empty()) {
     const auto tied = group_->cuts.find(options.tied_to);
     if (tied != group_->cuts.end()) return tied_linear(name, in, out, options, tied->second);
-    if (const auto cut = cut_of_distant(in, out, options.tied_to))
-      return tied_linear(name, in, out, options, *cut);
+    if (const auto cut = cut_of_distant(in, out, options.tied_to)) return tied_linear(name, in, out, options, *cut);
     return whole_linear(name, in, out, options);
   }
   switch (options.cut) {

@@ -154,9 +154,10 @@ void ShardedUnit::check_unwritten() const {
     const Parameter& parameter = *layout_.parameters()[i];
     if (parameter.value._version() != versions_[i])
       throw Error(Failure::training,
-                  convoy::str(parameter.name, " was written to in place while it was gathered, and the change would be "
-                                              "lost; leave that to the optimizer, or keep parameters whole (shard: "
-                                              "gradients)"));
+                  convoy::str(parameter.name,
+                              " was written to in place while it was gathered, and the change would be "
+                              "lost; leave that to the optimizer, or keep parameters whole (shard: "
+                              "gradients)"));
   }
 }
 
@@ -171,8 +172,7 @@ void ShardedUnit::begin() {
 void ShardedUnit::bind_gradients(const at::Tensor& whole) {
   for (size_t i = 0; i < layout_.parameters().size(); ++i) {
     Parameter& parameter = *layout_.parameters()[i];
-    parameter.gradient =
-        whole.narrow(0, layout_.offset(i), parameter.value.numel()).view(parameter.value.sizes());
+    parameter.gradient = whole.narrow(0, layout_.offset(i), parameter.value.numel()).view(parameter.value.sizes());
     parameter.written = false;
   }
 }

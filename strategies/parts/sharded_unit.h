@@ -27,8 +27,8 @@ namespace convoy {
 enum class Shard { optimizer, gradients, parameters };
 
 struct UnitRequest {
-  std::string name;                        // for messages
-  std::vector<ParameterPtr> parameters;    // at least one; of one dtype and device
+  std::string name;                      // for messages
+  std::vector<ParameterPtr> parameters;  // at least one; of one dtype and device
   Shard shard = Shard::parameters;
   std::optional<at::ScalarType> gathered;  // shard parameters: the dtype they are gathered in; none: their own
 };
@@ -46,20 +46,20 @@ class ShardedUnit {
   const at::Tensor& gradients() const { return gradients_; }  // the same of the gradients, once they have been reduced
   int64_t bytes() const;                                      // held all the time
 
-  void prefetch();      // starts gathering, unless values are there or on their way
-  void acquire();       // values are there until `release`
+  void prefetch();  // starts gathering, unless values are there or on their way
+  void acquire();   // values are there until `release`
   void release();
-  void keep();          // values stay where they are until `let_go`, released or not
+  void keep();  // values stay where they are until `let_go`, released or not
   void let_go();
-  void spread();        // the own part has new values: they are on their way to all, and there after `acquire` or `settle`
+  void spread();  // the own part has new values: they are on their way to all, and there after `acquire` or `settle`
   void settle();
 
   void begin();           // the next gradients overwrite
   void open_gradients();  // Parameter::gradient may be written to
   bool open() const { return open_; }
-  void reduce();          // starts summing: gradients are complete
-  void finish_reduce();   // their sum over ranks has been added to gradients()
-  void zero_if_none();    // gradients() of which nothing was ever reduced
+  void reduce();         // starts summing: gradients are complete
+  void finish_reduce();  // their sum over ranks has been added to gradients()
+  void zero_if_none();   // gradients() of which nothing was ever reduced
 
  private:
   bool gathers() const { return shard_ == Shard::parameters; }
@@ -86,12 +86,12 @@ class ShardedUnit {
   WorkPtr gather_;
   int uses_ = 0;
   bool kept_ = false;
-  std::vector<int64_t> versions_;   // of the parameters, when they were gathered
+  std::vector<int64_t> versions_;  // of the parameters, when they were gathered
 
   bool open_ = false;
-  bool fresh_ = true;     // nothing has been reduced since `begin`
-  at::Tensor borrowed_;   // gradients, whole
-  at::Tensor sum_;        // borrowed, of the own part
+  bool fresh_ = true;    // nothing has been reduced since `begin`
+  at::Tensor borrowed_;  // gradients, whole
+  at::Tensor sum_;       // borrowed, of the own part
   WorkPtr reduction_;
 };
 

@@ -162,7 +162,8 @@ void Ties::connect(const Context& context) {
     if (!here) continue;
     const ParameterPtr& parameter = mine.at(name);
     if (parameter->partial)
-      throw Error(Failure::config, convoy::str("model: ", name, " is tied to a layer of another stage, and its gradient is "
+      throw Error(Failure::config, convoy::str("model: ", name,
+                                               " is tied to a layer of another stage, and its gradient is "
                                                "summed over the ranks of the axis tensor; do not tie it, or take "
                                                "sequence_parallel: false"));
     parameter->partial = group;

@@ -32,7 +32,7 @@ class UnitLayout {
   int64_t offset(size_t parameter) const { return offsets_[parameter]; }       // in the buffer
   const std::vector<Range>& gaps() const { return gaps_; }                     // of the buffer
   int ranks() const { return ranks_; }
-  int64_t part() const { return part_; }             // elements a rank has
+  int64_t part() const { return part_; }  // elements a rank has
   int64_t whole() const { return part_ * ranks_; }
 
   std::vector<Slot> slots(int rank) const;

@@ -17,9 +17,9 @@ struct PlannedUnit {
 
 struct UnitOptions {
   Shard shard = Shard::parameters;
-  bool by_tensor = false;                 // one unit a parameter
-  std::optional<at::ScalarType> narrow;   // what autocast computes products in
-  CommunicatorPtr tensor;                 // the axis `tensor`, whose ranks have the same units
+  bool by_tensor = false;                // one unit a parameter
+  std::optional<at::ScalarType> narrow;  // what autocast computes products in
+  CommunicatorPtr tensor;                // the axis `tensor`, whose ranks have the same units
 };
 
 // Units are blocks: the parameters that a block made and uses alone, those that serve in the narrow dtype by themselves. A

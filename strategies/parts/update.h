@@ -81,7 +81,7 @@ class Update {
   std::unique_ptr<Optimizer> optimizer_;
   Schedule schedule_;
   std::vector<CommunicatorPtr> cut_;
-  double clip_norm_ = 0;  // 0: no clipping
+  double clip_norm_ = 0;                  // 0: no clipping
   const FlatParameters* flat_ = nullptr;  // null where slots are the caller's
   std::vector<UpdateSlot> slots_;
   at::Tensor header_;

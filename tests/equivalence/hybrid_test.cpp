@@ -99,8 +99,7 @@ std::vector<Cell> cells() {
       for (const bool clipping : {false, true}) all.push_back({subject, "2", 2, 2, 1, norms, every, clipping});
     all.push_back({subject, "2", 2, 2, 1, norms + ", schedule: gpipe, recompute: blocks"});
     for (const char* shard : {"optimizer", "gradients", "parameters"})
-      for (const int every : {1, 4})
-        all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: " + shard, every});
+      for (const int every : {1, 4}) all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: " + shard, every});
     all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: parameters, recompute: blocks"});
     all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: parameters, reshard_after_forward: false"});
   }

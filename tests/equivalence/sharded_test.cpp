@@ -65,7 +65,8 @@ void hold(const Cell& cell, Training training, const std::string& reference = ""
   const Difference gradient = difference(split.gradients, whole.gradients);
   EXPECT_LE(gradient.worst, tolerance * 10) << text << ": " << gradient.key;
   ASSERT_EQ(split.losses.size(), whole.losses.size());
-  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(split.losses[i], whole.losses[i], tolerance * 10) << text;
+  for (size_t i = 0; i < whole.losses.size(); ++i)
+    EXPECT_NEAR(split.losses[i], whole.losses[i], tolerance * 10) << text;
   ASSERT_EQ(split.norms.size(), whole.norms.size()) << text;
   for (size_t i = 0; i < whole.norms.size(); ++i)
     EXPECT_NEAR(split.norms[i] / whole.norms[i], 1, tolerance * 10) << text;

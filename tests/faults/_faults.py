@@ -30,7 +30,7 @@ strategy: {strategy}
 backend: {backend}
 launch:
   ranks: {ranks}
-  cores_per_rank: 1
+  cores_per_rank: {cores}
   bind: none
   grace: {grace}s
   failure_grace: {grace}s
@@ -70,7 +70,8 @@ class Run:
         self.memory_before = shared_memory()
         self.config = self.folder / "faulty.yaml"
         self.config.write_text(CONFIG.format(plugin=PLUGIN, fault=fault, rank=rank, block=block, at=at, seconds=seconds,
-                                             mark=self.mark, strategy=strategy, ranks=ranks, backend=backend, grace=GRACE,
+                                             mark=self.mark, strategy=strategy, ranks=ranks, backend=backend,
+                                             cores=1 if ranks <= len(os.sched_getaffinity(0)) else "auto", grace=GRACE,
                                              heartbeat=HEARTBEAT, collective=COLLECTIVE, rendezvous=rendezvous,
                                              steps=steps))
         self.process = None

@@ -116,7 +116,8 @@ CONVOY_PLUGIN(registry) {
   entry.help = "a small classifier that fails on demand";
   entry.options = {
       describe::choice("fault", "what happens",
-                       {"none", "throw", "exit", "kill", "segfault", "grandchild", "detach", "sleep", "loop", "nan"}, "none"),
+                       {"none", "throw", "exit", "kill", "segfault", "grandchild", "detach", "sleep", "loop", "nan"},
+                       "none"),
       describe::integer("rank", "to which rank", 0).at_least(0),
       describe::integer("block", "in which block", 0).at_least(0).at_most(1),
       describe::integer("at", "in which step", 0).at_least(0),

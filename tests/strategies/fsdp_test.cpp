@@ -152,9 +152,8 @@ TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
       for (int64_t step = 0; step < 3; ++step) {
         const StepInput in = input(subject, {context.rank, context.size}, step);
         data.begin(true, true);
-        runner->train({in.batch}, step, 75, {[&](const Loss& loss) { data.add_loss(loss); }, [&](int part) {
-                                               data.last_backward(part);
-                                             }});
+        runner->train({in.batch}, step, 75,
+                      {[&](const Loss& loss) { data.add_loss(loss); }, [&](int part) { data.last_backward(part); }});
         data.update(75);
       }
       data.settle();
@@ -177,10 +176,9 @@ TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
 // One layout's checkpoint read by another, at another number of ranks.
 TEST(Fsdp, CheckpointsAreExchanged) {
   const Subject subject = gpt_subject();
-  const std::vector<Layout> layouts{{"single", "", 1},           {"ddp", "", 2},
-                                    fsdp(3, "optimizer"),        fsdp(2, "gradients", ", units: tensors"),
-                                    fsdp(4, "parameters"),       fsdp(2, "parameters"),
-                                    fsdp(1, "parameters")};
+  const std::vector<Layout> layouts{
+      {"single", "", 1},     {"ddp", "", 2},        fsdp(3, "optimizer"), fsdp(2, "gradients", ", units: tensors"),
+      fsdp(4, "parameters"), fsdp(2, "parameters"), fsdp(1, "parameters")};
   for (const Layout& writer : layouts) {
     TemporaryFolder folder;
     WholeState written;
@@ -262,7 +260,8 @@ TEST(Fsdp, NanOnOneRankStopsTheUpdateOnAll) {
                     StepInput in = input(subject, strategy.sampling(), 0);
                     if (context.rank == 1)
                       for (auto& entry : in.batch.tensors)
-                        if (entry.first == "features") entry.second = entry.second * std::numeric_limits<double>::infinity();
+                        if (entry.first == "features")
+                          entry.second = entry.second * std::numeric_limits<double>::infinity();
                     EXPECT_FALSE(strategy.step(in).finite.item<bool>());
                     all(after);
                     ASSERT_EQ(before.size(), after.size());

@@ -16,7 +16,8 @@ namespace {
 
 LossScaler scaler(double initial = 8, int64_t interval = 3) {
   return LossScaler(
-      Options(Json{{"initial", initial}, {"growth", 2.0}, {"growth_interval", interval}, {"backoff", 0.5}}), at::kDouble);
+      Options(Json{{"initial", initial}, {"growth", 2.0}, {"growth_interval", interval}, {"backoff", 0.5}}),
+      at::kDouble);
 }
 void update(LossScaler& scaler, bool applied) { scaler.update(at::full({1}, applied, at::kBool)); }
 double scale(const LossScaler& scaler) { return scaler.scale()[0].item<double>(); }

@@ -181,8 +181,8 @@ TEST(ShardedUnit, SumsGradientsIntoTheOwnPart) {
       for (size_t i = 0; i < 2; ++i) {
         const UnitLayout::Range held = layout.held(i, world.rank());
         if (held.size() == 0) continue;
-        const at::Tensor sum = unit.gradients().narrow(
-            0, layout.offset(i) + held.begin - world.rank() * layout.part(), held.size());
+        const at::Tensor sum =
+            unit.gradients().narrow(0, layout.offset(i) + held.begin - world.rank() * layout.part(), held.size());
         const double expected = layout.parameters()[i]->name == "a.weight" ? 6.0 * double(backwards) : 0;
         EXPECT_TRUE(sum.equal(at::full_like(sum, expected))) << static_cast<int>(shard);
       }
@@ -234,12 +234,13 @@ TEST(UnitPlan, OneUnitABlockAndOneATie) {
     for (const PlannedUnit& unit : units) all.push_back(unit.request.name);
     return all;
   };
-  EXPECT_EQ(names(), (std::vector<std::string>{"embedding.tokens.weight", "embedding", "blocks.0", "blocks.1", "output"}));
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"embedding.tokens.weight", "embedding", "blocks.0", "blocks.1", "output"}));
   EXPECT_EQ(units.front().blocks, (std::vector<size_t>{0, 3}));
   options.narrow = at::kBFloat16;
   units = plan_units({&part}, options);
-  EXPECT_EQ(names(), (std::vector<std::string>{"embedding.tokens.weight", "embedding", "blocks.0", "blocks.0", "blocks.1",
-                                               "blocks.1", "output"}));
+  EXPECT_EQ(names(), (std::vector<std::string>{"embedding.tokens.weight", "embedding", "blocks.0", "blocks.0",
+                                               "blocks.1", "blocks.1", "output"}));
   // The tied table is also looked up in, which autocast does in fp32.
   EXPECT_FALSE(units.front().request.gathered.has_value());
   options.by_tensor = true;
