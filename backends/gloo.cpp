@@ -51,8 +51,7 @@ class GlooTransport final : public Transport {
         size_(size),
         waiters_(std::make_shared<WaiterPool>()) {
     // c10d's record of past operations is one for the whole process and not safe between groups of several threads.
-    static const int unrecorded =
-        setenv("TORCH_FR_BUFFER_SIZE", "0", 0) | setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", 0);
+    static const int unrecorded = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
     (void)unrecorded;
     auto store = c10::make_intrusive<ChannelBackedStore>(request.channel, str("gloo/", request.job, "/", label, "/"),
                                                          rendezvous);

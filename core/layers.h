@@ -1,8 +1,8 @@
 // Layers: what models ask for their layers, losses and metrics; the strategy supplies the implementation.
 //
 // Role: the same model becomes plain, stacked (K ensemble members in one product, activations [K, B, …]), sharded (a
-// tensor group behind linear, embedding and cross-entropy) or gathered (fsdp) without knowing it. Models therefore count
-// dimensions from the end, and never see a group.
+// tensor group behind linear, embedding and cross-entropy) or gathered block by block without knowing it. Models
+// therefore count dimensions from the end, and never see a group.
 // Names: a layer's canonical name is its scope plus the name it is asked for by ("mlp.0" + "hidden" → "mlp.0.hidden"); its
 // tensors append ".weight", ".bias". Initial values and random draws are functions of that name and the global index.
 // Threads: one Layers per rank; used by that rank's thread (and its backward).
