@@ -93,6 +93,17 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
     return figures
 
 
+def pairs(count, figures, contestants, names):
+    """Measures two of the contestants `count` times more, back to back and in turns which comes first: what differs by a
+    few percent needs more rounds than the rest, and neither may always run behind the other."""
+    for number in range(count):
+        order = names if number % 2 == 0 else names[::-1]
+        this = {name: contestants[name]() for name in order}
+        for name in names:
+            figures[name].append(this[name])
+        say(f"pair {number + 1}/{count}: " + "  ".join(f"{name} {this[name]:.4g}" for name in names))
+
+
 def ratios(figures, name, reference):
     return [a / b for a, b in zip(figures[name], figures[reference])]
 
