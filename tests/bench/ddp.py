@@ -30,7 +30,10 @@ def expected_peer(figures):
 
 
 if __name__ == "__main__":
-    options = harness.arguments(__doc__, rounds=5).parse_args()
+    parser = harness.arguments(__doc__, rounds=5)
+    parser.add_argument("--pairs", type=int, default=6,
+                        help="further runs of overlapped against flushed (default %(default)s)")
+    options = parser.parse_args()
     contestants = {
         ALONE: torch_ddp("--optimizer", "sgd", "--ranks", 1),
         PEER: torch_ddp("--optimizer", "sgd"),
@@ -49,6 +52,7 @@ if __name__ == "__main__":
     for backend, gate in (("gloo", 0.97), ("mpi", 0.88)):
         name = f"convoy {backend}"
         ok &= harness.verdict(f"{backend} against {PEER}", median(harness.ratios(figures, name, PEER)), gate, aim=0.72)
+        harness.pairs(options.pairs, figures, contestants, [name, name + ", flushed"])
         ok &= harness.verdict(f"{backend} overlapped against flushed at the end",
                               median(harness.ratios(figures, name, name + ", flushed")), 1.0)
     adam = median(harness.ratios(figures, "convoy gloo, adam", "torch DDP, fused Adam"))

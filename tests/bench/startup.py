@@ -6,7 +6,19 @@ import time
 
 import harness
 
-KNOWN_TORCHRUN = 3.50  # seconds, on two cores of such a machine
+# Seconds as they are known for two idle cores: torchrun, and one process of Python alone. Where this machine runs the latter
+# more slowly, the former is expected slower by as much.
+KNOWN_TORCHRUN, KNOWN_ALONE = 3.50, 1.56
+ALONE = "python, one process"
+
+
+def alone():
+    start = time.time()
+    script = harness.TOP / "tests" / "bench" / "peers" / "startup.py"
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1", "RANK": "0", "WORLD_SIZE": "1",
+                                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
+    return float(done.stdout.split("first step done")[1].split()[0]) - start
 
 
 def torchrun():
@@ -29,10 +41,11 @@ if __name__ == "__main__":
     options = harness.arguments(__doc__, rounds=5).parse_args()
     convoy("gloo")()  # a warm disk for all
     torchrun()
-    figures = harness.interleave(options.rounds, {"torchrun": torchrun, "convoy gloo": convoy("gloo"), "convoy mpi": convoy("mpi")},
-                                 reference="torchrun", expected=KNOWN_TORCHRUN)
+    figures = harness.interleave(options.rounds, {ALONE: alone, "torchrun": torchrun, "convoy gloo": convoy("gloo"), "convoy mpi": convoy("mpi")},
+                                 reference="torchrun", 
+                                 expected=lambda this: KNOWN_TORCHRUN * max(1, this[ALONE] / KNOWN_ALONE))
     harness.table(figures, "torchrun", "seconds")
-    harness.say(f"torchrun's known figure on such a machine: {KNOWN_TORCHRUN} s")
+    harness.say(f"torchrun's known figure on idle cores: {KNOWN_TORCHRUN} s; {ALONE}: {KNOWN_ALONE} s")
     ok = True
     for backend in ("gloo", "mpi"):
         ok &= harness.verdict(f"launch to first step, {backend}, seconds",
