@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CONVOY = TOP / "build" / "convoy"
@@ -30,23 +31,47 @@ def say(text):
     print(text, flush=True)
 
 
-class Run:
-    """One `convoy run` in a folder of its own: its summary and its metric lines."""
+class PeakMemory(threading.Thread):
+    """The largest resident set of each process called convoy-rank, as the kernel counts it (VmHWM): {pid: bytes}. The
+    figure only grows, so that the last reading misses what the end of a run adds and nothing before."""
 
-    def __init__(self, config, overrides=(), ranks=None, timeout=600):
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.bytes, self.done = {}, threading.Event()
+
+    def run(self):
+        while not self.done.wait(0.02):
+            for folder in pathlib.Path("/proc").iterdir():
+                try:
+                    if folder.name.isdigit() and (folder / "comm").read_text().strip() == "convoy-rank":
+                        status = (folder / "status").read_text()
+                        self.bytes[int(folder.name)] = int(status.split("VmHWM:")[1].split()[0]) * 1024
+                except (OSError, IndexError):
+                    pass  # it ended meanwhile
+
+
+class Run:
+    """One `convoy run` in a folder of its own: its summary and its metric lines; with `memory`, the peak of each rank."""
+
+    def __init__(self, config, overrides=(), ranks=None, timeout=600, memory=False):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
         command = [str(CONVOY), "run", str(TOP / config), "--output", str(self.folder / "run")]
         for override in overrides:
             command += ["--set", override]
         if ranks:
             command += ["--ranks", str(ranks)]
+        watch = PeakMemory()
+        if memory:
+            watch.start()
         done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        watch.done.set()
         if done.returncode != 0:
             sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
         self.summary = json.loads((self.folder / "run" / "summary.json").read_text())
         lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
         self.records = [json.loads(line) for line in lines]
+        self.peaks = [watch.bytes.get(rank["pid"]) for rank in self.summary["ranks"]]  # by rank, each a process
         shutil.rmtree(self.folder)
 
     def step_seconds(self, skip):
@@ -106,6 +131,16 @@ def pairs(count, figures, contestants, names):
 
 def ratios(figures, name, reference):
     return [a / b for a, b in zip(figures[name], figures[reference])]
+
+
+def median_ratio(figures, name, reference):
+    return statistics.median(ratios(figures, name, reference))
+
+
+def beside_known(figures, seconds):
+    """One line a peer of `seconds`, {name: its known figure}: what it took here beside that."""
+    for name, figure in seconds.items():
+        say(f"{name}: {1000 * statistics.median(figures[name]):.0f} ms a step here, {1000 * figure:.0f} ms known of two idle cores")
 
 
 def verdict(label, value, gate, at_most=True, aim=None):

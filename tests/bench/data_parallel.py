@@ -1,0 +1,27 @@
+"""A step of a GPT of 3.3 M parameters, 16 rows, on two cores: ddp and data_parallel against PyTorch's DDP, and against one rank"""
+import sys
+
+import gpt_steps
+import harness
+
+PEER = "torch DDP"
+CONTESTANTS = {"ddp, gloo": ("ddp", ["backend=gloo"], 2), "ddp, mpi": ("ddp", ["backend=mpi"], 2),
+               "data_parallel": ("data_parallel", [], None)}
+ONE_RANK = {"ddp": ("ddp", [], 1), "data_parallel": ("data_parallel", ['strategy.devices=["cores:0"]'], None)}
+
+if __name__ == "__main__":
+    options = gpt_steps.arguments(__doc__)
+    contestants = {gpt_steps.ALONE: gpt_steps.peer(gpt_steps.ALONE, options), PEER: gpt_steps.peer(PEER, options)}
+    for name, (strategy, overrides, ranks) in CONTESTANTS.items():
+        contestants[name] = gpt_steps.convoy(strategy, options, *overrides, ranks=ranks)
+    for name, (strategy, overrides, ranks) in ONE_RANK.items():
+        contestants[f"{name}, one rank"] = gpt_steps.convoy(strategy, options, *overrides, ranks=ranks)
+    figures = harness.interleave(options.rounds, contestants, reference=PEER, expected=gpt_steps.expected(PEER))
+    gpt_steps.report(figures, PEER)
+    ok = True
+    for name, (strategy, _, _) in CONTESTANTS.items():
+        ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 1.0)
+        ok &= harness.verdict(f"{name}: one rank's step ÷ that of two",
+                              harness.median_ratio(figures, f"{strategy}, one rank", name), 1.85, at_most=False, aim=1.95)
+    harness.say(f"{PEER}: one rank's step ÷ that of two: {harness.median_ratio(figures, gpt_steps.ALONE, PEER):.3f}")
+    sys.exit(0 if ok else 1)

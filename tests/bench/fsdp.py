@@ -1,0 +1,22 @@
+"""A step of a GPT of 3.3 M parameters, 16 rows, by two ranks that shard its parameters: fsdp against PyTorch's fully_shard"""
+import sys
+
+import gpt_steps
+import harness
+
+PEER = "torch fully_shard"
+
+if __name__ == "__main__":
+    options = gpt_steps.arguments(__doc__)
+    figures = harness.interleave(options.rounds, {
+        gpt_steps.ALONE: gpt_steps.peer(gpt_steps.ALONE, options),
+        PEER: gpt_steps.peer(PEER, options),
+        "fsdp, gloo": gpt_steps.convoy("fsdp", options, "backend=gloo"),
+        "fsdp, mpi": gpt_steps.convoy("fsdp", options, "backend=mpi"),
+        "fsdp, gloo, no overlap": gpt_steps.convoy("fsdp", options, "backend=gloo", "strategy.overlap=false"),
+    }, reference=PEER, expected=gpt_steps.expected(PEER))
+    gpt_steps.report(figures, PEER)
+    ok = True
+    for name in ("fsdp, gloo", "fsdp, mpi"):
+        ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 0.95, aim=0.8)
+    sys.exit(0 if ok else 1)

@@ -1,0 +1,88 @@
+"""Peak memory per rank of a GPT of 100 M parameters by fsdp and pipeline against cost(), and what recomputation costs and saves"""
+import json
+import subprocess
+import sys
+
+import harness
+
+# 14 blocks of 7.1 M parameters; few rows, so that parameters, gradients and moments are most of it.
+LARGE = ["model.layers=14", "model.dim=768", "model.heads=12", "train.batch.global=2", "train.log_every=1",
+         "train.evaluate_every=never"]
+# The same program without a model to speak of: what LibTorch, the backend and the loader take.
+NONE = ["model.layers=2", "model.dim=8", "model.heads=1"]
+RECOMPUTED = ["train.batch.global=32", "train.evaluate_every=never"]
+MIB = 1 << 20
+
+
+def costs(summary):
+    """What cost() says of a run's ranks."""
+    done = subprocess.run([str(harness.TOP / "build/tests/bench/costs"), str(summary["world_size"])],
+                          input=json.dumps(summary["config"]), capture_output=True, text=True, cwd=harness.TOP)
+    if done.returncode != 0:
+        sys.exit(f"benchmark: costs ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout)["ranks"]
+
+
+def peaks_of_large(name, overrides, steps):
+    """Of each rank: bytes above those of the program without a model, and cost()'s."""
+    steps = [f"train.max_steps={steps}"]
+    empty = harness.Run(f"configs/gpt_{name}.yaml", LARGE + NONE + overrides + steps, ranks=2, memory=True)
+    run = harness.Run(f"configs/gpt_{name}.yaml", LARGE + overrides + steps, ranks=2, memory=True, timeout=1800)
+    predicted = costs(run.summary)
+    harness.say(f"{name}: {run.summary['parameters'] / 1e6:.1f} M parameters")
+    found = []
+    for rank, (peak, base, cost) in enumerate(zip(run.peaks, empty.peaks, predicted)):
+        parts = ", ".join(f"{part} {cost[part] / MIB:.0f}" for part in ("parameters", "gradients", "moments", "activations"))
+        harness.say(f"  rank {rank}: peak {peak / MIB:.0f} MiB − {base / MIB:.0f} without a model = "
+                    f"{(peak - base) / MIB:.0f}; cost() {cost['bytes'] / MIB:.0f} ({parts})")
+        found.append((peak - base, cost["bytes"]))
+    return found
+
+
+def memory_verdicts(rounds, steps):
+    ok = True
+    for name, overrides in (("fsdp", []), ("pipeline", ["strategy.micro_batches=2"])):
+        measured = [peaks_of_large(name, overrides, steps) for _ in range(rounds)]
+        for rank in range(2):
+            ratios = [found[rank][0] / found[rank][1] for found in measured]
+            harness.say(f"  {name}, rank {rank}, peak ÷ cost(): {harness.spread(ratios)}")
+            ok &= harness.verdict(f"{name}, rank {rank}, off by", abs(harness.statistics.median(ratios) - 1), 0.10, aim=0.05)
+    return ok
+
+
+def recomputation(rounds, steps, warm):
+    peaks = {"none": [], "blocks": []}
+    predicted = {}
+
+    def contestant(recompute):
+        def measure():
+            run = harness.Run("configs/gpt_single.yaml",
+                              RECOMPUTED + [f"strategy.recompute={recompute}", f"train.max_steps={warm + steps}",
+                                            f"train.log_every={warm}"], memory=True)
+            peaks[recompute].append(run.peaks[0])
+            predicted[recompute] = costs(run.summary)[0]
+            return run.step_seconds(skip=warm)
+        return measure
+    figures = harness.interleave(rounds, {"none": contestant("none"), "blocks": contestant("blocks")})
+    harness.table(figures, "none", "recompute: seconds a step")
+    ok = harness.verdict("a step with recompute: blocks against one without",
+                         harness.median_ratio(figures, "blocks", "none"), 1.35, aim=1.3)
+    saved = [a - b for a, b in zip(peaks["none"], peaks["blocks"])]
+    formula = predicted["none"]["bytes"] - predicted["blocks"]["bytes"]
+    harness.say(f"activations by cost(): {predicted['none']['activations'] / MIB:.0f} MiB, recomputed "
+                f"{predicted['blocks']['activations'] / MIB:.0f}; the peak fell by {harness.statistics.median(saved) / MIB:.0f} "
+                f"MiB, and by cost() {formula / MIB:.0f}")
+    return ok & harness.verdict("what recomputation saves ÷ what leaves the activations of one block",
+                                harness.statistics.median(s / formula for s in saved), 0.90, at_most=False)
+
+
+if __name__ == "__main__":
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--steps", type=int, default=10, help="timed with and without recomputation (default %(default)s)")
+    parser.add_argument("--warm", type=int, default=3, help="steps before those (default %(default)s)")
+    parser.add_argument("--large_steps", type=int, default=3, help="of the large model (default %(default)s)")
+    options = parser.parse_args()
+    subprocess.run(["ninja", "-C", str(harness.TOP / "build"), "bench_costs"], check=True, stdout=subprocess.DEVNULL)
+    ok = memory_verdicts(options.rounds, options.large_steps)
+    ok &= recomputation(options.rounds, options.steps, options.warm)
+    sys.exit(0 if ok else 1)

@@ -1,0 +1,28 @@
+"""A step of a GPT of 3.3 M parameters by two stages, 8 micro-batches of 2: 1F1B against PyTorch's, and against its formula"""
+import sys
+
+import gpt_steps
+import harness
+
+PEER, MICRO, STAGES = "torch 1F1B", 8, 2
+SINGLE = "single, 8 micro-batches"
+FORMULA = MICRO / (MICRO + STAGES - 1) * STAGES  # how many times quicker than one rank; 1.78
+
+if __name__ == "__main__":
+    options = gpt_steps.arguments(__doc__)
+    overrides = [f"strategy.micro_batches={MICRO}", "strategy.schedule=1f1b"]
+    figures = harness.interleave(options.rounds, {
+        gpt_steps.ALONE: gpt_steps.peer(gpt_steps.ALONE, options),
+        PEER: gpt_steps.peer(PEER, options),
+        "pipeline, gloo": gpt_steps.convoy("pipeline", options, "backend=gloo", *overrides, ranks=STAGES),
+        "pipeline, mpi": gpt_steps.convoy("pipeline", options, "backend=mpi", *overrides, ranks=STAGES),
+        SINGLE: gpt_steps.convoy("single", options, f"strategy.micro_batches={MICRO}"),
+    }, reference=PEER, expected=gpt_steps.expected(PEER))
+    gpt_steps.report(figures, PEER)
+    harness.say(f"the formula: m/(m + p − 1) · p = {FORMULA:.3f} times as quick as one rank")
+    ok = True
+    for name in ("pipeline, gloo", "pipeline, mpi"):
+        ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 1.0, aim=0.9)
+        ok &= harness.verdict(f"{name}: speed-up over single ÷ the formula's",
+                              harness.median_ratio(figures, SINGLE, name) / FORMULA, 0.93, at_most=False)
+    sys.exit(0 if ok else 1)

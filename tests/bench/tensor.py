@@ -1,0 +1,38 @@
+"""A step of an MLP with layers of 4096, 128 rows: tensor_parallel by one rank and by two, beside PyTorch's tensor parallel"""
+import sys
+
+import harness
+
+CONFIG, SIZES, ROWS = "configs/bench/mlp_wide.yaml", "4096,4096,4096,4096,10", 128
+ALONE, PEER = "torch, one rank", "torch, two ranks"
+
+
+def convoy(backend, ranks, options):
+    def measure():
+        run = harness.Run(CONFIG, [f"backend={backend}", f"train.max_steps={options.warm + options.steps}",
+                                   f"train.log_every={options.warm}", f"train.batch.global={ROWS}"], ranks=ranks)
+        return run.step_seconds(skip=options.warm)
+    return measure
+
+
+def peer(ranks, options):
+    return lambda: harness.peer("tensor_mlp.py", "--sizes", SIZES, "--batch", ROWS, "--ranks", ranks,
+                                "--steps", options.steps, "--warm", options.warm)["step_seconds"]
+
+
+if __name__ == "__main__":
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--steps", type=int, default=12, help="timed in each run (default %(default)s)")
+    parser.add_argument("--warm", type=int, default=3, help="steps before those (default %(default)s)")
+    options = parser.parse_args()
+    figures = harness.interleave(options.rounds, {
+        ALONE: peer(1, options), PEER: peer(2, options), "convoy, one rank": convoy("gloo", 1, options),
+        "gloo, two ranks": convoy("gloo", 2, options), "mpi, two ranks": convoy("mpi", 2, options),
+    }, reference=PEER)
+    harness.table(figures, PEER, "seconds a step")
+    harness.say(f"{PEER}: {harness.median_ratio(figures, ALONE, PEER):.3f} times as quick as its one rank")
+    ok = True
+    for name in ("gloo, two ranks", "mpi, two ranks"):
+        ok &= harness.verdict(f"{name}: one rank's step ÷ that of two",
+                              harness.median_ratio(figures, "convoy, one rank", name), 1.6, at_most=False, aim=1.8)
+    sys.exit(0 if ok else 1)
