@@ -153,7 +153,8 @@ void ReplicatedData::agree_on_order() {
   shared = shared.cpu();
   for (size_t i = 0; i < order_.size(); ++i)
     order_[i] = static_cast<int>(shared[static_cast<int64_t>(i)].item<int64_t>());
-  if (order_ != laid_out_) lay_out(order_);
+  // One bucket is sent when all of it is there: its order is of no use, and laying it out anew holds everything twice.
+  if (flat_->buckets().size() > 1 && order_ != laid_out_) lay_out(order_);
   order_known_ = true;
 }
 
