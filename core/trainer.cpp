@@ -17,6 +17,7 @@
 #include "core/metrics/accumulator.h"
 #include "core/metrics/best_metrics.h"
 #include "core/metrics/sink.h"
+#include "core/tensor_memory.h"
 
 namespace convoy {
 namespace {
@@ -87,6 +88,7 @@ class Training {
     result.stopped = stopped_;
     const double waits = context_.world->wait_seconds() - wait_before;
     const int64_t steps = std::max<int64_t>(step_ - first, 1);
+    const MemoryFigures memory = memory_figures();
     result.rank = Json{{"data_seconds", waited_},
                        {"data_cpu_seconds", data_cpu_},
                        {"wait_seconds", waits},
@@ -94,6 +96,8 @@ class Training {
                        {"wall_seconds", wall},
                        {"bytes_sent_per_step",
                         static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
+                       {"peak_tensor_bytes", memory.tensors_peak},
+                       {"peak_resident_bytes", memory.resident_peak},
                        {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
     result.summary = summary(result.rank);
     return result;

@@ -153,9 +153,29 @@ void ReplicatedData::agree_on_order() {
   shared = shared.cpu();
   for (size_t i = 0; i < order_.size(); ++i)
     order_[i] = static_cast<int>(shared[static_cast<int64_t>(i)].item<int64_t>());
-  // One bucket is sent when all of it is there: its order is of no use, and laying it out anew holds everything twice.
-  if (flat_->buckets().size() > 1 && order_ != laid_out_) lay_out(order_);
+  if (sends_late()) lay_out(order_);
   order_known_ = true;
+}
+
+// Laying out anew holds everything twice for a moment, so only where some bucket would wait for a quarter of a bucket more
+// than its own gradients.
+bool ReplicatedData::sends_late() const {
+  const auto bytes_of = [&](int parameter) {
+    return static_cast<double>(parameters_[static_cast<size_t>(parameter)]->value.nbytes());
+  };
+  std::vector<double> there(parameters_.size());  // how much has come when it does
+  double come = 0;
+  for (int parameter : order_) there[static_cast<size_t>(parameter)] = come += bytes_of(parameter);
+  double laid_out = 0;
+  for (const FlatParameters::Bucket& bucket : flat_->buckets()) {
+    double complete = 0;
+    for (int parameter : bucket.parameters) {
+      laid_out += bytes_of(parameter);
+      complete = std::max(complete, there[static_cast<size_t>(parameter)]);
+    }
+    if (complete > laid_out + options_.cap_bytes / 4) return true;
+  }
+  return false;
 }
 
 }  // namespace convoy

@@ -50,6 +50,7 @@ class ReplicatedData : public DataAxis {
   void ready(int parameter);
   void lay_out(const std::vector<int>& order);
   void agree_on_order();
+  bool sends_late() const;
   void share_header();
   void sum_partial();
 

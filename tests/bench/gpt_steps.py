@@ -1,4 +1,7 @@
 """Contestants that several benchmarks share: a step of the GPT of configs/gpt_single.yaml, 16 rows; no benchmark itself."""
+import concurrent.futures
+import os
+
 import harness
 
 # Seconds a step of the peers as they are known for two idle cores. Where this machine runs one process alone more slowly,
@@ -29,6 +32,30 @@ def convoy(strategy, options, *overrides, ranks=None):
                            "train.evaluate_every=never", *overrides], ranks=ranks)
         return run.step_seconds(skip=options.warm)
     return measure
+
+
+def side_by_side(options, *overrides):
+    """A step of configs/gpt_single.yaml by two runs at once that share nothing, each on a core: what this machine's second
+    core is worth."""
+    def measure():
+        cores = sorted(os.sched_getaffinity(0))[:2]
+
+        def one(core):
+            run = harness.Run("configs/gpt_single.yaml",
+                              [f"train.max_steps={options.warm + options.steps}", f"train.log_every={options.warm}",
+                               "train.evaluate_every=never", *overrides], under=["taskset", "-c", str(core)])
+            return run.step_seconds(skip=options.warm)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return sum(pool.map(one, cores)) / 2
+    return measure
+
+
+def two_cores(figures, alone, both):
+    """How many times a core's work both cores do, at most 2, where nothing is shared: told, and returned."""
+    worth = min(2.0, 2 * harness.median_ratio(figures, alone, both))
+    harness.say(f"two runs that share nothing get {worth:.3f} times a core's work done on this machine's two; "
+                "speed-ups are held against gates by that, two being an idle machine")
+    return worth / 2
 
 
 def expected(name):

@@ -8,7 +8,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CONVOY = TOP / "build" / "convoy"
@@ -31,47 +30,23 @@ def say(text):
     print(text, flush=True)
 
 
-class PeakMemory(threading.Thread):
-    """The largest resident set of each process called convoy-rank, as the kernel counts it (VmHWM): {pid: bytes}. The
-    figure only grows, so that the last reading misses what the end of a run adds and nothing before."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.bytes, self.done = {}, threading.Event()
-
-    def run(self):
-        while not self.done.wait(0.02):
-            for folder in pathlib.Path("/proc").iterdir():
-                try:
-                    if folder.name.isdigit() and (folder / "comm").read_text().strip() == "convoy-rank":
-                        status = (folder / "status").read_text()
-                        self.bytes[int(folder.name)] = int(status.split("VmHWM:")[1].split()[0]) * 1024
-                except (OSError, IndexError):
-                    pass  # it ended meanwhile
-
-
 class Run:
-    """One `convoy run` in a folder of its own: its summary and its metric lines; with `memory`, the peak of each rank."""
+    """One `convoy run` in a folder of its own: its summary and its metric lines; `under` stands in front of the command."""
 
-    def __init__(self, config, overrides=(), ranks=None, timeout=600, memory=False):
+    def __init__(self, config, overrides=(), ranks=None, timeout=600, under=()):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        command = [str(CONVOY), "run", str(TOP / config), "--output", str(self.folder / "run")]
+        command = [*under, str(CONVOY), "run", str(TOP / config), "--output", str(self.folder / "run")]
         for override in overrides:
             command += ["--set", override]
         if ranks:
             command += ["--ranks", str(ranks)]
-        watch = PeakMemory()
-        if memory:
-            watch.start()
         done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        watch.done.set()
         if done.returncode != 0:
             sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
         self.summary = json.loads((self.folder / "run" / "summary.json").read_text())
         lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
         self.records = [json.loads(line) for line in lines]
-        self.peaks = [watch.bytes.get(rank["pid"]) for rank in self.summary["ranks"]]  # by rank, each a process
         shutil.rmtree(self.folder)
 
     def step_seconds(self, skip):

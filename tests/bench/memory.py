@@ -26,16 +26,17 @@ def costs(summary):
 def peaks_of_large(name, overrides, steps):
     """Of each rank: bytes above those of the program without a model, and cost()'s."""
     steps = [f"train.max_steps={steps}"]
-    empty = harness.Run(f"configs/gpt_{name}.yaml", LARGE + NONE + overrides + steps, ranks=2, memory=True)
-    run = harness.Run(f"configs/gpt_{name}.yaml", LARGE + overrides + steps, ranks=2, memory=True, timeout=1800)
+    empty = harness.Run(f"configs/gpt_{name}.yaml", LARGE + NONE + overrides + steps, ranks=2)
+    run = harness.Run(f"configs/gpt_{name}.yaml", LARGE + overrides + steps, ranks=2, timeout=1800)
     predicted = costs(run.summary)
     harness.say(f"{name}: {run.summary['parameters'] / 1e6:.1f} M parameters")
     found = []
-    for rank, (peak, base, cost) in enumerate(zip(run.peaks, empty.peaks, predicted)):
+    for rank, (peak, base, cost) in enumerate(zip(run.summary["ranks"], empty.summary["ranks"], predicted)):
         parts = ", ".join(f"{part} {cost[part] / MIB:.0f}" for part in ("parameters", "gradients", "moments", "activations"))
-        harness.say(f"  rank {rank}: peak {peak / MIB:.0f} MiB − {base / MIB:.0f} without a model = "
-                    f"{(peak - base) / MIB:.0f}; cost() {cost['bytes'] / MIB:.0f} ({parts})")
-        found.append((peak - base, cost["bytes"]))
+        tensors, resident = peak["peak_tensor_bytes"], peak["peak_resident_bytes"] - base["peak_resident_bytes"]
+        harness.say(f"  rank {rank}: tensors at most {tensors / MIB:.0f} MiB, cost() {cost['bytes'] / MIB:.0f} ({parts}); "
+                    f"resident {resident / MIB:.0f} more than without a model ({resident / cost['bytes']:.2f} of cost())")
+        found.append((tensors, cost["bytes"]))
     return found
 
 
@@ -58,8 +59,8 @@ def recomputation(rounds, steps, warm):
         def measure():
             run = harness.Run("configs/gpt_single.yaml",
                               RECOMPUTED + [f"strategy.recompute={recompute}", f"train.max_steps={warm + steps}",
-                                            f"train.log_every={warm}"], memory=True)
-            peaks[recompute].append(run.peaks[0])
+                                            f"train.log_every={warm}"])
+            peaks[recompute].append(run.summary["ranks"][0]["peak_tensor_bytes"])
             predicted[recompute] = costs(run.summary)[0]
             return run.step_seconds(skip=warm)
         return measure
