@@ -15,6 +15,13 @@ struct TiedTensor {
   int64_t block = 0;  // that made it
   int64_t elements = 0;
 };
+// A size that the ranks of a tensor group must divide, in each of `parts`.
+struct CutSize {
+  std::string layer;  // canonical
+  int64_t size = 0;
+  int64_t parts = 1;
+  bool outputs = true;  // else inputs
+};
 // Found by `convoy-rank --describe`: sizes of a model, per block. 0 where a figure has not been found.
 struct BlockDescription {
   std::string name;
@@ -31,6 +38,7 @@ struct BlockDescription {
   int64_t row_cut_output_bytes = 0;  // outputs of row-cut ones and embeddings, per row
   int64_t row_cut_saved_bytes = 0;   // of row_saved_bytes: between column- and row-cut ones, per row
   int64_t cut_exchanges = 0;         // messages a micro-batch, forward and backward
+  std::vector<CutSize> cuts{};       // of its column- and row-cut layers
 };
 struct Description {
   std::vector<BlockDescription> blocks;

@@ -9,6 +9,9 @@ Json to_json(const Description& description) {
     Json ties = Json::array();
     for (const TiedTensor& tie : block.ties)
       ties.push_back({{"name", tie.name}, {"block", tie.block}, {"elements", tie.elements}});
+    Json cuts = Json::array();
+    for (const CutSize& cut : block.cuts)
+      cuts.push_back({{"layer", cut.layer}, {"size", cut.size}, {"parts", cut.parts}, {"outputs", cut.outputs}});
     blocks.push_back({{"name", block.name},
                       {"parameters", block.parameters},
                       {"buffers", block.buffers},
@@ -21,6 +24,7 @@ Json to_json(const Description& description) {
                       {"row_cut_saved_bytes", block.row_cut_saved_bytes},
                       {"cut_exchanges", block.cut_exchanges},
                       {"products", block.products},
+                      {"cuts", cuts},
                       {"ties", ties}});
   }
   return {{"element_bytes", description.element_bytes}, {"blocks", blocks}};
@@ -43,6 +47,9 @@ Description description_from_json(const Json& json) {
     block.row_cut_saved_bytes = item.at("row_cut_saved_bytes").get<int64_t>();
     block.cut_exchanges = item.at("cut_exchanges").get<int64_t>();
     block.products = item.at("products").get<int64_t>();
+    for (const Json& cut : item.at("cuts"))
+      block.cuts.push_back({cut.at("layer").get<std::string>(), cut.at("size").get<int64_t>(),
+                            cut.at("parts").get<int64_t>(), cut.at("outputs").get<bool>()});
     for (const Json& tie : item.at("ties"))
       block.ties.push_back(
           {tie.at("name").get<std::string>(), tie.at("block").get<int64_t>(), tie.at("elements").get<int64_t>()});

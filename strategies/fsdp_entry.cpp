@@ -15,7 +15,7 @@ StrategyEntry fsdp_entry() {
   entry.options.push_back(micro_batches_option());
   for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan_data_axis;
-  entry.cost = sharded_costs;
+  entry.cost = [](const Job& job, const Description& description) { return sharded_costs(job, description); };
   return entry;
 }
 

@@ -1,5 +1,6 @@
 // hybrid: data, pipeline and tensor axes at once.
 #include <algorithm>
+#include <set>
 
 #include "core/describe.h"
 #include "strategies/parts/pipeline_entry.h"
@@ -103,25 +104,36 @@ void check_shared_ties(const Options& options, const Job& job, const std::vector
 }
 
 void check(const Job& job, const Description& description) {
+  check_cuts(description, job.mesh.degree("tensor"));
   if (job.mesh.degree("pipeline") == 1) return;
   const RunConfig config = RunConfig::from_resolved(job.config);
   const Options& options = config.strategy.options;
   check_shared_ties(options, job, stages_of(options, job, description), description);
 }
 
-// The blocks of some stages, as an axis that sees no others would be told of them.
+// The blocks of some stages, as an axis that sees no others would be told of them: a copy of a tensor that another stage
+// makes is one of the block that uses it.
 Description blocks_of(const Description& model, const std::vector<BlockRange>& stages) {
   Description part;
   part.element_bytes = model.element_bytes;
+  std::set<std::string> copies;
   for (const BlockRange& stage : stages)
-    part.blocks.insert(part.blocks.end(), model.blocks.begin() + stage.begin, model.blocks.begin() + stage.end);
+    for (int64_t index = stage.begin; index < stage.end; ++index) {
+      part.blocks.push_back(model.blocks[static_cast<size_t>(index)]);
+      for (const TiedTensor& tie : part.blocks.back().ties) {
+        const bool here = std::any_of(stages.begin(), stages.end(), [&](const BlockRange& other) {
+          return tie.block >= other.begin && tie.block < other.end;
+        });
+        if (!here && copies.insert(tie.name).second) part.blocks.back().parameters += tie.elements;
+      }
+    }
   return part;
 }
 
 // What the data axis adds to a rank that holds `model`, cut by the axis tensor already.
-void add_data_axis(const Job& job, const Options& options, const Description& model, RankCost& cost) {
+void add_data_axis(const Job& job, const Options& options, const Description& model, bool ends, RankCost& cost) {
   if (degrees_of(options.section("mesh")).how == "fsdp") {
-    const RankCost sharded = sharded_costs(job, model).front();
+    const RankCost sharded = sharded_costs(job, model, ends).front();
     cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
     cost.messages_per_step += sharded.messages_per_step;
     cost.parameter_bytes = sharded.parameter_bytes;
@@ -137,7 +149,7 @@ RankCost rank_cost(const Job& job, const Options& options, const Description& mo
   const Description cut = cut_description(job, model);
   if (job.mesh.degree("pipeline") == 1) {
     RankCost cost = tensor_group_cost(job, model);
-    add_data_axis(job, options, cut, cost);
+    add_data_axis(job, options, cut, true, cost);
     return cost;
   }
   const std::vector<BlockRange> stages = stages_of(options, job, model);
@@ -147,11 +159,12 @@ RankCost rank_cost(const Job& job, const Options& options, const Description& mo
        stage += static_cast<size_t>(job.mesh.degree("pipeline")))
     own.push_back(stages[stage]);
   PipelineShape shape = pipeline_shape(job);
+  if (degrees_of(options.section("mesh")).how == "fsdp") shape.tie_shares = job.mesh.degree("data");
   RankCost cost = pipeline_cost(shape, stages, cut, coordinate);
   const RankCost group = tensor_group_cost(job, blocks_of(model, own));
   cost.bytes_sent_per_step += group.bytes_sent_per_step;
   cost.messages_per_step += group.messages_per_step;
-  add_data_axis(job, options, blocks_of(cut, own), cost);
+  add_data_axis(job, options, blocks_of(cut, own), own.back().end == stages.back().end, cost);
   return cost;
 }
 

@@ -42,11 +42,13 @@ class CountingLayers : public Layers {
     else
       tie(name, options.tied_to);
     if (options.bias) make(name + ".bias", out);
+    if (options.tied_to.empty()) note_cut(name, in, out, options);
     counted_.block.products += in * out;
     return std::make_shared<Nothing>();
   }
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions&) override {
     make(name + ".weight", rows * dim);
+    counted_.block.cut_parameters += rows * dim;
     return std::make_shared<Nothing>();
   }
   Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
@@ -87,6 +89,12 @@ class CountingLayers : public Layers {
     make(name + ".weight", size);
     make(name + ".bias", size);
     return std::make_shared<Nothing>();
+  }
+  void note_cut(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
+    if (options.cut == LinearOptions::Cut::none) return;
+    const bool column = options.cut == LinearOptions::Cut::column;
+    counted_.block.cut_parameters += in * out + (column && options.bias ? out : 0);
+    counted_.block.cuts.push_back({prefix_ + name, column ? out : in, column ? options.parts : 1, column});
   }
   void tie(const std::string& name, const std::string& to) {
     const auto found = counted_.made.find(to);

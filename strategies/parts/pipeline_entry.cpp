@@ -55,20 +55,21 @@ std::map<std::string, TieHolders> tie_holders(const std::vector<int>& rank_of, c
 
 // What the rank holds of ties whose owner is another stage, and what it sends for them at an update.
 void add_ties(const std::map<std::string, TieHolders>& ties, const std::map<std::string, int>& makers, double element,
-              int moments, double every, int rank, RankCost& cost) {
+              const PipelineShape& shape, int rank, RankCost& cost) {
+  const auto every = static_cast<double>(shape.every);
   for (const auto& [name, tie] : ties) {
     const auto here = tie.stages.find(rank);
     if (here == tie.stages.end()) continue;
     const double bytes = tie.elements * element;
     if (makers.at(name) != rank) {
       cost.parameter_bytes += bytes;
-      cost.moment_bytes += bytes * moments;
+      cost.moment_bytes += bytes * shape.moments;
       cost.gradient_bytes += bytes;
     }
     cost.gradient_bytes += bytes * (here->second - 1);
     const auto holders = static_cast<double>(tie.stages.size());
     if (holders < 2) continue;
-    cost.bytes_sent_per_step += 2 * (holders - 1) / holders * bytes / every;
+    cost.bytes_sent_per_step += 2 * (holders - 1) / holders * bytes / shape.tie_shares / every;
     cost.messages_per_step += 1 / every;
   }
 }
@@ -173,7 +174,7 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
     for (const TiedTensor& tie : block.ties)
       for (size_t stage = 0; stage < stages.size(); ++stage)
         if (tie.block >= stages[stage].begin && tie.block < stages[stage].end) makers[tie.name] = rank_of[stage];
-  add_ties(ties, makers, element, shape.moments, every, rank, cost);
+  add_ties(ties, makers, element, shape, rank, cost);
   const double others = shape.ranks - 1;
   if (others > 0) {
     cost.bytes_sent_per_step += 2 * others / shape.ranks * norm_bytes / every;

@@ -53,7 +53,7 @@ std::vector<Option> sharded_data_options() {
   return options;
 }
 
-std::vector<RankCost> sharded_costs(const Job& job, const Description& description) {
+std::vector<RankCost> sharded_costs(const Job& job, const Description& description, bool ends) {
   const Options options(job.config.at("strategy"));
   const BlockBytes bytes(description);
   const auto ranks = static_cast<double>(job.mesh.degree("data"));
@@ -75,9 +75,9 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
   } else {
     cost.parameter_bytes = bytes.all / ranks + (reshards ? bytes.neighbours : bytes.all);
     if (!reshards) cost.gradient_bytes = bytes.all / ranks + bytes.largest;
-    const double again = reshards ? bytes.all - bytes.last : 0;
+    const double again = reshards ? bytes.all - (ends ? bytes.last : 0) : 0;
     cost.bytes_sent_per_step = others * slices * (2 * bytes.all + again);
-    cost.messages_per_step = slices * (bytes.units * (reshards ? 3 : 2) - (reshards ? 1 : 0)) + 2 / every;
+    cost.messages_per_step = slices * (bytes.units * (reshards ? 3 : 2) - (reshards && ends ? 1 : 0)) + 2 / every;
   }
   if (ranks == 1) cost.bytes_sent_per_step = cost.messages_per_step = 0;
   cost.moment_bytes = moments_of(job.config) * bytes.all / ranks;

@@ -17,6 +17,7 @@ std::vector<Option> sharded_data_options();
 // beside two all-reduces of a few bytes per update. Held: parameters P (P/N and two neighbouring blocks where they are
 // sharded, P/N + P without resharding), gradients P/N and two neighbouring blocks (P for `optimizer`; P/N and one block
 // without resharding, since blocks are given back as fast as their neighbours' gradients come), moments k·P/N.
-std::vector<RankCost> sharded_costs(const Job& job, const Description& description);
+// `ends`: the model ends with these blocks, so that the last one's backward follows its forward and it stays gathered.
+std::vector<RankCost> sharded_costs(const Job& job, const Description& description, bool ends = true);
 
 }  // namespace convoy

@@ -38,6 +38,17 @@ void check_tensor_degree(const RunConfig& config, int degree) {
                    degree, ", or a degree that divides ", heads));
 }
 
+void check_cuts(const Description& description, int degree) {
+  for (const BlockDescription& block : description.blocks)
+    for (const CutSize& cut : block.cuts) {
+      if (cut.parts > 0 && cut.size % cut.parts == 0 && cut.size / cut.parts % degree == 0) continue;
+      throw ConfigError(Mark{}, "model",
+                        str(cut.layer, " has ", cut.size, cut.outputs ? " outputs" : " inputs",
+                            cut.parts > 1 ? str(" in ", cut.parts, " parts") : "", ", which ", degree,
+                            " ranks of the axis tensor do not divide; take another size, or a degree that divides it"));
+    }
+}
+
 RankCost tensor_group_cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
   const double tensor = job.mesh.degree("tensor");

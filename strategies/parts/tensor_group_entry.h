@@ -9,7 +9,7 @@ namespace convoy {
 std::vector<Option> tensor_options();
 
 // Throws ConfigError at model.heads where the ranks do not divide the attention heads that a model says it has. Other
-// sizes only its layers know: they refuse when they are built.
+// sizes only its layers know: check_cuts.
 void check_tensor_degree(const RunConfig& config, int degree);
 
 // Per rank of a job on a mesh {data, tensor} whose data axis replicates. With D and N ranks along them, P trained
@@ -21,6 +21,8 @@ void check_tensor_degree(const RunConfig& config, int degree);
 // beside a few numbers per position for a loss over cut classes and, per update, two for the norm.
 //
 // tensor_group_cost is that without the data axis: the update's memory, and what is sent along the axis tensor.
+// Throws ConfigError at `model` for a layer that `degree` ranks of the axis tensor do not divide.
+void check_cuts(const Description& description, int degree);
 RankCost tensor_group_cost(const Job& job, const Description& description);
 // The model as one rank of the axis tensor holds it: fewer parameters, and less kept for backward.
 Description cut_description(const Job& job, const Description& description);

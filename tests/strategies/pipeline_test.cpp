@@ -271,6 +271,49 @@ TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
   }
 }
 
+// Along data what a stage's rank holds, beside its borders: as buckets, or as shards.
+TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
+  const Subject subject = gpt_subject();
+  Description model = describe_model(*subject.model(), "fp64");
+  constexpr int64_t length = 6, dim = 16;
+  int64_t tensors = 0;
+  for (BlockDescription& block : model.blocks) {
+    block.row_output_bytes = length * dim * 8;
+    block.cut_parameters = 0;
+    tensors += 16;  // at most, of a block
+  }
+  for (const char* data : {"2", "{degree: 2, how: fsdp}"}) {
+    for (const char* shard : {"optimizer", "gradients", "parameters"}) {
+      const Layout layout{
+          "hybrid",
+          convoy::str(", micro_batches: 2, buffers: local, mesh: {data: ", data, ", pipeline: 2}, shard: ", shard), 4};
+      PlanRequest request;
+      request.ranks = layout.ranks;
+      Topology topology;
+      topology.hosts.push_back({"here", {{0, 0, 0, {0}}}, {}, 0});
+      const Job job = strategy_entry("hybrid").plan(test_config(layout, {}), topology, request).jobs.at(0);
+      const std::vector<RankCost> costs = strategy_entry("hybrid").cost(job, model);
+      Subject full = subject;
+      full.data = subject.data.slice(0, 16);
+      EXPECT_EQ(run(layout, full,
+                    [&](const Context& context, Strategy& strategy) {
+                      const Batch batch = batch_of(full, strategy.sampling());
+                      strategy.step({batch, 0, true});
+                      const int64_t before = context.world->bytes_sent();
+                      strategy.step({batch, 1, true});
+                      const double sent = static_cast<double>(context.world->bytes_sent() - before);
+                      const double predicted = costs[static_cast<size_t>(context.rank)].bytes_sent_per_step;
+                      // Beside it: what aligns parameters within messages, loss and norm.
+                      EXPECT_GE(sent, predicted) << to_string(layout) << ", rank " << context.rank;
+                      EXPECT_LE(sent, predicted + 64.0 * 3 * static_cast<double>(tensors) / 2)
+                          << to_string(layout) << ", rank " << context.rank;
+                      EXPECT_LE(sent, predicted * 1.15) << to_string(layout) << ", rank " << context.rank;
+                    }),
+                "no error");
+    }
+  }
+}
+
 TEST(PipelineFigures, ParametersAreThoseOfTheCost) {
   const Subject subject = gpt_subject();
   const Description model = describe_model(*subject.model(), "fp64");

@@ -1,0 +1,68 @@
+// What `convoy-rank --describe blocks` finds without running a model, against the model itself.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/single_communicator.h"
+#include "strategies/catalogue.h"
+#include "strategies/registry.h"
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+int64_t parameters_of(const Subject& subject) {
+  int64_t elements = 0;
+  const Layout layout{"single", "", 1};
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    const auto strategy = make_strategy(context.config);
+    strategy->setup(context, subject.model(), subject.loss);
+    strategy->visit_state([&](const StateEntry& entry) {
+      if (entry.kind == StateKind::parameter) elements += entry.tensor.numel();
+    });
+  });
+  return elements;
+}
+
+TEST(BlockCounts, ParametersAreThoseOfTheModel) {
+  for (auto* make : {gpt_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject}) {
+    const Subject subject = make();
+    int64_t counted = 0;
+    for (const BlockDescription& block : describe_model(*subject.model(), "fp64").blocks) counted += block.parameters;
+    EXPECT_EQ(counted, parameters_of(subject)) << subject.name;
+  }
+}
+
+TEST(BlockCounts, SizesThatATensorGroupDivides) {
+  const Subject subject = gpt_of({4, 16, 13});
+  const Description model = describe_model(*subject.model(), "fp32");
+  const Description heard = description_from_json(to_json(model));
+  const BlockDescription& block = heard.blocks.at(1);
+  ASSERT_EQ(block.cuts.size(), 4u);  // queries, keys and values; projection; up; down
+  EXPECT_EQ(block.cuts[0].layer, "blocks.0.qkv");
+  EXPECT_EQ(block.cuts[0].size, 48);
+  EXPECT_EQ(block.cuts[0].parts, 3);
+  EXPECT_TRUE(block.cuts[0].outputs);
+  EXPECT_FALSE(block.cuts[1].outputs);
+  EXPECT_EQ(heard.blocks.at(0).cut_parameters, 13 * 16);  // the embedding of tokens
+  EXPECT_LT(block.cut_parameters, block.parameters);      // norms and some biases are whole
+  EXPECT_GT(block.cut_parameters, block.parameters / 2);
+
+  Job job;
+  const auto refused = [&](int degree) -> std::string {
+    job.mesh = Mesh({{"tensor", degree}});
+    try {
+      strategy_entry("tensor_parallel").check(job, heard);
+    } catch (const ConfigError& error) {
+      return error.key() + ": " + error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(refused(1), "nothing");
+  EXPECT_EQ(refused(4), "nothing");
+  EXPECT_NE(refused(3).find("model: blocks.0.qkv has 48 outputs in 3 parts, which 3 ranks"), std::string::npos)
+      << refused(3);
+}
+
+}  // namespace
+}  // namespace convoy::testing
