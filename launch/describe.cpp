@@ -19,6 +19,7 @@ constexpr std::chrono::seconds describe_limit{60};
 
 struct Described {
   ProcessEnd end;
+  bool late = false;
   std::string output, error;
 };
 
@@ -51,7 +52,8 @@ Described run(const std::vector<std::string>& command, const Json& resolved) {
     auto into = [](std::string& text) { return [&text](const std::string& line) { text += line + "\n"; }; };
     if (output_open) output_open = read_available(process.output, output, into(described.output));
     if (error_open) error_open = read_available(process.error, error, into(described.error));
-    if (std::chrono::steady_clock::now() > until) kill(-process.pid, SIGKILL);
+    described.late = std::chrono::steady_clock::now() > until;
+    if (described.late) kill(-process.pid, SIGKILL);
   }
   close(process.output);
   close(process.error);
@@ -64,11 +66,16 @@ Described run(const std::vector<std::string>& command, const Json& resolved) {
 
 }  // namespace
 
-Json describe_run(const std::string& rank_program, const Json& resolved, bool blocks) {
+Json describe_run(const std::string& rank_program, const Json& resolved, const std::string& what) {
   std::vector<std::string> command{rank_program, "--describe"};
-  if (blocks) command.push_back("blocks");
+  if (!what.empty()) command.push_back(what);
   const Described described = run(command, resolved);
   if (described.end.ok()) return Json::parse(described.output);
+  if (described.late)
+    throw Error(Failure::hang,
+                str("convoy-rank --describe did not answer within ", describe_limit.count(),
+                    " s: it loads LibTorch, the plugins, the data set and the model; is this machine busy, or "
+                    "the data on a slow disk? Try again"));
   std::string message = described.error.substr(0, described.error.find_last_not_of('\n') + 1);
   if (message.empty()) message = str("convoy-rank --describe ", describe(described.end));
   throw Error(described.end.signal != 0 ? Failure::config : failure_of_exit(described.end.code), message);

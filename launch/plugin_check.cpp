@@ -19,7 +19,7 @@ void check_plugins(RunConfig& config, const std::string& rank_program) {
       throw ConfigError(mark_of(config.resolved, key), key, error.what(), error.kind());
     }
   }
-  const Json described = describe_run(rank_program, config.resolved, false);
+  const Json described = describe_run(rank_program, config.resolved);
   const std::vector<std::string> warnings = config.warnings;
   config = RunConfig::from_resolved(described.at("config"));
   config.warnings = warnings;

@@ -95,9 +95,9 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
         written(run, "strategy.name"), "strategy",
         str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
             " processes, but ", run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
-  if (strategy.check) {
-    const Json described = describe_run(run.rank_program, config.resolved, true);
-    strategy.check(placed.job, description_from_json(described.at("model")));
+  if (wants_blocks(strategy, placed.job)) {
+    const Json described = describe_run(run.rank_program, config.resolved, "blocks");
+    check_blocks(strategy, placed.job, description_from_json(described.at("model")));
   }
   const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
   placed.passive = placement.shared;

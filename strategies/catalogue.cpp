@@ -1,7 +1,10 @@
 // The list of strategies. A new one is its `X_entry.cpp` and a line here, its class and a line in registry.cpp.
 #include "strategies/catalogue.h"
 
+#include <algorithm>
+
 #include "core/error.h"
+#include "core/text.h"
 
 namespace convoy {
 
@@ -13,6 +16,32 @@ StrategyEntry tensor_parallel_entry();
 StrategyEntry pipeline_entry();
 StrategyEntry fsdp_entry();
 StrategyEntry hybrid_entry();
+
+namespace {
+
+// Blocks that `recompute` names; empty where it is a word.
+std::vector<std::string> recomputed_names(const Job& job) {
+  const Json recompute = job.config.at("strategy").value("recompute", Json("none"));
+  if (!recompute.is_array()) return {};
+  return recompute.get<std::vector<std::string>>();
+}
+
+}  // namespace
+
+bool wants_blocks(const StrategyEntry& entry, const Job& job) { return entry.check || !recomputed_names(job).empty(); }
+
+void check_blocks(const StrategyEntry& entry, const Job& job, const Description& description) {
+  std::vector<std::string> names;
+  for (const BlockDescription& block : description.blocks) names.push_back(block.name);
+  for (const std::string& name : recomputed_names(job)) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    const std::string near = nearest(name, names);
+    throw ConfigError(Mark{}, "strategy.recompute",
+                      str("the model has no block '", name, "'; it has ", join(names, ", "),
+                          near.empty() ? "" : "; did you mean " + near + "?"));
+  }
+  if (entry.check) entry.check(job, description);
+}
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{

@@ -62,6 +62,11 @@ struct StrategyEntry : Entry {
   std::function<void(const Job&, const Description&)> check;
 };
 
+// Whether a plan has to see the model's blocks before ranks start: for StrategyEntry::check, and for options that name blocks.
+bool wants_blocks(const StrategyEntry& entry, const Job& job);
+// Both of that; throws ConfigError.
+void check_blocks(const StrategyEntry& entry, const Job& job, const Description& description);
+
 const std::vector<StrategyEntry>& strategy_catalogue();
 std::vector<Entry> strategy_entries();  // the same for Catalogues
 const StrategyEntry& strategy_entry(const std::string& name);

@@ -18,7 +18,7 @@ struct Degrees {
   std::string how = "ddp";
 
   int of(const std::string& axis) const { return axis == "data" ? data : axis == "pipeline" ? pipeline : tensor; }
-  int64_t product() const { return static_cast<int64_t>(data) * pipeline * tensor; }
+  int64_t product() const { return static_cast<int64_t>(data) * pipeline * tensor; }  // of at most 2²⁰ each
 };
 
 int degree_of(const Options& mesh, const std::string& key, const Json& value) {
@@ -65,6 +65,9 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   const Options& options = config.strategy.options;
   const Options mesh = options.section("mesh");
   const Degrees degrees = degrees_of(mesh);
+  constexpr int64_t most = 65536;  // as for launch.ranks
+  if (degrees.product() > most)
+    options.fail("mesh", str("multiplies to ", degrees.product(), " ranks, more than ", most));
   if (request.ranks > 0 && degrees.product() != request.ranks)
     options.fail("mesh", str("multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
                              degrees.tensor, " = ", degrees.product(), " ranks, and there are ", request.ranks,

@@ -91,15 +91,16 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   const double rows = std::ceil(rows_per_rank(job.config, 1) / micro);
   cost.activation_bytes = 0;
   for (size_t device = 0; device < live.size(); ++device) {
-    double saved = 0;
+    double saved = 0, largest = 0;
     int stages = 0;
     for (const PlacedBlocks& one : placed) {
       if (one.device != static_cast<int>(device)) continue;
       ++stages;
-      for (int64_t block = one.blocks.begin; block < one.blocks.end; ++block)
-        saved += static_cast<double>(description.blocks[static_cast<size_t>(block)].row_saved_bytes);
+      const KeptBytes bytes = kept_bytes(job.config.at("strategy"), description, one.blocks.begin, one.blocks.end);
+      saved += bytes.kept;
+      largest = std::max(largest, bytes.largest);
     }
-    cost.activation_bytes += rows * live[device] * saved / std::max(stages, 1);
+    cost.activation_bytes += rows * (live[device] * saved / std::max(stages, 1) + largest);
   }
   return {cost};
 }

@@ -1,7 +1,7 @@
 // convoy-rank: trains. A child of `convoy`, which tells it everything over the control channel.
 //
 //   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
-//   convoy-rank --describe [blocks]   reads a resolved configuration from standard input, loads its plugins, checks their
+//   convoy-rank --describe [blocks | activations]   reads a resolved configuration from standard input, loads its plugins, checks their
 //                            options; with `blocks` it also tells the model's blocks
 #include <malloc.h>
 #include <unistd.h>
@@ -44,12 +44,12 @@ void tune_allocator() {
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
 
-int describe(bool blocks) {
+int describe(const std::string& what) {
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
   RunConfig config = RunConfig::from_resolved(Json::parse(text));
   const Registry registry = make_registry(config);
   Json told{{"version", version}, {"config", config.resolved}};
-  if (blocks) told["model"] = to_json(describe_blocks(config, registry));
+  if (!what.empty()) told["model"] = to_json(describe_blocks(config, registry, what == "activations"));
   std::cout << told.dump() << '\n';
   return 0;
 }
@@ -90,8 +90,10 @@ int main(int argc, char** argv) {
   count_tensor_memory();
   try {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
-    const std::vector<std::string> plain{"--describe"}, with_blocks{"--describe", "blocks"};
-    if (arguments == plain || arguments == with_blocks) return describe(arguments == with_blocks);
+    const std::string what = arguments.size() == 2 ? arguments[1] : "";
+    if (!arguments.empty() && arguments.size() <= 2 && arguments[0] == "--describe" &&
+        (what.empty() || what == "blocks" || what == "activations"))
+      return describe(what);
     if (!arguments.empty())
       throw Error(Failure::command_line, "convoy-rank takes no arguments but --describe; type `convoy --help`");
     return run();

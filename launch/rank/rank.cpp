@@ -225,10 +225,18 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
   return assignment;
 }
 
-Description describe_blocks(const RunConfig& config, const Registry& registry) {
+Description describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
   const DatasetPtr data = registry.datasets.make(config.data.name, config.data.options, config.seed);
-  return describe_model(*registry.models.make(config.model.name, config.model.options, data->schema()),
-                        config.precision);
+  const ModelPtr model = registry.models.make(config.model.name, config.model.options, data->schema());
+  Description description = describe_model(*model, config.precision);
+  if (!activations) return description;
+  constexpr int64_t rows = 2;
+  at::set_num_threads(1);
+  Batch batch = data->gather_once(Split::train, at::arange(rows), 0);
+  batch.global_rows = batch.nominal_rows = rows;
+  const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
+  measure_activations(config, model, registry.losses.make(loss, config.loss.options), batch, description);
+  return description;
 }
 
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {

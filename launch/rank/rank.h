@@ -29,7 +29,8 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout);
 Registry make_registry(RunConfig& config);
 
 // Of the model that the configuration makes of its data set.
-Description describe_blocks(const RunConfig& config, const Registry& registry);
+// With `activations` also what its blocks keep for backward and hand on, for which a few rows go forward.
+Description describe_blocks(const RunConfig& config, const Registry& registry, bool activations);
 
 // Trains; returns the process's exit code. Failures have been told to the channel.
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel);

@@ -100,6 +100,15 @@ void ModelPart::note_parameters(int64_t index, size_t before) {
         used.push_back(parameters_[i]);
         break;
       }
+  TensorList reached;
+  for (const ParameterPtr& parameter : used) reached.push_back(parameter->value);
+  // Copies of what other parts own are nobody's parameters here, and have gradients all the same.
+  for (const at::Tensor& tensor : registered) {
+    const bool known =
+        std::any_of(reached.begin(), reached.end(), [&](const auto& one) { return one.is_same(tensor); });
+    if (tensor.defined() && tensor.requires_grad() && !known) reached.push_back(tensor);
+  }
+  block_tensors_.push_back(std::move(reached));
   block_parameters_.push_back(std::move(used));
 }
 
@@ -203,9 +212,7 @@ TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
     if (store_->borders) store_->borders->again(block_name(index));
     return moment.run(*blocks_[index], values);
   };
-  TensorList parameters;
-  for (const ParameterPtr& parameter : block_parameters_[index]) parameters.push_back(parameter->value);
-  return recomputed(first, again, inputs, parameters);
+  return recomputed(first, again, inputs, block_tensors_[index]);
 }
 
 TensorList ModelPart::border(size_t index, const TensorList& values) {

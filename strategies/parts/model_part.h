@@ -108,8 +108,9 @@ class ModelPart {
   std::vector<ParameterPtr> frozen_;
   std::vector<NamedBuffer> buffers_;
   std::vector<std::vector<ParameterPtr>> block_parameters_;
-  std::vector<char> recomputes_;  // by block
-  bool own_generators_;           // no other rank draws from this process' default generators
+  std::vector<TensorList> block_tensors_;  // what each block's backward may reach, copies of other parts' tensors too
+  std::vector<char> recomputes_;           // by block
+  bool own_generators_;                    // no other rank draws from this process' default generators
   BlockHooks* hooks_ = nullptr;
   std::optional<at::ScalarType> autocast_;
   bool training_ = true;

@@ -15,13 +15,6 @@ namespace {
 constexpr double loss_bytes = 16;  // sum and weight, as doubles
 constexpr double norm_bytes = 24;  // of the gradient; how much of it and how many losses are not finite
 
-int64_t saved_bytes(const Description& model, const BlockRange& stage) {
-  int64_t sum = 0;
-  for (int64_t block = stage.begin; block < stage.end; ++block)
-    sum += model.blocks[static_cast<size_t>(block)].row_saved_bytes;
-  return sum;
-}
-
 // Of one row, in front of a stage.
 double boundary_bytes(const Description& model, const BlockRange& stage) {
   return stage.begin == 0 ? 0
@@ -128,6 +121,7 @@ PipelineShape pipeline_shape(const Job& job) {
   const Options options(job.config.at("strategy"));
   PipelineShape shape;
   shape.schedule = options.text("schedule");
+  shape.strategy = job.config.at("strategy");
   shape.ranks = job.mesh.degree("pipeline");
   shape.chunks = static_cast<int>(chunks_of(options));
   shape.micro_batches = static_cast<int>(options.integer("micro_batches"));
@@ -146,7 +140,7 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   const double micro_rows = std::ceil(shape.rows / shape.micro_batches);
   const auto every = static_cast<double>(shape.every);
   RankCost cost;
-  double saved = 0, received = 0;
+  double saved = 0, received = 0, largest = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     if (rank_of[stage] != rank) continue;
     for (int64_t block = stages[stage].begin; block < stages[stage].end; ++block) {
@@ -154,7 +148,9 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
       cost.parameter_bytes += static_cast<double>(described.parameters) * element;
       cost.buffer_bytes += static_cast<double>(described.buffers) * element;
     }
-    saved += static_cast<double>(saved_bytes(model, stages[stage])) / shape.chunks;
+    const KeptBytes bytes = kept_bytes(shape.strategy, model, stages[stage].begin, stages[stage].end);
+    saved += bytes.kept / shape.chunks;
+    largest = std::max(largest, bytes.largest);
     received += boundary_bytes(model, stages[stage]) / shape.chunks;
     // Gradients go to the rank before, activations to the one behind.
     const bool from_other = stage > 0 && rank_of[stage - 1] != rank;
@@ -167,7 +163,7 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   cost.moment_bytes = cost.parameter_bytes * shape.moments;
   // Of each live micro-batch what backward keeps, and the inputs of two more that are on their way.
   constexpr double ahead = 2;
-  cost.activation_bytes = micro_rows * (live * saved + ahead * received);
+  cost.activation_bytes = micro_rows * (live * saved + largest + ahead * received);
   const auto ties = tie_holders(rank_of, stages, model);
   std::map<std::string, int> makers;
   for (const BlockDescription& block : model.blocks)

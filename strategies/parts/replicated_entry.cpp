@@ -148,24 +148,32 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
   return made;
 }
 
-double activation_bytes(const Json& config, const Description& description, int ranks) {
-  const Json& strategy = config.at("strategy");
+KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end) {
   const Json recompute = strategy.value("recompute", Json("none"));
-  const auto slices = static_cast<double>(strategy.value("micro_batches", 1));
-  double kept = 0, largest = 0, input = 0;  // bytes of a row
-  for (const BlockDescription& block : description.blocks) {
+  KeptBytes bytes;
+  double input =
+      begin == 0 ? 0 : static_cast<double>(description.blocks[static_cast<size_t>(begin - 1)].row_output_bytes);
+  for (int64_t index = begin; index < end; ++index) {
+    const BlockDescription& block = description.blocks[static_cast<size_t>(index)];
     const auto saved = static_cast<double>(block.row_saved_bytes);
     const bool listed =
         recompute.is_array() && std::find(recompute.begin(), recompute.end(), block.name) != recompute.end();
     if (recompute == "blocks" || listed) {
-      kept += input;
-      largest = std::max(largest, saved);  // while its backward runs
+      bytes.kept += input;
+      bytes.largest = std::max(bytes.largest, saved);
     } else {
-      kept += saved;
+      bytes.kept += saved;
     }
     input = static_cast<double>(block.row_output_bytes);
   }
-  return (kept + largest) * std::ceil(rows_per_rank(config, ranks) / slices);
+  return bytes;
+}
+
+double activation_bytes(const Json& config, const Description& description, int ranks) {
+  const Json& strategy = config.at("strategy");
+  const auto slices = static_cast<double>(strategy.value("micro_batches", 1));
+  const KeptBytes bytes = kept_bytes(strategy, description, 0, static_cast<int64_t>(description.blocks.size()));
+  return (bytes.kept + bytes.largest) * std::ceil(rows_per_rank(config, ranks) / slices);
 }
 
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,

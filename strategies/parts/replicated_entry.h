@@ -38,6 +38,12 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
 // `recompute` as configured.
 int moments_of(const Json& config);
 double rows_per_rank(const Json& config, int ranks);
+struct KeptBytes {
+  double kept = 0;     // of a row, from its forward to its backward
+  double largest = 0;  // beside it while the backward of a block that is run again goes on
+};
+// Of blocks [begin, end), by `recompute` of the resolved section `strategy`.
+KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end);
 double activation_bytes(const Json& config, const Description& description, int ranks);
 
 // Options that every strategy with a data axis takes.

@@ -61,15 +61,13 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
     const auto cut = static_cast<double>(block.cut_parameters);
     cost.parameter_bytes += (static_cast<double>(block.parameters) - cut + cut / tensor) * element;
     cost.buffer_bytes += static_cast<double>(block.buffers) * element;
-    const auto within = static_cast<double>(block.row_cut_saved_bytes);
-    const double between = static_cast<double>(block.row_saved_bytes) - within;
-    cost.activation_bytes += (within / tensor + (sequence ? between / tensor : between)) * rows;
     inputs += static_cast<double>(block.row_cut_input_bytes);
     outputs += static_cast<double>(block.row_cut_output_bytes);
     exchanges += static_cast<double>(block.cut_exchanges);
   }
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
+  cost.activation_bytes = activation_bytes(job.config, cut_description(job, description), job.mesh.degree("data"));
   const double share = (tensor - 1) / tensor;
   cost.bytes_sent_per_step =
       rows * share * (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) : 2 * inputs + 2 * outputs);

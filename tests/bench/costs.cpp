@@ -7,7 +7,6 @@
 // block's activations are what is left behind its forward, its outputs counted with whoever takes them.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/core/Allocator.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,111 +16,15 @@
 
 #include "core/builtins.h"
 #include "core/data/dataset.h"
-#include "core/single_communicator.h"
 #include "launch/catalogues.h"
 #include "models/registry.h"
-#include "strategies/parts/model_part.h"
+#include "strategies/parts/block_activations.h"
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/registry.h"
 
 namespace {
 
 using namespace convoy;
-
-// Bytes that this thread holds, as the CPU's allocator tells.
-class HeldBytes : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, at::Device) override { held_ += size; }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t held() const { return held_; }
-
- private:
-  int64_t held_ = 0;
-};
-
-// Of tensors that want a gradient: the others are the batch's.
-int64_t bytes_of(const TensorList& tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors)
-    if (tensor.requires_grad()) bytes += static_cast<int64_t>(tensor.nbytes());
-  return bytes;
-}
-
-struct Measured {
-  int64_t begin = 0, end = 0;  // bytes held in front of the forward and behind it
-  int64_t inputs = 0, outputs = 0;
-};
-
-class MeasuredBlock : public Block {
- public:
-  MeasuredBlock(BlockPtr inner, const HeldBytes& held, Measured& into) : held_(held), into_(into) {
-    inner_ = register_module("inner", std::move(inner));
-  }
-  TensorList forward(const TensorList& inputs) override {
-    into_.begin = held_.held();
-    TensorList outputs = inner_->forward(inputs);
-    into_.end = held_.held();
-    into_.inputs = bytes_of(inputs);
-    into_.outputs = bytes_of(outputs);
-    return outputs;
-  }
-
- private:
-  BlockPtr inner_;
-  const HeldBytes& held_;
-  Measured& into_;
-};
-
-// The model, with its blocks watched.
-class MeasuredModel : public Model {
- public:
-  MeasuredModel(ModelPtr inner, const HeldBytes& held)
-      : inner_(std::move(inner)), held_(held), measured_(static_cast<size_t>(inner_->blocks())) {}
-  std::vector<Measured>& measured() const { return measured_; }
-
-  int64_t blocks() const override { return inner_->blocks(); }
-  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
-  BlockPtr block(int64_t index, Layers& layers) const override {
-    return std::make_shared<MeasuredBlock>(inner_->block(index, layers), held_, measured_[static_cast<size_t>(index)]);
-  }
-  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    return inner_->examples(outputs, batch);
-  }
-  std::string default_loss() const override { return inner_->default_loss(); }
-  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
-    return inner_->metrics(outputs, batch, layers);
-  }
-
- private:
-  ModelPtr inner_;
-  const HeldBytes& held_;
-  mutable std::vector<Measured> measured_;
-};
-
-// Fills in what backward keeps and hands on of a row, by a micro-batch of `rows` rows.
-void measure(const RunConfig& config, const Registry& registry, const Dataset& data, ModelPtr model, int64_t rows,
-             Description& description) {
-  const auto held = std::make_shared<HeldBytes>();
-  const c10::DebugInfoGuard told(c10::DebugInfoKind::PROFILER_STATE, held);
-  const auto watched = std::make_shared<MeasuredModel>(model, *held);
-  Context context;
-  context.config = config;
-  context.world = make_single_communicator();
-  const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
-  ModelPart part(context, watched, registry.losses.make(loss, config.loss.options));
-  Batch batch = data.gather_once(Split::train, at::arange(rows), 0);
-  batch.global_rows = batch.nominal_rows = rows;
-  const Loss kept = part.loss(part.forward(batch, 0), batch);
-  std::vector<Measured>& measured = watched->measured();
-  measured.back().end = held->held();  // with what the loss keeps, and without the outputs themselves
-  measured.back().outputs = 0;
-  for (size_t block = 0; block < measured.size(); ++block) {
-    const Measured& bytes = measured[block];
-    description.blocks[block].row_saved_bytes = (bytes.end - bytes.begin - bytes.outputs + bytes.inputs) / rows;
-    description.blocks[block].row_output_bytes = bytes.outputs / rows;
-  }
-}
 
 Registry registry_of_all() {
   Registry registry;
@@ -159,7 +62,10 @@ int run(int ranks) {
   Description description = describe_model(*model, config.precision);
   const auto slices = static_cast<double>(config.resolved.at("strategy").value("micro_batches", 1));
   const double rows = std::ceil(rows_per_rank(job.config, job.mesh.degree("data")) / slices);
-  measure(config, registry, *data, model, std::max<int64_t>(1, static_cast<int64_t>(rows)), description);
+  Batch batch = data->gather_once(Split::train, at::arange(std::max<int64_t>(1, static_cast<int64_t>(rows))), 0);
+  batch.global_rows = batch.nominal_rows = batch.rows;
+  const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
+  measure_activations(config, model, registry.losses.make(loss, config.loss.options), batch, description);
 
   Json costs = Json::array();
   for (const RankCost& cost : strategy.cost(job, description)) costs.push_back(to_json(cost));

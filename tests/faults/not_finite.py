@@ -1,5 +1,6 @@
 """Case 22 under every strategy: a NaN in one rank's forward, stage or shard stops the run in that step on all ranks, before
 anything of it is saved; and case 3 where layers are shared out."""
+# timeout: 300
 import os
 import sys
 

@@ -1,4 +1,5 @@
 // What `convoy-rank --describe blocks` finds without running a model, against the model itself.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
@@ -62,6 +63,32 @@ TEST(BlockCounts, SizesThatATensorGroupDivides) {
   EXPECT_EQ(refused(4), "nothing");
   EXPECT_NE(refused(3).find("model: blocks.0.qkv has 48 outputs in 3 parts, which 3 ranks"), std::string::npos)
       << refused(3);
+}
+
+// By hand, for sequences of 6 and 24 features in fp64.
+TEST(BlockActivations, OutputsAndExchangesOfTheGpt) {
+  const Subject subject = gpt_of({12, 24, 12});
+  Description model = describe_model(*subject.model(), "fp64");
+  at::set_num_threads(1);
+  measure_activations(test_config({"single", "", 1}, {}), subject.model(), subject.loss, subject.data.slice(0, 4),
+                      model);
+  constexpr int64_t row = 6 * 24 * 8, logits = 6 * 12 * 8;
+  const BlockDescription &embedding = model.blocks.at(0), &block = model.blocks.at(1), &output = model.blocks.back();
+  EXPECT_EQ(embedding.row_output_bytes, row);
+  EXPECT_EQ(embedding.row_cut_output_bytes, row);
+  EXPECT_EQ(embedding.cut_exchanges, 1);
+  EXPECT_EQ(block.row_output_bytes, row);
+  EXPECT_EQ(block.row_cut_input_bytes, 2 * row);
+  EXPECT_EQ(block.row_cut_output_bytes, 2 * row);
+  EXPECT_EQ(block.cut_exchanges, 4);
+  EXPECT_EQ(output.row_cut_input_bytes, row);
+  EXPECT_EQ(output.cut_exchanges, 1);
+  EXPECT_EQ(output.row_output_bytes, 0);  // counted with the loss
+  // Queries, keys, values and what attention gives, and the inner features twice (before and behind the activation).
+  EXPECT_GE(block.row_cut_saved_bytes, (3 + 1 + 2 * 2) * row);
+  EXPECT_GT(block.row_saved_bytes, block.row_cut_saved_bytes + 2 * row);
+  EXPECT_LT(block.row_saved_bytes, 40 * row);
+  EXPECT_GT(output.row_saved_bytes, logits);
 }
 
 }  // namespace

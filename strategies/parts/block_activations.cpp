@@ -1,0 +1,205 @@
+#include "strategies/parts/block_activations.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/single_communicator.h"
+#include "strategies/parts/model_part.h"
+
+namespace convoy {
+namespace {
+
+// Bytes that this thread holds, as the CPU's allocator tells.
+class HeldBytes : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, at::Device) override { held_ += size; }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t held() const { return held_; }
+
+ private:
+  int64_t held_ = 0;
+};
+
+// Of tensors that want a gradient: the others are the batch's.
+int64_t bytes_of(const TensorList& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.requires_grad()) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+// Where the block under way is told of its layers.
+struct Exchanges {
+  const HeldBytes& held;
+  BlockDescription* block = nullptr;
+  int64_t region = -1;  // bytes held when a column-cut layer began; -1: none is open
+
+  void opened(const at::Tensor& input) {
+    if (block == nullptr) return;
+    if (input.requires_grad()) {
+      block->row_cut_input_bytes += static_cast<int64_t>(input.nbytes());
+      ++block->cut_exchanges;
+    }
+  }
+  void summed(const at::Tensor& output) {
+    if (block == nullptr) return;
+    block->row_cut_output_bytes += static_cast<int64_t>(output.nbytes());
+    ++block->cut_exchanges;
+  }
+};
+
+struct Measured {
+  int64_t begin = 0, end = 0;  // bytes held in front of the forward and behind it
+  int64_t inputs = 0, outputs = 0;
+};
+
+class MeasuredBlock : public Block {
+ public:
+  MeasuredBlock(BlockPtr inner, Exchanges& exchanges, Measured& into, BlockDescription& described)
+      : exchanges_(exchanges), into_(into), described_(described) {
+    inner_ = register_module("inner", std::move(inner));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    exchanges_.block = &described_;
+    exchanges_.region = -1;
+    into_.begin = exchanges_.held.held();
+    TensorList outputs = inner_->forward(inputs);
+    into_.end = exchanges_.held.held();
+    exchanges_.block = nullptr;
+    into_.inputs = bytes_of(inputs);
+    into_.outputs = bytes_of(outputs);
+    return outputs;
+  }
+
+ private:
+  BlockPtr inner_;
+  Exchanges& exchanges_;
+  Measured& into_;
+  BlockDescription& described_;
+};
+
+// The model, with its blocks watched.
+class MeasuredModel : public Model {
+ public:
+  MeasuredModel(ModelPtr inner, Exchanges& exchanges, Description& description)
+      : inner_(std::move(inner)),
+        exchanges_(exchanges),
+        description_(description),
+        measured_(static_cast<size_t>(inner_->blocks())) {}
+  std::vector<Measured>& measured() const { return measured_; }
+
+  int64_t blocks() const override { return inner_->blocks(); }
+  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    const auto place = static_cast<size_t>(index);
+    return std::make_shared<MeasuredBlock>(inner_->block(index, layers), exchanges_, measured_[place],
+                                           description_.blocks[place]);
+  }
+  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return inner_->examples(outputs, batch);
+  }
+  std::string default_loss() const override { return inner_->default_loss(); }
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
+    return inner_->metrics(outputs, batch, layers);
+  }
+
+ private:
+  ModelPtr inner_;
+  Exchanges& exchanges_;
+  Description& description_;
+  mutable std::vector<Measured> measured_;
+};
+
+// A layer that a tensor group would cut.
+struct WatchedLayer : LayerModule {
+  WatchedLayer(Layer inner, LinearOptions::Cut cut, bool gather, std::shared_ptr<Exchanges> exchanges)
+      : inner_(register_module("inner", std::move(inner))),
+        cut_(cut),
+        gather_(gather),
+        exchanges_(std::move(exchanges)) {}
+
+  at::Tensor forward(const at::Tensor& input) override {
+    const bool column = cut_ == LinearOptions::Cut::column;
+    Exchanges& all = *exchanges_;
+    if (column) {
+      all.opened(input);
+      if (all.region < 0 && !gather_) all.region = all.held.held();
+    } else if (cut_ == LinearOptions::Cut::row && all.region >= 0) {
+      if (all.block != nullptr) all.block->row_cut_saved_bytes += all.held.held() - all.region;
+      all.region = -1;
+    }
+    at::Tensor output = inner_->forward(input);
+    if (!column) all.summed(output);
+    return output;
+  }
+
+ private:
+  Layer inner_;
+  LinearOptions::Cut cut_;
+  bool gather_;
+  std::shared_ptr<Exchanges> exchanges_;
+};
+
+class WatchedLayers : public PlainLayers {
+ public:
+  WatchedLayers(std::shared_ptr<LayerStore> store, std::shared_ptr<Exchanges> exchanges, const std::string& prefix = "")
+      : PlainLayers(store, prefix), store_(std::move(store)), exchanges_(std::move(exchanges)) {}
+
+  std::shared_ptr<Layers> scope(const std::string& name) override {
+    return std::make_shared<WatchedLayers>(store_, exchanges_, PlainLayers::name(name) + ".");
+  }
+  Layer linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) override {
+    Layer inner = PlainLayers::linear(name, in, out, options);
+    // One that is tied has the embedding's rows, as a column-cut one has.
+    const auto cut = options.tied_to.empty() ? options.cut : LinearOptions::Cut::column;
+    if (cut == LinearOptions::Cut::none) return inner;
+    return std::make_shared<WatchedLayer>(std::move(inner), cut, options.gather || !options.tied_to.empty(),
+                                          exchanges_);
+  }
+  Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override {
+    return std::make_shared<WatchedLayer>(PlainLayers::embedding(name, rows, dim, options), LinearOptions::Cut::none,
+                                          false, exchanges_);
+  }
+
+ private:
+  std::shared_ptr<LayerStore> store_;
+  std::shared_ptr<Exchanges> exchanges_;
+};
+
+}  // namespace
+
+void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
+                         const Batch& batch, Description& description) {
+  const auto held = std::make_shared<HeldBytes>();
+  const c10::DebugInfoGuard told(c10::DebugInfoKind::PROFILER_STATE, held);
+  const auto exchanges = std::make_shared<Exchanges>(Exchanges{*held});
+  const auto watched = std::make_shared<MeasuredModel>(model, *exchanges, description);
+  Context context;
+  context.config = config;
+  context.world = make_single_communicator();
+  PartRequest request;
+  request.layers = [exchanges](std::shared_ptr<LayerStore> store) {
+    return std::make_shared<WatchedLayers>(std::move(store), exchanges);
+  };
+  ModelPart part(context, watched, std::move(loss), std::move(request));
+  const Loss kept = part.loss(part.forward(batch, 0), batch);
+  std::vector<Measured>& measured = watched->measured();
+  measured.back().end = held->held();  // with what the loss keeps, and without the outputs themselves
+  measured.back().outputs = 0;
+  const int64_t rows = std::max<int64_t>(batch.rows, 1);
+  for (size_t index = 0; index < measured.size(); ++index) {
+    const Measured& bytes = measured[index];
+    BlockDescription& block = description.blocks[index];
+    block.row_saved_bytes = (bytes.end - bytes.begin - bytes.outputs + bytes.inputs) / rows;
+    block.row_output_bytes = bytes.outputs / rows;
+    block.row_cut_input_bytes /= rows;
+    block.row_cut_output_bytes /= rows;
+    block.row_cut_saved_bytes /= rows;
+  }
+}
+
+}  // namespace convoy

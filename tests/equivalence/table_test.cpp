@@ -1,0 +1,156 @@
+// The whole table: the models of models/ × every strategy × ranks × accumulation × recomputation × clipping, with a ragged
+// last batch, in fp64 for ten AdamW steps, against `single` with the same micro-batches. A cell that cannot be is refused
+// with the key that the table expects of it, so that none is silently empty. Stranger models stand in the tables beside this.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <tuple>
+
+#include "core/error.h"
+#include "tests/support/torch/model_subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr double tolerance = 1e-12;
+
+struct Way {  // a strategy with its options
+  std::string name, strategy, options;
+  int ranks = 1;
+  int micro = 1;
+  int stages = 1;  // that the model is cut into
+  int tensor = 1;
+};
+struct Cell {
+  std::string subject;
+  Way way;
+  int every = 1;
+  bool recompute = false, clipping = false;
+};
+
+Subject subject_of(const std::string& name) {
+  if (name == "mlp") return classifier_subject();
+  if (name == "ncf") return ranking_subject();
+  if (name == "convnet") return convnet_subject();
+  if (name == "gpt") return gpt_subject();
+  throw std::logic_error(name);
+}
+
+std::vector<Way> ways() {
+  std::vector<Way> all;
+  const std::string sync = ", batch_norm: sync, buffers: broadcast",
+                    small = ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006";
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    std::string devices;
+    for (int device = 0; device < ranks; ++device)
+      devices += (device > 0 ? ", cores:" : "cores:") + std::to_string(device);
+    const std::string number = std::to_string(ranks);
+    all.push_back({"data_parallel" + number, "data_parallel", ", devices: [" + devices + "]" + sync + small, ranks});
+    all.push_back({"ddp" + number, "ddp", sync + small, ranks});
+    for (const char* shard : {"optimizer", "gradients", "parameters"})
+      all.push_back({"fsdp_" + std::string(shard) + number, "fsdp", ", shard: " + std::string(shard) + sync, ranks});
+    all.push_back({"tensor_parallel" + number, "tensor_parallel", "", ranks, 1, 1, ranks});
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved"}) {
+      const int chunks = std::string(schedule) == "interleaved" ? 2 : 1;
+      all.push_back({"pipeline_" + std::string(schedule) + number, "pipeline", ", schedule: " + std::string(schedule),
+                     ranks, 4, ranks * chunks});
+    }
+    if (ranks > 1)
+      all.push_back({"model_parallel" + number, "model_parallel", ", devices: [" + devices + "]", 1, 2, ranks});
+  }
+  const std::string mesh = sync + small + ", mesh: ";
+  all.push_back({"hybrid_data2_pipeline2", "hybrid", mesh + "{data: 2, pipeline: 2, tensor: 1}", 4, 4, 2});
+  all.push_back({"hybrid_shards2_pipeline2", "hybrid", mesh + "{data: {degree: 2, how: fsdp}, pipeline: 2}", 4, 4, 2});
+  all.push_back({"hybrid_data2_tensor2", "hybrid", mesh + "{data: 2, pipeline: 1, tensor: 2}", 4, 1, 1, 2});
+  all.push_back({"hybrid_pipeline2_tensor2", "hybrid", mesh + "{pipeline: 2, tensor: 2}", 4, 4, 2, 2});
+  return all;
+}
+
+std::vector<Cell> cells() {
+  std::vector<Cell> all;
+  for (const char* subject : {"mlp", "ncf", "convnet", "gpt"})
+    for (const Way& way : ways())
+      for (const int every : {1, 4})
+        for (const bool recompute : {false, true})
+          for (const bool clipping : {false, true}) all.push_back({subject, way, every, recompute, clipping});
+  return all;
+}
+
+std::string name_of(const Cell& cell) {
+  return cell.subject + "_" + cell.way.name + "_every" + std::to_string(cell.every) +
+         (cell.recompute ? "_recomputed" : "") + (cell.clipping ? "_clipped" : "");
+}
+
+std::string common(int micro, int every) {
+  return ", micro_batches: " + std::to_string(micro) + ", sync: {every: " + std::to_string(every) + "}";
+}
+
+Training training_of(const Cell& cell) {
+  Training training;
+  training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
+                       (cell.clipping ? "clip_norm: 0.3, " : "") + "groups: [{match: bias, weight_decay: 0}]}";
+  return training;
+}
+
+// What of the table cannot be, and how the refusal begins; empty: the cell is held against `single`.
+std::string refusal_of(const Cell& cell) {
+  const int blocks = static_cast<int>(subject_of(cell.subject).model()->blocks());
+  if (cell.way.stages > blocks) return "stages";
+  if (cell.subject == "gpt" && 4 % cell.way.tensor != 0) return "heads";  // there are four
+  return "";
+}
+
+const Trajectory& reference_of(const Cell& cell) {
+  static std::map<std::tuple<std::string, int, int, bool>, Trajectory> known;
+  const auto key = std::make_tuple(cell.subject, cell.way.micro, cell.every, cell.clipping);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known[key] =
+             train({"single", common(cell.way.micro, cell.every), 1}, subject_of(cell.subject), training_of(cell));
+}
+
+class TableTest : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(TableTest, EqualsSingleOrIsRefused) {
+  const Cell& cell = GetParam();
+  const Layout layout{
+      cell.way.strategy,
+      cell.way.options + (cell.recompute ? ", recompute: blocks" : "") + common(cell.way.micro, cell.every),
+      cell.way.ranks};
+  const std::string refusal = refusal_of(cell);
+  if (!refusal.empty()) {
+    try {
+      train(layout, subject_of(cell.subject), training_of(cell));
+      ADD_FAILURE() << "was not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::config) << error.what();
+      const std::string text = error.what();
+      const bool told = refusal == "heads" ? text.find("do not divide") != std::string::npos
+                                           : text.find("block") != std::string::npos;
+      EXPECT_TRUE(told) << text;
+    }
+    return;
+  }
+  const Trajectory cut = train(layout, subject_of(cell.subject), training_of(cell));
+  const Trajectory& whole = reference_of(cell);
+  EXPECT_TRUE(bitwise_equal(cut.initial, whole.initial));
+  const Difference worst = difference(cut.final, whole.final);
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+  const Difference gradient = difference(cut.gradients, whole.gradients);
+  EXPECT_LE(gradient.worst, tolerance) << gradient.key;
+  ASSERT_EQ(cut.losses.size(), whole.losses.size());
+  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], tolerance * 10);
+  ASSERT_EQ(cut.norms.size(), whole.norms.size());
+  for (size_t i = 0; i < whole.norms.size(); ++i) EXPECT_NEAR(cut.norms[i] / whole.norms[i], 1, tolerance * 10);
+  EXPECT_NEAR(cut.evaluated, whole.evaluated, tolerance * 10);
+  // A comparison of two models that did not move would prove nothing.
+  EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TableTest, ::testing::ValuesIn(cells()),
+                         [](const auto& info) { return name_of(info.param); });
+
+}  // namespace
+}  // namespace convoy::testing
