@@ -1,12 +1,16 @@
 // A job as it travels to the rank processes. Every field is written and read: ranks plan nothing themselves.
 #include "core/plan.h"
 
+#include <algorithm>
+
 namespace convoy {
 namespace {
 
 Json to_json(const DevicePlan& device) {
-  return {
-      {"kind", device.kind == DevicePlan::Kind::gpu ? "gpu" : "cores"}, {"gpu", device.gpu}, {"cores", device.cores}};
+  return {{"kind", device.kind == DevicePlan::Kind::gpu ? "gpu" : "cores"},
+          {"gpu", device.gpu},
+          {"cores", device.cores},
+          {"uuid", device.uuid}};
 }
 
 DevicePlan device_from_json(const Json& json) {
@@ -16,6 +20,7 @@ DevicePlan device_from_json(const Json& json) {
   device.kind = kind == "gpu" ? DevicePlan::Kind::gpu : DevicePlan::Kind::cores;
   device.gpu = json.at("gpu").get<int>();
   device.cores = json.at("cores").get<std::vector<int>>();
+  device.uuid = json.at("uuid").get<std::string>();
   return device;
 }
 
@@ -55,6 +60,23 @@ Job parse_job(const Json& json) {
 }
 
 }  // namespace
+
+std::vector<std::string> shown_gpus(const Job& job, int process) {
+  std::vector<std::string> shown;
+  for (int index : job.processes.at(static_cast<size_t>(process)).ranks) {
+    for (const DevicePlan& device : job.ranks.at(static_cast<size_t>(index)).devices) {
+      if (device.kind != DevicePlan::Kind::gpu) continue;
+      if (device.uuid.empty()) return {};
+      if (std::find(shown.begin(), shown.end(), device.uuid) == shown.end()) shown.push_back(device.uuid);
+    }
+  }
+  return shown;
+}
+
+int gpu_within(const std::vector<std::string>& shown, const DevicePlan& device) {
+  const auto found = std::find(shown.begin(), shown.end(), device.uuid);
+  return found == shown.end() ? device.gpu : static_cast<int>(found - shown.begin());
+}
 
 Json to_json(const Job& job) {
   Json ranks = Json::array();

@@ -15,6 +15,7 @@ struct DevicePlan {
   enum class Kind { cores, gpu } kind = Kind::cores;
   int gpu = -1;            // Host::gpus index when kind is gpu
   std::vector<int> cores;  // processing units (Core::id) it runs on
+  std::string uuid = "";   // of the GPU, filled by the launcher's placement; "" where it is not known
 };
 
 // A rank is a thread with its devices and cores.
@@ -52,6 +53,12 @@ struct PlanRequest {
   int ranks = 0;  // asked for by --ranks, launch.ranks or the launcher we are under; 0: the strategy chooses
   std::vector<int> rank_hosts;  // host of each rank where a launcher has already decided it, else empty
 };
+
+// UUIDs of the GPUs of a process, each once, in the order of its ranks' devices: what the process is shown. Empty where it
+// has none, or where one's UUID is not known: then it sees all that the host has.
+std::vector<std::string> shown_gpus(const Job& job, int process);
+// The GPU's number within the process, under what shown_gpus shows it.
+int gpu_within(const std::vector<std::string>& shown, const DevicePlan& device);
 
 // As it travels to the rank processes.
 Json to_json(const Job& job);

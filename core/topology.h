@@ -15,10 +15,11 @@ struct Core {
 
 struct Gpu {
   int index = 0;
-  std::string uuid;
-  std::string pci;  // "0000:3b:00.0"
-  int numa = 0;
+  std::string uuid;    // "" where it is not known
+  std::string pci;     // "0000:3b:00.0"
+  int numa = 0;        // NUMA node of the cores it is attached to; -1: not known, or several are as near
   int64_t memory = 0;  // bytes
+  int socket = -1;     // of these cores; -1: not known
 };
 
 struct Host {
@@ -26,6 +27,8 @@ struct Host {
   std::vector<Core> cores;  // only those this job may use (cpuset, cgroup quota)
   std::vector<Gpu> gpus;
   int64_t memory = 0;  // bytes this job may use
+  // Processing units that a launcher has bound the asking rank to, where these are not all of `cores`; empty: no such limit.
+  std::vector<int> bound = {};
 };
 
 struct Topology {

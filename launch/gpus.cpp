@@ -74,9 +74,8 @@ std::string kernel_address(std::string nvml) {
 
 int numa_node(const std::string& pci) {
   std::ifstream file(str("/sys/bus/pci/devices/", pci, "/numa_node"));
-  int node = 0;
-  file >> node;
-  return std::max(node, 0);  // -1 where there is only one
+  int node = -1;  // also where there is only one
+  return file >> node ? node : -1;
 }
 
 }  // namespace

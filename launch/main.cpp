@@ -5,6 +5,7 @@
 
 #include "core/version.h"
 #include "launch/catalogues.h"
+#include "launch/commands/explain.h"
 #include "launch/commands/help.h"
 #include "launch/commands/list.h"
 #include "launch/commands/run.h"
@@ -37,6 +38,15 @@ Examples:
   convoy verify mine.yaml --set model.plugin=$PWD/build/libmine.so
 
 Exit codes: 0 agree, 1 differ, else as of `convoy run`.)";
+
+constexpr const char* explain_footer = R"(
+Starts nothing: where each rank would run and why, what it would send and hold, in which order it would work.
+
+Examples:
+  convoy explain configs/ncf_ddp.yaml
+  convoy explain configs/gpt_ddp.yaml --ranks 8 --topology dgx.xml --set device=auto   (lstopo --of xml dgx.xml, on that machine)
+  convoy explain configs/gpt_ddp.yaml --ranks 4 --hosts node1,node2
+  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp)";
 
 void add_run_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("CONFIG", arguments.config, "YAML file of the run")->required();
@@ -83,6 +93,17 @@ int run(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   verify->footer(verify_footer);
 
+  ExplainArguments question;
+  CLI::App* explain = app.add_subcommand("explain", "What would `run` do: placement, bytes sent, memory, schedule");
+  add_run_options(*explain, question.run);
+  explain->add_option("--topology", question.topology, "Another machine, as `lstopo --of xml FILE` has saved it there")
+      ->type_name("FILE");
+  explain->add_option("--hosts", question.hosts, "Names of several such hosts")->type_name("A,B")->delimiter(',');
+  explain->add_option("--compare", question.compare, "Strategies side by side, else as configured")
+      ->type_name("S,S")
+      ->delimiter(',');
+  explain->footer(explain_footer);
+
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "What a configuration may hold: keys, models, data sets, strategies, …");
   list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; without it all names");
@@ -90,7 +111,7 @@ int run(int argc, char** argv) {
   list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
 
   // CLI11 would only ask for a command.
-  const std::vector<std::string> commands{run->get_name(), verify->get_name(), list->get_name()};
+  const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), list->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
@@ -100,6 +121,10 @@ int run(int argc, char** argv) {
   }
   if (*list) {
     list_catalogues(all_catalogues(), listing, std::cout);
+    return exit_code::done;
+  }
+  if (*explain) {
+    convoy::explain(question, std::cout);
     return exit_code::done;
   }
   if (*verify) return verify_command(verification);

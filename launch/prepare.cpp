@@ -96,14 +96,54 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
         str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
             " processes, but ", run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
   if (wants_blocks(strategy, placed.job)) {
-    const Json described = describe_run(run.rank_program, config.resolved, "blocks");
+    const Json described =
+        run.described.is_null() ? describe_run(run.rank_program, config.resolved, "blocks") : run.described;
     check_blocks(strategy, placed.job, description_from_json(described.at("model")));
   }
   const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
   placed.passive = placement.shared;
   placed.warnings = plan.warnings;
   placed.warnings.insert(placed.warnings.end(), placement.warnings.begin(), placement.warnings.end());
+  placed.table = placement.table;
   return placed;
+}
+
+void add_cores(const Host& host, Host& merged) {
+  for (const Core& core : host.cores) {
+    auto same = std::find_if(merged.cores.begin(), merged.cores.end(), [&](const Core& c) { return c.id == core.id; });
+    if (same == merged.cores.end())
+      merged.cores.push_back(core);
+    else if (same->siblings.size() < core.siblings.size())
+      *same = core;
+  }
+}
+
+// A launcher may show each rank other GPUs of the host, all of them numbered from 0: the UUID says which are the same.
+void add_gpus(const Host& host, Host& merged) {
+  const bool first = merged.gpus.empty();
+  for (const Gpu& gpu : host.gpus) {
+    const bool known = std::any_of(merged.gpus.begin(), merged.gpus.end(),
+                                   [&](const Gpu& other) { return !gpu.uuid.empty() && other.uuid == gpu.uuid; });
+    if (known || (!first && gpu.uuid.empty())) continue;
+    merged.gpus.push_back(gpu);
+    merged.gpus.back().index = static_cast<int>(merged.gpus.size()) - 1;
+  }
+}
+
+// A rank can use no GPU that its launcher hides from it.
+void check_visible(const Job& job, const std::vector<Host>& host_of_rank) {
+  for (const RankPlan& rank : job.ranks) {
+    const Host& host = host_of_rank.at(static_cast<size_t>(rank.process));
+    for (const DevicePlan& device : rank.devices) {
+      if (device.uuid.empty()) continue;
+      if (std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == device.uuid; }))
+        continue;
+      throw Error(Failure::device_missing,
+                  str("rank ", rank.rank, " on ", host.name, " is to use ", device.uuid,
+                      ", which its launcher hides from it; start one rank for each GPU that is shown, or show all "
+                      "(unset CUDA_VISIBLE_DEVICES; srun --gpus-per-node instead of --gpus-per-task)"));
+    }
+  }
 }
 
 }  // namespace
@@ -154,26 +194,20 @@ Placed plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_r
   std::vector<std::vector<int>> allowed;
   for (const Host& host : host_of_rank) {
     const auto [found, fresh] = index.emplace(host.name, static_cast<int>(topology.hosts.size()));
-    if (fresh) topology.hosts.push_back({host.name, {}, host.gpus, host.memory});
+    if (fresh) topology.hosts.push_back({host.name, {}, {}, host.memory, {}});
     Host& merged = topology.hosts[static_cast<size_t>(found->second)];
-    std::vector<int> units;
-    for (const Core& core : host.cores) {
-      units.insert(units.end(), core.siblings.begin(), core.siblings.end());
-      auto same =
-          std::find_if(merged.cores.begin(), merged.cores.end(), [&](const Core& c) { return c.id == core.id; });
-      if (same == merged.cores.end())
-        merged.cores.push_back(core);
-      else if (same->siblings.size() < core.siblings.size())
-        *same = core;
-    }
+    add_cores(host, merged);
+    add_gpus(host, merged);
     rank_hosts.push_back(found->second);
-    allowed.push_back(units);
+    allowed.push_back(host.bound.empty() ? units_of(host.cores) : host.bound);
   }
   for (Host& host : topology.hosts)
     std::sort(host.cores.begin(), host.cores.end(), [](const Core& a, const Core& b) {
       return std::tie(a.socket, a.numa, a.id) < std::tie(b.socket, b.numa, b.id);
     });
-  return plan_and_place(run, topology, rank_hosts, allowed);
+  Placed placed = plan_and_place(run, topology, rank_hosts, allowed);
+  check_visible(placed.job, host_of_rank);
+  return placed;
 }
 
 }  // namespace convoy

@@ -7,6 +7,7 @@
 #include "core/config/run_config.h"
 #include "core/plan.h"
 #include "launch/environment.h"
+#include "launch/placement_table.h"
 #include "launch/rank_process.h"
 #include "launch/run_folder.h"
 
@@ -30,6 +31,7 @@ struct PreparedRun {
   std::vector<std::string> warnings;
   bool quiet = false;  // the console shows what ranks write and nothing of its own
   Json snapshots;      // null, or what ranks are asked for (launch/rank/snapshots.h)
+  Json described;      // null, or what `convoy-rank --describe blocks` has told already
 };
 
 // Reads and checks all that can be checked on one host without planning. Throws ConfigError, Error, CannotExecute.
@@ -46,6 +48,7 @@ struct Placed {
   Job job;
   bool passive = false;
   std::vector<std::string> warnings;
+  std::vector<PlacedRank> table;  // by rank
 };
 Placed plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts = {},
                       const std::vector<std::vector<int>>& allowed = {});

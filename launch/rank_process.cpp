@@ -43,6 +43,9 @@ ProcessStart rank_process(const std::string& program, const Assigned& assigned, 
   // passively costs microseconds an operation, and nothing with one thread.
   if (assigned.passive || threads > 1) environment.emplace("OMP_WAIT_POLICY", "passive");
   environment.emplace("CUDA_DEVICE_ORDER", "PCI_BUS_ID");  // GPUs are numbered as NVML numbers them
+  // By UUID: numbers mean another GPU once some are hidden.
+  const std::vector<std::string> shown = shown_gpus(assigned.job, process);
+  if (!shown.empty()) environment["CUDA_VISIBLE_DEVICES"] = join(shown, ",");
   ProcessStart start;
   start.argv = {program};
   start.environment = std::move(environment);

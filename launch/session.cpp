@@ -11,6 +11,9 @@
 #include "core/control/protocol.h"
 
 namespace convoy {
+namespace {
+constexpr size_t most_placed = 16;  // ranks whose placement is printed; the summary has all
+}  // namespace
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -63,16 +66,19 @@ Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, Gang
   }
 }
 
-void Session::start_summary(const Job& job) {
-  summary_ = starting_summary(without_marks(run_.config.resolved), job, folder_.attempt);
+void Session::start_summary(const Job& job, const std::vector<PlacedRank>& table) {
+  summary_ = starting_summary(without_marks(run_.config.resolved), job, folder_.attempt, to_json(table));
   write_summary(folder_.path, summary_, false);
 }
 
 void Session::begin(const Placed& placed) {
   for (const std::string& warning : placed.warnings) console_.say(warning);
+  std::string table = placement_text(placed.table, most_placed);
+  table.pop_back();  // say ends the line
+  console_.say("ranks are placed so:\n" + table);
   assigned_ = Assigned{placed.job, folder_.path, folder_.attempt, unix_seconds(), placed.passive, run_.snapshots};
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
-  start_summary(placed.job);
+  start_summary(placed.job, placed.table);
   // What an earlier attempt left would be taken for the words of this one.
   for (const RankPlan& rank : placed.job.ranks) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
   for (const ProcessPlan& process : placed.job.processes) logs_.open(process.ranks.front());

@@ -33,7 +33,7 @@ class Session {
 
  private:
   void write_ending(const GangOutcome& outcome);
-  void start_summary(const Job& job);
+  void start_summary(const Job& job, const std::vector<PlacedRank>& table = {});
 
   EventLoop& loop_;
   const PreparedRun& run_;

@@ -51,7 +51,7 @@ std::string where_(const std::string& path, const char* what) {
 
 }  // namespace
 
-Json starting_summary(const Json& resolved, const Job& job, int attempt) {
+Json starting_summary(const Json& resolved, const Job& job, int attempt, const Json& placement) {
   Json summary = {{"status", "running"},    {"exit_code", nullptr},
                   {"name", job.name},       {"strategy", resolved.at("strategy").at("name")},
                   {"backend", job.backend}, {"world_size", job.ranks.size()},
@@ -59,6 +59,7 @@ Json starting_summary(const Json& resolved, const Job& job, int attempt) {
   for (const char* key : measured) summary[key] = nullptr;
   summary["metrics"] = Json::object();
   summary["failure"] = nullptr;
+  summary["placement"] = placement;
   summary["attempt"] = attempt;
   summary["version"] = version;
   summary["config"] = resolved;

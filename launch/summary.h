@@ -10,7 +10,8 @@
 namespace convoy {
 
 // What is known when a run starts. `status` is "running".
-Json starting_summary(const Json& resolved, const Job& job, int attempt);
+// `placement`: where each rank is and why (to_json of the table); empty until that is known.
+Json starting_summary(const Json& resolved, const Job& job, int attempt, const Json& placement = Json::array());
 
 // The end: status and exit code, what the ranks measured, and the failure or null. Every key of DESIGN.md is there.
 // Of what each rank measured for itself the top has the largest; cpu_efficiency lists all.

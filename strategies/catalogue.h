@@ -47,11 +47,19 @@ struct Description {
 Json to_json(const Description& description);
 Description description_from_json(const Json& json);
 
+// What a rank sends along one axis of the mesh in a step.
+struct AxisCost {
+  std::string axis;
+  double bytes = 0;
+  double messages = 0;
+};
 // Per rank, as the strategy's formulas evaluate.
 struct RankCost {
   double bytes_sent_per_step = 0;
   double messages_per_step = 0;
   double parameter_bytes = 0, gradient_bytes = 0, moment_bytes = 0, buffer_bytes = 0, activation_bytes = 0;
+  // Of the first two, by axis; where it is empty all of it goes along the one axis that the mesh has.
+  std::vector<AxisCost> axes = {};
 };
 
 struct StrategyEntry : Entry {
@@ -60,6 +68,9 @@ struct StrategyEntry : Entry {
   std::function<std::vector<RankCost>(const Job&, const Description&)> cost;
   // What only the model's blocks can tell of a plan, checked before any rank starts; throws ConfigError. Null: nothing.
   std::function<void(const Job&, const Description&)> check;
+  // What ranks or devices do in a step, in which order, as lines for people. Null, or "": all ranks do
+  // the same.
+  std::function<std::string(const Job&, const Description&)> schedule;
 };
 
 // Whether a plan has to see the model's blocks before ranks start: for StrategyEntry::check, and for options that name blocks.

@@ -139,6 +139,7 @@ void add_data_axis(const Job& job, const Options& options, const Description& mo
     const RankCost sharded = sharded_costs(job, model, ends).front();
     cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
     cost.messages_per_step += sharded.messages_per_step;
+    cost.axes.push_back({"data", sharded.bytes_sent_per_step, sharded.messages_per_step});
     cost.parameter_bytes = sharded.parameter_bytes;
     cost.gradient_bytes = sharded.gradient_bytes;
     cost.moment_bytes = sharded.moment_bytes;
@@ -165,6 +166,8 @@ RankCost rank_cost(const Job& job, const Options& options, const Description& mo
   if (degrees_of(options.section("mesh")).how == "fsdp") shape.tie_shares = job.mesh.degree("data");
   RankCost cost = pipeline_cost(shape, stages, cut, coordinate);
   const RankCost group = tensor_group_cost(job, blocks_of(model, own));
+  cost.axes = group.axes;
+  cost.axes.push_back({"pipeline", cost.bytes_sent_per_step, cost.messages_per_step});
   cost.bytes_sent_per_step += group.bytes_sent_per_step;
   cost.messages_per_step += group.messages_per_step;
   add_data_axis(job, options, blocks_of(cut, own), own.back().end == stages.back().end, cost);
@@ -177,6 +180,11 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   for (int rank = 0; rank < static_cast<int>(job.ranks.size()); ++rank)
     costs.push_back(rank_cost(job, options, description, rank));
   return costs;
+}
+
+std::string schedule(const Job& job, const Description& description) {
+  const int stages = job.mesh.degree("pipeline");
+  return stages == 1 ? "" : pipeline_text(Options(job.config.at("strategy")), stages, description);
 }
 
 Option data_axis() {
@@ -208,6 +216,7 @@ StrategyEntry hybrid_entry() {
   entry.plan = plan;
   entry.cost = cost;
   entry.check = check;
+  entry.schedule = schedule;
   return entry;
 }
 

@@ -105,6 +105,20 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   return {cost};
 }
 
+std::string schedule(const Job& job, const Description& description) {
+  const Options options(job.config.at("strategy"));
+  const auto micro = static_cast<int>(options.integer("micro_batches"));
+  std::vector<BlockRange> stages;
+  std::vector<int> device_of;
+  for (const PlacedBlocks& one : placed_blocks(options, job, description)) {
+    stages.push_back(one.blocks);
+    device_of.push_back(one.device);
+  }
+  const double idle = 100 * examine(placed_schedule(device_of, micro), micro).bubble;
+  return str(stages_text(stages, device_of, "device", description), micro, " micro-batches go through them; idle: ",
+             std::lround(idle), " % of the devices' time, where a backward takes as long as two forwards\n");
+}
+
 }  // namespace
 
 StrategyEntry model_parallel_entry() {
@@ -118,6 +132,7 @@ StrategyEntry model_parallel_entry() {
   entry.plan = plan;
   entry.cost = cost;
   entry.check = check;
+  entry.schedule = schedule;
   return entry;
 }
 

@@ -37,6 +37,10 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   return costs;
 }
 
+std::string schedule(const Job& job, const Description& description) {
+  return pipeline_text(Options(job.config.at("strategy")), job.mesh.degree("pipeline"), description);
+}
+
 }  // namespace
 
 StrategyEntry pipeline_entry() {
@@ -50,6 +54,7 @@ StrategyEntry pipeline_entry() {
   entry.plan = plan;
   entry.cost = cost;
   entry.check = check;
+  entry.schedule = schedule;
   return entry;
 }
 

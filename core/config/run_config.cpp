@@ -11,6 +11,7 @@
 #include "core/config/overrides.h"
 #include "core/config/reader.h"
 #include "core/config/scalars.h"
+#include "core/units.h"
 
 namespace convoy {
 namespace {
@@ -112,6 +113,20 @@ void check_address(const Options& launch) {
                 str("is ", shown(address), ", which means every interface; give the address of one, or auto"));
 }
 
+// Which of them a host has, and what ranks there are, only planning knows.
+void check_binding(const Options& launch) {
+  const std::vector<std::string> cores = launch.texts("cores");
+  const bool listed = launch.text("bind") == "list";
+  if (listed && cores.empty())
+    launch.fail("bind", "is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
+                        "rank of a host");
+  if (!listed && !cores.empty())
+    launch.fail("cores", str("is for launch.bind: list, and that is ", launch.text("bind"), "; leave one of them out"));
+  for (size_t i = 0; i < cores.size(); ++i)
+    if (units_from_text(cores[i]).empty())
+      launch.fail(str("cores.", i), str("is ", shown(cores[i]), ", must be 0, 0-3 or 0-3+8"));
+}
+
 RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::string> open_kinds) {
   OptionReader reader(catalogues, std::move(open_kinds));
   Json resolved = reader.read_fields(run_options(), root, "");
@@ -123,6 +138,7 @@ RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::
   check_batch(run.section("train").section("batch"));
   check_limits(resolved, run.section("launch"), marks);
   check_address(run.section("launch"));
+  check_binding(run.section("launch"));
   resolved["marks"] = marks_to_json(marks);
   RunConfig config = RunConfig::from_resolved(resolved);
   config.warnings = reader.warnings();
@@ -172,6 +188,7 @@ LaunchConfig launch_of(const Options& options) {
   launch.cores_per_rank = integer_or_zero(options, "cores_per_rank");
   launch.threads = integer_or_zero(options, "threads");
   launch.bind = options.text("bind");
+  launch.cores = options.texts("cores");
   launch.grace = options.real("grace");
   launch.failure_grace = options.real("failure_grace");
   launch.heartbeat = options.real("heartbeat");

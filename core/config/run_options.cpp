@@ -66,7 +66,13 @@ Option launch_section() {
        or_auto(describe::integer("cores_per_rank", "cores of each rank; auto: all cores divided").at_least(1)),
        or_auto(describe::integer("threads", "threads of an operation in each rank; auto: as many as its cores")
                    .at_least(1)),
-       describe::choice("bind", "what a rank is bound to", {"none", "core", "numa", "socket"}, "core"),
+       describe::choice("bind",
+                        "what a rank is bound to: its cores, their NUMA node or socket, or the cores of launch.cores; "
+                        "keep: just what mpirun or srun bound it to; convoy: its share of all cores of the job, whatever "
+                        "they bound it to",
+                        {"none", "core", "numa", "socket", "list", "keep", "convoy"}, "core"),
+       describe::list("cores", "bind list: processing units of the first rank of a host, of the second, …",
+                      describe::text("", "0-3, or 0+2")),
        time_limit("grace", "from TERM to KILL after a request to stop", 30),
        time_limit("failure_grace", "from TERM to KILL after a failure", 2),
        time_limit("heartbeat", "a rank that says nothing for so long is lost; at most launch.collective", 60),

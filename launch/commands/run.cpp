@@ -30,12 +30,12 @@ int run_launched(const RunArguments& arguments, const Variables& variables, cons
   try {
     if (!as.channel.empty()) {
       const AgentRequest request = agent_request(as, variables);
-      const Host host = this_host({true});
+      const Host host = this_host({true, false});
       EventLoop loop;
       return run_as_agent(loop, request, host);
     }
     const PreparedRun run = prepare(arguments, variables, as);
-    const Host host = this_host({wants_gpus(run.config)});
+    const Host host = this_host({wants_gpus(run.config), true});
     EventLoop loop;
     if (as.rank == 0) return run_as_server(loop, run, host);
     AgentRequest request = agent_request(as, variables);
@@ -54,7 +54,7 @@ int run_launched(const RunArguments& arguments, const Variables& variables, cons
 }  // namespace
 
 Placed placed_here(const PreparedRun& run) {
-  return plan_and_place(run, Topology{{this_host({wants_gpus(run.config)})}});
+  return plan_and_place(run, Topology{{this_host({wants_gpus(run.config), false})}});
 }
 
 int start_alone(EventLoop& loop, const PreparedRun& run, const Placed& placed) {

@@ -12,6 +12,7 @@
 #include <iostream>
 
 #include "core/files.h"
+#include "launch/candidate.h"
 #include "launch/catalogues.h"
 #include "launch/commands/run.h"
 #include "launch/exit_codes.h"
@@ -111,18 +112,6 @@ std::vector<StepDifferences> differences_in(const std::string& path, const std::
           update_of_one(std::stoll(name.substr(prefix.size())), "is as before: only the reference made an update"));
   std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return steps;
-}
-
-// Of `values`, what `options` describe too.
-Json shared_keys(const Json& values, const std::vector<Option>& options) {
-  Json shared = Json::object();
-  for (const Option& option : options) {
-    const auto found = values.find(option.name);
-    if (found == values.end() || found->is_null()) continue;
-    const bool nested = option.type == OptionType::section && found->is_object();
-    shared[option.name] = nested ? shared_keys(*found, option.options) : *found;
-  }
-  return shared;
 }
 
 }  // namespace

@@ -41,10 +41,10 @@ std::string short_json(Abort reason) {
   return text;
 }
 
-at::Device device_of(const DevicePlan& plan) {
-  // The launcher shows each process only its own GPUs, in the order of its ranks' devices.
-  return plan.kind == DevicePlan::Kind::gpu ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(plan.gpu))
-                                            : at::Device(at::kCPU);
+// The launcher shows each process only its own GPUs, in the order of its ranks' devices.
+at::Device device_of(const std::vector<std::string>& shown, const DevicePlan& plan) {
+  if (plan.kind != DevicePlan::Kind::gpu) return at::Device(at::kCPU);
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu_within(shown, plan)));
 }
 
 // What the ranks of a process share: read-only parts are made once.
@@ -90,8 +90,9 @@ class RankThread {
       if (other.host == plan_.host && other.rank < plan_.rank) ++context.local_rank;
     context.host = host_;
     context.devices.clear();
+    const std::vector<std::string> shown = shown_gpus(assignment.job, plan_.process);
     for (const DevicePlan& device : plan_.devices) {
-      context.devices.push_back(device_of(device));
+      context.devices.push_back(device_of(shown, device));
       context.device_cores.push_back(device.cores);
     }
     context.threads = plan_.threads;

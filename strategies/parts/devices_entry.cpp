@@ -1,45 +1,15 @@
 #include "strategies/parts/devices_entry.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace convoy {
 namespace {
 
 constexpr const char* forms = "must be cuda:0, cores:0, cores:0-3 or cores:0+2";
-
-// "12", nothing else; -1 for any other text.
-int number_of(const std::string& text) {
-  if (text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos) return -1;
-  return std::atoi(text.c_str());
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts{""};
-  for (char c : text) {
-    if (c == separator)
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  }
-  return parts;
-}
-
-// "0-3+6": empty when it is no list.
-std::vector<int> units_of(const std::string& text) {
-  std::vector<int> units;
-  for (const std::string& part : split(text, '+')) {
-    const std::vector<std::string> ends = split(part, '-');
-    const int first = number_of(ends.front());
-    const int last = number_of(ends.back());
-    if (ends.size() > 2 || first < 0 || last < first) return {};
-    for (int unit = first; unit <= last; ++unit) units.push_back(unit);
-  }
-  return units;
-}
 
 std::set<int> allowed_units(const Host& host) {
   std::set<int> units;
@@ -57,14 +27,15 @@ DevicePlan parse_device(const Options& options, const std::string& key, const st
   DevicePlan device;
   if (kind == "cuda") {
     device.kind = DevicePlan::Kind::gpu;
-    device.gpu = number_of(rest);
-    if (device.gpu < 0) fail(forms);
+    const std::vector<int> number = units_from_text(rest);
+    if (number.size() != 1) fail(forms);
+    device.gpu = number.front();
     if (device.gpu >= static_cast<int>(host.gpus.size()))
       fail(str("and ", host.name, " has ", host.gpus.size(), " GPUs"));
     return device;
   }
   if (kind != "cores") fail(forms);
-  device.cores = units_of(rest);
+  device.cores = units_from_text(rest);
   if (device.cores.empty()) fail(forms);
   const std::set<int> allowed = allowed_units(host);
   for (int unit : device.cores) {

@@ -180,4 +180,16 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   return cost;
 }
 
+std::string pipeline_text(const Options& section, int ranks, const Description& model) {
+  const std::string& name = section.text("schedule");
+  const int chunks = static_cast<int>(chunks_of(section));
+  const auto micro = static_cast<int>(section.integer("micro_batches"));
+  const StepSchedule steps = schedule_named(name, ranks, chunks, micro);
+  const std::vector<BlockRange> stages = stage_ranges(section, ranks * chunks, model);
+  const double idle = 100 * examine(steps, micro).bubble;
+  return str(stages_text(stages, steps.rank_of, "rank", model), name, ", ", micro,
+             " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps), "idle: ",
+             std::lround(idle), " % of the ranks' time, where a backward takes as long as two forwards\n");
+}
+
 }  // namespace convoy

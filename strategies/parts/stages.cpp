@@ -159,4 +159,21 @@ std::vector<double> block_costs(const Description& model) {
   return std::vector<double>(model.blocks.size(), 1.0);
 }
 
+std::string stages_text(const std::vector<BlockRange>& stages, const std::vector<int>& on, const std::string& holder,
+                        const Description& model) {
+  std::string text;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const BlockRange& range = stages[stage];
+    int64_t parameters = 0;
+    for (int64_t block = range.begin; block < range.end; ++block)
+      parameters += model.blocks[static_cast<size_t>(block)].parameters;
+    const std::string& first = model.blocks[static_cast<size_t>(range.begin)].name;
+    const std::string& last = model.blocks[static_cast<size_t>(range.end - 1)].name;
+    text += str("stage ", stage, " on ", holder, " ", on[stage], ": ", range.size() == 1 ? "block " : "blocks ",
+                to_text(range), " (", first, range.size() == 1 ? "" : " to " + last, "), ", parameters,
+                " parameters\n");
+  }
+  return text;
+}
+
 }  // namespace convoy

@@ -72,6 +72,7 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
   cost.bytes_sent_per_step =
       rows * share * (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) : 2 * inputs + 2 * outputs);
   if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
+  cost.axes = {{"tensor", cost.bytes_sent_per_step, cost.messages_per_step}};
   return cost;
 }
 
@@ -94,9 +95,12 @@ Description cut_description(const Job& job, const Description& description) {
 void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, RankCost& cost) {
   if (data == 1) return;
   const double ranks = data;
-  cost.bytes_sent_per_step += 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every);
   const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
-  cost.messages_per_step += (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every);
+  const AxisCost axis{"data", 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every),
+                      (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every)};
+  cost.bytes_sent_per_step += axis.bytes;
+  cost.messages_per_step += axis.messages;
+  cost.axes.push_back(axis);
 }
 
 std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,

@@ -43,7 +43,7 @@ TEST(Placement, EachRankGetsAsManyWholeCores) {
   Job job = job_of(2);
   const PlacementResult result = place(job, machine(5, 2), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 5, 6));  // cores 0 and 1 with their hyper-threads
-  EXPECT_THAT(job.ranks[1].cores, ElementsAre(2, 3, 7, 8));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(3, 4, 8, 9));  // of the other NUMA node, where 2 is not
   EXPECT_EQ(job.ranks[0].threads, 2);
   EXPECT_FALSE(result.shared);
   EXPECT_THAT(result.warnings, IsEmpty());
@@ -162,6 +162,112 @@ TEST(Placement, HostsAreDividedApart) {
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(0, 1));
   EXPECT_THAT(job.ranks[2].cores, ElementsAre(2, 3));
+}
+
+TEST(Placement, ListedCoresGoToTheRanksOfEachHostInOrder) {
+  Topology two = machine(4);
+  two.hosts.push_back(machine(4).hosts[0]);
+  LaunchConfig launch;
+  launch.bind = "list";
+  launch.cores = {"3", "0-1"};
+  Job job = job_of(4);
+  job.ranks[2].host = job.ranks[3].host = 1;
+  const PlacementResult result = place(job, two, launch);
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(3));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(0, 1));
+  EXPECT_EQ(job.ranks[1].threads, 2);
+  EXPECT_THAT(job.ranks[2].cores, ElementsAre(3));
+  EXPECT_EQ(result.table[3].why, "launch.cores");
+  EXPECT_FALSE(result.shared);
+}
+
+std::string refusal(const std::vector<std::string>& cores) {
+  LaunchConfig launch;
+  launch.bind = "list";
+  launch.cores = cores;
+  Job job = job_of(2);
+  try {
+    place(job, machine(4), launch);
+  } catch (const ConfigError& error) {
+    return error.key() + ": " + error.what();
+  }
+  return "";
+}
+
+TEST(Placement, ListedCoresMustBeThere) {
+  EXPECT_THAT(refusal({"0"}), HasSubstr("launch.cores: "));
+  EXPECT_THAT(refusal({"0", "2+7"}),
+              testing::AllOf(HasSubstr("launch.cores.1: "), HasSubstr("names core 7"), HasSubstr("may use 0-3 on m")));
+}
+
+TEST(Placement, ACoreListedTwiceIsShared) {
+  LaunchConfig launch;
+  launch.bind = "list";
+  launch.cores = {"0-1", "1-2"};
+  Job job = job_of(2);
+  const PlacementResult result = place(job, machine(4), launch);
+  EXPECT_TRUE(result.shared);
+  EXPECT_THAT(result.warnings, ElementsAre(HasSubstr("gives core 1 of m to ranks 0 and 1")));
+}
+
+TEST(Placement, LaunchersMasksThatOverlapAreToldAndMayBeReplaced) {
+  const std::vector<std::vector<int>> masks{{0, 1}, {1, 2}};
+  Job job = job_of(2);
+  const PlacementResult kept = place(job, machine(4), {}, masks);
+  EXPECT_TRUE(kept.shared);
+  EXPECT_THAT(kept.warnings, ElementsAre(HasSubstr("ranks 0-1 share core 1 of m, as their launcher bound them")));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(1, 2));
+  LaunchConfig launch;
+  launch.bind = "convoy";
+  job = job_of(2);
+  const PlacementResult anew = place(job, machine(4), launch, masks);
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(2, 3));
+  EXPECT_THAT(anew.warnings, IsEmpty());
+}
+
+TEST(Placement, RanksThatALauncherBoundToOneCoreOfMany) {
+  Job job = job_of(2);
+  const PlacementResult result = place(job, machine(4), {}, {{0}, {0}});
+  EXPECT_TRUE(result.shared);
+  EXPECT_THAT(result.warnings,
+              ElementsAre(testing::AllOf(HasSubstr("2 ranks share 1 core on m"), HasSubstr("of 4 that the job may use"),
+                                         HasSubstr("launch.bind=convoy"))));
+}
+
+TEST(Placement, HyperThreadsOfOneCoreAreOneCore) {
+  Job job = job_of(2);  // mpirun --bind-to hwthread
+  const PlacementResult result = place(job, machine(2, 2), {}, {{0}, {2}});
+  EXPECT_THAT(result.warnings, ElementsAre(HasSubstr("share core 0")));
+}
+
+TEST(Placement, KeepLeavesTheMaskAsItIs) {
+  LaunchConfig launch;
+  launch.bind = "keep";
+  Job job = job_of(2);
+  const PlacementResult result = place(job, machine(8), launch, {{0, 1, 2, 3}, {0, 1, 2, 3}});
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(job.ranks[1].threads, 2);  // its share
+  EXPECT_TRUE(result.shared);
+  EXPECT_EQ(result.table[0].why, "as its launcher bound it");
+  job = job_of(1);
+  place(job, machine(8), launch);
+  EXPECT_THAT(job.ranks[0].cores, IsEmpty());
+}
+
+TEST(Placement, TheTableIsReadable) {
+  Job job = job_of(3);
+  const PlacementResult result = place(job, machine(4), {});
+  EXPECT_EQ(placement_text(result.table, 2),
+            "rank  host  device  NUMA  cores  threads  why\n"
+            "0     m     cores   0     0            1  in one NUMA node\n"
+            "1     m     cores   0     1            1  in one NUMA node\n"
+            "… and 1 more\n");
+  const Json rows = to_json(result.table);
+  EXPECT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[2]["cores"], Json({2}));
+  EXPECT_EQ(rows[2]["numa"], Json({1}));
 }
 
 }  // namespace

@@ -23,5 +23,35 @@ TEST(RankProcess, ThreadsThatMayWaitForACoreDoNotSpin) {
   EXPECT_EQ(variables_of(3, false).at("OMP_NUM_THREADS"), "3");
 }
 
+Assigned on_gpus(const std::vector<std::vector<std::string>>& uuids) {
+  Assigned assigned;
+  int gpu = 4;
+  for (const auto& ids : uuids) {
+    RankPlan rank;
+    rank.rank = static_cast<int>(assigned.job.ranks.size());
+    for (const std::string& id : ids) rank.devices.push_back({DevicePlan::Kind::gpu, gpu++, {}, id});
+    assigned.job.ranks.push_back(rank);
+  }
+  return assigned;
+}
+
+TEST(RankProcess, AProcessSeesItsOwnGpusByUuid) {
+  Assigned assigned = on_gpus({{"GPU-a"}, {"GPU-b", "GPU-c"}});
+  assigned.job.processes = {{0, {0}}, {0, {1}}};
+  const ProcessStart second = rank_process("/bin/true", assigned, 1, "channel", {{"CUDA_VISIBLE_DEVICES", "0,1,2,3"}});
+  EXPECT_EQ(second.environment.at("CUDA_VISIBLE_DEVICES"), "GPU-b,GPU-c");
+  const std::vector<std::string> shown = shown_gpus(assigned.job, 1);
+  EXPECT_EQ(gpu_within(shown, assigned.job.ranks[1].devices[0]), 0);
+  EXPECT_EQ(gpu_within(shown, assigned.job.ranks[1].devices[1]), 1);
+}
+
+TEST(RankProcess, WithoutAUuidItSeesAll) {
+  Assigned assigned = on_gpus({{""}});
+  assigned.job.processes = {{0, {0}}};
+  const ProcessStart start = rank_process("/bin/true", assigned, 0, "channel", {{"CUDA_VISIBLE_DEVICES", "6,7"}});
+  EXPECT_EQ(start.environment.at("CUDA_VISIBLE_DEVICES"), "6,7");
+  EXPECT_EQ(gpu_within(shown_gpus(assigned.job, 0), assigned.job.ranks[0].devices[0]), 4);
+}
+
 }  // namespace
 }  // namespace convoy

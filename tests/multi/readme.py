@@ -44,6 +44,8 @@ with runs.workspace() as work:
         if " run " in line:
             trained += 1
             line = f"{line} {short} --output {work}/run{trained}"
+        if " explain " in line:
+            line = f"{line} --set data.path={work}/small.inter"
         done = shell(line)
         runs.check(done.returncode == 0, f"README: {line}: exit {done.returncode}\n{done.stdout[-3000:]}")
         if " run " in line:
@@ -55,6 +57,10 @@ with runs.workspace() as work:
     (work / "readme.yaml").write_text(yaml)
     done = shell(f"{runs.CONVOY} run {work}/readme.yaml {short} --output {work}/yaml")
     runs.check(done.returncode == 0, f"README's file: exit {done.returncode}\n{done.stdout[-3000:]}")
+
+    for line in [line for block in blocks("docs/explain.md", "bash") for line in block.splitlines()]:
+        done = shell(f"{line.replace('build/convoy', str(runs.CONVOY))} --set data.path={work}/small.inter")
+        runs.check(done.returncode == 0, f"docs/explain.md: {line}: exit {done.returncode}\n{done.stdout[-3000:]}")
 
     # Every other code block of the shell in docs/ has a test of its own, or is one of these.
     (exports,) = blocks("docs/launching.md", "bash")

@@ -35,7 +35,7 @@ with runs.workspace() as folder:
     refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
     refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
     refused("no command", 64, [], [str(runs.CONVOY)])
-    refused("unknown command", 64, ["'explain'", "run", "list"], [str(runs.CONVOY), "explain", "x.yaml"])
+    refused("unknown command", 64, ["'evaluate'", "run", "explain", "list"], [str(runs.CONVOY), "evaluate", "x.yaml"])
     refused("mistyped command", 64, ["did you mean list?"], [str(runs.CONVOY), "lst"])
     refused("help", 0, ["optimizer ", "convoy list config"], [str(runs.CONVOY), "run", "--help"])
     refused("no ranks", 64, ["--ranks"], [str(runs.CONVOY), "run", str(config), "--ranks", "0"])
@@ -69,6 +69,13 @@ with runs.workspace() as folder:
     refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
             runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
     refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
+    refused("half of mpirun's variables", 78, ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK"],
+            runs.command(config, new), OMPI_COMM_WORLD_RANK="0")
+    refused("cores without a list", 78, ["launch.cores: is for launch.bind: list"],
+            runs.command(config, new, ["launch.cores=[0]"]))
+    refused("a list without cores", 78, ["launch.bind: is list"], runs.command(config, new, ["launch.bind=list"]))
+    refused("cores that are not here", 78, ["launch.cores.0: names core 4000"],
+            runs.command(config, new, ["launch.bind=list", "launch.cores=[4000]"]))
     refused("folder is a file", 73, ["bad.yaml"], runs.command(config, bad))
     refused("unwritable folder", 73, ["/proc/nowhere"], runs.command(config, "/proc/nowhere"))
     if not os.path.exists("/dev/nvidiactl"):

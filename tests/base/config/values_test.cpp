@@ -261,5 +261,16 @@ TEST(ConfigEnvironment, ExpansionIsBounded) {
   unsetenv("CONVOY_TEST_LONG");
 }
 
+TEST(ConfigValues, BindingByAList) {
+  EXPECT_EQ(with_launch("bind: list, cores: [0-1, 2+5]"), "no error");
+  EXPECT_EQ(with_launch("bind: list"),
+            "run.yaml:9:16: launch.bind: is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one "
+            "item for each rank of a host");
+  EXPECT_EQ(with_launch("cores: [0]"),
+            "run.yaml:9:17: launch.cores: is for launch.bind: list, and that is core; leave one of them out");
+  EXPECT_EQ(with_launch("bind: list, cores: [0-1, 5-2]"),
+            "run.yaml:9:35: launch.cores.1: is '5-2', must be 0, 0-3 or 0-3+8");
+}
+
 }  // namespace
 }  // namespace convoy

@@ -1,0 +1,104 @@
+#include "launch/candidate.h"
+
+#include "launch/describe.h"
+#include "strategies/catalogue.h"
+
+namespace convoy {
+namespace {
+
+// What every rank does where a strategy has no schedule of its own.
+std::string plain_schedule(const Json& strategy) {
+  const Json slices = strategy.value("micro_batches", Json(1));
+  const Json every = strategy.contains("sync") ? strategy["sync"].value("every", Json(1)) : Json(1);
+  std::string text = "all ranks do the same: ";
+  text += slices == 1 ? "forward and backward of their share of a batch"
+                      : str("forward and backward of each of ", slices.dump(), " slices of their share of a batch");
+  return text + (every == 1 ? ", one update\n" : str(", one update every ", every.dump(), " steps\n"));
+}
+
+void plan_and_count(Candidate& candidate, const Topology& topology) {
+  candidate.placed = plan_and_place(candidate.run, topology);
+  const StrategyEntry& strategy = strategy_entry(candidate.strategy);
+  const Description description = description_from_json(candidate.run.described.at("model"));
+  const Job& job = candidate.placed.job;
+  candidate.figures = figures_of(strategy, job, description);
+  if (strategy.schedule) candidate.schedule = strategy.schedule(job, description);
+  if (candidate.schedule.empty()) candidate.schedule = plain_schedule(job.config.at("strategy"));
+}
+
+PreparedRun prepared(const RunArguments& arguments) { return prepare(arguments, {}, {}); }
+
+// Whether a strategy refused the number of ranks, and not what it is to do.
+bool is_about_ranks(const ConfigError& error) { return error.key() == "launch.ranks" || error.key() == "--ranks"; }
+
+// The section was not written by the user, so where it stands says nothing.
+std::string without_place(const ConfigError& error) {
+  const std::string message = error.what();
+  const size_t key = message.rfind(error.key() + ": ");
+  return key == std::string::npos ? message : message.substr(key);
+}
+
+}  // namespace
+
+Json shared_keys(const Json& values, const std::vector<Option>& options) {
+  Json shared = Json::object();
+  for (const Option& option : options) {
+    const auto found = values.find(option.name);
+    if (found == values.end() || found->is_null()) continue;
+    const bool nested = option.type == OptionType::section && found->is_object();
+    shared[option.name] = nested ? shared_keys(*found, option.options) : *found;
+  }
+  return shared;
+}
+
+double Candidate::update_rows() const {
+  const BatchSize& batch = run.config.train.batch;
+  return static_cast<double>(batch.rows) * (batch.per_rank ? placed.job.mesh.degree("data") : 1);
+}
+
+PreparedRun described_run(const RunArguments& arguments) {
+  PreparedRun run = prepared(arguments);
+  run.described = describe_run(run.rank_program, run.config.resolved, "activations");
+  return run;
+}
+
+Candidate configured_candidate(const PreparedRun& run, const Topology& topology) {
+  Candidate candidate;
+  candidate.run = run;
+  candidate.strategy = run.config.strategy.name;
+  plan_and_count(candidate, topology);
+  return candidate;
+}
+
+Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology) {
+  Candidate candidate;
+  candidate.strategy = strategy;
+  RunArguments arguments = run.arguments;
+  if (strategy != run.config.strategy.name) {
+    Json section = {{"name", strategy}};
+    section.update(shared_keys(run.config.strategy.options.json(), strategy_entry(strategy).options));
+    arguments.overrides.push_back(str("strategy=", section.dump()));
+  }
+  const auto attempt = [&] {
+    candidate.run = prepared(arguments);
+    candidate.run.described = run.described;
+    plan_and_count(candidate, topology);
+  };
+  try {
+    try {
+      attempt();
+    } catch (const ConfigError& error) {
+      if (!is_about_ranks(error)) throw;
+      arguments.ranks = 0;
+      arguments.overrides.emplace_back("launch.ranks=auto");
+      attempt();
+      const size_t ranks = candidate.placed.job.ranks.size();
+      candidate.note = str("has ", ranks, ranks == 1 ? " rank" : " ranks", " of its own");
+    }
+  } catch (const ConfigError& error) {
+    candidate.refused = without_place(error);
+  }
+  return candidate;
+}
+
+}  // namespace convoy

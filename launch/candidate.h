@@ -1,0 +1,37 @@
+// A configuration as one strategy would run it on given hosts: planned, placed and counted, nothing started.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/cost_figures.h"
+#include "launch/prepare.h"
+
+namespace convoy {
+
+struct Candidate {
+  std::string strategy;
+  std::string refused;  // why it cannot be run so; the rest is then empty
+  std::string note;     // what was done differently from what was asked
+  PreparedRun run;
+  Placed placed;
+  std::vector<RankFigures> figures;  // by rank
+  std::string schedule;              // lines for people
+
+  double update_rows() const;  // rows of the global batch
+};
+
+// Reads and checks the configuration and asks for the sizes of its model's blocks: what all candidates share.
+PreparedRun described_run(const RunArguments& arguments);
+
+// As it is configured. Throws what `convoy run` would refuse it with.
+Candidate configured_candidate(const PreparedRun& run, const Topology& topology);
+
+// The same configuration under a strategy, whose section, where it is another, is that of the configuration as far as it
+// knows the keys. One that has its own number of ranks keeps it, which the note tells; what it refuses is in `refused`.
+Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology);
+
+// Of `values`, what `options` describe too.
+Json shared_keys(const Json& values, const std::vector<Option>& options);
+
+}  // namespace convoy

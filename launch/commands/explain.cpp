@@ -1,0 +1,63 @@
+#include "launch/commands/explain.h"
+
+#include <ostream>
+#include <set>
+
+#include "launch/candidate.h"
+#include "launch/explain_report.h"
+#include "launch/topology.h"
+#include "strategies/catalogue.h"
+
+namespace convoy {
+namespace {
+
+void check_names(const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const StrategyEntry& entry : strategy_catalogue()) known.push_back(entry.name);
+  const std::set<std::string> all(known.begin(), known.end());
+  for (const std::string& name : names) {
+    if (all.count(name) != 0) continue;
+    const std::string near = nearest(name, known);
+    throw Error(Failure::command_line,
+                str("--compare: there is no strategy '", name, "'; ",
+                    near.empty() ? "there are " + join(known, ", ") : "did you mean " + near + "?"));
+  }
+}
+
+std::string source_of(const ExplainArguments& arguments) {
+  const std::string kind = arguments.topology.empty() ? "this machine" : "the machine in " + arguments.topology;
+  return arguments.hosts.empty() ? kind + (arguments.topology.empty() ? " is" : "")
+                                 : str("if each of them were ", arguments.topology.empty() ? "like " : "", kind);
+}
+
+}  // namespace
+
+Topology hosts_to_explain(const ExplainArguments& arguments, const Host& each) {
+  if (arguments.hosts.empty()) return {{each}};
+  Topology topology;
+  std::set<std::string> seen;
+  for (const std::string& name : arguments.hosts) {
+    if (name.empty() || !seen.insert(name).second)
+      throw Error(Failure::command_line, str("--hosts: ", name.empty() ? "a name is empty" : name + " is named twice",
+                                             "; write each host once, as in --hosts node1,node2"));
+    topology.hosts.push_back(each);
+    topology.hosts.back().name = name;
+  }
+  return topology;
+}
+
+void explain(const ExplainArguments& arguments, std::ostream& out) {
+  check_names(arguments.compare);
+  const Host each = arguments.topology.empty() ? this_host({true, false}) : saved_host(arguments.topology);
+  const Topology topology = hosts_to_explain(arguments, each);
+  const PreparedRun run = described_run(arguments.run);
+  if (arguments.compare.empty()) {
+    out << explained(configured_candidate(run, topology), topology, source_of(arguments));
+    return;
+  }
+  std::vector<Candidate> candidates;
+  for (const std::string& name : arguments.compare) candidates.push_back(candidate_under(run, name, topology));
+  out << compared(candidates);
+}
+
+}  // namespace convoy

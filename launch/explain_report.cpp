@@ -1,0 +1,202 @@
+#include "launch/explain_report.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "core/utf8.h"
+#include "launch/text_table.h"
+
+namespace convoy {
+namespace {
+
+constexpr size_t most_rows = 64;    // ranks in a table
+constexpr size_t line_width = 118;  // of a schedule
+
+std::string plural(size_t count, const std::string& what) { return str(count, " ", what, count == 1 ? "" : "s"); }
+
+std::string host_text(const Host& host) {
+  std::set<int> sockets, nodes;
+  size_t units = 0;
+  for (const Core& core : host.cores) {
+    sockets.insert(core.socket);
+    nodes.insert(core.numa);
+    units += core.siblings.size();
+  }
+  std::string text = str(host.name, ": ", plural(sockets.size(), "socket"), ", ", plural(nodes.size(), "NUMA node"),
+                         ", ", plural(host.cores.size(), "core"));
+  if (units != host.cores.size()) text += str(" with ", units, " hyper-threads");
+  text += str(", ", human_bytes(static_cast<double>(host.memory)), ", ", plural(host.gpus.size(), "GPU"));
+  return text + "\n";
+}
+
+std::string mesh_text(const Job& job) {
+  std::vector<std::string> axes;
+  for (const Axis& axis : job.mesh.axes()) axes.push_back(str(axis.name, " ", axis.degree));
+  return axes.empty() ? "one rank" : join(axes, " × ");
+}
+
+std::string heading(const Candidate& candidate) {
+  const Job& job = candidate.placed.job;
+  return str(job.name, ": ", candidate.strategy, " on ", plural(job.ranks.size(), "rank"), " in ",
+             job.processes.size() == 1 ? "1 process" : str(job.processes.size(), " processes"), ", backend ",
+             job.backend, "\nmesh: ", mesh_text(job), "\n");
+}
+
+// Ranks whose cells are all the same share a line: "0-7".
+std::string folded(std::vector<std::vector<std::string>> lines) {
+  std::vector<std::vector<std::string>> kept{lines.front()};
+  for (size_t first = 1; first < lines.size();) {
+    size_t last = first;
+    while (last + 1 < lines.size() &&
+           std::equal(lines[first].begin() + 1, lines[first].end(), lines[last + 1].begin() + 1))
+      ++last;
+    std::vector<std::string> line = lines[first];
+    if (last > first) line[0] += "-" + lines[last][0];
+    kept.push_back(line);
+    first = last + 1;
+  }
+  const size_t left_out = kept.size() > most_rows ? kept.size() - most_rows : 0;
+  if (left_out > 0) kept.resize(most_rows);
+  std::vector<size_t> figures;
+  for (size_t i = 1; i < kept.front().size(); ++i) figures.push_back(i);
+  return text_table(kept, figures) + (left_out > 0 ? str("… and ", plural(left_out, "line"), " more\n") : "");
+}
+
+std::string traffic_text(const std::vector<RankFigures>& ranks) {
+  std::vector<std::string> axes;
+  for (const auto& [axis, figure] : ranks.front().sent_on) axes.push_back(axis);
+  if (axes.empty()) return "sent a step: nothing, there is one rank\n";
+  std::vector<std::vector<std::string>> lines{{"rank"}};
+  for (const std::string& axis : axes) {
+    lines.front().push_back("sent along " + axis);
+    lines.front().push_back("messages");
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    lines.push_back({std::to_string(rank)});
+    for (const std::string& axis : axes) {
+      lines.back().push_back(bytes_text(ranks[rank].sent_on.at(axis)));
+      lines.back().push_back(count_text(ranks[rank].messages_on.at(axis)));
+    }
+  }
+  return "sent by each rank a step:\n" + folded(lines);
+}
+
+std::string memory_table(const std::vector<RankFigures>& ranks) {
+  std::vector<std::vector<std::string>> lines{
+      {"rank", "parameters", "gradients", "moments", "activations", "buffers", "together"}};
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankFigures& figures = ranks[rank];
+    lines.push_back({std::to_string(rank), bytes_text(figures.parameters), bytes_text(figures.gradients),
+                     bytes_text(figures.moments), bytes_text(figures.activations), bytes_text(figures.buffers),
+                     memory_text(memory_of(figures))});
+  }
+  return "memory of each rank:\n" + folded(lines);
+}
+
+bool all_measured(const std::vector<RankFigures>& ranks) {
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankFigures& figures) {
+    return memory_of(figures).complete && figures.sent.exact() && figures.messages.exact();
+  });
+}
+
+// Ranks on GPUs against their GPU, those on cores against what their host has for all.
+std::string fit_text(const Candidate& candidate, const Topology& topology) {
+  const Job& job = candidate.placed.job;
+  std::string text;
+  std::vector<double> of_host(topology.hosts.size(), 0);
+  for (size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    const RankPlan& plan = job.ranks[rank];
+    const double bytes = memory_of(candidate.figures[rank]).bytes;
+    const Host& host = topology.hosts[static_cast<size_t>(plan.host)];
+    int64_t gpus = 0;
+    for (const DevicePlan& device : plan.devices)
+      if (const Gpu* gpu = gpu_of(device, host)) gpus += gpu->memory;
+    const bool on_gpu = plan.devices.front().kind == DevicePlan::Kind::gpu;
+    if (!on_gpu) of_host[static_cast<size_t>(plan.host)] += bytes;
+    if (on_gpu && gpus > 0 && bytes > static_cast<double>(gpus) && text.empty())
+      text = str("does not fit: rank ", rank, " needs ", human_bytes(bytes), " and its GPU has ",
+                 human_bytes(static_cast<double>(gpus)), "\n");
+  }
+  for (size_t host = 0; host < of_host.size(); ++host)
+    if (topology.hosts[host].memory > 0 && of_host[host] > static_cast<double>(topology.hosts[host].memory))
+      text += str("does not fit: the ranks of ", topology.hosts[host].name, " need ", human_bytes(of_host[host]),
+                  " and it has ", human_bytes(static_cast<double>(topology.hosts[host].memory)), "\n");
+  return text;
+}
+
+// A schedule of many micro-batches is cut at the line's end.
+std::string cut_lines(const std::string& text) {
+  std::string result, line;
+  for (char c : text) {
+    if (c != '\n') {
+      line += c;
+      continue;
+    }
+    if (line.size() > line_width) line = line.substr(0, utf8_cut(line.data(), line.size(), line_width)) + " …";
+    result += line + "\n";
+    line.clear();
+  }
+  return result;
+}
+
+std::string idle_gpus(const Candidate& candidate, const Topology& topology) {
+  for (const Host& host : topology.hosts)
+    if (!host.gpus.empty() && candidate.run.config.device == "cpu")
+      return str("device is cpu, so the GPUs of ", host.name, " stay idle; --set device=auto takes them\n");
+  return "";
+}
+
+using Cell = std::function<std::string(const Candidate&)>;
+
+}  // namespace
+
+std::string explained(const Candidate& candidate, const Topology& topology, const std::string& source) {
+  std::string text = heading(candidate);
+  for (const Host& host : topology.hosts) text += host_text(host);
+  text += "as " + source + "\n" + idle_gpus(candidate, topology);
+  for (const std::string& warning : candidate.run.warnings) text += "warning: " + warning + "\n";
+  for (const std::string& warning : candidate.placed.warnings) text += "warning: " + warning + "\n";
+  text += "\n" + placement_text(candidate.placed.table, most_rows);
+  text += "\n" + traffic_text(candidate.figures);
+  text += "\n" + memory_table(candidate.figures) + fit_text(candidate, topology);
+  if (!all_measured(candidate.figures)) text += "not measured, ≤, ≥: the rest of it only running the model tells\n";
+  return text + "\nschedule:\n" + cut_lines(candidate.schedule);
+}
+
+std::string compared(const std::vector<Candidate>& candidates) {
+  const std::vector<std::pair<std::string, Cell>> rows{
+      {"ranks", [](const Candidate& c) { return std::to_string(c.placed.job.ranks.size()); }},
+      {"mesh", [](const Candidate& c) { return mesh_text(c.placed.job); }},
+      {"backend", [](const Candidate& c) { return c.placed.job.backend; }},
+      {"rows a step, all ranks", [](const Candidate& c) { return str(c.update_rows()); }},
+      {"sent a step", [](const Candidate& c) { return bytes_text(largest(c.figures, &RankFigures::sent)); }},
+      {"messages a step", [](const Candidate& c) { return count_text(largest(c.figures, &RankFigures::messages)); }},
+      {"parameters", [](const Candidate& c) { return bytes_text(largest(c.figures, &RankFigures::parameters)); }},
+      {"gradients", [](const Candidate& c) { return bytes_text(largest(c.figures, &RankFigures::gradients)); }},
+      {"moments", [](const Candidate& c) { return bytes_text(largest(c.figures, &RankFigures::moments)); }},
+      {"activations", [](const Candidate& c) { return bytes_text(largest(c.figures, &RankFigures::activations)); }},
+      {"buffers", [](const Candidate& c) { return bytes_text(largest(c.figures, &RankFigures::buffers)); }},
+      {"memory", [](const Candidate& c) { return memory_text(largest_memory(c.figures)); }},
+  };
+  std::vector<std::vector<std::string>> lines{{"of the rank that has most"}};
+  std::vector<size_t> columns;
+  for (const Candidate& candidate : candidates) {
+    lines.front().push_back(candidate.strategy);
+    columns.push_back(columns.size() + 1);
+  }
+  for (const auto& [name, cell] : rows) {
+    lines.push_back({name});
+    for (const Candidate& candidate : candidates)
+      lines.back().push_back(candidate.refused.empty() ? cell(candidate) : "refused");
+  }
+  std::string text = text_table(lines, columns);
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.refused.empty()) text += str(candidate.strategy, " is refused: ", candidate.refused, "\n");
+    if (!candidate.note.empty()) text += str(candidate.strategy, " ", candidate.note, "\n");
+    for (const std::string& warning : candidate.placed.warnings) text += str(candidate.strategy, ": ", warning, "\n");
+  }
+  return text;
+}
+
+}  // namespace convoy

@@ -1,0 +1,179 @@
+// What `convoy explain` says of strategies, without a model: descriptions are made by hand.
+#include "launch/commands/explain.h"
+
+#include <gmock/gmock.h>
+
+#include "core/error.h"
+#include "launch/candidate.h"
+#include "launch/explain_report.h"
+#include "launch/placement.h"
+#include "strategies/catalogue.h"
+#include "tests/launch/saved_topologies.h"
+
+namespace convoy {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int64_t mib = 1 << 20;
+
+// Two blocks of 1 MiB each in fp32, of which only the parameters have been counted.
+Description counted_model() {
+  Description model;
+  for (const char* name : {"first", "second"}) {
+    BlockDescription block;
+    block.name = name;
+    block.parameters = mib / 4;
+    block.products = block.parameters;
+    model.blocks.push_back(block);
+  }
+  return model;
+}
+
+// As configured by defaults, with what the formulas read of a configuration.
+Json config_of(const StrategyEntry& strategy, const Json& changes) {
+  Json section = {{"name", strategy.name}};
+  for (const Option& option : strategy.options) {
+    section[option.name] = option.fallback;
+    for (const Option& inner : option.options)
+      if (option.type == OptionType::section) section[option.name][inner.name] = inner.fallback;
+  }
+  section.update(changes);
+  return {{"strategy", section}, {"optimizer", {{"name", "adam"}}}, {"train", {{"batch", {{"global", 64}}}}}};
+}
+
+Job job_of(const std::string& strategy, const Mesh& mesh, const Json& changes = Json::object()) {
+  Job job;
+  job.name = "made";
+  job.mesh = mesh;
+  job.backend = "gloo";
+  job.config = config_of(strategy_entry(strategy), changes);
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    RankPlan plan;
+    plan.rank = plan.process = rank;
+    plan.devices.emplace_back();
+    job.ranks.push_back(plan);
+    job.processes.push_back({0, {rank}});
+  }
+  return job;
+}
+
+std::vector<RankFigures> figures(const Job& job, const Description& model = counted_model()) {
+  return figures_of(strategy_entry(job.config.at("strategy").at("name").get<std::string>()), job, model);
+}
+
+TEST(Figures, WhatParametersTellIsExact) {
+  const RankFigures rank = figures(job_of("ddp", Mesh({{"data", 2}}))).front();
+  EXPECT_TRUE(rank.sent.exact());
+  EXPECT_EQ(rank.sent.value, 2 * mib);
+  EXPECT_EQ(bytes_text(rank.sent_on.at("data")), "2 MiB");
+  EXPECT_EQ(bytes_text(rank.moments), "4 MiB");
+  EXPECT_EQ(bytes_text(rank.activations), "not measured");
+  EXPECT_EQ(memory_text(memory_of(rank)), "≥ 8 MiB");
+}
+
+TEST(Figures, AMeasuredModelHasNoGaps) {
+  Description model = counted_model();
+  for (BlockDescription& block : model.blocks) block.row_output_bytes = block.row_saved_bytes = 1024;
+  const RankFigures rank = figures(job_of("ddp", Mesh({{"data", 2}})), model).front();
+  EXPECT_EQ(bytes_text(rank.activations), "64 KiB");  // 32 rows of 2 KiB
+  EXPECT_TRUE(memory_of(rank).complete);
+}
+
+TEST(Figures, OneRankSendsNothing) {
+  const RankFigures rank = figures(job_of("single", Mesh({{"data", 1}}))).front();
+  EXPECT_EQ(bytes_text(rank.sent), "0");
+  EXPECT_TRUE(rank.sent_on.empty());
+}
+
+TEST(Figures, ActivationsThatAreSentAreNotMeasuredEither) {
+  const RankFigures rank = figures(job_of("pipeline", Mesh({{"pipeline", 2}}))).front();
+  EXPECT_EQ(bytes_text(rank.sent), "not measured");
+  EXPECT_TRUE(rank.messages.exact());
+  EXPECT_EQ(bytes_text(rank.parameters), "1 MiB");
+}
+
+TEST(Figures, WhatAGroupMayShareOutIsAtMostTheWhole) {
+  const RankFigures rank = figures(job_of("tensor_parallel", Mesh({{"tensor", 2}}))).front();
+  EXPECT_EQ(bytes_text(rank.parameters), "≤ 2 MiB");
+  Description model = counted_model();
+  for (BlockDescription& block : model.blocks) block.cut_parameters = block.parameters;
+  EXPECT_EQ(bytes_text(figures(job_of("tensor_parallel", Mesh({{"tensor", 2}})), model).front().parameters), "1 MiB");
+}
+
+TEST(Figures, TrafficByAxis) {
+  Description model = counted_model();
+  for (BlockDescription& block : model.blocks) {
+    block.cut_parameters = block.parameters;
+    block.row_cut_input_bytes = block.row_cut_output_bytes = block.row_output_bytes = block.row_saved_bytes = 64;
+    block.row_cut_saved_bytes = 32;
+    block.cut_exchanges = 2;
+  }
+  const Json mesh = {{"mesh", {{"data", 2}, {"pipeline", 1}, {"tensor", 2}}}};
+  for (const char* how : {"ddp", "fsdp"}) {
+    Json changes = mesh;
+    changes["mesh"]["data"] = {{"degree", 2}, {"how", how}};
+    const RankFigures rank = figures(job_of("hybrid", Mesh({{"data", 2}, {"tensor", 2}}), changes), model).front();
+    EXPECT_GT(rank.sent_on.at("data").value, 0);
+    EXPECT_GT(rank.sent_on.at("tensor").value, 0);
+    EXPECT_DOUBLE_EQ(rank.sent_on.at("data").value + rank.sent_on.at("tensor").value, rank.sent.value) << how;
+    EXPECT_DOUBLE_EQ(rank.messages_on.at("data").value + rank.messages_on.at("tensor").value, rank.messages.value);
+  }
+}
+
+Candidate candidate_of(const std::string& strategy, const Mesh& mesh) {
+  Candidate candidate;
+  candidate.strategy = strategy;
+  candidate.run.config.train.batch.rows = 64;
+  candidate.placed.job = job_of(strategy, mesh);
+  const Topology machine = machine_named("dgx");
+  candidate.placed.table = place(candidate.placed.job, machine, {}).table;
+  candidate.figures = figures(candidate.placed.job);
+  candidate.schedule = "as ever\n" + std::string(400, 'F') + "\n";
+  return candidate;
+}
+
+TEST(Explain, TellsPlacementTrafficMemoryAndSchedule) {
+  const std::string text =
+      explained(candidate_of("ddp", Mesh({{"data", 4}})), machine_named("dgx"), "the machine in dgx.xml");
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("made: ddp on 4 ranks in 4 processes, backend gloo\nmesh: data 4\n"),
+                    HasSubstr("dgx: 2 sockets, 2 NUMA nodes, 32 cores with 64 hyper-threads, 2 TiB, 8 GPUs\n"),
+                    testing::ContainsRegex("\n0-3 +3 MiB +2\n"), HasSubstr("not measured"), HasSubstr("≥ 8 MiB")));
+  EXPECT_THAT(text, HasSubstr("F …\n"));  // long lines are cut
+  EXPECT_THAT(text, Not(HasSubstr("does not fit")));
+}
+
+TEST(Explain, SaysWhatDoesNotFit) {
+  Topology small = machine_named("dgx");
+  small.hosts[0].memory = 10 * mib;
+  EXPECT_THAT(explained(candidate_of("ddp", Mesh({{"data", 4}})), small, "x"),
+              HasSubstr("does not fit: the ranks of dgx need 32 MiB and it has 10 MiB"));
+}
+
+TEST(Explain, ComparesSideBySide) {
+  Candidate refused;
+  refused.strategy = "hybrid";
+  refused.refused = "strategy.mesh: multiplies to 1";
+  const std::string text =
+      compared({candidate_of("single", Mesh({{"data", 1}})), candidate_of("fsdp", Mesh({{"data", 4}})), refused});
+  EXPECT_THAT(text, AllOf(HasSubstr("single"), HasSubstr("fsdp"), HasSubstr("hybrid is refused: strategy.mesh: mul")));
+  EXPECT_THAT(text, testing::ContainsRegex("\nmoments +4 MiB +1 MiB +refused\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("\nsent a step +0 "));
+}
+
+TEST(Explain, HostsAreCopiesOfOneMachine) {
+  ExplainArguments arguments;
+  arguments.hosts = {"a", "b"};
+  const Topology topology = hosts_to_explain(arguments, machine_named("grace").hosts[0]);
+  ASSERT_EQ(topology.hosts.size(), 2u);
+  EXPECT_EQ(topology.hosts[1].name, "b");
+  EXPECT_EQ(topology.hosts[1].gpus.size(), 2u);
+  arguments.hosts = {"a", "a"};
+  EXPECT_THROW(hosts_to_explain(arguments, {}), Error);
+}
+
+}  // namespace
+}  // namespace convoy
