@@ -35,12 +35,12 @@ const char* environment(const char* name) {
 }
 
 // Activations come and go in megabytes: without this glibc gives each back to the system and faults it in again, which
-// makes a convolutional step bimodal. Beyond 16 MiB, where blocks of parameters are that come and go, glibc's heaps would
+// makes a convolutional step bimodal. Beyond 24 MiB, where blocks of parameters are that come and go, glibc's heaps would
 // keep holes of a third of a model. An explicit setting of the user's stands.
 void tune_allocator() {
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("GLIBC_TUNABLES"))
     return;
-  mallopt(M_MMAP_THRESHOLD, 16 << 20);
+  mallopt(M_MMAP_THRESHOLD, 24 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
 
