@@ -1,8 +1,8 @@
 // convoy-rank: trains. A child of `convoy`, which tells it everything over the control channel.
 //
 //   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
-//   convoy-rank --describe [blocks | activations]   reads a resolved configuration from standard input, loads its plugins, checks their
-//                            options; with `blocks` it also tells the model's blocks
+//   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks their options;
+//                            `--describe blocks` also tells the model's blocks, `--describe activations` what they keep
 #include <malloc.h>
 #include <unistd.h>
 
