@@ -1,10 +1,8 @@
 // The list of strategies. A new one is its `X_entry.cpp` and a line here, its class and a line in registry.cpp.
 #include "strategies/catalogue.h"
 
-#include <algorithm>
-
 #include "core/error.h"
-#include "core/text.h"
+#include "strategies/parts/replicated_entry.h"
 
 namespace convoy {
 
@@ -33,13 +31,7 @@ bool wants_blocks(const StrategyEntry& entry, const Job& job) { return entry.che
 void check_blocks(const StrategyEntry& entry, const Job& job, const Description& description) {
   std::vector<std::string> names;
   for (const BlockDescription& block : description.blocks) names.push_back(block.name);
-  for (const std::string& name : recomputed_names(job)) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    const std::string near = nearest(name, names);
-    throw ConfigError(Mark{}, "strategy.recompute",
-                      str("the model has no block '", name, "'; it has ", join(names, ", "),
-                          near.empty() ? "" : "; did you mean " + near + "?"));
-  }
+  check_recomputed_names(recomputed_names(job), names);
   if (entry.check) entry.check(job, description);
 }
 

@@ -1,8 +1,8 @@
 // convoy-rank: trains. A child of `convoy`, which tells it everything over the control channel.
 //
 //   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
-//   convoy-rank --describe [blocks | activations]   reads a resolved configuration from standard input, loads its plugins, checks their
-//                            options; with `blocks` it also tells the model's blocks
+//   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks their options;
+//                            `--describe blocks` also tells the model's blocks, `--describe activations` what they keep
 #include <malloc.h>
 #include <unistd.h>
 
@@ -35,12 +35,12 @@ const char* environment(const char* name) {
 }
 
 // Activations come and go in megabytes: without this glibc gives each back to the system and faults it in again, which
-// makes a convolutional step bimodal. Beyond 16 MiB, where blocks of parameters are that come and go, glibc's heaps would
+// makes a convolutional step bimodal. Beyond 24 MiB, where blocks of parameters are that come and go, glibc's heaps would
 // keep holes of a third of a model. An explicit setting of the user's stands.
 void tune_allocator() {
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("GLIBC_TUNABLES"))
     return;
-  mallopt(M_MMAP_THRESHOLD, 16 << 20);
+  mallopt(M_MMAP_THRESHOLD, 24 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
 

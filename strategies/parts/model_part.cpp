@@ -13,6 +13,7 @@
 #include "core/random.h"
 #include "strategies/parts/default_generator.h"
 #include "strategies/parts/precision.h"
+#include "strategies/parts/replicated_entry.h"
 
 namespace convoy {
 namespace {
@@ -66,12 +67,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
 void ModelPart::check_recompute(const Recompute& recompute) const {
   std::vector<std::string> names;
   for (int64_t index = 0; index < model_->blocks(); ++index) names.push_back(model_->block_name(index));
-  for (const std::string& name : recompute.names) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    const std::string near = nearest(name, names);
-    throw Error(Failure::config, convoy::str("strategy.recompute: the model has no block '", name, "'; it has ",
-                                             join(names, ", "), near.empty() ? "" : "; did you mean " + near + "?"));
-  }
+  check_recomputed_names(recompute.names, names);
 }
 
 void ModelPart::build_block(int64_t index) {

@@ -9,16 +9,6 @@
 #include "strategies/parts/visit_parts.h"
 
 namespace convoy {
-namespace {
-
-std::vector<NamedBuffer> buffers_of(const std::vector<ModelPart*>& parts) {
-  std::vector<NamedBuffer> all;
-  for (const ModelPart* part : parts) all.insert(all.end(), part->buffers().begin(), part->buffers().end());
-  return all;
-}
-
-}  // namespace
-
 ReplicatedOptions replicated_options(const Options& strategy) {
   constexpr double mib = 1024 * 1024;
   ReplicatedOptions options;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/describe.h"
+#include "core/text.h"
 
 namespace convoy {
 namespace {
@@ -82,6 +83,16 @@ void check_memory_options(const RunConfig& config) {
   if (value.is_array())
     for (const Json& name : value) known = known && name.is_string();
   if (!known) options.fail("recompute", "must be none, blocks, or a list of names of blocks");
+}
+
+void check_recomputed_names(const std::vector<std::string>& named, const std::vector<std::string>& blocks) {
+  for (const std::string& name : named) {
+    if (std::find(blocks.begin(), blocks.end(), name) != blocks.end()) continue;
+    const std::string near = nearest(name, blocks);
+    throw ConfigError(Mark{}, "strategy.recompute",
+                      str("the model has no block '", name, "'; it has ", join(blocks, ", "),
+                          near.empty() ? "" : "; did you mean " + near + "?"));
+  }
 }
 
 void check_micro_batches(const RunConfig& config, int64_t data_degree) {

@@ -46,6 +46,9 @@ struct KeptBytes {
 KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end);
 double activation_bytes(const Json& config, const Description& description, int ranks);
 
+// Throws ConfigError at strategy.recompute for a name that is none of the model's blocks.
+void check_recomputed_names(const std::vector<std::string>& named, const std::vector<std::string>& blocks);
+
 // Options that every strategy with a data axis takes.
 Option sync_option();
 Option micro_batches_option();

@@ -11,12 +11,6 @@
 namespace convoy {
 namespace {
 
-std::vector<NamedBuffer> buffers_of(const std::vector<ModelPart*>& parts) {
-  std::vector<NamedBuffer> all;
-  for (const ModelPart* part : parts) all.insert(all.end(), part->buffers().begin(), part->buffers().end());
-  return all;
-}
-
 Shard shard_of(const std::string& text) {
   if (text == "optimizer") return Shard::optimizer;
   return text == "gradients" ? Shard::gradients : Shard::parameters;

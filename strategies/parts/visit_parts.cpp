@@ -105,4 +105,10 @@ void visit_counters(const Update& update, bool owner, const StateVisitor& visit)
   for (const auto& [name, tensor] : update.counters()) visit(entry_of(name, StateKind::counter, tensor, owner));
 }
 
+std::vector<NamedBuffer> buffers_of(const std::vector<ModelPart*>& parts) {
+  std::vector<NamedBuffer> all;
+  for (const ModelPart* part : parts) all.insert(all.end(), part->buffers().begin(), part->buffers().end());
+  return all;
+}
+
 }  // namespace convoy

@@ -31,4 +31,7 @@ void visit_range(const Parameter& parameter, StateKind kind, const std::string& 
 // Update::counters().
 void visit_counters(const Update& update, bool owner, const StateVisitor& visit);
 
+// Of all parts, in their order.
+std::vector<NamedBuffer> buffers_of(const std::vector<ModelPart*>& parts);
+
 }  // namespace convoy

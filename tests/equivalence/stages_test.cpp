@@ -7,13 +7,12 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 namespace {
-
-constexpr double tolerance = 1e-12;
 
 struct Cell {
   std::string strategy;
@@ -39,13 +38,6 @@ Subject subject_of(const std::string& name) {
   throw std::logic_error(name);
 }
 
-Training training_of(const Cell& cell) {
-  Training training;
-  training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
-                       (cell.clipping ? "clip_norm: 0.3, " : "") + "groups: [{match: bias, weight_decay: 0}]}";
-  return training;
-}
-
 std::string common(int every, int micro) {
   return ", micro_batches: " + std::to_string(micro) + ", sync: {every: " + std::to_string(every) + "}";
 }
@@ -57,21 +49,6 @@ Layout layout_of(const Cell& cell, int micro = micro_batches) {
 }
 Layout reference(int every, int micro = micro_batches) { return {"single", common(every, micro), 1}; }
 
-void expect_equal(const Trajectory& cut, const Trajectory& whole) {
-  EXPECT_TRUE(bitwise_equal(cut.initial, whole.initial));
-  const Difference worst = difference(cut.final, whole.final);
-  EXPECT_LE(worst.worst, tolerance) << worst.key;
-  const Difference gradient = difference(cut.gradients, whole.gradients);
-  EXPECT_LE(gradient.worst, tolerance) << gradient.key;
-  ASSERT_EQ(cut.losses.size(), whole.losses.size());
-  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], tolerance * 10);
-  ASSERT_EQ(cut.norms.size(), whole.norms.size());
-  for (size_t i = 0; i < whole.norms.size(); ++i) EXPECT_NEAR(cut.norms[i] / whole.norms[i], 1, tolerance * 10);
-  EXPECT_NEAR(cut.evaluated, whole.evaluated, tolerance * 10);
-  // A comparison of two models that did not move would prove nothing.
-  EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3);
-}
-
 class StagesTest : public ::testing::TestWithParam<Cell> {};
 
 // Trained once for all cells that are held against it.
@@ -80,12 +57,12 @@ const Trajectory& reference_of(const Cell& cell) {
   const auto key = std::make_tuple(cell.subject, cell.every, cell.clipping);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
-  return known[key] = train(reference(cell.every), subject_of(cell.subject), training_of(cell));
+  return known[key] = train(reference(cell.every), subject_of(cell.subject), adamw(cell.clipping));
 }
 
 TEST_P(StagesTest, EqualsSingle) {
   const Cell& cell = GetParam();
-  expect_equal(train(layout_of(cell), subject_of(cell.subject), training_of(cell)), reference_of(cell));
+  expect_equal(train(layout_of(cell), subject_of(cell.subject), adamw(cell.clipping)), reference_of(cell));
 }
 
 // Blocks of each subject, which the stages may not outnumber.
@@ -166,8 +143,8 @@ TEST(Stages, TwoRunsAreBitwiseEqual) {
                           {"pipeline", ", schedule: interleaved", "gpt", 2, 4, true},
                           {"model_parallel", ", devices: [cores:0, cores:1, cores:2]", "gpt", 1, 1, true}};
   for (const Cell& cell : layouts) {
-    const Trajectory first = train(layout_of(cell), subject_of(cell.subject), training_of(cell));
-    const Trajectory second = train(layout_of(cell), subject_of(cell.subject), training_of(cell));
+    const Trajectory first = train(layout_of(cell), subject_of(cell.subject), adamw(cell.clipping));
+    const Trajectory second = train(layout_of(cell), subject_of(cell.subject), adamw(cell.clipping));
     EXPECT_TRUE(bitwise_equal(first.final, second.final)) << name_of(cell);
     EXPECT_EQ(first.losses, second.losses) << name_of(cell);
   }

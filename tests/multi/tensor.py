@@ -64,7 +64,7 @@ with runs.workspace() as folder:
     refused("heads", ["model.heads", "4", "3 ranks"], gpt, TENSOR, 3)
     refused("mesh", ["strategy.mesh", "= 4 ranks, and there are 3"], gpt, [MESH], 3)
     refused("sizes", ["model", "hidden.0.linear has 16 outputs", "3 ranks"], TINY / "mlp.yaml", [*TENSOR, "model.hidden=[16, 9]"], 3, within=2.5)
-    refused("sizes of a mesh", ["model", "hidden.1.linear has 9"], TINY / "mlp.yaml",
+    refused("sizes of a mesh", ["model", "hidden.2.linear has 9 outputs"], TINY / "mlp.yaml",
             ["strategy={name: hybrid, mesh: {data: 2, tensor: 2}}", "model.hidden=[16, 16, 9]"], 4, within=2.5)
 
     fault = f"model={{plugin: {runs.BUILD}/tests/faults/libconvoy_faulty.so, fault: throw, rank: 1, at: 2}}"

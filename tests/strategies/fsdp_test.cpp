@@ -31,20 +31,6 @@ StepInput input(const Subject& subject, const Sampling& sampling, int64_t step) 
 }
 
 using Body = std::function<void(const Context&, Strategy&)>;
-std::string run(const Layout& layout, const Subject& subject, const Body& body) {
-  try {
-    const RunConfig config = test_config(layout, {});
-    with_ranks(layout, config, [&](const Context& context) {
-      auto strategy = make_strategy(config);
-      strategy->setup(context, subject.model(), subject.loss);
-      body(context, *strategy);
-    });
-  } catch (const Error& error) {
-    return convoy::str(name_of(error.kind()), ": ", error.what());
-  }
-  return "no error";
-}
-
 // Four blocks whose parameters fill their parts to the element on two and four ranks.
 constexpr int64_t width = 32;
 class EvenBlock : public Block {

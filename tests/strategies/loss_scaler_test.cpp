@@ -68,7 +68,7 @@ std::vector<Layout> layouts(const std::string& more) {
 }
 
 using Body = std::function<void(const Context&, Strategy&)>;
-void run(const Layout& layout, const Subject& subject, const Body& body) {
+void half_run(const Layout& layout, const Subject& subject, const Body& body) {
   const RunConfig config = test_config(layout, halves());
   with_ranks(layout, config, [&](const Context& given) {
     Context context = given;
@@ -118,7 +118,7 @@ TEST(HalfPrecision, TrainsAndKeepsParametersWide) {
 TEST(HalfPrecision, AnOverflowOnOneRankIsSkippedByAll) {
   const Subject subject = pairs_subject();
   for (const Layout& layout : layouts("")) {
-    run(layout, subject, [&](const Context& context, Strategy& strategy) {
+    half_run(layout, subject, [&](const Context& context, Strategy& strategy) {
       auto before = shown(strategy);
       const bool mine = context.rank == context.size - 1;
       StepResult result = strategy.step(input(subject, strategy, 0, mine ? 1e4 : 1));
@@ -145,7 +145,7 @@ TEST(HalfPrecision, AnOverflowOnOneRankIsSkippedByAll) {
 TEST(HalfPrecision, ALossThatIsNotFiniteIsAFault) {
   const Subject subject = pairs_subject();
   for (const Layout& layout : layouts("")) {
-    run(layout, subject, [&](const Context& context, Strategy& strategy) {
+    half_run(layout, subject, [&](const Context& context, Strategy& strategy) {
       const double factor = context.rank == context.size - 1 ? std::numeric_limits<double>::quiet_NaN() : 1;
       const StepResult result = strategy.step(input(subject, strategy, 0, factor));
       EXPECT_FALSE(result.finite.item<bool>()) << to_string(layout);
@@ -161,7 +161,7 @@ TEST(HalfPrecision, ARestoredRunGoesOnBitForBit) {
     std::mutex mutex;
     std::map<int, std::map<std::string, at::Tensor>> saved, whole, resumed;
     double rate = 0, again = 0;
-    run(layout, subject, [&](const Context& context, Strategy& strategy) {
+    half_run(layout, subject, [&](const Context& context, Strategy& strategy) {
       StepResult result;
       for (int64_t step = 0; step < 8; ++step) {
         if (step == 4) {
@@ -176,7 +176,7 @@ TEST(HalfPrecision, ARestoredRunGoesOnBitForBit) {
     });
     EXPECT_GT(saved[0].at("counter/skipped_updates")[0].item<int64_t>(), 0) << to_string(layout);
     EXPECT_GT(whole[0].at("counter/updates")[0].item<int64_t>(), 0) << to_string(layout);
-    run(layout, subject, [&](const Context& context, Strategy& strategy) {
+    half_run(layout, subject, [&](const Context& context, Strategy& strategy) {
       strategy.visit_state(
           [&](const StateEntry& entry) { entry.tensor.copy_(saved.at(context.rank).at(entry.key())); });
       strategy.state_restored();

@@ -85,22 +85,6 @@ Batch batch_of(const Subject& subject, const Sampling& sampling) {
   return batch;
 }
 
-// Runs `body` on every rank with a strategy that is set up, and returns what it threw.
-std::string run(const Layout& layout, const Subject& subject,
-                const std::function<void(const Context&, Strategy&)>& body) {
-  try {
-    const RunConfig config = test_config(layout, {});
-    with_ranks(layout, config, [&](const Context& context) {
-      auto strategy = make_strategy(config);
-      strategy->setup(context, subject.model(), subject.loss);
-      body(context, *strategy);
-    });
-  } catch (const Error& error) {
-    return convoy::str(name_of(error.kind()), ": ", error.what());
-  }
-  return "no error";
-}
-
 Layout pipeline(int ranks, const std::string& options = ", micro_batches: 4") { return {"pipeline", options, ranks}; }
 Layout devices(const std::string& options = ", devices: [cores:0, cores:1, cores:2], micro_batches: 4") {
   return {"model_parallel", options, 1};

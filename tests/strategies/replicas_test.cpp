@@ -16,29 +16,6 @@ Layout ddp(int ranks, const std::string& more = "") {
   return {"ddp", ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" + more, ranks};
 }
 
-Batch share(const Subject& subject, const Sampling& sampling) {
-  const auto [begin, end] = share_of(subject.data.rows, sampling.index, sampling.count);
-  Batch batch = subject.data.slice(begin, end);
-  batch.nominal_rows = batch.global_rows = subject.data.rows;
-  return batch;
-}
-
-// Runs `body` on every rank with a strategy that is set up, and returns what it threw.
-std::string run(const Layout& layout, const Subject& subject,
-                const std::function<void(const Context&, Strategy&)>& body) {
-  try {
-    const RunConfig config = test_config(layout, {});
-    with_ranks(layout, config, [&](const Context& context) {
-      auto strategy = make_strategy(config);
-      strategy->setup(context, subject.model(), subject.loss);
-      body(context, *strategy);
-    });
-  } catch (const Error& error) {
-    return convoy::str(name_of(error.kind()), ": ", error.what());
-  }
-  return "no error";
-}
-
 TEST(Replicas, DifferentModelsAreRefusedByName) {
   const RunConfig config = test_config(ddp(3), {});
   const Subject one = mlp_subject(), other = norms_subject();

@@ -22,30 +22,6 @@ Layout hybrid(int data, int degree, const std::string& more = "") {
   return {"hybrid", convoy::str(", mesh: {data: ", data, ", tensor: ", degree, "}", more), data * degree};
 }
 
-Batch share(const Subject& subject, const Sampling& sampling) {
-  const auto [begin, end] = share_of(subject.data.rows, sampling.index, sampling.count);
-  Batch batch = subject.data.slice(begin, end);
-  batch.nominal_rows = batch.global_rows = subject.data.rows;
-  return batch;
-}
-
-std::string run(const Layout& layout, const Subject& subject,
-                const std::function<void(const Context&, Strategy&)>& body) {
-  try {
-    const RunConfig config = test_config(layout, {});
-    with_ranks(layout, config, [&](const Context& context) {
-      auto strategy = make_strategy(config);
-      strategy->setup(context, subject.model(), subject.loss);
-      body(context, *strategy);
-    });
-  } catch (const ConfigError& error) {
-    return convoy::str(error.key(), ": ", error.what());
-  } catch (const Error& error) {
-    return convoy::str(name_of(error.kind()), ": ", error.what());
-  }
-  return "no error";
-}
-
 Job planned(const Layout& layout) {
   Topology topology;
   topology.hosts.resize(1);

@@ -72,5 +72,11 @@ RunConfig test_config(const Layout& layout, const Training& training);
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run);
 std::unique_ptr<Strategy> make_strategy(const RunConfig& config);
 std::map<std::string, at::Tensor> state_of(Strategy& strategy);  // of a rank that holds everything; without gradients
+// Runs `body` on every rank with a strategy that is set up, and returns what it threw, as "key: message" of a configuration
+// and "kind: message" of anything else; "no error".
+std::string run(const Layout& layout, const Subject& subject,
+                const std::function<void(const Context&, Strategy&)>& body);
+// A rank's share of all of the subject's rows.
+Batch share(const Subject& subject, const Sampling& sampling);
 
 }  // namespace convoy::testing

@@ -1,0 +1,39 @@
+// What the tables of this folder have in common: the optimizer, and what it means that a layout equals `single`.
+#pragma once
+#include <gtest/gtest.h>
+
+#include "tests/support/torch/equivalence.h"
+
+namespace convoy::testing {
+
+constexpr double tolerance = 1e-12;
+
+// AdamW, with biases in a group of their own.
+inline Training adamw(bool clipping) {
+  Training training;
+  training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
+                       (clipping ? "clip_norm: 0.3, " : "") + "groups: [{match: bias, weight_decay: 0}]}";
+  return training;
+}
+
+// Initial values bit for bit; parameters, moments, buffers (unless `buffers` is false, which leaves what is evaluated with
+// them out too), gradients, losses and norms within the tolerance.
+inline void expect_equal(const Trajectory& cut, const Trajectory& whole, bool buffers = true) {
+  EXPECT_TRUE(bitwise_equal(cut.initial, whole.initial));
+  const Difference worst =
+      difference(cut.final, whole.final, buffers ? std::vector<std::string>{} : std::vector<std::string>{"buffer/"});
+  EXPECT_LE(worst.worst, tolerance) << worst.key;
+  const Difference gradient = difference(cut.gradients, whole.gradients);
+  EXPECT_LE(gradient.worst, tolerance) << gradient.key;
+  ASSERT_EQ(cut.losses.size(), whole.losses.size());
+  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], tolerance * 10);
+  ASSERT_EQ(cut.norms.size(), whole.norms.size());
+  for (size_t i = 0; i < whole.norms.size(); ++i) EXPECT_NEAR(cut.norms[i] / whole.norms[i], 1, tolerance * 10);
+  if (buffers) {
+    EXPECT_NEAR(cut.evaluated, whole.evaluated, tolerance * 10);
+  }
+  // A comparison of two models that did not move would prove nothing.
+  EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3);
+}
+
+}  // namespace convoy::testing
