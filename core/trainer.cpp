@@ -70,6 +70,7 @@ class Training {
   TrainingResult run() {
     restore();
     const double cpu_before = process_cpu_seconds();
+    const double supervision_before = context_.channel->cpu_seconds() / context_.process_ranks;
     const double wait_before = context_.world->wait_seconds();
     const int64_t bytes_before = context_.world->bytes_sent();
     const int64_t first = step_;
@@ -89,16 +90,18 @@ class Training {
     const double waits = context_.world->wait_seconds() - wait_before;
     const int64_t steps = std::max<int64_t>(step_ - first, 1);
     const MemoryFigures memory = memory_figures();
-    result.rank = Json{{"data_seconds", waited_},
-                       {"data_cpu_seconds", data_cpu_},
-                       {"wait_seconds", waits},
-                       {"cpu_seconds", process_cpu_seconds() - cpu_before},
-                       {"wall_seconds", wall},
-                       {"bytes_sent_per_step",
-                        static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
-                       {"peak_tensor_bytes", memory.tensors_peak},
-                       {"peak_resident_bytes", memory.resident_peak},
-                       {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
+    result.rank =
+        Json{{"data_seconds", waited_},
+             {"data_cpu_seconds", data_cpu_},
+             {"wait_seconds", waits},
+             {"cpu_seconds", process_cpu_seconds() - cpu_before},
+             {"supervision_cpu_seconds", context_.channel->cpu_seconds() / context_.process_ranks - supervision_before},
+             {"wall_seconds", wall},
+             {"bytes_sent_per_step",
+              static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
+             {"peak_tensor_bytes", memory.tensors_peak},
+             {"peak_resident_bytes", memory.resident_peak},
+             {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
     result.summary = summary(result.rank);
     return result;
   }
@@ -127,12 +130,14 @@ class Training {
       check_aborted();
       if (updated && (stopped_ = stop_.stops_before(step_))) break;
       context_.state->step(step_);
+      context_.state->phase("loader");
       std::optional<Batch> batch = loader.next();
       CONVOY_CHECK(batch.has_value(), "the loader ended before step ", step_);
       rows_ += sampler_.rows_of(step_);
       const int64_t done = step_ + 1;
       const bool epoch_ends = done % length_.steps_per_epoch == 0;
       StepInput input{std::move(*batch), step_, epoch_ends || done == length_.total_steps};
+      context_.state->phase("forward/backward");
       StepResult result = strategy_.step(input);
       updated = result.updated;
       if (updated) learning_rate_ = result.learning_rate;
@@ -271,6 +276,7 @@ class Training {
     MetricAccumulator metrics;
     while (std::optional<Batch> batch = loader.next()) {
       check_aborted();
+      context_.state->phase("evaluating");  // again: that it moves on is seen by the time
       metrics.add(strategy_.evaluate(*batch));
     }
     const auto values = metrics.reduce(*context_.world);
