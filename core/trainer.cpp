@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/control/position.h"
 #include "core/control/protocol.h"
 #include "core/control/stop.h"
 #include "core/data/loader.h"
@@ -70,7 +71,7 @@ class Training {
   TrainingResult run() {
     restore();
     const double cpu_before = process_cpu_seconds();
-    const double supervision_before = context_.channel->cpu_seconds() / context_.process_ranks;
+    const double supervision_before = supervision_cpu_seconds();
     const double wait_before = context_.world->wait_seconds();
     const int64_t bytes_before = context_.world->bytes_sent();
     const int64_t first = step_;
@@ -90,18 +91,18 @@ class Training {
     const double waits = context_.world->wait_seconds() - wait_before;
     const int64_t steps = std::max<int64_t>(step_ - first, 1);
     const MemoryFigures memory = memory_figures();
-    result.rank =
-        Json{{"data_seconds", waited_},
-             {"data_cpu_seconds", data_cpu_},
-             {"wait_seconds", waits},
-             {"cpu_seconds", process_cpu_seconds() - cpu_before},
-             {"supervision_cpu_seconds", context_.channel->cpu_seconds() / context_.process_ranks - supervision_before},
-             {"wall_seconds", wall},
-             {"bytes_sent_per_step",
-              static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
-             {"peak_tensor_bytes", memory.tensors_peak},
-             {"peak_resident_bytes", memory.resident_peak},
-             {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
+    result.rank = Json{{"data_seconds", waited_},
+                       {"data_cpu_seconds", data_cpu_},
+                       {"wait_seconds", waits},
+                       {"cpu_seconds", process_cpu_seconds() - cpu_before},
+                       {"supervision_cpu_seconds", supervision_cpu_seconds() - supervision_before +
+                                                       state_file_cpu_seconds(context_.state->position(), steps)},
+                       {"wall_seconds", wall},
+                       {"bytes_sent_per_step",
+                        static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
+                       {"peak_tensor_bytes", memory.tensors_peak},
+                       {"peak_resident_bytes", memory.resident_peak},
+                       {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
     result.summary = summary(result.rank);
     return result;
   }
@@ -336,6 +337,9 @@ class Training {
   }
 
   // ---- figures -----------------------------------------------------------------------------------------------
+
+  // Of the threads that send heartbeats, carry checks of collectives and answer whoever looks into a stall.
+  double supervision_cpu_seconds() const { return context_.channel->cpu_seconds() / context_.process_ranks; }
 
   // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
   double cpu_efficiency(double cpu_before, double wall) const {

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "core/control/position.h"
 #include "core/error.h"
 #include "core/utf8.h"
 
@@ -274,6 +275,35 @@ void StateFile::called(int group, const CallNote& call) noexcept {
 }
 
 RankPosition StateFile::position() const { return read_layout(*mapping_->layout); }
+
+double state_file_cpu_seconds(const RankPosition& position, int64_t steps) {
+  const auto scratch = std::make_unique<Layout>();
+  const auto cost = [](auto write) {
+    constexpr int times = 500;
+    timespec from{}, to{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    for (int i = 1; i <= times; ++i) write(i);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    return (static_cast<double>(to.tv_sec - from.tv_sec) + 1e-9 * static_cast<double>(to.tv_nsec - from.tv_nsec)) /
+           times;
+  };
+  const double place = cost([&](int) {
+    scratch->phase.write("forward/backward");
+    scratch->changed_ns.store(unix_ns(), std::memory_order_release);
+  });
+  const double wait = cost([&](int) {
+    scratch->collective.write("all_reduce bucket 2");
+    scratch->changed_ns.store(unix_ns(), std::memory_order_release);
+  });
+  const int64_t shape[] = {1024, 1024};
+  const double note = cost([&](int i) {
+    scratch->calls[0].write({i, 1, "all_reduce", "bucket 2", "float32", shape, 2, "sum"});
+  });
+  int64_t calls = 0;
+  for (const RankCall& call : position.calls) calls += call.number;
+  // A step writes itself and three phases, a call itself, its wait and the end of that.
+  return static_cast<double>(steps) * 4 * place + static_cast<double>(calls) * (note + 2 * wait);
+}
 
 std::optional<RankPosition> read_state_file(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);

@@ -16,6 +16,7 @@
 #include "launch/exit_codes.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/snapshots.h"
+#include "launch/rank/whereabouts.h"
 #include "strategies/registry.h"
 
 namespace convoy {
@@ -56,7 +57,12 @@ struct Shared {
   std::vector<std::shared_ptr<const Transform>> transforms;
   ModelPtr model;
   std::shared_ptr<const LossFunction> loss;
+  std::shared_ptr<Whereabouts> whereabouts;
 };
+
+CallChecks checks_named(const std::string& name) {
+  return name == "none" ? CallChecks::none : name == "all" ? CallChecks::all : CallChecks::sampled;
+}
 
 class RankThread {
  public:
@@ -66,11 +72,12 @@ class RankThread {
   int run() {
     try {
       state_ = std::make_shared<StateFile>(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      shared_.whereabouts->add(plan_.rank, state_);
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
     } catch (...) {
       const Caught failure = caught(Failure::training);
-      return fail(failure.kind, failure.message);
+      return fail(failure);
     }
   }
 
@@ -156,6 +163,11 @@ class RankThread {
     request.timeout = milliseconds(assignment.config.launch.collective);
     request.rendezvous = milliseconds(assignment.config.launch.rendezvous);
     request.waiting = [state = state_](const char* name) { state->collective(name); };
+    request.state = state_;
+    request.checks = checks_named(assignment.config.launch.check_collectives);
+    request.late = [whereabouts = shared_.whereabouts, rank = plan_.rank](const LateCall& call) {
+      whereabouts->late(rank, call);
+    };
     context.world = shared_.registry.backends.make(assignment.job.backend, request);
     shared_.channel->on_abort([world = std::weak_ptr<Communicator>(context.world)](const Abort& reason) {
       if (auto alive = world.lock()) alive->abort(reason.message);
@@ -173,11 +185,13 @@ class RankThread {
     }
   }
 
-  int fail(Failure kind, const std::string& message) {
+  int fail(const Caught& failure) {
+    const Failure kind = failure.kind;
+    const std::string& message = failure.message;
     Abort reason;
     reason.kind = kind;
-    reason.rank = plan_.rank;
-    reason.host = host_;
+    reason.rank = failure.rank.value_or(plan_.rank);
+    if (reason.rank == plan_.rank) reason.host = host_;
     reason.message = message;
     if (state_) {
       const auto position = read_state_file(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
@@ -242,7 +256,9 @@ Description describe_blocks(const RunConfig& config, const Registry& registry, b
 
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
   const RunConfig& config = assignment.config;
-  Shared shared{assignment, registry, channel, {}, {}, {}, {}};
+  Shared shared{assignment, registry, channel, {}, {}, {}, {}, {}};
+  shared.whereabouts =
+      Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
   shared.data = registry.datasets.make(config.data.name, config.data.options, config.seed);
   for (const Options& transform : config.data.options.sections("transforms"))
     shared.transforms.push_back(registry.transforms.make(transform.text("name"), transform));

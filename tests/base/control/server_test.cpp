@@ -387,5 +387,32 @@ TEST(ChannelAddress, SurvivesALine) {
   EXPECT_NE(random_token(), random_token());
 }
 
+TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
+  Seen<std::string> seen;
+  ChannelServerEvents events;
+  events.on_beat = [&](int participant, const Json& told) { seen.add(str(participant, ": ", told.dump())); };
+  ChannelServerOptions options = loopback();
+  options.heartbeat = 200ms;
+  auto server = serve_channel(options, events);
+  auto channel = connect_channel(server->address(), 3, "rank 3", patience);
+  std::atomic<int> beats{0};
+  channel->on_beat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
+  const auto told = seen.wait_for(2);
+  EXPECT_EQ(told[0], "3: {\"step\":1}");
+  EXPECT_EQ(told[1], "3: {\"step\":2}");
+}
+
+TEST(ChannelServer, HeartbeatsThatAreLeftOutAreSilence) {
+  Seen<int> silent;
+  ChannelServerEvents events;
+  events.on_silent = [&](int participant, const std::string&, double) { silent.add(participant); };
+  ChannelServerOptions options = loopback();
+  options.heartbeat = 200ms;
+  auto server = serve_channel(options, events);
+  auto channel = connect_channel(server->address(), 5, "rank 5", patience);
+  channel->on_beat([]() -> std::optional<Json> { return std::nullopt; });
+  EXPECT_EQ(silent.wait_for(1)[0], 5);
+}
+
 }  // namespace
 }  // namespace convoy
