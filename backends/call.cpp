@@ -121,7 +121,7 @@ std::string describe(const Call& call) {
   return text;
 }
 
-void note(StateFile& state, int group, const Call& call) noexcept {
+void note(CallNotes& notes, int group, const Call& call) noexcept {
   CallNote note;
   note.number = call.number;
   note.hash = call.hash;
@@ -133,7 +133,7 @@ void note(StateFile& state, int group, const Call& call) noexcept {
     note.shape = call.shape.data();
     note.dimensions = static_cast<int>(call.shape.size());
   }
-  state.called(group, note);
+  notes.called(group, note);
 }
 
 Difference difference_of(const std::vector<int>& ranks, const std::vector<std::string>& texts) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/communicator.h"
-#include "core/control/state_file.h"
+#include "core/control/call_notes.h"
 
 namespace convoy {
 
@@ -50,7 +50,7 @@ struct Call {
 };
 
 std::string describe(const Call& call);  // "all_reduce 'bucket 2' float32[1024] sum"
-void note(StateFile& state, int group, const Call& call) noexcept;
+void note(CallNotes& notes, int group, const Call& call) noexcept;
 
 // Why ranks that called different things cannot go on, and which of them stands alone (-1: none does).
 struct Difference {

@@ -117,8 +117,8 @@ class HeldBackPending final : public Pending {
 
 }  // namespace
 
-CallCheck::CallCheck(GroupState& state)
-    : state_(state), key_(str("calls/", state.facts().job, "/", state.facts().label, "/")) {}
+CallCheck::CallCheck(GroupState& state, SupervisedChannel& channel)
+    : state_(state), channel_(&channel), key_(str("calls/", state.facts().job, "/", state.facts().label, "/")) {}
 CallCheck::~CallCheck() = default;
 
 bool CallCheck::holds_back(const Call& call) {
@@ -158,10 +158,10 @@ PendingPtr CallCheck::begin_later(const Call& call, std::function<PendingPtr(con
 
 void CallCheck::tell(int64_t number, uint64_t hash, const std::string& text) {
   const GroupFacts& facts = state_.facts();
-  facts.channel->agree_later(str(key_, number), facts.rank, facts.size, as_bytes(hash),
-                             [weak = state_.weak_from_this(), number, text](const std::vector<std::string>& hashes) {
-                               if (const auto state = weak.lock()) state->check()->told(number, text, hashes);
-                             });
+  channel_->agree_later(str(key_, number), facts.rank, facts.size, as_bytes(hash),
+                        [weak = state_.weak_from_this(), number, text](const std::vector<std::string>& hashes) {
+                          if (const auto state = weak.lock()) state->check()->told(number, text, hashes);
+                        });
 }
 
 // On the channel's thread. Every rank gets the same hashes, so all of them go on or none.
@@ -175,10 +175,10 @@ void CallCheck::told(int64_t number, const std::string& text, const std::vector<
     return begin_agreed();
   }
   const GroupFacts& facts = state_.facts();
-  facts.channel->agree_later(str(key_, number, "/text"), facts.rank, facts.size, text,
-                             [weak = state_.weak_from_this(), number](const std::vector<std::string>& texts) {
-                               if (const auto state = weak.lock()) state->check()->differ(number, texts);
-                             });
+  channel_->agree_later(str(key_, number, "/text"), facts.rank, facts.size, text,
+                        [weak = state_.weak_from_this(), number](const std::vector<std::string>& texts) {
+                          if (const auto state = weak.lock()) state->check()->differ(number, texts);
+                        });
 }
 
 void CallCheck::begin_agreed() {

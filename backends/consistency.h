@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "backends/transport.h"
+#include "core/control/supervised_channel.h"
 #include "core/error.h"
 #include "core/registry.h"
 
@@ -37,7 +38,7 @@ class HeldBack;
 
 class CallCheck {
  public:
-  explicit CallCheck(GroupState& state);
+  CallCheck(GroupState& state, SupervisedChannel& channel);
   ~CallCheck();
   CallCheck(const CallCheck&) = delete;
   CallCheck& operator=(const CallCheck&) = delete;
@@ -55,6 +56,7 @@ class CallCheck {
   void begin_agreed();  // under GroupState::issue
 
   GroupState& state_;
+  SupervisedChannel* const channel_;  // the group's, which outlives it
   const std::string key_;
   uint64_t sum_ = 0;         // of the hashes since the last comparison
   int64_t summed_from_ = 1;  // the first of them

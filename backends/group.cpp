@@ -340,7 +340,7 @@ CommunicatorPtr make_world(const BackendRequest& request, const std::string& bac
   facts.job = request.job;
   facts.members.resize(static_cast<size_t>(request.size));
   std::iota(facts.members.begin(), facts.members.end(), 0);
-  facts.state = request.state;
+  facts.notes = request.notes;
   facts.checks = request.checks;
   facts.late = request.late;
   auto state = std::make_shared<GroupState>(facts, transport);

@@ -7,9 +7,10 @@ namespace convoy {
 
 GroupState::GroupState(GroupFacts facts, const std::shared_ptr<Transport>& transport)
     : facts_(std::move(facts)), transport_(transport) {
-  if (facts_.state && transport) place_ = facts_.state->add_group(facts_.label.c_str());
-  if (facts_.channel && transport && !transport->compares_calls() && facts_.checks != CallChecks::none)
-    check_ = std::make_unique<CallCheck>(*this);
+  if (facts_.notes && transport) place_ = facts_.notes->add_group(facts_.label.c_str());
+  SupervisedChannel* channel = supervised(facts_.channel.get());
+  if (channel != nullptr && transport && !transport->compares_calls() && facts_.checks != CallChecks::none)
+    check_ = std::make_unique<CallCheck>(*this, *channel);
   // The destructor takes the handler off before `this` ends.
   facts_.board->add(facts_.label, [this](const std::string& reason) { fail(reason); });
 }
@@ -40,7 +41,7 @@ int64_t GroupState::called(Call& call) {
   if (!point_to_point(call.operation)) {
     call.number = ++calls_;
     call.seal();
-    if (facts_.state) note(*facts_.state, place_, call);
+    if (facts_.notes) note(*facts_.notes, place_, call);
   }
   return call.number;
 }

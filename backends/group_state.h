@@ -32,7 +32,7 @@ struct GroupFacts {
   std::string job;
   std::shared_ptr<GroupState> parent;  // of which it was split; null: the world
   std::vector<int> members;            // ranks of the job, in order of the group's
-  std::shared_ptr<StateFile> state;    // gets every collective; may be null
+  std::shared_ptr<CallNotes> notes;    // get every collective; may be null
   CallChecks checks = CallChecks::none;
   std::function<void(const LateCall&)> late;  // null: nobody watches
 };

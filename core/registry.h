@@ -11,6 +11,7 @@
 #include "core/communicator.h"
 #include "core/config/run_config.h"
 #include "core/context.h"
+#include "core/control/call_notes.h"
 #include "core/data/dataset.h"
 #include "core/model.h"
 #include "core/strategy.h"
@@ -45,10 +46,11 @@ struct BackendRequest {
   std::chrono::milliseconds rendezvous{300000};  // R
   // Told the name of the collective when a wait begins to block, and "" when it ends; from any thread, must not block.
   std::function<void(const char* name)> waiting;
-  std::shared_ptr<StateFile> state;  // gets every collective; may be null
+  std::shared_ptr<CallNotes> notes;  // get every collective; may be null
   CallChecks checks = CallChecks::sampled;
   // Told, in the waiting thread, when half of a time limit has passed, and all of it. The latter call may take its time to
-  // have the job end with the right cause; afterwards the wait throws. Null: the backend says by itself what it knows.
+  // have the job end with the right cause, and throws that; where it returns, the wait throws what it knows. Null: the
+  // backend says by itself what it knows.
   std::function<void(const LateCall&)> late;
 };
 

@@ -10,9 +10,10 @@
 #include <limits>
 
 #include "core/checkpoint/checkpoint.h"
-#include "core/control/position.h"
+#include "core/control/call_notes.h"
 #include "core/control/protocol.h"
 #include "core/control/stop.h"
+#include "core/control/supervised_channel.h"
 #include "core/data/loader.h"
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
@@ -95,8 +96,10 @@ class Training {
                        {"data_cpu_seconds", data_cpu_},
                        {"wait_seconds", waits},
                        {"cpu_seconds", process_cpu_seconds() - cpu_before},
-                       {"supervision_cpu_seconds", supervision_cpu_seconds() - supervision_before +
-                                                       state_file_cpu_seconds(context_.state->position(), steps)},
+                       {"supervision_cpu_seconds",
+                        supervision_cpu_seconds() - supervision_before +
+                            state_file_cpu_seconds(
+                                read_call_notes(str(context_.folder, "/logs/rank", context_.rank, ".state")), steps)},
                        {"wall_seconds", wall},
                        {"bytes_sent_per_step",
                         static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
@@ -339,7 +342,10 @@ class Training {
   // ---- figures -----------------------------------------------------------------------------------------------
 
   // Of the threads that send heartbeats, carry checks of collectives and answer whoever looks into a stall.
-  double supervision_cpu_seconds() const { return context_.channel->cpu_seconds() / context_.process_ranks; }
+  double supervision_cpu_seconds() const {
+    SupervisedChannel* channel = supervised(context_.channel.get());
+    return channel != nullptr ? channel->cpu_seconds() / context_.process_ranks : 0;
+  }
 
   // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
   double cpu_efficiency(double cpu_before, double wall) const {

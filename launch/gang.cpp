@@ -8,6 +8,7 @@
 #include "core/control/protocol.h"
 #include "core/control/state_file.h"
 #include "launch/exit_codes.h"
+#include "launch/stacks.h"
 #include "launch/topology.h"
 
 namespace convoy {
@@ -79,7 +80,6 @@ ChannelServerEvents Gang::server_events() {
   events.on_silent = [this, later](int participant, const std::string&, double seconds) {
     later([this, participant, seconds] { silent(participant, seconds); });
   };
-  events.on_beat = [this, later](int, const Json& told) { later([this, told] { stalls_->heard(told); }); };
   return events;
 }
 
@@ -145,7 +145,7 @@ int64_t Gang::step_of(int rank) const {
 }
 
 void Gang::line(int process, const std::string& text) {
-  events_.on_line(first_rank(process), members_[static_cast<size_t>(process)].host, text);
+  events_.on_line(first_rank(process), members_[static_cast<size_t>(process)].host, readable_line(text));
 }
 
 void Gang::add_local_agent(int process, const Json& host) {
@@ -180,7 +180,8 @@ void Gang::posted(int participant, const std::string& topic, const Json& body) {
     // Every agent tells of the same request: none of them is a second one.
     request_stop(body.at("signal").get<int>());
   } else if (topic == protocol::log_line) {
-    events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(), body.at("line").get<std::string>());
+    events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(),
+                    readable_line(body.at("line").get<std::string>()));
   } else if (topic == protocol::first_step) {
     events_.on_first_step();
   } else if (!stalls_->posted(topic, body)) {

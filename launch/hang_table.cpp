@@ -35,7 +35,7 @@ std::string remark(const RankPlace& place, const Verdict& verdict) {
   if (place.suspended)
     text = "stopped by a signal or a debugger";
   else if (!place.answered)
-    text = place.known ? str("does not answer; told ", human_seconds(place.told), " ago") : "does not answer";
+    text = place.told > 0 ? str("does not answer; told ", human_seconds(place.told), " ago") : "does not answer";
   if (contains(verdict.ranks, place.report.rank) && verdict.ranks.size() < 4 && text.empty()) text = "<- here";
   return text;
 }
@@ -103,7 +103,7 @@ const RankPlace* place_of(const std::vector<RankPlace>& places, int rank) {
 }
 
 const RankCall* call_of(const RankPlace& place, const std::string& group) {
-  for (const RankCall& call : place.report.position.calls)
+  for (const RankCall& call : place.report.calls)
     if (call.group == group) return &call;
   return nullptr;
 }
@@ -228,7 +228,7 @@ Verdict call_difference(const std::vector<RankPlace>& places) {
   };
   std::map<std::pair<std::string, int64_t>, std::vector<Caller>> callers;
   for (const RankPlace& place : places)
-    for (const RankCall& call : place.report.position.calls)
+    for (const RankCall& call : place.report.calls)
       callers[{call.group, call.number}].push_back({place.report.rank, &call});
   Verdict verdict;
   for (const auto& [which, all] : callers) {

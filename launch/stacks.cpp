@@ -145,4 +145,18 @@ std::vector<std::string> readable_stack(const std::vector<std::string>& addresse
   return lines;
 }
 
+std::string readable_line(const std::string& line) {
+  const size_t open = line.rfind('('), plus = line.rfind("+0x"), close = line.rfind(")[0x");
+  const bool backtrace = open != std::string::npos && plus != std::string::npos && close != std::string::npos &&
+                         open < plus && plus < close && line.back() == ']' && open > 0;
+  if (!backtrace) return line;
+  const std::string path = line.substr(0, open), symbol = line.substr(open + 1, plus - open - 1);
+  std::string name = plain_function(symbol);
+  if (name.empty()) {
+    const uint64_t offset = strtoull(line.c_str() + plus + 3, nullptr, 16);
+    name = plain_function(elf_symbols(path, {offset - 1}).front());
+  }
+  return name.empty() ? line : str("  ", name, " (", file_of(path), line.substr(plus, close - plus), ")");
+}
+
 }  // namespace convoy

@@ -9,6 +9,10 @@ namespace convoy {
 // is left the first `most`.
 std::vector<std::string> readable_stack(const std::vector<std::string>& frames, size_t most);
 
+// A line of the backtrace that a crashed rank has written ("PATH(SYMBOL+0xOFFSET)[0xADDRESS]") with the function's plain name;
+// any other line as it is.
+std::string readable_line(const std::string& line);
+
 // "FaultyBlock::forward" of a name as the linker has it: without arguments, templates, return type and convoy's namespace.
 std::string plain_function(const std::string& symbol);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "core/control/supervised_channel.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launch/topology.h"
@@ -33,7 +34,10 @@ void StallWatch::begin(const Job& job, const std::string& folder, std::vector<st
   job_ = job;
   folder_ = folder;
   hosts_ = std::move(hosts);
-  if (launch_.step_timeout > 0) check_steps();
+  const Json& launch = job.config.at("launch");
+  if (const auto limit = launch.find("step_timeout"); limit != launch.end() && limit->is_number())
+    step_timeout_ = limit->get<double>();
+  if (step_timeout_ > 0) check_steps();
 }
 
 void StallWatch::know(int rank, const Json& info) {
@@ -49,7 +53,9 @@ void StallWatch::heard(const Json& reports) {
 }
 
 bool StallWatch::posted(const std::string& topic, const Json& body) {
-  if (topic == protocol::late) {
+  if (topic == protocol::beat) {
+    heard(body);
+  } else if (topic == protocol::late) {
     late(body);
   } else if (topic == protocol::where) {
     heard(body.at("ranks"));
@@ -154,15 +160,15 @@ void StallWatch::conclude() {
 void StallWatch::check_steps() {
   if (over_) return;
   for (const RankPlace& place : places(nullptr)) {
-    if (!place.known || !training(place.report.position) || place.report.age <= launch_.step_timeout) continue;
+    if (!place.known || !training(place.report.position) || place.report.age <= step_timeout_) continue;
     Stall stall;
     stall.kind = Stall::Kind::step;
     stall.rank = place.report.rank;
     stall.seconds = place.report.age;
-    stall.limit = launch_.step_timeout;
+    stall.limit = step_timeout_;
     return inquire(stall, true);
   }
-  const double pause = std::clamp(launch_.step_timeout / 10, 0.05, 1.0);
+  const double pause = std::clamp(step_timeout_ / 10, 0.05, 1.0);
   loop_.after(milliseconds(static_cast<int64_t>(pause * 1000)), [this, alive = alive_] {
     if (*alive) check_steps();
   });
@@ -190,8 +196,8 @@ RankPlace StallWatch::place_of(const RankPlan& rank, const Inquiry* inquiry) con
       return place;
     }
   }
-  if (const auto position = read_state_file(str(folder_, "/logs/rank", rank.rank, ".state"))) {
-    place.report = report_of(rank.rank, *position);
+  if (const auto report = read_report(rank.rank, str(folder_, "/logs/rank", rank.rank, ".state"))) {
+    place.report = *report;
     place.known = true;
   } else if (const auto last = heard_.find(rank.rank); last != heard_.end()) {
     place.report = last->second.report;

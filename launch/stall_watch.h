@@ -67,6 +67,7 @@ class StallWatch {
     RankReport report;
     Clock::time_point at;
   };
+  void heard(const Json& reports);
   void late(const Json& body);
   void inquire(const Stall& stall, bool over);
   void answered();
@@ -84,6 +85,7 @@ class StallWatch {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::optional<Job> job_;
   std::string folder_;
+  double step_timeout_ = 0;  // 0: off
   std::vector<std::string> hosts_;
   std::map<int, pid_t> here_;  // pids of ranks of this host
   std::map<int, Heard> heard_;

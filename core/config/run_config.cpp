@@ -194,8 +194,6 @@ LaunchConfig launch_of(const Options& options) {
   launch.heartbeat = options.real("heartbeat");
   launch.collective = options.real("collective");
   launch.rendezvous = options.real("rendezvous");
-  launch.step_timeout = options.has("step_timeout") ? options.real("step_timeout") : 0;
-  launch.check_collectives = options.text("check_collectives");
   launch.address = options.is_auto("address") ? "" : options.text("address");
   launch.port = integer_or_zero(options, "port");
   return launch;

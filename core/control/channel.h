@@ -58,10 +58,6 @@ class Channel {
   // message lists who is missing.
   virtual std::vector<std::string> agree(const std::string& name, int participant, int count, const std::string& value,
                                          Timeout timeout) = 0;
-  // The same without waiting, and a name may be used again once all have voted: `done` gets all values, by participant, on
-  // the channel's thread; never where somebody has called abort or the server is gone.
-  virtual void agree_later(const std::string& name, int participant, int count, const std::string& value,
-                           std::function<void(const std::vector<std::string>&)> done) = 0;
 
   // One-way message to whoever serves (progress, log lines, metrics, heartbeats); never blocks, never throws; delivered
   // in order while connected. Where the server reads too slowly (8 MiB), the oldest of topic "progress" are dropped.
@@ -73,12 +69,6 @@ class Channel {
   virtual std::optional<Abort> aborted() = 0;
   virtual void on_abort(std::function<void(const Abort&)>) = 0;  // may be added any time; called once each
   virtual void on_lost(std::function<void()>) = 0;               // the server is gone
-
-  // What goes with each heartbeat from now on (a small object, for ChannelServerEvents::on_beat); nothing: that heartbeat
-  // is left out. Runs on the channel's thread and must not block.
-  virtual void on_beat(std::function<std::optional<Json>()> tell) = 0;
-  // Processor time that the channel's own threads have used in this process.
-  virtual double cpu_seconds() = 0;
 };
 
 // Where a channel is served and what a joiner must show.
@@ -106,7 +96,6 @@ struct ChannelServerEvents {
   std::function<void(int participant, const std::string& name, bool orderly)> on_leave;  // a connection ended
   std::function<void(const Abort&)> on_abort;
   std::function<void(int participant, const std::string& name, double silent_seconds)> on_silent;  // H passed
-  std::function<void(int participant, const Json& told)> on_beat;  // a heartbeat that tells something
 };
 
 class ChannelServer {

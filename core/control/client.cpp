@@ -7,6 +7,7 @@
 
 #include "core/control/link.h"
 #include "core/control/store.h"
+#include "core/control/supervised_channel.h"
 #include "core/text.h"
 
 namespace convoy {
@@ -14,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class Client : public Channel {
+class Client : public SupervisedChannel {
  public:
   explicit Client(std::shared_ptr<Link> link) : link_(std::move(link)) {}
   ~Client() override { link_->close(); }

@@ -2,15 +2,15 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "core/control/channel.h"
 #include "core/control/dispatcher.h"
 #include "core/control/store.h"
+#include "core/control/supervised_channel.h"
 #include "core/text.h"
 
 namespace convoy {
 namespace {
 
-class LocalChannel : public Channel {
+class LocalChannel : public SupervisedChannel {
  public:
   LocalChannel() : dispatcher_("convoy-events") {}
   ~LocalChannel() override { dispatcher_.close(); }

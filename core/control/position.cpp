@@ -8,15 +8,17 @@
 
 namespace convoy {
 
-RankReport report_of(int rank, const RankPosition& position) {
+std::optional<RankReport> read_report(int rank, const std::string& state_file) {
+  const auto position = read_state_file(state_file);
+  if (!position) return std::nullopt;
   const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return {rank, position, std::max(now - position.seconds, 0.0)};
+  return RankReport{rank, *position, std::max(now - position->seconds, 0.0), read_call_notes(state_file)};
 }
 
 Json to_json(const RankReport& report) {
   const RankPosition& position = report.position;
   Json calls = Json::array();
-  for (const RankCall& call : position.calls)
+  for (const RankCall& call : report.calls)
     calls.push_back({{"group", valid_utf8(call.group)},
                      {"number", call.number},
                      {"hash", call.hash},
@@ -34,8 +36,8 @@ RankReport report_from_json(const Json& json) {
   report.position.step = json.at("step").get<int64_t>();
   report.position.collective = json.at("collective").get<std::string>();
   for (const Json& call : json.at("calls"))
-    report.position.calls.push_back({call.at("group").get<std::string>(), call.at("number").get<int64_t>(),
-                                     call.at("hash").get<uint64_t>(), call.at("call").get<std::string>()});
+    report.calls.push_back({call.at("group").get<std::string>(), call.at("number").get<int64_t>(),
+                            call.at("hash").get<uint64_t>(), call.at("call").get<std::string>()});
   return report;
 }
 

@@ -4,9 +4,11 @@
 // LateCall; whoever serves then sets the key `inquiry`, to which every rank process answers at once by `where` and, if
 // asked, by `stacks`, both from its channel's thread, so that an answer comes also from a process whose ranks are stuck.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/control/call_notes.h"
 #include "core/control/state_file.h"
 #include "core/options.h"
 
@@ -22,16 +24,13 @@ inline constexpr char late[] = "late";        // topic: JSON of a LateCall (core
 struct RankReport {
   int rank = 0;
   RankPosition position;
-  double age = 0;  // seconds since the position changed, by the clock of the rank's host
+  double age = 0;               // seconds since the position changed, by the clock of the rank's host
+  std::vector<RankCall> calls;  // the last of each group
 };
 Json to_json(const RankReport& report);
 RankReport report_from_json(const Json& json);  // throws Json::exception
-// Of a position read now on the rank's own host.
-RankReport report_of(int rank, const RankPosition& position);
-
-// Processor time that a rank has spent on its state file in `steps` steps: how often it wrote, from what stands there, times
-// what writing costs, measured here and now.
-double state_file_cpu_seconds(const RankPosition& position, int64_t steps);
+// By the state file, read now on the rank's own host; nothing where there is none.
+std::optional<RankReport> read_report(int rank, const std::string& state_file);
 
 struct ThreadStack {
   int rank = -1;                    // whose own thread it is; -1: another of the process

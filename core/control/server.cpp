@@ -11,6 +11,7 @@
 #include "core/control/connection.h"
 #include "core/control/dispatcher.h"
 #include "core/control/store.h"
+#include "core/control/supervised_channel.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -254,10 +255,12 @@ class Server : public ChannelServer {
     });
   }
 
+  // A heartbeat that tells something is a post like any other, and of use only as long as it is news.
   void beat(Connection& from, const Json& message) {
     const auto told = message.find("told");
-    if (told == message.end() || !events_.on_beat || dispatcher_.waiting() > event_backlog) return;
-    dispatcher_.post([this, participant = from.participant, body = *told] { events_.on_beat(participant, body); });
+    if (told == message.end() || !events_.on_post || dispatcher_.waiting() > event_backlog) return;
+    dispatcher_.post(
+        [this, participant = from.participant, body = *told] { events_.on_post(participant, protocol::beat, body); });
   }
 
   void abort(const Abort& reason) {

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "core/control/position.h"
+#include "core/control/call_notes.h"
 #include "core/error.h"
 #include "core/utf8.h"
 
@@ -183,24 +183,36 @@ struct Layout {
   GroupCalls calls[group_slots];
 };
 
-RankPosition read_layout(const Layout& layout) {
-  RankPosition position;
-  position.phase = layout.phase.read();
-  position.step = layout.step.load(std::memory_order_relaxed);
-  position.collective = layout.collective.read();
-  position.failure = layout.failure.read();
-  position.seconds = static_cast<double>(layout.changed_ns.load(std::memory_order_acquire)) * 1e-9;
+std::vector<RankCall> read_calls(const Layout& layout) {
+  std::vector<RankCall> all;
   const int64_t groups = std::min<int64_t>(layout.groups.load(std::memory_order_acquire), group_slots);
   for (int64_t group = 0; group < groups; ++group) {
     const GroupCalls& calls = layout.calls[group];
-    RankCall call;
     if (calls.last.load(std::memory_order_acquire) == 0) continue;
+    RankCall call;
     call.group = calls.label.load();
     bool whole = false;
     for (int i = 0; i < 1000 && !whole; ++i) whole = calls.try_read(call);
-    if (whole) position.calls.push_back(std::move(call));
+    if (whole) all.push_back(std::move(call));
   }
-  return position;
+  return all;
+}
+
+// The whole file, or null.
+Layout* map_layout(const std::string& path, bool writable) {
+  const int fd = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+  if (fd < 0) return nullptr;
+  struct stat status {};
+  const bool whole = fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(sizeof(Layout));
+  void* at =
+      whole ? mmap(nullptr, sizeof(Layout), PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0) : MAP_FAILED;
+  close(fd);
+  if (at == MAP_FAILED) return nullptr;
+  auto* layout = static_cast<Layout*>(at);
+  if (layout->magic_number.load(std::memory_order_acquire) == magic && layout->version.load() == layout_version)
+    return layout;
+  munmap(at, sizeof(Layout));
+  return nullptr;
 }
 
 int64_t unix_ns() noexcept {
@@ -263,20 +275,50 @@ void StateFile::failure(const char* abort_json) noexcept {
   mapping_->touch();
 }
 
-int StateFile::add_group(const char* label) noexcept {
+std::optional<RankPosition> read_state_file(const std::string& path) {
+  Layout* layout = map_layout(path, false);
+  if (layout == nullptr) return std::nullopt;
+  RankPosition position;
+  position.phase = layout->phase.read();
+  position.step = layout->step.load(std::memory_order_relaxed);
+  position.collective = layout->collective.read();
+  position.failure = layout->failure.read();
+  position.seconds = static_cast<double>(layout->changed_ns.load(std::memory_order_acquire)) * 1e-9;
+  munmap(layout, sizeof(Layout));
+  return position;
+}
+
+struct CallNotes::Mapping {
+  explicit Mapping(const std::string& path) : layout(map_layout(path, true)) {
+    if (layout == nullptr) throw Error(Failure::io, str(path, ": cannot map the state file"));
+  }
+  ~Mapping() { munmap(layout, sizeof(Layout)); }
+  Layout* layout;
+};
+
+CallNotes::CallNotes(const std::string& state_file) : mapping_(std::make_unique<Mapping>(state_file)) {}
+CallNotes::~CallNotes() = default;
+
+int CallNotes::add_group(const char* label) noexcept {
   const int64_t group = mapping_->layout->groups.fetch_add(1, std::memory_order_acq_rel);
   if (group >= static_cast<int64_t>(group_slots)) return -1;
   mapping_->layout->calls[group].label.store(label);
   return static_cast<int>(group);
 }
 
-void StateFile::called(int group, const CallNote& call) noexcept {
+void CallNotes::called(int group, const CallNote& call) noexcept {
   if (group >= 0) mapping_->layout->calls[group].write(call);
 }
 
-RankPosition StateFile::position() const { return read_layout(*mapping_->layout); }
+std::vector<RankCall> read_call_notes(const std::string& state_file) {
+  Layout* layout = map_layout(state_file, false);
+  if (layout == nullptr) return {};
+  std::vector<RankCall> calls = read_calls(*layout);
+  munmap(layout, sizeof(Layout));
+  return calls;
+}
 
-double state_file_cpu_seconds(const RankPosition& position, int64_t steps) {
+double state_file_cpu_seconds(const std::vector<RankCall>& made, int64_t steps) {
   const auto scratch = std::make_unique<Layout>();
   const auto cost = [](auto write) {
     constexpr int times = 500;
@@ -300,25 +342,9 @@ double state_file_cpu_seconds(const RankPosition& position, int64_t steps) {
     scratch->calls[0].write({i, 1, "all_reduce", "bucket 2", "float32", shape, 2, "sum"});
   });
   int64_t calls = 0;
-  for (const RankCall& call : position.calls) calls += call.number;
+  for (const RankCall& call : made) calls += call.number;
   // A step writes itself and three phases, a call itself, its wait and the end of that.
   return static_cast<double>(steps) * 4 * place + static_cast<double>(calls) * (note + 2 * wait);
-}
-
-std::optional<RankPosition> read_state_file(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return std::nullopt;
-  struct stat status {};
-  const bool whole = fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(sizeof(Layout));
-  void* at = whole ? mmap(nullptr, sizeof(Layout), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-  close(fd);
-  if (at == MAP_FAILED) return std::nullopt;
-  const auto* layout = static_cast<const Layout*>(at);
-  std::optional<RankPosition> position;
-  if (layout->magic_number.load(std::memory_order_acquire) == magic && layout->version.load() == layout_version)
-    position = read_layout(*layout);
-  munmap(at, sizeof(Layout));
-  return position;
 }
 
 }  // namespace convoy

@@ -71,8 +71,9 @@ class RankThread {
   // 0 when training ended in order, else an exit code; the failure has been told.
   int run() {
     try {
-      state_ = std::make_shared<StateFile>(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
-      shared_.whereabouts->add(plan_.rank, state_);
+      state_ = std::make_shared<StateFile>(state_path());
+      notes_ = std::make_shared<CallNotes>(state_path());
+      shared_.whereabouts->add(plan_.rank, state_path());
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
     } catch (...) {
@@ -82,6 +83,8 @@ class RankThread {
   }
 
  private:
+  std::string state_path() const { return str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"); }
+
   void train_rank() {
     const Assignment& assignment = shared_.assignment;
     const RunConfig& config = assignment.config;
@@ -163,8 +166,8 @@ class RankThread {
     request.timeout = milliseconds(assignment.config.launch.collective);
     request.rendezvous = milliseconds(assignment.config.launch.rendezvous);
     request.waiting = [state = state_](const char* name) { state->collective(name); };
-    request.state = state_;
-    request.checks = checks_named(assignment.config.launch.check_collectives);
+    request.notes = notes_;
+    request.checks = checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"));
     request.late = [whereabouts = shared_.whereabouts, rank = plan_.rank](const LateCall& call) {
       whereabouts->late(rank, call);
     };
@@ -194,7 +197,7 @@ class RankThread {
     if (reason.rank == plan_.rank) reason.host = host_;
     reason.message = message;
     if (state_) {
-      const auto position = read_state_file(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      const auto position = read_state_file(state_path());
       if (position) reason.step = position->step;
       state_->failure(short_json(reason).c_str());
     }
@@ -212,6 +215,7 @@ class RankThread {
   const RankPlan& plan_;
   const std::string host_;
   std::shared_ptr<StateFile> state_;
+  std::shared_ptr<CallNotes> notes_;  // in the same file
   Json info_;
   bool stopped_ = false;
 };

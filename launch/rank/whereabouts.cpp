@@ -4,6 +4,8 @@
 #include <thread>
 
 #include "core/control/position.h"
+#include "core/control/supervised_channel.h"
+#include "core/error.h"
 
 namespace convoy {
 namespace {
@@ -16,25 +18,27 @@ constexpr auto verdict_patience = std::chrono::milliseconds(2000);
 std::shared_ptr<Whereabouts> Whereabouts::create(std::shared_ptr<Channel> channel, int first) {
   std::shared_ptr<Whereabouts> made(new Whereabouts(channel, first));
   const std::weak_ptr<Whereabouts> weak = made;
-  channel->on_beat([weak]() -> std::optional<Json> {
-    const auto self = weak.lock();
-    return self ? self->reports() : Json();
-  });
+  if (SupervisedChannel* told = supervised(channel.get()))
+    told->on_beat([weak]() -> std::optional<Json> {
+      const auto self = weak.lock();
+      return self ? self->reports() : Json();
+    });
   channel->watch(protocol::inquiry, [weak](const std::string&, const std::string& value) {
     if (const auto self = weak.lock()) self->answer(Json::parse(value));
   });
   return made;
 }
 
-void Whereabouts::add(int rank, std::shared_ptr<StateFile> state) {
+void Whereabouts::add(int rank, const std::string& state_file) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ranks_.push_back({{rank, own_thread_id()}, std::move(state)});
+  ranks_.push_back({{rank, own_thread_id()}, state_file});
 }
 
 Json Whereabouts::reports() {
   Json all = Json::array();
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Rank& rank : ranks_) all.push_back(to_json(report_of(rank.id.rank, rank.state->position())));
+  for (const Rank& rank : ranks_)
+    if (const auto report = read_report(rank.id.rank, rank.state_file)) all.push_back(to_json(*report));
   return all;
 }
 
@@ -66,8 +70,10 @@ void Whereabouts::late(int rank, const LateCall& call) {
                                   {"over", call.over}});
   if (!call.over) return;
   const auto deadline = std::chrono::steady_clock::now() + verdict_patience;
-  while (!channel_->aborted() && std::chrono::steady_clock::now() < deadline)
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (const auto reason = channel_->aborted()) throw CommError(Failure::peer_lost, -1, reason->message);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 }  // namespace convoy

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/control/channel.h"
-#include "core/control/state_file.h"
 #include "core/registry.h"
 #include "launch/rank/own_stacks.h"
 
@@ -19,10 +18,10 @@ class Whereabouts : public std::enable_shared_from_this<Whereabouts> {
   static std::shared_ptr<Whereabouts> create(std::shared_ptr<Channel> channel, int first);
 
   // From the rank's own thread.
-  void add(int rank, std::shared_ptr<StateFile> state);
+  void add(int rank, const std::string& state_file);
 
-  // A wait of `rank` takes long (BackendRequest::late). When its limit has passed this returns when the job is being ended,
-  // for whatever reason was found, or after some seconds in which nobody did.
+  // A wait of `rank` takes long (BackendRequest::late). When its limit has passed this waits until the job is ended for
+  // whatever reason was found, and throws CommError(peer_lost) with it; it returns when nobody has found one.
   void late(int rank, const LateCall& call);
 
  private:
@@ -32,7 +31,7 @@ class Whereabouts : public std::enable_shared_from_this<Whereabouts> {
 
   struct Rank {
     RankThreadId id;
-    std::shared_ptr<StateFile> state;
+    std::string state_file;
   };
   std::shared_ptr<Channel> channel_;
   const int first_;

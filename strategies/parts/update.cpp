@@ -24,10 +24,7 @@ Schedule schedule_of(const Context& context, int64_t every) {
 }  // namespace
 
 Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut)
-    : state_(context.state),
-      optimizer_options_(context.config.optimizer),
-      schedule_(schedule_of(context, every)),
-      cut_(std::move(cut)) {
+    : optimizer_options_(context.config.optimizer), schedule_(schedule_of(context, every)), cut_(std::move(cut)) {
   const Options& options = optimizer_options_.options;
   if (options.has("clip_norm")) clip_norm_ = options.real("clip_norm");
   const at::Device device = context.devices.front();
@@ -122,7 +119,6 @@ UpdateFigures Update::finish() {
   if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
   scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
   at::add_out(scalars_.step, count_, 1);
-  if (state_) state_->phase("optimizer");
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     const at::Tensor& gradients = slots_[slot].gradients;
     optimizer_->update(static_cast<int>(slot), {gradients, {}, {}}, scalars_on(gradients.device()));

@@ -77,7 +77,6 @@ class Update {
   at::Tensor mean(const at::Tensor& gradients) const;
   UpdateScalars scalars_on(at::Device device) const;
 
-  std::shared_ptr<StateFile> state_;
   Component optimizer_options_;
   std::unique_ptr<Optimizer> optimizer_;
   Schedule schedule_;

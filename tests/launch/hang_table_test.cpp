@@ -24,7 +24,7 @@ RankPlace place(int rank, const std::string& phase, const std::string& collectiv
   made.report.position.phase = phase;
   made.report.position.collective = collective;
   made.report.position.step = 812;
-  made.report.position.calls.push_back({"world", calls, hash, str("all_reduce 'bucket 2' float32[", hash, "] sum")});
+  made.report.calls.push_back({"world", calls, hash, str("all_reduce 'bucket 2' float32[", hash, "] sum")});
   return made;
 }
 RankPlace waiting(int rank, int64_t calls, double age = 5) {

@@ -61,6 +61,19 @@ TEST(Stacks, NamesAreCutToWhatAReaderWants) {
   EXPECT_EQ(plain_function(""), "");
 }
 
+TEST(Stacks, LinesOfACrashAreReadable) {
+  EXPECT_EQ(readable_line("/lib/libconvoy_faulty.so(_ZN6convoy12_GLOBAL__N_111FaultyBlock4failEv+0x1c)[0x7f0123]"),
+            "  FaultyBlock::fail (libconvoy_faulty.so+0x1c)");
+  const std::string place = place_of(reinterpret_cast<const void*>(&private_function));
+  const size_t plus = place.rfind("+0x");
+  const uint64_t offset = strtoull(place.c_str() + plus + 3, nullptr, 16) + 1;
+  char text[32];
+  snprintf(text, sizeof text, "(+0x%zx)[0x1]", static_cast<size_t>(offset));
+  EXPECT_THAT(readable_line(place.substr(0, plus) + text), StartsWith("  private_function (launch_tests+0x"));
+  for (const char* other : {"", "info: (a) [b]", "/x.so(+0x10)[0x7f]", "step 3 (+0x1)", "()[0x]", "(+0x1)[0x2]"})
+    EXPECT_EQ(readable_line(other), other);
+}
+
 TEST(ElfSymbols, FilesThatAreNoneGiveNothing) {
   const std::string path = ::testing::TempDir() + "convoy-no-elf";
   std::ofstream(path) << "\x7f"

@@ -1,6 +1,7 @@
 // What every channel promises, over threads of one process, IPv4 and IPv6.
 #include "core/control/channel.h"
 
+#include "core/control/supervised_channel.h"
 #include "tests/base/control/channel_fixture.h"
 
 namespace convoy {
@@ -140,15 +141,16 @@ TEST_P(ChannelTest, AgreeLaterCallsBackWithAllValuesAndFreesTheName) {
     Seen<std::vector<std::string>> seen;
     for (int i = 0; i < participants; ++i) {
       EXPECT_TRUE(seen.now().empty()) << "before all have voted";
-      channels[i]->agree_later("again", i, participants, str("vote ", i, " of ", round),
-                               [&](const std::vector<std::string>& values) { seen.add(values); });
+      supervised(channels[i].get())
+          ->agree_later("again", i, participants, str("vote ", i, " of ", round),
+                        [&](const std::vector<std::string>& values) { seen.add(values); });
     }
     for (const auto& values : seen.wait_for(participants)) {
       ASSERT_EQ(values.size(), size_t{participants});
       for (int j = 0; j < participants; ++j) EXPECT_EQ(values[j], str("vote ", j, " of ", round));
     }
   }
-  EXPECT_GT(channels[0]->cpu_seconds(), 0);
+  EXPECT_GT(supervised(channels[0].get())->cpu_seconds(), 0);
 }
 
 TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
@@ -156,9 +158,10 @@ TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
   Seen<std::string> seen;
   for (auto& channel : {a, b}) {
     const int me = channel == a ? 0 : 1;
-    channel->agree_later("first", me, 2, "x", [&, channel, me](const std::vector<std::string>&) {
-      channel->agree_later("second", me, 2, str(me),
-                           [&](const std::vector<std::string>& values) { seen.add(values[0] + values[1]); });
+    supervised(channel.get())->agree_later("first", me, 2, "x", [&, channel, me](const std::vector<std::string>&) {
+      supervised(channel.get())->agree_later("second", me, 2, str(me), [&](const std::vector<std::string>& values) {
+        seen.add(values[0] + values[1]);
+      });
     });
   }
   EXPECT_THAT(seen.wait_for(2), ElementsAre("01", "01"));

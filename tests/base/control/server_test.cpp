@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/control/frame.h"
+#include "core/control/supervised_channel.h"
 #include "tests/base/control/channel_fixture.h"
 
 namespace convoy {
@@ -390,16 +391,18 @@ TEST(ChannelAddress, SurvivesALine) {
 TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
   Seen<std::string> seen;
   ChannelServerEvents events;
-  events.on_beat = [&](int participant, const Json& told) { seen.add(str(participant, ": ", told.dump())); };
+  events.on_post = [&](int participant, const std::string& topic, const Json& told) {
+    seen.add(str(topic, " of ", participant, ": ", told.dump()));
+  };
   ChannelServerOptions options = loopback();
   options.heartbeat = 200ms;
   auto server = serve_channel(options, events);
   auto channel = connect_channel(server->address(), 3, "rank 3", patience);
   std::atomic<int> beats{0};
-  channel->on_beat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
+  supervised(channel.get())->on_beat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
   const auto told = seen.wait_for(2);
-  EXPECT_EQ(told[0], "3: {\"step\":1}");
-  EXPECT_EQ(told[1], "3: {\"step\":2}");
+  EXPECT_EQ(told[0], "beat of 3: {\"step\":1}");
+  EXPECT_EQ(told[1], "beat of 3: {\"step\":2}");
 }
 
 TEST(ChannelServer, HeartbeatsThatAreLeftOutAreSilence) {
@@ -410,7 +413,7 @@ TEST(ChannelServer, HeartbeatsThatAreLeftOutAreSilence) {
   options.heartbeat = 200ms;
   auto server = serve_channel(options, events);
   auto channel = connect_channel(server->address(), 5, "rank 5", patience);
-  channel->on_beat([]() -> std::optional<Json> { return std::nullopt; });
+  supervised(channel.get())->on_beat([]() -> std::optional<Json> { return std::nullopt; });
   EXPECT_EQ(silent.wait_for(1)[0], 5);
 }
 
