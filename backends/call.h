@@ -1,6 +1,7 @@
 // Call: one operation of a group as it is told to users, compared between ranks and noted for whoever looks at a stall.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 
 #include <chrono>
 #include <cstdint>
@@ -36,7 +37,7 @@ struct Call {
   at::ScalarType dtype = at::ScalarType::Byte;
   int64_t elements = 0;  // of this rank's input, in the caller's dtype
   bool has_tensor = false;
-  at::DimVector shape;          // that all ranks must have alike: of the input, or, with counts, of its rows
+  c10::DimVector shape;          // that all ranks must have alike: of the input, or, with counts, of its rows
   std::vector<int64_t> counts;  // rows that all ranks must know alike (all_gather_v)
   char more[16] = "";           // "sum", "root 1"
   int peer = -1;                // of a send or receive

@@ -88,7 +88,7 @@ Call GroupCommunicator::start(Operation operation, const CallOptions& options, c
     call.has_tensor = true;
     call.dtype = input.scalar_type();
     call.elements = input.numel();
-    call.shape = at::DimVector(input.sizes());
+    call.shape = c10::DimVector(input.sizes());
   }
   return call;
 }
@@ -144,7 +144,7 @@ WorkPtr GroupCommunicator::gather(Operation operation, at::Tensor output, at::Te
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
   if (operation == Operation::all_gather_v) {
-    call.shape = at::DimVector(input.sizes().slice(1));
+    call.shape = c10::DimVector(input.sizes().slice(1));
     call.counts = rows;
   }
   return launch(std::move(call), std::move(staging), [transport = transport_, to, parts, from](const Call& c) {
@@ -187,7 +187,7 @@ WorkPtr GroupCommunicator::all_to_all_v(at::Tensor output, const std::vector<int
   Staging staging(devices_, state_->facts().device);
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
-  call.shape = at::DimVector(input.sizes().slice(1));
+  call.shape = c10::DimVector(input.sizes().slice(1));
   return launch(std::move(call), std::move(staging),
                 [transport = transport_, to, to_parts = offsets(output_counts, row), from,
                  from_parts = offsets(input_counts, row)](const Call& c) {
