@@ -237,7 +237,7 @@ void Gang::ended(int process, const ProcessEnd& end) {
   if (end.ok() && has_results(process)) return;
   if (end.signal == SIGABRT && assigned_) {
     // A library that cannot bear messages of unequal sizes ends its process.
-    if (const Verdict difference = stalls_->difference(); !difference.message.empty()) {
+    if (const StallVerdict difference = stalls_->difference(); !difference.message.empty()) {
       const int rank = difference.ranks.empty() ? -1 : difference.ranks.front();
       return fail({difference.kind, rank, step_of(first_rank(process)), 0, host_of(rank), difference.message});
     }

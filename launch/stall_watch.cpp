@@ -142,7 +142,7 @@ void StallWatch::conclude() {
   const Inquiry done = std::move(*inquiry_);
   inquiry_.reset();
   const std::vector<RankPlace> all = places(&done);
-  Verdict verdict = judge(done.stall, all);
+  StallVerdict verdict = judge(done.stall, all);
   if (!done.over) {
     if (verdict.kind == Failure::hang)
       events_.on_warning(str("warning: ", verdict.message, "; its time limit is ", human_seconds(done.stall.limit),
@@ -215,7 +215,7 @@ std::vector<RankPlace> StallWatch::places(const Inquiry* inquiry) const {
   return all;
 }
 
-Verdict StallWatch::difference() const { return call_difference(places(nullptr)); }
+StallVerdict StallWatch::difference() const { return call_difference(places(nullptr)); }
 
 std::optional<RankReport> StallWatch::position(int rank) const {
   if (!job_ || rank < 0 || rank >= static_cast<int>(job_->ranks.size())) return std::nullopt;
