@@ -61,6 +61,9 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
       options.fail(options.is_auto("devices") ? "placement" : "devices",
                    str("names GPU ", device.gpu, ", and device is cpu; take cores, or device: auto"));
   bind_listed(config, options, host, rank);
+  if (const std::vector<std::string> idle = idle_devices(options); !idle.empty())
+    plan.warnings.push_back(str("strategy.devices: ", join(idle, ", "), idle.size() == 1 ? " has" : " have",
+                                " no block by strategy.placement and will be idle; leave out what is not used"));
   return plan;
 }
 
@@ -115,8 +118,9 @@ std::string schedule(const Job& job, const Description& description) {
     device_of.push_back(one.device);
   }
   const double idle = 100 * examine(placed_schedule(device_of, micro), micro).bubble;
-  return str(stages_text(stages, device_of, "device", description), micro, " micro-batches go through them; idle: ",
-             std::lround(idle), " % of the devices' time, where a backward takes as long as two forwards\n");
+  return str(stages_text(stages, device_of, "device", description), micro,
+             " micro-batches go through them; idle: ", std::lround(idle),
+             " % of the devices' time, where a backward takes as long as two forwards\n");
 }
 
 }  // namespace

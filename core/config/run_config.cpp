@@ -118,13 +118,25 @@ void check_binding(const Options& launch) {
   const std::vector<std::string> cores = launch.texts("cores");
   const bool listed = launch.text("bind") == "list";
   if (listed && cores.empty())
-    launch.fail("bind", "is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
-                        "rank of a host");
+    launch.fail("bind",
+                "is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
+                "rank of a host");
   if (!listed && !cores.empty())
     launch.fail("cores", str("is for launch.bind: list, and that is ", launch.text("bind"), "; leave one of them out"));
   for (size_t i = 0; i < cores.size(); ++i)
     if (units_from_text(cores[i]).empty())
       launch.fail(str("cores.", i), str("is ", shown(cores[i]), ", must be 0, 0-3 or 0-3+8"));
+}
+
+// What the parts of a run say of their own options.
+void check_components(const Options& run, const Catalogues& catalogues) {
+  for (const auto& [kind, entries] : catalogues.kinds) {
+    if (!run.json().contains(kind) || !run.json().at(kind).is_object()) continue;
+    const Options component = run.section(kind);
+    if (!component.json().contains("name") || !component.has("name")) continue;
+    const Entry* entry = catalogues.find(kind, component.text("name"));
+    if (entry != nullptr && entry->check) entry->check(component);
+  }
 }
 
 RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::string> open_kinds) {
@@ -135,6 +147,7 @@ RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::
   const Options run(resolved, marks);
   check_name(run);
   check_plugins(run);
+  check_components(run, catalogues);
   check_batch(run.section("train").section("batch"));
   check_limits(resolved, run.section("launch"), marks);
   check_address(run.section("launch"));

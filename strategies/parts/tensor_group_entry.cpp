@@ -28,6 +28,22 @@ std::vector<Option> tensor_options() {
                         false)};
 }
 
+namespace {
+
+// Attention's model works on sequences, whose length a data set of them tells as an option.
+void check_sequences(const RunConfig& config, int degree) {
+  const Options& data = config.data.options;
+  if (degree == 1 || !config.strategy.options.boolean("sequence_parallel")) return;
+  if (!data.has("length") || !data.at("length").is_number_integer()) return;
+  const int64_t length = data.integer("length");
+  if (length % degree != 0)
+    data.fail("length",
+              str("is ", length, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
+                  degree, ", or strategy.sequence_parallel: false"));
+}
+
+}  // namespace
+
 void check_tensor_degree(const RunConfig& config, int degree) {
   const Options& model = config.model.options;
   if (!model.has("heads") || !model.at("heads").is_number_integer()) return;
@@ -36,6 +52,7 @@ void check_tensor_degree(const RunConfig& config, int degree) {
     model.fail("heads",
                str("is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
                    degree, ", or a degree that divides ", heads));
+  check_sequences(config, degree);
 }
 
 void check_cuts(const Description& description, int degree) {
