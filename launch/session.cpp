@@ -46,6 +46,10 @@ Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, Gang
     if (topic == protocol::progress) console_.progress(body);
     if (topic == protocol::metrics) console_.metrics(body);
   };
+  events.on_notice = [this](const std::string& text) {
+    console_.say(text);
+    logs_.write("stalls", text);
+  };
   events.on_first_step = [this] {
     if (!startup_seconds_) startup_seconds_ = seconds_since(run_.arguments.launched);
   };

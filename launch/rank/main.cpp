@@ -20,6 +20,7 @@
 #include "launch/exit_codes.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/crash.h"
+#include "launch/rank/own_stacks.h"
 #include "launch/rank/rank.h"
 #include "launch/rendezvous.h"
 
@@ -86,6 +87,7 @@ int run() {
 
 int main(int argc, char** argv) {
   install_crash_handlers();
+  install_stack_handler();
   tune_allocator();
   count_tensor_memory();
   try {

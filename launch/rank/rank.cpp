@@ -16,6 +16,7 @@
 #include "launch/exit_codes.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/snapshots.h"
+#include "launch/rank/whereabouts.h"
 #include "strategies/registry.h"
 
 namespace convoy {
@@ -56,7 +57,12 @@ struct Shared {
   std::vector<std::shared_ptr<const Transform>> transforms;
   ModelPtr model;
   std::shared_ptr<const LossFunction> loss;
+  std::shared_ptr<Whereabouts> whereabouts;
 };
+
+CallChecks checks_named(const std::string& name) {
+  return name == "none" ? CallChecks::none : name == "all" ? CallChecks::all : CallChecks::sampled;
+}
 
 class RankThread {
  public:
@@ -65,16 +71,20 @@ class RankThread {
   // 0 when training ended in order, else an exit code; the failure has been told.
   int run() {
     try {
-      state_ = std::make_shared<StateFile>(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      state_ = std::make_shared<StateFile>(state_path());
+      notes_ = std::make_shared<CallNotes>(state_path());
+      shared_.whereabouts->add(plan_.rank, state_path());
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
     } catch (...) {
       const Caught failure = caught(Failure::training);
-      return fail(failure.kind, failure.message);
+      return fail(failure);
     }
   }
 
  private:
+  std::string state_path() const { return str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"); }
+
   void train_rank() {
     const Assignment& assignment = shared_.assignment;
     const RunConfig& config = assignment.config;
@@ -156,6 +166,11 @@ class RankThread {
     request.timeout = milliseconds(assignment.config.launch.collective);
     request.rendezvous = milliseconds(assignment.config.launch.rendezvous);
     request.waiting = [state = state_](const char* name) { state->collective(name); };
+    request.notes = notes_;
+    request.checks = checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"));
+    request.late = [whereabouts = shared_.whereabouts, rank = plan_.rank](const LateCall& call) {
+      whereabouts->late(rank, call);
+    };
     context.world = shared_.registry.backends.make(assignment.job.backend, request);
     shared_.channel->on_abort([world = std::weak_ptr<Communicator>(context.world)](const Abort& reason) {
       if (auto alive = world.lock()) alive->abort(reason.message);
@@ -173,14 +188,16 @@ class RankThread {
     }
   }
 
-  int fail(Failure kind, const std::string& message) {
+  int fail(const Caught& failure) {
+    const Failure kind = failure.kind;
+    const std::string& message = failure.message;
     Abort reason;
     reason.kind = kind;
-    reason.rank = plan_.rank;
-    reason.host = host_;
+    reason.rank = failure.rank.value_or(plan_.rank);
+    if (reason.rank == plan_.rank) reason.host = host_;
     reason.message = message;
     if (state_) {
-      const auto position = read_state_file(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      const auto position = read_state_file(state_path());
       if (position) reason.step = position->step;
       state_->failure(short_json(reason).c_str());
     }
@@ -198,6 +215,7 @@ class RankThread {
   const RankPlan& plan_;
   const std::string host_;
   std::shared_ptr<StateFile> state_;
+  std::shared_ptr<CallNotes> notes_;  // in the same file
   Json info_;
   bool stopped_ = false;
 };
@@ -242,7 +260,9 @@ Description describe_blocks(const RunConfig& config, const Registry& registry, b
 
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
   const RunConfig& config = assignment.config;
-  Shared shared{assignment, registry, channel, {}, {}, {}, {}};
+  Shared shared{assignment, registry, channel, {}, {}, {}, {}, {}};
+  shared.whereabouts =
+      Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
   shared.data = registry.datasets.make(config.data.name, config.data.options, config.seed);
   for (const Options& transform : config.data.options.sections("transforms"))
     shared.transforms.push_back(registry.transforms.make(transform.text("name"), transform));
