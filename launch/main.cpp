@@ -21,6 +21,7 @@ constexpr const char* run_footer = R"(
 Examples:
   convoy run configs/ncf_ddp.yaml
   convoy run configs/ncf_ddp.yaml --ranks 4 --set train.epochs=3 --set optimizer.lr=5e-4
+  convoy run configs/ncf_ddp.yaml --inject kill:rank=1@step=200 --set launch.max_restarts=1
   mpirun -n 4 convoy run configs/ncf_ddp.yaml
   srun --mpi=pmix -n 4 convoy run configs/ncf_ddp.yaml
 
@@ -61,6 +62,16 @@ void add_run_options(CLI::App& command, RunArguments& arguments) {
       ->check(CLI::Range(1, 1000000));
 }
 
+void add_inject_option(CLI::App& command, RunArguments& arguments) {
+  command
+      .add_option("--inject", arguments.faults,
+                  "Make a fault happen, as in kill:rank=1@step=50, to try how the job recovers; may be repeated; "
+                  "docs/debugging.md lists them")
+      ->type_name("FAULT")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"convoy: distributed training on LibTorch, told by a YAML file"};
   app.set_version_flag("--version", std::string("convoy ") + version);
@@ -73,11 +84,13 @@ int run(int argc, char** argv) {
   run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")
       ->type_name("DIR")
       ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
+  add_inject_option(*run, arguments);
   run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;
   CLI::App* verify = app.add_subcommand("verify", "Is a strategy's training, of your model too, that of one rank?");
   add_run_options(*verify, verification.run);
+  add_inject_option(*verify, verification.run);
   verify->add_option("--steps", verification.steps, "Global batches to train")
       ->capture_default_str()
       ->type_name("N")

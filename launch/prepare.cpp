@@ -5,6 +5,7 @@
 
 #include "backends/catalogue.h"
 #include "core/data/data_files.h"
+#include "core/inject/fault.h"
 #include "launch/catalogues.h"
 #include "launch/describe.h"
 #include "launch/placement.h"
@@ -90,6 +91,7 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
   CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
   Placed placed;
   placed.job = std::move(plan.jobs.front());
+  faults_from_texts(run.arguments.faults, static_cast<int>(placed.job.ranks.size()));
   if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
     throw ConfigError(
         written(run, "strategy.name"), "strategy",
@@ -152,6 +154,7 @@ bool wants_gpus(const RunConfig& config) { return config.device != "cpu"; }
 
 PreparedRun prepare(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
   PreparedRun run;
+  faults_from_texts(arguments.faults);
   run.arguments = arguments;
   run.variables = variables;
   run.as = as;

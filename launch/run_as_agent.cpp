@@ -58,8 +58,8 @@ class RemoteAgent {
                                     milliseconds(500)),
                     to_string(*address));
       }
-    } catch (const CommError&) {
-      // Not yet, or no longer.
+    } catch (const CommError& error) {
+      problem = error.what();  // not yet, no longer, or another job's
     } catch (const Error& error) {
       if (error.kind() != Failure::rendezvous) throw;
       problem = error.what();

@@ -10,6 +10,7 @@
 
 #include "core/binding.h"
 #include "core/control/protocol.h"
+#include "core/inject/injector.h"
 #include "core/log.h"
 #include "core/trainer.h"
 #include "core/utf8.h"
@@ -115,8 +116,11 @@ class RankThread {
     context.tell = [this](const Json& more) { tell_more(more); };
     tell_info(context);
 
+    const auto injector = std::make_shared<Injector>(
+        InjectRequest{assignment.faults, context.rank, context.size, assignment.attempt, host_, shared_.channel});
     state_->phase("rendezvous");
-    connect(context);
+    injector->reached(InjectPoint::join, 0);
+    connect(context, injector);
     const TrainingLength length =
         training_length(config.train, shared_.data->size(Split::train), context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
@@ -124,8 +128,12 @@ class RankThread {
 
     std::unique_ptr<Strategy> strategy =
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
-    strategy->setup(context, shared_.model, shared_.loss);
+    strategy->setup(context, injector->around(shared_.model), shared_.loss);
     TrainingParts parts{shared_.data, shared_.transforms, strategy.get()};
+    if (!injector->idle()) {
+      parts.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
+      parts.files = &injector->around(system_files());
+    }
     std::optional<Snapshots> snapshots;
     if (!assignment.snapshots.is_null()) {
       snapshots.emplace(context, *strategy, assignment.snapshots);
@@ -154,7 +162,7 @@ class RankThread {
     shared_.channel->set(str(protocol::rank_info, plan_.rank), info_.dump());
   }
 
-  void connect(Context& context) {
+  void connect(Context& context, const std::shared_ptr<Injector>& injector) {
     const Assignment& assignment = shared_.assignment;
     BackendRequest request;
     request.rank = context.rank;
@@ -165,13 +173,16 @@ class RankThread {
     request.address = assignment.data_address;
     request.timeout = milliseconds(assignment.config.launch.collective);
     request.rendezvous = milliseconds(assignment.config.launch.rendezvous);
-    request.waiting = [state = state_](const char* name) { state->collective(name); };
+    request.waiting = [state = state_, injector](const char* name) {
+      state->collective(name);
+      if (*name != '\0') injector->waiting();
+    };
     request.notes = notes_;
     request.checks = checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"));
     request.late = [whereabouts = shared_.whereabouts, rank = plan_.rank](const LateCall& call) {
       whereabouts->late(rank, call);
     };
-    context.world = shared_.registry.backends.make(assignment.job.backend, request);
+    context.world = injector->around(shared_.registry.backends.make(assignment.job.backend, request));
     shared_.channel->on_abort([world = std::weak_ptr<Communicator>(context.world)](const Abort& reason) {
       if (auto alive = world.lock()) alive->abort(reason.message);
     });
@@ -237,6 +248,7 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
   assignment.folder = json.at("folder").get<std::string>();
   assignment.attempt = json.value("attempt", 0);
   assignment.snapshots = json.value("snapshots", Json());
+  assignment.faults = json.value("inject", std::vector<std::string>());
   assignment.process = process;
   assignment.config = RunConfig::from_resolved(assignment.job.config);
   CONVOY_CHECK(process >= 0 && process < static_cast<int>(assignment.job.processes.size()), "process ", process, " of ",
