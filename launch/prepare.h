@@ -19,6 +19,7 @@ struct RunArguments {
   std::vector<std::string> overrides;
   std::string output;
   int ranks = 0;
+  std::vector<std::string> hosts;  // --hosts: NAME or NAME:RANKS
   std::chrono::steady_clock::time_point launched = std::chrono::steady_clock::now();
 };
 
