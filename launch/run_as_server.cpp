@@ -27,7 +27,8 @@ class Server {
     const FolderRequest wanted = folder_request(run_);
     GangRequest request;
     request.job = run_.as.job;
-    request.address = serving_address(run_.config.launch.address, run_.as);
+    const ServingAddress serving = serving_address(run_.config.launch.address, run_.as, run_.variables);
+    request.address = serving.address;
     request.processes = run_.as.size;
     request.joins = true;
     request.launch = run_.config.launch;
@@ -48,6 +49,7 @@ class Server {
     actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
     actions.on_failure = [this](const Abort& cause) { failed(cause); };
     session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
+    if (!serving.note.empty()) session_->console().say(serving.note);
     loop_.on_signal([this](int signal) { session_->stop(signal); });
     if (stays_as_parent(run_.as.launcher)) parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
 
