@@ -12,6 +12,7 @@
 #include "launch/commands/verify.h"
 #include "launch/exit_codes.h"
 #include "launch/process.h"
+#include "launch/run_modes.h"
 
 namespace {
 
@@ -24,6 +25,7 @@ Examples:
   convoy run configs/ncf_ddp.yaml --inject kill:rank=1@step=200 --set launch.max_restarts=1
   mpirun -n 4 convoy run configs/ncf_ddp.yaml
   srun --mpi=pmix -n 4 convoy run configs/ncf_ddp.yaml
+  convoy run configs/ncf_ddp.yaml --hosts node1:4,node2:4
 
 Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 failure in training, 71 out of memory,
 73 output directory, 74 I/O, 75 rendezvous, 76 ranks disagree, 77 refused for security, 78 configuration, 110 hang,
@@ -85,6 +87,9 @@ int run(int argc, char** argv) {
       ->type_name("DIR")
       ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
   add_inject_option(*run, arguments);
+  run->add_option("--hosts", arguments.hosts, "Start ranks on these hosts, over launch.remote_shell (ssh)")
+      ->type_name("A,B or A:4,B:4")
+      ->delimiter(',');
   run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;
@@ -123,6 +128,11 @@ int run(int argc, char** argv) {
   list->add_option("NAME", listing.name, "One name of that kind, with its options");
   list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
 
+  // What `run --hosts` starts on the other hosts; it reads all it needs from its standard input.
+  if (argc == 2 && std::string(argv[1]) == "agent") {
+    EventLoop loop;
+    return run_for_another_host(loop);
+  }
   // CLI11 would only ask for a command.
   const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), list->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())

@@ -35,13 +35,21 @@ const BackendEntry& backend_entry(const std::string& name) {
   throw Error(Failure::internal, str("backend '", name, "' is not in the catalogue"));
 }
 
-void check_rank_count(const PreparedRun& run) {
-  if (run.as.launcher == Launcher::none || run.config.launch.ranks == 0 || run.config.launch.ranks == run.as.size)
-    return;
-  throw ConfigError(
-      written(run, "launch.ranks"), run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
-      str(run.config.launch.ranks, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
-          " started ", run.as.size, "; type `--ranks ", run.as.size, "` or leave it out of the configuration"));
+// The launcher decides how many ranks there are; a file's own number is for whoever starts it alone. Who types another
+// number beside the launcher's has made a mistake.
+void settle_rank_count(PreparedRun& run) {
+  const int64_t wanted = run.config.launch.ranks;
+  if (run.as.launcher == Launcher::none || wanted == 0 || wanted == run.as.size) return;
+  const Mark mark = written(run, "launch.ranks");
+  const bool typed = mark.file.rfind("--set", 0) == 0;
+  if (typed)
+    throw ConfigError(mark, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
+                      str(wanted, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
+                          " started ", run.as.size, "; leave it out"));
+  run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " is for convoy alone; ",
+                             name_of(run.as.launcher), " started ", run.as.size, " (", run.as.size_from, ")"));
+  run.config.launch.ranks = run.as.size;
+  run.config.resolved["launch"]["ranks"] = run.as.size;
 }
 
 // What a named backend needs that is known before planning.
@@ -162,7 +170,8 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   if (arguments.ranks > 0) request.overrides.push_back(str("launch.ranks=", arguments.ranks));
   run.config = read_run_config(request, all_catalogues());
   run.warnings = run.config.warnings;
-  check_rank_count(run);
+  run.warnings.insert(run.warnings.end(), as.inherited.begin(), as.inherited.end());
+  settle_rank_count(run);
   check_backend(run);
   run.rank_program = rank_program();
   check_plugins(run.config, run.rank_program);

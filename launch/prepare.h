@@ -20,6 +20,7 @@ struct RunArguments {
   std::string output;
   int ranks = 0;
   std::vector<std::string> faults = {};  // --inject
+  std::vector<std::string> hosts = {};  // --hosts: NAME or NAME:RANKS
   std::chrono::steady_clock::time_point launched = std::chrono::steady_clock::now();
 };
 

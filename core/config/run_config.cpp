@@ -101,16 +101,21 @@ void check_limits(Json& resolved, const Options& launch, const Marks& marks) {
 // What the control channel can listen on; whether it is this host's only the host can tell.
 void check_address(const Options& launch) {
   if (launch.is_auto("address")) return;
-  const std::string& address = launch.text("address");
+  const std::string& text = launch.text("address");
+  const size_t slash = text.find('/');
+  const std::string address = text.substr(0, slash), prefix = slash == std::string::npos ? "" : text.substr(slash + 1);
   in_addr four{};
   in6_addr six{};
   const bool is_four = inet_pton(AF_INET, address.c_str(), &four) == 1;
-  if (!is_four && inet_pton(AF_INET6, address.c_str(), &six) != 1)
-    launch.fail("address",
-                str("is ", shown(address), ", must be a numeric IPv4 or IPv6 address, such as 10.0.0.5; or auto"));
+  const bool known = is_four || inet_pton(AF_INET6, address.c_str(), &six) == 1;
+  const bool whole = slash == std::string::npos || (!prefix.empty() && prefix.size() <= 3 &&
+                                                    prefix.find_first_not_of("0123456789") == std::string::npos &&
+                                                    std::stoi(prefix) > 0 && std::stoi(prefix) <= (is_four ? 32 : 128));
+  if (!known || !whole)
+    launch.fail("address", str("is ", shown(text), ", must be a numeric IPv4 or IPv6 address, such as 10.0.0.5, or a ",
+                               "network, such as 10.0.0.0/16; or auto"));
   if (is_four ? four.s_addr == htonl(INADDR_ANY) : IN6_IS_ADDR_UNSPECIFIED(&six) != 0)
-    launch.fail("address",
-                str("is ", shown(address), ", which means every interface; give the address of one, or auto"));
+    launch.fail("address", str("is ", shown(text), ", which means every interface; give the address of one, or auto"));
 }
 
 // Which of them a host has, and what ranks there are, only planning knows.

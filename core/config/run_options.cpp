@@ -101,8 +101,13 @@ Option launch_section() {
            .at_least(0)
            .at_most(3600)
            .in("seconds"),
-       or_auto(describe::text("address", "numeric address of the interface that the control channel listens on")),
-       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535))});
+       or_auto(describe::text("address",
+                              "numeric address of the interface that the control channel listens on, or a network "
+                              "(10.0.0.0/16) that each host has an address in; auto: what all hosts share")),
+       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535)),
+       describe::list("remote_shell",
+                      "--hosts: program and options that execute a command on another host, as ssh does",
+                      describe::text("", "a word of its command line"), Json{"ssh", "-oBatchMode=yes"})});
 }
 
 Option backend_option() {

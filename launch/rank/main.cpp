@@ -22,6 +22,7 @@
 #include "launch/rank/crash.h"
 #include "launch/rank/own_stacks.h"
 #include "launch/rank/rank.h"
+#include "launch/rank/stop_signals.h"
 #include "launch/rendezvous.h"
 
 namespace {
@@ -56,10 +57,12 @@ int describe(const std::string& what) {
 }
 
 int run() {
+  catch_stop_signals();
   const ChannelAddress address = channel_address(environment("CONVOY_CHANNEL"));
   const int process = std::atoi(environment("CONVOY_PROCESS"));
   const int rank = std::atoi(environment("CONVOY_RANK"));
   std::shared_ptr<Channel> channel = connect_channel(address, rank, str("rank ", rank), Timeout(30000));
+  tell_stop_signals(channel);
   // Whatever this process is doing, it must not outlive the job's launcher.
   channel->on_lost([] {
     std::thread([] {
