@@ -43,13 +43,16 @@ Examples:
 Exit codes: 0 agree, 1 differ, else as of `convoy run`.)";
 
 constexpr const char* explain_footer = R"(
-Starts nothing: where each rank would run and why, what it would send and hold, in which order it would work.
+Starts nothing: where each rank would run and why, what it would send and hold, in which order it would work. With
+--calibrate it measures one rank's step for some seconds and predicts how long a step of each candidate would take.
 
 Examples:
   convoy explain configs/ncf_ddp.yaml
   convoy explain configs/gpt_ddp.yaml --ranks 8 --topology dgx.xml --set device=auto   (lstopo --of xml dgx.xml, on that machine)
   convoy explain configs/gpt_ddp.yaml --ranks 4 --hosts node1,node2
-  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp)";
+  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp
+  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp --calibrate
+  convoy explain configs/gpt_ddp.yaml --ranks 8 --hosts a,b --calibration calibration.json --link 20us,12GB/s)";
 
 void add_run_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("CONFIG", arguments.config, "YAML file of the run")->required();
@@ -120,6 +123,16 @@ int run(int argc, char** argv) {
   explain->add_option("--compare", question.compare, "Strategies side by side, else as configured")
       ->type_name("S,S")
       ->delimiter(',');
+  CLI::Option* calibrate = explain->add_flag(
+      "--calibrate", question.calibrate,
+      "Measure one rank's step and the backend for some seconds, write calibration.json, and predict step times");
+  CLI::Option* calibration =
+      explain->add_option("--calibration", question.calibration, "Predict from what --calibrate has written")
+          ->type_name("FILE")
+          ->excludes(calibrate);
+  calibrate->excludes(calibration);
+  explain->add_option("--link", question.link, "Between hosts: latency and bandwidth, as 20us,12GB/s")
+      ->type_name("LATENCY,BYTES/s");
   explain->footer(explain_footer);
 
   ListRequest listing;

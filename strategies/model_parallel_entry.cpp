@@ -90,7 +90,13 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   const auto micro = static_cast<int>(options.integer("micro_batches"));
   std::vector<int> device_of;
   for (const PlacedBlocks& one : placed) device_of.push_back(one.device);
-  const std::vector<int> live = examine(placed_schedule(device_of, micro), micro).live;
+  Durations durations;
+  const std::vector<double> shares = time_shares(description);
+  for (const PlacedBlocks& one : placed) durations.of_stage.push_back(time_share(shares, one.blocks));
+  const ScheduleReport report = examine(placed_schedule(device_of, micro), micro, durations);
+  const std::vector<int>& live = report.live;
+  // Its devices take turns: what they wait for each other is this rank's own time.
+  cost.work.span = cost.work.own = report.span / (durations.forward + durations.backward);
   const double rows = std::ceil(rows_per_rank(job.config, 1) / micro);
   cost.activation_bytes = 0;
   for (size_t device = 0; device < live.size(); ++device) {
