@@ -7,7 +7,8 @@ namespace convoy {
 
 Json to_json(const Assigned& assigned) {
   return {{"job", to_json(assigned.job)}, {"folder", assigned.folder},   {"attempt", assigned.attempt},
-          {"started", assigned.started},  {"passive", assigned.passive}, {"snapshots", assigned.snapshots}};
+          {"started", assigned.started},  {"passive", assigned.passive}, {"snapshots", assigned.snapshots},
+          {"bench", assigned.bench}};
 }
 
 Assigned assigned_from_json(const Json& json) {
@@ -18,6 +19,7 @@ Assigned assigned_from_json(const Json& json) {
   assigned.started = json.at("started").get<double>();
   assigned.passive = json.at("passive").get<bool>();
   assigned.snapshots = json.at("snapshots");
+  assigned.bench = json.at("bench");
   return assigned;
 }
 

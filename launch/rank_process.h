@@ -15,6 +15,7 @@ struct Assigned {
   double started = 0;    // unix seconds
   bool passive = false;  // cores are shared: waiting threads must not spin
   Json snapshots;        // null, or what `convoy verify` asks of the ranks (launch/rank/snapshots.h)
+  Json bench;            // null, or what `convoy bench` asks of them instead of training (launch/rank/bench.h)
 };
 Json to_json(const Assigned& assigned);
 Assigned assigned_from_json(const Json& json);

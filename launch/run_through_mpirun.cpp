@@ -19,8 +19,10 @@ using std::chrono::milliseconds;
 std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& mpirun, size_t ranks) {
   // Cores are bound by convoy: mpirun's own binding ignores what this process may use. The channel's secret travels by
   // environment, never in the line, which all users of the host can read.
-  std::vector<std::string> line{mpirun,     "-n",  std::to_string(ranks), "--bind-to", "none", "-x", "CONVOY_CHANNEL",
-                                own_path(), "run", run.arguments.config};
+  std::vector<std::string> line{mpirun, "-n", std::to_string(ranks), "--bind-to",
+                                "none", "-x", "CONVOY_CHANNEL",      own_path()};
+  line.insert(line.end(), run.arguments.words.begin(), run.arguments.words.end());
+  if (!run.arguments.config.empty()) line.push_back(run.arguments.config);
   for (const std::string& set : run.arguments.overrides) line.insert(line.end(), {"--set", set});
   if (run.arguments.ranks > 0) line.insert(line.end(), {"--ranks", std::to_string(run.arguments.ranks)});
   if (!run.arguments.output.empty()) line.insert(line.end(), {"--output", run.arguments.output});
