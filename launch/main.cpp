@@ -4,7 +4,9 @@
 #include <iostream>
 
 #include "core/version.h"
+#include "launch/bench_report.h"
 #include "launch/catalogues.h"
+#include "launch/commands/bench.h"
 #include "launch/commands/explain.h"
 #include "launch/commands/help.h"
 #include "launch/commands/list.h"
@@ -53,6 +55,18 @@ Examples:
   convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp
   convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp --calibrate
   convoy explain configs/gpt_ddp.yaml --ranks 8 --hosts a,b --calibration calibration.json --link 20us,12GB/s)";
+
+constexpr const char* bench_footer = R"(
+Times one operation among the ranks of a job, size by size, and checks every element. Placement, binding and launchers are those
+of `convoy run`; of CONFIG only device, backend, launch and log count. Sizes and bandwidths are those of nccl-tests; `send` gives
+to the next rank and receives from the one before it.
+
+Examples:
+  convoy bench all_reduce --ranks 2 --set backend=mpi
+  convoy bench all_gather --ranks 4 --sizes 4K,450000,48M --dtype bf16 --json rows.json
+  mpirun -n 4 convoy bench all_reduce
+
+Exit codes: 0 done, 1 an element was wrong, else as of `convoy run`.)";
 
 void add_run_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("CONFIG", arguments.config, "YAML file of the run")->required();
@@ -135,6 +149,24 @@ int run(int argc, char** argv) {
       ->type_name("LATENCY,BYTES/s");
   explain->footer(explain_footer);
 
+  BenchArguments measurement;
+  CLI::App* bench = app.add_subcommand("bench", "Time, bandwidth and correctness of a collective, by size");
+  bench->add_option("OPERATION", measurement.operation, "all_reduce, all_gather, reduce_scatter, broadcast or send")
+      ->required()
+      ->check(CLI::IsMember(bench_operations()));
+  add_run_options(*bench, measurement.run);
+  bench->get_option("CONFIG")->required(false)->description("YAML file whose device, backend and launch are taken");
+  bench->add_option("--output", measurement.run.output, "Keep the run's folder, as this one")->type_name("DIR");
+  bench->add_option("--sizes", measurement.sizes, "Bytes: 1K-64M doubles from one to the other; or a list, 4K,450000")
+      ->capture_default_str()
+      ->type_name("SIZES");
+  bench->add_option("--dtype", measurement.dtype, "Of the elements")
+      ->capture_default_str()
+      ->type_name("T")
+      ->check(CLI::IsMember(bench_dtypes()));
+  bench->add_option("--json", measurement.json, "Write the rows there too, for programs")->type_name("FILE");
+  bench->footer(bench_footer);
+
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "What a configuration may hold: keys, models, data sets, strategies, …");
   list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; without it all names");
@@ -147,7 +179,8 @@ int run(int argc, char** argv) {
     return run_for_another_host(loop);
   }
   // CLI11 would only ask for a command.
-  const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), list->get_name()};
+  const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), bench->get_name(),
+                                          list->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
@@ -163,6 +196,7 @@ int run(int argc, char** argv) {
     convoy::explain(question, std::cout);
     return exit_code::done;
   }
+  if (*bench) return bench_command(measurement);
   if (*verify) return verify_command(verification);
   return run_command(arguments);
 }

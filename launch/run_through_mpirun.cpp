@@ -41,7 +41,9 @@ std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& 
   // environment, never in the line, which all users of the host can read.
   std::vector<std::string> line{mpirun, "-n", std::to_string(ranks), "--bind-to", "none", "-x", "CONVOY_CHANNEL"};
   if (!hosts.slots.empty()) add_hosts(run, mpirun, hosts, line);
-  line.insert(line.end(), {own_path(), "run", run.arguments.config});
+  line.push_back(own_path());
+  line.insert(line.end(), run.arguments.words.begin(), run.arguments.words.end());
+  if (!run.arguments.config.empty()) line.push_back(run.arguments.config);
   for (const std::string& set : run.arguments.overrides) line.insert(line.end(), {"--set", set});
   if (run.arguments.ranks > 0) line.insert(line.end(), {"--ranks", std::to_string(run.arguments.ranks)});
   if (!run.arguments.output.empty()) line.insert(line.end(), {"--output", run.arguments.output});

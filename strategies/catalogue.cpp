@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/plain.h"
 
 namespace convoy {
 
@@ -74,5 +75,6 @@ const StrategyEntry& strategy_entry(const std::string& name) {
 }
 
 const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
+const StrategyEntry& plain_strategy() { return strategy_entry("ddp"); }
 
 }  // namespace convoy

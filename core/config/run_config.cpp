@@ -263,7 +263,7 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
 }
 
 RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues) {
-  Node root = read_yaml_file(request.path);
+  Node root = request.path.empty() ? map_node({}) : read_yaml_file(request.path);
   for (const std::string& assignment : request.overrides) apply_override(root, assignment);
   return checked(root, catalogues, kinds_left_open(root));
 }

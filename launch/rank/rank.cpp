@@ -15,6 +15,7 @@
 #include "core/trainer.h"
 #include "core/utf8.h"
 #include "launch/exit_codes.h"
+#include "launch/rank/bench.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/snapshots.h"
 #include "launch/rank/whereabouts.h"
@@ -121,6 +122,7 @@ class RankThread {
     state_->phase("rendezvous");
     injector->reached(InjectPoint::join, 0);
     connect(context, injector);
+    if (!assignment.bench.is_null()) return tell_end(context, run_bench(context, assignment.bench));
     const TrainingLength length =
         training_length(config.train, shared_.data->size(Split::train), context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
@@ -139,7 +141,10 @@ class RankThread {
       snapshots.emplace(context, *strategy, assignment.snapshots);
       parts.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
     }
-    const TrainingResult result = train(context, parts);
+    tell_end(context, train(context, parts));
+  }
+
+  void tell_end(const Context& context, const TrainingResult& result) {
     stopped_ = result.stopped;
     // Nobody may leave while another still needs it for its last collective.
     context.world->barrier({"end of training", {}})->wait();
@@ -249,6 +254,7 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
   assignment.attempt = json.value("attempt", 0);
   assignment.snapshots = json.value("snapshots", Json());
   assignment.faults = json.value("inject", std::vector<std::string>());
+  assignment.bench = json.value("bench", Json());
   assignment.process = process;
   assignment.config = RunConfig::from_resolved(assignment.job.config);
   CONVOY_CHECK(process >= 0 && process < static_cast<int>(assignment.job.processes.size()), "process ", process, " of ",
@@ -270,17 +276,25 @@ Description describe_blocks(const RunConfig& config, const Registry& registry, b
   return description;
 }
 
-int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
-  const RunConfig& config = assignment.config;
-  Shared shared{assignment, registry, channel, {}, {}, {}, {}, {}};
-  shared.whereabouts =
-      Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
+namespace {
+
+// A job that does not train has none of these.
+void make_trained(const Registry& registry, const RunConfig& config, Shared& shared) {
   shared.data = registry.datasets.make(config.data.name, config.data.options, config.seed);
   for (const Options& transform : config.data.options.sections("transforms"))
     shared.transforms.push_back(registry.transforms.make(transform.text("name"), transform));
   shared.model = registry.models.make(config.model.name, config.model.options, shared.data->schema());
   const std::string loss = config.loss.name.empty() ? shared.model->default_loss() : config.loss.name;
   shared.loss = registry.losses.make(loss, config.loss.options);
+}
+
+}  // namespace
+
+int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
+  Shared shared{assignment, registry, channel, {}, {}, {}, {}, {}};
+  shared.whereabouts =
+      Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
+  if (assignment.bench.is_null()) make_trained(registry, assignment.config, shared);
 
   const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;
   std::vector<int> codes(ranks.size(), 0);
