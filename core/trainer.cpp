@@ -60,7 +60,8 @@ class Training {
         length_(training_length(config_.train, parts.data->size(Split::train), sampling_.count)),
         sampler_(parts.data->size(Split::train), length_.global_rows, config_.seed),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
-        checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last) {
+        checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last,
+                     parts.files != nullptr ? *parts.files : system_files()) {
     if (context.rank == 0) {
       sinks_.push_back(make_jsonl_sink(context.folder + "/metrics.jsonl"));
       sinks_.push_back(make_channel_sink(context.channel));
@@ -135,6 +136,8 @@ class Training {
       if (updated && (stopped_ = stop_.stops_before(step_))) break;
       context_.state->step(step_);
       context_.state->phase("loader");
+      if (step_ % length_.steps_per_epoch == 0) reached(InjectPoint::epoch, step_ / length_.steps_per_epoch + 1);
+      reached(InjectPoint::step, step_);
       std::optional<Batch> batch = loader.next();
       CONVOY_CHECK(batch.has_value(), "the loader ended before step ", step_);
       rows_ += sampler_.rows_of(step_);
@@ -170,6 +173,10 @@ class Training {
     if (wants_evaluation && !stopped_ && !evaluated_) evaluate(step_);
     if (!saved_ && (stopped_ || config_.train.checkpoint_every.unit != Interval::Unit::never)) save(step_);
     context_.state->phase("done");
+  }
+
+  void reached(InjectPoint point, int64_t number) {
+    if (parts_.reached) parts_.reached(point, number);
   }
 
   void check_aborted() {
@@ -274,6 +281,7 @@ class Training {
     pause_training_clock();
     const Clock::time_point start = Clock::now();
     context_.state->phase("evaluating");
+    reached(InjectPoint::evaluate, ++evaluations_);
     strategy_.settle();
     // Bounded, since candidates multiply the rows of an evaluation batch.
     Loader loader(parts_.data, parts_.transforms, length_.global_rows, loader_options());
@@ -296,6 +304,7 @@ class Training {
   void save(int64_t done) {
     pause_training_clock();
     context_.state->phase("saving");
+    reached(InjectPoint::save, ++saves_);
     strategy_.settle();
     checkpoints_.save(strategy_, done,
                       Json{{"step", done},
@@ -402,6 +411,7 @@ class Training {
 
   int64_t step_ = 0;                                          // steps done
   int64_t first_step_ = 0;                                    // of this process
+  int64_t evaluations_ = 0, saves_ = 0;                       // begun by this process
   int64_t rows_ = 0;                                          // global rows trained by this process
   int64_t rows_before_ = 0;                                   // by those before it
   bool stopped_ = false, evaluated_ = false, saved_ = false;  // the last two: of the state as it is now

@@ -144,6 +144,12 @@ int64_t Gang::step_of(int rank) const {
   return report ? report->position.step : -1;
 }
 
+std::string Gang::phase_of(int rank) const {
+  const auto position =
+      assigned_ ? read_state_file(str(assigned_->folder, "/logs/rank", rank, ".state")) : std::nullopt;
+  return position ? position->phase : "";
+}
+
 void Gang::line(int process, const std::string& text) {
   events_.on_line(first_rank(process), members_[static_cast<size_t>(process)].host, readable_line(text));
 }
@@ -246,8 +252,13 @@ void Gang::ended(int process, const ProcessEnd& end) {
     Abort reason = told_failure(process).value_or(Abort{});
     const int rank = reason.rank >= 0 ? reason.rank : first_rank(process);
     const int64_t step = step_of(rank);
-    fail({reason.rank >= 0 ? reason.kind : Failure::training, rank, step, end.signal, member.host,
-          str(label(process), " ", describe(end), step >= 0 ? str(" at step ", step) : " before its first step",
+    const bool connecting = phase_of(rank) == "rendezvous";
+    const Failure kind = connecting ? Failure::rendezvous : Failure::training;
+    fail({reason.rank >= 0 ? reason.kind : kind, rank, step, connecting ? 0 : end.signal, member.host,
+          str(label(process), " ", describe(end),
+              connecting  ? " between joining the job and connecting to its peers"
+              : step >= 0 ? str(" at step ", step)
+                          : " before its first step",
               reason.message.empty() ? "" : ": ", reason.message)});
     return;
   }

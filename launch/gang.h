@@ -108,6 +108,7 @@ class Gang {
   std::string label(int process) const;
   std::optional<Abort> told_failure(int process) const;
   int64_t step_of(int rank) const;
+  std::string phase_of(int rank) const;
   std::chrono::milliseconds rendezvous() const;
 
   EventLoop& loop_;

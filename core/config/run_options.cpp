@@ -89,8 +89,25 @@ Option launch_section() {
            "whether the ranks make sure that they call the same collectives: the first of each group, then "
            "now and then; all: each before it is begun, to find who differs, at the price of a message each",
            {"none", "sampled", "all"}, "sampled"),
-       or_auto(describe::text("address", "numeric address of the interface that the control channel listens on")),
-       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535))});
+       describe::integer(
+           "max_restarts",
+           "after a failure all ranks start again from the newest checkpoint, so often; not under an outer "
+           "mpirun or srun",
+           0)
+           .at_least(0)
+           .at_most(1000),
+       describe::option(OptionType::duration, "backoff",
+                        "before a restart; doubled with each attempt that came no further, up to 10 minutes", 1)
+           .at_least(0)
+           .at_most(3600)
+           .in("seconds"),
+       or_auto(describe::text("address",
+                              "numeric address of the interface that the control channel listens on, or a network "
+                              "(10.0.0.0/16) that each host has an address in; auto: what all hosts share")),
+       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535)),
+       describe::list("remote_shell",
+                      "--hosts: program and options that execute a command on another host, as ssh does",
+                      describe::text("", "a word of its command line"), Json{"ssh", "-oBatchMode=yes"})});
 }
 
 Option backend_option() {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/control/link.h"
+#include "core/control/mute.h"
 #include "core/control/store.h"
 #include "core/control/supervised_channel.h"
 #include "core/text.h"
@@ -92,6 +93,7 @@ class Client : public SupervisedChannel {
     }
   }
 
+  void mute() { link_->mute(); }
   std::optional<Abort> aborted() override { return link_->aborted(); }
   void on_abort(std::function<void(const Abort&)> callback) override { link_->on_abort(std::move(callback)); }
   void on_lost(std::function<void()> callback) override { link_->on_lost(std::move(callback)); }
@@ -192,6 +194,10 @@ std::shared_ptr<Link> attempt(const ChannelAddress& address, const std::string& 
 }
 
 }  // namespace
+
+void mute(Channel& channel) {
+  if (auto* client = dynamic_cast<Client*>(&channel)) client->mute();
+}
 
 std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int participant, const std::string& name,
                                          Timeout timeout) {

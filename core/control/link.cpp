@@ -134,7 +134,7 @@ void Link::send(const Json& message, bool droppable) {
 }
 
 void Link::enqueue(Lock&, std::string frame, bool droppable) {
-  if (broken_) return;
+  if (broken_ || mute_) return;
   if (outgoing_.empty() && !writing_) {
     // From this thread, which saves waking another one on the rank's only core.
     const ssize_t sent = ::send(socket_.native_handle(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -248,6 +248,11 @@ void Link::reason_received(const Abort& reason) {
     dispatcher_.post([callback = std::move(callback), reason] { callback(reason); });
   }
   abort_callbacks_.clear();
+}
+
+void Link::mute() {
+  Lock lock(mutex_);
+  mute_ = true;
 }
 
 void Link::abort(const Abort& reason) {

@@ -38,6 +38,7 @@ class Link : public std::enable_shared_from_this<Link> {
   void call_later(Json request, std::function<void(const Json&)> reply);
   void send(const Json& message, bool droppable);  // one-way; never blocks; no-op once lost
 
+  void mute();  // nothing is sent from now on
   void abort(const Abort& reason);
   std::optional<Abort> aborted();
   void on_abort(std::function<void(const Abort&)> callback);
@@ -90,6 +91,7 @@ class Link : public std::enable_shared_from_this<Link> {
   bool broken_ = false;   // the connection is gone
   bool lost_ = false;     // … and on_lost has run
   bool closing_ = false;
+  bool mute_ = false;
   std::string why_;
   std::condition_variable gone_;  // broken_ was set
   std::optional<Abort> abort_;

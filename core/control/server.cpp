@@ -88,7 +88,8 @@ class Server : public ChannelServer {
           return;
         }
         make_room_for_stranger();
-        prepare_connection(fd.get(), options_.heartbeat);
+        // A host that is gone is to be told as silent first, which says more than a connection that broke.
+        prepare_connection(fd.get(), options_.heartbeat * 3 / 2);
         auto connection = std::make_shared<Connection>(io_, std::move(fd), next_connection_++, handler_);
         connections_[connection->id()] = connection;
         connection->start();
