@@ -225,7 +225,7 @@ void Gang::stalled(const StallWatch::Found& found) {
   stall_ = found.json;
   if (events_.on_notice) events_.on_notice(found.table);
   const int rank = found.verdict.ranks.empty() ? -1 : found.verdict.ranks.front();
-  fail({found.verdict.kind, rank, step_of(rank), 0, host_of(rank), found.verdict.message});
+  fail({found.verdict.kind, rank, found.step, 0, host_of(rank), found.verdict.message});
 }
 
 std::string Gang::host_of(int rank) const {

@@ -30,6 +30,7 @@ class StallWatch {
  public:
   struct Found {
     StallVerdict verdict;
+    int64_t step = -1;  // of the first to blame, else of who noticed
     std::string table;
     Json json;  // hang_json
   };
