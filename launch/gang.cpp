@@ -327,6 +327,12 @@ void Gang::aborted(Abort reason) {
     return;
   }
   if (cause_) return;
+  // A rank that a message of the wrong size has reached knows its own call only.
+  if (reason.kind == Failure::disagreement && assigned_) {
+    const StallVerdict difference = stalls_->difference();
+    if (reason.message.find("; rank") == std::string::npos && !difference.message.empty())
+      reason.message += "; " + difference.message;
+  }
   if (reason.step < 0 && reason.rank >= 0) reason.step = step_of(reason.rank);
   if (reason.host.empty()) reason.host = host_of(reason.rank);
   cause_ = reason;

@@ -102,10 +102,12 @@ const RankPlace* place_of(const std::vector<RankPlace>& places, int rank) {
   return nullptr;
 }
 
-const RankCall* call_of(const RankPlace& place, const std::string& group) {
+// The last call in that group; 0: none.
+int64_t last_call(const RankPlace& place, const std::string& group) {
+  int64_t last = 0;
   for (const RankCall& call : place.report.calls)
-    if (call.group == group) return &call;
-  return nullptr;
+    if (call.group == group) last = std::max(last, call.number);
+  return last;
 }
 
 bool waits(const RankPlace& place) { return !place.report.position.collective.empty(); }
@@ -162,9 +164,8 @@ StallVerdict judge_wait(const Stall& stall, const std::vector<RankPlace>& places
     const RankPlace* place = place_of(places, rank);
     if (rank == stall.rank || place == nullptr) continue;
     members.push_back(rank);
-    const RankCall* call = call_of(*place, stall.group);
     const bool numbered = stall.number > 0;
-    if (numbered ? call == nullptr || call->number < stall.number : !waits(*place) || stall.members.size() == 2)
+    if (numbered ? last_call(*place, stall.group) < stall.number : !waits(*place) || stall.members.size() == 2)
       missing.push_back(rank);
   }
   StallVerdict verdict;

@@ -75,7 +75,7 @@ class RankThread {
     try {
       state_ = std::make_shared<StateFile>(state_path());
       notes_ = std::make_shared<CallNotes>(state_path());
-      shared_.whereabouts->add(plan_.rank, state_path());
+      shared_.whereabouts->add(plan_.rank, notes_);
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
     } catch (...) {

@@ -101,6 +101,14 @@ TEST(HangVerdict, WhoDiffersFromAllOthersIsNamed) {
   EXPECT_THAT(verdict.message, HasSubstr("ranks 0,2: all_reduce"));
 }
 
+TEST(HangVerdict, ADifferenceIsFoundThoughOneRankHasGoneOn) {
+  RankPlace ahead = waiting(0, 9);
+  ahead.report.calls.push_back({"world", 10, 3, "barrier"});
+  const StallVerdict verdict = judge(stall_of(2), {ahead, place(1, "forward/backward", "all_reduce x", 9, 5, 8)});
+  EXPECT_EQ(verdict.kind, Failure::disagreement);
+  EXPECT_THAT(verdict.message, HasSubstr("call 9 of group world"));
+}
+
 TEST(HangVerdict, NobodyIsBlamedWhereAllHaveCome) {
   const StallVerdict verdict = judge(stall_of(2), {waiting(0, 9), waiting(1, 9)});
   EXPECT_EQ(verdict.kind, Failure::hang);
