@@ -219,7 +219,7 @@ class HostsRun {
     loop_.run_until([this] { return session_->gang().over(); });
     over_ = true;
     const int code = session_->finish();
-    agent_.kill_after(milliseconds(3000));  // a shell whose host is gone waits for ever
+    agent_.kill_after(milliseconds(1000));  // a shell whose host is gone waits for ever
     loop_.run_until([this] { return agent_.idle(); });
     return code;
   }
