@@ -72,8 +72,8 @@ class RemoteAgent {
               connect_channel(*address, -1 - process, str("convoy of rank ", process), milliseconds(500));
         return join(std::move(channels), to_string(*address));
       }
-    } catch (const CommError&) {
-      // Not yet, or no longer.
+    } catch (const CommError& error) {
+      problem = error.what();  // not yet, no longer, or another job's
     } catch (const Error& error) {
       if (error.kind() != Failure::rendezvous) throw;
       problem = error.what();

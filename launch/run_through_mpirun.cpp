@@ -41,7 +41,9 @@ std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& 
   // environment, never in the line, which all users of the host can read.
   std::vector<std::string> line{mpirun, "-n", std::to_string(ranks), "--bind-to", "none", "-x", "CONVOY_CHANNEL"};
   if (!hosts.slots.empty()) add_hosts(run, mpirun, hosts, line);
-  line.insert(line.end(), {own_path(), "run", run.arguments.config});
+  line.push_back(own_path());
+  line.insert(line.end(), run.arguments.words.begin(), run.arguments.words.end());
+  if (!run.arguments.config.empty()) line.push_back(run.arguments.config);
   for (const std::string& set : run.arguments.overrides) line.insert(line.end(), {"--set", set});
   if (run.arguments.ranks > 0) line.insert(line.end(), {"--ranks", std::to_string(run.arguments.ranks)});
   if (!run.arguments.output.empty()) line.insert(line.end(), {"--output", run.arguments.output});
@@ -58,15 +60,7 @@ class Mpirun {
         agent_(loop, {[this](int, const std::string& line) { said(line); },
                       [this](int, const ProcessEnd& end) { ended(end); }}) {}
 
-  int supervise() {
-    const std::string program = executable_path("mpirun",
-                                                "install Open MPI (Debian: apt-get install openmpi-bin), or use "
-                                                "--set backend=gloo");
-    RunFolder folder = open_run_folder(folder_request(run_));
-    if (folder.already_done) {
-      for (const std::string& note : folder.notes) std::puts(note.c_str());
-      return exit_code::done;
-    }
+  Ending attempt(const std::string& program, Attempts& attempts) {
     GangRequest request;
     request.processes = static_cast<int>(ranks_);
     request.joins = true;
@@ -77,22 +71,23 @@ class Mpirun {
     Session::Actions actions;
     actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
     actions.on_failure = [this](const Abort&) { end_mpirun_after(run_.config.launch.failure_grace + 2); };
-    session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
+    session_ = std::make_unique<Session>(loop_, run_, attempts, request, actions);
     loop_.on_signal([this](int signal) { session_->stop(signal); });
     for (const std::string& note : hosts_.notes) session_->console().say(note);
     sweep_open_mpi();
     start(program);
     loop_.run_until([this] { return session_->gang().over(); });
-    const int code = session_->finish();
+    const Ending ending = session_->finish();
     end_mpirun_after(3);
     loop_.run_until([this] { return agent_.idle(); });
-    if (code != exit_code::done) {
+    loop_.on_signal([](int) {});
+    if (ending.exit_code != exit_code::done) {
       // Ranks that were killed left their segments. A second old: a job that is just starting keeps its own.
       SweepPlaces places;
       places.oldest_seconds = 1;
       sweep_open_mpi(places);
     }
-    return code;
+    return ending;
   }
 
  private:
@@ -162,8 +157,19 @@ class Mpirun {
 }  // namespace
 
 int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& placed, const MpirunHosts& hosts) {
-  Mpirun mpirun(loop, run, placed.job.processes.size(), hosts);
-  return mpirun.supervise();
+  const std::string program = executable_path("mpirun",
+                                              "install Open MPI (Debian: apt-get install openmpi-bin), or use "
+                                              "--set backend=gloo");
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (folder.already_done) {
+    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    return exit_code::done;
+  }
+  Attempts attempts(std::move(folder), restart_rules(run));
+  return make_attempts(loop, attempts.folder().path, [&] {
+    Mpirun mpirun(loop, run, placed.job.processes.size(), hosts);
+    return mpirun.attempt(program, attempts);
+  });
 }
 
 }  // namespace convoy

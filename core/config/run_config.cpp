@@ -133,6 +133,17 @@ void check_binding(const Options& launch) {
       launch.fail(str("cores.", i), str("is ", shown(cores[i]), ", must be 0, 0-3 or 0-3+8"));
 }
 
+// What the parts of a run say of their own options.
+void check_components(const Options& run, const Catalogues& catalogues) {
+  for (const auto& [kind, entries] : catalogues.kinds) {
+    if (!run.json().contains(kind) || !run.json().at(kind).is_object()) continue;
+    const Options component = run.section(kind);
+    if (!component.json().contains("name") || !component.has("name")) continue;
+    const Entry* entry = catalogues.find(kind, component.text("name"));
+    if (entry != nullptr && entry->check) entry->check(component);
+  }
+}
+
 RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::string> open_kinds) {
   OptionReader reader(catalogues, std::move(open_kinds));
   Json resolved = reader.read_fields(run_options(), root, "");
@@ -141,6 +152,7 @@ RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::
   const Options run(resolved, marks);
   check_name(run);
   check_plugins(run);
+  check_components(run, catalogues);
   check_batch(run.section("train").section("batch"));
   check_limits(resolved, run.section("launch"), marks);
   check_address(run.section("launch"));
@@ -251,7 +263,7 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
 }
 
 RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues) {
-  Node root = read_yaml_file(request.path);
+  Node root = request.path.empty() ? map_node({}) : read_yaml_file(request.path);
   for (const std::string& assignment : request.overrides) apply_override(root, assignment);
   return checked(root, catalogues, kinds_left_open(root));
 }
