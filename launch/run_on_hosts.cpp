@@ -34,7 +34,9 @@ class HostsRun {
         agent_(loop, {[this](int host, const std::string& line) { said(call(host), line); },
                       [this](int host, const ProcessEnd& end) { ended(call(host), end); }}) {}
 
-  int supervise() {
+  // What the hosts have, and the plan from it. The reason where they cannot be reached, or where this was stopped before
+  // they had answered; throws what is wrong with the run itself.
+  std::optional<Error> ask() {
     loop_.on_signal([this](int signal) { signalled(signal); });
     const std::vector<int> wanted = wanted_hosts();
     try {
@@ -42,17 +44,37 @@ class HostsRun {
       placed_ = planned(wanted);
       address_ = placed_.job.backend == "local" ? "127.0.0.1" : chosen_address();
     } catch (const Error& error) {
-      if (error.kind() != Failure::rendezvous) throw;
-      return unreachable(error);
+      if (error.kind() != Failure::rendezvous && error.kind() != Failure::stopped) throw;
+      agent_.kill_all();
+      return error;
     }
-    if (placed_.job.backend == "mpi") return through_mpirun();
-    RunFolder folder = open_run_folder(folder_request(run_));
-    if (folder.already_done) {
-      for (const std::string& note : folder.notes) std::puts(note.c_str());
-      return exit_code::done;
-    }
-    serve(std::move(folder), address_, static_cast<int>(placed_.job.processes.size()));
+    return std::nullopt;
+  }
+
+  bool by_mpirun() const { return placed_.job.backend == "mpi"; }
+
+  int through_mpirun() {
+    MpirunHosts hosts;
+    for (const Call& one : calls_) hosts.slots.push_back(str(one.name, ":", one.processes.size()));
+    hosts.remote_shell = remote_shell_;
+    hosts.address = address_;
+    hosts.notes = notes_;
+    for (const Call& one : calls_) agent_.end_input(index_of(one));
+    agent_.kill_after(milliseconds(3000));
+    loop_.run_until([this] { return agent_.idle(); });
+    return run_through_mpirun(loop_, run_, placed_, hosts);
+  }
+
+  Ending attempt(Attempts& attempts) {
+    serve(attempts, address_, static_cast<int>(placed_.job.processes.size()));
     tell_plans();
+    return wait_for_end();
+  }
+
+  // The summary says which host it was, as with any other failure.
+  Ending failed_attempt(Attempts& attempts, const Error& problem) {
+    serve(attempts, "127.0.0.1", static_cast<int>(std::max<int64_t>(run_.config.launch.ranks, 1)));
+    session_->gang().fail({problem.kind(), -1, -1, 0, culprit_, problem.what()});
     return wait_for_end();
   }
 
@@ -193,7 +215,7 @@ class HostsRun {
 
   // ---- running ---------------------------------------------------------------------------------------------------
 
-  void serve(RunFolder folder, const std::string& address, int processes) {
+  void serve(Attempts& attempts, const std::string& address, int processes) {
     GangRequest request;
     request.processes = processes;
     request.joins = true;
@@ -202,8 +224,9 @@ class HostsRun {
     Session::Actions actions;
     actions.on_joined = [this](const std::vector<Join>&) { session_->begin(placed_); };
     actions.on_failure = [](const Abort&) {};  // the agents hear of it over the channel
-    session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
-    for (const std::string& note : notes_) session_->console().say(note);
+    session_ = std::make_unique<Session>(loop_, run_, attempts, request, actions);
+    if (attempts.first())
+      for (const std::string& note : notes_) session_->console().say(note);
   }
 
   void tell_plans() {
@@ -215,36 +238,14 @@ class HostsRun {
       if (one.end) lost(one);
   }
 
-  int wait_for_end() {
+  Ending wait_for_end() {
     loop_.run_until([this] { return session_->gang().over(); });
     over_ = true;
-    const int code = session_->finish();
-    agent_.kill_after(milliseconds(3000));  // a shell whose host is gone waits for ever
+    const Ending ending = session_->finish();
+    agent_.kill_after(milliseconds(1000));  // a shell whose host is gone waits for ever
     loop_.run_until([this] { return agent_.idle(); });
-    return code;
-  }
-
-  // The summary says which host it was, as with any other failure.
-  int unreachable(const Error& error) {
-    RunFolder folder = open_run_folder(folder_request(run_));
-    if (folder.already_done) throw error;
-    serve(std::move(folder), "127.0.0.1", static_cast<int>(std::max<int64_t>(run_.config.launch.ranks, 1)));
-    session_->gang().fail({error.kind(), -1, -1, 0, culprit_, error.what()});
-    agent_.kill_all();
-    return wait_for_end();
-  }
-
-  int through_mpirun() {
-    MpirunHosts hosts;
-    for (const Call& one : calls_) hosts.slots.push_back(str(one.name, ":", one.processes.size()));
-    hosts.remote_shell = remote_shell_;
-    hosts.address = address_;
-    hosts.notes = notes_;
-    over_ = true;
-    for (const Call& one : calls_) agent_.end_input(index_of(one));
-    agent_.kill_after(milliseconds(3000));
-    loop_.run_until([this] { return agent_.idle(); });
-    return run_through_mpirun(loop_, run_, placed_, hosts);
+    loop_.on_signal([](int) {});
+    return ending;
   }
 
   // ---- events ----------------------------------------------------------------------------------------------------
@@ -305,8 +306,26 @@ class HostsRun {
 }  // namespace
 
 int run_on_hosts(EventLoop& loop, PreparedRun run) {
-  HostsRun hosts(loop, std::move(run));
-  return hosts.supervise();
+  auto hosts = std::make_unique<HostsRun>(loop, run);
+  std::optional<Error> problem = hosts->ask();
+  if (problem && problem->kind() == Failure::stopped) throw *problem;
+  if (!problem && hosts->by_mpirun()) return hosts->through_mpirun();
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (folder.already_done) {
+    if (problem) throw *problem;
+    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    return exit_code::done;
+  }
+  Attempts attempts(std::move(folder), restart_rules(run));
+  return make_attempts(loop, attempts.folder().path, [&] {
+    if (!hosts) {
+      hosts = std::make_unique<HostsRun>(loop, run);
+      problem = hosts->ask();
+    }
+    const Ending ending = problem ? hosts->failed_attempt(attempts, *problem) : hosts->attempt(attempts);
+    hosts.reset();
+    return ending;
+  });
 }
 
 }  // namespace convoy

@@ -171,8 +171,7 @@ def faults(folder):
 
     output = folder / "shell"
     process = begin("shell", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
-    shells = [pid for pid in runs.descendants(process.pid)
-              if str(places.HOSTS).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+    shells = runs.named(runs.descendants(process.pid), "hosts")
     started = time.monotonic()
     os.kill(shells[0], signal.SIGKILL)
     ends("the remote shell killed", process, output, (75, 137), GRACE + 4, "nodea2", started)

@@ -14,7 +14,9 @@ HOSTS, SLURM = SUPPORT / "hosts", SUPPORT / "slurm"
 
 def _up(tool, variable, count):
     """Exit 77, which ctest calls skipped, with the tool's own reason where it cannot be done here."""
-    os.environ[variable] = tempfile.mkdtemp(prefix="convoy-place-", dir="/tmp") + "/at"  # short: sockets are in there
+    folder = tempfile.mkdtemp(prefix="convoy-place-", dir="/tmp")  # short: sockets are in there
+    os.chmod(folder, 0o755)  # munge's is for all
+    os.environ[variable] = f"{folder}/at"
     done = subprocess.run([tool, "up", str(count)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     if done.returncode == 77:
         print(f"skipped: {done.stdout.strip()}")
