@@ -42,18 +42,16 @@ def slow(folder, backend, rank):
     print(f"{run.title}: one warning, and done")
 
 
-def each(case, *calls):
-    _faults.together(*(lambda call=call: case(*call) for call in calls))
+def together(case, *calls):
+    _faults.together(*(lambda call=call: case(folder, *call) for call in calls))
 
 
 with runs.workspace() as folder:
     backends = sys.argv[1:] or ("gloo", "mpi")
     for rank in (0, 1):
-        each(lost, *((folder, backend, "stop", rank) for backend in backends))
-        each(late, *((folder, backend, f"sleep:60s:rank={rank}", rank) for backend in backends))
-    each(slow, *((folder, backend, rank) for rank, backend in enumerate(backends)))
-    each(lost, (folder, "gloo", "drop-heartbeat", 0), (folder, "mpi", "drop-heartbeat", 1))
-    each(late, (folder, "gloo", "loop:rank=1:block=0", 1))
-    for rank in (0, 1):
-        each(lost, (folder, "mpi", "stop", rank, _faults.MPIRUN))
-        each(late, (folder, "mpi", f"sleep:60s:rank={rank}", rank, _faults.MPIRUN))
+        sleeps = f"sleep:60s:rank={rank}"
+        together(lost, *((backend, "stop", rank) for backend in backends), ("mpi", "stop", rank, _faults.MPIRUN))
+        together(late, *((backend, sleeps, rank) for backend in backends), ("mpi", sleeps, rank, _faults.MPIRUN))
+    together(lost, ("gloo", "drop-heartbeat", 0), ("mpi", "drop-heartbeat", 1))
+    together(slow, *((backend, rank) for rank, backend in enumerate(backends)))
+    late(folder, "gloo", "loop:rank=1:block=0", 1)
