@@ -10,8 +10,10 @@
 #include <limits>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/control/call_notes.h"
 #include "core/control/protocol.h"
 #include "core/control/stop.h"
+#include "core/control/supervised_channel.h"
 #include "core/data/loader.h"
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
@@ -71,6 +73,7 @@ class Training {
   TrainingResult run() {
     restore();
     const double cpu_before = process_cpu_seconds();
+    const double supervision_before = supervision_cpu_seconds();
     const double wait_before = context_.world->wait_seconds();
     const int64_t bytes_before = context_.world->bytes_sent();
     const int64_t first = step_;
@@ -94,6 +97,10 @@ class Training {
                        {"data_cpu_seconds", data_cpu_},
                        {"wait_seconds", waits},
                        {"cpu_seconds", process_cpu_seconds() - cpu_before},
+                       {"supervision_cpu_seconds",
+                        supervision_cpu_seconds() - supervision_before +
+                            state_file_cpu_seconds(
+                                read_call_notes(str(context_.folder, "/logs/rank", context_.rank, ".state")), steps)},
                        {"wall_seconds", wall},
                        {"bytes_sent_per_step",
                         static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
@@ -128,6 +135,7 @@ class Training {
       check_aborted();
       if (updated && (stopped_ = stop_.stops_before(step_))) break;
       context_.state->step(step_);
+      context_.state->phase("loader");
       if (step_ % length_.steps_per_epoch == 0) reached(InjectPoint::epoch, step_ / length_.steps_per_epoch + 1);
       reached(InjectPoint::step, step_);
       std::optional<Batch> batch = loader.next();
@@ -136,6 +144,7 @@ class Training {
       const int64_t done = step_ + 1;
       const bool epoch_ends = done % length_.steps_per_epoch == 0;
       StepInput input{std::move(*batch), step_, epoch_ends || done == length_.total_steps};
+      context_.state->phase("forward/backward");
       StepResult result = strategy_.step(input);
       updated = result.updated;
       if (updated) learning_rate_ = result.learning_rate;
@@ -279,6 +288,7 @@ class Training {
     MetricAccumulator metrics;
     while (std::optional<Batch> batch = loader.next()) {
       check_aborted();
+      context_.state->phase("evaluating");  // again: that it moves on is seen by the time
       metrics.add(strategy_.evaluate(*batch));
     }
     const auto values = metrics.reduce(*context_.world);
@@ -339,6 +349,12 @@ class Training {
   }
 
   // ---- figures -----------------------------------------------------------------------------------------------
+
+  // Of the threads that send heartbeats, carry checks of collectives and answer whoever looks into a stall.
+  double supervision_cpu_seconds() const {
+    SupervisedChannel* channel = supervised(context_.channel.get());
+    return channel != nullptr ? channel->cpu_seconds() / context_.process_ranks : 0;
+  }
 
   // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
   double cpu_efficiency(double cpu_before, double wall) const {

@@ -4,7 +4,9 @@
 #include <iostream>
 
 #include "core/version.h"
+#include "launch/bench_report.h"
 #include "launch/catalogues.h"
+#include "launch/commands/bench.h"
 #include "launch/commands/explain.h"
 #include "launch/commands/help.h"
 #include "launch/commands/list.h"
@@ -12,6 +14,7 @@
 #include "launch/commands/verify.h"
 #include "launch/exit_codes.h"
 #include "launch/process.h"
+#include "launch/run_modes.h"
 
 namespace {
 
@@ -24,6 +27,7 @@ Examples:
   convoy run configs/ncf_ddp.yaml --inject kill:rank=1@step=200 --set launch.max_restarts=1
   mpirun -n 4 convoy run configs/ncf_ddp.yaml
   srun --mpi=pmix -n 4 convoy run configs/ncf_ddp.yaml
+  convoy run configs/ncf_ddp.yaml --hosts node1:4,node2:4
 
 Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 failure in training, 71 out of memory,
 73 output directory, 74 I/O, 75 rendezvous, 76 ranks disagree, 77 refused for security, 78 configuration, 110 hang,
@@ -41,13 +45,28 @@ Examples:
 Exit codes: 0 agree, 1 differ, else as of `convoy run`.)";
 
 constexpr const char* explain_footer = R"(
-Starts nothing: where each rank would run and why, what it would send and hold, in which order it would work.
+Starts nothing: where each rank would run and why, what it would send and hold, in which order it would work. With
+--calibrate it measures one rank's step for some seconds and predicts how long a step of each candidate would take.
 
 Examples:
   convoy explain configs/ncf_ddp.yaml
   convoy explain configs/gpt_ddp.yaml --ranks 8 --topology dgx.xml --set device=auto   (lstopo --of xml dgx.xml, on that machine)
   convoy explain configs/gpt_ddp.yaml --ranks 4 --hosts node1,node2
-  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp)";
+  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp
+  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp --calibrate
+  convoy explain configs/gpt_ddp.yaml --ranks 8 --hosts a,b --calibration calibration.json --link 20us,12GB/s)";
+
+constexpr const char* bench_footer = R"(
+Times one operation among the ranks of a job, size by size, and checks every element. Placement, binding and launchers are those
+of `convoy run`; of CONFIG only device, backend, launch and log count. Sizes and bandwidths are those of nccl-tests; `send` gives
+to the next rank and receives from the one before it.
+
+Examples:
+  convoy bench all_reduce --ranks 2 --set backend=mpi
+  convoy bench all_gather --ranks 4 --sizes 4K,450000,48M --dtype bf16 --json rows.json
+  mpirun -n 4 convoy bench all_reduce
+
+Exit codes: 0 done, 1 an element was wrong, else as of `convoy run`.)";
 
 void add_run_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("CONFIG", arguments.config, "YAML file of the run")->required();
@@ -85,6 +104,9 @@ int run(int argc, char** argv) {
       ->type_name("DIR")
       ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
   add_inject_option(*run, arguments);
+  run->add_option("--hosts", arguments.hosts, "Start ranks on these hosts, over launch.remote_shell (ssh)")
+      ->type_name("A,B or A:4,B:4")
+      ->delimiter(',');
   run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;
@@ -115,7 +137,35 @@ int run(int argc, char** argv) {
   explain->add_option("--compare", question.compare, "Strategies side by side, else as configured")
       ->type_name("S,S")
       ->delimiter(',');
+  CLI::Option* calibrate = explain->add_flag(
+      "--calibrate", question.calibrate,
+      "Measure one rank's step and the backend for some seconds, write calibration.json, and predict step times");
+  CLI::Option* calibration =
+      explain->add_option("--calibration", question.calibration, "Predict from what --calibrate has written")
+          ->type_name("FILE")
+          ->excludes(calibrate);
+  calibrate->excludes(calibration);
+  explain->add_option("--link", question.link, "Between hosts: latency and bandwidth, as 20us,12GB/s")
+      ->type_name("LATENCY,BYTES/s");
   explain->footer(explain_footer);
+
+  BenchArguments measurement;
+  CLI::App* bench = app.add_subcommand("bench", "Time, bandwidth and correctness of a collective, by size");
+  bench->add_option("OPERATION", measurement.operation, "all_reduce, all_gather, reduce_scatter, broadcast or send")
+      ->required()
+      ->check(CLI::IsMember(bench_operations()));
+  add_run_options(*bench, measurement.run);
+  bench->get_option("CONFIG")->required(false)->description("YAML file whose device, backend and launch are taken");
+  bench->add_option("--output", measurement.run.output, "Keep the run's folder, as this one")->type_name("DIR");
+  bench->add_option("--sizes", measurement.sizes, "Bytes: 1K-64M doubles from one to the other; or a list, 4K,450000")
+      ->capture_default_str()
+      ->type_name("SIZES");
+  bench->add_option("--dtype", measurement.dtype, "Of the elements")
+      ->capture_default_str()
+      ->type_name("T")
+      ->check(CLI::IsMember(bench_dtypes()));
+  bench->add_option("--json", measurement.json, "Write the rows there too, for programs")->type_name("FILE");
+  bench->footer(bench_footer);
 
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "What a configuration may hold: keys, models, data sets, strategies, …");
@@ -123,8 +173,14 @@ int run(int argc, char** argv) {
   list->add_option("NAME", listing.name, "One name of that kind, with its options");
   list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
 
+  // What `run --hosts` starts on the other hosts; it reads all it needs from its standard input.
+  if (argc == 2 && std::string(argv[1]) == "agent") {
+    EventLoop loop;
+    return run_for_another_host(loop);
+  }
   // CLI11 would only ask for a command.
-  const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), list->get_name()};
+  const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), bench->get_name(),
+                                          list->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
@@ -140,6 +196,7 @@ int run(int argc, char** argv) {
     convoy::explain(question, std::cout);
     return exit_code::done;
   }
+  if (*bench) return bench_command(measurement);
   if (*verify) return verify_command(verification);
   return run_command(arguments);
 }

@@ -13,13 +13,16 @@
 
 namespace convoy {
 
-// `convoy run` as it was typed.
+// `convoy run`, or a command like it, as it was typed.
 struct RunArguments {
-  std::string config;
+  std::vector<std::string> words{"run"};  // of the command, in front of CONFIG
+  std::string config;                     // "": all of the configuration is in `overrides`
   std::vector<std::string> overrides;
   std::string output;
   int ranks = 0;
   std::vector<std::string> faults = {};  // --inject
+  std::vector<std::string> hosts = {};   // --hosts: NAME or NAME:RANKS
+  Json bench = {};                       // null, or what ranks do instead of training (launch/rank/bench.h)
   std::chrono::steady_clock::time_point launched = std::chrono::steady_clock::now();
 };
 

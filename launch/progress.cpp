@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "launch/bench_report.h"
+
 namespace convoy {
 namespace {
 
@@ -53,6 +55,7 @@ std::string clock_text(double seconds) {
 }
 
 std::string progress_line(const Json& record) {
+  if (record.contains("text")) return record["text"].get<std::string>();
   std::string line = "epoch " + of(record, "epoch", "epochs") + ", step " + of(record, "step", "steps");
   if (number(record, "samples_per_second") > 0)
     line += ", " + short_number(number(record, "samples_per_second")) + "/s";
@@ -71,6 +74,7 @@ std::string metrics_line(const Json& record) {
 }
 
 std::string result_text(const Json& summary, const std::string& folder) {
+  if (summary.contains("bench")) return bench_verdict(summary["bench"]);
   std::string text =
       str("done: ", formatted("%.0f", number(summary, "steps", 0)), " steps in ",
           clock_text(number(summary, "train_seconds", 0)), ", ", short_number(number(summary, "samples_per_second", 0)),

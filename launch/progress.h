@@ -6,7 +6,7 @@
 
 namespace convoy {
 
-// "epoch 3/20, step 1200/8640, 105.3k/s, loss 0.2213, 0:41 left"
+// What a record says in words of its own ("text"), or "epoch 3/20, step 1200/8640, 105.3k/s, loss 0.2213, 0:41 left"
 std::string progress_line(const Json& record);
 // "epoch 3, step 1296: evaluated hr@10 0.6120, ndcg@10 0.3451"
 std::string metrics_line(const Json& record);

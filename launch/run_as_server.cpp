@@ -27,7 +27,8 @@ class Server {
     const FolderRequest wanted = folder_request(run_);
     GangRequest request;
     request.job = run_.as.job;
-    request.address = serving_address(run_.config.launch.address, run_.as);
+    const ServingAddress serving = serving_address(run_.config.launch.address, run_.as, run_.variables);
+    request.address = serving.address;
     request.processes = run_.as.size;
     request.joins = true;
     request.launch = run_.config.launch;
@@ -49,6 +50,7 @@ class Server {
     actions.on_failure = [this](const Abort& cause) { failed(cause); };
     attempts_.emplace(std::move(folder), RestartRules{});
     session_ = std::make_unique<Session>(loop_, run_, *attempts_, request, actions);
+    if (!serving.note.empty()) session_->console().say(serving.note);
     if (restart_rules(run_).most > 0)
       session_->console().say(str("launch.max_restarts has no effect here: ", name_of(run_.as.launcher),
                                   " started the ranks and ends the job with the first that fails; start convoy alone, "

@@ -3,6 +3,7 @@
 
 #include "launch/agent.h"
 #include "launch/exit_codes.h"
+#include "launch/networks.h"
 #include "launch/run_modes.h"
 #include "launch/session.h"
 
@@ -14,7 +15,7 @@ Ending one_attempt(EventLoop& loop, const PreparedRun& run, const Placed& placed
   GangRequest request;
   request.processes = static_cast<int>(placed.job.processes.size());
   request.launch = run.config.launch;
-  if (!request.launch.address.empty()) request.address = request.launch.address;
+  if (!request.launch.address.empty()) request.address = configured_address(request.launch.address, interfaces_here());
 
   std::unique_ptr<Session> session;
   Agent agent(loop, {[&](int process, const std::string& line) { session->gang().line(process, line); },

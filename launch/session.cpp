@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "launch/bench_report.h"
 #include "launch/exit_codes.h"
 #include "launch/progress.h"
 #include "launch/summary.h"
@@ -57,6 +58,11 @@ Session::Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, Ga
     if (topic == protocol::progress) console_.progress(body);
     if (topic == protocol::metrics) console_.metrics(body);
     if (topic == injected_topic) injected(body);
+    if (topic == bench_topic) console_.result(bench_line(body));
+  };
+  events.on_notice = [this](const std::string& text) {
+    console_.say(text);
+    logs_.write("stalls", text);
   };
   events.on_first_step = [this] {
     if (!startup_seconds_) startup_seconds_ = seconds_since(attempts_.first() ? run_.arguments.launched : began_);
@@ -91,8 +97,8 @@ void Session::begin(const Placed& placed) {
   std::string table = placement_text(placed.table, most_placed);
   table.pop_back();  // say ends the line
   console_.say("ranks are placed so:\n" + table);
-  assigned_ = Assigned{placed.job,     folder_.path,   folder_.attempt,      unix_seconds(),
-                       placed.passive, run_.snapshots, run_.arguments.faults};
+  assigned_ = Assigned{placed.job,     folder_.path,   folder_.attempt,       unix_seconds(),
+                       placed.passive, run_.snapshots, run_.arguments.faults, run_.arguments.bench};
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
   start_summary(placed.job, placed.table);
   // What an earlier attempt left would be taken for the words of this one.

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/plain.h"
 
 namespace convoy {
 
@@ -25,6 +26,20 @@ std::vector<std::string> recomputed_names(const Job& job) {
 }
 
 }  // namespace
+
+const char* name_of(Exchange kind) {
+  switch (kind) {
+    case Exchange::all_reduce:
+      return "all_reduce";
+    case Exchange::gather:
+      return "all_gather";
+    case Exchange::scatter:
+      return "reduce_scatter";
+    case Exchange::send:
+      return "send";
+  }
+  return "?";
+}
 
 bool wants_blocks(const StrategyEntry& entry, const Job& job) { return entry.check || !recomputed_names(job).empty(); }
 
@@ -60,5 +75,6 @@ const StrategyEntry& strategy_entry(const std::string& name) {
 }
 
 const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
+const StrategyEntry& plain_strategy() { return strategy_entry("ddp"); }
 
 }  // namespace convoy

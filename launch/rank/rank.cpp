@@ -15,8 +15,10 @@
 #include "core/trainer.h"
 #include "core/utf8.h"
 #include "launch/exit_codes.h"
+#include "launch/rank/bench.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/snapshots.h"
+#include "launch/rank/whereabouts.h"
 #include "strategies/registry.h"
 
 namespace convoy {
@@ -57,7 +59,12 @@ struct Shared {
   std::vector<std::shared_ptr<const Transform>> transforms;
   ModelPtr model;
   std::shared_ptr<const LossFunction> loss;
+  std::shared_ptr<Whereabouts> whereabouts;
 };
+
+CallChecks checks_named(const std::string& name) {
+  return name == "none" ? CallChecks::none : name == "all" ? CallChecks::all : CallChecks::sampled;
+}
 
 class RankThread {
  public:
@@ -66,16 +73,20 @@ class RankThread {
   // 0 when training ended in order, else an exit code; the failure has been told.
   int run() {
     try {
-      state_ = std::make_shared<StateFile>(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      state_ = std::make_shared<StateFile>(state_path());
+      notes_ = std::make_shared<CallNotes>(state_path());
+      shared_.whereabouts->add(plan_.rank, state_path());
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
     } catch (...) {
       const Caught failure = caught(Failure::training);
-      return fail(failure.kind, failure.message);
+      return fail(failure);
     }
   }
 
  private:
+  std::string state_path() const { return str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"); }
+
   void train_rank() {
     const Assignment& assignment = shared_.assignment;
     const RunConfig& config = assignment.config;
@@ -111,6 +122,7 @@ class RankThread {
     state_->phase("rendezvous");
     injector->reached(InjectPoint::join, 0);
     connect(context, injector);
+    if (!assignment.bench.is_null()) return tell_end(context, run_bench(context, assignment.bench));
     const TrainingLength length =
         training_length(config.train, shared_.data->size(Split::train), context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
@@ -129,7 +141,10 @@ class RankThread {
       snapshots.emplace(context, *strategy, assignment.snapshots);
       parts.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
     }
-    const TrainingResult result = train(context, parts);
+    tell_end(context, train(context, parts));
+  }
+
+  void tell_end(const Context& context, const TrainingResult& result) {
     stopped_ = result.stopped;
     // Nobody may leave while another still needs it for its last collective.
     context.world->barrier({"end of training", {}})->wait();
@@ -167,6 +182,11 @@ class RankThread {
       state->collective(name);
       if (*name != '\0') injector->waiting();
     };
+    request.notes = notes_;
+    request.checks = checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"));
+    request.late = [whereabouts = shared_.whereabouts, rank = plan_.rank](const LateCall& call) {
+      whereabouts->late(rank, call);
+    };
     context.world = injector->around(shared_.registry.backends.make(assignment.job.backend, request));
     shared_.channel->on_abort([world = std::weak_ptr<Communicator>(context.world)](const Abort& reason) {
       if (auto alive = world.lock()) alive->abort(reason.message);
@@ -184,14 +204,16 @@ class RankThread {
     }
   }
 
-  int fail(Failure kind, const std::string& message) {
+  int fail(const Caught& failure) {
+    const Failure kind = failure.kind;
+    const std::string& message = failure.message;
     Abort reason;
     reason.kind = kind;
-    reason.rank = plan_.rank;
-    reason.host = host_;
+    reason.rank = failure.rank.value_or(plan_.rank);
+    if (reason.rank == plan_.rank) reason.host = host_;
     reason.message = message;
     if (state_) {
-      const auto position = read_state_file(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      const auto position = read_state_file(state_path());
       if (position) reason.step = position->step;
       state_->failure(short_json(reason).c_str());
     }
@@ -209,6 +231,7 @@ class RankThread {
   const RankPlan& plan_;
   const std::string host_;
   std::shared_ptr<StateFile> state_;
+  std::shared_ptr<CallNotes> notes_;  // in the same file
   Json info_;
   bool stopped_ = false;
 };
@@ -231,6 +254,7 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
   assignment.attempt = json.value("attempt", 0);
   assignment.snapshots = json.value("snapshots", Json());
   assignment.faults = json.value("inject", std::vector<std::string>());
+  assignment.bench = json.value("bench", Json());
   assignment.process = process;
   assignment.config = RunConfig::from_resolved(assignment.job.config);
   CONVOY_CHECK(process >= 0 && process < static_cast<int>(assignment.job.processes.size()), "process ", process, " of ",
@@ -252,15 +276,25 @@ Description describe_blocks(const RunConfig& config, const Registry& registry, b
   return description;
 }
 
-int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
-  const RunConfig& config = assignment.config;
-  Shared shared{assignment, registry, channel, {}, {}, {}, {}};
+namespace {
+
+// A job that does not train has none of these.
+void make_trained(const Registry& registry, const RunConfig& config, Shared& shared) {
   shared.data = registry.datasets.make(config.data.name, config.data.options, config.seed);
   for (const Options& transform : config.data.options.sections("transforms"))
     shared.transforms.push_back(registry.transforms.make(transform.text("name"), transform));
   shared.model = registry.models.make(config.model.name, config.model.options, shared.data->schema());
   const std::string loss = config.loss.name.empty() ? shared.model->default_loss() : config.loss.name;
   shared.loss = registry.losses.make(loss, config.loss.options);
+}
+
+}  // namespace
+
+int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
+  Shared shared{assignment, registry, channel, {}, {}, {}, {}, {}};
+  shared.whereabouts =
+      Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
+  if (assignment.bench.is_null()) make_trained(registry, assignment.config, shared);
 
   const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;
   std::vector<int> codes(ranks.size(), 0);

@@ -20,6 +20,7 @@ struct Assignment {
   RunConfig config;                 // of the job
   Json snapshots;                   // null, or what launch/rank/snapshots.h is asked for
   std::vector<std::string> faults;  // of --inject, as written
+  Json bench = {};                  // null, or what launch/rank/bench.h is asked for, instead of training
   // The interface for data sockets: launch.address, loopback where the control channel is on it; "": the backend's own
   // choice, which may be an outer one.
   std::string data_address;
@@ -33,7 +34,7 @@ Registry make_registry(RunConfig& config);
 // With `activations` also what its blocks keep for backward and hand on, for which a few rows go forward.
 Description describe_blocks(const RunConfig& config, const Registry& registry, bool activations);
 
-// Trains; returns the process's exit code. Failures have been told to the channel.
+// Trains, or does what it is asked for instead; returns the process's exit code. Failures have been told to the channel.
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel);
 
 }  // namespace convoy
