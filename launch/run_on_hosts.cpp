@@ -25,16 +25,22 @@ using std::chrono::milliseconds;
 
 class HostsRun {
  public:
-  HostsRun(EventLoop& loop, PreparedRun run)
+  // `attempts`: made by the first that comes so far as to open the folder.
+  HostsRun(EventLoop& loop, const PreparedRun& run, std::optional<Attempts>& attempts)
       : loop_(loop),
-        run_(std::move(run)),
+        run_(run),
+        attempts_(attempts),
         shares_(host_shares(run_.arguments.hosts)),
         remote_shell_(run_.config.resolved.at("launch").at("remote_shell").get<std::vector<std::string>>()),
         calls_(shares_.size()),
         agent_(loop, {[this](int host, const std::string& line) { said(call(host), line); },
                       [this](int host, const ProcessEnd& end) { ended(call(host), end); }}) {}
 
-  int supervise() {
+  ~HostsRun() { *alive_ = false; }
+  HostsRun(const HostsRun&) = delete;
+  HostsRun& operator=(const HostsRun&) = delete;
+
+  Ending supervise() {
     loop_.on_signal([this](int signal) { signalled(signal); });
     const std::vector<int> wanted = wanted_hosts();
     try {
@@ -45,13 +51,16 @@ class HostsRun {
       if (error.kind() != Failure::rendezvous) throw;
       return unreachable(error);
     }
-    if (placed_.job.backend == "mpi") return through_mpirun();
-    RunFolder folder = open_run_folder(folder_request(run_));
-    if (folder.already_done) {
-      for (const std::string& note : folder.notes) std::puts(note.c_str());
-      return exit_code::done;
+    if (placed_.job.backend == "mpi") return {through_mpirun(), std::nullopt};
+    if (!attempts_) {
+      RunFolder folder = open_run_folder(folder_request(run_));
+      if (folder.already_done) {
+        for (const std::string& note : folder.notes) std::puts(note.c_str());
+        return {exit_code::done, std::nullopt};
+      }
+      attempts_.emplace(std::move(folder), restart_rules(run_));
     }
-    serve(std::move(folder), address_, static_cast<int>(placed_.job.processes.size()));
+    serve(address_, static_cast<int>(placed_.job.processes.size()));
     tell_plans();
     return wait_for_end();
   }
@@ -193,7 +202,7 @@ class HostsRun {
 
   // ---- running ---------------------------------------------------------------------------------------------------
 
-  void serve(RunFolder folder, const std::string& address, int processes) {
+  void serve(const std::string& address, int processes) {
     GangRequest request;
     request.processes = processes;
     request.joins = true;
@@ -202,8 +211,9 @@ class HostsRun {
     Session::Actions actions;
     actions.on_joined = [this](const std::vector<Join>&) { session_->begin(placed_); };
     actions.on_failure = [](const Abort&) {};  // the agents hear of it over the channel
-    session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
-    for (const std::string& note : notes_) session_->console().say(note);
+    session_ = std::make_unique<Session>(loop_, run_, *attempts_, request, actions);
+    if (attempts_->first())
+      for (const std::string& note : notes_) session_->console().say(note);
   }
 
   void tell_plans() {
@@ -215,20 +225,24 @@ class HostsRun {
       if (one.end) lost(one);
   }
 
-  int wait_for_end() {
+  Ending wait_for_end() {
     loop_.run_until([this] { return session_->gang().over(); });
     over_ = true;
-    const int code = session_->finish();
+    const Ending ending = session_->finish();
     agent_.kill_after(milliseconds(3000));  // a shell whose host is gone waits for ever
     loop_.run_until([this] { return agent_.idle(); });
-    return code;
+    loop_.on_signal([](int) {});
+    return ending;
   }
 
   // The summary says which host it was, as with any other failure.
-  int unreachable(const Error& error) {
-    RunFolder folder = open_run_folder(folder_request(run_));
-    if (folder.already_done) throw error;
-    serve(std::move(folder), "127.0.0.1", static_cast<int>(std::max<int64_t>(run_.config.launch.ranks, 1)));
+  Ending unreachable(const Error& error) {
+    if (!attempts_) {
+      RunFolder folder = open_run_folder(folder_request(run_));
+      if (folder.already_done) throw error;
+      attempts_.emplace(std::move(folder), RestartRules{});
+    }
+    serve("127.0.0.1", static_cast<int>(std::max<int64_t>(run_.config.launch.ranks, 1)));
     session_->gang().fail({error.kind(), -1, -1, 0, culprit_, error.what()});
     agent_.kill_all();
     return wait_for_end();
@@ -270,7 +284,9 @@ class HostsRun {
     one.end = end;
     if (!session_ || over_) return;
     // Its ranks' last words may still be on their way over the channel.
-    loop_.after(milliseconds(500), [this, &one] { lost(one); });
+    loop_.after(milliseconds(500), [this, alive = alive_, &one] {
+      if (*alive) lost(one);
+    });
   }
 
   void lost(const Call& one) {
@@ -288,7 +304,9 @@ class HostsRun {
   }
 
   EventLoop& loop_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers of an attempt outlive it
   PreparedRun run_;
+  std::optional<Attempts>& attempts_;
   const std::vector<HostShare> shares_;
   const std::vector<std::string> remote_shell_;
   std::vector<Call> calls_;
@@ -304,9 +322,13 @@ class HostsRun {
 
 }  // namespace
 
+// Each attempt asks the hosts again: one of them may be gone.
 int run_on_hosts(EventLoop& loop, PreparedRun run) {
-  HostsRun hosts(loop, std::move(run));
-  return hosts.supervise();
+  std::optional<Attempts> attempts;
+  return make_attempts(loop, [&] {
+    HostsRun hosts(loop, run, attempts);
+    return hosts.supervise();
+  });
 }
 
 }  // namespace convoy
