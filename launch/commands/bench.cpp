@@ -63,7 +63,7 @@ std::vector<std::string> bench_overrides(const std::string& operation) {
           "model={name: mlp}",
           "data={name: synthetic}",
           "loss=~",
-          "optimizer={name: sgd, lr: 0}",
+          "optimizer={name: sgd, lr: 1}",
           str("strategy={name: ", plain_strategy().name, "}"),
           "train={batch: {per_rank: 1}, resume: never}"};
 }
