@@ -14,7 +14,7 @@ namespace convoy {
 namespace {
 
 // Gradients of what is exchanged are the strategy's business.
-at::Tensor plain(const at::Tensor& tensor) { return tensor.detach(); }
+at::Tensor plain(const at::Tensor& tensor) { return tensor.requires_grad() ? tensor.detach() : tensor; }
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
@@ -24,7 +24,8 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.view({-1}).view(at::kByte);
 }
 at::Tensor as_numbers(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kBool ? as_bytes(tensor) : tensor.view({-1});
+  if (tensor.scalar_type() == at::kBool) return as_bytes(tensor);
+  return tensor.dim() == 1 ? tensor : tensor.view({-1});
 }
 
 // bool is 0 or 1: "or" is the larger of two bytes, "and" the smaller.

@@ -51,7 +51,10 @@ std::string describe(const Call& call);  // "all_reduce 'bucket 2' of 1024 float
 class Pending {
  public:
   virtual ~Pending() = default;
-  virtual bool done() = 0;                                  // never blocks, may make progress; true also when it failed
+  virtual bool done() = 0;  // never blocks, may make progress; true also when it failed
+  // Whether wait_until(now) will return true at once: what a waiter tries before it tells that it waits and measures how
+  // long. May spin for some microseconds, about as long as telling takes.
+  virtual bool soon() { return done(); }
   virtual bool wait_until(Clock::time_point deadline) = 0;  // false: not over by then; throws what went wrong
   // Who is known to be missing, for the message of a time limit; "" where that cannot be told.
   virtual std::string missing() { return ""; }
