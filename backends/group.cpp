@@ -86,22 +86,27 @@ Call GroupCommunicator::start(Operation operation, const CallOptions& options, c
   Call call{operation, options.name, options.timeout};
   if (call.timeout.count() <= 0) call.timeout = state_->facts().timeout;
   if (input.defined()) {
+    call.has_tensor = true;
     call.dtype = input.scalar_type();
     call.elements = input.numel();
+    call.shape = c10::DimVector(input.sizes());
   }
   return call;
 }
 
-WorkPtr GroupCommunicator::launch(Call call, Staging staging, const std::function<PendingPtr(const Call&)>& issue) {
-  std::lock_guard lock(issue_);
-  if (!point_to_point(call.operation)) ++state_->calls;
-  if (auto reason = state_->failure()) {
+template <class Issue>
+WorkPtr GroupCommunicator::launch(Call call, Staging staging, Issue issue) {
+  std::lock_guard lock(state_->issue);
+  const int64_t number = state_->called(call);
+  if (auto failure = state_->failure()) {
     return make_finished_work(std::make_exception_ptr(
-        CommError(Failure::peer_lost, -1, str(state_->who(), ": ", describe(call), " was not begun: ", *reason))));
+        CommError(failure->kind(), failure->rank(),
+                  str(state_->who(), ": ", describe(call), " was not begun: ", failure->what()))));
   }
   PendingPtr pending;
   try {
-    pending = issue(call);
+    CallCheck* check = number > 0 ? state_->check() : nullptr;
+    pending = check != nullptr && check->holds_back(call) ? check->begin_later(call, issue) : issue(call);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -115,12 +120,14 @@ WorkPtr GroupCommunicator::launch(Call call, Staging staging, const std::functio
 WorkPtr GroupCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const CallOptions& options) {
   Call call = start(Operation::all_reduce, options, tensor);
   check_reducible(call);
+  call.reduces(op);
   if (tensor.numel() == 0 || alone()) return make_finished_work();
   state_->sent(2 * (size() - 1) * bytes_of(tensor) / size());
   Staging staging(devices_, state_->facts().device);
   at::Tensor flat = as_numbers(staging.output(plain(tensor), true));
   op = on_bytes(op, call.dtype);
-  return launch(call, std::move(staging), [&](const Call& c) { return transport_->all_reduce(c, flat, op); });
+  return launch(std::move(call), std::move(staging),
+                [to = transport_, flat, op](const Call& c) { return to->all_reduce(c, flat, op); });
 }
 
 WorkPtr GroupCommunicator::gather(Operation operation, at::Tensor output, at::Tensor input,
@@ -137,7 +144,13 @@ WorkPtr GroupCommunicator::gather(Operation operation, at::Tensor output, at::Te
   Offsets parts = offsets(rows, row_bytes(output));
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
-  return launch(call, std::move(staging), [&](const Call& c) { return transport_->all_gather(c, to, parts, from); });
+  if (operation == Operation::all_gather_v) {
+    call.shape = c10::DimVector(input.sizes().slice(1));
+    call.counts = rows;
+  }
+  return launch(std::move(call), std::move(staging), [transport = transport_, to, parts, from](const Call& c) {
+    return transport->all_gather(c, to, parts, from);
+  });
 }
 
 WorkPtr GroupCommunicator::all_gather(at::Tensor output, at::Tensor input, const CallOptions& options) {
@@ -175,15 +188,19 @@ WorkPtr GroupCommunicator::all_to_all_v(at::Tensor output, const std::vector<int
   Staging staging(devices_, state_->facts().device);
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
-  return launch(call, std::move(staging), [&](const Call& c) {
-    return transport_->all_to_all(c, to, offsets(output_counts, row), from, offsets(input_counts, row));
-  });
+  call.shape = c10::DimVector(input.sizes().slice(1));
+  return launch(std::move(call), std::move(staging),
+                [transport = transport_, to, to_parts = offsets(output_counts, row), from,
+                 from_parts = offsets(input_counts, row)](const Call& c) {
+                  return transport->all_to_all(c, to, to_parts, from, from_parts);
+                });
 }
 
 WorkPtr GroupCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op,
                                           const CallOptions& options) {
   Call call = start(Operation::reduce_scatter, options, input);
   check_reducible(call);
+  call.reduces(op);
   CONVOY_CHECK(input.dim() == output.dim() + 1 && input.size(0) == size() && input.sizes().slice(1) == output.sizes() &&
                    input.scalar_type() == output.scalar_type(),
                describe(call), ": input has shape ", input.sizes(), ", wanted [", size(), ", …", output.sizes(), "]");
@@ -197,18 +214,22 @@ WorkPtr GroupCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, R
   at::Tensor from = as_numbers(staging.input(plain(input)));
   at::Tensor to = as_numbers(staging.output(plain(output)));
   op = on_bytes(op, call.dtype);
-  return launch(call, std::move(staging), [&](const Call& c) { return transport_->reduce_scatter(c, to, from, op); });
+  return launch(std::move(call), std::move(staging), [transport = transport_, to, from, op](const Call& c) {
+    return transport->reduce_scatter(c, to, from, op);
+  });
 }
 
 WorkPtr GroupCommunicator::broadcast(at::Tensor tensor, int root, const CallOptions& options) {
   Call call = start(Operation::broadcast, options, tensor);
   CONVOY_CHECK(root >= 0 && root < size(), describe(call), ": root ", root, " of ", size());
+  call.has_root(root);
   if (tensor.numel() == 0 || alone()) return make_finished_work();
   if (rank() == root) state_->sent((size() - 1) * bytes_of(tensor));
   Staging staging(devices_, state_->facts().device);
   bool sends = rank() == root;
   at::Tensor flat = as_bytes(sends ? staging.input(plain(tensor)) : staging.output(plain(tensor)));
-  return launch(call, std::move(staging), [&](const Call& c) { return transport_->broadcast(c, flat, root); });
+  return launch(std::move(call), std::move(staging),
+                [to = transport_, flat, root](const Call& c) { return to->broadcast(c, flat, root); });
 }
 
 WorkPtr GroupCommunicator::transfer(Operation operation, const std::vector<Transfer>& transfers,
@@ -231,12 +252,14 @@ WorkPtr GroupCommunicator::transfer(Operation operation, const std::vector<Trans
   }
   if (!own.empty()) serve_myself(call, own)->wait();
   if (remote.empty()) return make_finished_work();
-  return launch(call, std::move(staging), [&](const Call& c) { return transport_->exchange(c, remote); });
+  if (remote.size() == 1) call.peer = remote.front().peer;
+  return launch(std::move(call), std::move(staging),
+                [to = transport_, remote](const Call& c) { return to->exchange(c, remote); });
 }
 
 // What is sent to oneself waits here until it is received.
 WorkPtr GroupCommunicator::serve_myself(const Call& call, const std::vector<Transfer>& transfers) {
-  std::lock_guard lock(issue_);
+  std::lock_guard lock(state_->issue);
   for (const Transfer& one : transfers) {
     if (one.kind == Transfer::Kind::send) to_self_.push_back(plain(one.tensor).clone());
   }
@@ -264,7 +287,7 @@ WorkPtr GroupCommunicator::group(const std::vector<Transfer>& transfers, const C
 WorkPtr GroupCommunicator::barrier(const CallOptions& options) {
   if (alone()) return make_finished_work();
   return launch(start(Operation::barrier, options, {}), Staging({at::kCPU}, at::kCPU),
-                [&](const Call& c) { return transport_->barrier(c); });
+                [to = transport_](const Call& c) { return to->barrier(c); });
 }
 
 CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& options) {
@@ -284,12 +307,14 @@ CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& 
 
   GroupFacts facts = state_->facts();
   {
-    std::lock_guard lock(issue_);
+    std::lock_guard lock(state_->issue);
     facts.label = str(facts.label, "/", splits_++, ".", color);
   }
   facts.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   facts.size = static_cast<int>(members.size());
   facts.parent = state_;
+  facts.members.clear();
+  for (int member : members) facts.members.push_back(state_->facts().members[static_cast<size_t>(member)]);
   std::shared_ptr<Transport> transport;
   if (!alone()) transport = transport_->split(members, facts.rank, facts.label, agreed, call.timeout);
   auto state = std::make_shared<GroupState>(facts, transport);
@@ -314,6 +339,11 @@ CommunicatorPtr make_world(const BackendRequest& request, const std::string& bac
   facts.board = AbortBoard::create(request.channel, request.job);
   facts.channel = request.channel;
   facts.job = request.job;
+  facts.members.resize(static_cast<size_t>(request.size));
+  std::iota(facts.members.begin(), facts.members.end(), 0);
+  facts.notes = request.notes;
+  facts.checks = request.checks;
+  facts.late = request.late;
   auto state = std::make_shared<GroupState>(facts, transport);
   return std::make_shared<GroupCommunicator>(state, std::move(transport));
 }

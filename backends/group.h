@@ -59,15 +59,16 @@ class GroupCommunicator final : public Communicator {
                  const CallOptions& options);
   WorkPtr transfer(Operation operation, const std::vector<Transfer>& transfers, const CallOptions& options);
   WorkPtr serve_myself(const Call& call, const std::vector<Transfer>& transfers);
-  WorkPtr launch(Call call, Staging staging, const std::function<PendingPtr(const Call&)>& issue);
+  // `issue` hands the call to the transport, here or, where the ranks must agree first, later from another thread.
+  template <class Issue>
+  WorkPtr launch(Call call, Staging staging, Issue issue);
   bool alone() const { return transport_ == nullptr; }
 
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Transport> transport_;
   std::vector<at::DeviceType> devices_;  // that the transport takes
-  std::mutex issue_;                     // held while an operation is handed to the transport
-  int splits_ = 0;                       // guarded by issue_
-  std::vector<at::Tensor> to_self_;      // sent to oneself and not yet received; guarded by issue_
+  int splits_ = 0;                       // guarded by the state's issue lock, as what follows
+  std::vector<at::Tensor> to_self_;      // sent to oneself and not yet received
 };
 
 // The world of a job over a transport that stands (null: one rank). Used by every backend's factory.

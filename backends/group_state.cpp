@@ -5,57 +5,58 @@
 
 namespace convoy {
 
-const char* name_of(Operation operation) {
-  switch (operation) {
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::all_gather:
-      return "all_gather";
-    case Operation::all_gather_v:
-      return "all_gather_v";
-    case Operation::all_to_all_v:
-      return "all_to_all_v";
-    case Operation::reduce_scatter:
-      return "reduce_scatter";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::send:
-      return "send";
-    case Operation::receive:
-      return "receive";
-    case Operation::group:
-      return "group";
-    case Operation::barrier:
-      return "barrier";
-    case Operation::split:
-      return "split";
-  }
-  return "?";
-}
-
-std::string describe(const Call& call) {
-  std::string text = name_of(call.operation);
-  if (!call.name.empty()) text += " '" + call.name + "'";
-  if (call.operation == Operation::barrier) return text;
-  return str(text, " of ", call.elements, " ", c10::toString(call.dtype));
-}
-
-GroupState::GroupState(GroupFacts facts, std::shared_ptr<Transport> transport)
+GroupState::GroupState(GroupFacts facts, const std::shared_ptr<Transport>& transport)
     : facts_(std::move(facts)), transport_(transport) {
+  if (facts_.notes && transport) place_ = facts_.notes->add_group(facts_.label.c_str());
+  SupervisedChannel* channel = supervised(facts_.channel.get());
+  if (channel != nullptr && transport && !transport->compares_calls() && facts_.checks != CallChecks::none)
+    check_ = std::make_unique<CallCheck>(*this, *channel);
   // The destructor takes the handler off before `this` ends.
   facts_.board->add(facts_.label, [this](const std::string& reason) { fail(reason); });
 }
 
 GroupState::~GroupState() { facts_.board->remove(facts_.label); }
 
-void GroupState::fail(const std::string& reason) {
+void GroupState::fail(const std::string& reason) { fail(CommError(Failure::peer_lost, -1, reason)); }
+
+void GroupState::fail(const CommError& error) {
   {
     std::lock_guard lock(mutex_);
     if (failed_) return;
-    reason_ = reason;
+    failure_.emplace(error);
     failed_ = true;
   }
-  if (auto transport = transport_.lock()) transport->fail(reason);
+  if (check_) check_->fail(error);
+  if (auto transport = transport_.lock()) transport->fail(error.what());
+}
+
+std::optional<CommError> GroupState::failure() const {
+  if (!failed_) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+int64_t GroupState::called(Call& call) {
+  call.rank = of_job(facts_.rank);
+  if (!point_to_point(call.operation)) {
+    call.number = ++calls_;
+    call.seal();
+    if (facts_.notes) note(*facts_.notes, place_, call);
+  }
+  return call.number;
+}
+
+void GroupState::late(const Call& call, double seconds, bool over) const {
+  LateCall late;
+  late.group = facts_.label;
+  late.number = call.number;
+  late.call = describe(call);
+  late.members = facts_.members;
+  if (call.peer >= 0) late.members = {of_job(facts_.rank), of_job(call.peer)};
+  late.seconds = seconds;
+  late.limit = 1e-3 * static_cast<double>(call.timeout.count());
+  late.over = over;
+  facts_.late(late);
 }
 
 void GroupState::sent(int64_t count) {
@@ -69,27 +70,17 @@ void GroupState::waited(int64_t nanoseconds, int64_t cpu_nanoseconds) {
   }
 }
 
-bool point_to_point(Operation operation) {
-  return operation == Operation::send || operation == Operation::receive || operation == Operation::group;
-}
-
 std::string GroupState::who() const {
   return str("rank ", facts_.rank, " of ", facts_.size, " (", facts_.backend, ", group ", facts_.label, ")");
 }
 
-std::optional<std::string> GroupState::failure() const {
-  if (!failed_) return std::nullopt;
-  std::lock_guard lock(mutex_);
-  return reason_;
-}
-
-CommError GroupState::stalled(const Call& call, int64_t number, double seconds, const std::string& missing) const {
+CommError GroupState::stalled(const Call& call, double seconds, const std::string& missing) const {
   std::string mine = describe(call);
   std::string others;
   bool differ = false;
   if (facts_.channel && !point_to_point(call.operation)) {
     // Ranks that wait in different calls run out of time together: each says where it waits, and looks at the others.
-    std::string prefix = str("stalled/", facts_.job, "/", facts_.label, "/", number, "/");
+    std::string prefix = str("stalled/", facts_.job, "/", facts_.label, "/", call.number, "/");
     try {
       facts_.channel->set(prefix + std::to_string(facts_.rank), mine);
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -97,21 +88,21 @@ CommError GroupState::stalled(const Call& call, int64_t number, double seconds, 
         if (rank == facts_.rank) continue;
         auto theirs = facts_.channel->peek(prefix + std::to_string(rank));
         if (!theirs) continue;
-        others += str("; rank ", rank, " waits in ", *theirs);
+        others += str("; rank ", of_job(rank), " waits in ", *theirs);
         differ = differ || *theirs != mine;
       }
     } catch (const std::exception&) {
       // The channel's loss is told elsewhere.
     }
   }
-  const std::string counted = point_to_point(call.operation) ? "" : str(" (call ", number, " of the group)");
+  const std::string counted = point_to_point(call.operation) ? "" : str(" (call ", call.number, " of the group)");
   std::string text = str(who(), " waited ", human_seconds(seconds), " in ", mine, counted,
                          missing.empty() ? "" : ": " + missing, others);
   if (differ) return CommError(Failure::disagreement, -1, text + ". The ranks called different things.");
   return CommError(Failure::hang, -1,
                    text +
                        ". A peer is stopped, slow or waits elsewhere; where it is only slow, raise "
-                       "launch.timeouts.collective.");
+                       "launch.collective.");
 }
 
 }  // namespace convoy

@@ -52,7 +52,6 @@ class GroupWork final : public Work {
       : state_(std::move(state)),
         transport_(std::move(transport)),
         call_(std::move(call)),
-        number_(state_->calls),
         staging_(std::move(staging)),
         pending_(std::move(pending)) {}
 
@@ -80,10 +79,16 @@ class GroupWork final : public Work {
     Waiting waiting(*state_, call_);
     auto limit = call_.timeout;
     if (pending_->wait_until(waiting.start() + limit / 2)) return;
-    log::warning(str(state_->who(), " has waited ", human_seconds(waiting.seconds()), " in ", describe(call_),
-                     ", half of its time limit"));
+    if (state_->watched())
+      state_->late(call_, waiting.seconds(), false);
+    else
+      log::warning(str(state_->who(), " has waited ", human_seconds(waiting.seconds()), " in ", describe(call_),
+                       ", half of its time limit"));
     if (pending_->wait_until(waiting.start() + limit)) return;
-    CommError error = state_->stalled(call_, number_, waiting.seconds(), pending_->missing());
+    // Whoever watches sees all ranks, and names the one that is missing; this one only waited for it.
+    if (state_->watched()) state_->late(call_, waiting.seconds(), true);
+    if (const auto failure = state_->failure()) throw CommError(*failure);
+    CommError error = state_->stalled(call_, waiting.seconds(), pending_->missing());
     error_ = std::make_exception_ptr(error);
     // What was begun cannot be taken back, so the group ends here with its first time limit.
     state_->fail(error.what());
@@ -95,8 +100,12 @@ class GroupWork final : public Work {
       finish();
       if (!error_) staging_.finish();
     } catch (const CommError& error) {
-      error_ = std::make_exception_ptr(
-          CommError(error.kind(), error.rank(), str(state_->who(), ": ", describe(call_), ": ", error.what())));
+      // What transports throw when a group has failed only tells that it has.
+      const auto failure = state_->failure();
+      const bool differ = failure && failure->kind() == Failure::disagreement;
+      const CommError& cause = differ ? *failure : error;
+      error_ = std::make_exception_ptr(CommError(cause.kind(), differ ? cause.rank() : state_->of_job(cause.rank()),
+                                                 str(state_->who(), ": ", describe(call_), ": ", cause.what())));
     } catch (const std::exception& error) {
       error_ = std::make_exception_ptr(
           CommError(Failure::internal, -1, str(state_->who(), ": ", describe(call_), ": ", plain_what(error))));
@@ -110,7 +119,6 @@ class GroupWork final : public Work {
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Transport> transport_;  // alive as long as an operation of it is
   Call call_;
-  int64_t number_;
   Staging staging_;
   PendingPtr pending_;  // null: over
   std::exception_ptr error_;

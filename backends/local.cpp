@@ -57,6 +57,7 @@ class LocalTransport final : public Transport {
   Capabilities capabilities() const override {
     return {{at::kCPU}, {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kInt, at::kLong, at::kByte, at::kBool}};
   }
+  bool compares_calls() const override { return true; }
 
   PendingPtr all_reduce(const Call& call, at::Tensor tensor, ReduceOp op) override {
     Deposit deposit{call};

@@ -37,7 +37,7 @@ void LocalGroup::join(int rank, Clock::time_point deadline) {
   changed_.notify_all();
   auto all_here = [this] { return std::find(joined_.begin(), joined_.end(), false) == joined_.end(); };
   if (changed_.wait_until(lock, deadline, [&] { return failed_ || all_here(); })) {
-    if (!all_here()) throw CommError(Failure::peer_lost, -1, *failed_);
+    if (!all_here()) throw CommError(*failed_);
     return;
   }
   std::vector<int> absent;
@@ -74,16 +74,18 @@ std::shared_ptr<Meeting> LocalGroup::meet(const Key& key, size_t place, const st
   if (std::all_of(all.begin(), all.end(), [](const auto& one) { return one.has_value(); })) {
     open_.erase(key);
     if (failed_) {
-      meeting->error_ = std::make_exception_ptr(CommError(Failure::peer_lost, -1, *failed_));
+      meeting->error_ = std::make_exception_ptr(*failed_);
       meeting->conclude(Meeting::Phase::failed);
-    } else {
-      meeting->prepare();
+    } else if (const std::string difference = meeting->prepare(); !difference.empty()) {
+      // Whatever the ranks call next does not belong together either.
+      failed_ = CommError(Failure::disagreement, -1, difference);
+      fail_open([](const Open&) { return true; }, *failed_);
     }
     if (sleepers_ > 0) changed_.notify_all();
     return meeting;
   }
   if (failed_) {
-    fail_open([&](const Open& one) { return one.meeting == meeting; }, CommError(Failure::peer_lost, -1, *failed_));
+    fail_open([&](const Open& one) { return one.meeting == meeting; }, *failed_);
     return meeting;
   }
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -162,8 +164,8 @@ void LocalGroup::fail_open(const std::function<bool(const Open&)>& which, const 
 
 void LocalGroup::fail(const std::string& reason) {
   std::lock_guard lock(mutex_);
-  if (!failed_) failed_ = reason;
-  fail_open([](const Open&) { return true; }, CommError(Failure::peer_lost, -1, *failed_));
+  if (!failed_) failed_ = CommError(Failure::peer_lost, -1, reason);
+  fail_open([](const Open&) { return true; }, *failed_);
 }
 
 std::shared_ptr<LocalGroup> LocalGroup::child(const std::string& label, int size) {

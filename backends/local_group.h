@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "backends/transport.h"
+#include "core/error.h"
 
 namespace convoy {
 
@@ -43,7 +44,7 @@ class Meeting {
  private:
   friend class LocalGroup;
   bool help(size_t place);
-  void prepare();  // all are there: check and cut into tasks
+  std::string prepare();  // all are there: check and cut into tasks; what differs
   void share_out();
   void copy(void* to, const void* from, int64_t bytes);  // adds the tasks of one copy
   void prepare_reduction();
@@ -105,7 +106,7 @@ class LocalGroup {
   std::atomic<int> sleepers_{0};
   std::map<Key, Open> open_;
   std::vector<bool> joined_, left_;
-  std::optional<std::string> failed_;
+  std::optional<CommError> failed_;
   std::map<std::string, std::weak_ptr<LocalGroup>> children_;
 };
 

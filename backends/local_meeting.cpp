@@ -20,32 +20,23 @@ int64_t fair_chunk(int64_t bytes, size_t workers) {
 
 char* bytes_at(const at::Tensor& tensor, int64_t offset) { return static_cast<char*>(tensor.data_ptr()) + offset; }
 
-bool moves_by_parts(Operation operation) {
-  return operation == Operation::all_gather || operation == Operation::all_gather_v || operation == Operation::split;
-}
-
 }  // namespace
 
 std::string Meeting::differences() const {
   const Deposit& first = *deposits_[0];
-  bool transfer = deposits_.size() == 2 && first.input.defined() != deposits_[1]->input.defined();
-  for (const auto& other : deposits_) {
-    bool same = other->call.dtype == first.call.dtype;
-    if (transfer) {
-      same = same && other->call.elements == first.call.elements;
-    } else {
-      same =
-          same && other->call.operation == first.call.operation && other->op == first.op && other->root == first.root;
-      if (moves_by_parts(first.call.operation)) {
-        same = same && other->output_parts == first.output_parts;
-      } else if (first.call.operation != Operation::all_to_all_v) {
-        same = same && other->call.elements == first.call.elements;
-      }
+  const bool transfer = deposits_.size() == 2 && first.input.defined() != deposits_[1]->input.defined();
+  const bool alike = std::all_of(deposits_.begin(), deposits_.end(), [&](const auto& other) {
+    if (!transfer) return other->call.hash == first.call.hash;
+    return other->call.dtype == first.call.dtype && other->call.elements == first.call.elements;
+  });
+  if (!alike) {
+    std::vector<int> ranks;
+    std::vector<std::string> texts;
+    for (const auto& deposit : deposits_) {
+      ranks.push_back(deposit->call.rank);
+      texts.push_back(describe(deposit->call));
     }
-    if (same) continue;
-    std::string all;
-    for (const auto& deposit : deposits_) all += str(all.empty() ? "" : " / ", describe(deposit->call));
-    return "the ranks called different things: " + all;
+    return "the ranks called different things: " + difference_of(ranks, texts).message;
   }
   if (first.call.operation != Operation::all_to_all_v) return "";
   for (size_t from = 0; from < deposits_.size(); ++from) {
@@ -98,12 +89,12 @@ void Meeting::prepare_reduction() {
   }
 }
 
-void Meeting::prepare() {
+std::string Meeting::prepare() {
   std::string reason = differences();
   if (!reason.empty()) {
     error_ = std::make_exception_ptr(CommError(Failure::disagreement, -1, reason));
     conclude(Phase::failed);
-    return;
+    return reason;
   }
   const Deposit& first = *deposits_[0];
   size_t ranks = deposits_.size();
@@ -139,10 +130,14 @@ void Meeting::prepare() {
     case Operation::barrier:
       break;
   }
-  if (tasks_.empty()) return conclude(Phase::over);
+  if (tasks_.empty()) {
+    conclude(Phase::over);
+    return "";
+  }
   count_ = static_cast<int64_t>(tasks_.size());
   share_out();
   phase_ = Phase::working;
+  return "";
 }
 
 void Meeting::share_out() {

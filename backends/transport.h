@@ -15,37 +15,13 @@
 #include <string>
 #include <vector>
 
+#include "backends/call.h"
 #include "core/communicator.h"
 #include "core/error.h"
 
 namespace convoy {
 
-enum class Operation {
-  all_reduce,
-  all_gather,
-  all_gather_v,
-  all_to_all_v,
-  reduce_scatter,
-  broadcast,
-  send,
-  receive,
-  group,
-  barrier,
-  split
-};
-const char* name_of(Operation operation);
-
 using Clock = std::chrono::steady_clock;
-
-// One call as it is told to users and compared between ranks.
-struct Call {
-  Operation operation = Operation::barrier;
-  std::string name;                      // the caller's
-  std::chrono::milliseconds timeout{0};  // never 0 here
-  at::ScalarType dtype = at::ScalarType::Byte;
-  int64_t elements = 0;  // of this rank's input, in the caller's dtype
-};
-std::string describe(const Call& call);  // "all_reduce 'bucket 2' of 1024 float"
 
 // One operation under way.
 class Pending {
@@ -68,6 +44,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual Capabilities capabilities() const = 0;
+  // Every operation compares the calls of all ranks (Call::hash) before it touches a tensor.
+  virtual bool compares_calls() const { return false; }
 
   virtual PendingPtr all_reduce(const Call& call, at::Tensor tensor, ReduceOp op) = 0;
   // Part r of output is rank r's input.

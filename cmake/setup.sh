@@ -58,6 +58,15 @@ text_packages='
 check_packages='
   clang-format clang-format
   procps ps'
+# Pretend hosts and a small Slurm, for the tests of several hosts; without them these are skipped.
+cluster_packages='
+  iproute2 /sbin/ip
+  util-linux /usr/bin/nsenter
+  munge /usr/sbin/munged
+  slurmctld /usr/sbin/slurmctld
+  slurmd /usr/sbin/slurmd
+  slurm-client /usr/bin/srun
+  slurm-wlm-basic-plugins /usr/lib/*/slurm-wlm/mpi_pmix.so'
 
 # missing_packages LIST: the names of those that are not here.
 missing_packages() {
@@ -99,6 +108,17 @@ install_packages() {
     quietly .deps/log/apt-install.log $sudo env DEBIAN_FRONTEND=noninteractive \
       apt-get install -q -y --no-install-recommends $missing
   }
+}
+
+# offer_packages LIST WHAT: the same for what the build can do without: where nothing may be installed WHAT is told.
+offer_packages() {
+  local missing
+  missing=$(missing_packages "$1")
+  [ -n "$missing" ] || return 0
+  if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; } && (install_packages "$1"); then
+    return 0
+  fi
+  say "$2: missing here, by their Debian names: ${missing% }"
 }
 
 # python_torch PYTHON: version and place of the torch that it would import, if one that is new enough is installed whole.

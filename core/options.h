@@ -90,6 +90,8 @@ struct Entry {
   std::string name;
   std::string help;
   std::vector<Option> options;
+  // What no option can tell alone: those that contradict each other. Throws ConfigError (Options::fail). Null: nothing.
+  std::function<void(const Options&)> check = nullptr;
 };
 
 }  // namespace convoy

@@ -11,11 +11,28 @@
 #include "core/communicator.h"
 #include "core/config/run_config.h"
 #include "core/context.h"
+#include "core/control/call_notes.h"
 #include "core/data/dataset.h"
 #include "core/model.h"
 #include "core/strategy.h"
 
 namespace convoy {
+
+// A wait that takes long, as it is told to whoever watches the job.
+struct LateCall {
+  std::string group;         // label, as in RankCall
+  int64_t number = 0;        // of the call in the group; 0 for sends and receives, which are not numbered
+  std::string call;          // "all_reduce 'bucket 2' float32[1024] sum"
+  std::vector<int> members;  // ranks of the job that take part
+  double seconds = 0;        // waited so far
+  double limit = 0;
+  bool over = false;  // the limit has passed
+};
+
+// How ranks make sure that they call the same collectives: name, operation, shape, dtype, reduction, root and counts,
+// compared over the control channel. The first calls of each group are handed to the transport only once all ranks are
+// known to call alike; of the later ones it is found out soon after.
+enum class CallChecks { none, sampled, all };
 
 // What a backend is given to build the group of all ranks of a job.
 struct BackendRequest {
@@ -29,6 +46,12 @@ struct BackendRequest {
   std::chrono::milliseconds rendezvous{300000};  // R
   // Told the name of the collective when a wait begins to block, and "" when it ends; from any thread, must not block.
   std::function<void(const char* name)> waiting;
+  std::shared_ptr<CallNotes> notes;  // get every collective; may be null
+  CallChecks checks = CallChecks::sampled;
+  // Told, in the waiting thread, when half of a time limit has passed, and all of it. The latter call may take its time to
+  // have the job end with the right cause, and throws that; where it returns, the wait throws what it knows. Null: the
+  // backend says by itself what it knows.
+  std::function<void(const LateCall&)> late;
 };
 
 template <class T, class... Arguments>

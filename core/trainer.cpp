@@ -10,8 +10,10 @@
 #include <limits>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/control/call_notes.h"
 #include "core/control/protocol.h"
 #include "core/control/stop.h"
+#include "core/control/supervised_channel.h"
 #include "core/data/loader.h"
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
@@ -58,7 +60,8 @@ class Training {
         length_(training_length(config_.train, parts.data->size(Split::train), sampling_.count)),
         sampler_(parts.data->size(Split::train), length_.global_rows, config_.seed),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
-        checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last) {
+        checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last,
+                     parts.files != nullptr ? *parts.files : system_files()) {
     if (context.rank == 0) {
       sinks_.push_back(make_jsonl_sink(context.folder + "/metrics.jsonl"));
       sinks_.push_back(make_channel_sink(context.channel));
@@ -70,6 +73,7 @@ class Training {
   TrainingResult run() {
     restore();
     const double cpu_before = process_cpu_seconds();
+    const double supervision_before = supervision_cpu_seconds();
     const double wait_before = context_.world->wait_seconds();
     const int64_t bytes_before = context_.world->bytes_sent();
     const int64_t first = step_;
@@ -93,6 +97,10 @@ class Training {
                        {"data_cpu_seconds", data_cpu_},
                        {"wait_seconds", waits},
                        {"cpu_seconds", process_cpu_seconds() - cpu_before},
+                       {"supervision_cpu_seconds",
+                        supervision_cpu_seconds() - supervision_before +
+                            state_file_cpu_seconds(
+                                read_call_notes(str(context_.folder, "/logs/rank", context_.rank, ".state")), steps)},
                        {"wall_seconds", wall},
                        {"bytes_sent_per_step",
                         static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
@@ -127,12 +135,16 @@ class Training {
       check_aborted();
       if (updated && (stopped_ = stop_.stops_before(step_))) break;
       context_.state->step(step_);
+      context_.state->phase("loader");
+      if (step_ % length_.steps_per_epoch == 0) reached(InjectPoint::epoch, step_ / length_.steps_per_epoch + 1);
+      reached(InjectPoint::step, step_);
       std::optional<Batch> batch = loader.next();
       CONVOY_CHECK(batch.has_value(), "the loader ended before step ", step_);
       rows_ += sampler_.rows_of(step_);
       const int64_t done = step_ + 1;
       const bool epoch_ends = done % length_.steps_per_epoch == 0;
       StepInput input{std::move(*batch), step_, epoch_ends || done == length_.total_steps};
+      context_.state->phase("forward/backward");
       StepResult result = strategy_.step(input);
       updated = result.updated;
       if (updated) learning_rate_ = result.learning_rate;
@@ -161,6 +173,10 @@ class Training {
     if (wants_evaluation && !stopped_ && !evaluated_) evaluate(step_);
     if (!saved_ && (stopped_ || config_.train.checkpoint_every.unit != Interval::Unit::never)) save(step_);
     context_.state->phase("done");
+  }
+
+  void reached(InjectPoint point, int64_t number) {
+    if (parts_.reached) parts_.reached(point, number);
   }
 
   void check_aborted() {
@@ -265,12 +281,14 @@ class Training {
     pause_training_clock();
     const Clock::time_point start = Clock::now();
     context_.state->phase("evaluating");
+    reached(InjectPoint::evaluate, ++evaluations_);
     strategy_.settle();
     // Bounded, since candidates multiply the rows of an evaluation batch.
     Loader loader(parts_.data, parts_.transforms, length_.global_rows, loader_options());
     MetricAccumulator metrics;
     while (std::optional<Batch> batch = loader.next()) {
       check_aborted();
+      context_.state->phase("evaluating");  // again: that it moves on is seen by the time
       metrics.add(strategy_.evaluate(*batch));
     }
     const auto values = metrics.reduce(*context_.world);
@@ -286,6 +304,7 @@ class Training {
   void save(int64_t done) {
     pause_training_clock();
     context_.state->phase("saving");
+    reached(InjectPoint::save, ++saves_);
     strategy_.settle();
     checkpoints_.save(strategy_, done,
                       Json{{"step", done},
@@ -330,6 +349,12 @@ class Training {
   }
 
   // ---- figures -----------------------------------------------------------------------------------------------
+
+  // Of the threads that send heartbeats, carry checks of collectives and answer whoever looks into a stall.
+  double supervision_cpu_seconds() const {
+    SupervisedChannel* channel = supervised(context_.channel.get());
+    return channel != nullptr ? channel->cpu_seconds() / context_.process_ranks : 0;
+  }
 
   // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
   double cpu_efficiency(double cpu_before, double wall) const {
@@ -386,6 +411,7 @@ class Training {
 
   int64_t step_ = 0;                                          // steps done
   int64_t first_step_ = 0;                                    // of this process
+  int64_t evaluations_ = 0, saves_ = 0;                       // begun by this process
   int64_t rows_ = 0;                                          // global rows trained by this process
   int64_t rows_before_ = 0;                                   // by those before it
   bool stopped_ = false, evaluated_ = false, saved_ = false;  // the last two: of the state as it is now

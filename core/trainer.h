@@ -11,6 +11,8 @@
 
 #include "core/context.h"
 #include "core/data/dataset.h"
+#include "core/files.h"
+#include "core/inject/fault.h"
 #include "core/options.h"
 #include "core/strategy.h"
 
@@ -23,6 +25,9 @@ struct TrainingParts {
   // Called on every rank's thread with the steps done: before the first step, and after each that made an update. It may
   // communicate, as long as all ranks do the same; what it throws ends the training.
   std::function<void(int64_t)> after_update = nullptr;
+  // Called on every rank's thread as it comes to each point of the loop, with its number; what it throws ends the training.
+  std::function<void(InjectPoint, int64_t)> reached = nullptr;
+  FileSystem* files = nullptr;  // that checkpoints are written through; null: the system's
 };
 
 struct TrainingResult {

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "launch/descendants.h"
 
 namespace convoy {
@@ -17,6 +19,7 @@ Agent::~Agent() {
   for (auto& [pid, child] : children_) {
     close_pipe(child->started.output);
     close_pipe(child->started.error);
+    close_pipe(child->started.input);
   }
   if (kill_timer_ != 0) loop_.cancel(kill_timer_);
   kill_descendants(1000);
@@ -61,7 +64,24 @@ void Agent::ended(pid_t pid, const ProcessEnd& end) {
   child->error.finish(sink);
   close_pipe(child->started.output);
   close_pipe(child->started.error);
+  close_pipe(child->started.input);
   events_.on_end(child->process, end);
+}
+
+void Agent::send(int process, const std::string& text) {
+  for (auto& [pid, child] : children_) {
+    if (child->process != process || child->started.input < 0) continue;
+    for (size_t sent = 0; sent < text.size();) {
+      const ssize_t now = write(child->started.input, text.data() + sent, text.size() - sent);
+      if (now < 0 && errno != EINTR) return;  // its end will tell why
+      if (now > 0) sent += static_cast<size_t>(now);
+    }
+  }
+}
+
+void Agent::end_input(int process) {
+  for (auto& [pid, child] : children_)
+    if (child->process == process) close_pipe(child->started.input);
 }
 
 void Agent::kill_after(std::chrono::milliseconds grace) {

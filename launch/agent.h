@@ -28,6 +28,10 @@ class Agent {
 
   // `process` is the caller's number for it. Throws what start_process throws.
   void start(int process, const ProcessStart& start);
+  // To the standard input of a process that was started with one; short texts only, since it waits until they are taken.
+  // Nothing where the process has ended.
+  void send(int process, const std::string& text);
+  void end_input(int process);
   void kill_after(std::chrono::milliseconds grace);  // the earliest call counts
   void kill_all();
   bool idle() const { return children_.empty(); }

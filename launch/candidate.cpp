@@ -70,7 +70,17 @@ Candidate configured_candidate(const PreparedRun& run, const Topology& topology)
   return candidate;
 }
 
-Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology) {
+std::vector<RankCost> costs_of(const Candidate& candidate, const Calibration* calibration) {
+  Description description = description_from_json(candidate.run.described.at("model"));
+  if (calibration != nullptr)
+    for (BlockDescription& block : description.blocks)
+      for (const auto& [name, share] : calibration->blocks)
+        if (name == block.name) block.time = share;
+  return strategy_entry(candidate.strategy).cost(candidate.placed.job, description);
+}
+
+Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology,
+                          const std::vector<std::string>& overrides) {
   Candidate candidate;
   candidate.strategy = strategy;
   RunArguments arguments = run.arguments;
@@ -79,6 +89,7 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
     section.update(shared_keys(run.config.strategy.options.json(), strategy_entry(strategy).options));
     arguments.overrides.push_back(str("strategy=", section.dump()));
   }
+  arguments.overrides.insert(arguments.overrides.end(), overrides.begin(), overrides.end());
   const auto attempt = [&] {
     candidate.run = prepared(arguments);
     candidate.run.described = run.described;

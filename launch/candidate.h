@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launch/cost_figures.h"
+#include "launch/prediction.h"
 #include "launch/prepare.h"
 
 namespace convoy {
@@ -16,7 +17,8 @@ struct Candidate {
   PreparedRun run;
   Placed placed;
   std::vector<RankFigures> figures;  // by rank
-  std::string schedule;              // lines for people
+  std::optional<StepPrediction> prediction;
+  std::string schedule;  // lines for people
 
   double update_rows() const;  // rows of the global batch
 };
@@ -28,8 +30,13 @@ PreparedRun described_run(const RunArguments& arguments);
 Candidate configured_candidate(const PreparedRun& run, const Topology& topology);
 
 // The same configuration under a strategy, whose section, where it is another, is that of the configuration as far as it
-// knows the keys. One that has its own number of ranks keeps it, which the note tells; what it refuses is in `refused`.
-Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology);
+// knows the keys, and `overrides`, as of --set. One that has its own number of ranks keeps it, which the note tells; what it
+// refuses is in `refused`.
+Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology,
+                          const std::vector<std::string>& overrides = {});
+
+// What its ranks cost by the formulas, with what a calibration has measured of the model's blocks; null: without.
+std::vector<RankCost> costs_of(const Candidate& candidate, const Calibration* calibration = nullptr);
 
 // Of `values`, what `options` describe too.
 Json shared_keys(const Json& values, const std::vector<Option>& options);

@@ -44,9 +44,14 @@ std::vector<std::string> shared_axes(const Mesh& mesh) {
 }
 
 AxisCost along(const RankCost& cost, const std::string& axis, bool only) {
-  for (const AxisCost& one : cost.axes)
-    if (one.axis == axis) return one;
-  return only && cost.axes.empty() ? AxisCost{axis, cost.bytes_sent_per_step, cost.messages_per_step} : AxisCost{axis};
+  if (only && cost.axes.empty()) return {axis, cost.bytes_sent_per_step, cost.messages_per_step};
+  AxisCost all{axis};
+  for (const AxisCost& one : cost.axes) {
+    if (one.axis != axis) continue;
+    all.bytes += one.bytes;
+    all.messages += one.messages;
+  }
+  return all;
 }
 
 RankFigures compared(const RankCost& known, const RankCost& probed, const Mesh& mesh) {

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
-#include <vector>
 
 #include "core/error.h"
 
@@ -24,6 +23,13 @@ class Reader {
     return found != variables_.end() && !found->second.empty();
   }
   std::string text(const std::string& name) const { return has(name) ? variables_.at(name) : ""; }
+  bool any(const std::vector<std::string>& names) const { return !those_set(names).empty(); }
+  std::vector<std::string> those_set(const std::vector<std::string>& names) const {
+    std::vector<std::string> there;
+    for (const std::string& name : names)
+      if (has(name)) there.push_back(name);
+    return there;
+  }
 
   int number(const std::string& name) const {
     const std::string value = text(name);
@@ -37,8 +43,10 @@ class Reader {
 
   // Error when some of a set are there and others are not.
   void complete(const char* set, const std::vector<std::string>& names) const {
-    std::vector<std::string> there, missing;
-    for (const std::string& name : names) (has(name) ? there : missing).push_back(name);
+    const std::vector<std::string> there = those_set(names);
+    std::vector<std::string> missing;
+    for (const std::string& name : names)
+      if (!has(name)) missing.push_back(name);
     if (!missing.empty())
       throw Error(Failure::config,
                   str("environment: ", join(there, ", "), " set but not ", join(missing, ", "), ": ", set,
@@ -48,6 +56,13 @@ class Reader {
  private:
   const Variables& variables_;
 };
+
+const std::vector<std::string> own_names{"CONVOY_RANK", "CONVOY_WORLD_SIZE", "CONVOY_LOCAL_RANK", "CONVOY_JOB"};
+const std::vector<std::string> torchrun_names{"RANK", "WORLD_SIZE", "LOCAL_RANK"};
+const std::vector<std::string> open_mpi_names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                              "OMPI_COMM_WORLD_LOCAL_RANK"};
+const std::vector<std::string> slurm_names{"SLURM_JOB_ID",  "SLURM_STEP_ID",        "SLURM_PROCID",
+                                           "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
 
 std::string file_safe(const std::string& text) {
   std::string safe;
@@ -66,15 +81,15 @@ LaunchedAs named(const Reader& read, Launcher launcher, const char* rank, const 
 }
 
 std::optional<LaunchedAs> own(const Reader& read) {
-  if (!read.has("CONVOY_RANK") && !read.has("CONVOY_WORLD_SIZE") && !read.has("CONVOY_LOCAL_RANK")) return std::nullopt;
-  read.complete("convoy", {"CONVOY_RANK", "CONVOY_WORLD_SIZE", "CONVOY_LOCAL_RANK", "CONVOY_JOB"});
+  if (!read.any(own_names)) return std::nullopt;
+  read.complete("convoy", own_names);
   LaunchedAs as = named(read, Launcher::convoy, "CONVOY_RANK", "CONVOY_LOCAL_RANK", "CONVOY_WORLD_SIZE");
   as.job = read.text("CONVOY_JOB");
   return as;
 }
 
 std::optional<LaunchedAs> torchrun(const Reader& read) {
-  if (!read.has("RANK") && !read.has("WORLD_SIZE") && !read.has("LOCAL_RANK")) return std::nullopt;
+  if (!read.any(torchrun_names)) return std::nullopt;
   read.complete("torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"});
   LaunchedAs as = named(read, Launcher::torchrun, "RANK", "LOCAL_RANK", "WORLD_SIZE");
   if (read.has("LOCAL_WORLD_SIZE")) as.local_size = read.number("LOCAL_WORLD_SIZE");
@@ -88,8 +103,8 @@ std::optional<LaunchedAs> torchrun(const Reader& read) {
 }
 
 std::optional<LaunchedAs> open_mpi(const Reader& read) {
-  if (!read.has("OMPI_COMM_WORLD_RANK") && !read.has("OMPI_COMM_WORLD_SIZE")) return std::nullopt;
-  read.complete("mpirun", {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"});
+  if (!read.any(open_mpi_names)) return std::nullopt;
+  read.complete("mpirun", open_mpi_names);
   LaunchedAs as =
       named(read, Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE");
   if (read.has("OMPI_COMM_WORLD_LOCAL_SIZE")) as.local_size = read.number("OMPI_COMM_WORLD_LOCAL_SIZE");
@@ -103,7 +118,12 @@ std::optional<LaunchedAs> open_mpi(const Reader& read) {
 // srun's own is a task among ranks.
 bool slurm_task(const Reader& read) {
   if (!read.has("SLURM_STEP_ID")) return false;
-  const unsigned long step = std::strtoul(read.text("SLURM_STEP_ID").c_str(), nullptr, 10);
+  const std::string value = read.text("SLURM_STEP_ID");
+  char* end = nullptr;
+  const unsigned long step = std::strtoul(value.c_str(), &end, 10);
+  if (*end != '\0')
+    throw Error(Failure::config,
+                str("environment: SLURM_STEP_ID=", value, " is no number; unset it, or start by srun"));
   return step < 0xfffffff0UL;
 }
 
@@ -167,6 +187,36 @@ void check_ranges(const LaunchedAs& as) {
                     " for rank ", as.rank, " of ", as.size, ": they contradict each other"));
 }
 
+// Which of Slurm's processes the variables were made for, where that is none of this run's ranks.
+std::string slurm_origin(const Reader& read) {
+  const std::string job = read.text("SLURM_JOB_ID");
+  if (slurm_task(read))
+    return str("task ", read.text("SLURM_PROCID"), " of step ", job, ".", read.text("SLURM_STEP_ID"),
+               ", in which this was started");
+  if (read.has("SLURM_PROCID")) return str("the batch script or shell of Slurm job ", job);
+  return str("the allocation of Slurm job ", job);
+}
+
+std::vector<std::string> inherited_by(const LaunchedAs& as, const Reader& read) {
+  std::vector<std::string> notes;
+  auto note = [&](const std::vector<std::string>& names, const std::string& origin) {
+    const std::vector<std::string> there = read.those_set(names);
+    if (!there.empty())
+      notes.push_back(str("environment: inherited and not obeyed: ", join(there, ", "), ": ", origin));
+  };
+  const std::string chosen = str("; the ranks are those of ", name_of(as.launcher));
+  const bool alone = as.launcher == Launcher::none;
+  if (as.launcher != Launcher::slurm && read.has("SLURM_JOB_ID"))
+    note(slurm_names,
+         str("of ", slurm_origin(read),
+             alone ? "; this starts its ranks by itself, and `srun convoy run …` in the allocation" : chosen));
+  if (as.launcher == Launcher::convoy || as.launcher == Launcher::torchrun)
+    note(open_mpi_names, str("of mpirun's rank, in which this was started", chosen));
+  if (as.launcher == Launcher::convoy)
+    note(torchrun_names, str("of torchrun's rank, in which this was started", chosen));
+  return notes;
+}
+
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
 }  // namespace
@@ -191,6 +241,15 @@ const char* name_of(Launcher launcher) {
 
 LaunchedAs launched_as(const Variables& variables) {
   const Reader read(variables);
+  // Only a rank's own process has it: what is started in there is a run of its own.
+  if (read.has("CONVOY_PROCESS")) {
+    LaunchedAs nested = launched_as(without_ranks(variables));
+    nested.inherited.insert(nested.inherited.begin(),
+                            str("environment: inherited and not obeyed: CONVOY_PROCESS, CONVOY_RANK and its launcher's "
+                                "variables: of rank ",
+                                read.text("CONVOY_RANK"), " of another run, in which this one was started"));
+    return nested;
+  }
   LaunchedAs as;
   for (auto* source : {own, torchrun, open_mpi, slurm})
     if (auto found = source(read)) {
@@ -213,6 +272,7 @@ LaunchedAs launched_as(const Variables& variables) {
                 "environment: CONVOY_CHANNEL set but no launcher's rank: it is for what `convoy run` itself starts; "
                 "`unset CONVOY_CHANNEL`");
   }
+  as.inherited = inherited_by(as, read);
   return as;
 }
 

@@ -2,9 +2,12 @@
 //
 // One source gives rank, local rank and size alike: CONVOY_* before torchrun's variables, Open MPI, a Slurm step, PMIx.
 // A set that is incomplete, or that contradicts another which must agree, is an Error(config) that names the variables.
+// What merely came down from a process above (a batch script, an allocation, the rank in which this was started) is told
+// and not obeyed.
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
 namespace convoy {
 
@@ -34,6 +37,7 @@ struct LaunchedAs {
   bool pmi = false;       // MPI_Init would find its peers: backend mpi is possible
   std::string channel;    // CONVOY_CHANNEL: a `convoy` outside the launcher serves, this one is its agent
   std::string size_from;  // the variable that told the size, for messages
+  std::vector<std::string> inherited;  // what was not obeyed and why, a line each, to be logged
 };
 
 LaunchedAs launched_as(const Variables& variables);

@@ -1,6 +1,7 @@
 #include "launch/explain_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <set>
 
@@ -9,6 +10,8 @@
 
 namespace convoy {
 namespace {
+
+using Cell = std::function<std::string(const Candidate&)>;
 
 constexpr size_t most_rows = 64;    // ranks in a table
 constexpr size_t line_width = 118;  // of a schedule
@@ -140,14 +143,67 @@ std::string cut_lines(const std::string& text) {
   return result;
 }
 
+std::string share_text(double seconds) { return human_seconds(std::max(0.0, seconds)); }
+
+std::string error_text(const StepPrediction& step) {
+  return str("± ", std::lround(100 * step.error / step.seconds), " %");
+}
+
+// A cell of a candidate that has a prediction, else "—".
+Cell predicted(std::function<std::string(const Candidate&, const StepPrediction&)> cell) {
+  return [cell = std::move(cell)](const Candidate& candidate) -> std::string {
+    if (!candidate.prediction || !candidate.prediction->reason.empty()) return "—";
+    return cell(candidate, *candidate.prediction);
+  };
+}
+
+std::vector<std::pair<std::string, Cell>> prediction_rows() {
+  const auto part = [](double StepPrediction::*of) {
+    return predicted([of](const Candidate&, const StepPrediction& step) { return share_text(step.*of); });
+  };
+  return {{"predicted step", part(&StepPrediction::seconds)},
+          {"its error", predicted([](const Candidate&, const StepPrediction& step) { return error_text(step); })},
+          {"  forward, backward", part(&StepPrediction::compute)},
+          {"  waits for stages", part(&StepPrediction::idle)},
+          {"  update", part(&StepPrediction::update)},
+          {"  exchanges", part(&StepPrediction::exchange)},
+          {"rows a second", predicted([](const Candidate& candidate, const StepPrediction& step) {
+             return str(std::lround(candidate.update_rows() / step.seconds));
+           })}};
+}
+
+std::string notes_of(const Candidate& candidate) {
+  if (!candidate.prediction) return "";
+  if (!candidate.prediction->reason.empty())
+    return str(candidate.strategy, ": no time is predicted: ", candidate.prediction->reason, "\n");
+  std::string text;
+  for (const std::string& note : candidate.prediction->notes) text += str(candidate.strategy, ": ", note, "\n");
+  return text;
+}
+
+std::string prediction_text(const Candidate& candidate) {
+  if (!candidate.prediction) return "";
+  const StepPrediction& step = *candidate.prediction;
+  if (!step.reason.empty()) return "\n" + notes_of(candidate);
+  std::string text = str("\npredicted step: ", human_seconds(step.seconds), " ", error_text(step),
+                         ": forward and backward ", human_seconds(step.compute));
+  if (step.idle > 0) text += str(", waits for stages ", human_seconds(step.idle));
+  text += str(", update ", human_seconds(step.update));
+  if (!step.exchanges.empty()) text += str(", exchanges ", human_seconds(step.exchange));
+  text += "\n";
+  for (const ExchangePart& part : step.exchanges)
+    text += str("  ", name_of(part.kind), " along ", part.axis, ": ", human_bytes(part.bytes), " in ",
+                std::round(part.messages * 10) / 10, " messages take ", human_seconds(part.seconds), ", of which ",
+                human_seconds(part.shown), " show\n");
+  return text + notes_of(candidate);
+}
+
 std::string idle_gpus(const Candidate& candidate, const Topology& topology) {
   for (const Host& host : topology.hosts)
     if (!host.gpus.empty() && candidate.run.config.device == "cpu")
       return str("device is cpu, so the GPUs of ", host.name, " stay idle; --set device=auto takes them\n");
   return "";
 }
-
-using Cell = std::function<std::string(const Candidate&)>;
 
 }  // namespace
 
@@ -161,11 +217,11 @@ std::string explained(const Candidate& candidate, const Topology& topology, cons
   text += "\n" + traffic_text(candidate.figures);
   text += "\n" + memory_table(candidate.figures) + fit_text(candidate, topology);
   if (!all_measured(candidate.figures)) text += "not measured, ≤, ≥: the rest of it only running the model tells\n";
-  return text + "\nschedule:\n" + cut_lines(candidate.schedule);
+  return text + "\nschedule:\n" + cut_lines(candidate.schedule) + prediction_text(candidate);
 }
 
 std::string compared(const std::vector<Candidate>& candidates) {
-  const std::vector<std::pair<std::string, Cell>> rows{
+  std::vector<std::pair<std::string, Cell>> rows{
       {"ranks", [](const Candidate& c) { return std::to_string(c.placed.job.ranks.size()); }},
       {"mesh", [](const Candidate& c) { return mesh_text(c.placed.job); }},
       {"backend", [](const Candidate& c) { return c.placed.job.backend; }},
@@ -179,6 +235,8 @@ std::string compared(const std::vector<Candidate>& candidates) {
       {"buffers", [](const Candidate& c) { return bytes_text(largest(c.figures, &RankFigures::buffers)); }},
       {"memory", [](const Candidate& c) { return memory_text(largest_memory(c.figures)); }},
   };
+  if (std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.prediction.has_value(); }))
+    for (auto& row : prediction_rows()) rows.push_back(std::move(row));
   std::vector<std::vector<std::string>> lines{{"of the rank that has most"}};
   std::vector<size_t> columns;
   for (const Candidate& candidate : candidates) {
@@ -195,6 +253,7 @@ std::string compared(const std::vector<Candidate>& candidates) {
     if (!candidate.refused.empty()) text += str(candidate.strategy, " is refused: ", candidate.refused, "\n");
     if (!candidate.note.empty()) text += str(candidate.strategy, " ", candidate.note, "\n");
     for (const std::string& warning : candidate.placed.warnings) text += str(candidate.strategy, ": ", warning, "\n");
+    text += notes_of(candidate);
   }
   return text;
 }

@@ -8,6 +8,7 @@
 #include "core/control/protocol.h"
 #include "core/control/state_file.h"
 #include "launch/exit_codes.h"
+#include "launch/stacks.h"
 #include "launch/topology.h"
 
 namespace convoy {
@@ -34,6 +35,12 @@ Gang::Gang(EventLoop& loop, const GangRequest& request, GangEvents events)
   server_ = serve_channel(options, server_events());
   // No agent has this number, nor any rank.
   channel_ = connect_channel(server_->address(), -1 - request_.processes, "convoy", rendezvous());
+  StallWatch::Events stalls;
+  stalls.on_warning = [this](const std::string& text) {
+    if (events_.on_notice && !cause_) events_.on_notice(text);
+  };
+  stalls.on_stall = [this](const StallWatch::Found& found) { stalled(found); };
+  stalls_ = std::make_unique<StallWatch>(loop_, channel_, request_.launch, stalls);
   watch_results();
   if (request_.joins)
     loop_.after(rendezvous(), [this, alive = alive_] {
@@ -49,6 +56,7 @@ Gang::Gang(EventLoop& loop, const GangRequest& request, GangEvents events)
 
 Gang::~Gang() {
   *alive_ = false;
+  stalls_.reset();
   channel_.reset();
   server_.reset();
 }
@@ -84,7 +92,9 @@ void Gang::watch_results() {
     };
   };
   channel_->watch(protocol::rank_info, keep([this](const std::string& key, const Json& value) {
-                    infos_[number_after(key, protocol::rank_info)] = value;
+                    const int rank = number_after(key, protocol::rank_info);
+                    infos_[rank] = value;
+                    stalls_->know(rank, value);
                   }));
   channel_->watch(protocol::result, keep([this](const std::string& key, const Json& value) {
                     if (key == protocol::result)
@@ -98,6 +108,9 @@ void Gang::publish(const Assigned& assigned) {
   assigned_ = assigned;
   for (size_t i = 0; i < members_.size() && i < assigned.job.processes.size(); ++i)
     if (members_[i].host.empty()) members_[i].host = host_name();
+  std::vector<std::string> hosts;
+  for (const Member& member : members_) hosts.push_back(member.host);
+  stalls_->begin(assigned.job, assigned.folder, hosts);
   channel_->set(protocol::job, to_json(assigned).dump());
   // The ranks have R for themselves; this only catches what they cannot say.
   loop_.after(rendezvous() + milliseconds(500), [this, alive = alive_] {
@@ -127,12 +140,18 @@ std::string Gang::label(int process) const {
 
 int64_t Gang::step_of(int rank) const {
   if (!assigned_ || rank < 0) return -1;
-  const auto position = read_state_file(str(assigned_->folder, "/logs/rank", rank, ".state"));
-  return position ? position->step : -1;
+  const auto report = stalls_->position(rank);
+  return report ? report->position.step : -1;
+}
+
+std::string Gang::phase_of(int rank) const {
+  const auto position =
+      assigned_ ? read_state_file(str(assigned_->folder, "/logs/rank", rank, ".state")) : std::nullopt;
+  return position ? position->phase : "";
 }
 
 void Gang::line(int process, const std::string& text) {
-  events_.on_line(first_rank(process), members_[static_cast<size_t>(process)].host, text);
+  events_.on_line(first_rank(process), members_[static_cast<size_t>(process)].host, readable_line(text));
 }
 
 void Gang::add_local_agent(int process, const Json& host) {
@@ -167,10 +186,11 @@ void Gang::posted(int participant, const std::string& topic, const Json& body) {
     // Every agent tells of the same request: none of them is a second one.
     request_stop(body.at("signal").get<int>());
   } else if (topic == protocol::log_line) {
-    events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(), body.at("line").get<std::string>());
+    events_.on_line(body.at("rank").get<int>(), body.at("host").get<std::string>(),
+                    readable_line(body.at("line").get<std::string>()));
   } else if (topic == protocol::first_step) {
     events_.on_first_step();
-  } else {
+  } else if (!stalls_->posted(topic, body)) {
     events_.on_report(topic, body);
   }
   (void)participant;
@@ -194,9 +214,23 @@ void Gang::silent(int participant, double seconds) {
   const int rank = participant >= 0 ? participant : -1 - participant;
   const size_t known = participant >= 0 && assigned_ ? assigned_->job.ranks.size() : members_.size();
   if (rank >= static_cast<int>(known)) return;
-  fail({Failure::hang, rank, step_of(rank), 0, "",
-        str(participant >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ",
-            human_seconds(seconds), " (launch.heartbeat): it is stopped, or its host is overloaded or gone")});
+  stalls_->silent(rank, seconds,
+                  str(participant >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ",
+                      human_seconds(seconds), " (launch.heartbeat): it is stopped, or its host is overloaded or gone"));
+}
+
+// Whoever waited longest may not be who is to blame: that is the watch's to say, and the job ends by its words.
+void Gang::stalled(const StallWatch::Found& found) {
+  if (cause_) return;
+  stall_ = found.json;
+  if (events_.on_notice) events_.on_notice(found.table);
+  const int rank = found.verdict.ranks.empty() ? -1 : found.verdict.ranks.front();
+  fail({found.verdict.kind, rank, step_of(rank), 0, host_of(rank), found.verdict.message});
+}
+
+std::string Gang::host_of(int rank) const {
+  if (!assigned_ || rank < 0 || rank >= static_cast<int>(assigned_->job.ranks.size())) return "";
+  return members_[static_cast<size_t>(assigned_->job.ranks[static_cast<size_t>(rank)].process)].host;
 }
 
 void Gang::ended(int process, const ProcessEnd& end) {
@@ -207,12 +241,24 @@ void Gang::ended(int process, const ProcessEnd& end) {
   if (cause_) return;
   if (end.code == exit_code::stopped && stop_signal_ != 0) return;
   if (end.ok() && has_results(process)) return;
+  if (end.signal == SIGABRT && assigned_) {
+    // A library that cannot bear messages of unequal sizes ends its process.
+    if (const Verdict difference = stalls_->difference(); !difference.message.empty()) {
+      const int rank = difference.ranks.empty() ? -1 : difference.ranks.front();
+      return fail({difference.kind, rank, step_of(first_rank(process)), 0, host_of(rank), difference.message});
+    }
+  }
   if (end.signal != 0) {
     Abort reason = told_failure(process).value_or(Abort{});
     const int rank = reason.rank >= 0 ? reason.rank : first_rank(process);
     const int64_t step = step_of(rank);
-    fail({reason.rank >= 0 ? reason.kind : Failure::training, rank, step, end.signal, member.host,
-          str(label(process), " ", describe(end), step >= 0 ? str(" at step ", step) : " before its first step",
+    const bool connecting = phase_of(rank) == "rendezvous";
+    const Failure kind = connecting ? Failure::rendezvous : Failure::training;
+    fail({reason.rank >= 0 ? reason.kind : kind, rank, step, connecting ? 0 : end.signal, member.host,
+          str(label(process), " ", describe(end),
+              connecting  ? " between joining the job and connecting to its peers"
+              : step >= 0 ? str(" at step ", step)
+                          : " before its first step",
               reason.message.empty() ? "" : ": ", reason.message)});
     return;
   }
@@ -282,9 +328,7 @@ void Gang::aborted(Abort reason) {
   }
   if (cause_) return;
   if (reason.step < 0 && reason.rank >= 0) reason.step = step_of(reason.rank);
-  if (reason.host.empty() && reason.rank >= 0)
-    for (const Member& member : members_)
-      if (&member - members_.data() == reason.rank || members_.size() == 1) reason.host = member.host;
+  if (reason.host.empty()) reason.host = host_of(reason.rank);
   cause_ = reason;
   events_.on_failure(reason);
   // Agents that cannot be reached do not keep the job from ending.
@@ -334,6 +378,7 @@ bool Gang::agents_left() const {
 GangOutcome Gang::outcome() {
   GangOutcome outcome;
   outcome.cause = cause_;
+  outcome.stall = stall_;
   if (result_) outcome.result = *result_;
   for (const auto& [rank, info] : infos_) outcome.ranks[rank] = info;
   for (const auto& [rank, result] : results_) outcome.ranks[rank].update(result);

@@ -14,6 +14,7 @@
 #include "core/control/channel.h"
 #include "launch/event_loop.h"
 #include "launch/rank_process.h"
+#include "launch/stall_watch.h"
 #include "launch/stop_requests.h"
 
 namespace convoy {
@@ -46,6 +47,7 @@ struct GangEvents {
   std::function<void(int rank, const std::string& host, const std::string& line)> on_line;
   std::function<void(const std::string& topic, const Json& body)> on_report;  // progress, metrics
   std::function<void()> on_first_step;
+  std::function<void(const std::string& text)> on_notice = nullptr;  // late ranks, and the table of a stall
 };
 
 // What came of it.
@@ -54,6 +56,7 @@ struct GangOutcome {
   std::optional<Abort> cause;    // of a failure, or of a stop
   Json result = Json::object();  // rank 0's
   std::map<int, Json> ranks;     // info and result of each rank
+  Json stall;                    // null, or where all ranks were when the job stalled (hang_json)
 };
 
 class Gang {
@@ -93,6 +96,8 @@ class Gang {
   void posted(int participant, const std::string& topic, const Json& body);
   void left(int participant, bool orderly);
   void silent(int participant, double seconds);
+  void stalled(const StallWatch::Found& found);
+  std::string host_of(int rank) const;
   void request_stop(int signal);
   void aborted(Abort reason);
   void watch_results();
@@ -103,6 +108,7 @@ class Gang {
   std::string label(int process) const;
   std::optional<Abort> told_failure(int process) const;
   int64_t step_of(int rank) const;
+  std::string phase_of(int rank) const;
   std::chrono::milliseconds rendezvous() const;
 
   EventLoop& loop_;
@@ -121,6 +127,8 @@ class Gang {
   std::optional<Json> result_;
   std::unique_ptr<ChannelServer> server_;
   std::shared_ptr<Channel> channel_;
+  std::unique_ptr<StallWatch> stalls_;
+  Json stall_;
 };
 
 }  // namespace convoy

@@ -14,6 +14,7 @@
 #include "launch/commands/verify.h"
 #include "launch/exit_codes.h"
 #include "launch/process.h"
+#include "launch/run_modes.h"
 
 namespace {
 
@@ -23,8 +24,10 @@ constexpr const char* run_footer = R"(
 Examples:
   convoy run configs/ncf_ddp.yaml
   convoy run configs/ncf_ddp.yaml --ranks 4 --set train.epochs=3 --set optimizer.lr=5e-4
+  convoy run configs/ncf_ddp.yaml --inject kill:rank=1@step=200 --set launch.max_restarts=1
   mpirun -n 4 convoy run configs/ncf_ddp.yaml
   srun --mpi=pmix -n 4 convoy run configs/ncf_ddp.yaml
+  convoy run configs/ncf_ddp.yaml --hosts node1:4,node2:4
 
 Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 failure in training, 71 out of memory,
 73 output directory, 74 I/O, 75 rendezvous, 76 ranks disagree, 77 refused for security, 78 configuration, 110 hang,
@@ -42,13 +45,16 @@ Examples:
 Exit codes: 0 agree, 1 differ, else as of `convoy run`.)";
 
 constexpr const char* explain_footer = R"(
-Starts nothing: where each rank would run and why, what it would send and hold, in which order it would work.
+Starts nothing: where each rank would run and why, what it would send and hold, in which order it would work. With
+--calibrate it measures one rank's step for some seconds and predicts how long a step of each candidate would take.
 
 Examples:
   convoy explain configs/ncf_ddp.yaml
   convoy explain configs/gpt_ddp.yaml --ranks 8 --topology dgx.xml --set device=auto   (lstopo --of xml dgx.xml, on that machine)
   convoy explain configs/gpt_ddp.yaml --ranks 4 --hosts node1,node2
-  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp)";
+  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp
+  convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp --calibrate
+  convoy explain configs/gpt_ddp.yaml --ranks 8 --hosts a,b --calibration calibration.json --link 20us,12GB/s)";
 
 constexpr const char* bench_footer = R"(
 Times one operation among the ranks of a job, size by size, and checks every element. Placement, binding and launchers are those
@@ -75,6 +81,16 @@ void add_run_options(CLI::App& command, RunArguments& arguments) {
       ->check(CLI::Range(1, 1000000));
 }
 
+void add_inject_option(CLI::App& command, RunArguments& arguments) {
+  command
+      .add_option("--inject", arguments.faults,
+                  "Make a fault happen, as in kill:rank=1@step=50, to try how the job recovers; may be repeated; "
+                  "docs/debugging.md lists them")
+      ->type_name("FAULT")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"convoy: distributed training on LibTorch, told by a YAML file"};
   app.set_version_flag("--version", std::string("convoy ") + version);
@@ -87,11 +103,16 @@ int run(int argc, char** argv) {
   run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")
       ->type_name("DIR")
       ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
+  add_inject_option(*run, arguments);
+  run->add_option("--hosts", arguments.hosts, "Start ranks on these hosts, over launch.remote_shell (ssh)")
+      ->type_name("A,B or A:4,B:4")
+      ->delimiter(',');
   run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;
   CLI::App* verify = app.add_subcommand("verify", "Is a strategy's training, of your model too, that of one rank?");
   add_run_options(*verify, verification.run);
+  add_inject_option(*verify, verification.run);
   verify->add_option("--steps", verification.steps, "Global batches to train")
       ->capture_default_str()
       ->type_name("N")
@@ -116,6 +137,16 @@ int run(int argc, char** argv) {
   explain->add_option("--compare", question.compare, "Strategies side by side, else as configured")
       ->type_name("S,S")
       ->delimiter(',');
+  CLI::Option* calibrate = explain->add_flag(
+      "--calibrate", question.calibrate,
+      "Measure one rank's step and the backend for some seconds, write calibration.json, and predict step times");
+  CLI::Option* calibration =
+      explain->add_option("--calibration", question.calibration, "Predict from what --calibrate has written")
+          ->type_name("FILE")
+          ->excludes(calibrate);
+  calibrate->excludes(calibration);
+  explain->add_option("--link", question.link, "Between hosts: latency and bandwidth, as 20us,12GB/s")
+      ->type_name("LATENCY,BYTES/s");
   explain->footer(explain_footer);
 
   BenchArguments measurement;
@@ -142,6 +173,11 @@ int run(int argc, char** argv) {
   list->add_option("NAME", listing.name, "One name of that kind, with its options");
   list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
 
+  // What `run --hosts` starts on the other hosts; it reads all it needs from its standard input.
+  if (argc == 2 && std::string(argv[1]) == "agent") {
+    EventLoop loop;
+    return run_for_another_host(loop);
+  }
   // CLI11 would only ask for a command.
   const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), bench->get_name(),
                                           list->get_name()};

@@ -5,6 +5,7 @@
 
 #include "backends/catalogue.h"
 #include "core/data/data_files.h"
+#include "core/inject/fault.h"
 #include "launch/catalogues.h"
 #include "launch/describe.h"
 #include "launch/placement.h"
@@ -34,13 +35,21 @@ const BackendEntry& backend_entry(const std::string& name) {
   throw Error(Failure::internal, str("backend '", name, "' is not in the catalogue"));
 }
 
-void check_rank_count(const PreparedRun& run) {
-  if (run.as.launcher == Launcher::none || run.config.launch.ranks == 0 || run.config.launch.ranks == run.as.size)
-    return;
-  throw ConfigError(
-      written(run, "launch.ranks"), run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
-      str(run.config.launch.ranks, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
-          " started ", run.as.size, "; type `--ranks ", run.as.size, "` or leave it out of the configuration"));
+// The launcher decides how many ranks there are; a file's own number is for whoever starts it alone. Who types another
+// number beside the launcher's has made a mistake.
+void settle_rank_count(PreparedRun& run) {
+  const int64_t wanted = run.config.launch.ranks;
+  if (run.as.launcher == Launcher::none || wanted == 0 || wanted == run.as.size) return;
+  const Mark mark = written(run, "launch.ranks");
+  const bool typed = mark.file.rfind("--set", 0) == 0;
+  if (typed)
+    throw ConfigError(mark, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
+                      str(wanted, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
+                          " started ", run.as.size, "; leave it out"));
+  run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " is for convoy alone; ",
+                             name_of(run.as.launcher), " started ", run.as.size, " (", run.as.size_from, ")"));
+  run.config.launch.ranks = run.as.size;
+  run.config.resolved["launch"]["ranks"] = run.as.size;
 }
 
 // What a named backend needs that is known before planning.
@@ -63,9 +72,13 @@ void check_backend(const PreparedRun& run) {
             : str("mpi cannot find its peers under ", name_of(run.as.launcher), "; use gloo, or start with mpirun"));
 }
 
-void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& topology) {
-  const bool gpus =
-      std::any_of(topology.hosts.begin(), topology.hosts.end(), [](const Host& h) { return !h.gpus.empty(); });
+void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& topology,
+                     const std::vector<int>& rank_hosts) {
+  bool gpus = std::any_of(topology.hosts.begin(), topology.hosts.end(), [](const Host& h) { return !h.gpus.empty(); });
+  // Where ranks outnumber GPUs, `device: auto` means cores.
+  for (size_t host = 0; gpus && config.device == "auto" && host < topology.hosts.size(); ++host)
+    gpus = std::count(rank_hosts.begin(), rank_hosts.end(), static_cast<int>(host)) <=
+           static_cast<std::ptrdiff_t>(topology.hosts[host].gpus.size());
   const bool on_gpus = gpus && config.device != "cpu";
   if (config.backend == "auto") {
     if (run.as.pmi && run.as.size > 1 && !on_gpus && backend_entry("mpi").built) config.backend = "mpi";
@@ -81,7 +94,7 @@ void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& 
 Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
                       const std::vector<std::vector<int>>& allowed) {
   RunConfig config = run.config;
-  resolve_backend(config, run, topology);
+  resolve_backend(config, run, topology, rank_hosts);
   PlanRequest request;
   request.ranks = rank_hosts.empty() ? static_cast<int>(config.launch.ranks) : static_cast<int>(rank_hosts.size());
   request.rank_hosts = rank_hosts;
@@ -90,6 +103,13 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
   CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
   Placed placed;
   placed.job = std::move(plan.jobs.front());
+  faults_from_texts(run.arguments.faults, static_cast<int>(placed.job.ranks.size()));
+  if (backend_entry(placed.job.backend).needs_gpu &&
+      placed.job.ranks.front().devices.front().kind != DevicePlan::Kind::gpu)
+    throw ConfigError(written(run, "backend"), "backend",
+                      str(placed.job.backend, " needs a GPU for every rank, and there are fewer than the ",
+                          placed.job.ranks.size(), " ranks; take fewer ranks, or gloo or mpi"),
+                      Failure::device_missing);
   if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
     throw ConfigError(
         written(run, "strategy.name"), "strategy",
@@ -152,6 +172,7 @@ bool wants_gpus(const RunConfig& config) { return config.device != "cpu"; }
 
 PreparedRun prepare(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
   PreparedRun run;
+  faults_from_texts(arguments.faults);
   run.arguments = arguments;
   run.variables = variables;
   run.as = as;
@@ -159,7 +180,8 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   if (arguments.ranks > 0) request.overrides.push_back(str("launch.ranks=", arguments.ranks));
   run.config = read_run_config(request, all_catalogues());
   run.warnings = run.config.warnings;
-  check_rank_count(run);
+  run.warnings.insert(run.warnings.end(), as.inherited.begin(), as.inherited.end());
+  settle_rank_count(run);
   check_backend(run);
   run.rank_program = rank_program();
   check_plugins(run.config, run.rank_program);

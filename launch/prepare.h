@@ -20,7 +20,9 @@ struct RunArguments {
   std::vector<std::string> overrides;
   std::string output;
   int ranks = 0;
-  Json bench;  // null, or what ranks do instead of training (launch/rank/bench.h)
+  std::vector<std::string> faults = {};  // --inject
+  std::vector<std::string> hosts = {};   // --hosts: NAME or NAME:RANKS
+  Json bench = {};                       // null, or what ranks do instead of training (launch/rank/bench.h)
   std::chrono::steady_clock::time_point launched = std::chrono::steady_clock::now();
 };
 

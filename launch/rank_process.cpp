@@ -6,9 +6,9 @@
 namespace convoy {
 
 Json to_json(const Assigned& assigned) {
-  return {{"job", to_json(assigned.job)}, {"folder", assigned.folder},   {"attempt", assigned.attempt},
-          {"started", assigned.started},  {"passive", assigned.passive}, {"snapshots", assigned.snapshots},
-          {"bench", assigned.bench}};
+  return {{"job", to_json(assigned.job)},    {"folder", assigned.folder},   {"attempt", assigned.attempt},
+          {"started", assigned.started},     {"passive", assigned.passive}, {"snapshots", assigned.snapshots},
+          {"inject", Json(assigned.faults)}, {"bench", assigned.bench}};
 }
 
 Assigned assigned_from_json(const Json& json) {
@@ -19,6 +19,7 @@ Assigned assigned_from_json(const Json& json) {
   assigned.started = json.at("started").get<double>();
   assigned.passive = json.at("passive").get<bool>();
   assigned.snapshots = json.at("snapshots");
+  assigned.faults = json.at("inject").get<std::vector<std::string>>();
   assigned.bench = json.at("bench");
   return assigned;
 }

@@ -12,10 +12,11 @@ struct Assigned {
   Job job;
   std::string folder;  // absolute
   int attempt = 0;
-  double started = 0;    // unix seconds
-  bool passive = false;  // cores are shared: waiting threads must not spin
-  Json snapshots;        // null, or what `convoy verify` asks of the ranks (launch/rank/snapshots.h)
-  Json bench;            // null, or what `convoy bench` asks of them instead of training (launch/rank/bench.h)
+  double started = 0;                    // unix seconds
+  bool passive = false;                  // cores are shared: waiting threads must not spin
+  Json snapshots;                        // null, or what `convoy verify` asks of the ranks (launch/rank/snapshots.h)
+  std::vector<std::string> faults = {};  // of --inject, as written
+  Json bench = {};  // null, or what `convoy bench` asks of them instead of training (launch/rank/bench.h)
 };
 Json to_json(const Assigned& assigned);
 Assigned assigned_from_json(const Json& json);

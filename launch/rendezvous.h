@@ -29,11 +29,17 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
 // For those who outlive the one that served.
 void remove_rendezvous(const std::string& folder, const std::string& job);
 
-// The interface for the data between ranks, from launch.address ("": auto) and where the control channel was met. What
-// only this host can reach keeps the data on this host too; "": the backend's own choice.
+// The interface for the data between ranks: launch.address where it means one of this host's, else the one that leads to
+// where the control channel was met. What only this host can reach keeps the data on this host too. "": the backend's own
+// choice, where no way leads there.
 std::string data_address(const std::string& configured, const std::string& channel_host);
 
-// The interface to serve on: launch.address, loopback where all ranks are on this host, else this host's own.
-std::string serving_address(const std::string& configured, const LaunchedAs& as);
+// The interface to serve on: launch.address, loopback where all ranks are on this host, else the one that leads to the
+// other hosts as far as the launcher tells of them.
+struct ServingAddress {
+  std::string address;
+  std::string note;  // where it was one of several: to be told
+};
+ServingAddress serving_address(const std::string& configured, const LaunchedAs& as, const Variables& variables);
 
 }  // namespace convoy

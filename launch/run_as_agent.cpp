@@ -1,11 +1,18 @@
-// A `convoy` that serves nothing: one rank's parent under another launcher, or inside an mpirun that `convoy` started.
+// A `convoy` that serves nothing: the parent of one rank under another launcher or inside an mpirun that `convoy` started,
+// or of all ranks of a host.
 #include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
 
 #include "core/control/protocol.h"
 #include "core/control/state_file.h"
 #include "core/log.h"
 #include "launch/agent.h"
 #include "launch/exit_codes.h"
+#include "launch/networks.h"
 #include "launch/parent_watch.h"
 #include "launch/rendezvous.h"
 #include "launch/run_folder.h"
@@ -26,11 +33,12 @@ class RemoteAgent {
       : loop_(loop),
         request_(request),
         host_(host),
-        agent_(loop, {[this](int, const std::string& line) { post_line(line); },
-                      [this](int, const ProcessEnd& end) { child_ended(end); }}) {}
+        processes_(request.processes.empty() ? std::vector<int>{request.as.rank} : request.processes),
+        agent_(loop, {[this](int process, const std::string& line) { post_line(process, line); },
+                      [this](int process, const ProcessEnd& end) { child_ended(process, end); }}) {}
   ~RemoteAgent() {
     *alive_ = false;
-    channel_.reset();
+    channels_.clear();
   }
   RemoteAgent(const RemoteAgent&) = delete;
   RemoteAgent& operator=(const RemoteAgent&) = delete;
@@ -39,6 +47,7 @@ class RemoteAgent {
     loop_.on_signal([this](int signal) { signalled(signal); });
     if (stays_as_parent(request_.as.launcher))
       parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
+    if (request_.input >= 0) loop_.on_readable(request_.input, [this] { read_input(); });
     look_for_server();
     loop_.run_until([this] { return code_.has_value() && agent_.idle(); });
     return *code_;
@@ -48,33 +57,39 @@ class RemoteAgent {
   // Tries again and again until R has passed: the file may not be there yet, or be that of a job that was killed.
   void look_for_server() {
     if (code_) return;
-    std::string problem = str("no ", request_.requested_folder, "/.rendezvous-", request_.as.job, " appeared");
+    std::string problem = str("no ", request_.requested_folder, "/.rendezvous-", request_.as.job,
+                              " appeared; do all ranks share the folder of --output?");
     try {
       const auto address = request_.as.channel.empty() ? read_rendezvous(request_.requested_folder, request_.as.job)
                                                        : channel_address(request_.as.channel);
       if (address) {
-        problem = str("the convoy of rank 0 does not answer on ", address->host, " port ", address->port);
-        return join(connect_channel(*address, -1 - request_.as.rank, str("convoy of rank ", request_.as.rank),
-                                    milliseconds(500)),
-                    to_string(*address));
+        problem =
+            str("the convoy that serves does not answer on ", address->host, " port ", address->port, "; ", host_.name,
+                " has ", shown(interfaces_here()), "; launch.address names another address or network");
+        std::map<int, std::shared_ptr<Channel>> channels;
+        for (int process : processes_)
+          channels[process] =
+              connect_channel(*address, -1 - process, str("convoy of rank ", process), milliseconds(500));
+        return join(std::move(channels), to_string(*address));
       }
-    } catch (const CommError&) {
-      // Not yet, or no longer.
+    } catch (const CommError& error) {
+      problem = error.what();  // not yet, no longer, or another job's
     } catch (const Error& error) {
       if (error.kind() != Failure::rendezvous) throw;
       problem = error.what();
     }
     if (seconds_since(started_) > request_.rendezvous) {
-      log::error(str("rank ", request_.as.rank, ": ", problem, " within ", human_seconds(request_.rendezvous),
-                     " (launch.rendezvous); do all ranks share the folder of --output?"));
+      log::error(str("rank ", request_.as.rank, " on ", host_.name, ": after ", human_seconds(request_.rendezvous),
+                     " (launch.rendezvous): ", problem));
       code_ = exit_code::rendezvous;
       return;
     }
     loop_.after(milliseconds(seconds_since(started_) < 5 ? 10 : 100), [this] { look_for_server(); });
   }
 
-  void join(std::shared_ptr<Channel> channel, const std::string& address) {
-    channel_ = std::move(channel);
+  void join(std::map<int, std::shared_ptr<Channel>> channels, const std::string& address) {
+    channels_ = std::move(channels);
+    channel_ = channels_.begin()->second;
     address_ = address;
     auto later = [this](std::function<void()> task) {
       loop_.post([alive = alive_, task = std::move(task)] {
@@ -89,7 +104,8 @@ class RemoteAgent {
     channel_->watch(gang_topic::verdict, [this, later](const std::string&, const std::string& value) {
       later([this, value] { code_ = std::atoi(value.c_str()); });
     });
-    channel_->post(gang_topic::join, {{"process", request_.as.rank}, {"host", to_json(host_)}});
+    for (const auto& [process, own] : channels_)
+      own->post(gang_topic::join, {{"process", process}, {"host", to_json(host_)}});
   }
 
   void start(const Assigned& assigned) {
@@ -97,25 +113,41 @@ class RemoteAgent {
     assigned_ = assigned;
     const LaunchConfig launch = RunConfig::from_resolved(assigned.job.config).launch;
     grace_ = milliseconds(static_cast<int64_t>(launch.failure_grace * 1000));
+    size_t next = 0;
     try {
-      agent_.start(request_.as.rank,
-                   rank_process(request_.rank_program, assigned, request_.as.rank, address_, request_.variables));
+      make_folder(assigned.folder);
+      for (; next < processes_.size(); ++next)
+        agent_.start(processes_[next],
+                     rank_process(request_.rank_program, assigned, processes_[next], address_, request_.variables));
     } catch (const Error& error) {
-      channel_->abort({error.kind(), request_.as.rank, -1, 0, host_.name, error.what()});
-      child_ended({exit_code_of(error.kind()), 0});
+      channel_->abort({error.kind(), processes_[next], -1, 0, host_.name, error.what()});
+      for (; next < processes_.size(); ++next) child_ended(processes_[next], {exit_code_of(error.kind()), 0});
     }
   }
 
-  void post_line(const std::string& line) {
-    channel_->post(protocol::log_line, {{"rank", request_.as.rank}, {"host", host_.name}, {"line", line}});
+  // Where hosts share no storage each has logs and state files of its own.
+  void make_folder(const std::string& folder) const {
+    std::error_code problem;
+    std::filesystem::create_directories(folder + "/logs", problem);
+    if (problem)
+      throw Error(Failure::output,
+                  str(folder, ": cannot be made on ", host_.name, ": ", problem.message(), "; give another --output"));
   }
 
-  void child_ended(const ProcessEnd& end) {
-    end_ = end;
+  const std::shared_ptr<Channel>& channel_of(int process) const { return channels_.at(process); }
+
+  void post_line(int process, const std::string& line) {
+    // A process of several ranks tells which of them in its lines; its first one stands for it.
+    const int rank = assigned_->job.processes.at(static_cast<size_t>(process)).ranks.front();
+    channel_of(process)->post(protocol::log_line, {{"rank", rank}, {"host", host_.name}, {"line", line}});
+  }
+
+  void child_ended(int process, const ProcessEnd& end) {
+    if (!first_end_ || first_end_->ok()) first_end_ = end;
     // An end that this process made says nothing about the rank.
     const bool made = ending_ && end.signal == SIGKILL;
-    channel_->post(gang_topic::ended,
-                   {{"process", request_.as.rank}, {"code", end.code}, {"signal", end.signal}, {"made", made}});
+    channel_of(process)->post(gang_topic::ended,
+                              {{"process", process}, {"code", end.code}, {"signal", end.signal}, {"made", made}});
   }
 
   // The rank hears of it itself and may end in order; this sees to it that it ends.
@@ -140,7 +172,16 @@ class RemoteAgent {
     channel_->post(gang_topic::signalled, {{"signal", signal}});
   }
 
-  // mpirun or srun was killed: the rank must not outlive it. The one who serves usually knows the reason better.
+  void read_input() {
+    char bytes[256];
+    const ssize_t got = read(request_.input, bytes, sizeof bytes);
+    if (got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) return;
+    loop_.forget(request_.input);
+    launcher_gone();
+  }
+
+  // mpirun, srun or the remote shell was killed: ranks must not outlive it. The one who serves usually knows the reason
+  // better.
   void launcher_gone() {
     ending_ = true;
     agent_.kill_all();
@@ -149,7 +190,8 @@ class RemoteAgent {
     loop_.after(milliseconds(300), [this, alive = alive_] {
       if (!*alive || code_) return;
       channel_->abort({Failure::rendezvous, -1, -1, 0, host_.name,
-                       str(name_of(request_.as.launcher), ", which started rank ", request_.as.rank, ", is gone")});
+                       str(request_.input >= 0 ? "the remote shell" : name_of(request_.as.launcher),
+                           ", which started rank ", request_.as.rank, ", is gone")});
       code_ = exit_code::rendezvous;
     });
   }
@@ -158,8 +200,9 @@ class RemoteAgent {
     if (code_) return;
     ending_ = true;
     agent_.kill_all();
-    code_ = end_ && !end_->ok() && end_->code != exit_code::peer_lost ? end_->exit_code() : exit_code::rendezvous;
-    const std::string why = "the convoy of rank 0, which served the control channel, is gone";
+    const bool failed = first_end_ && !first_end_->ok() && first_end_->code != exit_code::peer_lost;
+    code_ = failed ? first_end_->exit_code() : exit_code::rendezvous;
+    const std::string why = "the convoy that served the control channel is gone, or cannot be reached any more";
     if (!assigned_) {
       log::error(str("rank ", request_.as.rank, " on ", host_.name, ": ", why));
       return;
@@ -177,10 +220,12 @@ class RemoteAgent {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<ParentWatch> parent_;
-  std::shared_ptr<Channel> channel_;
+  const std::vector<int> processes_;
+  std::map<int, std::shared_ptr<Channel>> channels_;  // of each process, so that each is told to have left
+  std::shared_ptr<Channel> channel_;                  // the first of them
   std::string address_;
   std::optional<Assigned> assigned_;
-  std::optional<ProcessEnd> end_;
+  std::optional<ProcessEnd> first_end_;
   std::optional<int> code_;
   milliseconds grace_{2000};
   bool ending_ = false;

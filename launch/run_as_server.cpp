@@ -27,7 +27,8 @@ class Server {
     const FolderRequest wanted = folder_request(run_);
     GangRequest request;
     request.job = run_.as.job;
-    request.address = serving_address(run_.config.launch.address, run_.as);
+    const ServingAddress serving = serving_address(run_.config.launch.address, run_.as, run_.variables);
+    request.address = serving.address;
     request.processes = run_.as.size;
     request.joins = true;
     request.launch = run_.config.launch;
@@ -47,14 +48,21 @@ class Server {
     Session::Actions actions;
     actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
     actions.on_failure = [this](const Abort& cause) { failed(cause); };
-    session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
+    attempts_.emplace(std::move(folder), RestartRules{});
+    session_ = std::make_unique<Session>(loop_, run_, *attempts_, request, actions);
+    if (!serving.note.empty()) session_->console().say(serving.note);
+    if (restart_rules(run_).most > 0)
+      session_->console().say(str("launch.max_restarts has no effect here: ", name_of(run_.as.launcher),
+                                  " started the ranks and ends the job with the first that fails; start convoy alone, "
+                                  "with backend=mpi for mpi, or have the job submitted again: it goes on from its "
+                                  "checkpoint"));
     loop_.on_signal([this](int signal) { session_->stop(signal); });
     if (stays_as_parent(run_.as.launcher)) parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
 
     const RendezvousFile file(requested_folder(wanted), run_.as.job, session_->gang().address());
     session_->gang().add_local_agent(0, to_json(host_));
     loop_.run_until([this] { return session_->gang().over() && agent_.idle(); });
-    const int code = refused_ ? exit_code_of(refused_->kind()) : session_->finish();
+    const int code = refused_ ? exit_code_of(refused_->kind()) : session_->finish().exit_code;
     wait_for_agents(milliseconds(2000));
     return code;
   }
@@ -68,8 +76,7 @@ class Server {
       agent_.start(0, rank_process(run_.rank_program, session_->assigned(), 0, to_string(session_->gang().address()),
                                    run_.variables));
     } catch (const Error& error) {
-      session_->console().say(error.what());
-      refused_ = error;
+      refused_ = error;  // the session says it
       session_->gang().fail({error.kind(), -1, -1, 0, "", error.what()});
       session_->gang().tell_verdict(exit_code_of(error.kind()));
     }
@@ -115,6 +122,7 @@ class Server {
   bool launcher_gone_ = false;
   std::unique_ptr<ParentWatch> parent_;
   Agent agent_;
+  std::optional<Attempts> attempts_;
   std::unique_ptr<Session> session_;
 };
 

@@ -3,21 +3,19 @@
 
 #include "launch/agent.h"
 #include "launch/exit_codes.h"
+#include "launch/networks.h"
 #include "launch/run_modes.h"
 #include "launch/session.h"
 
 namespace convoy {
 
-int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
-  RunFolder folder = open_run_folder(folder_request(run));
-  if (folder.already_done) {
-    for (const std::string& note : folder.notes) std::puts(note.c_str());
-    return exit_code::done;
-  }
+namespace {
+
+Ending one_attempt(EventLoop& loop, const PreparedRun& run, const Placed& placed, Attempts& attempts) {
   GangRequest request;
   request.processes = static_cast<int>(placed.job.processes.size());
   request.launch = run.config.launch;
-  if (!request.launch.address.empty()) request.address = request.launch.address;
+  if (!request.launch.address.empty()) request.address = configured_address(request.launch.address, interfaces_here());
 
   std::unique_ptr<Session> session;
   Agent agent(loop, {[&](int process, const std::string& line) { session->gang().line(process, line); },
@@ -27,7 +25,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
     const double grace = cause.kind == Failure::stopped ? 0 : run.config.launch.failure_grace;
     agent.kill_after(std::chrono::milliseconds(static_cast<int64_t>(grace * 1000)));
   };
-  session = std::make_unique<Session>(loop, run, std::move(folder), request, actions);
+  session = std::make_unique<Session>(loop, run, attempts, request, actions);
   loop.on_signal([&](int signal) { session->stop(signal); });
 
   session->begin(placed);
@@ -36,7 +34,20 @@ int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
   for (int process = 0; process < request.processes; ++process)
     agent.start(process, rank_process(run.rank_program, session->assigned(), process, channel, variables));
   loop.run_until([&] { return session->gang().over() && agent.idle(); });
+  loop.on_signal([](int) {});
   return session->finish();
+}
+
+}  // namespace
+
+int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (folder.already_done) {
+    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    return exit_code::done;
+  }
+  Attempts attempts(std::move(folder), restart_rules(run));
+  return make_attempts(loop, attempts.folder().path, [&] { return one_attempt(loop, run, placed, attempts); });
 }
 
 }  // namespace convoy

@@ -5,7 +5,9 @@
 #include <cstdio>
 
 #include "launch/agent.h"
+#include "launch/agent_messages.h"
 #include "launch/exit_codes.h"
+#include "launch/networks.h"
 #include "launch/run_modes.h"
 #include "launch/session.h"
 #include "launch/sweep.h"
@@ -16,11 +18,30 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& mpirun, size_t ranks) {
+// What mpirun needs to reach other hosts: how to get there, which of its own settings notice a host that is gone, and the
+// environment that this shell has and theirs have not.
+void add_hosts(const PreparedRun& run, const std::string& mpirun, const MpirunHosts& hosts,
+               std::vector<std::string>& line) {
+  for (const std::string& word : hosts.remote_shell)
+    if (word.find(' ') != std::string::npos)
+      throw Error(Failure::config, str("launch.remote_shell: mpirun takes it as one text cut at spaces, and '", word,
+                                       "' has one; put it into a script without, or use backend gloo"));
+  line.insert(line.end(), {"--host", join(hosts.slots, ","), "--mca", "plm_rsh_agent", join(hosts.remote_shell, " ")});
+  // Seconds: idle, between probes, and how many: a host that vanished is noticed after 20 s instead of never.
+  line.insert(line.end(), {"--mca", "oob_tcp_keepalive_time", "10", "--mca", "oob_tcp_keepalive_intvl", "2", "--mca",
+                           "oob_tcp_keepalive_probes", "5"});
+  const std::string folder = mpirun.substr(0, mpirun.rfind('/'));
+  if (folder != "/usr/bin" && folder != "/bin") line.insert(line.end(), {"--prefix", folder + "/.."});
+  for (const auto& variable : forwarded(run.variables)) line.insert(line.end(), {"-x", variable.first});
+}
+
+std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& mpirun, size_t ranks,
+                                     const MpirunHosts& hosts) {
   // Cores are bound by convoy: mpirun's own binding ignores what this process may use. The channel's secret travels by
   // environment, never in the line, which all users of the host can read.
-  std::vector<std::string> line{mpirun, "-n", std::to_string(ranks), "--bind-to",
-                                "none", "-x", "CONVOY_CHANNEL",      own_path()};
+  std::vector<std::string> line{mpirun, "-n", std::to_string(ranks), "--bind-to", "none", "-x", "CONVOY_CHANNEL"};
+  if (!hosts.slots.empty()) add_hosts(run, mpirun, hosts, line);
+  line.push_back(own_path());
   line.insert(line.end(), run.arguments.words.begin(), run.arguments.words.end());
   if (!run.arguments.config.empty()) line.push_back(run.arguments.config);
   for (const std::string& set : run.arguments.overrides) line.insert(line.end(), {"--set", set});
@@ -31,51 +52,48 @@ std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& 
 
 class Mpirun {
  public:
-  Mpirun(EventLoop& loop, const PreparedRun& run, size_t ranks)
+  Mpirun(EventLoop& loop, const PreparedRun& run, size_t ranks, const MpirunHosts& hosts)
       : loop_(loop),
         run_(run),
         ranks_(ranks),
+        hosts_(hosts),
         agent_(loop, {[this](int, const std::string& line) { said(line); },
                       [this](int, const ProcessEnd& end) { ended(end); }}) {}
 
-  int supervise() {
-    const std::string program = executable_path("mpirun",
-                                                "install Open MPI (Debian: apt-get install openmpi-bin), or use "
-                                                "--set backend=gloo");
-    RunFolder folder = open_run_folder(folder_request(run_));
-    if (folder.already_done) {
-      for (const std::string& note : folder.notes) std::puts(note.c_str());
-      return exit_code::done;
-    }
+  Ending attempt(const std::string& program, Attempts& attempts) {
     GangRequest request;
     request.processes = static_cast<int>(ranks_);
     request.joins = true;
     request.launch = run_.config.launch;
-    if (!request.launch.address.empty()) request.address = request.launch.address;
+    if (!request.launch.address.empty())
+      request.address = configured_address(request.launch.address, interfaces_here());
+    if (!hosts_.address.empty()) request.address = hosts_.address;
     Session::Actions actions;
     actions.on_joined = [this](const std::vector<Join>& joins) { all_joined(joins); };
     actions.on_failure = [this](const Abort&) { end_mpirun_after(run_.config.launch.failure_grace + 2); };
-    session_ = std::make_unique<Session>(loop_, run_, std::move(folder), request, actions);
+    session_ = std::make_unique<Session>(loop_, run_, attempts, request, actions);
     loop_.on_signal([this](int signal) { session_->stop(signal); });
+    for (const std::string& note : hosts_.notes) session_->console().say(note);
     sweep_open_mpi();
     start(program);
     loop_.run_until([this] { return session_->gang().over(); });
-    const int code = session_->finish();
+    const Ending ending = session_->finish();
     end_mpirun_after(3);
     loop_.run_until([this] { return agent_.idle(); });
-    if (code != exit_code::done) {
+    loop_.on_signal([](int) {});
+    if (ending.exit_code != exit_code::done) {
       // Ranks that were killed left their segments. A second old: a job that is just starting keeps its own.
       SweepPlaces places;
       places.oldest_seconds = 1;
       sweep_open_mpi(places);
     }
-    return code;
+    return ending;
   }
 
  private:
   void start(const std::string& program) {
     ProcessStart start;
-    start.argv = mpirun_line(run_, program, ranks_);
+    start.argv = mpirun_line(run_, program, ranks_, hosts_);
     start.environment = without_ranks(run_.variables);
     start.environment["CONVOY_CHANNEL"] = to_string(session_->gang().address());
     // When the first `convoy` ends with a failure's code all have been told theirs and every rank has ended: the second
@@ -129,6 +147,7 @@ class Mpirun {
   EventLoop& loop_;
   const PreparedRun& run_;
   const size_t ranks_;
+  const MpirunHosts& hosts_;
   bool refused_root_ = false;
   bool few_slots_ = false;
   Agent agent_;
@@ -137,9 +156,20 @@ class Mpirun {
 
 }  // namespace
 
-int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
-  Mpirun mpirun(loop, run, placed.job.processes.size());
-  return mpirun.supervise();
+int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& placed, const MpirunHosts& hosts) {
+  const std::string program = executable_path("mpirun",
+                                              "install Open MPI (Debian: apt-get install openmpi-bin), or use "
+                                              "--set backend=gloo");
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (folder.already_done) {
+    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    return exit_code::done;
+  }
+  Attempts attempts(std::move(folder), restart_rules(run));
+  return make_attempts(loop, attempts.folder().path, [&] {
+    Mpirun mpirun(loop, run, placed.job.processes.size(), hosts);
+    return mpirun.attempt(program, attempts);
+  });
 }
 
 }  // namespace convoy

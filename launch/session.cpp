@@ -10,10 +10,16 @@
 #include "launch/topology.h"
 
 #include "core/control/protocol.h"
+#include "core/inject/fault.h"
 
 namespace convoy {
 namespace {
 constexpr size_t most_placed = 16;  // ranks whose placement is printed; the summary has all
+
+std::string injection_note(const std::vector<std::string>& faults, int attempt) {
+  return str("faults are injected into this run (--inject): ", join(faults, ", "), "; this is attempt ", attempt,
+             attempt > 0 ? ", in which only those with `always` or `attempt=` happen" : "");
+}
 }  // namespace
 
 double unix_seconds() {
@@ -24,19 +30,24 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, GangRequest request, Actions actions)
+Session::Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, GangRequest request, Actions actions)
     : loop_(loop),
       run_(run),
-      folder_(std::move(folder)),
+      attempts_(attempts),
+      folder_(attempts.folder()),
       console_(loop, request.processes, run.as.launcher == Launcher::none, run.quiet),
       logs_(folder_.path + "/logs") {
-  for (const std::string& note : folder_.notes) console_.say(note);
-  for (const std::string& warning : run.warnings) console_.say(warning);
+  if (attempts.first()) {
+    for (const std::string& note : folder_.notes) console_.say(note);
+    for (const std::string& warning : run.warnings) console_.say(warning);
+  }
+  if (!run.arguments.faults.empty()) console_.say(injection_note(run.arguments.faults, folder_.attempt));
   GangEvents events;
   events.on_joined = actions.on_joined;
   events.on_failure = [this, failed = actions.on_failure](const Abort& cause) {
     console_.say(str(cause.kind == Failure::stopped ? "stopping: " : "failed: ", cause.message));
-    write_ending(gang_->outcome());  // first of all: mpirun may kill this process too
+    // First of all, since mpirun may kill this process too; where another attempt may follow, no outer one is there.
+    if (!attempts_.may_restart()) write_ending(gang_->outcome());
     failed(cause);
   };
   events.on_line = [this](int rank, const std::string& host, const std::string& line) {
@@ -46,10 +57,15 @@ Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, Gang
   events.on_report = [this](const std::string& topic, const Json& body) {
     if (topic == protocol::progress) console_.progress(body);
     if (topic == protocol::metrics) console_.metrics(body);
+    if (topic == injected_topic) injected(body);
     if (topic == bench_topic) console_.result(bench_line(body));
   };
+  events.on_notice = [this](const std::string& text) {
+    console_.say(text);
+    logs_.write("stalls", text);
+  };
   events.on_first_step = [this] {
-    if (!startup_seconds_) startup_seconds_ = seconds_since(run_.arguments.launched);
+    if (!startup_seconds_) startup_seconds_ = seconds_since(attempts_.first() ? run_.arguments.launched : began_);
   };
   // Until the ranks are known this says what is wanted; a rank that never starts is told by it too.
   Job wanted;
@@ -70,6 +86,9 @@ Session::Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, Gang
 
 void Session::start_summary(const Job& job, const std::vector<PlacedRank>& table) {
   summary_ = starting_summary(without_marks(run_.config.resolved), job, folder_.attempt, to_json(table));
+  summary_["inject"] = run_.arguments.faults;
+  summary_["injected"] = attempts_.injected();
+  summary_["attempts"] = attempts_.ended();
   write_summary(folder_.path, summary_, false);
 }
 
@@ -78,14 +97,26 @@ void Session::begin(const Placed& placed) {
   std::string table = placement_text(placed.table, most_placed);
   table.pop_back();  // say ends the line
   console_.say("ranks are placed so:\n" + table);
-  assigned_ = Assigned{placed.job,     folder_.path,   folder_.attempt,     unix_seconds(),
-                       placed.passive, run_.snapshots, run_.arguments.bench};
+  assigned_ = Assigned{placed.job,     folder_.path,   folder_.attempt,       unix_seconds(),
+                       placed.passive, run_.snapshots, run_.arguments.faults, run_.arguments.bench};
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
   start_summary(placed.job, placed.table);
   // What an earlier attempt left would be taken for the words of this one.
   for (const RankPlan& rank : placed.job.ranks) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
-  for (const ProcessPlan& process : placed.job.processes) logs_.open(process.ranks.front());
+  for (const ProcessPlan& process : placed.job.processes) {
+    logs_.open(process.ranks.front());
+    if (!attempts_.first()) logs_.write(process.ranks.front(), str("convoy: attempt ", folder_.attempt));
+  }
   gang_->publish(*assigned_);
+}
+
+// A fault that was ordered happens now: the summary must not look as if the job had failed by itself.
+void Session::injected(const Json& body) {
+  console_.say(str("injected fault ", body.at("fault").get<std::string>(), " happens now on rank ",
+                   body.at("rank").get<int>(),
+                   body.at("step").is_null() ? "" : str(", step ", body.at("step").get<int64_t>())));
+  attempts_.injected().push_back(body);
+  summary_["injected"] = attempts_.injected();
 }
 
 void Session::stop(int signal) {
@@ -99,14 +130,23 @@ void Session::write_ending(const GangOutcome& outcome) {
   write_summary(folder_.path, finished_summary(summary_, outcome, startup_seconds_), true);
 }
 
-int Session::finish() {
+Ending Session::finish() {
   console_.flush();
-  const GangOutcome outcome = gang_->outcome();
+  GangOutcome outcome = gang_->outcome();
+  const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
+  const Ending ending = failed ? attempts_.failed(outcome, assigned_.has_value()) : Ending{outcome.exit_code, {}};
+  summary_["attempts"] = attempts_.ended();
   try {
+    if (ending.again) {
+      write_summary(folder_.path, summary_, false);  // it still runs
+      console_.say(attempts_.note(outcome, ending));
+      gang_->tell_verdict(outcome.exit_code);
+      return ending;
+    }
     write_ending(outcome);
   } catch (const Error& error) {
     console_.say(error.what());
-    return exit_code_of(error.kind());
+    return {exit_code_of(error.kind()), std::nullopt};
   }
   if (outcome.exit_code == exit_code::done) {
     console_.result(result_text(read_summary(folder_.path), folder_.path));
@@ -117,7 +157,7 @@ int Session::finish() {
   }
   unlink((folder_.path + "/failure.json").c_str());  // of one who noticed less
   gang_->tell_verdict(outcome.exit_code);
-  return outcome.exit_code;
+  return ending;
 }
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// What the `convoy` that serves does in every mode: folder, channel, logs, progress, summary.
+// What the `convoy` that serves does in every mode for one attempt: channel, logs, progress, summary.
 //
 // Call order: construct (serves the channel), begin (the job is known and published), finish. The caller starts and ends
 // processes. Threads: the event loop's.
@@ -9,6 +9,7 @@
 #include "launch/console.h"
 #include "launch/gang.h"
 #include "launch/prepare.h"
+#include "launch/restart.h"
 #include "launch/run_folder.h"
 
 namespace convoy {
@@ -19,7 +20,8 @@ class Session {
     std::function<void(const std::vector<Join>&)> on_joined;
     std::function<void(const Abort&)> on_failure;  // end your processes
   };
-  Session(EventLoop& loop, const PreparedRun& run, RunFolder folder, GangRequest request, Actions actions);
+  // `attempts` outlives it.
+  Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, GangRequest request, Actions actions);
 
   Gang& gang() { return *gang_; }
   Console& console() { return console_; }
@@ -28,16 +30,19 @@ class Session {
 
   void begin(const Placed& placed);
   void stop(int signal);  // asked to: the first time in order, the second time at once
-  // Writes and tells the end; the exit code of `convoy run`.
-  int finish();
+  // Writes and tells the end of this attempt: the exit code of `convoy run`, or that another is to follow.
+  Ending finish();
 
  private:
   void write_ending(const GangOutcome& outcome);
+  void injected(const Json& body);
   void start_summary(const Job& job, const std::vector<PlacedRank>& table = {});
 
   EventLoop& loop_;
   const PreparedRun& run_;
-  RunFolder folder_;
+  Attempts& attempts_;
+  const RunFolder& folder_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   Console console_;
   RankLogs logs_;
   std::optional<Assigned> assigned_;

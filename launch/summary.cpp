@@ -89,6 +89,7 @@ Json finished_summary(Json summary, const GangOutcome& outcome, std::optional<do
     summary["ranks"].push_back(entry);
   }
   summary["failure"] = outcome.cause ? failure_json(*outcome.cause) : Json();
+  if (outcome.cause && outcome.stall.is_object()) summary["failure"].update(outcome.stall);
   return summary;
 }
 

@@ -1,13 +1,9 @@
 // The list of models. A new one is its X_entry.cpp and a line here, its class and a line in registry.cpp.
 #include "models/catalogue.h"
 
-namespace convoy {
+#include "models/entries.h"
 
-Entry convnet_entry();
-Entry gpt_entry();
-Entry mlp_entry();
-Entry ncf_entry();
-Entry resnet_entry();
+namespace convoy {
 
 const std::vector<Entry>& model_catalogue() {
   static const std::vector<Entry> entries{

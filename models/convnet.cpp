@@ -3,6 +3,7 @@
 #include <ATen/ops/relu.h>
 
 #include "core/error.h"
+#include "models/entries.h"
 #include "models/images.h"
 
 namespace convoy {
@@ -75,9 +76,7 @@ class Convnet : public Classifier {
     sizes_.dropout = options.real("dropout");
     hidden_ = options.integer("hidden");
     const auto convolutions = static_cast<int64_t>(sizes_.channels.size());
-    if (convolutions == 0) options.fail("channels", "needs a convolution; model mlp has none");
-    if (sizes_.kernel % 2 == 0)
-      options.fail("kernel", str("is ", sizes_.kernel, "; an odd one keeps the image's size"));
+    convnet_entry().check(options);
     if (convolutions > 62 || height_ >> convolutions == 0 || width_ >> convolutions == 0)
       options.fail("channels", str("has ", convolutions, " convolutions, and an image of ", height_, " × ", width_,
                                    " cannot be halved as often; take fewer"));

@@ -1,7 +1,18 @@
 // convnet: what its user can write.
 #include "core/describe.h"
+#include "models/entries.h"
 
 namespace convoy {
+
+namespace {
+
+void check(const Options& options) {
+  if (options.integers("channels").empty()) options.fail("channels", "needs a convolution; model mlp has none");
+  const int64_t kernel = options.integer("kernel");
+  if (kernel % 2 == 0) options.fail("kernel", str("is ", kernel, "; an odd one keeps the image's size"));
+}
+
+}  // namespace
 
 Entry convnet_entry() {
   Entry entry;
@@ -15,6 +26,7 @@ Entry convnet_entry() {
       describe::integer("hidden", "units before the output; 0: none", 128).at_least(0).at_most(1 << 20),
       describe::real("dropout", "after each convolution and after the hidden units", 0.0).at_least(0).at_most(0.99),
   };
+  entry.check = check;
   return entry;
 }
 

@@ -6,6 +6,7 @@
 #include "core/metrics/accuracy.h"
 #include "models/activation.h"
 #include "models/attention.h"
+#include "models/entries.h"
 
 namespace convoy {
 namespace {
@@ -135,6 +136,7 @@ Sizes sizes_of(const Options& options, const Schema& schema) {
     throw Error(Failure::config,
                 "model gpt wants rows of tokens with as many targets, both numbers of a vocabulary, and this data set "
                 "has others; choose data: {name: text}");
+  gpt_entry().check(options);
   Sizes sizes;
   sizes.vocabulary = tokens.cardinality;
   sizes.length = tokens.shape[0];
@@ -152,12 +154,6 @@ Sizes sizes_of(const Options& options, const Schema& schema) {
   if (target.cardinality != tokens.cardinality)
     throw Error(Failure::config, str("model gpt: this data set has tokens of ", tokens.cardinality,
                                      " kinds and targets of ", target.cardinality, "; they have to be the same"));
-  if (sizes.dim % sizes.heads != 0)
-    options.fail("dim", str("is ", sizes.dim, ", which ", sizes.heads, " heads do not divide; try ",
-                            (sizes.dim / sizes.heads + 1) * sizes.heads));
-  if (sizes.rotary && sizes.head_size() % 2 != 0)
-    options.fail("positions", str("rotary turns features in pairs, and dim ÷ heads is ", sizes.head_size(),
-                                  "; make it even, or take learned positions"));
   return sizes;
 }
 

@@ -1,7 +1,21 @@
 // gpt: what its user can write.
 #include "core/describe.h"
+#include "models/entries.h"
 
 namespace convoy {
+
+namespace {
+
+void check(const Options& options) {
+  const int64_t dim = options.integer("dim"), heads = options.integer("heads");
+  if (dim % heads != 0)
+    options.fail("dim", str("is ", dim, ", which ", heads, " heads do not divide; try ", (dim / heads + 1) * heads));
+  if (options.text("positions") == "rotary" && dim / heads % 2 != 0)
+    options.fail("positions", str("rotary turns features in pairs, and dim ÷ heads is ", dim / heads,
+                                  "; make it even, or take learned positions"));
+}
+
+}  // namespace
 
 Entry gpt_entry() {
   Entry entry;
@@ -27,6 +41,7 @@ Entry gpt_entry() {
       describe::boolean("bias", "linear layers of the blocks have a bias", true),
       describe::real("norm_eps", "of the layer norms", 1e-5).above(0),
   };
+  entry.check = check;
   return entry;
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/metrics/ranking.h"
+#include "models/entries.h"
 
 namespace convoy {
 namespace {
@@ -131,8 +132,7 @@ class Ncf : public Model {
     sizes_.mlp = options.integer("mlp_dim");
     sizes_.hidden = options.integers("hidden");
     sizes_.dropout = options.real("dropout");
-    if (sizes_.gmf == 0 && sizes_.mlp == 0) options.fail("gmf_dim", "and mlp_dim are both 0: nothing is left to learn");
-    if (sizes_.mlp > 0 && sizes_.hidden.empty()) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
+    ncf_entry().check(options);
     if (sizes_.mlp == 0) sizes_.hidden.clear();
   }
 

@@ -1,7 +1,19 @@
 // ncf: what its user can write.
 #include "core/describe.h"
+#include "models/entries.h"
 
 namespace convoy {
+
+namespace {
+
+void check(const Options& options) {
+  const int64_t mlp = options.integer("mlp_dim");
+  if (options.integer("gmf_dim") == 0 && mlp == 0)
+    options.fail("gmf_dim", "and mlp_dim are both 0: nothing is left to learn");
+  if (mlp > 0 && options.integers("hidden").empty()) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
+}
+
+}  // namespace
 
 Entry ncf_entry() {
   Entry entry;
@@ -17,6 +29,7 @@ Entry ncf_entry() {
       describe::list("top_k", "HR@k and NDCG@k are told for these", describe::integer("", "k").at_least(1),
                      Json::array({10})),
   };
+  entry.check = check;
   return entry;
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/relu.h>
 
 #include "core/error.h"
+#include "models/entries.h"
 #include "models/images.h"
 
 namespace convoy {
@@ -111,15 +112,11 @@ class Resnet : public Classifier {
   Resnet(const Options& options, const Schema& schema)
       : Classifier(schema, "resnet"), large_(options.text("shape") == "imagenet") {
     const int64_t depth = options.has("depth") ? options.integer("depth") : large_ ? 18 : 20;
-    if (large_) {
-      if (depth != 18 && depth != 34 && depth != 50)
-        options.fail("depth", str(depth, " is none of shape imagenet: take 18, 34 or 50, or shape: cifar"));
+    resnet_entry().check(options);
+    if (large_)
       build_large(depth);
-    } else {
-      if (depth != 20 && depth != 32 && depth != 56)
-        options.fail("depth", str(depth, " is none of shape cifar: take 20, 32 or 56, or shape: imagenet"));
+    else
       build_small((depth - 2) / 6);
-    }
   }
 
   int64_t blocks() const override { return static_cast<int64_t>(residuals_.size()) + 2; }

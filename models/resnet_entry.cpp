@@ -1,7 +1,22 @@
 // resnet: what its user can write.
 #include "core/describe.h"
+#include "models/entries.h"
 
 namespace convoy {
+
+namespace {
+
+void check(const Options& options) {
+  if (!options.has("depth")) return;
+  const int64_t depth = options.integer("depth");
+  const bool large = options.text("shape") == "imagenet";
+  if (large && depth != 18 && depth != 34 && depth != 50)
+    options.fail("depth", str(depth, " is none of shape imagenet: take 18, 34 or 50, or shape: cifar"));
+  if (!large && depth != 20 && depth != 32 && depth != 56)
+    options.fail("depth", str(depth, " is none of shape cifar: take 20, 32 or 56, or shape: imagenet"));
+}
+
+}  // namespace
 
 Entry resnet_entry() {
   Entry entry;
@@ -13,6 +28,7 @@ Entry resnet_entry() {
       describe::integer("depth", "layers with weights; cifar: 20 (default), 32 or 56; imagenet: 18 (default), 34 or 50")
           .may_be_null(),
   };
+  entry.check = check;
   return entry;
 }
 

@@ -27,6 +27,20 @@ std::vector<std::string> recomputed_names(const Job& job) {
 
 }  // namespace
 
+const char* name_of(Exchange kind) {
+  switch (kind) {
+    case Exchange::all_reduce:
+      return "all_reduce";
+    case Exchange::gather:
+      return "all_gather";
+    case Exchange::scatter:
+      return "reduce_scatter";
+    case Exchange::send:
+      return "send";
+  }
+  return "?";
+}
+
 bool wants_blocks(const StrategyEntry& entry, const Job& job) { return entry.check || !recomputed_names(job).empty(); }
 
 void check_blocks(const StrategyEntry& entry, const Job& job, const Description& description) {

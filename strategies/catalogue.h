@@ -39,6 +39,7 @@ struct BlockDescription {
   int64_t row_cut_saved_bytes = 0;   // of row_saved_bytes: between column- and row-cut ones, per row
   int64_t cut_exchanges = 0;         // messages a micro-batch, forward and backward
   std::vector<CutSize> cuts{};       // of its column- and row-cut layers
+  double time = 0;                   // share of a step's forwards, as a calibration has measured it; not in the JSON
 };
 struct Description {
   std::vector<BlockDescription> blocks;
@@ -47,19 +48,42 @@ struct Description {
 Json to_json(const Description& description);
 Description description_from_json(const Json& json);
 
-// What a rank sends along one axis of the mesh in a step.
+// How ranks of a group exchange; one name for each in files (name_of).
+enum class Exchange {
+  all_reduce,
+  gather,   // all-gather
+  scatter,  // reduce-scatter
+  send      // to a neighbour, who sends as much back
+};
+const char* name_of(Exchange kind);
+
+// What a rank sends along one axis of the mesh in a step by one kind of exchange; an axis may have several.
 struct AxisCost {
   std::string axis;
   double bytes = 0;
   double messages = 0;
+  Exchange kind = Exchange::all_reduce;
+  double beside = 0;  // share of it that may go on while the rank computes
+};
+// What a rank computes in a step: what its time is predicted from.
+struct StepWork {
+  double rows = 0;    // of one pass, forward and backward
+  double passes = 0;  // a step
+  double span =
+      0;  // time of a step's passes, waits for other ranks' included, ÷ that of one pass through the whole model
+  double own = 0;      // the same without the waits
+  double updates = 1;  // a step
+  double updated = 1;  // share of the model's parameters that this rank updates
+  bool cut = false;  // its share is one of every layer, so that what each operation costs beside its rows is not shared
 };
 // Per rank, as the strategy's formulas evaluate.
 struct RankCost {
   double bytes_sent_per_step = 0;
   double messages_per_step = 0;
   double parameter_bytes = 0, gradient_bytes = 0, moment_bytes = 0, buffer_bytes = 0, activation_bytes = 0;
-  // Of the first two, by axis; where it is empty all of it goes along the one axis that the mesh has.
+  // Of the first two, by axis and kind; where it is empty all of it goes along the one axis that the mesh has.
   std::vector<AxisCost> axes = {};
+  StepWork work = {};
 };
 
 struct StrategyEntry : Entry {

@@ -28,7 +28,9 @@ std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topo
   std::vector<DevicePlan> devices = parse_devices(options, "devices", host);
   const auto ranks = static_cast<size_t>(request.ranks);
   if (devices.empty()) {
-    devices = all_devices(host, on_gpus(config, topology));
+    bool gpus = on_gpus(config, topology);
+    if (config.device == "auto" && ranks > host.gpus.size()) gpus = false;  // as plan_on_mesh, which says so
+    devices = all_devices(host, gpus);
     if (request.ranks > 0 && (ranks < devices.size() || devices.front().kind == DevicePlan::Kind::cores))
       devices.resize(ranks);
   }

@@ -139,14 +139,22 @@ void add_data_axis(const Job& job, const Options& options, const Description& mo
     const RankCost sharded = sharded_costs(job, model, ends).front();
     cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
     cost.messages_per_step += sharded.messages_per_step;
-    cost.axes.push_back({"data", sharded.bytes_sent_per_step, sharded.messages_per_step});
+    cost.axes.insert(cost.axes.end(), sharded.axes.begin(), sharded.axes.end());
+    cost.work.updated /= job.mesh.degree("data");
     cost.parameter_bytes = sharded.parameter_bytes;
     cost.gradient_bytes = sharded.gradient_bytes;
     cost.moment_bytes = sharded.moment_bytes;
     return;
   }
   const BucketSizes buckets{options.real("first_bucket_mb") * mib, options.real("bucket_cap_mb") * mib};
-  add_bucket_messages(job.mesh.degree("data"), buckets, options.section("sync").integer("every"), cost);
+  add_bucket_messages(job.mesh.degree("data"), buckets, options.section("sync").integer("every"),
+                      options.boolean("overlap"), cost);
+}
+
+double parameters_of(const Description& model) {
+  double elements = 0;
+  for (const BlockDescription& block : model.blocks) elements += static_cast<double>(block.parameters);
+  return elements;
 }
 
 RankCost rank_cost(const Job& job, const Options& options, const Description& model, int rank) {
@@ -163,11 +171,13 @@ RankCost rank_cost(const Job& job, const Options& options, const Description& mo
        stage += static_cast<size_t>(job.mesh.degree("pipeline")))
     own.push_back(stages[stage]);
   PipelineShape shape = pipeline_shape(job);
+  shape.tensor = job.mesh.degree("tensor");
+  for (const BlockRange& stage : stages) shape.stage_time.push_back(cut_time_share(model, stage, shape.tensor));
   if (degrees_of(options.section("mesh")).how == "fsdp") shape.tie_shares = job.mesh.degree("data");
   RankCost cost = pipeline_cost(shape, stages, cut, coordinate);
+  cost.work.updated *= parameters_of(cut) / std::max(1.0, parameters_of(model));
   const RankCost group = tensor_group_cost(job, blocks_of(model, own));
-  cost.axes = group.axes;
-  cost.axes.push_back({"pipeline", cost.bytes_sent_per_step, cost.messages_per_step});
+  cost.axes.insert(cost.axes.begin(), group.axes.begin(), group.axes.end());
   cost.bytes_sent_per_step += group.bytes_sent_per_step;
   cost.messages_per_step += group.messages_per_step;
   add_data_axis(job, options, blocks_of(cut, own), own.back().end == stages.back().end, cost);

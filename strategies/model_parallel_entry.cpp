@@ -61,6 +61,9 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
       options.fail(options.is_auto("devices") ? "placement" : "devices",
                    str("names GPU ", device.gpu, ", and device is cpu; take cores, or device: auto"));
   bind_listed(config, options, host, rank);
+  if (const std::vector<std::string> idle = idle_devices(options); !idle.empty())
+    plan.warnings.push_back(str("strategy.devices: ", join(idle, ", "), idle.size() == 1 ? " has" : " have",
+                                " no block by strategy.placement and will be idle; leave out what is not used"));
   return plan;
 }
 
@@ -87,7 +90,13 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   const auto micro = static_cast<int>(options.integer("micro_batches"));
   std::vector<int> device_of;
   for (const PlacedBlocks& one : placed) device_of.push_back(one.device);
-  const std::vector<int> live = examine(placed_schedule(device_of, micro), micro).live;
+  Durations durations;
+  const std::vector<double> shares = time_shares(description);
+  for (const PlacedBlocks& one : placed) durations.of_stage.push_back(time_share(shares, one.blocks));
+  const ScheduleReport report = examine(placed_schedule(device_of, micro), micro, durations);
+  const std::vector<int>& live = report.live;
+  // Its devices take turns: what they wait for each other is this rank's own time.
+  cost.work.span = cost.work.own = report.span / (durations.forward + durations.backward);
   const double rows = std::ceil(rows_per_rank(job.config, 1) / micro);
   cost.activation_bytes = 0;
   for (size_t device = 0; device < live.size(); ++device) {
@@ -115,8 +124,9 @@ std::string schedule(const Job& job, const Description& description) {
     device_of.push_back(one.device);
   }
   const double idle = 100 * examine(placed_schedule(device_of, micro), micro).bubble;
-  return str(stages_text(stages, device_of, "device", description), micro, " micro-batches go through them; idle: ",
-             std::lround(idle), " % of the devices' time, where a backward takes as long as two forwards\n");
+  return str(stages_text(stages, device_of, "device", description), micro,
+             " micro-batches go through them; idle: ", std::lround(idle),
+             " % of the devices' time, where a backward takes as long as two forwards\n");
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ class Single : public Strategy {
         micro_batches_(options.integer("micro_batches")) {}
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
+    state_ = context.state;
     part_.emplace(context, std::move(model), std::move(loss), part_request(context, options_));
     const auto& parameters = part_->parameters();
     std::vector<int> order(parameters.size());
@@ -55,6 +56,7 @@ class Single : public Strategy {
     if (!result.updated) return result;
     accumulated_ = 0;
     collector_->finish();
+    state_->phase("optimizer");
     update_->begin(nominal);
     update_->reduced(0);
     const UpdateFigures figures = update_->finish();
@@ -71,6 +73,7 @@ class Single : public Strategy {
   void state_restored() override { update_->restored(); }
 
  private:
+  std::shared_ptr<StateFile> state_;
   Options options_;
   int64_t every_;
   int64_t micro_batches_;

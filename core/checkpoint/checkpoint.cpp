@@ -31,18 +31,33 @@ std::string to_text(const Written& written) {
   return json.dump();
 }
 
-Written write_pieces(Strategy& strategy, int rank, const std::string& folder, bool with_gradients, FileSystem& files) {
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// Folders that rank 0 has made or read, and this rank needs.
+void check_seen(const std::string& folder, const std::string& host, const char* what) {
+  if (!is_folder(folder))
+    throw Error(Failure::io, convoy::str(folder, ", which rank 0 ", what, ", is not to be seen on host ", host,
+                                         "; the output folder must lie on storage that all hosts share"));
+}
+
+// A rank that owns nothing, as all but one replica, needs no folder either.
+Written write_pieces(Strategy& strategy, const Context& context, const std::string& folder, bool with_gradients,
+                     FileSystem& files) {
   std::vector<StateEntry> entries;
   strategy.visit_state([&](const StateEntry& entry) {
     if (entry.owner && (with_gradients || entry.kind != StateKind::gradient)) entries.push_back(entry);
   });
   std::stable_sort(entries.begin(), entries.end(),
                    [](const StateEntry& a, const StateEntry& b) { return a.key() < b.key(); });
-  Written written{convoy::str("rank-", rank, ".safetensors"), {}, {}};
+  Written written{convoy::str("rank-", context.rank, ".safetensors"), {}, {}};
   if (entries.empty()) {
     written.file.clear();
     return written;
   }
+  check_seen(folder, context.host, "has just made");
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::map<std::string, int> times;  // a rank may hold two pieces of one tensor
   for (const StateEntry& entry : entries) {
@@ -81,11 +96,6 @@ void write_manifest(const Manifest& manifest, const std::string& folder, FileSys
   file->close();
 }
 
-bool is_folder(const std::string& path) {
-  struct stat status {};
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 CheckpointInfo info_of(const std::string& path, Manifest manifest) {
   return {path, manifest.step, std::move(manifest.trainer), std::move(manifest.config)};
 }
@@ -106,14 +116,7 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
       return std::string();
     });
     Written mine;
-    exchange.together("write", [&] {
-      if (!is_folder(folder)) {
-        throw Error(Failure::io,
-                    convoy::str(folder, ", which rank 0 has just made, is not to be seen on host ", context_.host,
-                                "; the output folder must lie on storage that all hosts share"));
-      }
-      mine = write_pieces(strategy, context_.rank, folder, with_gradients, files_);
-    });
+    exchange.together("write", [&] { mine = write_pieces(strategy, context_, folder, with_gradients, files_); });
     const std::vector<std::string> parts = exchange.to_first("list", to_text(mine));
     exchange.on_first("publish", [&] {
       Manifest manifest{step, trainer, context_.config.resolved, {}, {}};
@@ -169,7 +172,10 @@ std::optional<CheckpointInfo> Checkpoints::newest() {
   });
   if (path.empty()) return std::nullopt;
   std::optional<CheckpointInfo> info;
-  exchange.together("read", [&] { info = read_manifest(path); });
+  exchange.together("read", [&] {
+    check_seen(path, context_.host, "goes on from");
+    info = read_manifest(path);
+  });
   return info;
 }
 
@@ -189,7 +195,10 @@ CheckpointInfo Checkpoints::find(const std::string& path) {
                                      "checkpoints/step-N folders"));
   });
   CheckpointInfo info;
-  exchange.together("read", [&] { info = read_manifest(chosen); });
+  exchange.together("read", [&] {
+    check_seen(chosen, context_.host, "goes on from");
+    info = read_manifest(chosen);
+  });
   return info;
 }
 

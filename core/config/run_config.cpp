@@ -101,16 +101,21 @@ void check_limits(Json& resolved, const Options& launch, const Marks& marks) {
 // What the control channel can listen on; whether it is this host's only the host can tell.
 void check_address(const Options& launch) {
   if (launch.is_auto("address")) return;
-  const std::string& address = launch.text("address");
+  const std::string& text = launch.text("address");
+  const size_t slash = text.find('/');
+  const std::string address = text.substr(0, slash), prefix = slash == std::string::npos ? "" : text.substr(slash + 1);
   in_addr four{};
   in6_addr six{};
   const bool is_four = inet_pton(AF_INET, address.c_str(), &four) == 1;
-  if (!is_four && inet_pton(AF_INET6, address.c_str(), &six) != 1)
-    launch.fail("address",
-                str("is ", shown(address), ", must be a numeric IPv4 or IPv6 address, such as 10.0.0.5; or auto"));
+  const bool known = is_four || inet_pton(AF_INET6, address.c_str(), &six) == 1;
+  const bool whole = slash == std::string::npos || (!prefix.empty() && prefix.size() <= 3 &&
+                                                    prefix.find_first_not_of("0123456789") == std::string::npos &&
+                                                    std::stoi(prefix) > 0 && std::stoi(prefix) <= (is_four ? 32 : 128));
+  if (!known || !whole)
+    launch.fail("address", str("is ", shown(text), ", must be a numeric IPv4 or IPv6 address, such as 10.0.0.5, or a ",
+                               "network, such as 10.0.0.0/16; or auto"));
   if (is_four ? four.s_addr == htonl(INADDR_ANY) : IN6_IS_ADDR_UNSPECIFIED(&six) != 0)
-    launch.fail("address",
-                str("is ", shown(address), ", which means every interface; give the address of one, or auto"));
+    launch.fail("address", str("is ", shown(text), ", which means every interface; give the address of one, or auto"));
 }
 
 // Which of them a host has, and what ranks there are, only planning knows.
@@ -118,13 +123,25 @@ void check_binding(const Options& launch) {
   const std::vector<std::string> cores = launch.texts("cores");
   const bool listed = launch.text("bind") == "list";
   if (listed && cores.empty())
-    launch.fail("bind", "is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
-                        "rank of a host");
+    launch.fail("bind",
+                "is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
+                "rank of a host");
   if (!listed && !cores.empty())
     launch.fail("cores", str("is for launch.bind: list, and that is ", launch.text("bind"), "; leave one of them out"));
   for (size_t i = 0; i < cores.size(); ++i)
     if (units_from_text(cores[i]).empty())
       launch.fail(str("cores.", i), str("is ", shown(cores[i]), ", must be 0, 0-3 or 0-3+8"));
+}
+
+// What the parts of a run say of their own options.
+void check_components(const Options& run, const Catalogues& catalogues) {
+  for (const auto& [kind, entries] : catalogues.kinds) {
+    if (!run.json().contains(kind) || !run.json().at(kind).is_object()) continue;
+    const Options component = run.section(kind);
+    if (!component.json().contains("name") || !component.has("name")) continue;
+    const Entry* entry = catalogues.find(kind, component.text("name"));
+    if (entry != nullptr && entry->check) entry->check(component);
+  }
 }
 
 RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::string> open_kinds) {
@@ -135,6 +152,7 @@ RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::
   const Options run(resolved, marks);
   check_name(run);
   check_plugins(run);
+  check_components(run, catalogues);
   check_batch(run.section("train").section("batch"));
   check_limits(resolved, run.section("launch"), marks);
   check_address(run.section("launch"));

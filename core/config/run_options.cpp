@@ -23,8 +23,8 @@ Description or_auto(Description option) {
   return option;
 }
 
-Description time_limit(const std::string& name, const std::string& help, double fallback) {
-  return describe::option(OptionType::duration, name, help, fallback).above(0).at_most(month).in("seconds");
+Description time_limit(const std::string& name, const std::string& help, Json fallback) {
+  return describe::option(OptionType::duration, name, help, std::move(fallback)).above(0).at_most(month).in("seconds");
 }
 
 Option batch_section() {
@@ -66,11 +66,12 @@ Option launch_section() {
        or_auto(describe::integer("cores_per_rank", "cores of each rank; auto: all cores divided").at_least(1)),
        or_auto(describe::integer("threads", "threads of an operation in each rank; auto: as many as its cores")
                    .at_least(1)),
-       describe::choice("bind",
-                        "what a rank is bound to: its cores, their NUMA node or socket, or the cores of launch.cores; "
-                        "keep: just what mpirun or srun bound it to; convoy: its share of all cores of the job, whatever "
-                        "they bound it to",
-                        {"none", "core", "numa", "socket", "list", "keep", "convoy"}, "core"),
+       describe::choice(
+           "bind",
+           "what a rank is bound to: its cores, their NUMA node or socket, or the cores of launch.cores; "
+           "keep: just what mpirun or srun bound it to; convoy: its share of all cores of the job, whatever "
+           "they bound it to",
+           {"none", "core", "numa", "socket", "list", "keep", "convoy"}, "core"),
        describe::list("cores", "bind list: processing units of the first rank of a host, of the second, …",
                       describe::text("", "0-3, or 0+2")),
        time_limit("grace", "from TERM to KILL after a request to stop", 30),
@@ -78,8 +79,35 @@ Option launch_section() {
        time_limit("heartbeat", "a rank that says nothing for so long is lost; at most launch.collective", 60),
        time_limit("collective", "a collective may take so long", 600),
        time_limit("rendezvous", "all ranks must have met by then", 300),
-       or_auto(describe::text("address", "numeric address of the interface that the control channel listens on")),
-       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535))});
+       time_limit("step_timeout",
+                  "a rank may stay so long in one place (a step, a batch of an evaluation, a checkpoint); ends endless "
+                  "loops also where no other rank waits; off unless given",
+                  nullptr)
+           .may_be_null(),
+       describe::choice(
+           "check_collectives",
+           "whether the ranks make sure that they call the same collectives: the first of each group, then "
+           "now and then; all: each before it is begun, to find who differs, at the price of a message each",
+           {"none", "sampled", "all"}, "sampled"),
+       describe::integer(
+           "max_restarts",
+           "after a failure all ranks start again from the newest checkpoint, so often; not under an outer "
+           "mpirun or srun",
+           0)
+           .at_least(0)
+           .at_most(1000),
+       describe::option(OptionType::duration, "backoff",
+                        "before a restart; doubled with each attempt that came no further, up to 10 minutes", 1)
+           .at_least(0)
+           .at_most(3600)
+           .in("seconds"),
+       or_auto(describe::text("address",
+                              "numeric address of the interface that the control channel listens on, or a network "
+                              "(10.0.0.0/16) that each host has an address in; auto: what all hosts share")),
+       or_auto(describe::integer("port", "of the control channel; auto: any free one").at_least(1).at_most(65535)),
+       describe::list("remote_shell",
+                      "--hosts: program and options that execute a command on another host, as ssh does",
+                      describe::text("", "a word of its command line"), Json{"ssh", "-oBatchMode=yes"})});
 }
 
 Option backend_option() {

@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "core/control/link.h"
+#include "core/control/mute.h"
 #include "core/control/store.h"
+#include "core/control/supervised_channel.h"
 #include "core/text.h"
 
 namespace convoy {
@@ -14,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class Client : public Channel {
+class Client : public SupervisedChannel {
  public:
   explicit Client(std::shared_ptr<Link> link) : link_(std::move(link)) {}
   ~Client() override { link_->close(); }
@@ -58,6 +60,24 @@ class Client : public Channel {
         str("agree '", name, "'"), timeout);
   }
 
+  void agree_later(const std::string& name, int participant, int count, const std::string& value,
+                   std::function<void(const std::vector<std::string>&)> done) override {
+    link_->call_later({{"op", "agree"},
+                       {"key", name},
+                       {"participant", participant},
+                       {"count", count},
+                       {"value", bytes_of(value)},
+                       {"again", true}},
+                      [done = std::move(done)](const Json& reply) {
+                        if (reply.contains("error"))
+                          throw Error(Failure::internal, reply.at("error").get<std::string>());
+                        if (!reply.contains("values")) return;
+                        std::vector<std::string> values;
+                        for (const Json& value : reply.at("values")) values.push_back(text_of(value));
+                        done(values);
+                      });
+  }
+
   void post(const std::string& topic, const Json& body) override {
     try {
       link_->send({{"op", "post"}, {"topic", topic}, {"body", body}}, topic == "progress");
@@ -73,9 +93,12 @@ class Client : public Channel {
     }
   }
 
+  void mute() { link_->mute(); }
   std::optional<Abort> aborted() override { return link_->aborted(); }
   void on_abort(std::function<void(const Abort&)> callback) override { link_->on_abort(std::move(callback)); }
   void on_lost(std::function<void()> callback) override { link_->on_lost(std::move(callback)); }
+  void on_beat(std::function<std::optional<Json>()> tell) override { link_->on_beat(std::move(tell)); }
+  double cpu_seconds() override { return link_->cpu_seconds(); }
 
  private:
   static Json checked(Json reply) {
@@ -171,6 +194,10 @@ std::shared_ptr<Link> attempt(const ChannelAddress& address, const std::string& 
 }
 
 }  // namespace
+
+void mute(Channel& channel) {
+  if (auto* client = dynamic_cast<Client*>(&channel)) client->mute();
+}
 
 std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int participant, const std::string& name,
                                          Timeout timeout) {

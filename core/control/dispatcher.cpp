@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include <condition_variable>
 #include <deque>
@@ -14,10 +15,20 @@
 
 namespace convoy {
 
+int stack_signal() { return SIGRTMIN + 6; }
+
+double cpu_seconds_of(std::thread& thread) {
+  clockid_t clock{};
+  timespec used{};
+  if (!thread.joinable() || pthread_getcpuclockid(thread.native_handle(), &clock) != 0) return 0;
+  if (clock_gettime(clock, &used) != 0) return 0;
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
 std::thread start_thread(const std::string& name, std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
-  for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&all, fault);
+  for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, stack_signal()}) sigdelset(&all, fault);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread thread;
   try {

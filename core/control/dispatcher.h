@@ -11,7 +11,12 @@
 namespace convoy {
 
 // A thread that no signal handler of the process runs on, except for faults of its own.
+// The one that asks a thread for its stack (launch/rank/own_stacks.h) is let through.
 std::thread start_thread(const std::string& name, std::function<void()> body);
+int stack_signal();
+
+// Processor time of a thread of this process that has not been joined; 0 where it cannot be told.
+double cpu_seconds_of(std::thread& thread);
 
 class Dispatcher {
  public:
@@ -21,6 +26,7 @@ class Dispatcher {
   void post(std::function<void()> callback);  // dropped after close
   bool on_own_thread() const;
   size_t waiting() const;  // callbacks that have not begun
+  double cpu_seconds() { return cpu_seconds_of(thread_); }
   // Runs what was posted before, then ends the thread. Called from inside a callback it returns at once, and what
   // was still waiting is dropped.
   void close();

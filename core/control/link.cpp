@@ -57,6 +57,8 @@ void Link::close() {
     for (auto& [id, waiting] : calls_) waiting->changed.notify_all();
     abort_callbacks_.clear();
     lost_callbacks_.clear();
+    later_.clear();
+    tell_ = nullptr;
   }
   io_.stop();
   if (thread_.joinable()) thread_.join();
@@ -107,6 +109,23 @@ void Link::throw_if_lost(const Waiting& waiting) const {
   }
 }
 
+void Link::call_later(Json request, std::function<void(const Json&)> reply) {
+  const uint64_t id = next_id_++;
+  request["id"] = id;
+  std::string frame = encode(request);
+  Lock lock(mutex_);
+  if (broken_) return;
+  later_[id] = std::move(reply);
+  enqueue(lock, std::move(frame), false);
+}
+
+void Link::on_beat(std::function<std::optional<Json>()> tell) {
+  Lock lock(mutex_);
+  tell_ = std::move(tell);
+}
+
+double Link::cpu_seconds() { return cpu_seconds_of(thread_) + dispatcher_.cpu_seconds(); }
+
 void Link::send(const Json& message, bool droppable) {
   std::string frame = encode_frame(message);
   if (frame.size() > frame_limit) return;
@@ -115,7 +134,7 @@ void Link::send(const Json& message, bool droppable) {
 }
 
 void Link::enqueue(Lock&, std::string frame, bool droppable) {
-  if (broken_) return;
+  if (broken_ || mute_) return;
   if (outgoing_.empty() && !writing_) {
     // From this thread, which saves waking another one on the rank's only core.
     const ssize_t sent = ::send(socket_.native_handle(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -178,7 +197,14 @@ void Link::read() {
 void Link::beat() {
   {
     Lock lock(mutex_);
-    enqueue(lock, encode_frame(Json{{"op", "beat"}}), true);
+    const auto tell = tell_;
+    lock.unlock();
+    std::optional<Json> told(std::in_place);
+    if (tell) told = tell();
+    lock.lock();
+    Json message{{"op", "beat"}};
+    if (told && !told->is_null()) message["told"] = *told;
+    if (told) enqueue(lock, encode_frame(message), true);
   }
   beat_timer_.expires_after(std::max<Timeout>(heartbeat_ / 4, 1ms));
   beat_timer_.async_wait([this](const asio::error_code& error) {
@@ -189,7 +215,13 @@ void Link::beat() {
 void Link::received(Json message) {
   if (message.contains("id")) {
     Lock lock(mutex_);
-    const auto found = calls_.find(message.at("id").get<uint64_t>());
+    const auto id = message.at("id").get<uint64_t>();
+    if (const auto later = later_.find(id); later != later_.end()) {
+      dispatcher_.post([reply = std::move(later->second), message = std::move(message)] { reply(message); });
+      later_.erase(later);
+      return;
+    }
+    const auto found = calls_.find(id);
     if (found == calls_.end()) return;  // its caller has given up
     found->second->reply = std::move(message);
     found->second->changed.notify_all();
@@ -216,6 +248,11 @@ void Link::reason_received(const Abort& reason) {
     dispatcher_.post([callback = std::move(callback), reason] { callback(reason); });
   }
   abort_callbacks_.clear();
+}
+
+void Link::mute() {
+  Lock lock(mutex_);
+  mute_ = true;
 }
 
 void Link::abort(const Abort& reason) {

@@ -34,12 +34,17 @@ class Link : public std::enable_shared_from_this<Link> {
   // returns that. `watch` gets what the server sends under this id from then on. CommError(peer_lost) when the server
   // is gone, CommError(rendezvous) when it does not answer.
   Json call(Json request, Timeout timeout, bool cancel, WatchCallback watch = nullptr);
+  // Sends, and has `reply` called on the dispatcher's thread with what comes back, unless the server is gone first.
+  void call_later(Json request, std::function<void(const Json&)> reply);
   void send(const Json& message, bool droppable);  // one-way; never blocks; no-op once lost
 
+  void mute();  // nothing is sent from now on
   void abort(const Abort& reason);
   std::optional<Abort> aborted();
   void on_abort(std::function<void(const Abort&)> callback);
   void on_lost(std::function<void()> callback);
+  void on_beat(std::function<std::optional<Json>()> tell);
+  double cpu_seconds();
   bool on_callback_thread() const { return dispatcher_.on_own_thread(); }
   Timeout patience() const;  // how long a reply that needs nobody else may take
 
@@ -77,6 +82,7 @@ class Link : public std::enable_shared_from_this<Link> {
 
   std::mutex mutex_;
   std::map<uint64_t, Waiting*> calls_;
+  std::map<uint64_t, std::function<void(const Json&)>> later_;
   std::map<uint64_t, std::shared_ptr<WatchCallback>> watches_;
   std::deque<Outgoing> outgoing_;
   size_t droppable_ = 0;  // of them
@@ -85,12 +91,14 @@ class Link : public std::enable_shared_from_this<Link> {
   bool broken_ = false;   // the connection is gone
   bool lost_ = false;     // … and on_lost has run
   bool closing_ = false;
+  bool mute_ = false;
   std::string why_;
   std::condition_variable gone_;  // broken_ was set
   std::optional<Abort> abort_;
   bool abort_told_ = false;
   std::vector<std::function<void(const Abort&)>> abort_callbacks_;
   std::vector<std::function<void()>> lost_callbacks_;
+  std::function<std::optional<Json>()> tell_;  // what goes with heartbeats
   Dispatcher dispatcher_;
   std::thread thread_;
 };

@@ -2,15 +2,15 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "core/control/channel.h"
 #include "core/control/dispatcher.h"
 #include "core/control/store.h"
+#include "core/control/supervised_channel.h"
 #include "core/text.h"
 
 namespace convoy {
 namespace {
 
-class LocalChannel : public Channel {
+class LocalChannel : public SupervisedChannel {
  public:
   LocalChannel() : dispatcher_("convoy-events") {}
   ~LocalChannel() override { dispatcher_.close(); }
@@ -57,8 +57,18 @@ class LocalChannel : public Channel {
   std::vector<std::string> agree(const std::string& name, int participant, int count, const std::string& value,
                                  Timeout timeout) override {
     return wait(str("agree '", name, "'"), timeout, [&](ChannelStore::Waiter waiter, ChannelStore::Reply reply) {
-      store_.agree(waiter, name, participant, count, value, std::move(reply));
+      store_.agree(waiter, name, participant, count, value, false, std::move(reply));
     });
+  }
+
+  void agree_later(const std::string& name, int participant, int count, const std::string& value,
+                   std::function<void(const std::vector<std::string>&)> done) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    store_.agree({0, next_waiter_++}, name, participant, count, value, true,
+                 [this, done = std::move(done)](const Outcome& outcome) {
+                   if (outcome.kind != Outcome::Kind::done) return;
+                   dispatcher_.post([done, values = outcome.values] { done(values); });
+                 });
   }
 
   void post(const std::string&, const Json&) override {}
@@ -85,6 +95,8 @@ class LocalChannel : public Channel {
   }
 
   void on_lost(std::function<void()>) override {}
+  void on_beat(std::function<std::optional<Json>()>) override {}  // nobody listens
+  double cpu_seconds() override { return dispatcher_.cpu_seconds(); }
 
  private:
   template <class Ask>

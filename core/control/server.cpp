@@ -11,6 +11,7 @@
 #include "core/control/connection.h"
 #include "core/control/dispatcher.h"
 #include "core/control/store.h"
+#include "core/control/supervised_channel.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -87,7 +88,8 @@ class Server : public ChannelServer {
           return;
         }
         make_room_for_stranger();
-        prepare_connection(fd.get(), options_.heartbeat);
+        // A host that is gone is to be told as silent first, which says more than a connection that broke.
+        prepare_connection(fd.get(), options_.heartbeat * 3 / 2);
         auto connection = std::make_shared<Connection>(io_, std::move(fd), next_connection_++, handler_);
         connections_[connection->id()] = connection;
         connection->start();
@@ -124,7 +126,7 @@ class Server : public ChannelServer {
         events_.on_silent(participant, name, seconds);
       });
     }
-    sweep_timer_.expires_after(std::clamp<Timeout>(options_.heartbeat / 8, 10ms, 500ms));
+    sweep_timer_.expires_after(std::clamp<Timeout>(options_.heartbeat / 8, 10ms, 200ms));
     sweep_timer_.async_wait([this](const asio::error_code& error) {
       if (!error) sweep();
     });
@@ -165,7 +167,7 @@ class Server : public ChannelServer {
 
   void handle(Connection& from, const Json& message) {
     const auto& op = message.at("op").get_ref<const std::string&>();
-    if (op == "beat") return;
+    if (op == "beat") return beat(from, message);
     if (op == "bye") {
       from.orderly = true;
       return from.end();
@@ -201,7 +203,7 @@ class Server : public ChannelServer {
       return store_.get({from.id(), id}, key, reply_to(from, id));
     } else if (op == "agree") {
       return store_.agree({from.id(), id}, key, message.at("participant").get<int>(), message.at("count").get<int>(),
-                          text_of(message.at("value")), reply_to(from, id));
+                          text_of(message.at("value")), message.value("again", false), reply_to(from, id));
     } else {
       throw Error(Failure::internal, str("unknown operation '", op, "'"));
     }
@@ -252,6 +254,14 @@ class Server : public ChannelServer {
     dispatcher_.post([this, participant = from.participant, topic, body = message.at("body")] {
       events_.on_post(participant, topic, body);
     });
+  }
+
+  // A heartbeat that tells something is a post like any other, and of use only as long as it is news.
+  void beat(Connection& from, const Json& message) {
+    const auto told = message.find("told");
+    if (told == message.end() || !events_.on_post || dispatcher_.waiting() > event_backlog) return;
+    dispatcher_.post(
+        [this, participant = from.participant, body = *told] { events_.on_post(participant, protocol::beat, body); });
   }
 
   void abort(const Abort& reason) {

@@ -95,7 +95,7 @@ void ChannelStore::get(Waiter waiter, const std::string& key, Reply reply) {
 }
 
 void ChannelStore::agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value,
-                         Reply reply) {
+                         bool again, Reply reply) {
   auto misuse = [&](const std::string& reason) {
     return Error(Failure::internal,
                  str("control channel: agree '", name, "', participant ", participant, ": ", reason));
@@ -117,6 +117,7 @@ void ChannelStore::agree(Waiter waiter, const std::string& name, int participant
     agreement.votes.clear();
     agreement.waiting.clear();
     agreement.complete = true;
+    if (again) agreements_.erase(name);
   } else if (abort_) {
     reply({Outcome::Kind::aborted, {}, {}, abort_});
   } else {

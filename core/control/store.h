@@ -47,7 +47,9 @@ class ChannelStore {
 
   // Replies at once or later, once; never after `forget`.
   void get(Waiter waiter, const std::string& key, Reply reply);
-  void agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value, Reply reply);
+  // `again`: the name is free again once all have voted.
+  void agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value, bool again,
+             Reply reply);
   void cancel(Waiter waiter);  // replies `timeout` unless it has replied
   void watch(uint64_t owner, const std::string& prefix, Watch callback);
   void forget(uint64_t owner);  // its waits and watches; its votes and values stay

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/optim/dense.h"
+#include "core/optim/entries.h"
 #include "core/optim/loops.h"
 
 namespace convoy {
@@ -14,8 +15,8 @@ class Adam : public DenseOptimizer {
  public:
   Adam(const Options& options, bool decoupled)
       : DenseOptimizer({"exp_avg", "exp_avg_sq"}), eps_(options.real("eps")), decoupled_(decoupled) {
+    adam_entry().check(options);
     const std::vector<double> betas = options.reals("betas");
-    if (betas.size() != 2) options.fail("betas", str("two numbers are needed, not ", betas.size()));
     beta1_ = betas[0];
     beta2_ = betas[1];
   }

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/optim/dense.h"
+#include "core/optim/entries.h"
 #include "core/optim/loops.h"
 
 namespace convoy {
@@ -19,7 +20,7 @@ class Sgd : public DenseOptimizer {
       : DenseOptimizer(moment_names(options)),
         momentum_(options.real("momentum")),
         nesterov_(options.boolean("nesterov")) {
-    if (nesterov_ && momentum_ == 0) options.fail("nesterov", "needs momentum above 0");
+    sgd_entry().check(options);
   }
 
  protected:

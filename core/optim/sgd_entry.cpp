@@ -9,7 +9,10 @@ Entry sgd_entry() {
   options.push_back(describe::real("momentum", "decay rate of the running sum of gradients", 0).at_least(0).at_most(1));
   options.push_back(describe::boolean("nesterov", "look ahead by one step of momentum", false));
   return {"sgd", "stochastic gradient descent, with momentum or without; weight decay is added to the gradient",
-          options};
+          options, [](const Options& chosen) {
+            if (chosen.boolean("nesterov") && chosen.real("momentum") == 0)
+              chosen.fail("nesterov", "needs momentum above 0");
+          }};
 }
 
 }  // namespace convoy

@@ -1,10 +1,12 @@
 #include "launch/commands/explain.h"
 
+#include <optional>
 #include <ostream>
 #include <set>
 
 #include "launch/candidate.h"
 #include "launch/explain_report.h"
+#include "launch/forecast.h"
 #include "launch/topology.h"
 #include "strategies/catalogue.h"
 
@@ -48,16 +50,23 @@ Topology hosts_to_explain(const ExplainArguments& arguments, const Host& each) {
 
 void explain(const ExplainArguments& arguments, std::ostream& out) {
   check_names(arguments.compare);
+  const std::optional<Link> link =
+      arguments.link.empty() ? std::nullopt : std::optional<Link>(parse_link(arguments.link));
   const Host each = arguments.topology.empty() ? this_host({true, false}) : saved_host(arguments.topology);
   const Topology topology = hosts_to_explain(arguments, each);
   const PreparedRun run = described_run(arguments.run);
-  if (arguments.compare.empty()) {
-    out << explained(configured_candidate(run, topology), topology, source_of(arguments));
-    return;
-  }
   std::vector<Candidate> candidates;
   for (const std::string& name : arguments.compare) candidates.push_back(candidate_under(run, name, topology));
-  out << compared(candidates);
+  if (candidates.empty()) candidates.push_back(configured_candidate(run, topology));
+  std::string advice;
+  if (arguments.calibrate || !arguments.calibration.empty()) {
+    const ForecastRequest request{arguments.calibrate, arguments.calibration, link,
+                                  arguments.topology.empty() && arguments.hosts.empty()};
+    advice = forecast(request, run, topology, candidates);
+  }
+  out << (arguments.compare.empty() ? explained(candidates.front(), topology, source_of(arguments))
+                                    : compared(candidates));
+  out << advice;
 }
 
 }  // namespace convoy

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "launch/exit_codes.h"
+#include "launch/hosts.h"
 #include "launch/run_modes.h"
 #include "launch/sweep.h"
 #include "launch/topology.h"
@@ -64,6 +65,15 @@ int start_alone(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
 int run_command(const RunArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
+  if (!arguments.hosts.empty()) {
+    if (as.launcher != Launcher::none)
+      throw Error(Failure::command_line, str("--hosts starts ranks by itself, and this is rank ", as.rank, " of ",
+                                             name_of(as.launcher), " already; leave one of them out"));
+    host_shares(arguments.hosts);  // what is wrong with it is told before anything else
+    PreparedRun run = prepare(arguments, variables, as);
+    EventLoop loop;
+    return run_on_hosts(loop, std::move(run));
+  }
   if (as.launcher != Launcher::none) {
     const int code = run_launched(arguments, variables, as);
     sweep_own_segment(variables);

@@ -175,6 +175,7 @@ int verify_command(const VerifyArguments& arguments) {
 
   RunArguments alone = arguments.run;
   alone.ranks = 0;
+  alone.faults.clear();
   std::vector<std::string> overrides = common;
   for (std::string& override : reference_overrides(written, configured.placed.job.mesh.degree("data")))
     overrides.push_back(std::move(override));

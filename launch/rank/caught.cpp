@@ -11,6 +11,9 @@ namespace convoy {
 Caught caught(Failure unknown) {
   try {
     throw;
+  } catch (const CommError& error) {
+    const bool others = error.kind() == Failure::hang || error.kind() == Failure::disagreement;
+    return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};
   } catch (const Error& error) {
     return {error.kind(), error.what()};
   } catch (const std::bad_alloc&) {

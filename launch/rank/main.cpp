@@ -3,6 +3,7 @@
 //   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
 //   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks their options;
 //                            `--describe blocks` also tells the model's blocks, `--describe activations` what they keep
+//   convoy-rank --calibrate  one process of a calibration (launch/measurement.h); the same environment as a job's
 #include <malloc.h>
 #include <unistd.h>
 
@@ -18,9 +19,12 @@
 #include "core/tensor_memory.h"
 #include "core/version.h"
 #include "launch/exit_codes.h"
+#include "launch/rank/calibrate.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/crash.h"
+#include "launch/rank/own_stacks.h"
 #include "launch/rank/rank.h"
+#include "launch/rank/stop_signals.h"
 #include "launch/rendezvous.h"
 
 namespace {
@@ -54,10 +58,7 @@ int describe(const std::string& what) {
   return 0;
 }
 
-int run() {
-  const ChannelAddress address = channel_address(environment("CONVOY_CHANNEL"));
-  const int process = std::atoi(environment("CONVOY_PROCESS"));
-  const int rank = std::atoi(environment("CONVOY_RANK"));
+std::shared_ptr<Channel> connected(const ChannelAddress& address, int rank) {
   std::shared_ptr<Channel> channel = connect_channel(address, rank, str("rank ", rank), Timeout(30000));
   // Whatever this process is doing, it must not outlive the job's launcher.
   channel->on_lost([] {
@@ -66,6 +67,29 @@ int run() {
       _exit(protocol::peer_lost_exit);
     }).detach();
   });
+  return channel;
+}
+
+int measure() {
+  const int process = std::atoi(environment("CONVOY_PROCESS"));
+  const std::shared_ptr<Channel> channel = connected(channel_address(environment("CONVOY_CHANNEL")), process);
+  try {
+    calibrate(channel, process);
+    return 0;
+  } catch (...) {
+    const Caught failure = caught(Failure::training);
+    channel->abort({failure.kind, process, -1, 0, "", failure.message});
+    return exit_code_of(failure.kind);
+  }
+}
+
+int run() {
+  catch_stop_signals();
+  const ChannelAddress address = channel_address(environment("CONVOY_CHANNEL"));
+  const int process = std::atoi(environment("CONVOY_PROCESS"));
+  const int rank = std::atoi(environment("CONVOY_RANK"));
+  const std::shared_ptr<Channel> channel = connected(address, rank);
+  tell_stop_signals(channel);
   int code = 0;
   try {
     Assignment assignment = read_assignment(*channel, process, Timeout(30000));
@@ -86,6 +110,7 @@ int run() {
 
 int main(int argc, char** argv) {
   install_crash_handlers();
+  install_stack_handler();
   tune_allocator();
   count_tensor_memory();
   try {
@@ -94,8 +119,10 @@ int main(int argc, char** argv) {
     if (!arguments.empty() && arguments.size() <= 2 && arguments[0] == "--describe" &&
         (what.empty() || what == "blocks" || what == "activations"))
       return describe(what);
+    if (arguments.size() == 1 && arguments[0] == "--calibrate") return measure();
     if (!arguments.empty())
-      throw Error(Failure::command_line, "convoy-rank takes no arguments but --describe; type `convoy --help`");
+      throw Error(Failure::command_line,
+                  "convoy-rank takes no arguments but --describe and --calibrate; type `convoy --help`");
     return run();
   } catch (...) {
     const Caught failure = caught(Failure::internal);

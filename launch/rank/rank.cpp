@@ -10,6 +10,7 @@
 
 #include "core/binding.h"
 #include "core/control/protocol.h"
+#include "core/inject/injector.h"
 #include "core/log.h"
 #include "core/trainer.h"
 #include "core/utf8.h"
@@ -17,6 +18,7 @@
 #include "launch/rank/bench.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/snapshots.h"
+#include "launch/rank/whereabouts.h"
 #include "strategies/registry.h"
 
 namespace convoy {
@@ -57,7 +59,12 @@ struct Shared {
   std::vector<std::shared_ptr<const Transform>> transforms;
   ModelPtr model;
   std::shared_ptr<const LossFunction> loss;
+  std::shared_ptr<Whereabouts> whereabouts;
 };
+
+CallChecks checks_named(const std::string& name) {
+  return name == "none" ? CallChecks::none : name == "all" ? CallChecks::all : CallChecks::sampled;
+}
 
 class RankThread {
  public:
@@ -66,16 +73,20 @@ class RankThread {
   // 0 when training ended in order, else an exit code; the failure has been told.
   int run() {
     try {
-      state_ = std::make_shared<StateFile>(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      state_ = std::make_shared<StateFile>(state_path());
+      notes_ = std::make_shared<CallNotes>(state_path());
+      shared_.whereabouts->add(plan_.rank, state_path());
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
     } catch (...) {
       const Caught failure = caught(Failure::training);
-      return fail(failure.kind, failure.message);
+      return fail(failure);
     }
   }
 
  private:
+  std::string state_path() const { return str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"); }
+
   void train_rank() {
     const Assignment& assignment = shared_.assignment;
     const RunConfig& config = assignment.config;
@@ -106,8 +117,11 @@ class RankThread {
     context.tell = [this](const Json& more) { tell_more(more); };
     tell_info(context);
 
+    const auto injector = std::make_shared<Injector>(
+        InjectRequest{assignment.faults, context.rank, context.size, assignment.attempt, host_, shared_.channel});
     state_->phase("rendezvous");
-    connect(context);
+    injector->reached(InjectPoint::join, 0);
+    connect(context, injector);
     if (!assignment.bench.is_null()) return tell_end(context, run_bench(context, assignment.bench));
     const TrainingLength length =
         training_length(config.train, shared_.data->size(Split::train), context.mesh.degree("data"));
@@ -116,8 +130,12 @@ class RankThread {
 
     std::unique_ptr<Strategy> strategy =
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
-    strategy->setup(context, shared_.model, shared_.loss);
+    strategy->setup(context, injector->around(shared_.model), shared_.loss);
     TrainingParts parts{shared_.data, shared_.transforms, strategy.get()};
+    if (!injector->idle()) {
+      parts.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
+      parts.files = &injector->around(system_files());
+    }
     std::optional<Snapshots> snapshots;
     if (!assignment.snapshots.is_null()) {
       snapshots.emplace(context, *strategy, assignment.snapshots);
@@ -149,7 +167,7 @@ class RankThread {
     shared_.channel->set(str(protocol::rank_info, plan_.rank), info_.dump());
   }
 
-  void connect(Context& context) {
+  void connect(Context& context, const std::shared_ptr<Injector>& injector) {
     const Assignment& assignment = shared_.assignment;
     BackendRequest request;
     request.rank = context.rank;
@@ -160,8 +178,16 @@ class RankThread {
     request.address = assignment.data_address;
     request.timeout = milliseconds(assignment.config.launch.collective);
     request.rendezvous = milliseconds(assignment.config.launch.rendezvous);
-    request.waiting = [state = state_](const char* name) { state->collective(name); };
-    context.world = shared_.registry.backends.make(assignment.job.backend, request);
+    request.waiting = [state = state_, injector](const char* name) {
+      state->collective(name);
+      if (*name != '\0') injector->waiting();
+    };
+    request.notes = notes_;
+    request.checks = checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"));
+    request.late = [whereabouts = shared_.whereabouts, rank = plan_.rank](const LateCall& call) {
+      whereabouts->late(rank, call);
+    };
+    context.world = injector->around(shared_.registry.backends.make(assignment.job.backend, request));
     shared_.channel->on_abort([world = std::weak_ptr<Communicator>(context.world)](const Abort& reason) {
       if (auto alive = world.lock()) alive->abort(reason.message);
     });
@@ -178,14 +204,16 @@ class RankThread {
     }
   }
 
-  int fail(Failure kind, const std::string& message) {
+  int fail(const Caught& failure) {
+    const Failure kind = failure.kind;
+    const std::string& message = failure.message;
     Abort reason;
     reason.kind = kind;
-    reason.rank = plan_.rank;
-    reason.host = host_;
+    reason.rank = failure.rank.value_or(plan_.rank);
+    if (reason.rank == plan_.rank) reason.host = host_;
     reason.message = message;
     if (state_) {
-      const auto position = read_state_file(str(shared_.assignment.folder, "/logs/rank", plan_.rank, ".state"));
+      const auto position = read_state_file(state_path());
       if (position) reason.step = position->step;
       state_->failure(short_json(reason).c_str());
     }
@@ -203,6 +231,7 @@ class RankThread {
   const RankPlan& plan_;
   const std::string host_;
   std::shared_ptr<StateFile> state_;
+  std::shared_ptr<CallNotes> notes_;  // in the same file
   Json info_;
   bool stopped_ = false;
 };
@@ -224,6 +253,7 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
   assignment.folder = json.at("folder").get<std::string>();
   assignment.attempt = json.value("attempt", 0);
   assignment.snapshots = json.value("snapshots", Json());
+  assignment.faults = json.value("inject", std::vector<std::string>());
   assignment.bench = json.value("bench", Json());
   assignment.process = process;
   assignment.config = RunConfig::from_resolved(assignment.job.config);
@@ -261,7 +291,9 @@ void make_trained(const Registry& registry, const RunConfig& config, Shared& sha
 }  // namespace
 
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
-  Shared shared{assignment, registry, channel, {}, {}, {}, {}};
+  Shared shared{assignment, registry, channel, {}, {}, {}, {}, {}};
+  shared.whereabouts =
+      Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
   if (assignment.bench.is_null()) make_trained(registry, assignment.config, shared);
 
   const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;

@@ -16,10 +16,11 @@ struct Assignment {
   Job job;
   std::string folder;
   int attempt = 0;
-  int process = 0;   // index into job.processes
-  RunConfig config;  // of the job
-  Json snapshots;    // null, or what launch/rank/snapshots.h is asked for
-  Json bench;        // null, or what launch/rank/bench.h is asked for, instead of training
+  int process = 0;                  // index into job.processes
+  RunConfig config;                 // of the job
+  Json snapshots;                   // null, or what launch/rank/snapshots.h is asked for
+  std::vector<std::string> faults;  // of --inject, as written
+  Json bench = {};                  // null, or what launch/rank/bench.h is asked for, instead of training
   // The interface for data sockets: launch.address, loopback where the control channel is on it; "": the backend's own
   // choice, which may be an outer one.
   std::string data_address;

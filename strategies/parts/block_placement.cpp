@@ -110,6 +110,16 @@ void check_placement(const Options& options) {
   }
 }
 
+std::vector<std::string> idle_devices(const Options& options) {
+  std::vector<std::string> idle;
+  if (options.is_auto("devices") || options.is_auto("placement")) return idle;
+  std::set<std::string> used;
+  for (const Options& item : options.sections("placement")) used.insert(item.text("device"));
+  for (const std::string& device : options.texts("devices"))
+    if (used.count(device) == 0) idle.push_back(device);
+  return idle;
+}
+
 std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool own_memory, const Description& model) {
   const auto blocks = static_cast<int64_t>(model.blocks.size());
   std::vector<PlacedBlocks> placed;

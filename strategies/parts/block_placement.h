@@ -26,5 +26,7 @@ struct PlacedBlocks {
 std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool own_memory, const Description& model);
 // What of it can be said without the model.
 void check_placement(const Options& options);
+// Devices that are listed and that no placement names.
+std::vector<std::string> idle_devices(const Options& options);
 
 }  // namespace convoy

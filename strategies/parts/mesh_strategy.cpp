@@ -12,6 +12,7 @@ class MeshStrategy : public Strategy {
   explicit MeshStrategy(MeshParts parts) : parts_(std::move(parts)) {}
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
+    state_ = context.state;
     const CommunicatorPtr data = context.axis("data");
     sampling_ = {data->rank(), data->size(), parts_.micro_batches};
     // Ranks along the axis `tensor` have copies of the same figures.
@@ -44,6 +45,7 @@ class MeshStrategy : public Strategy {
       data_->keep();
       return result;
     }
+    state_->phase("optimizer");
     const UpdateFigures figures = data_->update(nominal);
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
@@ -67,6 +69,7 @@ class MeshStrategy : public Strategy {
   void state_restored() override { data_->state_restored(); }
 
  private:
+  std::shared_ptr<StateFile> state_;
   MeshParts parts_;
   Sampling sampling_;
   bool original_ = true;

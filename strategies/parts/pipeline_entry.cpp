@@ -136,11 +136,21 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   const auto element = static_cast<double>(model.element_bytes);
   const std::vector<int> rank_of = round_robin(shape.ranks, shape.chunks);
   const StepSchedule schedule = schedule_named(shape.schedule, shape.ranks, shape.chunks, shape.micro_batches);
-  const int live = examine(schedule, shape.micro_batches).live[static_cast<size_t>(rank)];
+  Durations durations;
+  durations.of_stage = shape.stage_time;
+  if (durations.of_stage.empty())
+    for (const BlockRange& stage : stages) durations.of_stage.push_back(cut_time_share(model, stage, 1));
+  const ScheduleReport report = examine(schedule, shape.micro_batches, durations);
+  const int live = report.live[static_cast<size_t>(rank)];
   const double micro_rows = std::ceil(shape.rows / shape.micro_batches);
   const auto every = static_cast<double>(shape.every);
   RankCost cost;
-  double saved = 0, received = 0, largest = 0;
+  cost.work.passes = shape.micro_batches;
+  cost.work.rows = micro_rows;
+  cost.work.updates = 1 / every;
+  cost.work.span = report.span / (durations.forward + durations.backward);
+  cost.work.cut = shape.tensor > 1;
+  double saved = 0, received = 0, largest = 0, elements = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     if (rank_of[stage] != rank) continue;
     for (int64_t block = stages[stage].begin; block < stages[stage].end; ++block) {
@@ -148,6 +158,7 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
       cost.parameter_bytes += static_cast<double>(described.parameters) * element;
       cost.buffer_bytes += static_cast<double>(described.buffers) * element;
     }
+    cost.work.own += shape.micro_batches * durations.of_stage[stage];
     const KeptBytes bytes = kept_bytes(shape.strategy, model, stages[stage].begin, stages[stage].end);
     saved += bytes.kept / shape.chunks;
     largest = std::max(largest, bytes.largest);
@@ -159,11 +170,17 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
     if (to_other) cost.bytes_sent_per_step += shape.rows * boundary_bytes(model, stages[stage + 1]);
     cost.messages_per_step += shape.micro_batches * ((from_other ? 1 : 0) + (to_other ? 1 : 0));
   }
+  for (const BlockDescription& block : model.blocks) elements += static_cast<double>(block.parameters);
+  cost.work.updated = elements > 0 ? cost.parameter_bytes / element / elements : 1;
+  if (cost.messages_per_step > 0)
+    cost.axes.push_back(
+        {"pipeline", cost.bytes_sent_per_step, cost.messages_per_step, Exchange::send, 1 - 1.0 / shape.micro_batches});
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * shape.moments;
   // Of each live micro-batch what backward keeps, and the inputs of two more that are on their way.
   constexpr double ahead = 2;
   cost.activation_bytes = micro_rows * (live * saved + largest + ahead * received);
+  const double bytes_before = cost.bytes_sent_per_step, messages_before = cost.messages_per_step;
   const auto ties = tie_holders(rank_of, stages, model);
   std::map<std::string, int> makers;
   for (const BlockDescription& block : model.blocks)
@@ -176,6 +193,8 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
     cost.bytes_sent_per_step += 2 * others / shape.ranks * norm_bytes / every;
     if (rank == shape.ranks - 1) cost.bytes_sent_per_step += others * loss_bytes / every;
     cost.messages_per_step += 2 / every;
+    cost.axes.push_back(
+        {"pipeline", cost.bytes_sent_per_step - bytes_before, cost.messages_per_step - messages_before});
   }
   return cost;
 }
@@ -188,8 +207,8 @@ std::string pipeline_text(const Options& section, int ranks, const Description& 
   const std::vector<BlockRange> stages = stage_ranges(section, ranks * chunks, model);
   const double idle = 100 * examine(steps, micro).bubble;
   return str(stages_text(stages, steps.rank_of, "rank", model), name, ", ", micro,
-             " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps), "idle: ",
-             std::lround(idle), " % of the ranks' time, where a backward takes as long as two forwards\n");
+             " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps),
+             "idle: ", std::lround(idle), " % of the ranks' time, where a backward takes as long as two forwards\n");
 }
 
 }  // namespace convoy

@@ -30,7 +30,9 @@ struct PipelineShape {
   int64_t every = 1;  // steps an update
   double rows = 0;
   int moments = 2;
-  Json strategy;       // resolved section, for `recompute`
+  Json strategy;                        // resolved section, for `recompute`
+  int tensor = 1;                       // ranks that share out the layers of each stage
+  std::vector<double> stage_time = {};  // of each stage, of one pass's time through the whole model on one rank
   int tie_shares = 1;  // ranks along the data axis that divide a tied gradient before it is summed over stages
 };
 // Of a job whose strategy has pipeline_section_options(), micro_batches and sync.

@@ -104,6 +104,19 @@ void check_micro_batches(const RunConfig& config, int64_t data_degree) {
     options.fail("micro_batches", str("is ", slices, ", and the global batch has ", rows, " rows; take at most that"));
 }
 
+namespace {
+
+// The host that has more ranks than GPUs; null where none has.
+const Host* short_of_gpus(const Topology& topology, const std::vector<int>& hosts) {
+  std::vector<size_t> ranks(topology.hosts.size(), 0);
+  for (const int host : hosts) ++ranks.at(static_cast<size_t>(host));
+  for (size_t host = 0; host < ranks.size(); ++host)
+    if (ranks[host] > topology.hosts[host].gpus.size()) return &topology.hosts[host];
+  return nullptr;
+}
+
+}  // namespace
+
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks) {
   return plan_on_mesh(config, topology, request, Mesh({{"data", ranks}}));
 }
@@ -118,10 +131,19 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
   const int ranks = mesh.size();
   check_memory_options(config);
   check_micro_batches(config, mesh.degree("data"));
-  const bool gpus = on_gpus(config, topology);
+  bool gpus = on_gpus(config, topology);
+  std::vector<int> hosts = hosts_of(topology, request, ranks, gpus);
+  std::string note;
+  if (gpus && config.device == "auto") {
+    if (const Host* host = short_of_gpus(topology, hosts)) {
+      gpus = false;
+      hosts = hosts_of(topology, request, ranks, gpus);
+      note = str("device: auto takes cores: ", host->name, " has ", host->gpus.size(),
+                 host->gpus.size() == 1 ? " GPU" : " GPUs", ", fewer than ranks; take fewer ranks for the GPUs");
+    }
+  }
   const std::string backend = backend_of(config, gpus, ranks);
   const bool threads = backend == "local";
-  const std::vector<int> hosts = hosts_of(topology, request, ranks, gpus);
   if (threads && hosts.front() != hosts.back())
     throw ConfigError(Mark{}, "backend",
                       "local reaches the threads of one process only, and the ranks are on several "
@@ -154,6 +176,7 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
     job.ranks.push_back(std::move(plan));
   }
   Plan made{{std::move(job)}, {}};
+  if (!note.empty()) made.warnings.push_back(note);
   if (config.precision == "fp16" && !gpus)
     made.warnings.push_back("precision: fp16 is slow on the CPU, which computes in fp32; take fp32, or bf16, there");
   return made;
@@ -187,6 +210,21 @@ double activation_bytes(const Json& config, const Description& description, int 
   return (bytes.kept + bytes.largest) * std::ceil(rows_per_rank(config, ranks) / slices);
 }
 
+StepWork whole_work(const Json& config, int degree) {
+  const Json& strategy = config.at("strategy");
+  StepWork work;
+  work.passes = strategy.value("micro_batches", 1.0);
+  work.rows = std::ceil(rows_per_rank(config, degree) / work.passes);
+  work.span = work.own = work.passes;
+  if (strategy.contains("sync")) work.updates = 1 / strategy["sync"].value("every", 1.0);
+  return work;
+}
+
+double beside_backward(const Json& config, double messages) {
+  // The last one is complete when backward ends.
+  return config.at("strategy").value("overlap", false) && messages > 1 ? (messages - 1) / messages : 0;
+}
+
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                     int64_t every) {
   const auto ranks = static_cast<double>(job.ranks.size());
@@ -199,10 +237,14 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
   cost.activation_bytes = activation_bytes(job.config, description, static_cast<int>(job.ranks.size()));
+  cost.work = whole_work(job.config, static_cast<int>(job.ranks.size()));
   if (ranks > 1) {
     cost.bytes_sent_per_step = 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every);
     const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
-    cost.messages_per_step = (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every);
+    const double messages = 1 + std::ceil(rest / buckets.other_bytes);
+    cost.messages_per_step = messages / static_cast<double>(every);
+    cost.axes = {{"data", cost.bytes_sent_per_step, cost.messages_per_step, Exchange::all_reduce,
+                  beside_backward(job.config, messages)}};
   }
   return std::vector<RankCost>(job.ranks.size(), cost);
 }

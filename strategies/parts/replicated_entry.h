@@ -15,7 +15,8 @@ void check_memory_options(const RunConfig& config);
 void check_micro_batches(const RunConfig& config, int64_t data_degree);
 
 // A job whose ranks stand on `mesh`, one process a rank, or for backend `local` one process of all. Hosts as the request
-// says, else in contiguous runs over the topology's hosts. Cores are left to the launcher's placement.
+// says, else in contiguous runs over the topology's hosts. Cores are left to the launcher's placement. `device: auto` takes
+// GPUs where every host has as many as ranks, else cores, which a warning tells.
 Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh);
 // The same on a mesh {data: ranks}.
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks);
@@ -45,6 +46,11 @@ struct KeptBytes {
 // Of blocks [begin, end), by `recompute` of the resolved section `strategy`.
 KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end);
 double activation_bytes(const Json& config, const Description& description, int ranks);
+
+// Of a rank that does all of its rows' passes itself, `degree` being that of the data axis, and updates everything.
+StepWork whole_work(const Json& config, int degree);
+// The share of so many messages that goes on beside backward, by the option `overlap`.
+double beside_backward(const Json& config, double messages);
 
 // Throws ConfigError at strategy.recompute for a name that is none of the model's blocks.
 void check_recomputed_names(const std::vector<std::string>& named, const std::vector<std::string>& blocks);

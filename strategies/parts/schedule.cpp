@@ -274,7 +274,8 @@ ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations&
         const Action& action = actions[next[rank]];
         const std::optional<double> ready = progress.ready(action);
         if (!ready) break;
-        const double takes = action.kind == Kind::forward ? durations.forward : durations.backward;
+        const double takes = (action.kind == Kind::forward ? durations.forward : durations.backward) *
+                             (durations.of_stage.empty() ? 1 : durations.of_stage[static_cast<size_t>(action.stage)]);
         free[rank] = progress.end(action) = std::max(*ready, free[rank]) + takes;
         busy += takes;
         live[rank] += action.kind == Kind::forward ? 1 : -1;

@@ -59,6 +59,7 @@ std::vector<Message> messages(const StepSchedule& schedule, int from, int to);
 struct Durations {
   double forward = 1;
   double backward = 2;
+  std::vector<double> of_stage = {};  // times so much; empty: all alike
 };
 
 struct ScheduleReport {

@@ -159,6 +159,41 @@ std::vector<double> block_costs(const Description& model) {
   return std::vector<double>(model.blocks.size(), 1.0);
 }
 
+std::vector<double> time_shares(const Description& model) {
+  std::vector<double> shares;
+  double all = 0;
+  for (const BlockDescription& block : model.blocks) {
+    shares.push_back(block.time);
+    all += block.time;
+  }
+  if (all <= 0) {
+    shares = block_costs(model);
+    all = std::accumulate(shares.begin(), shares.end(), 0.0);
+  }
+  for (double& share : shares) share /= all;
+  return shares;
+}
+
+double time_share(const std::vector<double>& shares, const BlockRange& blocks) {
+  return std::accumulate(shares.begin() + blocks.begin, shares.begin() + blocks.end, 0.0);
+}
+
+double cut_time_share(const Description& model, const BlockRange& blocks, int tensor) {
+  const std::vector<double> shares = time_shares(model);
+  double share = 0;
+  for (int64_t index = blocks.begin; index < blocks.end; ++index) {
+    const BlockDescription& block = model.blocks[static_cast<size_t>(index)];
+    double cut = static_cast<double>(block.cut_parameters);
+    for (const TiedTensor& tie : block.ties)
+      if (tie.elements <= model.blocks[static_cast<size_t>(tie.block)].cut_parameters)
+        cut += static_cast<double>(tie.elements);
+    const auto products = static_cast<double>(block.products);
+    const double divided = products > 0 ? std::min(1.0, cut / products) : 0;
+    share += shares[static_cast<size_t>(index)] * (1 - divided + divided / tensor);
+  }
+  return share;
+}
+
 std::string stages_text(const std::vector<BlockRange>& stages, const std::vector<int>& on, const std::string& holder,
                         const Description& model) {
   std::string text;
@@ -169,9 +204,9 @@ std::string stages_text(const std::vector<BlockRange>& stages, const std::vector
       parameters += model.blocks[static_cast<size_t>(block)].parameters;
     const std::string& first = model.blocks[static_cast<size_t>(range.begin)].name;
     const std::string& last = model.blocks[static_cast<size_t>(range.end - 1)].name;
-    text += str("stage ", stage, " on ", holder, " ", on[stage], ": ", range.size() == 1 ? "block " : "blocks ",
-                to_text(range), " (", first, range.size() == 1 ? "" : " to " + last, "), ", parameters,
-                " parameters\n");
+    text +=
+        str("stage ", stage, " on ", holder, " ", on[stage], ": ", range.size() == 1 ? "block " : "blocks ",
+            to_text(range), " (", first, range.size() == 1 ? "" : " to " + last, "), ", parameters, " parameters\n");
   }
   return text;
 }

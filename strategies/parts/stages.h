@@ -39,5 +39,10 @@ std::vector<BlockRange> balanced(const std::vector<double>& costs, int stages);
 // What a block costs in time, relative to others: its measured FLOPs, else the elements of the weights that activations are
 // multiplied with, else all alike.
 std::vector<double> block_costs(const Description& model);
+// What a block takes of a pass's time: as measured, else by block_costs. The sum is 1.
+std::vector<double> time_shares(const Description& model);
+// The same of some blocks; and of one rank of `tensor` that share out its cut layers.
+double time_share(const std::vector<double>& shares, const BlockRange& blocks);
+double cut_time_share(const Description& model, const BlockRange& blocks, int tensor);
 
 }  // namespace convoy

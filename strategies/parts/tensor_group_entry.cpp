@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/describe.h"
+#include "strategies/parts/stages.h"
 
 namespace convoy {
 namespace {
@@ -28,6 +29,22 @@ std::vector<Option> tensor_options() {
                         false)};
 }
 
+namespace {
+
+// Attention's model works on sequences, whose length a data set of them tells as an option.
+void check_sequences(const RunConfig& config, int degree) {
+  const Options& data = config.data.options;
+  if (degree == 1 || !config.strategy.options.boolean("sequence_parallel")) return;
+  if (!data.has("length") || !data.at("length").is_number_integer()) return;
+  const int64_t length = data.integer("length");
+  if (length % degree != 0)
+    data.fail("length",
+              str("is ", length, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
+                  degree, ", or strategy.sequence_parallel: false"));
+}
+
+}  // namespace
+
 void check_tensor_degree(const RunConfig& config, int degree) {
   const Options& model = config.model.options;
   if (!model.has("heads") || !model.at("heads").is_number_integer()) return;
@@ -36,6 +53,7 @@ void check_tensor_degree(const RunConfig& config, int degree) {
     model.fail("heads",
                str("is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
                    degree, ", or a degree that divides ", heads));
+  check_sequences(config, degree);
 }
 
 void check_cuts(const Description& description, int degree) {
@@ -72,7 +90,22 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
   cost.bytes_sent_per_step =
       rows * share * (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) : 2 * inputs + 2 * outputs);
   if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
-  cost.axes = {{"tensor", cost.bytes_sent_per_step, cost.messages_per_step}};
+  // Whole sequences are summed; shares of them are gathered and scattered, about as much of each.
+  if (sequence) {
+    const double half = cost.bytes_sent_per_step / 2;
+    cost.axes = {{"tensor", half, cost.messages_per_step / 2, Exchange::gather},
+                 {"tensor", half, cost.messages_per_step / 2, Exchange::scatter}};
+  } else {
+    cost.axes = {{"tensor", cost.bytes_sent_per_step, cost.messages_per_step}};
+  }
+  cost.work = whole_work(job.config, job.mesh.degree("data"));
+  cost.work.own *=
+      cut_time_share(description, {0, static_cast<int64_t>(description.blocks.size())}, job.mesh.degree("tensor"));
+  cost.work.span = cost.work.own;
+  cost.work.cut = tensor > 1;
+  double elements = 0;
+  for (const BlockDescription& block : description.blocks) elements += static_cast<double>(block.parameters);
+  cost.work.updated = elements > 0 ? cost.parameter_bytes / element / elements : 1;
   return cost;
 }
 
@@ -92,12 +125,14 @@ Description cut_description(const Job& job, const Description& description) {
   return cut;
 }
 
-void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, RankCost& cost) {
+void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, bool overlap, RankCost& cost) {
   if (data == 1) return;
   const double ranks = data;
   const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
+  const double messages = 1 + std::ceil(rest / buckets.other_bytes);
+  const double beside = overlap ? (messages - 1) / messages : 0;
   const AxisCost axis{"data", 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every),
-                      (1 + std::ceil(rest / buckets.other_bytes)) / static_cast<double>(every)};
+                      messages / static_cast<double>(every), Exchange::all_reduce, beside};
   cost.bytes_sent_per_step += axis.bytes;
   cost.messages_per_step += axis.messages;
   cost.axes.push_back(axis);
@@ -106,7 +141,7 @@ void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, Ra
 std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                    int64_t every) {
   RankCost cost = tensor_group_cost(job, description);
-  add_bucket_messages(job.mesh.degree("data"), buckets, every, cost);
+  add_bucket_messages(job.mesh.degree("data"), buckets, every, job.config.at("strategy").value("overlap", false), cost);
   return std::vector<RankCost>(job.ranks.size(), cost);
 }
 

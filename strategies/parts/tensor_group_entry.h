@@ -27,7 +27,7 @@ RankCost tensor_group_cost(const Job& job, const Description& description);
 // The model as one rank of the axis tensor holds it: fewer parameters, and less kept for backward.
 Description cut_description(const Job& job, const Description& description);
 // What a data axis of that many ranks sends of `cost.gradient_bytes`.
-void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, RankCost& cost);
+void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, bool overlap, RankCost& cost);
 std::vector<RankCost> tensor_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                    int64_t every);
 

@@ -1,4 +1,5 @@
-"""What the fault scripts share: a run that fails on demand, the time it takes to end, and what it must not leave."""
+"""What the fault scripts share: a run with faults by `--inject`, the time it takes to end, and what it must not leave."""
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -12,7 +13,6 @@ import uuid
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
-PLUGIN = runs.BUILD / "tests" / "faults" / "libconvoy_faulty.so"
 # FAULTS' times for tests, in seconds. Only where the rendezvous itself fails is R short: elsewhere a busy machine may
 # take its time to start.
 GRACE, HEARTBEAT, COLLECTIVE, RENDEZVOUS = 2, 5, 5, 10
@@ -22,10 +22,11 @@ MARK = "CONVOY_FAULT_TEST"
 CONFIG = """\
 name: faulty
 device: cpu
-model: {{plugin: {plugin}, fault: {fault}, rank: {rank}, block: {block}, at: {at}, seconds: {seconds}, mark: {mark}}}
+model: {{name: mlp, hidden: [16]}}
 data: {{name: synthetic, rows: 4096, evaluate_rows: 64}}
 optimizer: {{name: sgd, lr: 0.01}}
-train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: never, log_every: 1}}
+train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: {checkpoint},
+        log_every: 1}}
 strategy: {strategy}
 backend: {backend}
 launch:
@@ -38,6 +39,8 @@ launch:
   collective: {collective}s
   rendezvous: {rendezvous}s
 """
+# As a user types it; cores are bound by convoy.
+MPIRUN = ["mpirun", "-n", "2", "--bind-to", "none"]
 
 
 def shared_memory():
@@ -57,20 +60,20 @@ def mapped_by_somebody(name):
 class Run:
     """One faulty run in a folder of its own. Everything it starts, however detached, carries its mark."""
 
-    def __init__(self, folder, backend, fault="none", rank=1, at=20, seconds=0, title="", rendezvous=PATIENT_RENDEZVOUS,
-                 steps=1000000, strategy="{name: ddp}", ranks=2, block=0):
-        self.title = title or f"{backend}: {fault} on rank {rank}"
+    def __init__(self, folder, backend, *faults, title="", rendezvous=PATIENT_RENDEZVOUS, steps=1000000,
+                 strategy="{name: ddp}", ranks=2, checkpoint="never", sets=()):
+        self.faults = faults
+        self.title = f"{title or backend}{': ' if faults else ''}{', '.join(faults)}"
         self.folder = pathlib.Path(folder) / uuid.uuid4().hex[:8]
         self.folder.mkdir()
         self.output = self.folder / "run"
         self.temporary = self.folder / "tmp"
         self.temporary.mkdir()
-        self.mark = self.folder / "mark"
         self.identity = uuid.uuid4().hex
         self.memory_before = shared_memory()
+        self.sets = sets
         self.config = self.folder / "faulty.yaml"
-        self.config.write_text(CONFIG.format(plugin=PLUGIN, fault=fault, rank=rank, block=block, at=at, seconds=seconds,
-                                             mark=self.mark, strategy=strategy, ranks=ranks, backend=backend,
+        self.config.write_text(CONFIG.format(strategy=strategy, ranks=ranks, backend=backend, checkpoint=checkpoint,
                                              cores=1 if ranks <= len(os.sched_getaffinity(0)) else "auto", grace=GRACE,
                                              heartbeat=HEARTBEAT, collective=COLLECTIVE, rendezvous=rendezvous,
                                              steps=steps))
@@ -79,20 +82,26 @@ class Run:
 
     def start(self, under=(), program=None, **environment):
         environment = {MARK: self.identity, "TMPDIR": str(self.temporary), **environment}
-        line = runs.command(self.config, self.output, under=under)
+        line = runs.command(self.config, self.output, sets=self.sets, under=under, inject=self.faults)
         if program:
             line[line.index(str(runs.CONVOY))] = str(program)
-        console = open(self.folder / "console", "w")
-        self.process = runs.subprocess.Popen(line, cwd=runs.TOP, env=runs.environment(**environment), stdout=console,
-                                             stderr=runs.subprocess.STDOUT)
+        with open(self.folder / "console", "w") as console:
+            self.process = runs.subprocess.Popen(line, cwd=runs.TOP, env=runs.environment(**environment), stdout=console,
+                                                 stderr=runs.subprocess.STDOUT)
         return self
+
+    def console(self):
+        return (self.folder / "console").read_text(errors="replace")
+
+    def log(self, rank):
+        return (self.output / "logs" / f"rank{rank}.log").read_text(errors="replace")
 
     def check(self, condition, message):
         if condition:
             return
-        console = (self.folder / "console").read_text()[-3000:]
+        console = self.console()[-3000:]
         summary = runs.summary(self.output) or {}
-        summary.pop("config", None)
+        summary = {key: summary.get(key) for key in ("status", "exit_code", "failure", "injected", "attempts")}
         runs.fail(f"{self.title}: {message}\n--- console\n{console}--- summary\n{json.dumps(summary)[:1500]}")
 
     def marked(self):
@@ -135,9 +144,20 @@ class Run:
                 return self.state(0)[0] >= step and self.state(1)[0] >= step
         runs.wait_for(reached, 60, f"{self.title}: step {step}")
 
-    def inject(self, pid, number):
+    def signal(self, pid, number):
+        """From outside, for what is no rank."""
         self.failed_at = time.time()
         os.kill(pid, number)
+
+    def happened(self, seconds=60):
+        """Waits until the last fault that was ordered has happened; its time."""
+        def last():
+            told = (runs.summary(self.output) or {}).get("injected") or []
+            return told[-1]["seconds"] if len(told) == len(self.faults) else None
+        # The summary is written at the end; until then the console tells.
+        words = f"injected fault {self.faults[-1]} happens now"
+        runs.wait_for(lambda: words in self.console() or last(), seconds, f"{self.title}: {words}")
+        return time.time()
 
     def ends(self, code, within, kind=None, rank=None, signal_number=None, step=None, says=()):
         """Waits for the end; checks exit code, time, summary and leftovers. Returns the summary."""
@@ -148,8 +168,9 @@ class Run:
             self.sweep()
             self.check(False, f"still running {limit} s later")
         now = time.time()
-        if self.failed_at is None and self.mark.exists():
-            self.failed_at = int(self.mark.read_text()) / 1e6
+        told = (runs.summary(self.output) or {}).get("injected") or []
+        if self.failed_at is None and told:
+            self.failed_at = told[-1]["seconds"]
         left = self.marked()
         self.check(code is None or ended == code, f"exit {ended}, expected {code}")
         self.check(self.failed_at is not None, "the fault did not happen")
@@ -162,7 +183,7 @@ class Run:
         failure = summary["failure"]
         self.check(failure["cause"] == kind, f"cause {failure['cause']}, expected {kind}")
         self.check(rank is None or failure["rank"] == rank, f"rank {failure['rank']}, expected {rank}")
-        self.check(failure["signal"] == signal_number, f"signal {failure['signal']}, expected {signal_number}")
+        self.check((failure["signal"] or None) == signal_number, f"signal {failure['signal']}, expected {signal_number}")
         self.check(step is None or failure["step"] == step, f"step {failure['step']}, expected {step}")
         for words in says:
             self.check(words in failure["message"], f"the message lacks '{words}'")
@@ -177,7 +198,10 @@ class Run:
                      for pid in left if os.path.exists(f"/proc/{pid}")]
             self.sweep()
             self.check(False, f"still alive: {names}")
-        new = self.segments()
+        # Runs beside this one, and their last threads, let go of theirs within a moment.
+        end = time.time() + 3
+        while (new := self.segments()) and time.time() < end:
+            time.sleep(0.1)
         self.check(not new, f"left in shared memory: {new}")
         files = [str(f) for f in self.temporary.rglob("*") if not f.is_dir()]
         self.check(not files, f"left in TMPDIR: {files}")
@@ -194,7 +218,24 @@ class Run:
                 os.kill(pid, signal.SIGKILL)
 
 
-def requirements():
-    if not PLUGIN.exists():
-        print(f"{PLUGIN} is not built: ninja -C {runs.BUILD} convoy_faulty")
-        sys.exit(77)
+def swept(folder, run):
+    """What a killed mpirun leaves, the next run of the same user sweeps: what is old and held by nobody."""
+    sessions = list(run.temporary.glob("ompi.*/pid.*"))
+    # Its processes are gone for all to see before the last of their threads has let go of its memory.
+    runs.wait_for(lambda: len(run.segments()) == len(shared_memory() - run.memory_before), 5, "unused segments")
+    segments = run.segments()
+    for name in segments:
+        run.check(name.startswith("vader_segment."), f"left in shared memory: {name}")
+    long_ago = time.time() - 3600
+    for path in [*sessions, *(f"/dev/shm/{name}" for name in segments)]:
+        os.utime(path, (long_ago, long_ago))
+    after = Run(folder, "mpi", title="the run after", steps=3)
+    after.start(TMPDIR=str(run.temporary))
+    after.check(after.process.wait(timeout=60) == 0, "it failed")
+
+
+def together(*jobs):
+    """Several runs side by side, where waiting is all that they do. The first failure is told when all have ended."""
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        for ended in [pool.submit(job) for job in jobs]:
+            ended.result()

@@ -4,23 +4,21 @@ import signal
 import _faults
 from _faults import runs
 
-_faults.requirements()
-
 with runs.workspace() as folder:
     for victim in (0, 1):
         run = _faults.Run(folder, "mpi", title=f"mpirun: SIGKILL to rank {victim}")
-        run.start(under=["mpirun", "-n", "2", "--bind-to", "none"])
+        run.start(under=_faults.MPIRUN)
         pids = run.ranks()
         run.training(20)
-        run.inject(pids[victim], signal.SIGKILL)
+        run.signal(pids[victim], signal.SIGKILL)
         run.ends(137, within=5, kind="signal", rank=victim, signal_number=9, says=[f"rank {victim}"])
     # The `convoy` that is a rank's parent goes, and with it whoever could have told how the rank ended.
     for victim in (0, 1):
         run = _faults.Run(folder, "mpi", title=f"mpirun: SIGKILL to the convoy of rank {victim}")
-        run.start(under=["mpirun", "-n", "2", "--bind-to", "none"])
+        run.start(under=_faults.MPIRUN)
         pids = run.ranks()
         run.training(20)
         parent = int(open(f"/proc/{pids[victim]}/stat").read().rsplit(")", 1)[1].split()[1])
-        run.inject(parent, signal.SIGKILL)
+        run.signal(parent, signal.SIGKILL)
         run.ends(137, within=5)
         print(f"{run.title}: all ended")

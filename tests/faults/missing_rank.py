@@ -5,8 +5,6 @@ import time
 import _faults
 from _faults import runs
 
-_faults.requirements()
-
 # Rank 1 sleeps in place of its `convoy`, as long as the job lasts.
 HALF = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then sleep 20; exit 0; fi; exec "$@"'
 
@@ -15,7 +13,7 @@ with runs.workspace() as folder:
         run = _faults.Run(folder, backend, title=f"{backend}: rank 1 never starts", rendezvous=_faults.RENDEZVOUS)
         run.failed_at = time.time()
         if backend == "mpi":
-            run.start(under=["mpirun", "-n", "2", "--bind-to", "none", "sh", "-c", HALF, "half"])
+            run.start(under=[*_faults.MPIRUN, "sh", "-c", HALF, "half"])
         else:
             run.start(CONVOY_RANK="0", CONVOY_WORLD_SIZE="2", CONVOY_LOCAL_RANK="0", CONVOY_JOB="case-14")
         # mpirun waits for the sleeper; what binds there is the summary (FAULTS).

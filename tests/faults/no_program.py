@@ -7,8 +7,6 @@ import time
 import _faults
 from _faults import runs
 
-_faults.requirements()
-
 with runs.workspace() as folder:
     for backend in sys.argv[1:] or ("gloo", "mpi"):
         for code in (127, 126):

@@ -97,6 +97,33 @@ TEST(Environment, BatchScriptAndInteractiveShellAreNoTasks) {
   EXPECT_EQ(launched_as(slurm(0, 4) + Variables{{"SLURM_STEP_ID", "4294967290"}}).launcher, Launcher::none);
 }
 
+TEST(Environment, WhatIsInheritedIsTold) {
+  EXPECT_TRUE(launched_as(slurm(1, 2)).inherited.empty());
+  EXPECT_TRUE(launched_as(mpi(1, 2)).inherited.empty());
+  const Variables batch{{"SLURM_JOB_ID", "77"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}};
+  ASSERT_EQ(launched_as(batch).inherited.size(), 1u);
+  EXPECT_THAT(launched_as(batch).inherited[0], AllOf(HasSubstr("SLURM_JOB_ID, SLURM_PROCID, SLURM_NTASKS"),
+                                                     HasSubstr("batch script"), HasSubstr("srun")));
+  const Variables allocation{{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}};
+  EXPECT_THAT(launched_as(allocation).inherited.at(0), HasSubstr("the allocation of Slurm job 77"));
+  // mpirun's daemon on another host is a task of srun.
+  const LaunchedAs under_both = launched_as(mpi(3, 4) + slurm(1, 2));
+  EXPECT_EQ(under_both.rank, 3);
+  EXPECT_THAT(under_both.inherited.at(0),
+              AllOf(HasSubstr("SLURM_PROCID"), HasSubstr("task 1 of step 77.0"), HasSubstr("those of mpirun")));
+}
+
+TEST(Environment, ARunInsideOfARankIsItsOwn) {
+  const Variables rank = mpi(1, 2) + Variables{{"CONVOY_PROCESS", "1"},
+                                               {"CONVOY_RANK", "1"},
+                                               {"CONVOY_CHANNEL", "127.0.0.1,1,a,b"},
+                                               {"OMP_NUM_THREADS", "1"}};
+  const LaunchedAs as = launched_as(rank);
+  EXPECT_EQ(as.launcher, Launcher::none);
+  EXPECT_TRUE(as.channel.empty());
+  EXPECT_THAT(as.inherited.at(0), HasSubstr("of rank 1 of another run"));
+}
+
 TEST(Environment, OwnVariablesComeFirst) {
   const Variables own{
       {"CONVOY_RANK", "0"}, {"CONVOY_WORLD_SIZE", "3"}, {"CONVOY_LOCAL_RANK", "0"}, {"CONVOY_JOB", "a/b"}};
@@ -113,6 +140,7 @@ TEST(Environment, IncompleteSetsNameWhatIsMissing) {
               AllOf(HasSubstr("not LOCAL_RANK"), HasSubstr("torchrun"), HasSubstr("unset RANK")));
   EXPECT_THAT(error_of({{"WORLD_SIZE", "2"}}), HasSubstr("RANK"));
   EXPECT_THAT(error_of({{"OMPI_COMM_WORLD_RANK", "0"}}), HasSubstr("OMPI_COMM_WORLD_SIZE"));
+  EXPECT_THAT(error_of({{"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}), HasSubstr("OMPI_COMM_WORLD_RANK"));
   EXPECT_THAT(error_of({{"CONVOY_RANK", "0"}}), HasSubstr("CONVOY_WORLD_SIZE"));
   EXPECT_THAT(error_of({{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"}}), HasSubstr("SLURM_PROCID"));
 }
@@ -140,6 +168,7 @@ TEST(Environment, NumbersAreChecked) {
   EXPECT_THAT(error_of(torch(0, 2) + Variables{{"RANK", "one"}}), HasSubstr("RANK=one"));
   EXPECT_THAT(error_of(torch(0, 2) + Variables{{"WORLD_SIZE", "-2"}}), HasSubstr("WORLD_SIZE=-2"));
   EXPECT_THAT(error_of(torch(0, 2) + Variables{{"LOCAL_RANK", "5"}}), HasSubstr("local rank 5"));
+  EXPECT_THAT(error_of(slurm(0, 2) + Variables{{"SLURM_STEP_ID", "batch"}}), HasSubstr("SLURM_STEP_ID=batch"));
 }
 
 TEST(Environment, PmixAloneCannotTellTheSize) {

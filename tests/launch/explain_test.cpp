@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "core/error.h"
 #include "launch/candidate.h"
 #include "launch/explain_report.h"
@@ -123,6 +125,94 @@ TEST(Figures, TrafficByAxis) {
   }
 }
 
+// ---- what time is predicted from ------------------------------------------------------------------------------------
+
+RankCost cost_of(const Job& job, const Description& model = counted_model(), size_t rank = 0) {
+  return strategy_entry(job.config.at("strategy").at("name").get<std::string>()).cost(job, model).at(rank);
+}
+
+TEST(Work, AReplicaDoesItsShareOfTheRowsAndTheWholeUpdate) {
+  const RankCost cost = cost_of(job_of("ddp", Mesh({{"data", 2}}), {{"micro_batches", 4}, {"sync", {{"every", 8}}}}));
+  EXPECT_EQ(cost.work.rows, 8);  // 64 over two ranks, in four slices
+  EXPECT_EQ(cost.work.span, 4);
+  EXPECT_EQ(cost.work.own, 4);
+  EXPECT_DOUBLE_EQ(cost.work.updates, 1.0 / 8);
+  EXPECT_EQ(cost.work.updated, 1);
+  ASSERT_EQ(cost.axes.size(), 1u);
+  EXPECT_EQ(cost.axes[0].kind, Exchange::all_reduce);
+  EXPECT_DOUBLE_EQ(cost.axes[0].beside, 0.5);  // of two buckets the first
+  EXPECT_EQ(cost_of(job_of("ddp", Mesh({{"data", 2}}), {{"overlap", false}})).axes[0].beside, 0);
+}
+
+TEST(Work, ShardsAreGatheredAndScatteredAndUpdatedInParts) {
+  const RankCost cost = cost_of(job_of("fsdp", Mesh({{"data", 2}})));
+  EXPECT_DOUBLE_EQ(cost.work.updated, 0.5);
+  std::map<Exchange, AxisCost> by_kind;
+  double bytes = 0, messages = 0;
+  for (const AxisCost& axis : cost.axes) {
+    by_kind[axis.kind] = axis;
+    bytes += axis.bytes;
+    messages += axis.messages;
+  }
+  EXPECT_DOUBLE_EQ(bytes, cost.bytes_sent_per_step);
+  EXPECT_DOUBLE_EQ(messages, cost.messages_per_step);
+  EXPECT_EQ(by_kind[Exchange::gather].messages, 3);  // forward both blocks, backward the first again
+  EXPECT_EQ(by_kind[Exchange::scatter].messages, 2);
+  for (const char* shard : {"optimizer", "gradients"}) {
+    const RankCost other = cost_of(job_of("fsdp", Mesh({{"data", 2}}), {{"shard", shard}}));
+    bytes = 0;
+    for (const AxisCost& axis : other.axes) bytes += axis.bytes;
+    EXPECT_DOUBLE_EQ(bytes, other.bytes_sent_per_step) << shard;
+  }
+}
+
+TEST(Work, StagesWaitForEachOther) {
+  Description model = counted_model();
+  const Job job = job_of("pipeline", Mesh({{"pipeline", 2}}));
+  RankCost cost = cost_of(job, model);
+  EXPECT_EQ(cost.work.rows, 16);
+  EXPECT_DOUBLE_EQ(cost.work.own, 2);     // four halves
+  EXPECT_DOUBLE_EQ(cost.work.span, 2.5);  // (m + p − 1) halves
+  EXPECT_DOUBLE_EQ(cost.work.updated, 0.5);
+  // Of stages that do not take alike the slower one sets the pace.
+  model.blocks[0].time = 0.75;
+  model.blocks[1].time = 0.25;
+  cost = cost_of(job, model, 1);
+  EXPECT_DOUBLE_EQ(cost.work.own, 1);
+  EXPECT_DOUBLE_EQ(cost.work.span, 4 * 0.75 + 0.25);
+  double sent = 0;
+  for (const AxisCost& axis : cost.axes) sent += axis.bytes;
+  EXPECT_DOUBLE_EQ(sent, cost.bytes_sent_per_step);
+}
+
+TEST(Work, ATensorGroupSharesWhatIsCut) {
+  Description model = counted_model();
+  model.blocks[0].cut_parameters = model.blocks[0].parameters;
+  const RankCost cost = cost_of(job_of("tensor_parallel", Mesh({{"tensor", 2}})), model);
+  EXPECT_DOUBLE_EQ(cost.work.own, 0.75);  // one block of two is cut
+  EXPECT_TRUE(cost.work.cut);
+  EXPECT_DOUBLE_EQ(cost.work.updated, 0.75);
+}
+
+TEST(Work, AHybridHasAllOfIt) {
+  Description model = counted_model();
+  for (BlockDescription& block : model.blocks) {
+    block.cut_parameters = block.parameters;
+    block.row_cut_input_bytes = block.row_cut_output_bytes = block.row_output_bytes = block.row_saved_bytes = 64;
+    block.cut_exchanges = 2;
+  }
+  const Json mesh = {{"mesh", {{"data", {{"degree", 2}, {"how", "fsdp"}}}, {"pipeline", 2}, {"tensor", 2}}},
+                     {"micro_batches", 4}};
+  const RankCost cost = cost_of(job_of("hybrid", Mesh({{"data", 2}, {"pipeline", 2}, {"tensor", 2}}), mesh), model);
+  EXPECT_EQ(cost.work.rows, 8);
+  EXPECT_DOUBLE_EQ(cost.work.own, 4 * 0.25);
+  EXPECT_DOUBLE_EQ(cost.work.span, 5 * 0.25);
+  EXPECT_DOUBLE_EQ(cost.work.updated, 0.125);
+  double sent = 0;
+  for (const AxisCost& axis : cost.axes) sent += axis.bytes;
+  EXPECT_DOUBLE_EQ(sent, cost.bytes_sent_per_step);
+}
+
 Candidate candidate_of(const std::string& strategy, const Mesh& mesh) {
   Candidate candidate;
   candidate.strategy = strategy;
@@ -162,6 +252,22 @@ TEST(Explain, ComparesSideBySide) {
   EXPECT_THAT(text, AllOf(HasSubstr("single"), HasSubstr("fsdp"), HasSubstr("hybrid is refused: strategy.mesh: mul")));
   EXPECT_THAT(text, testing::ContainsRegex("\nmoments +4 MiB +1 MiB +refused\n"));
   EXPECT_THAT(text, testing::ContainsRegex("\nsent a step +0 "));
+}
+
+TEST(Explain, TellsPredictedTimes) {
+  Candidate single = candidate_of("single", Mesh({{"data", 1}})), ddp = candidate_of("ddp", Mesh({{"data", 4}}));
+  single.prediction.emplace();
+  single.prediction->seconds = single.prediction->compute = 9e-3;
+  single.prediction->error = 0.9e-3;
+  ddp.prediction.emplace();
+  ddp.prediction->reason = "no link was told";
+  const std::string text = compared({single, ddp});
+  EXPECT_THAT(text, testing::ContainsRegex("\npredicted step +9 ms +—\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("\nits error +± 10 % +—\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("\nrows a second +7111 "));
+  EXPECT_THAT(text, HasSubstr("ddp: no time is predicted: no link was told"));
+  EXPECT_THAT(compared({candidate_of("ddp", Mesh({{"data", 4}}))}), Not(HasSubstr("predicted step")));
+  EXPECT_THAT(explained(single, machine_named("dgx"), "x"), HasSubstr("\npredicted step: 9 ms ± 10 %"));
 }
 
 TEST(Explain, HostsAreCopiesOfOneMachine) {

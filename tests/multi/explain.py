@@ -1,4 +1,5 @@
 """`convoy explain` and the placement of runs, through the real programs."""
+import json
 import os
 import pathlib
 import subprocess
@@ -12,9 +13,9 @@ TOPOLOGIES = runs.TOP / "tests" / "topologies"
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 
 
-def explain(*arguments, expect=0):
+def explain(*arguments, expect=0, cwd=runs.TOP):
     line = [str(runs.CONVOY), "explain", str(config), *map(str, arguments)]
-    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
+    done = subprocess.run(line, cwd=cwd, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
     runs.check(done.returncode == expect, f"{' '.join(line)}: exit {done.returncode}, expected {expect}\n{done.stdout}")
     return done.stdout
@@ -30,6 +31,8 @@ with runs.workspace() as folder:
     before = set(os.listdir(runs.TOP))
     ddp = ["--set", "strategy.name=ddp"]
     gpus = [*ddp, "--set", "device=auto"]
+    text = explain("--topology", TOPOLOGIES / "grace.xml", "--ranks", 4, *gpus)
+    runs.check("device: auto takes cores" in text and "GPU" not in rows(text)[0][2], f"more ranks than GPUs:\n{text}")
     placed = rows(explain("--topology", TOPOLOGIES / "dgx.xml", "--ranks", 8, *gpus))
     runs.check(len(placed) == 8, f"eight rows: {placed}")
     for rank, (number, host, device, node, cores, *_) in enumerate(placed):
@@ -54,6 +57,29 @@ with runs.workspace() as folder:
         took.append(time.monotonic() - start)
     runs.check(min(took) <= 1, f"explain took {min(took):.2f} s")
     runs.check(set(os.listdir(runs.TOP)) - before <= {"runs"}, "explain left something behind")
+
+    # Times: one rank's step and the backend are measured, nothing is run; the file serves again, and only where it may.
+    file = folder / "calibration.json"
+    start = time.monotonic()
+    text = explain(*ddp, "--ranks", 2, "--compare", "single,ddp,fsdp,pipeline,data_parallel", "--calibrate", cwd=folder)
+    took = time.monotonic() - start
+    runs.check(took <= 20, f"explain --calibrate took {took:.1f} s")  # 8 s on idle cores: tests/bench/run predict
+    runs.check("predicted step" in text and "× " in text + " " and "refused" not in text, text)
+    runs.check(os.listdir(folder) == [file.name], f"explain --calibrate left {os.listdir(folder)}")
+    calibration = json.loads(file.read_text())
+    runs.check([s["ranks"] for s in calibration["steps"]] == [1, 2], f"steps: {calibration['steps']}")
+    kinds = {(e["backend"], e["kind"]) for e in calibration["exchanges"]}
+    runs.check({("gloo", "all_gather"), ("gloo", "send"), ("local", "all_reduce")} <= kinds, f"exchanges: {kinds}")
+    again = ["--calibration", file]
+    runs.check("predicted step" in explain(*ddp, "--ranks", 2, *again), "a calibration that was read")
+    hosts = [*ddp, "--ranks", 4, "--hosts", "a,b", "--compare", "single,ddp", *again]
+    runs.check("--link LATENCY,BANDWIDTH" in explain(*hosts), "hosts without a link")
+    runs.check("no time is predicted" not in explain(*hosts, "--link", "20us,1GB/s"), "hosts with a link")
+    runs.check("model.hidden" in explain(*again, "--set", "model.hidden=[9]", expect=78), "another model")
+    runs.check("20us,12GB/s" in explain(*again, "--link", "fast", expect=64), "a link that is none")
+    file.write_text(file.read_text().replace('"version": 1', '"version": 7'))
+    runs.check("version is 7" in explain(*again, expect=78), "another version")
+    explain(*again, "--calibrate", expect=64)
 
     # What is printed is what the summary holds, and what the ranks read back.
     cores = sorted(os.sched_getaffinity(0))

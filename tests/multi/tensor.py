@@ -62,15 +62,17 @@ with runs.workspace() as folder:
     verified("verify of a right one", 0, ["agree"], TINY / "plugin_wrong.yaml", [*wrong, "model.over=rows"], 2)
 
     refused("heads", ["model.heads", "4", "3 ranks"], gpt, TENSOR, 3)
+    refused("sequences", ["data.length", "12", "8 ranks", "sequence_parallel: false"], gpt,
+            [*TENSOR, "strategy.sequence_parallel=true", "model.heads=8", "model.dim=16", "data.length=12"], 8)
+    refused("heads of dim", ["model.dim", "16", "3 heads"], gpt, ["strategy.name=single", "model.heads=3", "model.dim=16"], None)
     refused("mesh", ["strategy.mesh", "= 4 ranks, and there are 3"], gpt, [MESH], 3)
     refused("sizes", ["model", "hidden.0.linear has 16 outputs", "3 ranks"], TINY / "mlp.yaml", [*TENSOR, "model.hidden=[16, 9]"], 3, within=2.5)
     refused("sizes of a mesh", ["model", "hidden.2.linear has 9 outputs"], TINY / "mlp.yaml",
             ["strategy={name: hybrid, mesh: {data: 2, tensor: 2}}", "model.hidden=[16, 16, 9]"], 4, within=2.5)
 
-    fault = f"model={{plugin: {runs.BUILD}/tests/faults/libconvoy_faulty.so, fault: throw, rank: 1, at: 2}}"
-    for name, sets in (("tensor", [*TENSOR, fault]), ("hybrid", [MESH, fault])):
+    for name, sets in (("tensor", TENSOR), ("hybrid", [MESH])):
         failed = runs.run(TINY / "mlp.yaml", folder / name, [*sets, "backend=gloo", "launch.failure_grace=2s"],
-                          ranks=2 if name == "tensor" else 4, expect=70)
+                          ranks=2 if name == "tensor" else 4, inject=["throw:rank=1:block=0@step=2"], expect=70)
         failure = failed["failure"]
-        runs.check(failure["rank"] == 1 and "the model's own words" in failure["message"], f"{name}: {failure}")
+        runs.check(failure["rank"] == 1 and "block 0" in failure["message"], f"{name}: {failure}")
 print("shared out and whole agree")

@@ -13,7 +13,6 @@ import runs
 TINY = runs.TOP / "configs" / "tiny"
 DDP = ["strategy.name=ddp"]
 WRONG = [*DDP, f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so"]
-FAULTY = [*DDP, f"model={{plugin: {runs.BUILD}/tests/faults/libconvoy_faulty.so, fault: throw, rank: 1, at: 2}}"]
 
 
 def line(config, sets=(), ranks=2, **options):
@@ -71,7 +70,8 @@ with runs.workspace() as work:
     verified(work, "inside a launcher", 64, ["type it alone"], mlp, DDP, within=1.5, ranks=None,
              environment={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost",
                           "MASTER_PORT": "29500"})
-    verified(work, "a run that fails", 70, ["the configured run", "the model's own words", "exit 70"], mlp, FAULTY)
+    verified(work, "a run that fails", 70, ["the configured run", "the exception that", "exit 70"], mlp, DDP,
+             inject="throw:rank=1@step=2")
 
     process = subprocess.Popen(line(mlp, [*DDP, "launch.grace=2s"], steps=100000), cwd=work, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL, env=runs.environment(TMPDIR=str(work / "tmp")))

@@ -94,6 +94,18 @@ TEST(ModelParallelPlan, Devices) {
   EXPECT_EQ(placed.ranks[0].devices[0].gpu, 1);
 }
 
+TEST(ModelParallelPlan, TellsOfDevicesWithoutBlocks) {
+  const auto warnings = [](const std::string& options) {
+    RunConfig config = test_config({"model_parallel", options}, {});
+    config.device = "cpu";
+    return strategy_entry("model_parallel").plan(config, machine(4, 0), {}).warnings;
+  };
+  const std::string placed = ", placement: [{blocks: 0-2, device: cores:2}]";
+  EXPECT_TRUE(
+      has(join(warnings(", devices: [cores:1, cores:2, cores:3]" + placed), "\n"), "cores:1, cores:3 have no block"));
+  EXPECT_TRUE(warnings(", devices: [cores:2]" + placed).empty());
+}
+
 TEST(ModelParallelPlan, Refusals) {
   EXPECT_TRUE(has(refused("model_parallel", "", 2), "launch.ranks"));
   EXPECT_TRUE(has(refused("model_parallel", ", devices: [cores:0, cores:4]", 1), "strategy.devices.1"));

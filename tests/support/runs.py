@@ -42,10 +42,12 @@ def workspace():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def command(config, output=None, sets=(), ranks=None, under=()):
+def command(config, output=None, sets=(), ranks=None, under=(), inject=()):
     line = [*map(str, under), str(CONVOY), "run", str(config)]
     for item in sets:
         line += ["--set", item]
+    for fault in inject:
+        line += ["--inject", fault]
     if ranks:
         line += ["--ranks", str(ranks)]
     if output:
@@ -57,9 +59,9 @@ def environment(**extra):
     return {**os.environ, **MPI, **extra}
 
 
-def run(config, output=None, sets=(), ranks=None, under=(), expect=0, timeout=120, cwd=TOP, **extra):
+def run(config, output=None, sets=(), ranks=None, under=(), inject=(), expect=0, timeout=120, cwd=TOP, **extra):
     """Runs to the end; returns the summary (or None) after checking the exit code."""
-    line = command(config, output, sets, ranks, under)
+    line = command(config, output, sets, ranks, under, inject)
     done = subprocess.run(line, cwd=cwd, env=environment(**extra), timeout=timeout, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     if expect is not None and done.returncode != expect:

@@ -1,6 +1,7 @@
 // What every channel promises, over threads of one process, IPv4 and IPv6.
 #include "core/control/channel.h"
 
+#include "core/control/supervised_channel.h"
 #include "tests/base/control/channel_fixture.h"
 
 namespace convoy {
@@ -130,6 +131,40 @@ TEST_P(ChannelTest, AgreeGivesAllValuesInOrder) {
     });
   }
   EXPECT_THAT(join(0)->agree("alone", 0, 1, "x", patience), ElementsAre("x"));
+}
+
+TEST_P(ChannelTest, AgreeLaterCallsBackWithAllValuesAndFreesTheName) {
+  constexpr int participants = 4;
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (int i = 0; i < participants; ++i) channels.push_back(join(i));
+  for (int round = 0; round < 3; ++round) {
+    Seen<std::vector<std::string>> seen;
+    for (int i = 0; i < participants; ++i) {
+      EXPECT_TRUE(seen.now().empty()) << "before all have voted";
+      supervised(channels[i].get())
+          ->agree_later("again", i, participants, str("vote ", i, " of ", round),
+                        [&](const std::vector<std::string>& values) { seen.add(values); });
+    }
+    for (const auto& values : seen.wait_for(participants)) {
+      ASSERT_EQ(values.size(), size_t{participants});
+      for (int j = 0; j < participants; ++j) EXPECT_EQ(values[j], str("vote ", j, " of ", round));
+    }
+  }
+  EXPECT_GT(supervised(channels[0].get())->cpu_seconds(), 0);
+}
+
+TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
+  auto a = join(0), b = join(1);
+  Seen<std::string> seen;
+  for (auto& channel : {a, b}) {
+    const int me = channel == a ? 0 : 1;
+    supervised(channel.get())->agree_later("first", me, 2, "x", [&, channel, me](const std::vector<std::string>&) {
+      supervised(channel.get())->agree_later("second", me, 2, str(me), [&](const std::vector<std::string>& values) {
+        seen.add(values[0] + values[1]);
+      });
+    });
+  }
+  EXPECT_THAT(seen.wait_for(2), ElementsAre("01", "01"));
 }
 
 TEST_P(ChannelTest, AgreeListsWhoIsMissing) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/control/frame.h"
+#include "core/control/supervised_channel.h"
 #include "tests/base/control/channel_fixture.h"
 
 namespace convoy {
@@ -385,6 +386,35 @@ TEST(ChannelAddress, SurvivesALine) {
   }
   EXPECT_EQ(random_token().size(), 32u);
   EXPECT_NE(random_token(), random_token());
+}
+
+TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
+  Seen<std::string> seen;
+  ChannelServerEvents events;
+  events.on_post = [&](int participant, const std::string& topic, const Json& told) {
+    seen.add(str(topic, " of ", participant, ": ", told.dump()));
+  };
+  ChannelServerOptions options = loopback();
+  options.heartbeat = 200ms;
+  auto server = serve_channel(options, events);
+  auto channel = connect_channel(server->address(), 3, "rank 3", patience);
+  std::atomic<int> beats{0};
+  supervised(channel.get())->on_beat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
+  const auto told = seen.wait_for(2);
+  EXPECT_EQ(told[0], "beat of 3: {\"step\":1}");
+  EXPECT_EQ(told[1], "beat of 3: {\"step\":2}");
+}
+
+TEST(ChannelServer, HeartbeatsThatAreLeftOutAreSilence) {
+  Seen<int> silent;
+  ChannelServerEvents events;
+  events.on_silent = [&](int participant, const std::string&, double) { silent.add(participant); };
+  ChannelServerOptions options = loopback();
+  options.heartbeat = 200ms;
+  auto server = serve_channel(options, events);
+  auto channel = connect_channel(server->address(), 5, "rank 5", patience);
+  supervised(channel.get())->on_beat([]() -> std::optional<Json> { return std::nullopt; });
+  EXPECT_EQ(silent.wait_for(1)[0], 5);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Where a rank was can be read after its death and while it writes.
 #include "core/control/state_file.h"
+#include "core/control/call_notes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -68,6 +69,39 @@ TEST_F(StateFileTest, ReadsWhatWasWritten) {
   EXPECT_NEAR(position->seconds, unix_now(), 60);
   file.failure(R"({"kind": "training"})");
   EXPECT_EQ(read_state_file(path_)->failure, R"({"kind": "training"})");
+}
+
+TEST_F(StateFileTest, HoldsTheLastCollectiveOfEachGroup) {
+  StateFile file(path_);
+  EXPECT_TRUE(read_call_notes(path_).empty());
+  CallNotes notes(path_);
+  const int world = notes.add_group("world"), half = notes.add_group("world/0.1");
+  notes.add_group("never called");
+  const int64_t shape[] = {2, 3, 4, 5, 6};
+  for (int64_t number = 1; number <= 5; ++number)
+    notes.called(world,
+                 {number, static_cast<uint64_t>(number * 10), "all_reduce", "bucket 2", "float32", shape, 2, "sum"});
+  notes.called(half, {1, 7, "barrier", "", "", nullptr, -1, ""});
+  auto calls = read_call_notes(path_);
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0].group, "world");
+  EXPECT_EQ(calls[0].number, 5);
+  EXPECT_EQ(calls[0].hash, 50u);
+  EXPECT_EQ(calls[0].call, "all_reduce 'bucket 2' float32[2,3] sum");
+  EXPECT_EQ(calls[1].call, "barrier");
+  notes.called(half, {2, 8, "broadcast", std::string(100, 'n').c_str(), "int64", shape, 5, "root 3"});
+  calls = read_call_notes(path_);
+  EXPECT_EQ(calls[1].call, "broadcast '" + std::string(47, 'n') + "' int64[2,3,4,5,…] root 3");
+}
+
+TEST_F(StateFileTest, GroupsBeyondItsPlacesAreLeftOut) {
+  StateFile file(path_);
+  CallNotes notes(path_);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(notes.add_group("group"), i);
+  const int none = notes.add_group("one too many");
+  EXPECT_EQ(none, -1);
+  notes.called(none, {1, 1, "barrier", "", "", nullptr, -1, ""});
+  EXPECT_TRUE(read_call_notes(path_).empty());
 }
 
 TEST_F(StateFileTest, LongTextsAreCutAndEveryLengthSurvives) {

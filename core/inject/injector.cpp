@@ -1,0 +1,201 @@
+#include "core/inject/injector.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "core/control/mute.h"
+#include "core/error.h"
+#include "core/inject/around.h"
+#include "core/log.h"
+
+namespace convoy {
+namespace {
+
+using Kind = Fault::Kind;
+using Part = Fault::Part;
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// What a careless library leaves behind: a process that no signal to the rank's group reaches.
+void leave_orphan() {
+  if (fork() != 0) return;
+  setsid();
+  if (fork() != 0) _exit(0);
+  while (true) pause();
+}
+
+// What happens as soon as a block goes forward, rather than where a point is reached.
+bool in_model(const Fault& fault) { return fault.block >= 0 || fault.kind == Kind::nan; }
+
+// The point only opens the time for it; what happens is elsewhere.
+bool armed_by_point(const Fault& fault) {
+  return in_model(fault) || fault.kind == Kind::mismatch || fault.kind == Kind::enospc;
+}
+
+}  // namespace
+
+Injector::Injector(const InjectRequest& request) : request_(request) {
+  for (const Fault& fault : faults_from_texts(request.faults, request.size))
+    if (fault.concerns(request.rank, request.size, request.attempt)) faults_.push_back({fault});
+}
+
+Injector::~Injector() {
+  for (const Planned& planned : faults_)
+    if (planned.state != Planned::State::done)
+      log::warning(
+          str("injected fault ", planned.fault.text, " did not happen: rank ", request_.rank, " did not come to it"));
+}
+
+ModelPtr Injector::around(ModelPtr model) {
+  const bool wanted = std::any_of(faults_.begin(), faults_.end(), [](const Planned& planned) {
+    return in_model(planned.fault) || planned.fault.part == Part::parameters;
+  });
+  return wanted ? injected_model(std::move(model), shared_from_this()) : model;
+}
+
+CommunicatorPtr Injector::around(CommunicatorPtr group) {
+  const bool wanted = std::any_of(faults_.begin(), faults_.end(), [](const Planned& planned) {
+    return planned.fault.kind == Kind::mismatch && planned.fault.part != Part::parameters;
+  });
+  return wanted ? injected_communicator(std::move(group), shared_from_this()) : group;
+}
+
+FileSystem& Injector::around(FileSystem& files) {
+  const bool wanted = std::any_of(faults_.begin(), faults_.end(),
+                                  [](const Planned& planned) { return planned.fault.kind == Kind::enospc; });
+  if (!wanted) return files;
+  files_ = injected_files(files, *this);
+  return *files_;
+}
+
+template <class Wanted>
+const Fault* Injector::take(Wanted wanted) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Planned& planned : faults_) {
+    if (planned.state == Planned::State::done || !wanted(planned)) continue;
+    planned.state = Planned::State::done;
+    return &planned.fault;
+  }
+  return nullptr;
+}
+
+void Injector::reached(InjectPoint point, int64_t number) {
+  if (point == InjectPoint::step) step_ = number;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Planned& planned : faults_) {
+      const Fault& fault = planned.fault;
+      const bool here = fault.point == point && fault.number == number;
+      // A collective that nobody has to wait for is none to be caught in: the next one will do.
+      const bool from_here =
+          fault.point == InjectPoint::collective && point == InjectPoint::step && number >= fault.number;
+      if (planned.state == Planned::State::waits && ((here && armed_by_point(fault)) || from_here))
+        planned.state = Planned::State::armed;
+    }
+  }
+  while (const Fault* fault = take([&](const Planned& planned) {
+           return planned.state == Planned::State::waits && planned.fault.point == point &&
+                  planned.fault.number == number && planned.fault.part != Part::parameters;
+         }))
+    act(*fault);
+}
+
+void Injector::waiting() {
+  if (faults_.empty()) return;
+  while (const Fault* fault = take([](const Planned& planned) {
+           return planned.state == Planned::State::armed && planned.fault.point == InjectPoint::collective;
+         }))
+    act(*fault);
+}
+
+bool Injector::forward(int64_t block) {
+  bool no_number = false;
+  while (const Fault* fault = take([&](const Planned& planned) {
+           return planned.state == Planned::State::armed && in_model(planned.fault) &&
+                  (planned.fault.block < 0 || planned.fault.block == block);
+         })) {
+    no_number |= fault->kind == Kind::nan;
+    act(*fault);
+  }
+  return no_number;
+}
+
+Part Injector::differing() {
+  const Fault* fault = take([](const Planned& planned) {
+    return planned.state == Planned::State::armed && planned.fault.kind == Kind::mismatch;
+  });
+  if (fault == nullptr) return Part::none;
+  tell(*fault);
+  return fault->part;
+}
+
+bool Injector::fails(Part call) {
+  const Fault* fault = take([&](const Planned& planned) {
+    return planned.state == Planned::State::armed && planned.fault.kind == Kind::enospc && planned.fault.part == call;
+  });
+  if (fault != nullptr) tell(*fault);
+  return fault != nullptr;
+}
+
+bool Injector::has_other_parameters() {
+  const Fault* fault = take([](const Planned& planned) { return planned.fault.part == Part::parameters; });
+  if (fault != nullptr) tell(*fault);
+  return fault != nullptr;
+}
+
+// Before it happens: afterwards may be too late.
+void Injector::tell(const Fault& fault) {
+  const int64_t step = step_;
+  log::warning(str("injected fault ", fault.text, " happens now on rank ", request_.rank,
+                   step >= 0 ? str(", step ", step) : std::string()));
+  request_.channel->post(injected_topic, Json{{"fault", fault.text},
+                                              {"rank", request_.rank},
+                                              {"host", request_.host},
+                                              {"step", step >= 0 ? Json(step) : Json()},
+                                              {"attempt", request_.attempt},
+                                              {"seconds", unix_seconds()}});
+}
+
+void Injector::act(const Fault& fault) {
+  tell(fault);
+  switch (fault.kind) {
+    case Kind::kill:
+      raise(SIGKILL);
+      break;
+    case Kind::stop:
+      raise(SIGSTOP);
+      break;
+    case Kind::segv:
+      raise(SIGSEGV);
+      break;
+    case Kind::exit:
+      _exit(fault.code);
+    case Kind::raise:
+      throw std::runtime_error(str("the exception that --inject ", fault.text, " asked for"));
+    case Kind::sleep:
+      std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
+      break;
+    case Kind::loop:
+      for (volatile bool forever = true; forever;) std::this_thread::yield();
+      break;
+    case Kind::drop_heartbeat:
+      mute(*request_.channel);
+      break;
+    case Kind::orphan:
+      leave_orphan();
+      break;
+    case Kind::nan:
+    case Kind::mismatch:
+    case Kind::enospc:
+      break;  // whoever asked makes it happen
+  }
+}
+
+}  // namespace convoy

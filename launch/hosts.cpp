@@ -1,0 +1,93 @@
+#include "launch/hosts.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+[[noreturn]] void refuse(const std::string& item, const std::string& why) {
+  throw Error(Failure::command_line,
+              str("--hosts: '", item, "' ", why, "; write --hosts node1,node2 or --hosts node1:4,node2:4"));
+}
+
+HostShare share_of(const std::string& item) {
+  HostShare share;
+  std::string count;
+  if (!item.empty() && item.front() == '[') {
+    const size_t close = item.find(']');
+    if (close == std::string::npos || (close + 1 < item.size() && item[close + 1] != ':'))
+      refuse(item, "has no whole [ ]");
+    share.name = item.substr(1, close - 1);
+    count = item.substr(close + 1);
+  } else {
+    const size_t colon = item.find(':');
+    share.name = item.substr(0, colon);
+    count = colon == std::string::npos ? "" : item.substr(colon);
+  }
+  if (share.name.empty()) refuse(item, "names no host");
+  if (share.name.front() == '-') refuse(item, "begins with -, as an option does");
+  for (const char c : share.name)
+    if (static_cast<unsigned char>(c) <= ' ' || c == 127 || c == '/') refuse(item, "has a character that no host's name has");
+  if (count.empty()) return share;
+  count.erase(0, 1);
+  if (count.empty() || count.size() > 6 || count.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoi(count) == 0)
+    refuse(item, "has no number of ranks behind its ':'");
+  share.ranks = std::stoi(count);
+  return share;
+}
+
+// Between single quotes every POSIX shell, csh and fish take characters as they are; a quote itself stands outside.
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) {
+    if (c == '\n' || c == '\r' || c == '\\' || c == '!')
+      throw Error(Failure::config, str("--hosts: ", word.substr(0, 200), ": shells differ in how they read ",
+                                       c == '\\' || c == '!' ? str("'", c, "'") : "a line break",
+                                       "; put convoy and its folder where no path has one"));
+    text += c == '\'' ? "'\\''" : std::string(1, c);
+  }
+  return text + "'";
+}
+
+}  // namespace
+
+std::vector<HostShare> host_shares(const std::vector<std::string>& items) {
+  std::vector<HostShare> shares;
+  std::set<std::string> seen;
+  for (const std::string& item : items) {
+    shares.push_back(share_of(item));
+    if (!seen.insert(shares.back().name).second) refuse(item, "is there twice");
+  }
+  const auto told = std::count_if(shares.begin(), shares.end(), [](const HostShare& share) { return share.ranks > 0; });
+  if (told != 0 && told != static_cast<long>(shares.size()))
+    throw Error(Failure::command_line,
+                "--hosts: some hosts have a number of ranks and others none; write it for all, as in --hosts "
+                "node1:4,node2:4, or for none, and --ranks");
+  return shares;
+}
+
+std::vector<int> rank_hosts(const std::vector<HostShare>& shares, int ranks) {
+  std::vector<int> hosts;
+  for (size_t host = 0; host < shares.size(); ++host)
+    hosts.insert(hosts.end(), static_cast<size_t>(shares[host].ranks), static_cast<int>(host));
+  if (ranks > 0 && !hosts.empty() && static_cast<int>(hosts.size()) != ranks)
+    throw Error(Failure::command_line, str("--hosts gives ", hosts.size(), " ranks and --ranks (launch.ranks) ", ranks,
+                                           "; leave one of them out"));
+  return hosts;
+}
+
+std::vector<std::string> remote_command(const std::vector<std::string>& remote_shell, const std::string& host,
+                                        const std::vector<std::string>& words) {
+  std::vector<std::string> line = remote_shell;
+  line.push_back(host);
+  std::string command = "exec";
+  for (const std::string& word : words) command += " " + quoted(word);
+  line.push_back(command);
+  return line;
+}
+
+}  // namespace convoy

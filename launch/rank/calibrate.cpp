@@ -1,0 +1,208 @@
+// In three parts: the reference strategy's step on process 0 alone; the same in all processes at once, which take cores,
+// caches and memory from each other as ranks do; and what each backend takes between two of them. Each part has its share
+// of the time; within it the row counts and sizes that matter most come first, and what there is no time for is left out.
+#include "launch/rank/calibrate.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "core/binding.h"
+#include "launch/measurement.h"
+#include "launch/rank/rank.h"
+#include "launch/rank/timed_exchange.h"
+#include "launch/rank/timed_step.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr Timeout patience{30000};  // with another process of the calibration
+constexpr size_t most_samples = 400;
+constexpr double alone_part = 0.32, together_part = 0.78;  // of the time, when that part ends
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void place(const MeasuredRank& rank) {
+  bind_this_thread(rank.cores);
+  at::set_num_threads(std::max(1, rank.threads));
+}
+
+at::Device device_of(const MeasuredRank& rank) {
+  return rank.gpu < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(rank.gpu));
+}
+
+class Calibration {
+ public:
+  Calibration(std::shared_ptr<Channel> channel, int process)
+      : channel_(std::move(channel)),
+        process_(process),
+        request_(measurement_request(Json::parse(channel_->get(measurement_key::request, patience)))),
+        processes_(static_cast<int>(std::max<size_t>(1, request_.together.size()))),
+        config_(RunConfig::from_resolved(request_.config)),
+        registry_(make_registry(config_)),
+        rank_(request_.together.empty() ? request_.alone : request_.together.at(static_cast<size_t>(process))),
+        device_(device_of(rank_)) {}
+
+  void run() {
+    place(process_ == 0 ? request_.alone : rank_);
+    subject_.emplace(config_, registry_, device_, process_ == 0 ? request_.alone.threads : rank_.threads);
+    meet("made");
+    start_ = Clock::now();
+    if (process_ == 0) measured_.alone = steps(request_.alone_rows, alone_part * request_.seconds, false);
+    meet("alone");
+    place(rank_);
+    if (!request_.together.empty())
+      measured_.together =
+          steps(request_.together_rows, together_part * request_.seconds - seconds_since(start_), true);
+    for (const BlockTime& block : subject_->block_times()) measured_.blocks.emplace_back(block.name, block.seconds);
+    subject_.reset();  // its memory and its loader's thread
+    exchange_all();
+    measured_.device = device_.is_cpu() ? "cpu" : "cuda";
+    channel_->set(str(measurement_key::result, process_), to_json(measured_).dump());
+  }
+
+ private:
+  // All processes are here. Returns the smallest `value` of theirs.
+  double meet(const std::string& where, double value = 0) {
+    double least = value;
+    for (const std::string& told :
+         channel_->agree("calibrate/" + where, process_, processes_, Json(value).dump(), patience))
+      least = std::min(least, Json::parse(told).get<double>());
+    return least;
+  }
+
+  // The first row count is a small one: it tells the update apart, and what the others will take. Those share what time
+  // is left; one that could not be measured twice is left out.
+  std::vector<StepSamples> steps(const std::vector<int64_t>& rows, double limit, bool all) {
+    std::vector<StepSamples> points;
+    const Clock::time_point start = Clock::now();
+    double row_seconds = 0;
+    for (size_t index = 0; index < rows.size(); ++index) {
+      const double left = limit - seconds_since(start);
+      const double expected = 3.2 * row_seconds * static_cast<double>(rows[index]);
+      bool go = index == 0 || left > expected;
+      if (all) go = meet(str("steps/", index), go ? 1 : 0) > 0;
+      if (!go) continue;
+      const double share =
+          index == 0 ? 0.2 * limit : std::max(expected, left / static_cast<double>(rows.size() - index));
+      points.push_back(point(rows[index], share, index == 0, all));
+      const StepSamples& done = points.back();
+      row_seconds = (done.steps.front() - update_) / static_cast<double>(done.rows);
+    }
+    return points;
+  }
+
+  StepSamples point(int64_t rows, double limit, bool with_updates, bool all) {
+    StepSamples samples;
+    samples.rows = rows;
+    subject_->batches_of(rows);
+    const Clock::time_point start = Clock::now();
+    // The first step allocates; small ones take some more until caches and the loader have settled.
+    double last = 0;
+    for (int number = 0; number < 12; ++number) {
+      last = subject_->step(true);
+      if (seconds_since(start) > 0.15 * limit) break;
+    }
+    // Two passes and an update tell the update apart: the first pass writes gradients, the others add to them.
+    const double each = std::max(1e-6, last);
+    double times = std::clamp((limit - seconds_since(start)) / each, 2.0, static_cast<double>(most_samples));
+    if (all) times = meet(str("point/", rows), times);
+    const auto cycles = with_updates ? std::clamp<int64_t>(static_cast<int64_t>(times / 4), 1, 60) : 0;
+    for (int64_t number = 0; number < cycles; ++number) {
+      subject_->step(false);
+      const double pass = subject_->step(false);
+      samples.updates.push_back(std::max(0.0, subject_->step(true) - pass));
+      update_ = samples.updates.back();
+    }
+    const auto steps = std::max<int64_t>(2, static_cast<int64_t>(times) - 3 * cycles);
+    for (int64_t number = 0; number < steps; ++number) samples.steps.push_back(subject_->step(true));
+    return samples;
+  }
+
+  // ---- exchanges ---------------------------------------------------------------------------------------------
+
+  void exchange_all() {
+    if (request_.together.size() < 2) return;
+    size_t kinds = 0;
+    for (const WantedExchange& wanted : request_.exchanges) kinds += wanted.kinds.size();
+    const double left = std::max(0.3, request_.seconds - seconds_since(start_));
+    const double each = kinds > 0 ? left / static_cast<double>(kinds) : 0;
+    for (const WantedExchange& wanted : request_.exchanges) {
+      if (wanted.threads) {
+        if (process_ == 0) exchange_threads(wanted, each);
+      } else if (process_ < 2) {
+        exchange_on(wanted, process_, rank_, each, &measured_.exchanges);
+      }
+      meet("exchanged/" + wanted.backend);
+    }
+  }
+
+  void exchange_threads(const WantedExchange& wanted, double each) {
+    std::exception_ptr failure;
+    std::thread second([&] {
+      try {
+        place(request_.together[1]);
+        exchange_on(wanted, 1, request_.together[1], each, nullptr);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+    try {
+      exchange_on(wanted, 0, rank_, each, &measured_.exchanges);
+    } catch (...) {
+      second.join();
+      throw;
+    }
+    second.join();
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  void exchange_on(const WantedExchange& wanted, int rank, const MeasuredRank& where, double each,
+                   std::vector<ExchangeSamples>* into) {
+    BackendRequest request;
+    request.rank = rank;
+    request.size = 2;
+    request.device = device_of(where);
+    request.channel = channel_;
+    request.job = "calibration";
+    request.address = request_.address;
+    request.timeout = request.rendezvous = patience;
+    request.waiting = [](const char*) {};
+    const CommunicatorPtr group = registry_.backends.make(wanted.backend, request);
+    for (const Exchange kind : wanted.kinds) {
+      for (size_t index = 0; index < request_.bytes.size(); ++index) {
+        const int64_t bytes = request_.bytes[index];
+        const ExchangeTimes times =
+            time_exchange(*group, kind, bytes, each / static_cast<double>(request_.bytes.size()), request.device);
+        if (into != nullptr) into->push_back({wanted.backend, kind, bytes, times.seconds, times.busy});
+      }
+    }
+    group->barrier({"end of calibration", {}})->wait();
+  }
+
+  std::shared_ptr<Channel> channel_;
+  int process_;
+  MeasurementRequest request_;
+  int processes_;
+  RunConfig config_;
+  Registry registry_;
+  MeasuredRank rank_;
+  at::Device device_;
+  std::optional<TimedStep> subject_;
+  Clock::time_point start_;
+  double update_ = 0;  // seconds, as last measured
+  Measurement measured_;
+};
+
+}  // namespace
+
+void calibrate(const std::shared_ptr<Channel>& channel, int process) { Calibration(channel, process).run(); }
+
+}  // namespace convoy

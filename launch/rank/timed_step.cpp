@@ -1,0 +1,118 @@
+#include "launch/rank/timed_step.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/single_communicator.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+class TimedBlock : public Block {
+ public:
+  TimedBlock(BlockPtr inner, std::shared_ptr<std::vector<BlockTime>> times, size_t place)
+      : times_(std::move(times)), place_(place) {
+    inner_ = register_module("inner", std::move(inner));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    const Clock::time_point start = Clock::now();
+    TensorList outputs = inner_->forward(inputs);
+    (*times_)[place_].seconds += seconds_between(start, Clock::now());
+    return outputs;
+  }
+
+ private:
+  BlockPtr inner_;
+  std::shared_ptr<std::vector<BlockTime>> times_;
+  size_t place_;
+};
+
+// The model, with a watch on each block.
+class TimedModel : public Model {
+ public:
+  TimedModel(ModelPtr inner, std::shared_ptr<std::vector<BlockTime>> times)
+      : inner_(std::move(inner)), times_(std::move(times)) {
+    for (int64_t index = 0; index < inner_->blocks(); ++index) times_->push_back({inner_->block_name(index)});
+  }
+  int64_t blocks() const override { return inner_->blocks(); }
+  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    return std::make_shared<TimedBlock>(inner_->block(index, layers), times_, static_cast<size_t>(index));
+  }
+  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return inner_->examples(outputs, batch);
+  }
+  std::string default_loss() const override { return inner_->default_loss(); }
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
+    return inner_->metrics(outputs, batch, layers);
+  }
+
+ private:
+  ModelPtr inner_;
+  std::shared_ptr<std::vector<BlockTime>> times_;
+};
+
+}  // namespace
+
+TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads)
+    : config_(config), device_(device), times_(std::make_shared<std::vector<BlockTime>>()) {
+  data_ = registry.datasets.make(config.data.name, config.data.options, config.seed);
+  for (const Options& transform : config.data.options.sections("transforms"))
+    transforms_.push_back(registry.transforms.make(transform.text("name"), transform));
+  const ModelPtr model = registry.models.make(config.model.name, config.model.options, data_->schema());
+  const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
+  context_.devices = {device};
+  context_.device_cores.emplace_back();
+  context_.threads = threads;
+  context_.world = make_single_communicator();
+  context_.config = config;
+  context_.steps_per_epoch = context_.total_steps = std::numeric_limits<int32_t>::max();
+  strategy_ = registry.strategies.make(config.strategy.name, config.strategy.options);
+  strategy_->setup(context_, std::make_shared<TimedModel>(model, times_),
+                   registry.losses.make(loss, config.loss.options));
+}
+
+TimedStep::~TimedStep() = default;
+
+void TimedStep::batches_of(int64_t rows) {
+  const int64_t size = data_->size(Split::train);
+  const Sampler sampler(size, std::clamp<int64_t>(rows, 1, size), config_.seed);
+  LoaderOptions options;
+  options.prefetch = config_.data.options.integer("prefetch");
+  options.device = device_;
+  options.seed = config_.seed;
+  loader_.reset();
+  loader_ = std::make_unique<Loader>(data_, transforms_, sampler, 0, std::numeric_limits<int32_t>::max(), options);
+}
+
+double TimedStep::step(bool updates) {
+  const Clock::time_point start = Clock::now();
+  StepInput input{*loader_->next(), number_++, updates};
+  const StepResult result = strategy_->step(input);
+  CONVOY_CHECK(result.updated == updates, "a step was to update: ", updates, ", and did: ", result.updated);
+  // As the trainer does, whose next step cannot begin before.
+  if (result.updated && device_.is_cpu() && !result.finite.all().item<bool>())
+    throw Error(Failure::training,
+                str("the loss is not finite at step ", number_ - 1, " of the measurement; try a smaller optimizer.lr"));
+  synchronise();
+  return seconds_between(start, Clock::now());
+}
+
+std::vector<BlockTime> TimedStep::block_times() const { return device_.is_cpu() ? *times_ : std::vector<BlockTime>{}; }
+
+void TimedStep::synchronise() const {
+  if (device_.is_cuda()) at::detail::getCUDAHooks().deviceSynchronize(device_.index());
+}
+
+}  // namespace convoy

@@ -1,0 +1,33 @@
+"""Processor time of supervision (heartbeats, state files, checks of collectives) as a share of the rank's own"""
+import sys
+
+import harness
+
+# Short steps, for which supervision weighs most; and short heartbeats, as only a hurried test would set them.
+CASES = {
+    "gloo": ["backend=gloo"],
+    "mpi": ["backend=mpi"],
+    "gloo, heartbeat 5 s": ["backend=gloo", "launch.heartbeat=5s"],
+    "mpi, heartbeat 5 s": ["backend=mpi", "launch.heartbeat=5s"],
+}
+
+
+def share(overrides):
+    def measure():
+        run = harness.Run("configs/ncf_ddp.yaml", [*overrides, "train.epochs=2", "train.evaluate_every=never",
+                                                   "train.checkpoint_every=never", "launch.cores_per_rank=1"], ranks=2)
+        for rank in run.summary["ranks"]:
+            harness.say(f"  rank {rank['rank']}: {1000 * rank['supervision_cpu_seconds']:.1f} ms of "
+                        f"{rank['cpu_seconds']:.2f} s in {run.summary['steps']} steps")
+        return max(rank["supervision_cpu_seconds"] / rank["cpu_seconds"] for rank in run.summary["ranks"])
+    return measure
+
+
+if __name__ == "__main__":
+    options = harness.arguments(__doc__).parse_args()
+    figures = harness.interleave(options.rounds, {name: share(overrides) for name, overrides in CASES.items()})
+    ok = True
+    for name, values in figures.items():
+        ok &= harness.verdict(f"share of the rank's processor time, {name}, percent",
+                              100 * harness.statistics.median(values), 1.0)
+    sys.exit(0 if ok else 1)

@@ -1,0 +1,188 @@
+// Ranks that call different things are told so before a tensor moves, and both calls are named.
+#include "backends/consistency.h"
+
+#include <thread>
+
+#include "core/error.h"
+#include "tests/conformance/conformance.h"
+
+namespace convoy {
+namespace {
+
+using Consistency = Conformance;
+
+CommError failure_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const CommError& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return CommError(Failure::internal, -1, "");
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Both calls of a group of its own differ between rank 0 and the others: each fails with both of them in its words, and
+// the world stands.
+void expect_difference(Communicator& world, const std::function<void(Communicator&)>& as_zero,
+                       const std::function<void(Communicator&)>& as_others, const std::string& zero,
+                       const std::string& others) {
+  if (world.size() == 1) return;
+  CommunicatorPtr group = world.split(0, world.rank(), {"split"});
+  const CommError error = failure_of([&] { world.rank() == 0 ? as_zero(*group) : as_others(*group); });
+  EXPECT_EQ(error.kind(), Failure::disagreement) << error.what();
+  EXPECT_TRUE(has(error.what(), "rank 0: " + zero)) << error.what();
+  EXPECT_TRUE(has(error.what(), ": " + others)) << error.what();
+  if (world.size() > 2 && world.backend() != "local") EXPECT_EQ(error.rank(), 0) << "who stands alone is named";
+  EXPECT_TRUE(failure_of([&] { group->barrier({"late"})->wait(); }).kind() != Failure::internal);
+  world.barrier({"the world stands"})->wait();
+}
+
+TEST_P(Consistency, Shape) {
+  on_ranks([](Communicator& world) {
+    const auto reduce = [](int64_t rows) {
+      return [rows](Communicator& group) {
+        group.all_reduce(at::ones({rows, 2}), ReduceOp::sum, {"bucket 2"})->wait();
+      };
+    };
+    expect_difference(world, reduce(1000), reduce(1200), "all_reduce 'bucket 2' float32[1000,2] sum",
+                      "all_reduce 'bucket 2' float32[1200,2] sum");
+  });
+}
+
+TEST_P(Consistency, Dtype) {
+  on_ranks([](Communicator& world) {
+    const auto reduce = [](at::ScalarType dtype) {
+      return
+          [dtype](Communicator& group) { group.all_reduce(at::ones({8}, dtype), ReduceOp::sum, {"bucket"})->wait(); };
+    };
+    // The same number of bytes for all: no transport could tell.
+    expect_difference(world, reduce(at::kFloat), reduce(at::kInt), "all_reduce 'bucket' float32[8] sum",
+                      "all_reduce 'bucket' int32[8] sum");
+  });
+}
+
+TEST_P(Consistency, Operation) {
+  on_ranks([](Communicator& world) {
+    expect_difference(
+        world, [](Communicator& group) { group.all_reduce(at::ones({8}), ReduceOp::sum, {"x"})->wait(); },
+        [](Communicator& group) { group.broadcast(at::ones({8}), 0, {"x"})->wait(); }, "all_reduce 'x' float32[8] sum",
+        "broadcast 'x' float32[8] root 0");
+  });
+}
+
+TEST_P(Consistency, RootReductionAndName) {
+  on_ranks([](Communicator& world) {
+    const auto root = [](int root) {
+      return [root](Communicator& group) { group.broadcast(at::ones({8}), root, {"x"})->wait(); };
+    };
+    expect_difference(world, root(0), root(1), "broadcast 'x' float32[8] root 0", "broadcast 'x' float32[8] root 1");
+    const auto reduce = [](ReduceOp op, const std::string& name) {
+      return [op, name](Communicator& group) { group.all_reduce(at::ones({8}), op, {name})->wait(); };
+    };
+    expect_difference(world, reduce(ReduceOp::sum, "x"), reduce(ReduceOp::max, "x"), "all_reduce 'x' float32[8] sum",
+                      "all_reduce 'x' float32[8] max");
+    expect_difference(world, reduce(ReduceOp::sum, "bucket 1"), reduce(ReduceOp::sum, "bucket 2"),
+                      "all_reduce 'bucket 1' float32[8] sum", "all_reduce 'bucket 2' float32[8] sum");
+  });
+}
+
+TEST_P(Consistency, Counts) {
+  on_ranks([](Communicator& world) {
+    const int n = world.size();
+    const auto gather = [n](int64_t last) {
+      return [n, last](Communicator& group) {
+        std::vector<int64_t> counts(static_cast<size_t>(n), 2);
+        counts.back() = last;
+        at::Tensor output = at::zeros({2 * (n - 1) + last, 3});
+        at::Tensor input = at::zeros({counts[static_cast<size_t>(group.rank())], 3});
+        group.all_gather_v(output, input, counts, {"rows"})->wait();
+      };
+    };
+    expect_difference(world, gather(3), gather(4), "all_gather_v 'rows' float32[3] of counts",
+                      "all_gather_v 'rows' float32[3] of counts");
+  });
+}
+
+TEST_P(Consistency, OneMoreCallOnOneRankIsFoundByTheNext) {
+  on_ranks([](Communicator& world) {
+    expect_difference(
+        world,
+        [](Communicator& group) {
+          WorkPtr extra = group.all_reduce(at::ones({4}), ReduceOp::sum, {"extra"});
+          group.barrier({"end"})->wait();
+          extra->wait();
+        },
+        [](Communicator& group) { group.barrier({"end"})->wait(); }, "all_reduce 'extra' float32[4] sum",
+        "barrier 'end'");
+  });
+}
+
+TEST_P(Consistency, OperationsUnderWayTogetherKeepTheirOrderAndValues) {
+  on_ranks([](Communicator& world) {
+    CommunicatorPtr group = world.split(0, world.rank(), {"split"});
+    const int n = group->size();
+    // From the calls that are held back over to those that are not.
+    for (int round = 0; round < 3; ++round) {
+      std::vector<at::Tensor> tensors;
+      std::vector<WorkPtr> works;
+      for (int i = 0; i < static_cast<int>(checked_at_first) / 2; ++i) {
+        tensors.push_back(at::full({3}, i + 1.0));
+        works.push_back(group->all_reduce(tensors.back(), ReduceOp::sum, {str("tensor ", i)}));
+      }
+      for (int i = static_cast<int>(works.size()) - 1; i >= 0; --i) {
+        works[i]->wait();
+        EXPECT_EQ(tensors[i][2].item<float>(), static_cast<float>(n * (i + 1)));
+      }
+    }
+  });
+}
+
+TEST_P(Consistency, AnOperationThatNobodyWaitsForIsStillBegun) {
+  on_ranks([](Communicator& world) {
+    if (world.size() == 1 || world.backend() == "local") return;  // there whoever waits does the work
+    CommunicatorPtr group = world.split(0, world.rank(), {"split"});
+    at::Tensor tensor = at::ones({4});
+    WorkPtr work = group->all_reduce(tensor, ReduceOp::sum, {"quiet"});
+    // Rank 0 waits at once; the others are busy with something else that needs rank 0 to have got through.
+    if (world.rank() == 0) work->wait();
+    world.barrier({"after"})->wait();
+    work->wait();
+    EXPECT_EQ(tensor[0].item<float>(), static_cast<float>(world.size()));
+  });
+}
+
+TEST_P(Consistency, LaterCallsAreComparedNowAndThen) {
+  on_ranks([](Communicator& world) {
+    // Of the same size in bytes, so that nothing but the comparison can find it. local compares every call.
+    const auto reduce = [](at::ScalarType dtype) {
+      return [dtype](Communicator& group) {
+        for (int64_t i = 0; i < checked_at_first + 1; ++i) group.barrier({"first"})->wait();
+        for (int64_t i = 0; i < 4000; ++i) {
+          group.all_reduce(at::ones({4}, dtype), ReduceOp::max, {"later"})->wait();
+          if (i > 1000) std::this_thread::sleep_for(std::chrono::microseconds(200));  // the news needs its time
+        }
+      };
+    };
+    expect_difference(world, reduce(at::kFloat), reduce(at::kInt), "all_reduce 'later' float32[4] max",
+                      "all_reduce 'later' int32[4] max");
+  });
+}
+
+TEST(CallIntervals, GrowWithTheNumberOfCalls) {
+  auto comparisons = [](int64_t from, int64_t to) {
+    int64_t count = 0;
+    for (int64_t i = from; i < to; ++i) count += compared_at(i);
+    return count;
+  };
+  EXPECT_EQ(comparisons(0, checked_at_first + 1), 0) << "those are compared one by one";
+  EXPECT_EQ(comparisons(checked_at_first + 1, checked_at_first + 65), 1);
+  EXPECT_LT(comparisons(0, 1000000), 1000);
+  EXPECT_GE(comparisons(1000000, 2000000), 100);
+}
+
+CONVOY_CONFORMANCE(Consistency);
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,68 @@
+"""Cases 11 and 12: asked to stop, all ranks stop after the same step and a valid checkpoint stands, whoever was asked; asked
+again, or where a rank does not come to the end of its step, they are killed."""
+import signal
+import sys
+import time
+
+import _faults
+from _faults import runs
+
+# mpirun gives what it started this long after a TERM of its own.
+PATIENT = ["mpirun", "--mca", "odls_base_sigkill_timeout", "20", *_faults.MPIRUN[1:]]
+
+
+def parent_of(pid):
+    return int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+
+
+def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
+    run = _faults.Run(folder, backend, title=f"{backend}: {signal.Signals(number).name} to "
+                      f"{'the convoy of rank ' + str(to_rank) if to_rank is not None else 'mpirun' if under else 'convoy'}")
+    run.start(under=under)
+    pids = run.ranks()
+    run.training(20)
+    run.signal(run.process.pid if to_rank is None else parent_of(pids[to_rank]), number)
+    # mpirun itself returns what its ranks do, or 1 where it was the one asked.
+    summary = run.ends(143 if not under else None, within=_faults.GRACE, kind="stopped")
+    run.check(summary["exit_code"] == 143, f"summary: exit {summary['exit_code']}")
+    saved = runs.newest_checkpoint(run.output)
+    steps = int(saved.name.split("-")[1])
+    run.check(steps == summary["steps"] and steps >= 20, f"{saved.name} after {summary['steps']} steps")
+    states = [run.state(rank)[0] for rank in (0, 1)]
+    run.check(states == [steps - 1, steps - 1], f"the last steps of the ranks: {states}")
+    # Valid is what the next run can go on from.
+    run.sets = [f"train.max_steps={steps + 3}"]
+    again = run.start()
+    run.check(again.process.wait(timeout=60) == 0, "the next run does not go on from it")
+    run.check(f"after step {steps}" in run.console(), "the next run begins elsewhere")
+
+
+def twice(folder, backend):
+    # The rank that sleeps keeps the others from stopping; G has not passed.
+    run = _faults.Run(folder, backend, "sleep:60s:rank=1@step=20", sets=["launch.grace=30s"], title=f"{backend}: asked twice")
+    run.start()
+    run.happened()
+    run.process.send_signal(signal.SIGTERM)
+    time.sleep(0.7)
+    run.signal(run.process.pid, signal.SIGTERM)
+    run.ends(143, within=1, kind="stopped", says=["asked twice"])
+
+
+def deaf(folder, backend):
+    run = _faults.Run(folder, backend, "loop:rank=1@step=20", title=f"{backend}: a rank that does not stop")
+    run.start()
+    run.happened()
+    run.signal(run.process.pid, signal.SIGTERM)
+    run.ends(143, within=_faults.GRACE + 1, kind="stopped", says=["launch.grace"])
+
+
+with runs.workspace() as folder:
+    for backend in sys.argv[1:] or ("gloo", "mpi"):
+        stopped(folder, backend)
+        twice(folder, backend)
+        deaf(folder, backend)
+    stopped(folder, "gloo", signal.SIGINT)
+    stopped(folder, "gloo", signal.SIGUSR1)
+    stopped(folder, "mpi", under=PATIENT)
+    for rank in (0, 1):
+        stopped(folder, "mpi", under=PATIENT, to_rank=rank)

@@ -1,0 +1,38 @@
+"""Cases 1, 2 and 13: a rank is killed, or crashes, while it waits in an all-reduce (rank 0, then the last); what it has left
+behind in a session of its own is gone as well. And 1 where ranks gather their parameters from each other, and where a
+stage's rank is killed in the middle of a step."""
+import sys
+
+import _faults
+from _faults import runs
+
+STEP = 20
+
+
+def in_all_reduce(folder, backend, fault, victim, number, under=(), more=()):
+    # The other rank is late, so that the victim surely waits in a collective.
+    run = _faults.Run(folder, backend, *more, f"sleep:2s:rank={1 - victim}@step={STEP}",
+                      f"{fault}:rank={victim}@collective={STEP}", title=f"{'mpirun, ' if under else ''}{backend}")
+    run.start(under=under).ends(128 + number, within=1 + _faults.GRACE, kind="signal", rank=victim, signal_number=number,
+                                step=STEP, says=[f"rank {victim}", f"signal {number}", f"step {STEP}"])
+    step, collective = run.state(victim)
+    run.check(step == STEP and "all_reduce" in collective.replace("-", "_"), f"it waited in '{collective}' of step {step}")
+    if fault == "segv":
+        run.check("backtrace" in run.log(victim) and "SEGV" in run.log(victim), "no backtrace in the victim's log")
+
+
+def elsewhere(folder, backend, strategy, fault, victim, step):
+    run = _faults.Run(folder, backend, fault, strategy=strategy, title=backend)
+    run.start().ends(137, within=1 + _faults.GRACE, kind="signal", rank=victim, signal_number=9, step=step)
+
+
+with runs.workspace() as folder:
+    for backend in sys.argv[1:] or ("gloo", "mpi"):
+        for victim in (0, 1):
+            in_all_reduce(folder, backend, "kill", victim, 9)
+        in_all_reduce(folder, backend, "kill", 1, 9, more=["orphan:rank=1@step=10"])
+        in_all_reduce(folder, backend, "segv", 1, 11)
+        elsewhere(folder, backend, "{name: fsdp, shard: parameters}", f"kill:rank=1:block=1@step={STEP}", 1, STEP)
+        elsewhere(folder, backend, "{name: pipeline, micro_batches: 4}", f"kill:rank=0:block=0@step={STEP}", 0, STEP)
+    for victim in (0, 1):
+        in_all_reduce(folder, "mpi", "kill", victim, 9, under=_faults.MPIRUN)

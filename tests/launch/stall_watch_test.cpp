@@ -1,0 +1,204 @@
+// The watch over a real channel; ranks are clients that answer as rank processes do, or do not.
+#include "launch/stall_watch.h"
+
+#include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "core/control/state_file.h"
+#include "core/control/supervised_channel.h"
+#include "core/text.h"
+
+namespace convoy {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class StallWatchTest : public ::testing::Test {
+ protected:
+  StallWatchTest() {
+    std::string pattern = ::testing::TempDir() + "convoy-stall-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+    std::filesystem::create_directories(folder_ + "/logs");
+    ChannelServerEvents events;
+    events.on_post = [this](int, const std::string& topic, const Json& body) {
+      loop_.post([this, topic, body] { EXPECT_TRUE(watch_->posted(topic, body)) << topic; });
+    };
+    server_ = serve_channel({}, events);
+    channel_ = connect_channel(server_->address(), -9, "convoy", milliseconds(5000));
+  }
+  ~StallWatchTest() override {
+    for (auto& rank : ranks_) rank.reset();
+    watch_.reset();
+    channel_.reset();
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void begin(int ranks, const Json& launch = Json::object()) {
+    Job job;
+    for (int rank = 0; rank < ranks; ++rank) {
+      RankPlan plan;
+      plan.rank = plan.process = rank;
+      job.ranks.push_back(plan);
+      job.processes.push_back({0, {rank}});
+    }
+    job.config = {{"launch", launch}};
+    StallWatch::Events events;
+    events.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
+    events.on_stall = [this](const StallWatch::Found& found) { found_.push_back(found); };
+    watch_ = std::make_unique<StallWatch>(loop_, channel_, LaunchConfig{}, events);
+    watch_->begin(job, folder_, std::vector<std::string>(static_cast<size_t>(ranks), "here"));
+  }
+
+  // A rank that answers with its place and, if asked, one stack.
+  void answer(int rank, const std::string& phase, const std::string& collective, int64_t calls) {
+    std::shared_ptr<Channel> channel =
+        connect_channel(server_->address(), rank, str("rank ", rank), milliseconds(5000));
+    RankReport report;
+    report.rank = rank;
+    report.age = 5;
+    report.position.phase = phase;
+    report.position.step = 20;
+    report.position.collective = collective;
+    report.calls = {{"world", calls, 1, "all_reduce 'b' float32[4] sum"}};
+    channel->watch(protocol::inquiry, [weak = std::weak_ptr<Channel>(channel), report](const std::string&,
+                                                                                       const std::string& value) {
+      const auto alive = weak.lock();
+      if (!alive) return;
+      const Json inquiry = Json::parse(value);
+      alive->post(protocol::where, {{"id", inquiry.at("id")}, {"ranks", Json::array({to_json(report)})}});
+      if (!inquiry.at("stacks").get<bool>()) return;
+      ThreadStack stack;
+      stack.rank = stack.process = report.rank;
+      stack.state = 'R';
+      stack.frames = {"/no/such/libmodel.so+0x10"};
+      alive->post(protocol::stacks,
+                  {{"id", inquiry.at("id")}, {"process", report.rank}, {"threads", Json::array({to_json(stack)})}});
+    });
+    ranks_.push_back(channel);
+  }
+
+  void late(int rank, bool over) {
+    watch_->posted(protocol::late, {{"rank", rank},
+                                    {"group", "world"},
+                                    {"number", 9},
+                                    {"call", "all_reduce 'b' float32[4] sum"},
+                                    {"members", {0, 1, 2}},
+                                    {"seconds", 2.5},
+                                    {"limit", 5},
+                                    {"over", over}});
+  }
+
+  void run_until(const std::function<bool()>& done, milliseconds limit = milliseconds(10000)) {
+    bool late = false;
+    const auto timer = loop_.after(limit, [&] { late = true; });
+    loop_.run_until([&] { return late || done(); });
+    loop_.cancel(timer);
+  }
+
+  EventLoop loop_;
+  std::string folder_;
+  std::unique_ptr<ChannelServer> server_;
+  std::shared_ptr<Channel> channel_;
+  std::vector<std::shared_ptr<Channel>> ranks_;
+  std::unique_ptr<StallWatch> watch_;
+  std::vector<std::string> warnings_;
+  std::vector<StallWatch::Found> found_;
+};
+
+TEST_F(StallWatchTest, OneWarningForAllThatWait) {
+  begin(3);
+  answer(0, "forward/backward", "all_reduce b", 9);
+  answer(1, "loader", "", 8);
+  answer(2, "forward/backward", "all_reduce b", 9);
+  late(0, false);
+  late(2, false);
+  run_until([&] { return !warnings_.empty(); });
+  late(2, false);
+  run_until([] { return false; }, milliseconds(100));
+  ASSERT_THAT(warnings_, SizeIs(1));
+  EXPECT_EQ(warnings_[0],
+            "warning: rank 1 has not come to all-reduce b for 2.5 s; it is in loader, step 20; its time limit is 5 s "
+            "(launch.collective)");
+  EXPECT_THAT(found_, SizeIs(0));
+}
+
+TEST_F(StallWatchTest, AStallIsToldOnceWithStacks) {
+  begin(3);
+  answer(0, "forward/backward", "all_reduce b", 9);
+  answer(1, "forward/backward", "", 8);
+  answer(2, "forward/backward", "all_reduce b", 9);
+  const auto start = std::chrono::steady_clock::now();
+  late(0, false);  // a warning that is under way gives way
+  late(0, true);
+  late(2, true);
+  run_until([&] { return !found_.empty(); });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, inquiry_patience) << "all have answered";
+  run_until([] { return false; }, milliseconds(50));
+  ASSERT_THAT(found_, SizeIs(1));
+  EXPECT_THAT(found_[0].verdict.ranks, ElementsAre(1));
+  EXPECT_THAT(found_[0].table, HasSubstr("rank 1's thread, running:\n      ? (libmodel.so)"));
+  EXPECT_THAT(found_[0].table, HasSubstr("ranks 0,2:\n      ? (libmodel.so)"));
+  EXPECT_EQ(found_[0].json.at("stacks").size(), 3u);
+}
+
+TEST_F(StallWatchTest, WhoDoesNotAnswerIsReadFromItsFile) {
+  begin(2);
+  StateFile file(folder_ + "/logs/rank1.state");
+  file.phase("optimizer");
+  file.step(7);
+  answer(0, "forward/backward", "all_reduce b", 9);
+  late(0, true);
+  run_until([&] { return !found_.empty(); });
+  ASSERT_THAT(found_, SizeIs(1));
+  EXPECT_THAT(found_[0].verdict.ranks, ElementsAre(1));
+  EXPECT_THAT(found_[0].verdict.message, HasSubstr("it is in optimizer, step 7"));
+  EXPECT_EQ(found_[0].json["ranks"][1]["answered"], false);
+}
+
+TEST_F(StallWatchTest, WithoutItsFileTheLastHeartbeatCounts) {
+  begin(2);
+  answer(0, "forward/backward", "all_reduce b", 9);
+  RankReport report;
+  report.rank = 1;
+  report.age = 3;
+  report.position.phase = "saving";
+  watch_->posted(protocol::beat, Json::array({to_json(report)}));
+  watch_->silent(1, 5, "rank 1 has sent no heartbeat for 5 s");
+  run_until([&] { return !found_.empty(); });
+  ASSERT_THAT(found_, SizeIs(1));
+  EXPECT_THAT(found_[0].verdict.message, HasSubstr("no heartbeat for 5 s; it was in saving"));
+  EXPECT_GE(found_[0].json["ranks"][1]["seconds"].get<double>(), 3);
+  EXPECT_THAT(found_[0].table, HasSubstr("rank 1: no stack"));
+}
+
+TEST_F(StallWatchTest, APlaceThatDoesNotChangeEndsTheJobWhereThatIsAskedFor) {
+  StateFile file(folder_ + "/logs/rank0.state");
+  file.phase("forward/backward");
+  begin(1, {{"step_timeout", 0.3}});
+  answer(0, "forward/backward", "", 0);
+  for (int i = 0; i < 5; ++i) {
+    run_until([] { return false; }, milliseconds(100));
+    file.step(i);
+  }
+  EXPECT_THAT(found_, SizeIs(0)) << "it moves";
+  run_until([&] { return !found_.empty(); });
+  ASSERT_THAT(found_, SizeIs(1));
+  EXPECT_THAT(found_[0].verdict.message, HasSubstr("launch.step_timeout"));
+}
+
+TEST_F(StallWatchTest, StartingTakesItsTime) {
+  StateFile file(folder_ + "/logs/rank0.state");
+  file.phase("rendezvous");
+  begin(1, {{"step_timeout", 0.05}});
+  run_until([] { return false; }, milliseconds(300));
+  EXPECT_THAT(found_, SizeIs(0));
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,211 @@
+"""Ranks on several hosts, which network namespaces stand in for: by mpirun and by convoy itself, and what becomes of a run
+whose host crashes, is cut off, or whose remote shell dies."""
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import places
+import runs
+
+config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
+SHORT = ["strategy.name=ddp", "train.epochs=1", "launch.cores_per_rank=1", "launch.bind=none"]
+HEARTBEAT, GRACE = 3, 2
+# Longer than any fault here takes to come; every rank says where it is.
+LONG = ["strategy.name=ddp", "train.epochs=1000000", "train.evaluate_every=never", "train.checkpoint_every=never",
+        "train.log_every=1", "launch.bind=none", "launch.cores_per_rank=1", f"launch.heartbeat={HEARTBEAT}s",
+        "launch.collective=30s", f"launch.failure_grace={GRACE}s", "launch.rendezvous=60s"]
+RSH = f"launch.remote_shell=[{places.HOSTS},rsh]"
+MPIRUN = ["mpirun", "--host", "nodea1:1,nodea2:1", "-n", "2", "--bind-to", "none", "--mca", "plm_rsh_agent",
+          f"{places.HOSTS} rsh"]
+
+
+def line(output, sets, hosts=(), under=()):
+    command = runs.command(config, output, sets, under=under)
+    return places.on("nodea1", *command, *(["--hosts", hosts] if hosts else []))
+
+
+def whole(title, output, sets, expect=0, **how):
+    done = subprocess.run(line(output, sets, **how), cwd=runs.TOP, env=runs.environment(), timeout=90,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    runs.check(done.returncode == expect, f"{title}: exit {done.returncode}, not {expect}\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+def trains(title, output, sets, hosts_of_ranks, backend, **how):
+    console = whole(title, output, sets, **how)
+    summary = runs.summary(output)
+    runs.check(summary["status"] == "done" and summary["backend"] == backend, f"{title}: {summary}")
+    found = [rank["host"] for rank in summary["ranks"]]
+    runs.check(found == hosts_of_ranks, f"{title}: ranks on {found}, not {hosts_of_ranks}")
+    runs.check((output / "logs" / "rank1.log").exists(), f"{title}: no log of rank 1")
+    print(f"{title}: done", flush=True)
+    return console
+
+
+def environment_of(pid):
+    return dict(entry.split("=", 1) for entry in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in entry)
+
+
+def mine(folder):
+    """Every process of a run in this folder: its ranks and agents work for nobody else."""
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(str(folder) in os.readlink(fd) for fd in (entry / "fd").iterdir() if fd.is_symlink()):
+                found.append(int(entry.name))
+                continue
+            words = (entry / "environ").read_bytes()
+            if os.environ["CONVOY_HOSTS_DIR"].encode() in words and (entry / "comm").read_text().startswith("convoy"):
+                found.append(int(entry.name))
+    return [pid for pid in runs.alive(found) if pid != os.getpid()]
+
+
+def begin(title, output, sets, **how):
+    console = open(f"{output}.console", "w")
+    process = subprocess.Popen(line(output, sets, **how), cwd=runs.TOP, env=runs.environment(), stdout=console,
+                               stderr=subprocess.STDOUT)
+    try:
+        runs.training(output, step=20)
+    except SystemExit:
+        process.kill()
+        print(pathlib.Path(f"{output}.console").read_text()[-3000:])
+        raise
+    return process
+
+
+def ends(title, process, output, codes, within, names, started):
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=max(0.1, within - (time.monotonic() - started)))
+    console = pathlib.Path(f"{output}.console").read_text()
+    if process.poll() is None:
+        process.kill()
+        runs.fail(f"{title}: still running after {within} s\n{console[-2000:]}")
+    seconds = time.monotonic() - started
+    summary = runs.summary(output)
+    runs.check(summary["exit_code"] in codes, f"{title}: summary says {summary['exit_code']}\n{summary['failure']}\n{console[-2000:]}")
+    failure = summary["failure"]
+    runs.check(names in (failure["host"] or "") or names in failure["message"], f"{title}: does not name {names}: {failure}")
+    print(f"{title}: {summary['exit_code']} after {seconds:.1f} s: {failure['message']}", flush=True)
+
+
+def nothing_left(title, within):
+    left = []
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        left = [pid for pid in mine("nowhere")]
+        if not left:
+            return
+        time.sleep(0.1)
+    names = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode() for pid in left]
+    for pid in left:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    runs.fail(f"{title}: still alive: {names}")
+
+
+def train_everywhere(folder):
+    both = ["nodea1", "nodea2"]
+    for backend in ("mpi", "gloo"):
+        trains(f"mpirun, {backend}", folder / f"mpirun-{backend}", [*SHORT, f"backend={backend}"], both, backend, under=MPIRUN)
+        trains(f"--hosts, {backend}", folder / f"hosts-{backend}", [*SHORT, "launch.ranks=2", f"backend={backend}", RSH],
+               both, backend, hosts="nodea1,nodea2")
+    trains("--hosts with shares", folder / "shares", [*SHORT, "backend=gloo", RSH], ["nodea1", "nodea2", "nodea2"], "gloo",
+           hosts="nodea1:1,nodea2:2")
+    console = trains("IPv6", folder / "six", [*SHORT, "backend=gloo", "launch.address=fd77::/64", "launch.ranks=2", RSH], both,
+                     "gloo", hosts="nodea1-6,nodea2-6")
+    # Storage that the hosts do not share: nothing to save, or only rank 0 has something.
+    private = pathlib.Path(subprocess.run([places.HOSTS, "private"], capture_output=True, text=True).stdout.strip())
+    whole("no shared folder", private / "run", [*SHORT, "launch.ranks=2", "backend=gloo", RSH], hosts="nodea1,nodea2")
+    seen = subprocess.run(places.on("nodea1", "ls", private / "run", private / "run" / "checkpoints"), capture_output=True,
+                          text=True).stdout
+    runs.check("summary.json" in seen and "latest" in seen, f"no shared folder: {seen}")
+    print("no shared folder: done", flush=True)
+
+
+def refusals(folder):
+    sets = [*SHORT, "launch.ranks=2", "launch.rendezvous=5s"]
+    said = whole("no such host", folder / "no", [*sets, "launch.remote_shell=[/bin/sh, -c, 'echo who is that >&2; exit 255', --]"],
+                 expect=75, hosts="nodea1,nowhere")
+    runs.check("nowhere" in said and "who is that" in said, said)
+    runs.check(runs.summary(folder / "no")["failure"]["host"] == "nowhere", runs.summary(folder / "no"))
+    other = folder / "other-version"
+    other.write_text("#!/bin/sh\necho 'convoy-hello {\"version\": \"0.0.1\", \"problem\": \"is version 0.0.1 there\"}'\n")
+    other.chmod(0o755)
+    said = whole("another version", folder / "version", [*sets, f"launch.remote_shell=[{other}]"], expect=75, hosts="nodea1,nodea2")
+    runs.check("0.0.1" in said and "nodea2" in said, said)
+    said = whole("one host twice", folder / "twice", [*sets, RSH], expect=64, hosts="nodea2,nodea2-6")
+    runs.check("one host" in said, said)
+    said = whole("too few ranks", folder / "few", [*sets[:-2], "launch.ranks=1", RSH], expect=64, hosts="nodea1,nodea2")
+    runs.check("would get none" in said, said)
+    print("refusals: told", flush=True)
+
+
+def faults(folder):
+    # The bound: H until the silence is noticed, G for what is left, and a little.
+    bound = HEARTBEAT + GRACE + 4
+    hosts = {"hosts": "nodea1,nodea2"}
+    output = folder / "crash"
+    process = begin("crash", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
+    rank = next(pid for pid in mine("nowhere") if pathlib.Path(f"/proc/{pid}/comm").read_text() == "convoy-rank\n")
+    secret = environment_of(rank)["CONVOY_CHANNEL"].split(",")[-1].split()[-1]
+    lines = [(p / "cmdline").read_bytes() for p in pathlib.Path("/proc").glob("[0-9]*") if (p / "cmdline").exists()]
+    runs.check(len(secret) >= 16 and not any(secret.encode() in text for text in lines), "the secret is in a command line")
+    started = time.monotonic()
+    places.tell("crash", "nodea2")
+    ends("--hosts, nodea2 crashed", process, output, (110, 75), bound, "nodea2", started)
+    nothing_left("--hosts, nodea2 crashed", 2)
+    places.tell("heal", "nodea2")
+
+    output = folder / "cut"
+    process = begin("cut", output, [*LONG, "launch.ranks=2", "backend=mpi", RSH], **hosts)
+    started = time.monotonic()
+    places.tell("cut", "nodea2")
+    ends("--hosts with mpi, nodea2 cut off", process, output, (110, 75), bound, "nodea2", started)
+    nothing_left("--hosts with mpi, nodea2 cut off", HEARTBEAT + GRACE + 4)
+    places.tell("heal", "nodea2")
+
+    output = folder / "shell"
+    process = begin("shell", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
+    shells = [pid for pid in runs.descendants(process.pid)
+              if str(places.HOSTS).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+    started = time.monotonic()
+    os.kill(shells[0], signal.SIGKILL)
+    ends("the remote shell killed", process, output, (75, 137), GRACE + 4, "nodea2", started)
+    nothing_left("the remote shell killed", 3)
+
+    output = folder / "head"
+    process = begin("head", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    nothing_left("convoy itself killed", 3)
+    print("convoy itself killed: nothing left", flush=True)
+
+    output = folder / "stop"
+    process = begin("stop", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
+    process.send_signal(signal.SIGTERM)
+    runs.check(runs.end(process, 20) == 143, "SIGTERM: exit")
+    runs.check(runs.newest_checkpoint(output).exists(), "SIGTERM: no checkpoint")
+    nothing_left("SIGTERM", 3)
+
+    output = folder / "mpirun"
+    under = [*MPIRUN, "--mca", "oob_tcp_keepalive_time", "2", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
+             "oob_tcp_keepalive_probes", "2"]
+    process = begin("mpirun", output, [*LONG, "backend=mpi"], under=under)
+    started = time.monotonic()
+    places.tell("crash", "nodea2")
+    ends("mpirun, nodea2 crashed", process, output, (110, 75), bound + 10, "nodea2", started)
+    nothing_left("mpirun, nodea2 crashed", 3)
+    places.tell("heal", "nodea2")
+
+
+if __name__ == "__main__":
+    only = sys.argv[1:]
+    with places.hosts(2), runs.workspace() as folder:
+        for part in (train_everywhere, refusals, faults):
+            if not only or part.__name__ in only:
+                part(folder)
