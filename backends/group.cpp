@@ -106,7 +106,8 @@ WorkPtr GroupCommunicator::launch(Call call, Staging staging, Issue issue) {
   PendingPtr pending;
   try {
     CallCheck* check = number > 0 ? state_->check() : nullptr;
-    pending = check != nullptr && check->holds_back(call) ? check->begin_later(call, issue) : issue(call);
+    const bool later = check != nullptr && check->holds_back(call) && !transport_->must_begin_now();
+    pending = later ? check->begin_later(call, issue) : issue(call);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -243,6 +243,8 @@ class NcclTransport final : public Transport {
     return std::make_shared<NcclTransport>(request_, label, rank, static_cast<int>(members.size()), timeout, watch_);
   }
 
+  bool must_begin_now() const override { return capturing(); }
+
   void fail(const std::string& reason) override { group_->fail(CommError(Failure::peer_lost, -1, reason)); }
 
  private:

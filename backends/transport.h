@@ -66,6 +66,9 @@ class Transport {
   virtual std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label,
                                            int64_t agreed, std::chrono::milliseconds timeout) = 0;
 
+  // Whether an operation has to be begun in the call itself, by its thread: where what is issued now is being recorded.
+  virtual bool must_begin_now() const { return false; }
+
   // Wakes whoever waits here; every Pending, old and new, then throws CommError(peer_lost, reason). Never throws.
   virtual void fail(const std::string& reason) = 0;
 };

@@ -37,6 +37,7 @@ void write_rows(const std::string& file, const Json& summary) {
   Json told = {{"backend", summary.at("backend")},
                {"ranks", summary.at("world_size")},
                {"placement", summary.at("placement")},
+               {"joined_seconds", summary.at("startup_seconds")},  // from launch until all ranks had met
                {"version", summary.at("version")},
                {"rows", summary.at("bench")}};
   write_whole(file, told.dump(2) + "\n", false);
