@@ -15,14 +15,16 @@ bool smaller(const at::Tensor& a, const at::Tensor& b) { return size_of(a) < siz
 at::Tensor BufferPool::take(int64_t bytes) {
   std::sort(free_.begin(), free_.end(), smaller);
   auto fit = std::find_if(free_.begin(), free_.end(), [&](const at::Tensor& one) { return size_of(one) >= bytes; });
-  if (fit != free_.end()) {
+  // Much too large a one would soon be wanted by what it was made for.
+  if (fit != free_.end() && size_of(*fit) < 2 * bytes) {
     at::Tensor found = std::move(*fit);
     free_.erase(fit);
     return found;
   }
-  if (!free_.empty()) {
-    bytes_ -= size_of(free_.back());
-    free_.pop_back();
+  if (fit != free_.begin()) {
+    --fit;
+    bytes_ -= size_of(*fit);
+    free_.erase(fit);
   }
   bytes_ += bytes;
   peak_ = std::max(peak_, bytes_);

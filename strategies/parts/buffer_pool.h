@@ -1,7 +1,8 @@
 // BufferPool: memory that is needed again and again for a short while, such as gathered parameters and their gradients.
 //
 // Giving such buffers back to the system each time costs several times what filling them does. The pool keeps what came
-// back; where none of that is large enough, it makes a new one in place of the largest.
+// back and lends it for what is more than half as large; where none will do, it makes a new one in place of the largest of
+// those that are too small.
 // Threads: one at a time.
 #pragma once
 #include <ATen/core/Tensor.h>

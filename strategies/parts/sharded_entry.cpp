@@ -62,6 +62,8 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
   const double others = (ranks - 1) / ranks;
   const std::string& shard = options.text("shard");
   const bool reshards = options.boolean("reshard_after_forward");
+  // With overlap the next block's values come, and the one before's gradients go, while one is computed.
+  const double under_way = options.boolean("overlap") ? bytes.neighbours : bytes.largest;
   const double beside = beside_backward(job.config, bytes.units);
   RankCost cost;
   // Payloads by kind; the all-reduces of a few bytes are two an update.
@@ -70,7 +72,9 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
       cost.axes.push_back({"data", sent, messages, kind, kind == Exchange::all_reduce ? 0 : beside});
   };
   cost.parameter_bytes = bytes.all;
-  cost.gradient_bytes = bytes.all / ranks + bytes.neighbours;
+  cost.gradient_bytes = bytes.all / ranks + under_way;
+  // A sum may lie neither in what it is made of nor in what it is added to.
+  const double sum = shard == "optimizer" || slices * every > 1 ? bytes.largest / ranks : 0;
   if (shard == "optimizer") {
     cost.gradient_bytes = bytes.all;
     cost.bytes_sent_per_step = 2 * others * bytes.all / every;
@@ -83,7 +87,7 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
     exchange(Exchange::scatter, others * bytes.all * slices, bytes.units * slices);
     exchange(Exchange::gather, others * bytes.all / every, bytes.units / every);
   } else {
-    cost.parameter_bytes = bytes.all / ranks + (reshards ? bytes.neighbours : bytes.all);
+    cost.parameter_bytes = bytes.all / ranks + (reshards ? under_way : bytes.all);
     if (!reshards) cost.gradient_bytes = bytes.all / ranks + bytes.largest;
     const double again = reshards ? bytes.all - (ends ? bytes.last : 0) : 0;
     cost.bytes_sent_per_step = others * slices * (2 * bytes.all + again);
@@ -92,6 +96,7 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
     exchange(Exchange::gather, others * slices * (bytes.all + again), slices * gathers);
     exchange(Exchange::scatter, others * slices * bytes.all, slices * bytes.units);
   }
+  cost.gradient_bytes += sum;
   exchange(Exchange::all_reduce, 0, 2 / every);
   if (ranks == 1) cost.bytes_sent_per_step = cost.messages_per_step = 0;
   cost.moment_bytes = moments_of(job.config) * bytes.all / ranks;

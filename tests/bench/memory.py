@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 def costs(summary):
     """What cost() says of a run's ranks."""
-    done = subprocess.run([str(harness.TOP / "build/tests/bench/costs"), str(summary["world_size"])],
+    done = subprocess.run([str(harness.TOP / "build/tests/costs"), str(summary["world_size"])],
                           input=json.dumps(summary["config"]), capture_output=True, text=True, cwd=harness.TOP)
     if done.returncode != 0:
         sys.exit(f"benchmark: costs ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -83,7 +83,7 @@ if __name__ == "__main__":
     parser.add_argument("--warm", type=int, default=3, help="steps before those (default %(default)s)")
     parser.add_argument("--large_steps", type=int, default=3, help="of the large model (default %(default)s)")
     options = parser.parse_args()
-    subprocess.run(["ninja", "-C", str(harness.TOP / "build"), "bench_costs"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["ninja", "-C", str(harness.TOP / "build"), "convoy_costs"], check=True, stdout=subprocess.DEVNULL)
     ok = memory_verdicts(options.rounds, options.large_steps)
     ok &= recomputation(options.rounds, options.steps, options.warm)
     sys.exit(0 if ok else 1)

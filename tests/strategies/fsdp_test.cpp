@@ -86,7 +86,7 @@ std::vector<Layout> table() {
   std::vector<Layout> all;
   for (int ranks : {2, 4})
     for (const char* shard : {"optimizer", "gradients", "parameters"})
-      for (const char* more : {"", ", micro_batches: 3", ", reshard_after_forward: false"})
+      for (const char* more : {"", ", micro_batches: 3", ", reshard_after_forward: false", ", overlap: false"})
         all.push_back(fsdp(ranks, shard, more));
   return all;
 }
@@ -152,9 +152,9 @@ TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
       EXPECT_EQ(parameters, 4 * block_elements * 8.0 / layout.ranks) << to_string(layout);
       const double held = static_cast<double>(data.held_bytes()) + static_cast<double>(data.borrowed_bytes_peak());
       const double formula = cost.parameter_bytes + cost.gradient_bytes;
-      // A sum on its way borrows a part of one block more.
-      EXPECT_LE(held, formula + block_elements * 8.0 / layout.ranks) << to_string(layout);
-      EXPECT_GE(held, formula * 0.9) << to_string(layout);
+      EXPECT_LE(held, formula) << to_string(layout);
+      // A part to be added may find the place of something that went back just before.
+      EXPECT_GE(held, formula - block_elements * 8.0 / layout.ranks) << to_string(layout);
     });
   }
 }

@@ -110,9 +110,14 @@ TEST(BufferPool, LendsWhatCameBack) {
   EXPECT_EQ(pool.bytes(), 1100);
   pool.give(small);
   pool.give(large);
-  EXPECT_EQ(pool.take(500).data_ptr(), place);  // the smallest that is large enough
+  EXPECT_EQ(pool.take(600).data_ptr(), place);  // the smallest that is large enough
   at::Tensor larger = pool.take(2000);          // in place of the small one
   EXPECT_EQ(pool.bytes(), 3000);
+  pool.give(larger);
+  at::Tensor other = pool.take(200);  // a large one is kept for what is large
+  EXPECT_EQ(pool.bytes(), 3200);
+  larger = pool.take(1500);
+  EXPECT_EQ(pool.bytes(), 3200);
   EXPECT_EQ(numbers_in(larger, 7, at::kDouble).numel(), 7);
 }
 

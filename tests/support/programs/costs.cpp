@@ -1,6 +1,6 @@
 // What a strategy's cost() says of a configuration, with the activations of the model's blocks measured.
 //
-//   build/tests/bench/costs RANKS < RESOLVED.json     (summary.json has the resolved configuration under "config")
+//   build/tests/costs RANKS < RESOLVED.json     (summary.json has the resolved configuration under "config")
 //
 // Prints JSON: blocks, as described, and of each rank the bytes of parameters, gradients, moments, buffers and activations.
 // A micro-batch of one rank goes forward through the whole model on this thread, whose allocations the allocator tells: a
@@ -52,7 +52,8 @@ int run(int ranks) {
   const Registry registry = registry_of_all();
   const StrategyEntry& strategy = strategy_entry(config.strategy.name);
   Topology here;
-  here.hosts.push_back({"here", {{0, 0, 0, {0}}}, {}, 0});
+  here.hosts.push_back({"here", {}, {}, 0});
+  for (int core = 0; core < 64; ++core) here.hosts.back().cores.push_back({core, 0, 0, {core}});
   PlanRequest request;
   request.ranks = ranks;
   const Job job = strategy.plan(config, here, request).jobs.front();
