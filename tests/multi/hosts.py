@@ -3,6 +3,7 @@ whose host crashes, is cut off, or whose remote shell dies."""
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,36 @@ def train_everywhere(folder):
     print("no shared folder: done", flush=True)
 
 
+def over_ssh(folder):
+    """The remote shell that people have, where a server for it is installed."""
+    server = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
+    if not server or not shutil.which("ssh"):
+        print("over ssh: not tried, no sshd here (Debian: apt-get install openssh-server)")
+        return
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    (folder / "user.pub").rename(folder / "authorized")
+    (folder / "known").write_text("nodea2 " + (folder / "host.pub").read_text())
+    (folder / "sshd").write_text(f"HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nPidFile none\n"
+                                 "UsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n")
+    os.makedirs("/run/sshd", exist_ok=True)  # where it locks itself in, as the package's service makes it
+    daemon = subprocess.Popen(places.on("nodea2", server, "-D", "-e", "-f", folder / "sshd"), stderr=subprocess.DEVNULL)
+    try:
+        def ssh(known):
+            return f"launch.remote_shell=[ssh, -oBatchMode=yes, -oUserKnownHostsFile={known}, -i, {folder}/user]"
+        runs.wait_for(lambda: subprocess.run(places.on("nodea1", "bash", "-c", "exec 3<>/dev/tcp/nodea2/22"),
+                                             stderr=subprocess.DEVNULL).returncode == 0, 5, "sshd on nodea2")
+        sets = [*SHORT, "launch.ranks=3", "backend=gloo"]
+        trains("over ssh", folder / "ssh", [*sets, ssh(folder / "known")], ["nodea1", "nodea2", "nodea2"], "gloo",
+               hosts="nodea1:1,nodea2:2")
+        said = whole("a host key that is not known", folder / "unknown", [*sets, ssh("/dev/null")], expect=75,
+                     hosts="nodea1:1,nodea2:2")
+        runs.check("Host key verification failed" in said, said)
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
 def refusals(folder):
     sets = [*SHORT, "launch.ranks=2", "launch.rendezvous=5s"]
     said = whole("no such host", folder / "no", [*sets, "launch.remote_shell=[/bin/sh, -c, 'echo who is that >&2; exit 255', --]"],
@@ -212,7 +243,7 @@ def mpirun_host_crashed(folder):
     places.tell("heal", "nodea2")
 
 
-PARTS = (train_everywhere, refusals, crashed, cut_off, shell_killed, convoy_killed, stopped, mpirun_host_crashed)
+PARTS = (train_everywhere, over_ssh, refusals, crashed, cut_off, shell_killed, convoy_killed, stopped, mpirun_host_crashed)
 
 
 if __name__ == "__main__":
