@@ -31,14 +31,16 @@ Completion::Completion(CompletionSignal signal, std::vector<at::Tensor> tensors)
 }
 
 void Completion::finish(std::exception_ptr error) {
-  std::vector<at::Tensor> dropped;
-  std::lock_guard lock(signal_.shared_->mutex);
-  dropped.swap(tensors_);
-  dropped.clear();
-  error_ = std::move(error);
-  finished_ = true;
-  --signal_.shared_->unfinished;
-  signal_.shared_->changed.notify_all();
+  const auto shared = signal_.shared_;  // whoever wakes may let go of this
+  {
+    std::lock_guard lock(shared->mutex);
+    tensors_.clear();  // before anyone can see the end
+    error_ = std::move(error);
+    finished_ = true;
+    --shared->unfinished;
+  }
+  // Without the lock, for which the one who wakes would only wait again.
+  shared->changed.notify_all();
 }
 
 bool Completion::done() {

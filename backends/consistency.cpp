@@ -103,6 +103,7 @@ class HeldBackPending final : public Pending {
  public:
   explicit HeldBackPending(std::shared_ptr<HeldBack> held) : held_(std::move(held)) {}
   bool done() override { return held_->begun() && (held_->failed() || held_->pending().done()); }
+  bool soon() override { return held_->begun() && (held_->failed() || held_->pending().soon()); }
   bool wait_until(Clock::time_point deadline) override {
     return held_->wait_begun(deadline) && held_->pending().wait_until(deadline);
   }

@@ -14,7 +14,7 @@ namespace convoy {
 namespace {
 
 // Gradients of what is exchanged are the strategy's business.
-at::Tensor plain(const at::Tensor& tensor) { return tensor.detach(); }
+at::Tensor plain(const at::Tensor& tensor) { return tensor.requires_grad() ? tensor.detach() : tensor; }
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
@@ -24,7 +24,8 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.view({-1}).view(at::kByte);
 }
 at::Tensor as_numbers(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kBool ? as_bytes(tensor) : tensor.view({-1});
+  if (tensor.scalar_type() == at::kBool) return as_bytes(tensor);
+  return tensor.dim() == 1 ? tensor : tensor.view({-1});
 }
 
 // bool is 0 or 1: "or" is the larger of two bytes, "and" the smaller.
@@ -105,7 +106,8 @@ WorkPtr GroupCommunicator::launch(Call call, Staging staging, Issue issue) {
   PendingPtr pending;
   try {
     CallCheck* check = number > 0 ? state_->check() : nullptr;
-    pending = check != nullptr && check->holds_back(call) ? check->begin_later(call, issue) : issue(call);
+    const bool later = check != nullptr && check->holds_back(call) && !transport_->must_begin_now();
+    pending = later ? check->begin_later(call, issue) : issue(call);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

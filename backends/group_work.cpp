@@ -72,7 +72,7 @@ class GroupWork final : public Work {
 
  private:
   void block() {
-    if (pending_->done()) {
+    if (pending_->soon()) {
       pending_->wait_until(Clock::now());
       return;
     }

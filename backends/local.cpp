@@ -11,24 +11,30 @@ namespace {
 
 using MeetingPtr = std::shared_ptr<Meeting>;
 
+// A meeting, and this rank's place in it.
+struct Attended {
+  MeetingPtr meeting;
+  size_t place;
+};
+
 class LocalPending final : public Pending {
  public:
-  LocalPending(std::shared_ptr<LocalGroup> group, std::vector<MeetingPtr> meetings)
+  LocalPending(std::shared_ptr<LocalGroup> group, std::vector<Attended> meetings)
       : group_(std::move(group)), meetings_(std::move(meetings)) {}
 
   bool done() override {
     bool all = true;
-    for (auto& meeting : meetings_) all = group_->help(*meeting) && all;
+    for (auto& [meeting, place] : meetings_) all = group_->help(*meeting, place) && all;
     return all;
   }
   bool wait_until(Clock::time_point deadline) override {
-    for (auto& meeting : meetings_) {
-      if (!group_->wait(*meeting, deadline)) return false;
+    for (auto& [meeting, place] : meetings_) {
+      if (!group_->wait(*meeting, place, deadline)) return false;
     }
     return true;
   }
   std::string missing() override {
-    for (auto& meeting : meetings_) {
+    for (auto& [meeting, place] : meetings_) {
       std::string text = group_->missing(*meeting);
       if (!text.empty()) return text;
     }
@@ -37,7 +43,7 @@ class LocalPending final : public Pending {
 
  private:
   std::shared_ptr<LocalGroup> group_;
-  std::vector<MeetingPtr> meetings_;
+  std::vector<Attended> meetings_;
 };
 
 class LocalTransport final : public Transport {
@@ -78,7 +84,7 @@ class LocalTransport final : public Transport {
   PendingPtr barrier(const Call& call) override { return meet(Deposit{call}); }
 
   PendingPtr exchange(const Call& call, const std::vector<Transfer>& transfers) override {
-    std::vector<MeetingPtr> meetings;
+    std::vector<Attended> meetings;
     for (const Transfer& one : transfers) {
       bool sends = one.kind == Transfer::Kind::send;
       int from = sends ? rank_ : one.peer;
@@ -88,7 +94,8 @@ class LocalTransport final : public Transport {
       deposit.call.elements = one.tensor.numel();
       deposit.call.dtype = at::kByte;
       (sends ? deposit.input : deposit.output) = one.tensor;
-      meetings.push_back(group_->meet({from, to, number}, sends ? 0 : 1, {from, to}, std::move(deposit)));
+      const size_t place = sends ? 0 : 1;
+      meetings.push_back({group_->meet({from, to, number}, place, {from, to}, std::move(deposit)), place});
     }
     return std::make_unique<LocalPending>(group_, std::move(meetings));
   }
@@ -105,8 +112,9 @@ class LocalTransport final : public Transport {
 
  private:
   PendingPtr meet(Deposit deposit) {
-    auto meeting = group_->meet(LocalGroup::collective(number_++), rank_, everyone_, std::move(deposit));
-    return std::make_unique<LocalPending>(group_, std::vector<MeetingPtr>{std::move(meeting)});
+    const auto place = static_cast<size_t>(rank_);
+    auto meeting = group_->meet(LocalGroup::collective(number_++), place, everyone_, std::move(deposit));
+    return std::make_unique<LocalPending>(group_, std::vector<Attended>{{std::move(meeting), place}});
   }
 
   std::shared_ptr<LocalGroup> group_;

@@ -97,21 +97,28 @@ std::shared_ptr<Meeting> LocalGroup::meet(const Key& key, size_t place, const st
   return meeting;
 }
 
-bool LocalGroup::help(Meeting& meeting) {
-  if (!meeting.help()) return false;
+bool LocalGroup::help(Meeting& meeting, size_t place) {
+  if (!meeting.help(place)) return false;
   // Whoever slept through the last task has to be told, by the one who finished it.
   wake();
   return true;
 }
 
-bool LocalGroup::wait(Meeting& meeting, Clock::time_point deadline) {
-  auto spin_until = std::min(deadline, Clock::now() + spin_time);
-  while (!help(meeting) && Clock::now() < spin_until) {
+bool LocalGroup::wait(Meeting& meeting, size_t place, Clock::time_point deadline) {
+  auto spin_until = Clock::now() + spin_time;
+  bool shared_out = false;
+  while (!help(meeting, place)) {
+    if (!shared_out && meeting.phase() == Meeting::Phase::working) {
+      // This rank's part is done, and the others are within a task of theirs: no time to sleep.
+      shared_out = true;
+      spin_until = Clock::now() + spin_time;
+    }
+    if (Clock::now() >= std::min(deadline, spin_until)) break;
     for (int i = 0; i < 16; ++i) relax();
   }
   while (true) {
     auto phase = meeting.phase();
-    if (phase != Meeting::Phase::open && help(meeting)) break;
+    if (phase != Meeting::Phase::open && help(meeting, place)) break;
     // Open: someone is still to come. Working: all tasks are taken, and the others are about to end.
     std::unique_lock lock(mutex_);
     ++sleepers_;

@@ -38,13 +38,14 @@ class Meeting {
  public:
   enum class Phase { open, working, over, failed };
 
-  explicit Meeting(int expected) : deposits_(expected) {}
+  explicit Meeting(int expected) : deposits_(expected), places_(static_cast<size_t>(expected)) {}
   Phase phase() const { return phase_; }
 
  private:
   friend class LocalGroup;
-  bool help();
-  std::string prepare();                                 // all are there: check and cut into tasks; what differs
+  bool help(size_t place);
+  std::string prepare();  // all are there: check and cut into tasks; what differs
+  void share_out();
   void copy(void* to, const void* from, int64_t bytes);  // adds the tasks of one copy
   void prepare_reduction();
   void conclude(Phase phase);
@@ -53,7 +54,15 @@ class Meeting {
   std::vector<std::optional<Deposit>> deposits_;
   std::vector<std::function<void()>> tasks_;
   int64_t count_ = 0;  // of tasks; tasks_ itself is emptied at the end
-  std::atomic<int64_t> next_{0}, finished_{0};
+  // Each place has a stretch of the tasks, so that a rank touches the same part of equal tensors each time, which its
+  // cache then holds; who is through with its own takes from the others'.
+  struct Stretch {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  std::unique_ptr<Stretch[]> stretches_;
+  size_t places_;
+  std::atomic<int64_t> finished_{0};
   std::atomic<Phase> phase_{Phase::open};
   std::exception_ptr error_;  // set before the phase becomes failed
 };
@@ -72,10 +81,11 @@ class LocalGroup {
   static Key collective(int64_t number) { return {-1, -1, number}; }
   // `place`: this rank's in the meeting; `ranks`: those who take part, by place.
   std::shared_ptr<Meeting> meet(const Key& key, size_t place, const std::vector<int>& ranks, Deposit deposit);
-  // Does what is left to do, without waiting; true when the meeting is over or has failed.
-  bool help(Meeting& meeting);
+  // `place`: the caller's in the meeting. Does what is left to do, without waiting; true when the meeting is over or has
+  // failed.
+  bool help(Meeting& meeting, size_t place);
   // False when the deadline passed first; throws what the meeting failed with.
-  bool wait(Meeting& meeting, Clock::time_point deadline);
+  bool wait(Meeting& meeting, size_t place, Clock::time_point deadline);
   std::string missing(Meeting& meeting);
 
   void fail(const std::string& reason);

@@ -9,7 +9,14 @@
 namespace convoy {
 namespace {
 
-constexpr int64_t chunk_bytes = 128 << 10;  // a task: small enough for the second-level cache and for fair shares
+constexpr int64_t chunk_bytes = 128 << 10;  // a task at most: small enough for the second-level cache
+constexpr int64_t least_bytes = 16 << 10;   // and at least, where work is divided: handing out costs too
+
+// Of a task, in bytes, so that `workers` get two each of so much.
+int64_t fair_chunk(int64_t bytes, size_t workers) {
+  const int64_t each = bytes / (2 * static_cast<int64_t>(workers)) + 1;
+  return (std::clamp(each, least_bytes, chunk_bytes) + 63) / 64 * 64;
+}
 
 char* bytes_at(const at::Tensor& tensor, int64_t offset) { return static_cast<char*>(tensor.data_ptr()) + offset; }
 
@@ -58,8 +65,8 @@ void Meeting::prepare_reduction() {
   at::ScalarType dtype = first.output.scalar_type();
   int64_t size = first.output.element_size();
   int64_t elements = first.output.numel();
-  int64_t chunk = chunk_bytes / size;
   size_t ranks = deposits_.size();
+  int64_t chunk = fair_chunk(elements * size * (scatter ? static_cast<int64_t>(ranks) : 1), ranks) / size;
   for (size_t slice = 0; slice < (scatter ? ranks : 1); ++slice) {
     for (int64_t begin = 0; begin < elements; begin += chunk) {
       int64_t n = std::min(chunk, elements - begin);
@@ -128,8 +135,18 @@ std::string Meeting::prepare() {
     return "";
   }
   count_ = static_cast<int64_t>(tasks_.size());
+  share_out();
   phase_ = Phase::working;
   return "";
+}
+
+void Meeting::share_out() {
+  stretches_ = std::make_unique<Stretch[]>(places_);
+  const auto places = static_cast<int64_t>(places_);
+  for (int64_t place = 0; place < places; ++place) {
+    stretches_[static_cast<size_t>(place)].next = count_ * place / places;
+    stretches_[static_cast<size_t>(place)].end = count_ * (place + 1) / places;
+  }
 }
 
 void Meeting::conclude(Phase phase) {
@@ -139,10 +156,11 @@ void Meeting::conclude(Phase phase) {
   phase_ = phase;
 }
 
-bool Meeting::help() {
-  if (phase() == Phase::working) {
-    for (int64_t i = next_++; i < count_; i = next_++) {
-      tasks_[i]();
+bool Meeting::help(size_t place) {
+  for (size_t k = 0; k < places_ && phase() == Phase::working; ++k) {
+    Stretch& stretch = stretches_[(place + k) % places_];
+    for (int64_t i = stretch.next++; i < stretch.end; i = stretch.next++) {
+      tasks_[static_cast<size_t>(i)]();
       if (++finished_ == count_) conclude(Phase::over);
     }
   }

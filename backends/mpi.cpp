@@ -6,9 +6,6 @@
 #include "backends/makers.h"
 #include "backends/mpi_engine.h"
 #include "backends/mpi_operations.h"
-#include "backends/reduce.h"
-
-#include <ATen/ops/empty.h>
 
 namespace convoy {
 namespace {
@@ -24,6 +21,7 @@ class MpiPending final : public Pending {
       : engine_(std::move(engine)), operation_(std::move(operation)) {}
 
   bool done() override { return engine_->poll(*operation_); }
+  bool soon() override { return engine_->wait_until(*operation_, Clock::now() + std::chrono::microseconds(5)); }
   bool wait_until(Clock::time_point deadline) override {
     if (!engine_->wait_until(*operation_, deadline)) return false;
     if (!operation_->over()) {
@@ -52,7 +50,7 @@ class MpiTransport final : public Transport {
 
   PendingPtr all_reduce(const Call&, at::Tensor tensor, ReduceOp op) override {
     int64_t bytes = static_cast<int64_t>(tensor.nbytes());
-    if (bytes * (size() - 1) <= small_bytes) return small_all_reduce(tensor, op);
+    if (bytes * (size() - 1) <= small_bytes) return start(mpi_small_all_reduce(group_, tensor, next_tag(), op));
     int64_t unit = tensor.element_size();
     MpiReduction reduction{data_of(tensor), {}, nullptr, true, tensor.scalar_type(), op};
     // Slices begin at multiples of a cache line.
@@ -138,28 +136,6 @@ class MpiTransport final : public Transport {
   PendingPtr exchange(std::vector<at::Tensor> tensors, int tag, std::vector<MpiMessage> messages,
                       std::function<void()> finish = {}) {
     return start(mpi_exchange(group_, std::move(tensors), tag, std::move(messages), std::move(finish)));
-  }
-
-  PendingPtr small_all_reduce(const at::Tensor& tensor, ReduceOp op) {
-    int64_t bytes = static_cast<int64_t>(tensor.nbytes());
-    at::Tensor received = at::empty({(size() - 1) * bytes}, at::kByte);
-    std::vector<MpiMessage> messages;
-    std::vector<const void*> in;
-    char* place = data_of(received);
-    for (int r = 0; r < size(); ++r) {
-      if (r == group_->rank) {
-        in.push_back(tensor.data_ptr());
-        continue;
-      }
-      messages.push_back({false, place, bytes, r});
-      messages.push_back({true, data_of(tensor), bytes, r});
-      in.push_back(place);
-      place += bytes;
-    }
-    auto finish = [in, to = tensor.data_ptr(), n = tensor.numel(), dtype = tensor.scalar_type(), op] {
-      reduce(to, in, n, dtype, op);
-    };
-    return exchange({tensor, received}, next_tag(), std::move(messages), finish);
   }
 
   std::shared_ptr<MpiEngine> engine_;

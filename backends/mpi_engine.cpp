@@ -31,6 +31,22 @@ void check_mpi(int code, const char* what, int peer) {
   throw CommError(Failure::peer_lost, peer, str("MPI: ", what, ": ", text));
 }
 
+void check_mpi_length(const MPI_Status& status, int expected_bytes, int peer) {
+  int got = 0;
+  MPI_Get_count(&status, MPI_BYTE, &got);
+  if (got == expected_bytes) return;
+  throw CommError(Failure::disagreement, peer,
+                  str("rank ", peer, " sent ", got, " bytes where ", expected_bytes,
+                      " were expected: the ranks called different things"));
+}
+
+std::string nothing_from(const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (int rank : ranks) names.push_back(std::to_string(rank));
+  if (names.empty()) return "";
+  return str(names.size() == 1 ? "nothing from rank " : "nothing from ranks ", join(names, ", "));
+}
+
 void MpiOperation::check() const {
   if (error_) std::rethrow_exception(error_);
 }

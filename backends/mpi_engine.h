@@ -110,5 +110,9 @@ class MpiEngine {
 
 // Throws CommError for an MPI error code: disagreement where a message was longer than expected, else peer_lost.
 void check_mpi(int code, const char* what, int peer = -1);
+// Throws CommError(disagreement) for a message of another length than expected.
+void check_mpi_length(const MPI_Status& status, int expected_bytes, int peer);
+// "nothing from rank 3", of ranks of a group; "" for none.
+std::string nothing_from(const std::vector<int>& ranks);
 
 }  // namespace convoy

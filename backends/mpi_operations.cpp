@@ -12,13 +12,6 @@ constexpr int64_t largest_message = int64_t{1} << 30;
 constexpr int64_t segment_bytes = 256 << 10;  // a sum and its operands stay in the second-level cache
 constexpr int64_t window = 4;                 // segments under way per peer and direction
 
-std::string list(const std::vector<int>& ranks) {
-  std::vector<std::string> names;
-  for (int rank : ranks) names.push_back(std::to_string(rank));
-  if (names.empty()) return "";
-  return str(names.size() == 1 ? "nothing from rank " : "nothing from ranks ", join(names, ", "));
-}
-
 // Messages to or from one peer that go in order, at most `window` of them under way.
 class Lane {
  public:
@@ -55,7 +48,7 @@ class Lane {
       auto& [request, count] = requests_[first_];
       check_mpi(MPI_Test(&request, &done, &status), send_ ? "send" : "receive", peer_);
       if (!done) break;
-      if (!send_) check_length(status, count);
+      if (!send_) check_mpi_length(status, count, peer_);
       ++first_;
       ++completed_;
     }
@@ -63,15 +56,6 @@ class Lane {
   }
 
  private:
-  void check_length(const MPI_Status& status, int expected) const {
-    int got = 0;
-    MPI_Get_count(&status, MPI_BYTE, &got);
-    if (got == expected) return;
-    throw CommError(Failure::disagreement, peer_,
-                    str("rank ", peer_, " sent ", got, " bytes where ", expected,
-                        " were expected: the ranks called different things"));
-  }
-
   const MpiGroup* group_;
   bool send_;
   int peer_;
@@ -99,7 +83,7 @@ class Exchange final : public MpiOperation {
     for (const Lane& lane : lanes_) {
       if (!sends_[&lane - lanes_.data()] && lane.completed() < lane.posted()) peers.push_back(lane.peer());
     }
-    return list(peers);
+    return nothing_from(peers);
   }
 
  protected:
@@ -171,7 +155,7 @@ class ReduceScatter final : public MpiOperation {
                    (what_.gather && peer.sums_in.completed() < slices_[peer.rank].count());
       if (waits) ranks.push_back(peer.rank);
     }
-    return list(ranks);
+    return nothing_from(ranks);
   }
 
  protected:
@@ -256,7 +240,7 @@ class Broadcast final : public MpiOperation {
 
   std::string missing() const override {
     bool waits = !parent_.empty() && parent_[0].completed() < segments_.count();
-    return waits ? list({parent_[0].peer()}) : "";
+    return waits ? nothing_from({parent_[0].peer()}) : "";
   }
 
  protected:
@@ -295,7 +279,9 @@ class Barrier final : public MpiOperation {
     }
   }
 
-  std::string missing() const override { return round_ < rounds_.size() ? list({rounds_[round_].second.peer()}) : ""; }
+  std::string missing() const override {
+    return round_ < rounds_.size() ? nothing_from({rounds_[round_].second.peer()}) : "";
+  }
 
  protected:
   bool advance(bool& moved) override {

@@ -39,6 +39,9 @@ struct MpiReduction {
 MpiOperationPtr mpi_reduce_scatter(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
                                    const MpiReduction& reduction);
 
+// Every rank sends the whole tensor to all and adds by itself: the latency of one message.
+MpiOperationPtr mpi_small_all_reduce(std::shared_ptr<MpiGroup> group, const at::Tensor& tensor, int tag, ReduceOp op);
+
 // Binomial tree, in segments.
 MpiOperationPtr mpi_broadcast(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag, char* data,
                               int64_t bytes, int root);

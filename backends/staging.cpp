@@ -55,7 +55,11 @@ at::Tensor Staging::output(const at::Tensor& tensor, bool filled) {
 
 void Staging::finish() {
   at::NoGradGuard no_grad;
-  for (auto& [to, from] : back_) to.copy_(from);
+  for (auto& [to, from] : back_) {
+    // To a device the copy is ordered on its current stream; pinned memory is not reused before it is over.
+    const bool to_device = !to.device().is_cpu() && from.device().is_cpu();
+    to.copy_(from, /*non_blocking=*/to_device);
+  }
 }
 
 void Staging::drop() {

@@ -27,7 +27,10 @@ using Clock = std::chrono::steady_clock;
 class Pending {
  public:
   virtual ~Pending() = default;
-  virtual bool done() = 0;                                  // never blocks, may make progress; true also when it failed
+  virtual bool done() = 0;  // never blocks, may make progress; true also when it failed
+  // Whether wait_until(now) will return true at once: what a waiter tries before it tells that it waits and measures how
+  // long. May spin for some microseconds, about as long as telling takes.
+  virtual bool soon() { return done(); }
   virtual bool wait_until(Clock::time_point deadline) = 0;  // false: not over by then; throws what went wrong
   // Who is known to be missing, for the message of a time limit; "" where that cannot be told.
   virtual std::string missing() { return ""; }
@@ -62,6 +65,9 @@ class Transport {
   // groups of one too (they get null). No other group of the job has this label.
   virtual std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label,
                                            int64_t agreed, std::chrono::milliseconds timeout) = 0;
+
+  // Whether an operation has to be begun in the call itself, by its thread: where what is issued now is being recorded.
+  virtual bool must_begin_now() const { return false; }
 
   // Wakes whoever waits here; every Pending, old and new, then throws CommError(peer_lost, reason). Never throws.
   virtual void fail(const std::string& reason) = 0;

@@ -65,8 +65,12 @@ StepTimings step_timings(const std::vector<const std::vector<StepSamples>*>& ran
   for (size_t point = 0; point < ranks.front()->size(); ++point) {
     std::vector<const StepSamples*> samples;
     for (const std::vector<StepSamples>* rank : ranks) samples.push_back(&rank->at(point));
-    timings.passes.push_back(pass_timing(samples));
     for (const StepSamples* rank : samples) updates.insert(updates.end(), rank->updates.begin(), rank->updates.end());
+    const PassTiming pass = pass_timing(samples);
+    // Of a small data set, larger batches are all of it.
+    const bool known = std::any_of(timings.passes.begin(), timings.passes.end(),
+                                   [&](const PassTiming& other) { return other.rows == pass.rows; });
+    if (!known) timings.passes.push_back(pass);
   }
   std::sort(timings.passes.begin(), timings.passes.end(),
             [](const PassTiming& a, const PassTiming& b) { return a.rows < b.rows; });

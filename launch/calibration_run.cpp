@@ -55,7 +55,8 @@ std::vector<int64_t> row_counts(const std::vector<const Candidate*>& candidates)
   std::stable_sort(rows.begin(), rows.end(), [&](int64_t a, int64_t b) { return wanted[a] > wanted[b]; });
   if (rows.size() > most_rows_each) rows.resize(most_rows_each);
   if (!rows.empty()) rows.insert(rows.begin(), std::max<int64_t>(1, *std::min_element(rows.begin(), rows.end()) / 4));
-  if (rows.size() > 1 && rows.front() == rows[1]) rows.erase(rows.begin());
+  for (size_t i = rows.size(); i-- > 1;)
+    if (rows[i] == rows.front()) rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(i));
   return rows;
 }
 

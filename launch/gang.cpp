@@ -225,7 +225,7 @@ void Gang::stalled(const StallWatch::Found& found) {
   stall_ = found.json;
   if (events_.on_notice) events_.on_notice(found.table);
   const int rank = found.verdict.ranks.empty() ? -1 : found.verdict.ranks.front();
-  fail({found.verdict.kind, rank, step_of(rank), 0, host_of(rank), found.verdict.message});
+  fail({found.verdict.kind, rank, found.step, 0, host_of(rank), found.verdict.message});
 }
 
 std::string Gang::host_of(int rank) const {
@@ -243,7 +243,7 @@ void Gang::ended(int process, const ProcessEnd& end) {
   if (end.ok() && has_results(process)) return;
   if (end.signal == SIGABRT && assigned_) {
     // A library that cannot bear messages of unequal sizes ends its process.
-    if (const Verdict difference = stalls_->difference(); !difference.message.empty()) {
+    if (const StallVerdict difference = stalls_->difference(); !difference.message.empty()) {
       const int rank = difference.ranks.empty() ? -1 : difference.ranks.front();
       return fail({difference.kind, rank, step_of(first_rank(process)), 0, host_of(rank), difference.message});
     }
@@ -327,6 +327,12 @@ void Gang::aborted(Abort reason) {
     return;
   }
   if (cause_) return;
+  // A rank that a message of the wrong size has reached knows its own call only.
+  if (reason.kind == Failure::disagreement && assigned_) {
+    const StallVerdict difference = stalls_->difference();
+    if (reason.message.find("; rank") == std::string::npos && !difference.message.empty())
+      reason.message += "; " + difference.message;
+  }
   if (reason.step < 0 && reason.rank >= 0) reason.step = step_of(reason.rank);
   if (reason.host.empty()) reason.host = host_of(reason.rank);
   cause_ = reason;

@@ -30,7 +30,7 @@ std::string age_text(const RankPlace& place) {
   return human_seconds(place.report.age);
 }
 
-std::string remark(const RankPlace& place, const Verdict& verdict) {
+std::string remark(const RankPlace& place, const StallVerdict& verdict) {
   std::string text;
   if (place.suspended)
     text = "stopped by a signal or a debugger";
@@ -86,7 +86,7 @@ std::string culprit_stacks(int rank, const std::vector<RankPlace>& places, const
 }
 
 // Equal ones once.
-std::string other_stacks(const Verdict& verdict, const std::vector<ThreadStack>& stacks) {
+std::string other_stacks(const StallVerdict& verdict, const std::vector<ThreadStack>& stacks) {
   std::map<std::vector<std::string>, std::vector<int>> ranks_of;
   for (const ThreadStack& stack : stacks)
     if (stack.rank >= 0 && !contains(verdict.ranks, stack.rank) && !stack.frames.empty())
@@ -102,10 +102,12 @@ const RankPlace* place_of(const std::vector<RankPlace>& places, int rank) {
   return nullptr;
 }
 
-const RankCall* call_of(const RankPlace& place, const std::string& group) {
+// The last call in that group; 0: none.
+int64_t last_call(const RankPlace& place, const std::string& group) {
+  int64_t last = 0;
   for (const RankCall& call : place.report.calls)
-    if (call.group == group) return &call;
-  return nullptr;
+    if (call.group == group) last = std::max(last, call.number);
+  return last;
 }
 
 bool waits(const RankPlace& place) { return !place.report.position.collective.empty(); }
@@ -155,19 +157,18 @@ std::vector<int> to_blame(const std::vector<RankPlace>& places, const std::vecto
   return {};
 }
 
-Verdict judge_wait(const Stall& stall, const std::vector<RankPlace>& places) {
-  if (Verdict difference = call_difference(places); !difference.message.empty()) return difference;
+StallVerdict judge_wait(const Stall& stall, const std::vector<RankPlace>& places) {
+  if (StallVerdict difference = call_difference(places); !difference.message.empty()) return difference;
   std::vector<int> missing, members;
   for (int rank : stall.members) {
     const RankPlace* place = place_of(places, rank);
     if (rank == stall.rank || place == nullptr) continue;
     members.push_back(rank);
-    const RankCall* call = call_of(*place, stall.group);
     const bool numbered = stall.number > 0;
-    if (numbered ? call == nullptr || call->number < stall.number : !waits(*place) || stall.members.size() == 2)
+    if (numbered ? last_call(*place, stall.group) < stall.number : !waits(*place) || stall.members.size() == 2)
       missing.push_back(rank);
   }
-  Verdict verdict;
+  StallVerdict verdict;
   verdict.ranks = to_blame(places, missing, members);
   const std::string what = short_call(stall.call), waited = human_seconds(stall.seconds);
   const bool come = !verdict.ranks.empty() && std::all_of(verdict.ranks.begin(), verdict.ranks.end(),
@@ -185,9 +186,9 @@ Verdict judge_wait(const Stall& stall, const std::vector<RankPlace>& places) {
   return verdict;
 }
 
-Verdict judge_step(const Stall& stall, const std::vector<RankPlace>& places) {
-  if (Verdict difference = call_difference(places); !difference.message.empty()) return difference;
-  Verdict verdict;
+StallVerdict judge_step(const Stall& stall, const std::vector<RankPlace>& places) {
+  if (StallVerdict difference = call_difference(places); !difference.message.empty()) return difference;
+  StallVerdict verdict;
   verdict.ranks = to_blame(places, {}, {});
   if (verdict.ranks.empty()) verdict.ranks = {stall.rank};
   const RankPlace* place = place_of(places, verdict.ranks.front());
@@ -221,7 +222,7 @@ std::string place_text(const RankPlace& place) {
   return text;
 }
 
-Verdict call_difference(const std::vector<RankPlace>& places) {
+StallVerdict call_difference(const std::vector<RankPlace>& places) {
   struct Caller {
     int rank;
     const RankCall* call;
@@ -230,7 +231,7 @@ Verdict call_difference(const std::vector<RankPlace>& places) {
   for (const RankPlace& place : places)
     for (const RankCall& call : place.report.calls)
       callers[{call.group, call.number}].push_back({place.report.rank, &call});
-  Verdict verdict;
+  StallVerdict verdict;
   for (const auto& [which, all] : callers) {
     std::map<uint64_t, std::vector<int>> alike;
     std::map<uint64_t, std::string> text;
@@ -253,10 +254,10 @@ Verdict call_difference(const std::vector<RankPlace>& places) {
   return verdict;
 }
 
-Verdict judge(const Stall& stall, const std::vector<RankPlace>& places) {
+StallVerdict judge(const Stall& stall, const std::vector<RankPlace>& places) {
   if (stall.kind == Stall::Kind::collective) return judge_wait(stall, places);
   if (stall.kind == Stall::Kind::step) return judge_step(stall, places);
-  Verdict verdict;
+  StallVerdict verdict;
   verdict.ranks = {stall.rank};
   const RankPlace* place = place_of(places, stall.rank);
   verdict.message = stall.message;
@@ -265,7 +266,7 @@ Verdict judge(const Stall& stall, const std::vector<RankPlace>& places) {
   return verdict;
 }
 
-std::string hang_table(const std::vector<RankPlace>& places, const Verdict& verdict,
+std::string hang_table(const std::vector<RankPlace>& places, const StallVerdict& verdict,
                        const std::vector<ThreadStack>& stacks) {
   struct Line {
     std::vector<int> ranks;
@@ -296,7 +297,8 @@ std::string hang_table(const std::vector<RankPlace>& places, const Verdict& verd
   return text + other_stacks(verdict, stacks);
 }
 
-Json hang_json(const std::vector<RankPlace>& places, const Verdict& verdict, const std::vector<ThreadStack>& stacks) {
+Json hang_json(const std::vector<RankPlace>& places, const StallVerdict& verdict,
+               const std::vector<ThreadStack>& stacks) {
   Json ranks = Json::array(), threads = Json::array();
   for (const RankPlace& place : places) {
     const RankPosition& position = place.report.position;

@@ -33,17 +33,17 @@ struct Stall {
   std::string message;  // of a heartbeat that is lost
 };
 
-struct Verdict {
+struct StallVerdict {
   Failure kind = Failure::hang;
   std::vector<int> ranks;  // to blame; none where nobody is
   std::string message;
 };
 
 // Ranks that called different things under one number, in whatever group; no ranks and no message where all fit.
-Verdict call_difference(const std::vector<RankPlace>& places);
+StallVerdict call_difference(const std::vector<RankPlace>& places);
 // Names whoever all others wait for: ranks that do not answer before those that have not come, and those that wait
 // themselves last of all.
-Verdict judge(const Stall& stall, const std::vector<RankPlace>& places);
+StallVerdict judge(const Stall& stall, const std::vector<RankPlace>& places);
 
 std::string place_text(const RankPlace& place);        // "loader, step 812"
 std::string short_call(const std::string& call);       // "all-reduce bucket 2" of "all_reduce 'bucket 2' float32[4]"
@@ -51,9 +51,10 @@ std::string rank_list(const std::vector<int>& ranks);  // "rank 1", "ranks 0-2, 
 
 // Ranks in the same place share a line; those to blame come first. Stacks: the first to blame whole, of the rest their ranks' own
 // threads, shortened. Every line but the last ends with a newline.
-std::string hang_table(const std::vector<RankPlace>& places, const Verdict& verdict,
+std::string hang_table(const std::vector<RankPlace>& places, const StallVerdict& verdict,
                        const std::vector<ThreadStack>& stacks);
 // For summary.json: {ranks: […], stacks: […]}, with names in place of addresses.
-Json hang_json(const std::vector<RankPlace>& places, const Verdict& verdict, const std::vector<ThreadStack>& stacks);
+Json hang_json(const std::vector<RankPlace>& places, const StallVerdict& verdict,
+               const std::vector<ThreadStack>& stacks);
 
 }  // namespace convoy

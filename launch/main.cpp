@@ -91,6 +91,12 @@ void add_inject_option(CLI::App& command, RunArguments& arguments) {
       ->allow_extra_args(false);
 }
 
+void add_hosts_option(CLI::App& command, RunArguments& arguments) {
+  command.add_option("--hosts", arguments.hosts, "Start ranks on these hosts, over launch.remote_shell (ssh)")
+      ->type_name("A,B or A:4,B:4")
+      ->delimiter(',');
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"convoy: distributed training on LibTorch, told by a YAML file"};
   app.set_version_flag("--version", std::string("convoy ") + version);
@@ -104,9 +110,7 @@ int run(int argc, char** argv) {
       ->type_name("DIR")
       ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
   add_inject_option(*run, arguments);
-  run->add_option("--hosts", arguments.hosts, "Start ranks on these hosts, over launch.remote_shell (ssh)")
-      ->type_name("A,B or A:4,B:4")
-      ->delimiter(',');
+  add_hosts_option(*run, arguments);
   run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;
@@ -156,6 +160,7 @@ int run(int argc, char** argv) {
       ->check(CLI::IsMember(bench_operations()));
   add_run_options(*bench, measurement.run);
   bench->get_option("CONFIG")->required(false)->description("YAML file whose device, backend and launch are taken");
+  add_hosts_option(*bench, measurement.run);
   bench->add_option("--output", measurement.run.output, "Keep the run's folder, as this one")->type_name("DIR");
   bench->add_option("--sizes", measurement.sizes, "Bytes: 1K-64M doubles from one to the other; or a list, 4K,450000")
       ->capture_default_str()

@@ -108,7 +108,7 @@ Ending Attempts::failed(GangOutcome& outcome, bool started) {
     outcome.cause = stuck;
     outcome.exit_code = exit_code_of(stuck);
   }
-  return {outcome.exit_code, decision.again};
+  return {outcome.exit_code, decision.again, folder_.path};
 }
 
 std::string Attempts::note(const GangOutcome& outcome, const Ending& ending) const {
@@ -142,7 +142,7 @@ int stopped_between(const std::string& folder, int signal) {
 
 }  // namespace
 
-int make_attempts(EventLoop& loop, const std::string& folder, const std::function<Ending()>& attempt) {
+int make_attempts(EventLoop& loop, const std::function<Ending()>& attempt) {
   while (true) {
     const Ending ending = attempt();
     if (!ending.again) return ending.exit_code;
@@ -153,7 +153,7 @@ int make_attempts(EventLoop& loop, const std::string& folder, const std::functio
     loop.run_until([&] { return over || signal != 0; });
     loop.cancel(timer);
     loop.on_signal([](int) {});
-    if (signal != 0) return stopped_between(folder, signal);
+    if (signal != 0) return stopped_between(ending.folder, signal);
   }
 }
 

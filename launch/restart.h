@@ -53,6 +53,7 @@ class Restarts {
 struct Ending {
   int exit_code = 0;
   std::optional<std::chrono::milliseconds> again;
+  std::string folder = {};  // of the run, where another follows
 };
 
 // What outlives the attempts of one `convoy run`.
@@ -81,6 +82,6 @@ class Attempts {
 };
 
 // Makes attempts until one is the last; its exit code. A request to stop between two ends it with 143.
-int make_attempts(EventLoop& loop, const std::string& folder, const std::function<Ending()>& attempt);
+int make_attempts(EventLoop& loop, const std::function<Ending()>& attempt);
 
 }  // namespace convoy

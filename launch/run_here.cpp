@@ -47,7 +47,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
     return exit_code::done;
   }
   Attempts attempts(std::move(folder), restart_rules(run));
-  return make_attempts(loop, attempts.folder().path, [&] { return one_attempt(loop, run, placed, attempts); });
+  return make_attempts(loop, [&] { return one_attempt(loop, run, placed, attempts); });
 }
 
 }  // namespace convoy

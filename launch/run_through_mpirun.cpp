@@ -60,6 +60,10 @@ class Mpirun {
         agent_(loop, {[this](int, const std::string& line) { said(line); },
                       [this](int, const ProcessEnd& end) { ended(end); }}) {}
 
+  ~Mpirun() { *alive_ = false; }
+  Mpirun(const Mpirun&) = delete;
+  Mpirun& operator=(const Mpirun&) = delete;
+
   Ending attempt(const std::string& program, Attempts& attempts) {
     GangRequest request;
     request.processes = static_cast<int>(ranks_);
@@ -116,8 +120,8 @@ class Mpirun {
   void ended(const ProcessEnd& end) {
     const bool joined = session_->gang().joined();
     // Its agents' last words may still be on their way.
-    loop_.after(milliseconds(joined ? 500 : 50), [this, end, joined] {
-      if (session_->gang().failed() || session_->gang().over()) return;
+    loop_.after(milliseconds(joined ? 500 : 50), [this, alive = alive_, end, joined] {
+      if (!*alive || session_->gang().failed() || session_->gang().over()) return;
       std::string message =
           str("mpirun ", describe(end), joined ? " before the ranks had" : " before it had started all ranks");
       if (refused_root_)
@@ -145,6 +149,7 @@ class Mpirun {
   void end_mpirun_after(double seconds) { agent_.kill_after(milliseconds(static_cast<int64_t>(seconds * 1000))); }
 
   EventLoop& loop_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers of an attempt outlive it
   const PreparedRun& run_;
   const size_t ranks_;
   const MpirunHosts& hosts_;
@@ -166,7 +171,7 @@ int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& pl
     return exit_code::done;
   }
   Attempts attempts(std::move(folder), restart_rules(run));
-  return make_attempts(loop, attempts.folder().path, [&] {
+  return make_attempts(loop, [&] {
     Mpirun mpirun(loop, run, placed.job.processes.size(), hosts);
     return mpirun.attempt(program, attempts);
   });

@@ -93,12 +93,23 @@ void Session::start_summary(const Job& job, const std::vector<PlacedRank>& table
 }
 
 void Session::begin(const Placed& placed) {
-  for (const std::string& warning : placed.warnings) console_.say(warning);
-  std::string table = placement_text(placed.table, most_placed);
-  table.pop_back();  // say ends the line
-  console_.say("ranks are placed so:\n" + table);
-  assigned_ = Assigned{placed.job,     folder_.path,   folder_.attempt,       unix_seconds(),
-                       placed.passive, run_.snapshots, run_.arguments.faults, run_.arguments.bench};
+  if (attempts_.first()) {
+    for (const std::string& warning : placed.warnings) console_.say(warning);
+    std::string table = placement_text(placed.table, most_placed);
+    table.pop_back();  // say ends the line
+    console_.say("ranks are placed so:\n" + table);
+  }
+  Job job = placed.job;
+  // What this run has saved goes before what it once began with.
+  if (!attempts_.first() && attempts_.newest_checkpoint() >= 0) job.config["train"]["resume"] = "auto";
+  assigned_ = Assigned{job,
+                       folder_.path,
+                       folder_.attempt,
+                       unix_seconds(),
+                       placed.passive,
+                       run_.snapshots,
+                       run_.arguments.faults,
+                       run_.arguments.bench};
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
   start_summary(placed.job, placed.table);
   // What an earlier attempt left would be taken for the words of this one.

@@ -142,18 +142,21 @@ void StallWatch::conclude() {
   const Inquiry done = std::move(*inquiry_);
   inquiry_.reset();
   const std::vector<RankPlace> all = places(&done);
-  Verdict verdict = judge(done.stall, all);
+  StallVerdict verdict = judge(done.stall, all);
   if (!done.over) {
     if (verdict.kind == Failure::hang)
-      events_.on_warning(str("warning: ", verdict.message, "; its time limit is ", human_seconds(done.stall.limit),
-                             " (launch.collective)"));
+      events_.on_warning(str("warning: ", verdict.message, "; that is half of its time limit (launch.collective)"));
     return;
   }
   if (done.stall.kind == Stall::Kind::collective && verdict.kind == Failure::hang)
     verdict.message += str("; its time limit is ", human_seconds(done.stall.limit),
                            " (launch.collective), to be raised where ranks are only slow");
   over_ = true;
-  events_.on_stall({verdict, hang_table(all, verdict, done.stacks), hang_json(all, verdict, done.stacks)});
+  const int at = verdict.ranks.empty() ? done.stall.rank : verdict.ranks.front();
+  int64_t step = -1;
+  for (const RankPlace& place : all)
+    if (place.report.rank == at) step = place.report.position.step;
+  events_.on_stall({verdict, step, hang_table(all, verdict, done.stacks), hang_json(all, verdict, done.stacks)});
 }
 
 // No rank says that it stays in one place: it is the place that does not change.
@@ -215,7 +218,7 @@ std::vector<RankPlace> StallWatch::places(const Inquiry* inquiry) const {
   return all;
 }
 
-Verdict StallWatch::difference() const { return call_difference(places(nullptr)); }
+StallVerdict StallWatch::difference() const { return call_difference(places(nullptr)); }
 
 std::optional<RankReport> StallWatch::position(int rank) const {
   if (!job_ || rank < 0 || rank >= static_cast<int>(job_->ranks.size())) return std::nullopt;

@@ -29,7 +29,8 @@ inline constexpr std::chrono::milliseconds inquiry_patience{600};
 class StallWatch {
  public:
   struct Found {
-    Verdict verdict;
+    StallVerdict verdict;
+    int64_t step = -1;  // of the first to blame, else of who noticed
     std::string table;
     Json json;  // hang_json
   };
@@ -45,11 +46,10 @@ class StallWatch {
   // The ranks of `job`, whose state files are in `folder`; `hosts` by process.
   void begin(const Job& job, const std::string& folder, std::vector<std::string> hosts);
   void know(int rank, const Json& info);                    // {host, pid, …} as the rank tells it
-  void heard(const Json& reports);                          // with a heartbeat
   bool posted(const std::string& topic, const Json& body);  // false: not for this one
   void silent(int rank, double seconds, const std::string& message);
   // Ranks that called different things, by their state files alone; for when one of them has died of it.
-  Verdict difference() const;
+  StallVerdict difference() const;
   std::optional<RankReport> position(int rank) const;
 
  private:

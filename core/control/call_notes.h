@@ -1,10 +1,12 @@
-// The last collective of each group in a rank's state file: written at each call without a system call, and readable after
+// The last collectives of each group in a rank's state file: written at each call without a system call, and readable after
 // the rank's death, so that calls that did not fit each other can be told by whoever is left.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "core/control/state_file.h"
 
 namespace convoy {
 
@@ -37,12 +39,17 @@ class CallNotes {
   // From one thread at a time for each group; nothing for -1. The time of the file's last change stays.
   void called(int group, const CallNote& call) noexcept;
 
+  // What stands in the file, without opening it again: a slow disk must not hold up whoever asks.
+  RankPosition position() const;
+  std::vector<RankCall> calls() const;
+
  private:
   struct Mapping;
   std::unique_ptr<Mapping> mapping_;
 };
 
-std::vector<RankCall> read_call_notes(const std::string& state_file);  // none where there is no such file
+// By group the last 8 at most, in order of numbers; none where there is no such file.
+std::vector<RankCall> read_call_notes(const std::string& state_file);
 
 // Processor time that a rank has spent on its state file in `steps` steps: how often it wrote, by the numbers of its calls,
 // times what writing costs, measured here and now.

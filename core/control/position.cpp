@@ -8,11 +8,24 @@
 
 namespace convoy {
 
+namespace {
+
+double seconds_since(double unix_seconds) {
+  const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::max(now - unix_seconds, 0.0);
+}
+
+}  // namespace
+
+RankReport report_of(int rank, const CallNotes& notes) {
+  const RankPosition position = notes.position();
+  return {rank, position, seconds_since(position.seconds), notes.calls()};
+}
+
 std::optional<RankReport> read_report(int rank, const std::string& state_file) {
   const auto position = read_state_file(state_file);
   if (!position) return std::nullopt;
-  const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return RankReport{rank, *position, std::max(now - position->seconds, 0.0), read_call_notes(state_file)};
+  return RankReport{rank, *position, seconds_since(position->seconds), read_call_notes(state_file)};
 }
 
 Json to_json(const RankReport& report) {

@@ -25,11 +25,12 @@ struct RankReport {
   int rank = 0;
   RankPosition position;
   double age = 0;               // seconds since the position changed, by the clock of the rank's host
-  std::vector<RankCall> calls;  // the last of each group
+  std::vector<RankCall> calls;  // the last of each group, as read_call_notes has them
 };
 Json to_json(const RankReport& report);
-RankReport report_from_json(const Json& json);  // throws Json::exception
-// By the state file, read now on the rank's own host; nothing where there is none.
+RankReport report_from_json(const Json& json);           // throws Json::exception
+RankReport report_of(int rank, const CallNotes& notes);  // now, on the rank's own host
+// By the state file, read now; nothing where there is none.
 std::optional<RankReport> read_report(int rank, const std::string& state_file);
 
 struct ThreadStack {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <map>
 
 #include "core/control/call_notes.h"
 #include "core/error.h"
@@ -88,7 +89,7 @@ struct Field {
   }
 };
 
-constexpr size_t group_slots = 16;
+constexpr size_t group_slots = 16, notes_of_group = 8;
 
 // Text of fixed length in words, zero-padded.
 template <size_t words>
@@ -114,7 +115,8 @@ struct Words {
   }
 };
 
-// Two notes in turn, so that the one before stays whole while the next is written, and where its writer dies.
+// Some notes in turn: those before stay whole while the next is written, and where its writer dies. As many as ranks may
+// be apart in what they have called without waiting.
 struct GroupCalls {
   struct Note {
     std::atomic<int64_t> number;  // 0 while it is written
@@ -126,10 +128,10 @@ struct GroupCalls {
   };
   Words<4> label;
   std::atomic<int64_t> last;  // number; 0: none
-  Note note[2];
+  Note note[notes_of_group];
 
   void write(const CallNote& call) noexcept {
-    Note& here = note[call.number % 2];
+    Note& here = note[static_cast<size_t>(call.number) % notes_of_group];
     here.number.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
     here.hash.store(call.hash, std::memory_order_relaxed);
@@ -144,14 +146,15 @@ struct GroupCalls {
     last.store(call.number, std::memory_order_release);
   }
 
-  bool try_read(RankCall& call) const {
-    call.number = last.load(std::memory_order_acquire);
-    const Note& here = note[call.number % 2];
-    if (here.number.load(std::memory_order_acquire) != call.number) return false;
+  // False where it has been overwritten meanwhile.
+  bool read(int64_t number, RankCall& call) const {
+    const Note& here = note[static_cast<size_t>(number) % notes_of_group];
+    if (here.number.load(std::memory_order_acquire) != number) return false;
+    call.number = number;
     call.hash = here.hash.load(std::memory_order_relaxed);
     call.call = described(here);
     std::atomic_thread_fence(std::memory_order_acquire);
-    return here.number.load(std::memory_order_relaxed) == call.number;
+    return here.number.load(std::memory_order_relaxed) == number;
   }
 
   // As backends describe a call to users.
@@ -183,17 +186,27 @@ struct Layout {
   GroupCalls calls[group_slots];
 };
 
+RankPosition read_position(const Layout& layout) {
+  RankPosition position;
+  position.phase = layout.phase.read();
+  position.step = layout.step.load(std::memory_order_relaxed);
+  position.collective = layout.collective.read();
+  position.failure = layout.failure.read();
+  position.seconds = static_cast<double>(layout.changed_ns.load(std::memory_order_acquire)) * 1e-9;
+  return position;
+}
+
 std::vector<RankCall> read_calls(const Layout& layout) {
   std::vector<RankCall> all;
   const int64_t groups = std::min<int64_t>(layout.groups.load(std::memory_order_acquire), group_slots);
   for (int64_t group = 0; group < groups; ++group) {
     const GroupCalls& calls = layout.calls[group];
-    if (calls.last.load(std::memory_order_acquire) == 0) continue;
+    const int64_t last = calls.last.load(std::memory_order_acquire);
     RankCall call;
     call.group = calls.label.load();
-    bool whole = false;
-    for (int i = 0; i < 1000 && !whole; ++i) whole = calls.try_read(call);
-    if (whole) all.push_back(std::move(call));
+    for (int64_t number = std::max<int64_t>(last - static_cast<int64_t>(notes_of_group), 0) + 1; number <= last;
+         ++number)
+      if (calls.read(number, call)) all.push_back(call);
   }
   return all;
 }
@@ -278,12 +291,7 @@ void StateFile::failure(const char* abort_json) noexcept {
 std::optional<RankPosition> read_state_file(const std::string& path) {
   Layout* layout = map_layout(path, false);
   if (layout == nullptr) return std::nullopt;
-  RankPosition position;
-  position.phase = layout->phase.read();
-  position.step = layout->step.load(std::memory_order_relaxed);
-  position.collective = layout->collective.read();
-  position.failure = layout->failure.read();
-  position.seconds = static_cast<double>(layout->changed_ns.load(std::memory_order_acquire)) * 1e-9;
+  RankPosition position = read_position(*layout);
   munmap(layout, sizeof(Layout));
   return position;
 }
@@ -309,6 +317,9 @@ int CallNotes::add_group(const char* label) noexcept {
 void CallNotes::called(int group, const CallNote& call) noexcept {
   if (group >= 0) mapping_->layout->calls[group].write(call);
 }
+
+RankPosition CallNotes::position() const { return read_position(*mapping_->layout); }
+std::vector<RankCall> CallNotes::calls() const { return read_calls(*mapping_->layout); }
 
 std::vector<RankCall> read_call_notes(const std::string& state_file) {
   Layout* layout = map_layout(state_file, false);
@@ -341,8 +352,10 @@ double state_file_cpu_seconds(const std::vector<RankCall>& made, int64_t steps) 
   const double note = cost([&](int i) {
     scratch->calls[0].write({i, 1, "all_reduce", "bucket 2", "float32", shape, 2, "sum"});
   });
+  std::map<std::string, int64_t> last;
+  for (const RankCall& call : made) last[call.group] = call.number;
   int64_t calls = 0;
-  for (const RankCall& call : made) calls += call.number;
+  for (const auto& [group, number] : last) calls += number;
   // A step writes itself and three phases, a call itself, its wait and the end of that.
   return static_cast<double>(steps) * 4 * place + static_cast<double>(calls) * (note + 2 * wait);
 }

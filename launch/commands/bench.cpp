@@ -37,6 +37,7 @@ void write_rows(const std::string& file, const Json& summary) {
   Json told = {{"backend", summary.at("backend")},
                {"ranks", summary.at("world_size")},
                {"placement", summary.at("placement")},
+               {"joined_seconds", summary.at("startup_seconds")},  // from launch until all ranks had met
                {"version", summary.at("version")},
                {"rows", summary.at("bench")}};
   write_whole(file, told.dump(2) + "\n", false);
@@ -63,7 +64,7 @@ std::vector<std::string> bench_overrides(const std::string& operation) {
           "model={name: mlp}",
           "data={name: synthetic}",
           "loss=~",
-          "optimizer={name: sgd, lr: 0}",
+          "optimizer={name: sgd, lr: 1}",
           str("strategy={name: ", plain_strategy().name, "}"),
           "train={batch: {per_rank: 1}, resume: never}"};
 }

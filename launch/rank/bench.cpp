@@ -8,6 +8,7 @@
 #include <chrono>
 #include <map>
 
+#include "backends/consistency.h"
 #include "core/control/protocol.h"
 #include "core/control/stop.h"
 #include "launch/bench_report.h"
@@ -73,6 +74,7 @@ class Bench {
     TrainingResult result;
     Json rows = Json::array();
     context_.state->phase("benchmark");
+    join();
     for (size_t i = 0; i < counts_.size(); ++i) {
       const auto step = static_cast<int64_t>(i);
       result.stopped = stop.stops_before(step);
@@ -88,6 +90,13 @@ class Bench {
   }
 
  private:
+  // The first calls of a group wait for the ranks' agreement that they are alike: none of them is to be timed.
+  void join() {
+    world_.barrier({"all ranks are here", {}})->wait();
+    if (me_ == 0) context_.channel->post(protocol::first_step, Json::object());
+    for (int64_t i = 0; i < checked_at_first; ++i) world_.barrier({"warming up", {}})->wait();
+  }
+
   void tell_progress(size_t i) const {
     if (me_ != 0) return;
     const std::string text = str(operation_, " of ", human_bytes(static_cast<double>(bytes(counts_[i]))), ", size ",

@@ -101,8 +101,7 @@ class Calibration {
 
   StepSamples point(int64_t rows, double limit, bool with_updates, bool all) {
     StepSamples samples;
-    samples.rows = rows;
-    subject_->batches_of(rows);
+    samples.rows = subject_->batches_of(rows);
     const Clock::time_point start = Clock::now();
     // The first step allocates; small ones take some more until caches and the loader have settled.
     double last = 0;

@@ -75,7 +75,7 @@ class RankThread {
     try {
       state_ = std::make_shared<StateFile>(state_path());
       notes_ = std::make_shared<CallNotes>(state_path());
-      shared_.whereabouts->add(plan_.rank, state_path());
+      shared_.whereabouts->add(plan_.rank, notes_);
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
     } catch (...) {
@@ -183,7 +183,10 @@ class RankThread {
       if (*name != '\0') injector->waiting();
     };
     request.notes = notes_;
-    request.checks = checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"));
+    // A benchmark measures the collective alone.
+    request.checks = assignment.bench.is_null()
+                         ? checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"))
+                         : CallChecks::none;
     request.late = [whereabouts = shared_.whereabouts, rank = plan_.rank](const LateCall& call) {
       whereabouts->late(rank, call);
     };

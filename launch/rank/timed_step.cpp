@@ -85,15 +85,17 @@ TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Devi
 
 TimedStep::~TimedStep() = default;
 
-void TimedStep::batches_of(int64_t rows) {
+int64_t TimedStep::batches_of(int64_t rows) {
   const int64_t size = data_->size(Split::train);
-  const Sampler sampler(size, std::clamp<int64_t>(rows, 1, size), config_.seed);
+  const int64_t taken = std::clamp<int64_t>(rows, 1, size);
+  const Sampler sampler(size, taken, config_.seed);
   LoaderOptions options;
   options.prefetch = config_.data.options.integer("prefetch");
   options.device = device_;
   options.seed = config_.seed;
   loader_.reset();
   loader_ = std::make_unique<Loader>(data_, transforms_, sampler, 0, std::numeric_limits<int32_t>::max(), options);
+  return taken;
 }
 
 double TimedStep::step(bool updates) {

@@ -30,8 +30,9 @@ class TimedStep {
   TimedStep(const TimedStep&) = delete;
   TimedStep& operator=(const TimedStep&) = delete;
 
-  // Batches of so many rows from here on, gathered ahead by a thread as in training; at most as many as the data set has.
-  void batches_of(int64_t rows);
+  // Batches of so many rows from here on, gathered ahead by a thread as in training; at most as many as the data set has,
+  // which is what is returned.
+  int64_t batches_of(int64_t rows);
   // Seconds from one step's end to the next one's: the data's wait, forward and backward, and the update where `updates`.
   double step(bool updates);
   // Of the forwards so far; empty on a GPU, where the host runs ahead of them.

@@ -29,16 +29,15 @@ std::shared_ptr<Whereabouts> Whereabouts::create(std::shared_ptr<Channel> channe
   return made;
 }
 
-void Whereabouts::add(int rank, const std::string& state_file) {
+void Whereabouts::add(int rank, std::shared_ptr<const CallNotes> notes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ranks_.push_back({{rank, own_thread_id()}, state_file});
+  ranks_.push_back({{rank, own_thread_id()}, std::move(notes)});
 }
 
 Json Whereabouts::reports() {
   Json all = Json::array();
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Rank& rank : ranks_)
-    if (const auto report = read_report(rank.id.rank, rank.state_file)) all.push_back(to_json(*report));
+  for (const Rank& rank : ranks_) all.push_back(to_json(report_of(rank.id.rank, *rank.notes)));
   return all;
 }
 

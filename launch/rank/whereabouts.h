@@ -18,7 +18,7 @@ class Whereabouts : public std::enable_shared_from_this<Whereabouts> {
   static std::shared_ptr<Whereabouts> create(std::shared_ptr<Channel> channel, int first);
 
   // From the rank's own thread.
-  void add(int rank, const std::string& state_file);
+  void add(int rank, std::shared_ptr<const CallNotes> notes);
 
   // A wait of `rank` takes long (BackendRequest::late). When its limit has passed this waits until the job is ended for
   // whatever reason was found, and throws CommError(peer_lost) with it; it returns when nobody has found one.
@@ -31,7 +31,7 @@ class Whereabouts : public std::enable_shared_from_this<Whereabouts> {
 
   struct Rank {
     RankThreadId id;
-    std::string state_file;
+    std::shared_ptr<const CallNotes> notes;
   };
   std::shared_ptr<Channel> channel_;
   const int first_;

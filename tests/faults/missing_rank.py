@@ -1,5 +1,4 @@
 """Case 14: one rank never starts; the others wait no longer than R and name it."""
-import sys
 import time
 
 import _faults
@@ -8,24 +7,25 @@ from _faults import runs
 # Rank 1 sleeps in place of its `convoy`, as long as the job lasts.
 HALF = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then sleep 20; exit 0; fi; exec "$@"'
 
-with runs.workspace() as folder:
-    for backend in sys.argv[1:] or ("gloo", "mpi"):
-        run = _faults.Run(folder, backend, title=f"{backend}: rank 1 never starts", rendezvous=_faults.RENDEZVOUS)
-        run.failed_at = time.time()
-        if backend == "mpi":
-            run.start(under=[*_faults.MPIRUN, "sh", "-c", HALF, "half"])
-        else:
-            run.start(CONVOY_RANK="0", CONVOY_WORLD_SIZE="2", CONVOY_LOCAL_RANK="0", CONVOY_JOB="case-14")
+
+def missing(folder, backend):
+    run = _faults.Run(folder, backend, title=f"{backend}: rank 1 never starts", rendezvous=_faults.RENDEZVOUS)
+    run.failed_at = time.time()
+    if backend == "mpi":
+        run.start(under=[*_faults.MPIRUN, "sh", "-c", HALF, "half"])
         # mpirun waits for the sleeper; what binds there is the summary (FAULTS).
-        console = run.folder / "console"
-        if backend == "mpi":
-            runs.wait_for(lambda: "rank 1 of 2" in console.read_text(), _faults.RENDEZVOUS + 5, "the message")
-            took = time.time() - run.failed_at
-            run.check(took <= _faults.RENDEZVOUS + 2, f"said after {took:.1f} s")
-            run.process.wait(timeout=60)
-            run.clean()
-        else:
-            run.ends(75, within=_faults.RENDEZVOUS + 1)
-        text = console.read_text()
-        run.check("rank 1 of 2" in text and "launch.rendezvous" in text, "the missing rank is not named")
-        print(f"{run.title}: {[line for line in text.splitlines() if 'rank 1 of 2' in line][0]}")
+        runs.wait_for(lambda: "rank 1 of 2" in run.console(), _faults.RENDEZVOUS + 5, "the message")
+        took = time.time() - run.failed_at
+        run.check(took <= _faults.RENDEZVOUS + 2, f"said after {took:.1f} s")
+        run.process.wait(timeout=60)
+        run.clean()
+    else:
+        run.start(CONVOY_RANK="0", CONVOY_WORLD_SIZE="2", CONVOY_LOCAL_RANK="0", CONVOY_JOB="case-14")
+        run.ends(75, within=_faults.RENDEZVOUS + 1)
+    text = run.console()
+    run.check("rank 1 of 2" in text and "launch.rendezvous" in text, "the missing rank is not named")
+    print(f"{run.title}: {[line for line in text.splitlines() if 'rank 1 of 2' in line][0]}")
+
+
+with runs.workspace() as folder:
+    _faults.together(lambda: missing(folder, "gloo"), lambda: missing(folder, "mpi"))

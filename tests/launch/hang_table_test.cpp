@@ -49,14 +49,15 @@ Stall stall_of(int ranks) {
 }
 
 TEST(HangVerdict, NamesWhoHasNotComeAndNotWhoWaits) {
-  const Verdict verdict = judge(stall_of(4), {waiting(0, 9), waiting(1, 9), place(2, "loader", "", 8), waiting(3, 9)});
+  const StallVerdict verdict =
+      judge(stall_of(4), {waiting(0, 9), waiting(1, 9), place(2, "loader", "", 8), waiting(3, 9)});
   EXPECT_EQ(verdict.kind, Failure::hang);
   EXPECT_THAT(verdict.ranks, ElementsAre(2));
   EXPECT_EQ(verdict.message, "rank 2 has not come to all-reduce bucket 2 for 5 s; it is in loader, step 812");
 }
 
 TEST(HangVerdict, SeveralThatAreMissingAreAllNamed) {
-  const Verdict verdict =
+  const StallVerdict verdict =
       judge(stall_of(4), {waiting(0, 9), place(1, "loader", "", 8), place(2, "loader", "", 8), waiting(3, 9)});
   EXPECT_THAT(verdict.ranks, ElementsAre(1, 2));
   EXPECT_THAT(verdict.message, HasSubstr("ranks 1-2 have not come to all-reduce bucket 2"));
@@ -66,24 +67,26 @@ TEST(HangVerdict, FollowsAMissingRankThatItselfWaits) {
   // Rank 1 does not come since it waits for rank 2 in another group, which rank 0 is not in.
   Stall stall = stall_of(2);
   RankPlace between = place(1, "forward/backward", "receive activations", 8);
-  const Verdict verdict = judge(stall, {waiting(0, 9), between, place(2, "forward/backward", "", 3, 7)});
+  const StallVerdict verdict = judge(stall, {waiting(0, 9), between, place(2, "forward/backward", "", 3, 7)});
   EXPECT_THAT(verdict.ranks, ElementsAre(2));
   EXPECT_THAT(verdict.message, HasSubstr("rank 2 keeps the others waiting"));
   EXPECT_THAT(verdict.message, HasSubstr("rank 0 has waited 5 s in all-reduce bucket 2"));
 }
 
 TEST(HangVerdict, ARankThatDoesNotAnswerIsTheOneEvenInsideTheCollective) {
-  const Verdict verdict = judge(stall_of(3), {waiting(0, 9), without_answer(waiting(1, 9)), waiting(2, 9)});
+  const StallVerdict verdict = judge(stall_of(3), {waiting(0, 9), without_answer(waiting(1, 9)), waiting(2, 9)});
   EXPECT_THAT(verdict.ranks, ElementsAre(1));
 }
 
 TEST(HangVerdict, ASlowAnswerDoesNotHideWhoIsMissing) {
-  const Verdict verdict = judge(stall_of(3), {waiting(0, 9), without_answer(waiting(1, 9)), place(2, "loader", "", 8)});
+  const StallVerdict verdict =
+      judge(stall_of(3), {waiting(0, 9), without_answer(waiting(1, 9)), place(2, "loader", "", 8)});
   EXPECT_THAT(verdict.ranks, ElementsAre(2));
 }
 
 TEST(HangVerdict, DifferentCallsOfOneNumberAreADisagreement) {
-  const Verdict verdict = judge(stall_of(2), {waiting(0, 9), place(1, "forward/backward", "all_reduce x", 9, 5, 8)});
+  const StallVerdict verdict =
+      judge(stall_of(2), {waiting(0, 9), place(1, "forward/backward", "all_reduce x", 9, 5, 8)});
   EXPECT_EQ(verdict.kind, Failure::disagreement);
   EXPECT_THAT(verdict.ranks, IsEmpty()) << "of two, neither stands alone";
   EXPECT_THAT(verdict.message, HasSubstr("call 9 of group world"));
@@ -92,14 +95,22 @@ TEST(HangVerdict, DifferentCallsOfOneNumberAreADisagreement) {
 }
 
 TEST(HangVerdict, WhoDiffersFromAllOthersIsNamed) {
-  const Verdict verdict =
+  const StallVerdict verdict =
       judge(stall_of(3), {waiting(0, 9), place(1, "forward/backward", "all_reduce x", 9, 5, 8), waiting(2, 9)});
   EXPECT_THAT(verdict.ranks, ElementsAre(1));
   EXPECT_THAT(verdict.message, HasSubstr("ranks 0,2: all_reduce"));
 }
 
+TEST(HangVerdict, ADifferenceIsFoundThoughOneRankHasGoneOn) {
+  RankPlace ahead = waiting(0, 9);
+  ahead.report.calls.push_back({"world", 10, 3, "barrier"});
+  const StallVerdict verdict = judge(stall_of(2), {ahead, place(1, "forward/backward", "all_reduce x", 9, 5, 8)});
+  EXPECT_EQ(verdict.kind, Failure::disagreement);
+  EXPECT_THAT(verdict.message, HasSubstr("call 9 of group world"));
+}
+
 TEST(HangVerdict, NobodyIsBlamedWhereAllHaveCome) {
-  const Verdict verdict = judge(stall_of(2), {waiting(0, 9), waiting(1, 9)});
+  const StallVerdict verdict = judge(stall_of(2), {waiting(0, 9), waiting(1, 9)});
   EXPECT_EQ(verdict.kind, Failure::hang);
   EXPECT_THAT(verdict.ranks, IsEmpty());
   EXPECT_THAT(verdict.message, HasSubstr("all ranks have come"));
@@ -109,7 +120,7 @@ TEST(HangVerdict, OfASendOnlyThePeerCanBeMissing) {
   Stall stall = stall_of(2);
   stall.number = 0;
   stall.call = "receive 'activations' float32[8,16]";
-  const Verdict verdict = judge(stall, {waiting(0, 9), place(1, "loader", "", 9), place(2, "loader", "", 9)});
+  const StallVerdict verdict = judge(stall, {waiting(0, 9), place(1, "loader", "", 9), place(2, "loader", "", 9)});
   EXPECT_THAT(verdict.ranks, ElementsAre(1));
   EXPECT_THAT(verdict.message, HasSubstr("has not come to receive activations"));
 }
@@ -119,7 +130,7 @@ TEST(HangVerdict, AStepThatDoesNotEndIsItsRanks) {
   stall.kind = Stall::Kind::step;
   stall.rank = 0;
   stall.limit = 4;
-  const Verdict verdict = judge(stall, {waiting(0, 9), place(1, "forward/backward", "", 8)});
+  const StallVerdict verdict = judge(stall, {waiting(0, 9), place(1, "forward/backward", "", 8)});
   EXPECT_THAT(verdict.ranks, ElementsAre(1));
   EXPECT_EQ(verdict.message,
             "rank 1 has been in forward/backward, step 812 for 5 s, longer than 4 s (launch.step_timeout)");
@@ -132,7 +143,7 @@ TEST(HangVerdict, ALostHeartbeatTellsThatTheProcessIsStopped) {
   stall.message = "rank 1 has sent no heartbeat for 5 s";
   RankPlace stopped = without_answer(place(1, "optimizer", "", 8));
   stopped.suspended = true;
-  const Verdict verdict = judge(stall, {waiting(0, 9), stopped});
+  const StallVerdict verdict = judge(stall, {waiting(0, 9), stopped});
   EXPECT_THAT(verdict.ranks, ElementsAre(1));
   EXPECT_THAT(verdict.message, HasSubstr("no heartbeat for 5 s; it was in optimizer, step 812"));
   EXPECT_THAT(verdict.message, HasSubstr("stopped by a signal or a debugger"));

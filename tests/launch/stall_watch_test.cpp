@@ -123,8 +123,8 @@ TEST_F(StallWatchTest, OneWarningForAllThatWait) {
   run_until([] { return false; }, milliseconds(100));
   ASSERT_THAT(warnings_, SizeIs(1));
   EXPECT_EQ(warnings_[0],
-            "warning: rank 1 has not come to all-reduce b for 2.5 s; it is in loader, step 20; its time limit is 5 s "
-            "(launch.collective)");
+            "warning: rank 1 has not come to all-reduce b for 2.5 s; it is in loader, step 20; that is half of "
+            "its time limit (launch.collective)");
   EXPECT_THAT(found_, SizeIs(0));
 }
 
@@ -145,6 +145,7 @@ TEST_F(StallWatchTest, AStallIsToldOnceWithStacks) {
   EXPECT_THAT(found_[0].table, HasSubstr("rank 1's thread, running:\n      ? (libmodel.so)"));
   EXPECT_THAT(found_[0].table, HasSubstr("ranks 0,2:\n      ? (libmodel.so)"));
   EXPECT_EQ(found_[0].json.at("stacks").size(), 3u);
+  EXPECT_EQ(found_[0].step, 20);
 }
 
 TEST_F(StallWatchTest, WhoDoesNotAnswerIsReadFromItsFile) {

@@ -71,27 +71,33 @@ TEST_F(StateFileTest, ReadsWhatWasWritten) {
   EXPECT_EQ(read_state_file(path_)->failure, R"({"kind": "training"})");
 }
 
-TEST_F(StateFileTest, HoldsTheLastCollectiveOfEachGroup) {
+TEST_F(StateFileTest, HoldsTheLastCollectivesOfEachGroup) {
   StateFile file(path_);
   EXPECT_TRUE(read_call_notes(path_).empty());
   CallNotes notes(path_);
   const int world = notes.add_group("world"), half = notes.add_group("world/0.1");
   notes.add_group("never called");
   const int64_t shape[] = {2, 3, 4, 5, 6};
-  for (int64_t number = 1; number <= 5; ++number)
+  for (int64_t number = 1; number <= 20; ++number)
     notes.called(world,
                  {number, static_cast<uint64_t>(number * 10), "all_reduce", "bucket 2", "float32", shape, 2, "sum"});
   notes.called(half, {1, 7, "barrier", "", "", nullptr, -1, ""});
   auto calls = read_call_notes(path_);
-  ASSERT_EQ(calls.size(), 2u);
-  EXPECT_EQ(calls[0].group, "world");
-  EXPECT_EQ(calls[0].number, 5);
-  EXPECT_EQ(calls[0].hash, 50u);
-  EXPECT_EQ(calls[0].call, "all_reduce 'bucket 2' float32[2,3] sum");
-  EXPECT_EQ(calls[1].call, "barrier");
+  ASSERT_EQ(calls.size(), 9u);
+  for (int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(calls[static_cast<size_t>(i)].group, "world");
+    EXPECT_EQ(calls[static_cast<size_t>(i)].number, 13 + i);
+    EXPECT_EQ(calls[static_cast<size_t>(i)].hash, static_cast<uint64_t>(130 + 10 * i));
+    EXPECT_EQ(calls[static_cast<size_t>(i)].call, "all_reduce 'bucket 2' float32[2,3] sum");
+  }
+  EXPECT_EQ(calls[8].group, "world/0.1");
+  EXPECT_EQ(calls[8].call, "barrier");
   notes.called(half, {2, 8, "broadcast", std::string(100, 'n').c_str(), "int64", shape, 5, "root 3"});
-  calls = read_call_notes(path_);
-  EXPECT_EQ(calls[1].call, "broadcast '" + std::string(47, 'n') + "' int64[2,3,4,5,…] root 3");
+  file.phase("optimizer");
+  EXPECT_EQ(notes.position().phase, "optimizer");
+  EXPECT_EQ(notes.calls().back().call, "broadcast '" + std::string(47, 'n') + "' int64[2,3,4,5,…] root 3");
+  EXPECT_GT(state_file_cpu_seconds(calls, 100), 0);
+  EXPECT_LT(state_file_cpu_seconds(calls, 100), 0.1);
 }
 
 TEST_F(StateFileTest, GroupsBeyondItsPlacesAreLeftOut) {
