@@ -89,7 +89,7 @@ class Server : public ChannelServer {
         }
         make_room_for_stranger();
         // A host that is gone is to be told as silent first, which says more than a connection that broke.
-        prepare_connection(fd.get(), options_.heartbeat * 3 / 2);
+        prepare_connection(fd.get(), 2 * options_.heartbeat);
         auto connection = std::make_shared<Connection>(io_, std::move(fd), next_connection_++, handler_);
         connections_[connection->id()] = connection;
         connection->start();

@@ -3,6 +3,7 @@ whose host crashes, is cut off, or whose remote shell dies."""
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,18 +52,15 @@ def environment_of(pid):
     return dict(entry.split("=", 1) for entry in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in entry)
 
 
-def mine(folder):
-    """Every process of a run in this folder: its ranks and agents work for nobody else."""
+def mine():
+    """Every process of convoy's on these hosts: nobody else has their folder in the environment."""
     found = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if any(str(folder) in os.readlink(fd) for fd in (entry / "fd").iterdir() if fd.is_symlink()):
+            if os.environ["CONVOY_HOSTS_DIR"].encode() in (entry / "environ").read_bytes() and \
+                    (entry / "comm").read_text().startswith("convoy"):
                 found.append(int(entry.name))
-                continue
-            words = (entry / "environ").read_bytes()
-            if os.environ["CONVOY_HOSTS_DIR"].encode() in words and (entry / "comm").read_text().startswith("convoy"):
-                found.append(int(entry.name))
-    return [pid for pid in runs.alive(found) if pid != os.getpid()]
+    return runs.alive(found)
 
 
 def begin(title, output, sets, **how):
@@ -97,7 +95,7 @@ def nothing_left(title, within):
     left = []
     end = time.monotonic() + within
     while time.monotonic() < end:
-        left = [pid for pid in mine("nowhere")]
+        left = mine()
         if not left:
             return
         time.sleep(0.1)
@@ -127,6 +125,36 @@ def train_everywhere(folder):
     print("no shared folder: done", flush=True)
 
 
+def over_ssh(folder):
+    """The remote shell that people have, where a server for it is installed."""
+    server = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
+    if not server or not shutil.which("ssh"):
+        print("over ssh: not tried, no sshd here (Debian: apt-get install openssh-server)")
+        return
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    (folder / "user.pub").rename(folder / "authorized")
+    (folder / "known").write_text("nodea2 " + (folder / "host.pub").read_text())
+    (folder / "sshd").write_text(f"HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nPidFile none\n"
+                                 "UsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n")
+    os.makedirs("/run/sshd", exist_ok=True)  # where it locks itself in, as the package's service makes it
+    daemon = subprocess.Popen(places.on("nodea2", server, "-D", "-e", "-f", folder / "sshd"), stderr=subprocess.DEVNULL)
+    try:
+        def ssh(known):
+            return f"launch.remote_shell=[ssh, -oBatchMode=yes, -oUserKnownHostsFile={known}, -i, {folder}/user]"
+        runs.wait_for(lambda: subprocess.run(places.on("nodea1", "bash", "-c", "exec 3<>/dev/tcp/nodea2/22"),
+                                             stderr=subprocess.DEVNULL).returncode == 0, 5, "sshd on nodea2")
+        sets = [*SHORT, "launch.ranks=3", "backend=gloo"]
+        trains("over ssh", folder / "ssh", [*sets, ssh(folder / "known")], ["nodea1", "nodea2", "nodea2"], "gloo",
+               hosts="nodea1:1,nodea2:2")
+        said = whole("a host key that is not known", folder / "unknown", [*sets, ssh("/dev/null")], expect=75,
+                     hosts="nodea1:1,nodea2:2")
+        runs.check("Host key verification failed" in said, said)
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
 def refusals(folder):
     sets = [*SHORT, "launch.ranks=2", "launch.rendezvous=5s"]
     said = whole("no such host", folder / "no", [*sets, "launch.remote_shell=[/bin/sh, -c, 'echo who is that >&2; exit 255', --]"],
@@ -145,66 +173,82 @@ def refusals(folder):
     print("refusals: told", flush=True)
 
 
-def faults(folder):
-    # The bound: H until the silence is noticed, G for what is left, and a little.
-    bound = HEARTBEAT + GRACE + 4
-    hosts = {"hosts": "nodea1,nodea2"}
+# The bound: H until the silence is noticed, G for what is left, and a little.
+BOUND = HEARTBEAT + GRACE + 4
+BOTH = {"hosts": "nodea1,nodea2"}
+
+
+def crashed(folder):
     output = folder / "crash"
-    process = begin("crash", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
-    rank = next(pid for pid in mine("nowhere") if pathlib.Path(f"/proc/{pid}/comm").read_text() == "convoy-rank\n")
+    process = begin("crash", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
+    rank = next(pid for pid in mine() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "convoy-rank\n")
     secret = environment_of(rank)["CONVOY_CHANNEL"].split(",")[-1].split()[-1]
     lines = [(p / "cmdline").read_bytes() for p in pathlib.Path("/proc").glob("[0-9]*") if (p / "cmdline").exists()]
     runs.check(len(secret) >= 16 and not any(secret.encode() in text for text in lines), "the secret is in a command line")
     started = time.monotonic()
     places.tell("crash", "nodea2")
-    ends("--hosts, nodea2 crashed", process, output, (110, 75), bound, "nodea2", started)
+    ends("--hosts, nodea2 crashed", process, output, (110, 75), BOUND, "nodea2", started)
     nothing_left("--hosts, nodea2 crashed", 2)
     places.tell("heal", "nodea2")
 
+
+def cut_off(folder):
     output = folder / "cut"
-    process = begin("cut", output, [*LONG, "launch.ranks=2", "backend=mpi", RSH], **hosts)
+    process = begin("cut", output, [*LONG, "launch.ranks=2", "backend=mpi", RSH], **BOTH)
     started = time.monotonic()
     places.tell("cut", "nodea2")
-    ends("--hosts with mpi, nodea2 cut off", process, output, (110, 75), bound, "nodea2", started)
-    nothing_left("--hosts with mpi, nodea2 cut off", HEARTBEAT + GRACE + 4)
+    ends("--hosts with mpi, nodea2 cut off", process, output, (110, 75), BOUND, "nodea2", started)
+    nothing_left("--hosts with mpi, nodea2 cut off", BOUND)
     places.tell("heal", "nodea2")
 
+
+def shell_killed(folder):
     output = folder / "shell"
-    process = begin("shell", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
+    process = begin("shell", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
     shells = runs.named(runs.descendants(process.pid), "hosts")
     started = time.monotonic()
     os.kill(shells[0], signal.SIGKILL)
     ends("the remote shell killed", process, output, (75, 137), GRACE + 4, "nodea2", started)
     nothing_left("the remote shell killed", 3)
 
+
+def convoy_killed(folder):
     output = folder / "head"
-    process = begin("head", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
+    process = begin("head", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
     process.send_signal(signal.SIGKILL)
     process.wait()
     nothing_left("convoy itself killed", 3)
     print("convoy itself killed: nothing left", flush=True)
 
+
+def stopped(folder):
     output = folder / "stop"
-    process = begin("stop", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **hosts)
+    process = begin("stop", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
     process.send_signal(signal.SIGTERM)
     runs.check(runs.end(process, 20) == 143, "SIGTERM: exit")
     runs.check(runs.newest_checkpoint(output).exists(), "SIGTERM: no checkpoint")
     nothing_left("SIGTERM", 3)
+    print("SIGTERM: all hosts stopped, with a checkpoint", flush=True)
 
+
+def mpirun_host_crashed(folder):
     output = folder / "mpirun"
     under = [*MPIRUN, "--mca", "oob_tcp_keepalive_time", "2", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
              "oob_tcp_keepalive_probes", "2"]
     process = begin("mpirun", output, [*LONG, "backend=mpi"], under=under)
     started = time.monotonic()
     places.tell("crash", "nodea2")
-    ends("mpirun, nodea2 crashed", process, output, (110, 75), bound + 10, "nodea2", started)
+    ends("mpirun, nodea2 crashed", process, output, (110, 75), BOUND + 10, "nodea2", started)
     nothing_left("mpirun, nodea2 crashed", 3)
     places.tell("heal", "nodea2")
+
+
+PARTS = (train_everywhere, over_ssh, refusals, crashed, cut_off, shell_killed, convoy_killed, stopped, mpirun_host_crashed)
 
 
 if __name__ == "__main__":
     only = sys.argv[1:]
     with places.hosts(2), runs.workspace() as folder:
-        for part in (train_everywhere, refusals, faults):
+        for part in PARTS:
             if not only or part.__name__ in only:
                 part(folder)
