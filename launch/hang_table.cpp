@@ -12,7 +12,7 @@
 namespace convoy {
 namespace {
 
-constexpr size_t culprit_frames = 16, other_frames = 4, other_threads = 3;
+constexpr size_t culprit_frames = 16, other_frames = 8, other_threads = 3;
 
 // "all_reduce bucket 2" and "all_reduce": the operation as people write it.
 std::string hyphenated(std::string text) {
@@ -262,7 +262,8 @@ StallVerdict judge(const Stall& stall, const std::vector<RankPlace>& places) {
   const RankPlace* place = place_of(places, stall.rank);
   verdict.message = stall.message;
   if (place != nullptr && place->known) verdict.message += str("; it was in ", place_text(*place));
-  if (place != nullptr && place->suspended) verdict.message += "; its process is stopped by a signal or a debugger";
+  verdict.message += place != nullptr && place->suspended ? "; its process is stopped by a signal or a debugger"
+                                                          : "; it is stopped, or its host is overloaded or gone";
   return verdict;
 }
 
