@@ -116,18 +116,22 @@ bool silent(const RankPlace& place) { return place.suspended || !place.answered;
 // "; it is in loader, step 812", for those of `ranks` that are known.
 std::string whereabouts(const std::vector<int>& ranks, const std::vector<RankPlace>& places) {
   std::map<std::string, std::vector<int>> at;
-  bool suspended = false;
+  bool suspended = false, unheard = false;
   for (int rank : ranks) {
     const RankPlace* place = place_of(places, rank);
     if (place == nullptr || !place->known) continue;
     at[place_text(*place)].push_back(rank);
     suspended = suspended || place->suspended;
+    unheard = unheard || !place->answered;
   }
   std::string text;
   for (const auto& [where, who] : at)
     text += str(text.empty() ? "; " : ", ",
                 ranks.size() == 1 ? "it is" : str(rank_list(who), who.size() == 1 ? " is" : " are"), " in ", where);
-  if (suspended) text += ", stopped by a signal or a debugger";
+  if (suspended)
+    text += ", stopped by a signal or a debugger, and sends no heartbeat";
+  else if (unheard)
+    text += ", does not answer and sends no heartbeat";
   return text;
 }
 
