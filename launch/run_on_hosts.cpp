@@ -320,7 +320,7 @@ int run_on_hosts(EventLoop& loop, PreparedRun run) {
     return exit_code::done;
   }
   Attempts attempts(std::move(folder), restart_rules(run));
-  return make_attempts(loop, attempts.folder().path, [&] {
+  return make_attempts(loop, [&] {
     if (!hosts) {
       hosts = std::make_unique<HostsRun>(loop, run);
       problem = hosts->ask();
