@@ -37,13 +37,13 @@ struct Call {
   at::ScalarType dtype = at::ScalarType::Byte;
   int64_t elements = 0;  // of this rank's input, in the caller's dtype
   bool has_tensor = false;
-  c10::DimVector shape;          // that all ranks must have alike: of the input, or, with counts, of its rows
-  std::vector<int64_t> counts;  // rows that all ranks must know alike (all_gather_v)
-  char more[16] = "";           // "sum", "root 1"
-  int peer = -1;                // of a send or receive
-  int rank = 0;                 // who calls, among the ranks of the job
-  int64_t number = 0;           // among the group's collectives, from 1; 0 for sends and receives
-  uint64_t hash = 0;            // of all that must be alike; made by `seal`
+  c10::DimVector shape = {};         // that all ranks must have alike: of the input, or, with counts, of its rows
+  std::vector<int64_t> counts = {};  // rows that all ranks must know alike (all_gather_v)
+  char more[16] = "";                // "sum", "root 1"
+  int peer = -1;                     // of a send or receive
+  int rank = 0;                      // who calls, among the ranks of the job
+  int64_t number = 0;                // among the group's collectives, from 1; 0 for sends and receives
+  uint64_t hash = 0;                 // of all that must be alike; made by `seal`
 
   void reduces(ReduceOp op);
   void has_root(int root);

@@ -64,7 +64,10 @@ void check_reducible(const Call& call) {
 GroupCommunicator::GroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport)
     : state_(std::move(state)), transport_(std::move(transport)) {
   CONVOY_CHECK(alone() == (size() == 1), "a transport is for groups of at least two");
-  if (!alone()) devices_ = transport_->capabilities().devices;
+  if (alone()) return;
+  devices_ = transport_->capabilities().devices;
+  const bool takes_host = std::find(devices_.begin(), devices_.end(), at::kCPU) != devices_.end();
+  if (!takes_host) staged_ = state_->facts().device;
 }
 GroupCommunicator::~GroupCommunicator() = default;
 
@@ -124,7 +127,7 @@ WorkPtr GroupCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const Call
   call.reduces(op);
   if (tensor.numel() == 0 || alone()) return make_finished_work();
   state_->sent(2 * (size() - 1) * bytes_of(tensor) / size());
-  Staging staging(devices_, state_->facts().device);
+  Staging staging(devices_, staged_);
   at::Tensor flat = as_numbers(staging.output(plain(tensor), true));
   op = on_bytes(op, call.dtype);
   return launch(std::move(call), std::move(staging),
@@ -141,7 +144,7 @@ WorkPtr GroupCommunicator::gather(Operation operation, at::Tensor output, at::Te
     return make_finished_work();
   }
   state_->sent((size() - 1) * bytes_of(input));
-  Staging staging(devices_, state_->facts().device);
+  Staging staging(devices_, staged_);
   Offsets parts = offsets(rows, row_bytes(output));
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
@@ -186,7 +189,7 @@ WorkPtr GroupCommunicator::all_to_all_v(at::Tensor output, const std::vector<int
   }
   int64_t row = row_bytes(input);
   state_->sent((input.size(0) - input_counts[rank()]) * row);
-  Staging staging(devices_, state_->facts().device);
+  Staging staging(devices_, staged_);
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
   call.shape = c10::DimVector(input.sizes().slice(1));
@@ -211,7 +214,7 @@ WorkPtr GroupCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, R
     return make_finished_work();
   }
   state_->sent((size() - 1) * bytes_of(input) / size());
-  Staging staging(devices_, state_->facts().device);
+  Staging staging(devices_, staged_);
   at::Tensor from = as_numbers(staging.input(plain(input)));
   at::Tensor to = as_numbers(staging.output(plain(output)));
   op = on_bytes(op, call.dtype);
@@ -226,7 +229,7 @@ WorkPtr GroupCommunicator::broadcast(at::Tensor tensor, int root, const CallOpti
   call.has_root(root);
   if (tensor.numel() == 0 || alone()) return make_finished_work();
   if (rank() == root) state_->sent((size() - 1) * bytes_of(tensor));
-  Staging staging(devices_, state_->facts().device);
+  Staging staging(devices_, staged_);
   bool sends = rank() == root;
   at::Tensor flat = as_bytes(sends ? staging.input(plain(tensor)) : staging.output(plain(tensor)));
   return launch(std::move(call), std::move(staging),
@@ -237,7 +240,7 @@ WorkPtr GroupCommunicator::transfer(Operation operation, const std::vector<Trans
                                     const CallOptions& options) {
   Call call = start(operation, options, transfers.empty() ? at::Tensor() : transfers[0].tensor);
   if (alone()) return serve_myself(call, transfers);
-  Staging staging(devices_, state_->facts().device);
+  Staging staging(devices_, staged_);
   std::vector<Transfer> remote, own;
   for (const Transfer& one : transfers) {
     CONVOY_CHECK(one.peer >= 0 && one.peer < size(), describe(call), ": peer ", one.peer, " of ", size());

@@ -67,6 +67,7 @@ class GroupCommunicator final : public Communicator {
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Transport> transport_;
   std::vector<at::DeviceType> devices_;  // that the transport takes
+  at::Device staged_{at::kCPU};          // where it gets tensors that lie on none of them
   int splits_ = 0;                       // guarded by the state's issue lock, as what follows
   std::vector<at::Tensor> to_self_;      // sent to oneself and not yet received
 };

@@ -1,4 +1,5 @@
-// mpi: ours, on Open MPI's sends and receives. One rank per process; tensors on GPUs are staged through pinned memory.
+// mpi: ours, on Open MPI's sends and receives. One rank per process. Tensors on GPUs are staged through pinned memory; where
+// the library takes pointers to GPU memory it is given them for what is only moved, and sums alone are made on the host.
 #include <algorithm>
 #include <cstring>
 
@@ -39,16 +40,54 @@ class MpiPending final : public Pending {
   MpiOperationPtr operation_;
 };
 
+// An operation on host copies of tensors on a GPU.
+class StagedPending final : public Pending {
+ public:
+  StagedPending(Staging staging, PendingPtr inner) : staging_(std::move(staging)), inner_(std::move(inner)) {}
+  bool done() override { return inner_->done(); }
+  bool soon() override { return inner_->soon(); }
+  bool wait_until(Clock::time_point deadline) override {
+    if (!inner_->wait_until(deadline)) return false;
+    staging_.finish();
+    staging_.drop();
+    return true;
+  }
+  std::string missing() override { return inner_->missing(); }
+
+ private:
+  Staging staging_;
+  PendingPtr inner_;
+};
+
+// MPI knows no streams: it is given memory that is ready.
+void copy_own(const at::Tensor& to, int64_t to_byte, const at::Tensor& from, int64_t from_byte, int64_t bytes) {
+  if (bytes == 0) return;
+  if (to.is_cpu()) {
+    std::memcpy(data_of(to) + to_byte, data_of(from) + from_byte, static_cast<size_t>(bytes));
+  } else {
+    to.narrow(0, to_byte, bytes).copy_(from.narrow(0, from_byte, bytes));
+  }
+}
+
 class MpiTransport final : public Transport {
  public:
   MpiTransport(std::shared_ptr<MpiEngine> engine, std::shared_ptr<MpiGroup> group)
       : engine_(std::move(engine)), group_(std::move(group)) {}
 
   Capabilities capabilities() const override {
-    return {{at::kCPU}, {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kInt, at::kLong, at::kByte, at::kBool}};
+    std::vector<at::DeviceType> devices{at::kCPU};
+    if (engine_->takes_cuda()) devices.push_back(at::kCUDA);
+    return {devices,
+            {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kInt, at::kLong, at::kByte, at::kBool},
+            engine_->takes_cuda()};
   }
 
-  PendingPtr all_reduce(const Call&, at::Tensor tensor, ReduceOp op) override {
+  PendingPtr all_reduce(const Call& call, at::Tensor tensor, ReduceOp op) override {
+    if (!tensor.is_cpu()) {
+      Staging staging({at::kCPU}, at::kCPU);
+      PendingPtr inner = all_reduce(call, staging.output(tensor, true), op);
+      return std::make_unique<StagedPending>(std::move(staging), std::move(inner));
+    }
     int64_t bytes = static_cast<int64_t>(tensor.nbytes());
     if (bytes * (size() - 1) <= small_bytes) return start(mpi_small_all_reduce(group_, tensor, next_tag(), op));
     int64_t unit = tensor.element_size();
@@ -62,7 +101,8 @@ class MpiTransport final : public Transport {
   }
 
   PendingPtr all_gather(const Call&, at::Tensor output, const Offsets& parts, at::Tensor input) override {
-    std::memcpy(data_of(output) + parts[group_->rank], data_of(input), input.nbytes());
+    copy_own(output, parts[group_->rank], input, 0, input.numel());
+    finish_stream(output.device());
     std::vector<MpiMessage> messages;
     for (int r = 0; r < size(); ++r) {
       if (r == group_->rank) continue;
@@ -76,7 +116,8 @@ class MpiTransport final : public Transport {
                         const Offsets& input_parts) override {
     int me = group_->rank;
     int64_t own = input_parts[me + 1] - input_parts[me];
-    if (own > 0) std::memcpy(data_of(output) + output_parts[me], data_of(input) + input_parts[me], own);
+    copy_own(output, output_parts[me], input, input_parts[me], own);
+    finish_stream(output.device());
     std::vector<MpiMessage> messages;
     for (int step = 1; step < size(); ++step) {
       int to = (me + step) % size(), from = (me - step + size()) % size();
@@ -87,13 +128,20 @@ class MpiTransport final : public Transport {
     return exchange({output, input}, next_tag(), messages);
   }
 
-  PendingPtr reduce_scatter(const Call&, at::Tensor output, at::Tensor input, ReduceOp op) override {
+  PendingPtr reduce_scatter(const Call& call, at::Tensor output, at::Tensor input, ReduceOp op) override {
+    if (!output.is_cpu()) {
+      Staging staging({at::kCPU}, at::kCPU);
+      at::Tensor from = staging.input(input);
+      PendingPtr inner = reduce_scatter(call, staging.output(output), from, op);
+      return std::make_unique<StagedPending>(std::move(staging), std::move(inner));
+    }
     MpiReduction reduction{data_of(input), {}, data_of(output), false, output.scalar_type(), op};
     for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r * static_cast<int64_t>(output.nbytes()));
     return start(mpi_reduce_scatter(group_, {output, input}, next_tag(), reduction));
   }
 
   PendingPtr broadcast(const Call&, at::Tensor tensor, int root) override {
+    finish_stream(tensor.device());
     return start(mpi_broadcast(group_, {tensor}, next_tag(), data_of(tensor), tensor.numel(), root));
   }
 
@@ -103,6 +151,7 @@ class MpiTransport final : public Transport {
     for (const Transfer& one : transfers) {
       messages.push_back({one.kind == Transfer::Kind::send, data_of(one.tensor), one.tensor.numel(), one.peer});
       tensors.push_back(one.tensor);
+      finish_stream(one.tensor.device());
     }
     return exchange(std::move(tensors), mpi_transfer_tag(*group_), std::move(messages));
   }

@@ -1,11 +1,13 @@
 // MPI's life in a process, and the progress of its operations.
 #include "backends/mpi_engine.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 
+#include "backends/mpi_cuda.h"
 #include "core/log.h"
 
 namespace convoy {
@@ -71,6 +73,7 @@ MpiEngine::MpiEngine() {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
+  takes_cuda_ = mpi_takes_cuda();
   int* bound = nullptr;
   int there = 0;
   MPI_Comm_get_attr(comm_, MPI_TAG_UB, &bound, &there);
@@ -142,6 +145,9 @@ void MpiEngine::know_id(int id) {
 }
 
 bool MpiEngine::step(MpiOperation& operation, bool& moved) {
+  c10::OptionalDeviceGuard guard;  // whichever thread this is, MPI works in the context of the memory that it is given
+  if (!operation.tensors_.empty() && !operation.tensors_.front().is_cpu())
+    guard.reset_device(operation.tensors_.front().device());
   try {
     if (!operation.advance(moved)) return false;
     operation.tensors_.clear();

@@ -72,6 +72,7 @@ class MpiEngine {
   int size() const { return size_; }
   // The group of all ranks; waits for all to call it, CommError(rendezvous) at the deadline.
   std::shared_ptr<MpiGroup> world(Clock::time_point deadline);
+  bool takes_cuda() const { return takes_cuda_; }  // pointers to GPU memory
   int reserve_id();  // no id that this rank knows is as large
   void know_id(int id);
 
@@ -92,6 +93,7 @@ class MpiEngine {
   int rank_ = 0;
   int size_ = 1;
   bool initialised_here_ = false;
+  bool takes_cuda_ = false;
   std::atomic<int> next_id_{0};
   std::atomic<bool> broken_{false};
 

@@ -10,6 +10,9 @@
 
 namespace convoy {
 
+// Waits until what was issued on the device's current stream is over; nothing for the host.
+void finish_stream(const at::Device& device);
+
 class Staging {
  public:
   // target: where the transport wants tensors that lie on none of `taken`.

@@ -192,7 +192,7 @@ class Predictor {
     return true;
   }
 
-  void compute(const StepWork& work, StepPrediction& one, std::vector<double>& doubts) const {
+  void compute(const RankWork& work, StepPrediction& one, std::vector<double>& doubts) const {
     const int threads = crowd_.gpus ? calibration_.steps.front().threads : crowd_.threads;
     const Estimate pass = pass_seconds(calibration_, crowd_.workers, threads, work.rows);
     double each = pass.value;

@@ -66,7 +66,7 @@ struct AxisCost {
   double beside = 0;  // share of it that may go on while the rank computes
 };
 // What a rank computes in a step: what its time is predicted from.
-struct StepWork {
+struct RankWork {
   double rows = 0;    // of one pass, forward and backward
   double passes = 0;  // a step
   double span =
@@ -83,7 +83,7 @@ struct RankCost {
   double parameter_bytes = 0, gradient_bytes = 0, moment_bytes = 0, buffer_bytes = 0, activation_bytes = 0;
   // Of the first two, by axis and kind; where it is empty all of it goes along the one axis that the mesh has.
   std::vector<AxisCost> axes = {};
-  StepWork work = {};
+  RankWork work = {};
 };
 
 struct StrategyEntry : Entry {

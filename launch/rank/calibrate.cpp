@@ -136,8 +136,8 @@ class Calibration {
     for (const WantedExchange& wanted : request_.exchanges) {
       if (wanted.threads) {
         if (process_ == 0) exchange_threads(wanted, each);
-      } else if (process_ < 2) {
-        exchange_on(wanted, process_, rank_, each, &measured_.exchanges);
+      } else {
+        exchange_on(wanted, process_, processes_, rank_, each, &measured_.exchanges);
       }
       meet("exchanged/" + wanted.backend);
     }
@@ -148,13 +148,13 @@ class Calibration {
     std::thread second([&] {
       try {
         place(request_.together[1]);
-        exchange_on(wanted, 1, request_.together[1], each, nullptr);
+        exchange_on(wanted, 1, 2, request_.together[1], each, nullptr);
       } catch (...) {
         failure = std::current_exception();
       }
     });
     try {
-      exchange_on(wanted, 0, rank_, each, &measured_.exchanges);
+      exchange_on(wanted, 0, 2, rank_, each, &measured_.exchanges);
     } catch (...) {
       second.join();
       throw;
@@ -163,19 +163,22 @@ class Calibration {
     if (failure) std::rethrow_exception(failure);
   }
 
-  void exchange_on(const WantedExchange& wanted, int rank, const MeasuredRank& where, double each,
+  // All ranks join, and the first two exchange.
+  void exchange_on(const WantedExchange& wanted, int rank, int ranks, const MeasuredRank& where, double each,
                    std::vector<ExchangeSamples>* into) {
     BackendRequest request;
     request.rank = rank;
-    request.size = 2;
+    request.size = ranks;
     request.device = device_of(where);
     request.channel = channel_;
     request.job = "calibration";
     request.address = request_.address;
     request.timeout = request.rendezvous = patience;
     request.waiting = [](const char*) {};
-    const CommunicatorPtr group = registry_.backends.make(wanted.backend, request);
+    const CommunicatorPtr world = registry_.backends.make(wanted.backend, request);
+    const CommunicatorPtr group = world->split(rank / 2, rank, {"calibration", {}});
     for (const Exchange kind : wanted.kinds) {
+      if (rank >= 2) break;
       for (size_t index = 0; index < request_.bytes.size(); ++index) {
         const int64_t bytes = request_.bytes[index];
         const ExchangeTimes times =
@@ -183,7 +186,7 @@ class Calibration {
         if (into != nullptr) into->push_back({wanted.backend, kind, bytes, times.seconds, times.busy});
       }
     }
-    group->barrier({"end of calibration", {}})->wait();
+    world->barrier({"end of calibration", {}})->wait();
   }
 
   std::shared_ptr<Channel> channel_;

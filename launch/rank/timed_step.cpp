@@ -102,8 +102,9 @@ double TimedStep::step(bool updates) {
   const Clock::time_point start = Clock::now();
   StepInput input{*loader_->next(), number_++, updates};
   const StepResult result = strategy_->step(input);
+  metrics_.add(result.metrics);
   CONVOY_CHECK(result.updated == updates, "a step was to update: ", updates, ", and did: ", result.updated);
-  // As the trainer does, whose next step cannot begin before.
+  // As the trainer does with metrics and the flag, before which its next step cannot begin.
   if (result.updated && device_.is_cpu() && !result.finite.all().item<bool>())
     throw Error(Failure::training,
                 str("the loss is not finite at step ", number_ - 1, " of the measurement; try a smaller optimizer.lr"));

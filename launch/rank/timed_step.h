@@ -12,6 +12,7 @@
 
 #include "core/context.h"
 #include "core/data/loader.h"
+#include "core/metrics/accumulator.h"
 #include "core/registry.h"
 
 namespace convoy {
@@ -49,6 +50,7 @@ class TimedStep {
   Context context_;
   std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<Loader> loader_;
+  MetricAccumulator metrics_;
   int64_t number_ = 0;  // steps done, of all row counts: keys random draws
 };
 

@@ -210,9 +210,9 @@ double activation_bytes(const Json& config, const Description& description, int 
   return (bytes.kept + bytes.largest) * std::ceil(rows_per_rank(config, ranks) / slices);
 }
 
-StepWork whole_work(const Json& config, int degree) {
+RankWork whole_work(const Json& config, int degree) {
   const Json& strategy = config.at("strategy");
-  StepWork work;
+  RankWork work;
   work.passes = strategy.value("micro_batches", 1.0);
   work.rows = std::ceil(rows_per_rank(config, degree) / work.passes);
   work.span = work.own = work.passes;

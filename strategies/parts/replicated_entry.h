@@ -48,7 +48,7 @@ KeptBytes kept_bytes(const Json& strategy, const Description& description, int64
 double activation_bytes(const Json& config, const Description& description, int ranks);
 
 // Of a rank that does all of its rows' passes itself, `degree` being that of the data axis, and updates everything.
-StepWork whole_work(const Json& config, int degree);
+RankWork whole_work(const Json& config, int degree);
 // The share of so many messages that goes on beside backward, by the option `overlap`.
 double beside_backward(const Json& config, double messages);
 

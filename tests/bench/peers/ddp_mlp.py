@@ -1,4 +1,4 @@
-"""The peer of `tests/bench/run ddp`: PyTorch's DistributedDataParallel over Gloo on the same MLP; prints JSON."""
+"""The peer of `tests/bench/run ddp` and `gpu`: PyTorch's DistributedDataParallel over Gloo or NCCL on the same MLP; prints JSON."""
 import argparse
 import json
 import os
@@ -23,13 +23,18 @@ def build(sizes):
 
 
 def train(rank, options, port, results):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    on_gpu = options.device == "cuda"
+    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    else:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
+    dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=options.ranks)
     torch.manual_seed(1)
-    model = build(options.sizes)
+    model = build(options.sizes).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     if options.ranks > 1:
         model = DistributedDataParallel(model)
@@ -37,8 +42,8 @@ def train(rank, options, port, results):
         optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=options.lr, fused=options.fused or None)
-    data = torch.randn(64 * options.batch, options.sizes[0])
-    target = torch.randint(options.sizes[-1], (64 * options.batch,))
+    data = torch.randn(64 * options.batch, options.sizes[0], device=device)
+    target = torch.randint(options.sizes[-1], (64 * options.batch,), device=device)
     loss_of = nn.CrossEntropyLoss()
     times = []
     for step in range(options.warm + options.steps):
@@ -47,6 +52,8 @@ def train(rank, options, port, results):
         optimizer.zero_grad()
         loss_of(model(data[begin:begin + options.batch]), target[begin:begin + options.batch]).backward()
         optimizer.step()
+        if on_gpu and step + 1 in (options.warm, options.warm + options.steps):
+            torch.cuda.synchronize()  # the host is ahead of the device: only the sum over all steps counts
         times.append(time.perf_counter() - start)
     if rank == 0:
         timed = times[options.warm:]
@@ -60,6 +67,7 @@ if __name__ == "__main__":
     parser.add_argument("--sizes", type=lambda s: [int(x) for x in s.split(",")], required=True)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm", type=int, default=5)
     parser.add_argument("--optimizer", default="adam")

@@ -109,6 +109,7 @@ void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>&
     BackendRequest mine = request;
     mine.rank = rank;
     if (group.on_gpus) mine.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(rank));
+    if (group.on_one_gpu) mine.device = at::Device(at::kCUDA, 0);
     mine.channel = channel;
     try {
       auto world = registry.backends.make(group.backend, mine);

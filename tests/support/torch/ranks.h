@@ -17,6 +17,7 @@ struct RankGroup {
   std::chrono::milliseconds timeout{20000};
   std::function<void(const char*)> waiting{};
   bool on_gpus = false;       // rank r on GPU r
+  bool on_one_gpu = false;    // all on GPU 0
   bool by_processes = false;  // this process is one rank of the mpirun, whatever the backend; so for mpi in any case
 };
 

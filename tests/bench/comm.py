@@ -1,0 +1,66 @@
+"""All-reduce of two ranks: mpi beside a bare C program on Open MPI, gloo beside c10d's own, and local"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import harness
+
+SIZES = [4096, 450_000, 49_000_000]
+BARE = harness.TOP / "build" / "tests" / "bench" / "bare_all_reduce"
+
+
+def run(command):
+    done = subprocess.run(command, cwd=harness.TOP, env={**os.environ, **harness.MPI_ENVIRONMENT, "OMP_NUM_THREADS": "1"},
+                          timeout=120, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode != 0:
+        sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def convoy(backend):
+    """Microseconds by size, as any job of two ranks has them."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        run([str(harness.CONVOY), "bench", "all_reduce", "--ranks", "2", "--sizes", ",".join(map(str, SIZES)), "--json",
+             file.name, "--set", f"backend={backend}", "--set", "device=cpu"])
+        rows = json.loads(open(file.name).read())["rows"]
+    return {row["bytes"]: 1e6 * row["seconds"] for row in rows}
+
+
+def bare():
+    lines = run(["mpirun", "-n", "2", str(BARE), *map(str, SIZES)]).splitlines()
+    return {int(size): float(time) for size, time in map(str.split, lines)}
+
+
+def c10d():
+    return {int(size): time for size, time in harness.peer("all_reduce.py", *SIZES).items()}
+
+
+if __name__ == "__main__":
+    options = harness.arguments(__doc__, rounds=7).parse_args()
+    subprocess.run(["ninja", "-C", str(harness.TOP / "build"), "bench_bare_all_reduce"], check=True, stdout=subprocess.DEVNULL)
+    contestants = {"convoy mpi": lambda: convoy("mpi"), "bare Open MPI": bare, "convoy gloo": lambda: convoy("gloo"),
+                   "c10d gloo": c10d, "convoy local": lambda: convoy("local")}
+    times = {name: {size: [] for size in SIZES} for name in contestants}
+    for number in range(options.rounds):
+        for name, measure in contestants.items():
+            for size, time in measure().items():
+                times[name][size].append(time)
+        harness.say(f"round {number + 1}/{options.rounds}: " + "; ".join(
+            f"{name} " + " ".join(f"{times[name][size][-1]:.4g}" for size in SIZES) for name in contestants))
+    ok = True
+    for size in SIZES:
+        figures = {name: times[name][size] for name in contestants}
+        harness.table({name: figures[name] for name in ("bare Open MPI", "convoy mpi")}, "bare Open MPI", f"us, {size} bytes")
+        harness.table({name: figures[name] for name in ("c10d gloo", "convoy gloo")}, "c10d gloo", f"us, {size} bytes")
+        harness.say(f"{'convoy local':26s}{harness.spread(figures['convoy local'])}")
+        ok &= harness.verdict(f"mpi, {size} bytes, ratio to the bare program",
+                              harness.median_ratio(figures, "convoy mpi", "bare Open MPI"), 2.0, aim=1.2)
+        # No slower: within a twentieth, which is what two runs of the same program differ by.
+        ok &= harness.verdict(f"gloo, {size} bytes, ratio to c10d's own",
+                              harness.median_ratio(figures, "convoy gloo", "c10d gloo"), 1.05)
+        if size == 450_000:
+            ok &= harness.verdict("local, 450 KB, microseconds", statistics.median(figures["convoy local"]), 50)
+    sys.exit(0 if ok else 1)
