@@ -216,7 +216,7 @@ void Gang::silent(int participant, double seconds) {
   if (rank >= static_cast<int>(known)) return;
   stalls_->silent(rank, seconds,
                   str(participant >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ",
-                      human_seconds(seconds), " (launch.heartbeat): it is stopped, or its host is overloaded or gone"));
+                      human_seconds(seconds), " (launch.heartbeat)"));
 }
 
 // Whoever waited longest may not be who is to blame: that is the watch's to say, and the job ends by its words.

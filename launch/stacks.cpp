@@ -43,6 +43,8 @@ bool machinery(const Frame& frame) {
                                        "std::invoke",
                                        "__GI_",
                                        "std::__"};
+  const std::string file = file_of(frame.path);
+  if (frame.name.empty() && (begins_with(file, "libc.so") || begins_with(file, "libstdc++"))) return true;
   return std::any_of(std::begin(starts), std::end(starts),
                      [&](const char* start) { return begins_with(frame.name, start); });
 }
