@@ -21,7 +21,8 @@ def whole(title, under, output, sets, expect=0):
     line = places.in_slurm(*under, *runs.command(config, output, sets))
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=90, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
-    runs.check(done.returncode == expect, f"{title}: exit {done.returncode}, not {expect}\n{done.stdout[-3000:]}")
+    fits = done.returncode != 0 if expect is None else done.returncode == expect
+    runs.check(fits, f"{title}: exit {done.returncode}, not {expect}\n{done.stdout[-3000:]}")
     return done.stdout
 
 
@@ -142,7 +143,8 @@ def faults(folder):
         runs.check(seconds < 5 and not runs.alive(pids), f"{backend}, a rank killed: {seconds:.1f} s, {runs.alive(pids)} left")
         print(f"{backend}: rank 1 killed, srun returned {code} after {seconds:.1f} s", flush=True)
     output = folder / "nan"
-    whole("a rank that fails", [*SRUN, "--mpi=pmix"], output, [*LONG, "optimizer.lr=1e30", "optimizer.name=sgd"], expect=70)
+    # PMIx may end the step before srun has heard of the 70: the summary has it.
+    whole("a rank that fails", [*SRUN, "--mpi=pmix"], output, [*LONG, "optimizer.lr=1e30", "optimizer.name=sgd"], expect=None)
     runs.check(runs.summary(output)["exit_code"] == 70, f"a rank that fails: {runs.summary(output)}")
 
 
