@@ -39,6 +39,13 @@ launch:
   collective: {collective}s
   rendezvous: {rendezvous}s
 """
+
+
+def within(under=()):
+    """1 s and G after a failure; mpirun takes seconds of its own to end its job (case 19)."""
+    return 5 if under else 1 + GRACE
+
+
 # As a user types it; cores are bound by convoy.
 MPIRUN = ["mpirun", "-n", "2", "--bind-to", "none"]
 
