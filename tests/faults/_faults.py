@@ -41,9 +41,9 @@ launch:
 """
 
 
-def within(under=()):
-    """1 s and G after a failure; mpirun takes seconds of its own to end its job (case 19)."""
-    return 5 if under else 1 + GRACE
+def within(under=(), limit=0):
+    """1 s and G after a failure, which a limit may have to find; mpirun takes 2 s of its own to end its job (case 19)."""
+    return limit + 1 + GRACE + (2 if under else 0)
 
 
 # As a user types it; cores are bound by convoy.
