@@ -59,7 +59,7 @@ def two_jobs(folder):
     b.check(code == 75 and took <= WITHIN, f"exit {code} after {took:.1f} s")
     b.check("belongs to job a, not to job b" in b.console(), "not refused by its job")
     forged.unlink()
-    second = _faults.Run(folder, "gloo", sets=[f"launch.port={port}"], rendezvous=_faults.RENDEZVOUS,
+    second = _faults.Run(folder, "gloo", sets=a.sets, rendezvous=_faults.RENDEZVOUS,
                          title="the second job's server")
     second.failed_at = time.time()
     second.start(**environment("c", 0)).ends(75, within=WITHIN, kind="rendezvous", says=[str(port)])
