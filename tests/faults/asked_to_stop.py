@@ -24,8 +24,8 @@ def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
     run.training(20)
     run.signal(run.process.pid if to_rank is None else parent_of(pids[to_rank]), number)
     # mpirun returns what its ranks do, or 1 where it was asked itself.
-    waits = 2 * PATIENCE if under and to_rank is None and number == signal.SIGTERM else 0
-    summary = run.ends(None if under else 143, within=waits + _faults.within(under) - 1, kind="stopped")
+    waits = 2 * PATIENCE if under == PATIENT else 0
+    summary = run.ends(None if under else 143, within=waits + _faults.GRACE + (3 if under else 0), kind="stopped")
     run.check(summary["exit_code"] == 143, f"summary: exit {summary['exit_code']}")
     saved = runs.newest_checkpoint(run.output)
     steps = int(saved.name.split("-")[1])
@@ -66,6 +66,6 @@ with runs.workspace() as folder:
     stopped(folder, "gloo", signal.SIGINT)
     stopped(folder, "gloo", signal.SIGUSR1)
     stopped(folder, "mpi", under=PATIENT)
-    stopped(folder, "mpi", signal.SIGUSR1, under=PATIENT)
+    stopped(folder, "mpi", signal.SIGUSR1, under=_faults.MPIRUN)
     for rank in (0, 1):
-        stopped(folder, "mpi", under=PATIENT, to_rank=rank)
+        stopped(folder, "mpi", under=_faults.MPIRUN, to_rank=rank)
