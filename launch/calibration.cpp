@@ -162,7 +162,8 @@ void check_calibration(const Calibration& calibration, const Json& resolved, con
 
 Link parse_link(const std::string& text) {
   const size_t comma = text.find(',');
-  std::string rate = comma == std::string::npos ? "" : text.substr(comma + 1);
+  const size_t begin = comma == std::string::npos ? comma : text.find_first_not_of(' ', comma + 1);
+  std::string rate = begin == std::string::npos ? "" : text.substr(begin);
   const bool per_second = rate.size() > 2 && rate.compare(rate.size() - 2, 2, "/s") == 0;
   if (per_second) rate.resize(rate.size() - 2);
   const Parsed<double> latency = parse_duration(text.substr(0, comma));
