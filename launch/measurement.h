@@ -44,7 +44,7 @@ inline constexpr char result[] = "calibrate/result/";  // + process
 struct StepSamples {
   int64_t rows = 0;
   std::vector<double> steps;    // with an update
-  std::vector<double> updates;  // of the update alone
+  std::vector<double> updates;  // of the update alone: differences of two steps, which noise makes negative too
 };
 struct ExchangeSamples {
   std::string backend;

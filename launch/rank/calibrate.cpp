@@ -117,8 +117,8 @@ class Calibration {
     for (int64_t number = 0; number < cycles; ++number) {
       subject_->step(false);
       const double pass = subject_->step(false);
-      samples.updates.push_back(std::max(0.0, subject_->step(true) - pass));
-      update_ = samples.updates.back();
+      samples.updates.push_back(subject_->step(true) - pass);
+      update_ = std::max(0.0, samples.updates.back());
     }
     const auto steps = std::max<int64_t>(2, static_cast<int64_t>(times) - 3 * cycles);
     for (int64_t number = 0; number < steps; ++number) samples.steps.push_back(subject_->step(true));
