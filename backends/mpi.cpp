@@ -22,7 +22,7 @@ class MpiPending final : public Pending {
       : engine_(std::move(engine)), operation_(std::move(operation)) {}
 
   bool done() override { return engine_->poll(*operation_); }
-  bool soon() override { return engine_->wait_until(*operation_, Clock::now() + std::chrono::microseconds(5)); }
+  bool soon() override { return engine_->wait_until(*operation_, Clock::now() + std::chrono::microseconds(20)); }
   bool wait_until(Clock::time_point deadline) override {
     if (!engine_->wait_until(*operation_, deadline)) return false;
     if (!operation_->over()) {

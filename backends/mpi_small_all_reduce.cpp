@@ -7,6 +7,15 @@
 namespace convoy {
 namespace {
 
+// Open MPI's shared memory carries up to 4 KiB, header included, at once. What is longer costs a handshake and a system call
+// that reads the peer's memory, so a few such pieces are quicker than one message.
+constexpr int piece_bytes = 3968, most_pieces = 4;
+
+int pieces_of(int bytes) {
+  const int pieces = (bytes + piece_bytes - 1) / piece_bytes;
+  return pieces <= most_pieces ? std::max(pieces, 1) : 1;
+}
+
 class SmallAllReduce final : public MpiOperation {
  public:
   SmallAllReduce(std::shared_ptr<MpiGroup> group, const at::Tensor& tensor, int tag, ReduceOp op)
@@ -18,22 +27,28 @@ class SmallAllReduce final : public MpiOperation {
         op_(op),
         tag_(tag),
         others_(group_->size() - 1),
+        pieces_(pieces_of(bytes_)),
+        piece_((bytes_ + pieces_ - 1) / pieces_),
         received_(new char[static_cast<size_t>(others_) * static_cast<size_t>(bytes_)]) {}
 
   std::string missing() const override {
     std::vector<int> peers;
-    for (int i = 0; begun_ && i < others_; ++i)
-      if (receives_[static_cast<size_t>(i)] != MPI_REQUEST_NULL) peers.push_back(peer(i));
+    for (int i = 0; begun_ && i < others_; ++i) {
+      const auto first = receives_.begin() + i * pieces_;
+      if (std::any_of(first, first + pieces_, [](MPI_Request one) { return one != MPI_REQUEST_NULL; }))
+        peers.push_back(peer(i));
+    }
     return nothing_from(peers);
   }
 
  protected:
   bool advance(bool& moved) override {
     if (!begun_) begin();
-    if (came_ < others_) moved = take() || moved;
-    if (came_ < others_) return false;
+    const int messages = others_ * pieces_;
+    if (came_ < messages) moved = take(messages) || moved;
+    if (came_ < messages) return false;
     int sent = 0;
-    check_mpi(MPI_Testall(others_, sends_.data(), &sent, MPI_STATUSES_IGNORE), "send");
+    check_mpi(MPI_Testall(messages, sends_.data(), &sent, MPI_STATUSES_IGNORE), "send");
     if (!sent) return false;
     moved = true;
     std::vector<const void*> in;
@@ -51,34 +66,41 @@ class SmallAllReduce final : public MpiOperation {
   int peer(int i) const { return i < group_->rank ? i : i + 1; }
   char* place(int i) const { return received_.get() + static_cast<size_t>(i) * static_cast<size_t>(bytes_); }
 
-  // Receives first, so that what arrives finds its place.
+  int length(int k) const { return std::min(piece_, bytes_ - k * piece_); }
+
+  // Receives first, so that what arrives finds its place. Pieces come in the order in which they were sent.
   void begin() {
     begun_ = true;
-    const auto count = static_cast<size_t>(others_);
+    const auto count = static_cast<size_t>(others_ * pieces_);
     receives_.assign(count, MPI_REQUEST_NULL);
     sends_.assign(count, MPI_REQUEST_NULL);
-    for (int i = 0; i < others_; ++i)
-      check_mpi(MPI_Irecv(place(i), bytes_, MPI_BYTE, group_->world[static_cast<size_t>(peer(i))], tag_, group_->comm,
-                          &receives_[static_cast<size_t>(i)]),
-                "receive", peer(i));
-    for (int i = 0; i < others_; ++i)
-      check_mpi(MPI_Isend(mine_, bytes_, MPI_BYTE, group_->world[static_cast<size_t>(peer(i))], tag_, group_->comm,
-                          &sends_[static_cast<size_t>(i)]),
-                "send", peer(i));
+    for (int i = 0; i < others_ * pieces_; ++i) {
+      const int from = i / pieces_, k = i % pieces_;
+      check_mpi(MPI_Irecv(place(from) + k * piece_, length(k), MPI_BYTE, group_->world[static_cast<size_t>(peer(from))],
+                          tag_, group_->comm, &receives_[static_cast<size_t>(i)]),
+                "receive", peer(from));
+    }
+    for (int i = 0; i < others_ * pieces_; ++i) {
+      const int to = i / pieces_, k = i % pieces_;
+      check_mpi(MPI_Isend(mine_ + k * piece_, length(k), MPI_BYTE, group_->world[static_cast<size_t>(peer(to))], tag_,
+                          group_->comm, &sends_[static_cast<size_t>(i)]),
+                "send", peer(to));
+    }
   }
 
   // Whatever has come, each as it comes: a message of another length is told then and not when all are there.
-  bool take() {
+  bool take(int messages) {
     constexpr int at_once = 8;
     int done = 0, which[at_once];
     MPI_Status statuses[at_once];
     bool any = false;
-    for (int first = 0; first < others_; first += at_once) {
-      const int count = std::min(at_once, others_ - first);
+    for (int first = 0; first < messages; first += at_once) {
+      const int count = std::min(at_once, messages - first);
       const int code = MPI_Testsome(count, &receives_[static_cast<size_t>(first)], &done, which, statuses);
-      for (int k = 0; k < done && done != MPI_UNDEFINED; ++k) {
-        if (code == MPI_ERR_IN_STATUS) check_mpi(statuses[k].MPI_ERROR, "receive", peer(first + which[k]));
-        check_mpi_length(statuses[k], bytes_, peer(first + which[k]));
+      for (int i = 0; i < done && done != MPI_UNDEFINED; ++i) {
+        const int message = first + which[i];
+        if (code == MPI_ERR_IN_STATUS) check_mpi(statuses[i].MPI_ERROR, "receive", peer(message / pieces_));
+        check_mpi_length(statuses[i], length(message % pieces_), peer(message / pieces_));
         ++came_;
         any = true;
       }
@@ -94,9 +116,10 @@ class SmallAllReduce final : public MpiOperation {
   const ReduceOp op_;
   const int tag_;
   const int others_;
+  const int pieces_, piece_;                // messages to each of the others, and their bytes; the last may be shorter
   const std::unique_ptr<char[]> received_;  // from the others, in order of ranks
-  std::vector<MPI_Request> receives_, sends_;
-  int came_ = 0;
+  std::vector<MPI_Request> receives_, sends_;  // by peer and piece
+  int came_ = 0;                               // messages
   bool begun_ = false;
 };
 

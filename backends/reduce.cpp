@@ -55,8 +55,32 @@ void combine(T* __restrict into, const T* __restrict from, int64_t n, ReduceOp o
   }
 }
 
+// Of two: one pass. `out` may be one of them, element for element, so iterations do not depend on each other.
+template <class T>
+void combine_two(T* out, const T* a, const T* b, int64_t n, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) out[i] = plus(a[i], b[i]);
+      break;
+    case ReduceOp::product:
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) out[i] = times(a[i], b[i]);
+      break;
+    case ReduceOp::min:
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) out[i] = b[i] < a[i] ? b[i] : a[i];
+      break;
+    case ReduceOp::max:
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) out[i] = a[i] < b[i] ? b[i] : a[i];
+      break;
+  }
+}
+
 template <class T>
 void reduce_numbers(T* out, const std::vector<const void*>& in, int64_t elements, ReduceOp op) {
+  if (in.size() == 2) return combine_two(out, static_cast<const T*>(in[0]), static_cast<const T*>(in[1]), elements, op);
   T sum[block];
   for (int64_t begin = 0; begin < elements; begin += block) {
     int64_t n = std::min(block, elements - begin);

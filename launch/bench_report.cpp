@@ -42,9 +42,9 @@ std::string heading(const Json& row) {
   const int ranks = row.at("ranks").get<int>();
   const std::string operation = row.at("operation").get<std::string>();
   char columns[256];
-  std::snprintf(columns, sizeof columns, "%14s %14s %8s %12s %10s %10s %8s\n%14s %14s %8s %12s %10s %10s %8s\n", "size",
+  std::snprintf(columns, sizeof columns, "%14s %14s %8s %12s %10s %10s %8s\n%14s %14s %8s %12s %10s %10s\n", "size",
                 "count", "dtype", "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "", "(us)", "(GB/s)",
-                "(GB/s)", "");
+                "(GB/s)");
   return str(operation, operation == "all_reduce" || operation == "reduce_scatter" ? " (sum)" : "", ", ", ranks,
              ranks == 1 ? " rank, " : " ranks, ", row.at("backend").get<std::string>(), ", tensors on ",
              row.at("device").get<std::string>(), "; medians\n", columns);

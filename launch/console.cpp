@@ -85,6 +85,7 @@ void Console::progress(const Json& record) {
   if (quiet_) return;
   progress_ = progress_line(record);
   if (terminal_) return draw_progress();
+  if (record.contains("text")) return;  // of what is told in lines of its own
   const auto now = std::chrono::steady_clock::now();
   if (now - last_plain_ < plain_interval) return;
   last_plain_ = now;

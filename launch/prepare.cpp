@@ -178,6 +178,7 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   run.as = as;
   ReadRequest request{arguments.config, arguments.overrides};
   if (arguments.ranks > 0) request.overrides.push_back(str("launch.ranks=", arguments.ranks));
+  request.overrides.insert(request.overrides.end(), arguments.fixed.begin(), arguments.fixed.end());
   run.config = read_run_config(request, all_catalogues());
   run.warnings = run.config.warnings;
   run.warnings.insert(run.warnings.end(), as.inherited.begin(), as.inherited.end());

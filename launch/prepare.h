@@ -22,6 +22,7 @@ struct RunArguments {
   int ranks = 0;
   std::vector<std::string> faults = {};  // --inject
   std::vector<std::string> hosts = {};   // --hosts: NAME or NAME:RANKS
+  std::vector<std::string> fixed = {};   // overrides behind those that were typed
   Json bench = {};                       // null, or what ranks do instead of training (launch/rank/bench.h)
   std::chrono::steady_clock::time_point launched = std::chrono::steady_clock::now();
 };

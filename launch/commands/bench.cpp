@@ -75,7 +75,7 @@ int bench_command(const BenchArguments& arguments) {
   RunArguments run = arguments.run;
   run.words = words_of(arguments);
   run.bench = {{"operation", arguments.operation}, {"sizes", bench_sizes(arguments.sizes)}, {"dtype", arguments.dtype}};
-  for (std::string& override : bench_overrides(arguments.operation)) run.overrides.push_back(std::move(override));
+  run.fixed = bench_overrides(arguments.operation);
   if (run.output.empty()) run.output = own_folder_of(as);
   if (tells) check_writable(arguments.json);
 

@@ -190,8 +190,7 @@ class WatchedLayers : public PlainLayers {
     // One that is tied has the embedding's rows, as a column-cut one has.
     const auto cut = options.tied_to.empty() ? options.cut : LinearOptions::Cut::column;
     if (cut == LinearOptions::Cut::none) return inner;
-    return std::make_shared<WatchedLayer>(std::move(inner), cut, options.gather || !options.tied_to.empty(),
-                                          exchanges_);
+    return std::make_shared<WatchedLayer>(std::move(inner), cut, options.gather, exchanges_);
   }
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override {
     return std::make_shared<WatchedLayer>(PlainLayers::embedding(name, rows, dim, options), LinearOptions::Cut::none,
@@ -231,6 +230,8 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
   collector.begin();
   {
     const Loss kept = part.loss(part.forward(batch, 0), batch);
+    // Outputs that stay cut are so in the loss, too.
+    if (exchanges->region >= 0) description.blocks.back().row_cut_saved_bytes += held->held() - exchanges->region;
     measured.back().end = held->held();  // with what the loss keeps, and without the outputs themselves
     measured.back().outputs = 0;
     part.backward(kept, static_cast<double>(std::max<int64_t>(batch.rows, 1)));

@@ -55,10 +55,10 @@ def processes(summary, predicted):
     return together.values()
 
 
-def off(title, what, measured, formula, tolerance):
+def off(title, what, measured, formula, tolerance, below=None):
     ratio = measured / formula if formula else 1.0 + measured
     print(f"{title}: {what} {measured / MIB:.1f} MiB, cost() {formula / MIB:.1f}: {ratio:.3f}", flush=True)
-    return [f"{title}: {what}"] if abs(ratio - 1) > tolerance else []
+    return [f"{title}: {what}"] if not -(below or tolerance) <= ratio - 1 <= tolerance else []
 
 
 with runs.workspace() as work:
@@ -68,7 +68,10 @@ with runs.workspace() as work:
         summary = runs.run(f"configs/gpt_{name}.yaml", work / str(number), [*LARGE, *overrides])
         predicted = costs(summary)
         for peak, formula in processes(summary, predicted):
-            wrong += off(title, "held", peak, formula, TOLERANCE)
+            # The pool keeps a buffer of each size, and a shard of one tensor leaves no other of that size.
+            tolerance = 0.08 if name == "fsdp" and WORDS[0] in overrides else TOLERANCE
+            # Ranks of one process need not be at their most at the same time.
+            wrong += off(title, "held", peak, formula, tolerance, 0.1 if name == "data_parallel" else None)
         for rank, cost in zip(summary["ranks"], predicted):
             wrong += off(title, "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
     runs.check(not wrong, f"off: {', '.join(wrong)}")

@@ -241,6 +241,7 @@ TEST(StrategyCost, ShardsOfFsdp) {
                       {"reshard_after_forward", true},
                       {"micro_batches", 1},
                       {"overlap", true},
+                      {"units", "blocks"},
                       {"sync", {{"every", 1}, {"what", "gradients"}}}}}};
   Description description;
   description.blocks = {{"a", 100, 10, 0, 0, 0}, {"b", 300, 0, 0, 0, 0}, {"c", 80, 0, 0, 0, 0}};
