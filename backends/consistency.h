@@ -29,7 +29,7 @@ namespace convoy {
 class GroupState;
 
 // Calls of each group that are held back, in order of numbers from 1.
-inline constexpr int64_t checked_at_first = 128;
+inline constexpr int64_t checked_at_first = 64;
 // Whether calls up to `number` are compared at this one, past the first.
 bool compared_at(int64_t number);
 

@@ -103,9 +103,10 @@ class GroupWork final : public Work {
       // What transports throw when a group has failed only tells that it has.
       const auto failure = state_->failure();
       const bool differ = failure && failure->kind() == Failure::disagreement;
-      const CommError& cause = differ ? *failure : error;
-      error_ = std::make_exception_ptr(CommError(cause.kind(), differ ? cause.rank() : state_->of_job(cause.rank()),
-                                                 str(state_->who(), ": ", describe(call_), ": ", cause.what())));
+      error_ =
+          std::make_exception_ptr(differ ? *failure
+                                         : CommError(error.kind(), state_->of_job(error.rank()),
+                                                     str(state_->who(), ": ", describe(call_), ": ", error.what())));
     } catch (const std::exception& error) {
       error_ = std::make_exception_ptr(
           CommError(Failure::internal, -1, str(state_->who(), ": ", describe(call_), ": ", plain_what(error))));

@@ -74,7 +74,7 @@ StepTimings step_timings(const std::vector<const std::vector<StepSamples>*>& ran
   }
   std::sort(timings.passes.begin(), timings.passes.end(),
             [](const PassTiming& a, const PassTiming& b) { return a.rows < b.rows; });
-  timings.update = timing_of(updates);
+  timings.update = difference_of(updates);
   for (const PassTiming& pass : timings.passes)  // noise must not make a pass take less than nothing
     timings.update.seconds = std::min(timings.update.seconds, 0.95 * pass.step.seconds);
   return timings;
@@ -99,6 +99,16 @@ Timing timing_of(std::vector<double> samples) {
   Timing timing;
   timing.seconds = std::accumulate(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(kept), 0.0) /
                    static_cast<double>(kept);
+  if (timing.seconds > 0) timing.spread = (samples[count - 1 - count / 5] - samples[count / 5]) / 2 / timing.seconds;
+  return timing;
+}
+
+Timing difference_of(std::vector<double> samples) {
+  if (samples.empty()) return {};
+  std::sort(samples.begin(), samples.end());
+  const size_t count = samples.size();
+  Timing timing;
+  timing.seconds = std::max(0.0, (samples[(count - 1) / 2] + samples[count / 2]) / 2);
   if (timing.seconds > 0) timing.spread = (samples[count - 1 - count / 5] - samples[count / 5]) / 2 / timing.seconds;
   return timing;
 }
@@ -162,7 +172,8 @@ void check_calibration(const Calibration& calibration, const Json& resolved, con
 
 Link parse_link(const std::string& text) {
   const size_t comma = text.find(',');
-  std::string rate = comma == std::string::npos ? "" : text.substr(comma + 1);
+  const size_t begin = comma == std::string::npos ? comma : text.find_first_not_of(' ', comma + 1);
+  std::string rate = begin == std::string::npos ? "" : text.substr(begin);
   const bool per_second = rate.size() > 2 && rate.compare(rate.size() - 2, 2, "/s") == 0;
   if (per_second) rate.resize(rate.size() - 2);
   const Parsed<double> latency = parse_duration(text.substr(0, comma));

@@ -18,6 +18,8 @@ struct Timing {
   double spread = 0;   // half of what lies between the fifth and the last but fifth, ÷ seconds
 };
 Timing timing_of(std::vector<double> samples);
+// The same of differences, which scatter to both sides: their median, 0 at least.
+Timing difference_of(std::vector<double> samples);
 
 struct PassTiming {
   double rows = 0;

@@ -45,7 +45,7 @@ size_t ranks_on(const Job& job, int host) {
       std::count_if(job.ranks.begin(), job.ranks.end(), [host](const RankPlan& rank) { return rank.host == host; }));
 }
 
-// Those first that most candidates want, and before them a small one.
+// Those first that most candidates want, the second a small one.
 std::vector<int64_t> row_counts(const std::vector<const Candidate*>& candidates) {
   std::map<int64_t, int> wanted;
   for (const Candidate* candidate : candidates)
@@ -54,9 +54,11 @@ std::vector<int64_t> row_counts(const std::vector<const Candidate*>& candidates)
   for (const auto& [count, times] : wanted) rows.push_back(count);
   std::stable_sort(rows.begin(), rows.end(), [&](int64_t a, int64_t b) { return wanted[a] > wanted[b]; });
   if (rows.size() > most_rows_each) rows.resize(most_rows_each);
-  if (!rows.empty()) rows.insert(rows.begin(), std::max<int64_t>(1, *std::min_element(rows.begin(), rows.end()) / 4));
-  for (size_t i = rows.size(); i-- > 1;)
-    if (rows[i] == rows.front()) rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(i));
+  if (rows.empty()) return rows;
+  const int64_t small = std::max<int64_t>(1, *std::min_element(rows.begin(), rows.end()) / 4);
+  if (rows.front() == small) return rows;
+  rows.erase(std::remove(rows.begin(), rows.end(), small), rows.end());
+  rows.insert(rows.begin() + 1, small);
   return rows;
 }
 

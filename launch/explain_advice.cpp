@@ -38,7 +38,8 @@ std::string reason(const Contender& contender, const Contender& reference) {
   const double updates_more = step.update - reference.step.update * even;
   const double most = std::max({step.exchange, step.idle, computes_more, updates_more});
   if (largest != nullptr && most == step.exchange)
-    return str(exchange_text(largest->kind, largest->messages), " of ", human_bytes(largest->bytes), " takes ",
+    return str(exchange_text(largest->kind, largest->messages), " of ", human_bytes(largest->bytes),
+               largest->kind == Exchange::all_reduce && largest->messages > 1.5 ? " take " : " takes ",
                human_seconds(largest->shown), of);
   if (most == step.idle) return str("its ranks wait for each other for ", human_seconds(step.idle), of);
   if (most == updates_more) return str("every rank's update takes ", human_seconds(step.update), of);

@@ -193,8 +193,8 @@ std::string prediction_text(const Candidate& candidate) {
   text += "\n";
   for (const ExchangePart& part : step.exchanges)
     text += str("  ", name_of(part.kind), " along ", part.axis, ": ", human_bytes(part.bytes), " in ",
-                std::round(part.messages * 10) / 10, " messages take ", human_seconds(part.seconds), ", of which ",
-                human_seconds(part.shown), " show\n");
+                std::round(part.messages * 10) / 10, part.messages == 1 ? " message takes " : " messages take ",
+                human_seconds(part.seconds), ", of which ", human_seconds(part.shown), " show\n");
   return text + notes_of(candidate);
 }
 

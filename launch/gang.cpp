@@ -21,6 +21,11 @@ constexpr milliseconds settling{200};
 
 milliseconds to_milliseconds(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
 
+std::string stopped_text(int signal) {
+  return str("stopped by ", signal != 0 ? str("SIG", sigabbrev_np(signal)) : "request",
+             "; the same command goes on from the checkpoint");
+}
+
 int number_after(const std::string& key, const char* prefix) { return std::atoi(key.c_str() + strlen(prefix)); }
 
 }  // namespace
@@ -216,7 +221,7 @@ void Gang::silent(int participant, double seconds) {
   if (rank >= static_cast<int>(known)) return;
   stalls_->silent(rank, seconds,
                   str(participant >= 0 ? "rank " : "the convoy of rank ", rank, " has sent no heartbeat for ",
-                      human_seconds(seconds), " (launch.heartbeat): it is stopped, or its host is overloaded or gone"));
+                      human_seconds(seconds), " (launch.heartbeat)"));
 }
 
 // Whoever waited longest may not be who is to blame: that is the watch's to say, and the job ends by its words.
@@ -359,10 +364,14 @@ void Gang::request_stop(int signal) {
   channel_->set(protocol::stop_request, "1");
   loop_.after(to_milliseconds(request_.launch.grace), [this, alive = alive_] {
     if (!*alive || cause_ || over()) return;
-    fail({Failure::stopped, -1, -1, 0, "",
-          str("ranks had not stopped ", human_seconds(request_.launch.grace),
-              " (launch.grace) after the request and were "
-              "killed")});
+    // All may be saved already, and what keeps the processes be an MPI_Finalize: an mpirun that was asked to stop itself
+    // sleeps between its signals and serves none.
+    bool saved = result_.has_value();
+    for (size_t i = 0; i < members_.size(); ++i) saved = saved && has_results(static_cast<int>(i));
+    fail({Failure::stopped, -1, saved ? result_->value("steps", int64_t{-1}) : -1, 0, "",
+          saved ? stopped_text(stop_signal_)
+                : str("ranks had not stopped ", human_seconds(request_.launch.grace),
+                      " (launch.grace) after the request and were killed")});
   });
 }
 
@@ -392,13 +401,8 @@ GangOutcome Gang::outcome() {
     return member.end && member.end->code == exit_code::stopped;
   });
   if (!cause_ && stopped)
-    outcome.cause = Abort{Failure::stopped,
-                          -1,
-                          outcome.result.value("steps", int64_t{-1}),
-                          0,
-                          "",
-                          str("stopped by ", stop_signal_ != 0 ? str("SIG", sigabbrev_np(stop_signal_)) : "request",
-                              "; the same command goes on from the checkpoint")};
+    outcome.cause =
+        Abort{Failure::stopped, -1, outcome.result.value("steps", int64_t{-1}), 0, "", stopped_text(stop_signal_)};
   if (outcome.cause) outcome.exit_code = exit_code_of(*outcome.cause);
   return outcome;
 }

@@ -12,7 +12,7 @@
 namespace convoy {
 namespace {
 
-constexpr size_t culprit_frames = 16, other_frames = 4, other_threads = 3;
+constexpr size_t culprit_frames = 16, other_frames = 8, other_threads = 3;
 
 // "all_reduce bucket 2" and "all_reduce": the operation as people write it.
 std::string hyphenated(std::string text) {
@@ -116,18 +116,22 @@ bool silent(const RankPlace& place) { return place.suspended || !place.answered;
 // "; it is in loader, step 812", for those of `ranks` that are known.
 std::string whereabouts(const std::vector<int>& ranks, const std::vector<RankPlace>& places) {
   std::map<std::string, std::vector<int>> at;
-  bool suspended = false;
+  bool suspended = false, unheard = false;
   for (int rank : ranks) {
     const RankPlace* place = place_of(places, rank);
     if (place == nullptr || !place->known) continue;
     at[place_text(*place)].push_back(rank);
     suspended = suspended || place->suspended;
+    unheard = unheard || !place->answered;
   }
   std::string text;
   for (const auto& [where, who] : at)
     text += str(text.empty() ? "; " : ", ",
                 ranks.size() == 1 ? "it is" : str(rank_list(who), who.size() == 1 ? " is" : " are"), " in ", where);
-  if (suspended) text += ", stopped by a signal or a debugger";
+  if (suspended)
+    text += ", stopped by a signal or a debugger, and sends no heartbeat";
+  else if (unheard)
+    text += ", does not answer and sends no heartbeat";
   return text;
 }
 
@@ -262,7 +266,8 @@ StallVerdict judge(const Stall& stall, const std::vector<RankPlace>& places) {
   const RankPlace* place = place_of(places, stall.rank);
   verdict.message = stall.message;
   if (place != nullptr && place->known) verdict.message += str("; it was in ", place_text(*place));
-  if (place != nullptr && place->suspended) verdict.message += "; its process is stopped by a signal or a debugger";
+  verdict.message += place != nullptr && place->suspended ? "; its process is stopped by a signal or a debugger"
+                                                          : "; it is stopped, or its host is overloaded or gone";
   return verdict;
 }
 

@@ -25,7 +25,7 @@ struct MeasurementRequest {
   Json config;                         // resolved, of the reference strategy
   MeasuredRank alone;                  // as the reference strategy's rank stands
   std::vector<MeasuredRank> together;  // as ranks of this host stand beside each other; empty: none are to be measured
-  std::vector<int64_t> alone_rows, together_rows;  // of a pass; the first a small one, then the most important
+  std::vector<int64_t> alone_rows, together_rows;  // of a pass; the most important first, then a small one
   std::vector<WantedExchange> exchanges;
   std::vector<int64_t> bytes;  // that a rank sends of one exchange, ascending
   double seconds = 0;          // for all of it, behind the making of data set and model
@@ -44,7 +44,7 @@ inline constexpr char result[] = "calibrate/result/";  // + process
 struct StepSamples {
   int64_t rows = 0;
   std::vector<double> steps;    // with an update
-  std::vector<double> updates;  // of the update alone
+  std::vector<double> updates;  // of the update alone: differences of two steps, which noise makes negative too
 };
 struct ExchangeSamples {
   std::string backend;

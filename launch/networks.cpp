@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <set>
 
 #include "core/error.h"
 #include "launch/topology.h"
@@ -139,6 +141,20 @@ std::optional<Interface> common_network(const std::vector<Interface>& here,
                                       [&](const std::vector<Interface>& other) { return reaches(other, ours); }))
       return ours;
   return std::nullopt;
+}
+
+std::vector<std::string> repeated_networks(const std::vector<std::vector<Interface>>& hosts) {
+  std::map<std::string, int> times;
+  for (const std::vector<Interface>& host : hosts) {
+    std::set<std::string> own;
+    for (const Interface& i : host)
+      if (!i.loopback) own.insert(str(i.address, "/", i.prefix));
+    for (const std::string& network : own) ++times[network];
+  }
+  std::vector<std::string> repeated;
+  for (const auto& [network, count] : times)
+    if (count > 1) repeated.push_back(network);
+  return repeated;
 }
 
 std::string way_to(const std::string& host) {

@@ -32,6 +32,9 @@ bool same_network(const std::string& a, const std::string& b, int prefix);
 std::optional<Interface> common_network(const std::vector<Interface>& here,
                                         const std::vector<std::vector<Interface>>& others);
 
+// Those that lead from no host to another, as "ADDRESS/BITS": the very same address on several hosts.
+std::vector<std::string> repeated_networks(const std::vector<std::vector<Interface>>& hosts);
+
 // The address of this host from which packets to `host` (a name or an address) would leave; "" where no way leads there,
 // or it is this host itself.
 std::string way_to(const std::string& host);

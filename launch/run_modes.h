@@ -13,6 +13,7 @@ struct MpirunHosts {
   std::vector<std::string> slots;         // "node1:4", in order of ranks; empty: this host
   std::vector<std::string> remote_shell;  // how mpirun starts its daemons there
   std::string address;                    // what the control channel listens on
+  std::vector<std::string> not_networks;  // "172.17.0.1/16": those that lead from no host to another
   std::vector<std::string> notes;         // to be told
 };
 int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& placed, const MpirunHosts& hosts = {});

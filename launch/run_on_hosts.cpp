@@ -58,6 +58,9 @@ class HostsRun {
     for (const Call& one : calls_) hosts.slots.push_back(str(one.name, ":", one.processes.size()));
     hosts.remote_shell = remote_shell_;
     hosts.address = address_;
+    std::vector<std::vector<Interface>> networks;
+    for (const Call& one : calls_) networks.push_back(one.hello->interfaces);
+    hosts.not_networks = repeated_networks(networks);
     hosts.notes = notes_;
     for (const Call& one : calls_) agent_.end_input(index_of(one));
     agent_.kill_after(milliseconds(3000));

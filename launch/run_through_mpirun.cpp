@@ -18,6 +18,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Open MPI takes every network that it finds for one that leads to the others, and waits for ever on a container's bridge.
+// Whoever has chosen networks for it is obeyed: it refuses to be told twice.
+void leave_out_networks(const Variables& variables, const MpirunHosts& hosts, std::vector<std::string>& line) {
+  if (hosts.not_networks.empty()) return;
+  for (const std::string layer : {"btl", "oob"}) {
+    const std::string name = layer + "_tcp_if_";
+    if (variables.count("OMPI_MCA_" + name + "include") + variables.count("OMPI_MCA_" + name + "exclude") > 0) continue;
+    line.insert(line.end(), {"--mca", name + "exclude", "127.0.0.1/8," + join(hosts.not_networks, ",")});
+  }
+}
+
 // What mpirun needs to reach other hosts: how to get there, which of its own settings notice a host that is gone, and the
 // environment that this shell has and theirs have not.
 void add_hosts(const PreparedRun& run, const std::string& mpirun, const MpirunHosts& hosts,
@@ -30,6 +41,7 @@ void add_hosts(const PreparedRun& run, const std::string& mpirun, const MpirunHo
   // Seconds: idle, between probes, and how many: a host that vanished is noticed after 20 s instead of never.
   line.insert(line.end(), {"--mca", "oob_tcp_keepalive_time", "10", "--mca", "oob_tcp_keepalive_intvl", "2", "--mca",
                            "oob_tcp_keepalive_probes", "5"});
+  leave_out_networks(run.variables, hosts, line);
   const std::string folder = mpirun.substr(0, mpirun.rfind('/'));
   if (folder != "/usr/bin" && folder != "/bin") line.insert(line.end(), {"--prefix", folder + "/.."});
   for (const auto& variable : forwarded(run.variables)) line.insert(line.end(), {"-x", variable.first});

@@ -43,6 +43,8 @@ bool machinery(const Frame& frame) {
                                        "std::invoke",
                                        "__GI_",
                                        "std::__"};
+  const std::string file = file_of(frame.path);
+  if (frame.name.empty() && (begins_with(file, "libc.so") || begins_with(file, "libstdc++"))) return true;
   return std::any_of(std::begin(starts), std::end(starts),
                      [&](const char* start) { return begins_with(frame.name, start); });
 }
@@ -67,6 +69,13 @@ void find_names(std::vector<Frame>& frames) {
     const std::vector<std::string> names = elf_symbols(path, offsets);
     for (size_t k = 0; k < indices.size(); ++k) frames[indices[k]].name = plain_function(names[k]);
   }
+}
+
+std::string words_of(const Frame& frame) {
+  const std::string file = file_of(frame.path);
+  if (frame.name.empty()) return file.empty() ? "?" : str("? (", file, ")");
+  const bool ours = file == "convoy-rank" || begins_with(file, "libconvoy_core");
+  return ours ? frame.name : str(frame.name, " (", file, ")");
 }
 
 // Removes what stands between `open` and its `close`, nested ones too.
@@ -117,6 +126,12 @@ std::string plain_function(const std::string& symbol) {
 std::vector<std::string> readable_stack(const std::vector<std::string>& addresses, size_t most) {
   std::vector<Frame> frames = parsed(addresses);
   find_names(frames);
+  // A rank that has told of its wait is just doing that: what it waits in is further out.
+  for (size_t i = frames.size(); i-- > 0;)
+    if (frames[i].name == "GroupState::late") {
+      frames.erase(frames.begin(), frames.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+      break;
+    }
   std::vector<std::string> lines;
   size_t folded = 0;  // frames of LibTorch that follow one that is shown
   bool in_libtorch = false;
@@ -134,12 +149,9 @@ std::vector<std::string> readable_stack(const std::vector<std::string>& addresse
     if (machinery(frame)) continue;
     end_fold();
     in_libtorch = torch;
-    const std::string file = file_of(frame.path);
-    if (frame.name.empty())
-      lines.push_back(file.empty() ? "?" : str("? (", file, ")"));
-    else
-      lines.push_back(file == "convoy-rank" || begins_with(file, "libconvoy_core") ? frame.name
-                                                                                   : str(frame.name, " (", file, ")"));
+    const std::string line = words_of(frame);
+    // A lambda has the name of the function that it is in.
+    if (lines.empty() || lines.back() != line || frame.name.empty()) lines.push_back(line);
   }
   end_fold();
   return lines;

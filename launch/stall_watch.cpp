@@ -116,8 +116,10 @@ void StallWatch::inquire(const Stall& stall, bool over) {
   inquiry_->over = over;
   if (!job_) return conclude();
   for (const ProcessPlan& process : job_->processes) inquiry_->asked.insert(process.ranks.front());
-  // Nobody waits for the one that is known to be silent.
+  // Nobody waits for those that are known to be silent.
   if (stall.kind == Stall::Kind::heartbeat) inquiry_->asked.erase(first_rank_of(stall.rank));
+  for (const RankPlan& rank : job_->ranks)
+    if (suspended(rank.rank)) inquiry_->asked.erase(first_rank_of(rank.rank));
   inquiry_->timer = loop_.after(inquiry_patience, [this, alive = alive_, id = inquiry_->id] {
     if (*alive && inquiry_ && inquiry_->id == id) conclude();
   });

@@ -24,7 +24,7 @@
 
 namespace convoy {
 
-inline constexpr std::chrono::milliseconds inquiry_patience{600};
+inline constexpr std::chrono::milliseconds inquiry_patience{400};
 
 class StallWatch {
  public:

@@ -39,7 +39,12 @@ struct BlockDescription {
   int64_t row_cut_saved_bytes = 0;   // of row_saved_bytes: between column- and row-cut ones, per row
   int64_t cut_exchanges = 0;         // messages a micro-batch, forward and backward
   std::vector<CutSize> cuts{};       // of its column- and row-cut layers
-  double time = 0;                   // share of a step's forwards, as a calibration has measured it; not in the JSON
+  int64_t row_working_bytes = 0;     // beside what is kept, the most that its backward holds, per row
+  int64_t working_bytes = 0;         // and whatever the rows (a gradient that has to be copied)
+  int64_t tensors = 0;               // how many parameters there are
+  int64_t product_parameters = 0;  // elements of those that activations are multiplied with, and that nothing else uses
+  int64_t product_tensors = 0;     // how many of those there are
+  double time = 0;                 // share of a step's forwards, as a calibration has measured it; not in the JSON
 };
 struct Description {
   std::vector<BlockDescription> blocks;

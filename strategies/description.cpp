@@ -15,6 +15,11 @@ Json to_json(const Description& description) {
     blocks.push_back({{"name", block.name},
                       {"parameters", block.parameters},
                       {"buffers", block.buffers},
+                      {"row_working_bytes", block.row_working_bytes},
+                      {"working_bytes", block.working_bytes},
+                      {"tensors", block.tensors},
+                      {"product_parameters", block.product_parameters},
+                      {"product_tensors", block.product_tensors},
                       {"row_flops", block.row_flops},
                       {"row_output_bytes", block.row_output_bytes},
                       {"row_saved_bytes", block.row_saved_bytes},
@@ -38,6 +43,11 @@ Description description_from_json(const Json& json) {
     block.name = item.at("name").get<std::string>();
     block.parameters = item.at("parameters").get<int64_t>();
     block.buffers = item.at("buffers").get<int64_t>();
+    block.row_working_bytes = item.at("row_working_bytes").get<int64_t>();
+    block.working_bytes = item.at("working_bytes").get<int64_t>();
+    block.tensors = item.at("tensors").get<int64_t>();
+    block.product_parameters = item.at("product_parameters").get<int64_t>();
+    block.product_tensors = item.at("product_tensors").get<int64_t>();
     block.row_flops = item.at("row_flops").get<double>();
     block.row_output_bytes = item.at("row_output_bytes").get<int64_t>();
     block.row_saved_bytes = item.at("row_saved_bytes").get<int64_t>();

@@ -1,5 +1,6 @@
 // hybrid: data, pipeline and tensor axes at once.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "core/describe.h"
@@ -120,14 +121,22 @@ Description blocks_of(const Description& model, const std::vector<BlockRange>& s
   Description part;
   part.element_bytes = model.element_bytes;
   std::set<std::string> copies;
+  std::map<int64_t, int64_t> place_of;  // of the model's blocks, among these
   for (const BlockRange& stage : stages)
     for (int64_t index = stage.begin; index < stage.end; ++index) {
-      part.blocks.push_back(model.blocks[static_cast<size_t>(index)]);
-      for (const TiedTensor& tie : part.blocks.back().ties) {
-        const bool here = std::any_of(stages.begin(), stages.end(), [&](const BlockRange& other) {
-          return tie.block >= other.begin && tie.block < other.end;
-        });
-        if (!here && copies.insert(tie.name).second) part.blocks.back().parameters += tie.elements;
+      const BlockDescription& block = model.blocks[static_cast<size_t>(index)];
+      place_of.emplace(index, static_cast<int64_t>(part.blocks.size()));
+      part.blocks.push_back(block);
+      part.blocks.back().ties.clear();
+      for (TiedTensor tie : block.ties) {
+        const auto here = place_of.find(tie.block);
+        if (here != place_of.end()) {
+          tie.block = here->second;
+          part.blocks.back().ties.push_back(tie);
+        } else if (copies.insert(tie.name).second) {
+          part.blocks.back().parameters += tie.elements;
+          ++part.blocks.back().tensors;
+        }
       }
     }
   return part;

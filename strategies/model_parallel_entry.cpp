@@ -82,6 +82,21 @@ void check(const Job& job, const Description& description) {
   placed_blocks(config.strategy.options, job, description);
 }
 
+// A tensor that blocks of several stages use has a gradient in each.
+void add_tied_gradients(const std::vector<PlacedBlocks>& placed, const Description& description, RankCost& cost) {
+  const auto stage_of = [&](int64_t block) {
+    return std::find_if(placed.begin(), placed.end(),
+                        [&](const PlacedBlocks& one) { return block >= one.blocks.begin && block < one.blocks.end; });
+  };
+  std::set<std::pair<std::string, const PlacedBlocks*>> counted;
+  for (size_t block = 0; block < description.blocks.size(); ++block)
+    for (const TiedTensor& tie : description.blocks[block].ties) {
+      const auto user = stage_of(static_cast<int64_t>(block));
+      if (user == stage_of(tie.block) || !counted.insert({tie.name, &*user}).second) continue;
+      cost.gradient_bytes += static_cast<double>(tie.elements * description.element_bytes);
+    }
+}
+
 // Of the whole rank: all of its devices together.
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
@@ -98,6 +113,7 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   // Its devices take turns: what they wait for each other is this rank's own time.
   cost.work.span = cost.work.own = report.span / (durations.forward + durations.backward);
   const double rows = std::ceil(rows_per_rank(job.config, 1) / micro);
+  add_tied_gradients(placed, description, cost);
   cost.activation_bytes = 0;
   for (size_t device = 0; device < live.size(); ++device) {
     double saved = 0, largest = 0;
@@ -105,11 +121,12 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
     for (const PlacedBlocks& one : placed) {
       if (one.device != static_cast<int>(device)) continue;
       ++stages;
-      const KeptBytes bytes = kept_bytes(job.config.at("strategy"), description, one.blocks.begin, one.blocks.end);
+      const KeptBytes bytes =
+          kept_bytes(job.config.at("strategy"), description, one.blocks.begin, one.blocks.end, rows);
       saved += bytes.kept;
       largest = std::max(largest, bytes.largest);
     }
-    cost.activation_bytes += rows * (live[device] * saved / std::max(stages, 1) + largest);
+    cost.activation_bytes += live[device] * saved / std::max(stages, 1) + largest;
   }
   return {cost};
 }

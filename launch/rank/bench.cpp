@@ -8,7 +8,6 @@
 #include <chrono>
 #include <map>
 
-#include "backends/consistency.h"
 #include "core/control/protocol.h"
 #include "core/control/stop.h"
 #include "launch/bench_report.h"
@@ -90,11 +89,9 @@ class Bench {
   }
 
  private:
-  // The first calls of a group wait for the ranks' agreement that they are alike: none of them is to be timed.
   void join() {
     world_.barrier({"all ranks are here", {}})->wait();
     if (me_ == 0) context_.channel->post(protocol::first_step, Json::object());
-    for (int64_t i = 0; i < checked_at_first; ++i) world_.barrier({"warming up", {}})->wait();
   }
 
   void tell_progress(size_t i) const {

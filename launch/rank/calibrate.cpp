@@ -78,25 +78,34 @@ class Calibration {
     return least;
   }
 
-  // The first row count is a small one: it tells the update apart, and what the others will take. Those share what time
-  // is left; one that could not be measured twice is left out.
+  // The first row count matters most and is always measured. The second is a small one, which tells the update apart and
+  // what the others will take; of those, one that could not be measured twice in the time that is left is left out.
   std::vector<StepSamples> steps(const std::vector<int64_t>& rows, double limit, bool all) {
     std::vector<StepSamples> points;
     const Clock::time_point start = Clock::now();
-    double row_seconds = 0;
     for (size_t index = 0; index < rows.size(); ++index) {
       const double left = limit - seconds_since(start);
-      const double expected = 3.2 * row_seconds * static_cast<double>(rows[index]);
-      bool go = index == 0 || left > expected;
+      const double expected = 3.2 * expected_step(points, rows[index]);
+      bool go = index < 2 || left > expected;
       if (all) go = meet(str("steps/", index), go ? 1 : 0) > 0;
       if (!go) continue;
       const double share =
-          index == 0 ? 0.2 * limit : std::max(expected, left / static_cast<double>(rows.size() - index));
-      points.push_back(point(rows[index], share, index == 0, all));
-      const StepSamples& done = points.back();
-      row_seconds = (done.steps.front() - update_) / static_cast<double>(done.rows);
+          index == 0 && rows.size() > 1 ? 0.45 * limit : left / static_cast<double>(rows.size() - index);
+      points.push_back(point(rows[index], std::max(expected, share), index == 1 || rows.size() == 1, all));
     }
     return points;
+  }
+
+  // On the line through the last two, or with the first.
+  static double expected_step(const std::vector<StepSamples>& points, int64_t rows) {
+    if (points.empty()) return 0;
+    const auto step_of = [](const StepSamples& samples) { return samples.steps.front(); };
+    const StepSamples& last = points.back();
+    if (points.size() == 1)
+      return step_of(last) * std::max(1.0, static_cast<double>(rows) / static_cast<double>(last.rows));
+    const StepSamples& other = points.front();
+    const double slope = (step_of(other) - step_of(last)) / static_cast<double>(other.rows - last.rows);
+    return step_of(other) + std::max(0.0, slope) * static_cast<double>(rows - other.rows);
   }
 
   StepSamples point(int64_t rows, double limit, bool with_updates, bool all) {
@@ -109,16 +118,15 @@ class Calibration {
       last = subject_->step(true);
       if (seconds_since(start) > 0.15 * limit) break;
     }
-    // Two passes and an update tell the update apart: the first pass writes gradients, the others add to them.
-    const double each = std::max(1e-6, last);
-    double times = std::clamp((limit - seconds_since(start)) / each, 2.0, static_cast<double>(most_samples));
+    double times =
+        std::clamp((limit - seconds_since(start)) / std::max(1e-6, last), 2.0, static_cast<double>(most_samples));
     if (all) times = meet(str("point/", rows), times);
+    // Two passes and an update tell the update apart: the first pass writes gradients, the others add to them.
     const auto cycles = with_updates ? std::clamp<int64_t>(static_cast<int64_t>(times / 4), 1, 60) : 0;
     for (int64_t number = 0; number < cycles; ++number) {
       subject_->step(false);
       const double pass = subject_->step(false);
-      samples.updates.push_back(std::max(0.0, subject_->step(true) - pass));
-      update_ = samples.updates.back();
+      samples.updates.push_back(subject_->step(true) - pass);
     }
     const auto steps = std::max<int64_t>(2, static_cast<int64_t>(times) - 3 * cycles);
     for (int64_t number = 0; number < steps; ++number) samples.steps.push_back(subject_->step(true));
@@ -199,7 +207,6 @@ class Calibration {
   at::Device device_;
   std::optional<TimedStep> subject_;
   Clock::time_point start_;
-  double update_ = 0;  // seconds, as last measured
   Measurement measured_;
 };
 

@@ -103,14 +103,15 @@ ThreadStack stack_of(pid_t thread) {
   return stack;
 }
 
-// Helpers of OpenMP, MPI or CUDA that wait for work.
+// Helpers of libraries that wait for work: they sleep, and nobody's own code is on their stack.
 bool idle_helper(const ThreadStack& stack) {
-  static const char* const libraries[] = {"/libc.so",     "/libgomp",  "/libpthread", "/ld-linux",  "/libopen-pal",
-                                          "/libopen-rte", "/libevent", "/libpmix",    "/libstdc++", "/libcuda"};
-  return std::all_of(stack.frames.begin(), stack.frames.end(), [](const std::string& frame) {
-    return std::any_of(std::begin(libraries), std::end(libraries),
-                       [&](const char* library) { return frame.find(library) != std::string::npos; });
-  });
+  static const char* const libraries[] = {"/libc.so",  "/libgomp", "/libpthread",  "/ld-linux",  "/libopen-pal",
+                                          "/libevent", "/libpmix", "/libopen-rte", "/libstdc++", "/libcuda",
+                                          "/libtorch", "/libc10",  "/libnccl",     "/libmpi",    "/mca_"};
+  return stack.state != 'R' && std::all_of(stack.frames.begin(), stack.frames.end(), [](const std::string& frame) {
+           return std::any_of(std::begin(libraries), std::end(libraries),
+                              [&](const char* library) { return frame.find(library) != std::string::npos; });
+         });
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 
 #include "core/single_communicator.h"
@@ -36,6 +38,16 @@ class TimedBlock : public Block {
   std::shared_ptr<std::vector<BlockTime>> times_;
   size_t place_;
 };
+
+// A step tells where it is, here to nobody: the file has no name any more.
+std::shared_ptr<StateFile> unread_state() {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / str("convoy-calibration-", getpid(), ".state");
+  auto state = std::make_shared<StateFile>(path.string());
+  std::error_code none;
+  std::filesystem::remove(path, none);
+  return state;
+}
 
 // The model, with a watch on each block.
 class TimedModel : public Model {
@@ -77,6 +89,7 @@ TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Devi
   context_.threads = threads;
   context_.world = make_single_communicator();
   context_.config = config;
+  context_.state = unread_state();
   context_.steps_per_epoch = context_.total_steps = std::numeric_limits<int32_t>::max();
   strategy_ = registry.strategies.make(config.strategy.name, config.strategy.options);
   strategy_->setup(context_, std::make_shared<TimedModel>(model, times_),

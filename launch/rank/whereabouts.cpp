@@ -10,7 +10,7 @@
 namespace convoy {
 namespace {
 
-// An inquiry takes half a second where a rank does not answer.
+// Longer than any inquiry takes.
 constexpr auto verdict_patience = std::chrono::milliseconds(2000);
 
 }  // namespace

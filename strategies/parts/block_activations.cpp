@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/single_communicator.h"
+#include "strategies/parts/block_hooks.h"
+#include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"
 
 namespace convoy {
@@ -15,12 +17,18 @@ namespace {
 // Bytes that this thread holds, as the CPU's allocator tells.
 class HeldBytes : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, at::Device) override { held_ += size; }
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, at::Device) override {
+    held_ += size;
+    peak_ = std::max(peak_, held_);
+  }
   bool memoryProfilingEnabled() const override { return true; }
   int64_t held() const { return held_; }
+  int64_t peak() const { return peak_; }  // since restart
+  void restart() { peak_ = held_; }
 
  private:
   int64_t held_ = 0;
+  int64_t peak_ = 0;
 };
 
 // Of tensors that want a gradient: the others are the batch's.
@@ -54,6 +62,31 @@ struct Exchanges {
 struct Measured {
   int64_t begin = 0, end = 0;  // bytes held in front of the forward and behind it
   int64_t inputs = 0, outputs = 0;
+  int64_t peak = 0;  // the most that was held while its backward went on
+};
+
+// Tells the backwards of blocks apart.
+class BackwardPeaks : public BlockHooks {
+ public:
+  BackwardPeaks(HeldBytes& held, std::vector<Measured>& measured) : held_(held), measured_(measured) {}
+  void before_forward(int64_t) override {}
+  void after_forward(int64_t) override {}
+  void begin_backward() override {
+    under_way_ = static_cast<int64_t>(measured_.size()) - 1;
+    held_.restart();
+  }
+  void backward_at(int64_t border) override {
+    for (; under_way_ >= border; --under_way_) {
+      measured_[static_cast<size_t>(under_way_)].peak = held_.peak();
+      held_.restart();
+    }
+  }
+  void end_backward() override { backward_at(0); }
+
+ private:
+  HeldBytes& held_;
+  std::vector<Measured>& measured_;
+  int64_t under_way_ = -1;
 };
 
 class MeasuredBlock : public Block {
@@ -157,8 +190,7 @@ class WatchedLayers : public PlainLayers {
     // One that is tied has the embedding's rows, as a column-cut one has.
     const auto cut = options.tied_to.empty() ? options.cut : LinearOptions::Cut::column;
     if (cut == LinearOptions::Cut::none) return inner;
-    return std::make_shared<WatchedLayer>(std::move(inner), cut, options.gather || !options.tied_to.empty(),
-                                          exchanges_);
+    return std::make_shared<WatchedLayer>(std::move(inner), cut, options.gather, exchanges_);
   }
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override {
     return std::make_shared<WatchedLayer>(PlainLayers::embedding(name, rows, dim, options), LinearOptions::Cut::none,
@@ -172,8 +204,12 @@ class WatchedLayers : public PlainLayers {
 
 }  // namespace
 
-void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                         const Batch& batch, Description& description) {
+namespace {
+
+// One step of `batch` as strategies make it, gradients in memory that is there already.
+std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& model,
+                                    const std::shared_ptr<const LossFunction>& loss, const Batch& batch,
+                                    Description& description) {
   const auto held = std::make_shared<HeldBytes>();
   const c10::DebugInfoGuard told(c10::DebugInfoKind::PROFILER_STATE, held);
   const auto exchanges = std::make_shared<Exchanges>(Exchanges{*held});
@@ -185,12 +221,41 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
   request.layers = [exchanges](std::shared_ptr<LayerStore> store) {
     return std::make_shared<WatchedLayers>(std::move(store), exchanges);
   };
-  ModelPart part(context, watched, std::move(loss), std::move(request));
-  const Loss kept = part.loss(part.forward(batch, 0), batch);
+  ModelPart part(context, watched, loss, std::move(request));
+  for (const ParameterPtr& parameter : part.parameters()) parameter->gradient = at::zeros_like(parameter->value);
+  GradientCollector collector(part.parameters(), part.state(), [](int) {});
   std::vector<Measured>& measured = watched->measured();
-  measured.back().end = held->held();  // with what the loss keeps, and without the outputs themselves
-  measured.back().outputs = 0;
-  const int64_t rows = std::max<int64_t>(batch.rows, 1);
+  BackwardPeaks peaks(*held, measured);
+  part.set_hooks(&peaks);
+  collector.begin();
+  {
+    const Loss kept = part.loss(part.forward(batch, 0), batch);
+    // Outputs that stay cut are so in the loss, too.
+    if (exchanges->region >= 0) description.blocks.back().row_cut_saved_bytes += held->held() - exchanges->region;
+    measured.back().end = held->held();  // with what the loss keeps, and without the outputs themselves
+    measured.back().outputs = 0;
+    part.backward(kept, static_cast<double>(std::max<int64_t>(batch.rows, 1)));
+  }
+  part.set_hooks(nullptr);
+  return measured;
+}
+
+int64_t working(const Measured& bytes) { return std::max<int64_t>(0, bytes.peak - bytes.end); }
+
+}  // namespace
+
+void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
+                         const Batch& batch, Description& description) {
+  const int64_t rows = std::max<int64_t>(batch.rows, 1), fewer = rows / 2;
+  // With half of the rows, which tells what there is of each from what is there anyway.
+  std::vector<Measured> small;
+  if (fewer > 0) {
+    Description scratch = description;
+    Batch part = batch.slice(0, fewer);
+    part.global_rows = part.nominal_rows = fewer;
+    small = measured_step(config, model, loss, part, scratch);
+  }
+  const std::vector<Measured> measured = measured_step(config, model, loss, batch, description);
   for (size_t index = 0; index < measured.size(); ++index) {
     const Measured& bytes = measured[index];
     BlockDescription& block = description.blocks[index];
@@ -199,6 +264,9 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
     block.row_cut_input_bytes /= rows;
     block.row_cut_output_bytes /= rows;
     block.row_cut_saved_bytes /= rows;
+    const int64_t grows = fewer > 0 ? std::max<int64_t>(0, working(bytes) - working(small[index])) : working(bytes);
+    block.row_working_bytes = grows / (fewer > 0 ? rows - fewer : rows);
+    block.working_bytes = std::max<int64_t>(0, working(bytes) - block.row_working_bytes * rows);
   }
 }
 

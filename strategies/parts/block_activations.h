@@ -1,4 +1,5 @@
-// What the blocks of a model keep, hand on and exchange per row, found by running one micro-batch forward.
+// What the blocks of a model keep, hand on and exchange per row, found by running one micro-batch forward and
+// backward.
 #pragma once
 #include <memory>
 
@@ -9,10 +10,11 @@
 
 namespace convoy {
 
-// Fills in row_output_bytes, row_saved_bytes and what a tensor group makes of its layers (row_cut_*, cut_exchanges), by a
-// forward of `batch` on the CPU, in the configuration's precision. A block's activations are what LibTorch's allocator still
-// holds behind its forward; its outputs count with the block that takes them, those of the last one with the loss. This
-// thread has to make every allocation: at::set_num_threads(1) before.
+// Fills in row_output_bytes, row_saved_bytes, what its backward works with (row_working_bytes, working_bytes) and what a
+// tensor group makes of its layers (row_cut_*, cut_exchanges), by a step of `batch` and one of half its rows on the CPU, in
+// the configuration's precision. A block's activations are what LibTorch's allocator still holds behind its forward; its
+// outputs count with the block that takes them, those of the last one with the loss. This thread has to make every
+// allocation: at::set_num_threads(1) before.
 void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
                          const Batch& batch, Description& description);
 

@@ -38,7 +38,7 @@ class CountingLayers : public Layers {
 
   Layer linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) override {
     if (options.tied_to.empty())
-      make(name + ".weight", in * out);
+      make_product(name + ".weight", in * out);
     else
       tie(name, options.tied_to);
     if (options.bias) make(name + ".bias", out);
@@ -54,7 +54,7 @@ class CountingLayers : public Layers {
   Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
                const Conv2dOptions& options) override {
     const int64_t weight = options.groups > 0 ? in / options.groups * out * kernel * kernel : 0;
-    make(name + ".weight", weight);
+    make_product(name + ".weight", weight);
     if (options.bias) make(name + ".bias", out);
     counted_.block.products += weight;
     return std::make_shared<Nothing>();
@@ -81,8 +81,14 @@ class CountingLayers : public Layers {
  private:
   [[noreturn]] static void no_forward() { throw Error(Failure::internal, "a model that is counted is not run"); }
 
+  void make_product(const std::string& name, int64_t elements) {
+    make(name, elements);
+    counted_.block.product_parameters += elements;
+    ++counted_.block.product_tensors;
+  }
   void make(const std::string& name, int64_t elements) {
     counted_.block.parameters += elements;
+    ++counted_.block.tensors;
     counted_.made.emplace(prefix_ + name, TiedTensor{prefix_ + name, counted_.index, elements});
   }
   Layer norm(const std::string& name, int64_t size) {
@@ -113,6 +119,7 @@ void count_own(const Block& block, BlockDescription& into) {
   for (const at::Tensor& parameter : block.parameters()) {
     if (!parameter.defined()) continue;
     into.parameters += parameter.numel();
+    ++into.tensors;
     if (parameter.dim() > 1) into.products += parameter.numel();
   }
   for (const at::Tensor& buffer : block.buffers())

@@ -75,6 +75,7 @@ std::vector<Option> pipeline_section_options() {
                                     "others",
                                     "auto")
                       .at_least(1)
+                      .at_most(10000)  // so that, with the most ranks there are, stages can be counted
                       .in("stages");
   chunks.also_auto = true;
   return {describe::choice("schedule",
@@ -159,7 +160,7 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
       cost.buffer_bytes += static_cast<double>(described.buffers) * element;
     }
     cost.work.own += shape.micro_batches * durations.of_stage[stage];
-    const KeptBytes bytes = kept_bytes(shape.strategy, model, stages[stage].begin, stages[stage].end);
+    const KeptBytes bytes = kept_bytes(shape.strategy, model, stages[stage].begin, stages[stage].end, micro_rows);
     saved += bytes.kept / shape.chunks;
     largest = std::max(largest, bytes.largest);
     received += boundary_bytes(model, stages[stage]) / shape.chunks;
@@ -179,7 +180,7 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   cost.moment_bytes = cost.parameter_bytes * shape.moments;
   // Of each live micro-batch what backward keeps, and the inputs of two more that are on their way.
   constexpr double ahead = 2;
-  cost.activation_bytes = micro_rows * (live * saved + largest + ahead * received);
+  cost.activation_bytes = live * saved + largest + micro_rows * ahead * received;
   const double bytes_before = cost.bytes_sent_per_step, messages_before = cost.messages_per_step;
   const auto ties = tie_holders(rank_of, stages, model);
   std::map<std::string, int> makers;

@@ -182,23 +182,24 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
   return made;
 }
 
-KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end) {
+bool recomputed(const Json& strategy, const std::string& block) {
   const Json recompute = strategy.value("recompute", Json("none"));
+  return recompute == "blocks" ||
+         (recompute.is_array() && std::find(recompute.begin(), recompute.end(), block) != recompute.end());
+}
+
+KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end, double rows) {
   KeptBytes bytes;
-  double input =
-      begin == 0 ? 0 : static_cast<double>(description.blocks[static_cast<size_t>(begin - 1)].row_output_bytes);
-  for (int64_t index = begin; index < end; ++index) {
+  // From the last one, since a block's backward begins when those behind it have given back what they kept.
+  for (int64_t index = end - 1; index >= begin; --index) {
     const BlockDescription& block = description.blocks[static_cast<size_t>(index)];
-    const auto saved = static_cast<double>(block.row_saved_bytes);
-    const bool listed =
-        recompute.is_array() && std::find(recompute.begin(), recompute.end(), block.name) != recompute.end();
-    if (recompute == "blocks" || listed) {
-      bytes.kept += input;
-      bytes.largest = std::max(bytes.largest, saved);
-    } else {
-      bytes.kept += saved;
-    }
-    input = static_cast<double>(block.row_output_bytes);
+    const double input =
+        index == 0 ? 0 : static_cast<double>(description.blocks[static_cast<size_t>(index - 1)].row_output_bytes);
+    const double saved = rows * static_cast<double>(block.row_saved_bytes);
+    const double works = rows * static_cast<double>(block.row_working_bytes) + static_cast<double>(block.working_bytes);
+    const bool again = recomputed(strategy, block.name);
+    bytes.largest = std::max(bytes.largest, works + (again ? saved : 0) - bytes.kept);
+    bytes.kept += again ? rows * input : saved;
   }
   return bytes;
 }
@@ -206,8 +207,9 @@ KeptBytes kept_bytes(const Json& strategy, const Description& description, int64
 double activation_bytes(const Json& config, const Description& description, int ranks) {
   const Json& strategy = config.at("strategy");
   const auto slices = static_cast<double>(strategy.value("micro_batches", 1));
-  const KeptBytes bytes = kept_bytes(strategy, description, 0, static_cast<int64_t>(description.blocks.size()));
-  return (bytes.kept + bytes.largest) * std::ceil(rows_per_rank(config, ranks) / slices);
+  const KeptBytes bytes = kept_bytes(strategy, description, 0, static_cast<int64_t>(description.blocks.size()),
+                                     std::ceil(rows_per_rank(config, ranks) / slices));
+  return bytes.kept + bytes.largest;
 }
 
 RankWork whole_work(const Json& config, int degree) {

@@ -40,11 +40,13 @@ std::vector<RankCost> replica_costs(const Job& job, const Description& descripti
 int moments_of(const Json& config);
 double rows_per_rank(const Json& config, int ranks);
 struct KeptBytes {
-  double kept = 0;     // of a row, from its forward to its backward
-  double largest = 0;  // beside it while the backward of a block that is run again goes on
+  double kept = 0;     // from a forward to its backward
+  double largest = 0;  // beside it, the most while a backward goes on: its own tensors, and those of a block run again
 };
-// Of blocks [begin, end), by `recompute` of the resolved section `strategy`.
-KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end);
+// Of so many rows through blocks [begin, end), by `recompute` of the resolved section `strategy`.
+KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end, double rows);
+// Whether `recompute` of that section has the block run again.
+bool recomputed(const Json& strategy, const std::string& block);
 double activation_bytes(const Json& config, const Description& description, int ranks);
 
 // Of a rank that does all of its rows' passes itself, `degree` being that of the data axis, and updates everything.

@@ -75,6 +75,7 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
   const double rows = rows_per_rank(job.config, job.mesh.degree("data"));
   RankCost cost;
   double inputs = 0, outputs = 0, exchanges = 0;
+  double again_inputs = 0, again_outputs = 0;  // of blocks whose forward is run, and summed, once more
   for (const BlockDescription& block : description.blocks) {
     const auto cut = static_cast<double>(block.cut_parameters);
     cost.parameter_bytes += (static_cast<double>(block.parameters) - cut + cut / tensor) * element;
@@ -82,13 +83,19 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
     inputs += static_cast<double>(block.row_cut_input_bytes);
     outputs += static_cast<double>(block.row_cut_output_bytes);
     exchanges += static_cast<double>(block.cut_exchanges);
+    if (!recomputed(job.config.at("strategy"), block.name)) continue;
+    again_inputs += static_cast<double>(block.row_cut_input_bytes);
+    again_outputs += static_cast<double>(block.row_cut_output_bytes);
+    exchanges += static_cast<double>(block.cut_exchanges) / 2;  // those of the forward
   }
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
   cost.activation_bytes = activation_bytes(job.config, cut_description(job, description), job.mesh.degree("data"));
   const double share = (tensor - 1) / tensor;
   cost.bytes_sent_per_step =
-      rows * share * (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) : 2 * inputs + 2 * outputs);
+      rows * share *
+      (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) + again_inputs + again_outputs
+                : 2 * inputs + 2 * outputs + 2 * again_outputs);
   if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
   // Whole sequences are summed; shares of them are gathered and scattered, about as much of each.
   if (sequence) {
@@ -119,6 +126,13 @@ Description cut_description(const Job& job, const Description& description) {
     for (TiedTensor& tie : block.ties)
       if (tie.elements <= description.blocks[static_cast<size_t>(tie.block)].cut_parameters) tie.elements /= tensor;
     block.parameters += block.cut_parameters / tensor - block.cut_parameters;
+    // What backward works with is cut as what is kept for it, gradients as their parameters.
+    if (description.blocks[i].parameters > 0)
+      block.working_bytes -=
+          block.working_bytes * block.cut_parameters / description.blocks[i].parameters * (tensor - 1) / tensor;
+    if (block.row_saved_bytes > 0)
+      block.row_working_bytes -=
+          block.row_working_bytes * block.row_cut_saved_bytes / block.row_saved_bytes * (tensor - 1) / tensor;
     const int64_t between = block.row_saved_bytes - block.row_cut_saved_bytes;
     block.row_saved_bytes = block.row_cut_saved_bytes / tensor + (sequence ? between / tensor : between);
   }

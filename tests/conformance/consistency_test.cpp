@@ -34,7 +34,9 @@ void expect_difference(Communicator& world, const std::function<void(Communicato
   EXPECT_EQ(error.kind(), Failure::disagreement) << error.what();
   EXPECT_TRUE(has(error.what(), "rank 0: " + zero)) << error.what();
   EXPECT_TRUE(has(error.what(), ": " + others)) << error.what();
-  if (world.size() > 2 && world.backend() != "local") EXPECT_EQ(error.rank(), 0) << "who stands alone is named";
+  if (world.size() > 2 && world.backend() != "local") {
+    EXPECT_EQ(error.rank(), 0) << "who stands alone is named";
+  }
   EXPECT_TRUE(failure_of([&] { group->barrier({"late"})->wait(); }).kind() != Failure::internal);
   world.barrier({"the world stands"})->wait();
 }

@@ -39,6 +39,13 @@ launch:
   collective: {collective}s
   rendezvous: {rendezvous}s
 """
+
+
+def within(under=(), limit=0):
+    """1 s and G after a failure, which a limit may have to find; mpirun takes 2 s of its own to end its job (case 19)."""
+    return limit + 1 + GRACE + (2 if under else 0)
+
+
 # As a user types it; cores are bound by convoy.
 MPIRUN = ["mpirun", "-n", "2", "--bind-to", "none"]
 

@@ -7,8 +7,9 @@ import time
 import _faults
 from _faults import runs
 
-# mpirun gives what it started this long after a TERM of its own.
-PATIENT = ["mpirun", "--mca", "odls_base_sigkill_timeout", "20", *_faults.MPIRUN[1:]]
+# A TERM to mpirun reaches its processes after this time, and KILL after as long again.
+PATIENCE = 4
+PATIENT = ["mpirun", "--mca", "odls_base_sigkill_timeout", str(PATIENCE), *_faults.MPIRUN[1:]]
 
 
 def parent_of(pid):
@@ -22,8 +23,9 @@ def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
     pids = run.ranks()
     run.training(20)
     run.signal(run.process.pid if to_rank is None else parent_of(pids[to_rank]), number)
-    # mpirun itself returns what its ranks do, or 1 where it was the one asked.
-    summary = run.ends(143 if not under else None, within=_faults.GRACE, kind="stopped")
+    # mpirun returns what its ranks do, or 1 where it was asked itself.
+    waits = 2 * PATIENCE if under == PATIENT else 0
+    summary = run.ends(None if under else 143, within=waits + _faults.GRACE + (3 if under else 0), kind="stopped")
     run.check(summary["exit_code"] == 143, f"summary: exit {summary['exit_code']}")
     saved = runs.newest_checkpoint(run.output)
     steps = int(saved.name.split("-")[1])
@@ -64,5 +66,6 @@ with runs.workspace() as folder:
     stopped(folder, "gloo", signal.SIGINT)
     stopped(folder, "gloo", signal.SIGUSR1)
     stopped(folder, "mpi", under=PATIENT)
+    stopped(folder, "mpi", signal.SIGUSR1, under=_faults.MPIRUN)
     for rank in (0, 1):
-        stopped(folder, "mpi", under=PATIENT, to_rank=rank)
+        stopped(folder, "mpi", under=_faults.MPIRUN, to_rank=rank)

@@ -8,19 +8,18 @@ from _faults import runs
 
 STEP = 20
 PIPELINE = "{name: pipeline, micro_batches: 4}"
-WITHIN = 1 + _faults.GRACE
 
 
 def throws(folder, backend, rank, block, name, strategy="{name: ddp}", ranks=2, under=(), more=(), sets=()):
     run = _faults.Run(folder, backend, *more, f"throw:rank={rank}:block={block}@step={STEP}", strategy=strategy, ranks=ranks,
                       sets=sets, title=f"{'mpirun, ' if under else ''}{backend}, {strategy}")
-    run.start(under=under).ends(70, within=WITHIN, kind="training", rank=rank, step=STEP,
+    run.start(under=under).ends(70, within=_faults.within(under), kind="training", rank=rank, step=STEP,
                                 says=["the exception that", f"block {block} ({name}), forward, step {STEP}"])
 
 
 def ends_with_0(folder, backend, rank, under=()):
     run = _faults.Run(folder, backend, f"exit:rank={rank}@step={STEP}", title=f"{'mpirun, ' if under else ''}{backend}")
-    run.start(under=under).ends(70, within=WITHIN, kind="training", rank=rank, step=STEP,
+    run.start(under=under).ends(70, within=_faults.within(under), kind="training", rank=rank, step=STEP,
                                 says=["ended with 0 before the training was done"])
 
 
@@ -40,7 +39,7 @@ with runs.workspace() as folder:
     # Both throw in one step, rank 0 half a second after rank 1.
     run = _faults.Run(folder, "gloo", f"throw:rank=1@step={STEP}", f"sleep:0.5s:rank=0@step={STEP}",
                       f"throw:rank=0@step={STEP}")
-    run.start().ends(70, within=WITHIN, kind="training", rank=1, step=STEP, says=["throw:rank=1"])
+    run.start().ends(70, within=_faults.within(), kind="training", rank=1, step=STEP, says=["throw:rank=1"])
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
         devices = f"devices: ['cores:{cores[0]}', 'cores:{cores[1]}']"

@@ -7,8 +7,6 @@ import _faults
 from _faults import runs
 
 STEP = 20
-LOST = _faults.HEARTBEAT + _faults.GRACE + 1
-LATE = _faults.COLLECTIVE + _faults.GRACE + 1
 
 
 def title(backend, under):
@@ -25,13 +23,17 @@ def told(run, summary, rank):
     """The table is in the console, in logs/ and in the summary, and blames the right one."""
     for text in (run.console(), (run.output / "logs" / "stalls.log").read_text()):
         run.check("where the ranks are:" in text, "no table")
-    run.check(place(run, summary, rank)["to_blame"] and not place(run, summary, 1 - rank)["to_blame"], "the wrong one is blamed")
+    blamed = [one["rank"] for one in summary["failure"]["ranks"] if one["to_blame"]]
+    run.check(blamed == [rank], f"{blamed} are blamed")
 
 
 def lost(folder, backend, fault, rank, under=()):
-    run = _faults.Run(folder, backend, f"{fault}:rank={rank}@step={STEP}", title=title(backend, under))
-    summary = run.start(under=under).ends(110 if not under else None, within=LOST, kind="hang", rank=rank, step=STEP,
-                                          says=[f"rank {rank}", "heartbeat"])
+    # The other's collective has more time, so that it is surely the heartbeat that tells.
+    run = _faults.Run(folder, backend, f"{fault}:rank={rank}@step={STEP}", title=title(backend, under),
+                      sets=["launch.collective=30s"])
+    run.start(under=under)
+    summary = run.ends(None if under else 110, within=_faults.within(under, _faults.HEARTBEAT), kind="hang", rank=rank,
+                       step=STEP, says=[f"rank {rank}", "heartbeat"])
     told(run, summary, rank)
     if fault == "stop":
         run.check(place(run, summary, rank)["stopped"] and "no stack, since it is stopped" in run.console(),
@@ -40,8 +42,9 @@ def lost(folder, backend, fault, rank, under=()):
 
 def late(folder, backend, fault, rank, under=()):
     run = _faults.Run(folder, backend, f"{fault}@step={STEP}", title=title(backend, under))
-    summary = run.start(under=under).ends(110 if not under else None, within=LATE, kind="hang", rank=rank, step=STEP,
-                                          says=[f"rank {rank} has not come to all-reduce"])
+    run.start(under=under)
+    summary = run.ends(None if under else 110, within=_faults.within(under, _faults.COLLECTIVE), kind="hang", rank=rank,
+                       step=STEP, says=[f"rank {rank} has not come to all-reduce"])
     told(run, summary, rank)
     run.check((place(run, summary, 1 - rank)["collective"] or "").startswith("all_reduce"), "the other does not wait")
     frames = [frame for stack in summary["failure"]["stacks"] if stack["rank"] == rank for frame in stack["frames"]]
@@ -64,7 +67,7 @@ def slow(folder, backend, rank):
 def alone(folder):
     run = _faults.Run(folder, "auto", f"loop:block=0@step={STEP}", title="alone", strategy="{name: single}", ranks=1,
                       sets=["launch.step_timeout=2s"])
-    run.start().ends(110, within=2 + _faults.GRACE + 2, kind="hang", rank=0, step=STEP,
+    run.start().ends(110, within=_faults.within((), 3), kind="hang", rank=0, step=STEP,
                      says=["launch.step_timeout", "forward/backward"])
 
 

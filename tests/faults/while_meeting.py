@@ -14,8 +14,9 @@ WITHIN = _faults.RENDEZVOUS + 1
 def dies_connecting(folder, backend, rank, under=()):
     run = _faults.Run(folder, backend, f"kill:rank={rank}@join", rendezvous=_faults.RENDEZVOUS,
                       title=f"{'mpirun, ' if under else ''}{backend}")
-    run.start(under=under).ends(75 if not under else None, within=WITHIN, kind="rendezvous", rank=rank,
-                                says=[f"rank {rank}", "signal 9", "between joining"])
+    run.start(under=under)
+    run.ends(None if under else 75, within=_faults.within(under, _faults.RENDEZVOUS - 2), kind="rendezvous", rank=rank,
+             says=[f"rank {rank}", "signal 9", "between joining"])
 
 
 def port_taken(folder, backend):
@@ -58,7 +59,8 @@ def two_jobs(folder):
     b.check(code == 75 and took <= WITHIN, f"exit {code} after {took:.1f} s")
     b.check("belongs to job a, not to job b" in b.console(), "not refused by its job")
     forged.unlink()
-    second = _faults.Run(folder, "gloo", sets=[f"launch.port={port}"], rendezvous=_faults.RENDEZVOUS, title="the second job's server")
+    second = _faults.Run(folder, "gloo", sets=a.sets, rendezvous=_faults.RENDEZVOUS,
+                         title="the second job's server")
     second.failed_at = time.time()
     second.start(**environment("c", 0)).ends(75, within=WITHIN, kind="rendezvous", says=[str(port)])
     last = runs.subprocess.Popen(runs.command(a.config, a.output, sets=a.sets), cwd=runs.TOP,

@@ -77,6 +77,13 @@ TEST(Timing, LeavesOutTheSlowestTenthAndTellsTheSpread) {
   EXPECT_EQ(timing_of({}).seconds, 0);
 }
 
+TEST(Timing, OfDifferencesIsTheMedian) {
+  EXPECT_DOUBLE_EQ(difference_of({-3, 1, 2, 4, 90}).seconds, 2);
+  EXPECT_DOUBLE_EQ(difference_of({1, 2}).seconds, 1.5);
+  EXPECT_EQ(difference_of({-2, -1, 5}).seconds, 0);
+  EXPECT_EQ(difference_of({}).seconds, 0);
+}
+
 TEST_F(Calibrations, TheSlowestRankCountsWhereRanksKeepStep) {
   const Calibration calibration = measured();
   ASSERT_EQ(calibration.steps.size(), 2u);

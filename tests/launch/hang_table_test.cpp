@@ -155,10 +155,10 @@ TEST(HangTable, RanksInOnePlaceShareALineAndTheCulpritIsFirst) {
   const std::string table = hang_table(places, judge(stall_of(4), places), {});
   EXPECT_EQ(table,
             "where the ranks are:\n"
-            "  rank  host   where                              for\n"
-            "  3     node2  loader, step 812                  61 s  <- here\n"
-            "  0-1   node1  all-reduce bucket 2, step 812     61 s\n"
-            "  2     node2  all-reduce bucket 2, step 812      5 s");
+            "  rank  host   where                           for\n"
+            "  3     node2  loader, step 812               61 s  <- here\n"
+            "  0-1   node1  all-reduce bucket 2, step 812  61 s\n"
+            "  2     node2  all-reduce bucket 2, step 812   5 s");
 }
 
 TEST(HangTable, SaysWhoseWordIsOldAndWhoHasNoStack) {

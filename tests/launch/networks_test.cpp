@@ -37,6 +37,20 @@ TEST(Networks, ABridgeThatEveryHostHasIsNoCommonNetwork) {
   EXPECT_FALSE(common_network(host("10.0.0.1"), {host("10.0.0.2"), host("10.9.0.3")}).has_value());
 }
 
+TEST(Networks, TheSameAddressOnSeveralHostsLeadsNowhere) {
+  EXPECT_THAT(repeated_networks({host("10.0.0.1"), host("10.0.0.2")}), ElementsAre("172.17.0.1/16"));
+  EXPECT_THAT(repeated_networks({host("10.0.0.1")}), IsEmpty());
+}
+
+TEST(Networks, RanksOfOneHostMeetOnItsLoopback) {
+  LaunchedAs as;
+  as.launcher = Launcher::open_mpi;
+  as.size = as.local_size = 4;
+  EXPECT_EQ(serving_address("", as, {}).address, "127.0.0.1");
+  as.local_size = 2;
+  EXPECT_EQ(serving_address("127.0.0.0/8", as, {}).address, "127.0.0.1");
+}
+
 TEST(Networks, TheCommonOneOfSeveral) {
   std::vector<Interface> here = host("192.168.1.5");
   here.push_back({"ib0", "10.1.0.5", 16, false});

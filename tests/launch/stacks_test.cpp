@@ -51,6 +51,11 @@ TEST(Stacks, RunsOfLibTorchAreFolded) {
   EXPECT_EQ(readable_stack({model, model, model, model}, 2).size(), 2u);
 }
 
+TEST(Stacks, ALambdaAndWhatHoldsItAreOneLine) {
+  const std::string place = place_of(reinterpret_cast<const void*>(&private_function));
+  EXPECT_EQ(readable_stack({place, place}, 10).size(), 1u);
+}
+
 TEST(Stacks, NamesAreCutToWhatAReaderWants) {
   EXPECT_EQ(plain_function("_ZN6convoy12_GLOBAL__N_111FaultyBlock7forwardERKSt6vectorIN2at6TensorESaIS3_EE"),
             "FaultyBlock::forward");

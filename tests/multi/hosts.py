@@ -125,6 +125,18 @@ def train_everywhere(folder):
     print("no shared folder: done", flush=True)
 
 
+def with_bridges(folder):
+    """Each host has a container's bridge with the same address, on which Open MPI by itself would wait for ever."""
+    for host in ("nodea1", "nodea2"):
+        subprocess.run(places.on(host, "sh", "-c", "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
+                                 "ip link set docker0 up"), check=True)
+    for backend in ("mpi", "gloo"):
+        trains(f"bridges, {backend}", folder / f"bridges-{backend}", [*SHORT, "launch.ranks=2", f"backend={backend}", RSH],
+               ["nodea1", "nodea2"], backend, hosts="nodea1,nodea2")
+    for host in ("nodea1", "nodea2"):
+        subprocess.run(places.on(host, "ip", "link", "del", "docker0"), check=True)
+
+
 def over_ssh(folder):
     """The remote shell that people have, where a server for it is installed."""
     server = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
@@ -243,7 +255,7 @@ def mpirun_host_crashed(folder):
     places.tell("heal", "nodea2")
 
 
-PARTS = (train_everywhere, over_ssh, refusals, crashed, cut_off, shell_killed, convoy_killed, stopped, mpirun_host_crashed)
+PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, shell_killed, convoy_killed, stopped, mpirun_host_crashed)
 
 
 if __name__ == "__main__":

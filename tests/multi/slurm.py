@@ -21,7 +21,8 @@ def whole(title, under, output, sets, expect=0):
     line = places.in_slurm(*under, *runs.command(config, output, sets))
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=90, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
-    runs.check(done.returncode == expect, f"{title}: exit {done.returncode}, not {expect}\n{done.stdout[-3000:]}")
+    fits = done.returncode != 0 if expect is None else done.returncode == expect
+    runs.check(fits, f"{title}: exit {done.returncode}, not {expect}\n{done.stdout[-3000:]}")
     return done.stdout
 
 
@@ -139,10 +140,12 @@ def faults(folder):
         runs.check(code != 0, f"{backend}: srun returned 0")
         runs.check(summary["exit_code"] == 137 and failure["rank"] == 1 and failure["host"] == "sn2",
                    f"{backend}, a rank killed: {summary['exit_code']}, {failure}\n{said}")
-        runs.check(seconds < 5 and not runs.alive(pids), f"{backend}, a rank killed: {seconds:.1f} s, {runs.alive(pids)} left")
+        runs.check(seconds < 5, f"{backend}, a rank killed: srun took {seconds:.1f} s")
+        runs.wait_for(lambda: not runs.alive(pids), 3, "the end of all ranks after srun's")
         print(f"{backend}: rank 1 killed, srun returned {code} after {seconds:.1f} s", flush=True)
     output = folder / "nan"
-    whole("a rank that fails", [*SRUN, "--mpi=pmix"], output, [*LONG, "optimizer.lr=1e30", "optimizer.name=sgd"], expect=70)
+    # PMIx may end the step before srun has heard of the 70: the summary has it.
+    whole("a rank that fails", [*SRUN, "--mpi=pmix"], output, [*LONG, "optimizer.lr=1e30", "optimizer.name=sgd"], expect=None)
     runs.check(runs.summary(output)["exit_code"] == 70, f"a rank that fails: {runs.summary(output)}")
 
 

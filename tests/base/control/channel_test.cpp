@@ -156,8 +156,8 @@ TEST_P(ChannelTest, AgreeLaterCallsBackWithAllValuesAndFreesTheName) {
 TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
   auto a = join(0), b = join(1);
   Seen<std::string> seen;
-  for (auto& channel : {a, b}) {
-    const int me = channel == a ? 0 : 1;
+  for (int me = 0; me < 2; ++me) {
+    const auto channel = me == 0 ? a : b;  // of the local kind both are one
     supervised(channel.get())->agree_later("first", me, 2, "x", [&, channel, me](const std::vector<std::string>&) {
       supervised(channel.get())->agree_later("second", me, 2, str(me), [&](const std::vector<std::string>& values) {
         seen.add(values[0] + values[1]);

@@ -2,9 +2,8 @@
 //
 //   build/tests/costs RANKS < RESOLVED.json     (summary.json has the resolved configuration under "config")
 //
-// Prints JSON: blocks, as described, and of each rank the bytes of parameters, gradients, moments, buffers and activations.
-// A micro-batch of one rank goes forward through the whole model on this thread, whose allocations the allocator tells: a
-// block's activations are what is left behind its forward, its outputs counted with whoever takes them.
+// Prints JSON: blocks, as described, and of each rank the bytes that it sends in a step and those of parameters, gradients,
+// moments, buffers and activations, which a micro-batch of one rank tells that goes through the whole model on this thread.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -36,7 +35,8 @@ Registry registry_of_all() {
 }
 
 Json to_json(const RankCost& cost) {
-  return {{"parameters", cost.parameter_bytes},
+  return {{"sent", cost.bytes_sent_per_step},
+          {"parameters", cost.parameter_bytes},
           {"gradients", cost.gradient_bytes},
           {"moments", cost.moment_bytes},
           {"buffers", cost.buffer_bytes},

@@ -1,4 +1,4 @@
-"""What cost() says that a rank holds, against the tensors that its process really held, for every strategy."""
+"""What cost() says that a rank sends and holds, against what it counted as sent and what its process really held."""
 # timeout: 300
 import json
 import pathlib
@@ -12,6 +12,9 @@ MIB = 1 << 20
 # 13 M parameters, so that tensors are most of what a process has; moments are there from the second step on.
 LARGE = ["model.layers=4", "model.dim=512", "model.heads=8", "train.batch.global=8", "train.max_steps=2",
          "train.evaluate_every=never"]
+# A vocabulary that makes embedding, its gradient and the logits most of it.
+WORDS = ["data={name: synthetic, kind: tokens, rows: 64, evaluate_rows: 8, vocabulary: 8000, length: 64}", "model.dim=256",
+         "model.layers=3"]
 FSDP_AND_TENSOR = "strategy.mesh={data: {degree: 2, how: fsdp}, pipeline: 1, tensor: 2}"
 # Sums over mpi, which makes them in place: what a backend copies is not the strategy's.
 CELLS = [
@@ -25,9 +28,15 @@ CELLS = [
     ("fsdp", ["backend=mpi", "strategy.recompute=blocks"]),
     ("fsdp", ["backend=mpi", "strategy.reshard_after_forward=false"]),
     ("fsdp", ["backend=mpi", "strategy.overlap=false"]),
+    *[(name, WORDS) for name in ("single", "ddp", "model_parallel", "tensor_parallel", "pipeline", "hybrid")],
+    ("fsdp", [*WORDS, "backend=mpi"]), ("fsdp", [*WORDS, "backend=mpi", "strategy.units=tensors", "model.tied=false"]),
+    ("fsdp", [*WORDS, "backend=mpi", "precision=bf16", "strategy.recompute=blocks"]),
+    ("tensor_parallel", ["strategy.sequence_parallel=true", "strategy.recompute=[blocks.1, blocks.2]"]),
     ("hybrid", []), ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768"]),
 ]
 TOLERANCE = 0.05
+# Of what is sent: sums of a few bytes (loss, weight, norm) are not counted, parts of shards are rounded up to 64 bytes.
+SENT_TOLERANCE = 0.005
 
 
 def costs(summary):
@@ -37,23 +46,33 @@ def costs(summary):
     return json.loads(done.stdout)["ranks"]
 
 
-def processes(summary):
+def processes(summary, predicted):
     """Of each process: the most that its tensors took, and what cost() says of its ranks together."""
     together = {}
-    for rank, cost in zip(summary["ranks"], costs(summary)):
+    for rank, cost in zip(summary["ranks"], predicted):
         peak, formula = together.get(rank["pid"], (0, 0))
         together[rank["pid"]] = (max(peak, rank["peak_tensor_bytes"]), formula + cost["bytes"])
     return together.values()
 
 
+def off(title, what, measured, formula, tolerance, below=None):
+    ratio = measured / formula if formula else 1.0 + measured
+    print(f"{title}: {what} {measured / MIB:.1f} MiB, cost() {formula / MIB:.1f}: {ratio:.3f}", flush=True)
+    return [f"{title}: {what}"] if not -(below or tolerance) <= ratio - 1 <= tolerance else []
+
+
 with runs.workspace() as work:
     wrong = []
     for number, (name, overrides) in enumerate(CELLS):
-        title = " ".join([name, *overrides])
+        title = " ".join([name, *("words" if one == WORDS[0] else one for one in overrides)])
         summary = runs.run(f"configs/gpt_{name}.yaml", work / str(number), [*LARGE, *overrides])
-        for peak, formula in processes(summary):
-            print(f"{title}: held {peak / MIB:.1f} MiB, cost() {formula / MIB:.1f}: {peak / formula:.3f}", flush=True)
-            if abs(peak / formula - 1) > TOLERANCE and title not in wrong:
-                wrong.append(title)
-    runs.check(not wrong, f"more than {TOLERANCE:.0%} off: {', '.join(wrong)}")
-print("ranks hold what cost() says")
+        predicted = costs(summary)
+        for peak, formula in processes(summary, predicted):
+            # The pool keeps a buffer of each size, and a shard of one tensor leaves no other of that size.
+            tolerance = 0.08 if name == "fsdp" and WORDS[0] in overrides else TOLERANCE
+            # Ranks of one process need not be at their most at the same time.
+            wrong += off(title, "held", peak, formula, tolerance, 0.1 if name == "data_parallel" else None)
+        for rank, cost in zip(summary["ranks"], predicted):
+            wrong += off(title, "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
+    runs.check(not wrong, f"off: {', '.join(wrong)}")
+print("ranks send and hold what cost() says")
