@@ -39,11 +39,22 @@ std::string mesh_text(const Job& job) {
   return axes.empty() ? "one rank" : join(axes, " × ");
 }
 
+// Where it makes a difference to what is trained.
+std::string batch_norm_text(const Candidate& candidate) {
+  const Options& strategy = candidate.run.config.strategy.options;
+  const bool buffers = std::any_of(candidate.figures.begin(), candidate.figures.end(),
+                                   [](const RankFigures& rank) { return rank.buffers.value > 0; });
+  if (!buffers || candidate.placed.job.mesh.degree("data") < 2 || !strategy.json().contains("batch_norm")) return "";
+  return strategy.text("batch_norm") == "sync"
+             ? "batch norm: over the rows of all ranks (strategy.batch_norm: sync)\n"
+             : "batch norm: over each rank's own rows (strategy.batch_norm: local; sync: over those of all)\n";
+}
+
 std::string heading(const Candidate& candidate) {
   const Job& job = candidate.placed.job;
   return str(job.name, ": ", candidate.strategy, " on ", plural(job.ranks.size(), "rank"), " in ",
              job.processes.size() == 1 ? "1 process" : str(job.processes.size(), " processes"), ", backend ",
-             job.backend, "\nmesh: ", mesh_text(job), "\n");
+             job.backend, "\nmesh: ", mesh_text(job), "\n", batch_norm_text(candidate));
 }
 
 // Ranks whose cells are all the same share a line: "0-7".
