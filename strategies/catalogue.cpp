@@ -3,7 +3,6 @@
 
 #include "core/error.h"
 #include "strategies/parts/replicated_entry.h"
-#include "strategies/plain.h"
 
 namespace convoy {
 

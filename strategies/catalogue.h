@@ -112,5 +112,7 @@ std::vector<Entry> strategy_entries();  // the same for Catalogues
 const StrategyEntry& strategy_entry(const std::string& name);
 // The one that all others are held against.
 const StrategyEntry& reference_strategy();
+// The one whose ranks are all alike, in any number and over every backend: where jobs that do not train have ranks.
+const StrategyEntry& plain_strategy();
 
 }  // namespace convoy

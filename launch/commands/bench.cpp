@@ -11,7 +11,7 @@
 #include "launch/commands/run.h"
 #include "launch/exit_codes.h"
 #include "launch/summary.h"
-#include "strategies/plain.h"
+#include "strategies/catalogue.h"
 
 namespace convoy {
 namespace {
