@@ -53,7 +53,10 @@ TEST(Stacks, RunsOfLibTorchAreFolded) {
 
 TEST(Stacks, ALambdaAndWhatHoldsItAreOneLine) {
   const std::string place = place_of(reinterpret_cast<const void*>(&private_function));
-  EXPECT_EQ(readable_stack({place, place}, 10).size(), 1u);
+  const size_t plus = place.rfind("+0x");
+  char next[32];  // a return address: what counts is the byte before it
+  snprintf(next, sizeof next, "+0x%llx", strtoull(place.c_str() + plus + 3, nullptr, 16) + 1);
+  EXPECT_EQ(readable_stack({place, place.substr(0, plus) + next}, 10).size(), 1u);
 }
 
 TEST(Stacks, NamesAreCutToWhatAReaderWants) {
