@@ -186,7 +186,7 @@ void Gang::posted(int participant, const std::string& topic, const Json& body) {
     if (!body.at("made").get<bool>())
       ended(process, end);
     else if (process >= 0 && process < static_cast<int>(members_.size()))
-      members_[static_cast<size_t>(process)].end = end;
+      ended_by_agent(process, end);
   } else if (topic == gang_topic::signalled) {
     // Every agent tells of the same request: none of them is a second one.
     request_stop(body.at("signal").get<int>());
@@ -275,6 +275,22 @@ void Gang::ended(int process, const ProcessEnd& end) {
     if (!*alive) return;
     --undecided_;
     if (!cause_) ended_early(process, end);
+  });
+}
+
+// Its convoy killed it, since this job fails or because whoever started that convoy is gone: which of them says why may
+// take a moment, and until then the job is not over.
+void Gang::ended_by_agent(int process, const ProcessEnd& end) {
+  members_[static_cast<size_t>(process)].end = end;
+  if (cause_) return;
+  ++undecided_;
+  loop_.after(milliseconds(1000), [this, alive = alive_, process] {
+    if (!*alive) return;
+    --undecided_;
+    if (cause_) return;
+    const int rank = first_rank(process);
+    fail({Failure::rendezvous, rank, step_of(rank), 0, members_[static_cast<size_t>(process)].host,
+          str("the convoy of ", label(process), " ended it: what had started that convoy is gone")});
   });
 }
 
@@ -403,6 +419,10 @@ GangOutcome Gang::outcome() {
   if (!cause_ && stopped)
     outcome.cause =
         Abort{Failure::stopped, -1, outcome.result.value("steps", int64_t{-1}), 0, "", stopped_text(stop_signal_)};
+  bool complete = result_.has_value();
+  for (size_t i = 0; i < members_.size(); ++i) complete = complete && has_results(static_cast<int>(i));
+  if (!outcome.cause && !complete)
+    outcome.cause = Abort{Failure::internal, -1, -1, 0, "", "the ranks ended, and not all had told their results"};
   if (outcome.cause) outcome.exit_code = exit_code_of(*outcome.cause);
   return outcome;
 }

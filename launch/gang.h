@@ -101,6 +101,7 @@ class Gang {
   void request_stop(int signal);
   void aborted(Abort reason);
   void watch_results();
+  void ended_by_agent(int process, const ProcessEnd& end);
   void ended_early(int process, const ProcessEnd& end);
   void check_ranks_started();
   bool has_results(int process) const;
