@@ -189,10 +189,9 @@ TEST(ConfigTypes, Ports) {
 }
 
 TEST(ConfigWhole, HeartbeatAgainstCollective) {
-  EXPECT_EQ(
-      with_launch("address: nonsense"),
-      "run.yaml:9:19: launch.address: is 'nonsense', must be a numeric IPv4 or IPv6 address, such as 10.0.0.5; or "
-      "auto");
+  EXPECT_EQ(with_launch("address: nonsense"),
+            "run.yaml:9:19: launch.address: is 'nonsense', must be a numeric IPv4 or IPv6 address, such as 10.0.0.5, "
+            "or a network, such as 10.0.0.0/16; or auto");
   for (const char* every : {"0.0.0.0", "'::'"})
     EXPECT_NE(with_launch(std::string("address: ") + every).find("means every interface"), std::string::npos) << every;
   for (const char* one : {"127.0.0.1", "'::1'", "auto"})
