@@ -11,7 +11,7 @@ STEP = 20
 
 def in_all_reduce(folder, backend, fault, victim, number, under=(), more=()):
     # The other rank is late, so that the victim surely waits in a collective.
-    run = _faults.Run(folder, backend, *more, f"sleep:2s:rank={1 - victim}@step={STEP}",
+    run = _faults.Run(folder, backend, *more, f"sleep:0.5s:rank={1 - victim}@step={STEP}",
                       f"{fault}:rank={victim}@collective={STEP}", title=f"{'mpirun, ' if under else ''}{backend}")
     run.start(under=under).ends(128 + number, within=_faults.within(under), kind="signal", rank=victim, signal_number=number,
                                 step=STEP, says=[f"rank {victim}", f"signal {number}", f"step {STEP}"])
