@@ -73,7 +73,7 @@ class MpiEngine {
   // The group of all ranks; waits for all to call it, CommError(rendezvous) at the deadline.
   std::shared_ptr<MpiGroup> world(Clock::time_point deadline);
   bool takes_cuda() const { return takes_cuda_; }  // pointers to GPU memory
-  int reserve_id();  // no id that this rank knows is as large
+  int reserve_id();                                // no id that this rank knows is as large
   void know_id(int id);
 
   void start(const std::shared_ptr<MpiOperation>& operation);

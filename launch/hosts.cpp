@@ -30,7 +30,8 @@ HostShare share_of(const std::string& item) {
   if (share.name.empty()) refuse(item, "names no host");
   if (share.name.front() == '-') refuse(item, "begins with -, as an option does");
   for (const char c : share.name)
-    if (static_cast<unsigned char>(c) <= ' ' || c == 127 || c == '/') refuse(item, "has a character that no host's name has");
+    if (static_cast<unsigned char>(c) <= ' ' || c == 127 || c == '/')
+      refuse(item, "has a character that no host's name has");
   if (count.empty()) return share;
   count.erase(0, 1);
   if (count.empty() || count.size() > 6 || count.find_first_not_of("0123456789") != std::string::npos ||

@@ -48,18 +48,18 @@ struct TrainConfig {
 };
 
 struct LaunchConfig {
-  int64_t ranks = 0;           // 0: the strategy chooses
-  int64_t cores_per_rank = 0;  // 0: auto
-  int64_t threads = 0;         // intra-op threads per rank; 0: as many as its cores
-  std::string bind = "core";   // none | core | numa | socket | list | keep | convoy
+  int64_t ranks = 0;               // 0: the strategy chooses
+  int64_t cores_per_rank = 0;      // 0: auto
+  int64_t threads = 0;             // intra-op threads per rank; 0: as many as its cores
+  std::string bind = "core";       // none | core | numa | socket | list | keep | convoy
   std::vector<std::string> cores;  // bind list: of each rank of a host, "0-3" or "0+2"
-  double grace = 30;           // G: TERM → KILL on a request to stop, seconds
-  double failure_grace = 2;    // G after a failure
-  double heartbeat = 60;       // H
-  double collective = 600;     // C
-  double rendezvous = 300;     // R
-  std::string address;         // interface address for the control channel; "": chosen
-  int64_t port = 0;            // of the control channel; 0: any free one
+  double grace = 30;               // G: TERM → KILL on a request to stop, seconds
+  double failure_grace = 2;        // G after a failure
+  double heartbeat = 60;           // H
+  double collective = 600;         // C
+  double rendezvous = 300;         // R
+  std::string address;             // interface address for the control channel; "": chosen
+  int64_t port = 0;                // of the control channel; 0: any free one
 };
 
 struct RunConfig {
