@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "backends/cuda_half.h"
 #include "core/control/protocol.h"
 #include "core/log.h"
 #include "core/tensor_memory.h"
@@ -46,6 +47,13 @@ void tune_allocator() {
     return;
   mallopt(M_MMAP_THRESHOLD, 24 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
+}
+
+bool has_gpu(const Job& job) {
+  for (const RankPlan& rank : job.ranks)
+    for (const DevicePlan& device : rank.devices)
+      if (device.kind == DevicePlan::Kind::gpu) return true;
+  return false;
 }
 
 int describe(const std::string& what) {
@@ -95,6 +103,7 @@ int run() {
     Assignment assignment = read_assignment(*channel, process, Timeout(30000));
     assignment.data_address = data_address(assignment.config.launch.address, address.host);
     log::set_level(log::level_named(assignment.config.log_level));
+    if (has_gpu(assignment.job)) load_cuda_half();
     const Registry registry = make_registry(assignment.config);
     code = run_ranks(assignment, registry, channel);
   } catch (...) {
