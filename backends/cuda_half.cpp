@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "backends/registry.h"
 #include "core/error.h"
 #include "core/text.h"
 

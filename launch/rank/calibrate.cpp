@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "backends/cuda_half.h"
+#include "backends/registry.h"
 #include "core/binding.h"
 #include "launch/measurement.h"
 #include "launch/rank/rank.h"

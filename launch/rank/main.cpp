@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/cuda_half.h"
+#include "backends/registry.h"
 #include "core/control/protocol.h"
 #include "core/log.h"
 #include "core/tensor_memory.h"
