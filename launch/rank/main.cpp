@@ -7,6 +7,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
@@ -120,6 +121,8 @@ int run() {
 int main(int argc, char** argv) {
   install_crash_handlers();
   install_stack_handler();
+  // gloo writes to sockets whose other end may have gone, and a log to a pipe that may have: errors, and no end of this rank.
+  signal(SIGPIPE, SIG_IGN);
   tune_allocator();
   count_tensor_memory();
   try {
