@@ -247,7 +247,7 @@ CommunicatorPtr make_gloo(const BackendRequest& request) {
                                           : c10d::ProcessGroupGloo::createDeviceForHostname(request.address);
     transport =
         std::make_shared<GlooTransport>(request, device, "world", request.rank, request.size, request.rendezvous);
-    transport = over_host_memory(std::move(transport), request, request.rank, request.size);
+    transport = over_host_memory(std::move(transport), request);
   }
   return make_world(request, "gloo", transport);
 }

@@ -159,12 +159,20 @@ class AllReduce final : public HostOperation {
 
  protected:
   bool in_two() const override { return bytes_ > alone_bytes; }
+  // Its own part nobody else reads before it is the sum.
   void put(int64_t k, char* slot) override {
-    std::memcpy(slot, data_ + k * chunk_bytes, static_cast<size_t>(length(k)));
+    const char* from = data_ + k * chunk_bytes;
+    const auto [begin, end] = in_two() ? part(k, rank()) : std::pair<int64_t, int64_t>(0, 0);
+    std::memcpy(slot, from, static_cast<size_t>(begin));
+    std::memcpy(slot + end, from + end, static_cast<size_t>(length(k) - end));
   }
   void add_up(int64_t k) override {
     const auto [begin, end] = part(k, rank());
-    if (begin < end) reduce_slots(slot(rank(), k) + begin, k, begin, end - begin, dtype_, op_);
+    if (begin == end) return;
+    std::vector<const void*> in;
+    for (int one = 0; one < size(); ++one)
+      in.push_back((one == rank() ? data_ + k * chunk_bytes : slot(one, k)) + begin);
+    reduce(slot(rank(), k) + begin, in, (end - begin) / static_cast<int64_t>(c10::elementSize(dtype_)), dtype_, op_);
   }
   void take(int64_t k) override {
     char* to = data_ + k * chunk_bytes;

@@ -70,6 +70,7 @@ HostSegment::~HostSegment() { munmap(memory_, static_cast<size_t>(bytes_for(size
 std::shared_ptr<HostSegment> HostSegment::meet(const BackendRequest& request, const std::string& label, int rank,
                                                int size, std::chrono::milliseconds timeout) {
   const std::string prefix = str("host-memory/", request.job, "/", label);
+  if (!request.channel) return nullptr;
   Channel& channel = *request.channel;
   const std::vector<std::string> kernels = channel.agree(prefix + "/kernel", rank, size, kernel(), timeout);
   if (kernels.front().empty() ||

@@ -13,15 +13,19 @@ class HostTransport final : public Transport {
   Capabilities capabilities() const override { return inner_->capabilities(); }
 
   PendingPtr all_reduce(const Call& call, at::Tensor tensor, ReduceOp op) override {
+    if (!tensor.is_cpu()) return inner().all_reduce(call, tensor, op);
     return start(host_all_reduce(group_, call, tensor, op));
   }
   PendingPtr all_gather(const Call& call, at::Tensor output, const Offsets& parts, at::Tensor input) override {
+    if (!output.is_cpu() || !input.is_cpu()) return inner().all_gather(call, output, parts, input);
     return start(host_all_gather(group_, call, output, parts, input));
   }
   PendingPtr reduce_scatter(const Call& call, at::Tensor output, at::Tensor input, ReduceOp op) override {
+    if (!output.is_cpu() || !input.is_cpu()) return inner().reduce_scatter(call, output, input, op);
     return start(host_reduce_scatter(group_, call, output, input, op));
   }
   PendingPtr broadcast(const Call& call, at::Tensor tensor, int root) override {
+    if (!tensor.is_cpu()) return inner().broadcast(call, tensor, root);
     return start(host_broadcast(group_, call, tensor, root));
   }
   PendingPtr all_to_all(const Call& call, at::Tensor output, const Offsets& output_parts, at::Tensor input,
@@ -82,10 +86,11 @@ class HostTransport final : public Transport {
 
 }  // namespace
 
-std::shared_ptr<Transport> over_host_memory(std::shared_ptr<Transport> inner, const BackendRequest& request, int rank,
-                                            int size) {
-  return HostTransport::share(std::move(inner), request, std::make_shared<ProgressEngine>("convoy-host"), "world", rank,
-                              size, request.rendezvous);
+std::shared_ptr<Transport> over_host_memory(std::shared_ptr<Transport> inner, const BackendRequest& request,
+                                            std::shared_ptr<ProgressEngine> engine) {
+  if (!engine) engine = std::make_shared<ProgressEngine>("convoy-host");
+  return HostTransport::share(std::move(inner), request, std::move(engine), "world", request.rank, request.size,
+                              request.rendezvous);
 }
 
 }  // namespace convoy

@@ -10,8 +10,9 @@
 
 namespace convoy {
 
-// `inner` itself where the ranks do not share a host (host_segment.h). All ranks of the group call it alike.
-std::shared_ptr<Transport> over_host_memory(std::shared_ptr<Transport> inner, const BackendRequest& request, int rank,
-                                            int size);
+// Of the world: `inner` itself where the ranks do not share a host (host_segment.h). All ranks call it alike. `engine` drives
+// it; null: one of its own.
+std::shared_ptr<Transport> over_host_memory(std::shared_ptr<Transport> inner, const BackendRequest& request,
+                                            std::shared_ptr<ProgressEngine> engine = nullptr);
 
 }  // namespace convoy

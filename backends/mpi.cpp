@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/group.h"
+#include "backends/host_transport.h"
 #include "backends/makers.h"
 #include "backends/mpi_engine.h"
 #include "backends/mpi_operations.h"
@@ -197,7 +198,8 @@ class MpiHome {
       request.channel->on_lost(stop);
     }
     auto group = engine_->world(Clock::now() + request.rendezvous);
-    auto world = make_world(request, "mpi", std::make_shared<MpiTransport>(engine_, group));
+    auto world =
+        make_world(request, "mpi", over_host_memory(std::make_shared<MpiTransport>(engine_, group), request, engine_));
     world_ = world;
     return world;
   }

@@ -5,7 +5,7 @@
 namespace convoy {
 void register_backends(Registry& registry);
 
-// launch.host_memory, before any backend is made: whether gloo's ranks of one host may share memory (host_segment.h). All
+// launch.host_memory, before any backend is made: whether ranks of one host may share memory (gloo, mpi; host_segment.h). All
 // ranks need not say the same: one that may not keeps all of its group from it.
 void allow_host_memory(bool allowed);
 
