@@ -57,8 +57,8 @@ class Training {
         config_(context.config),
         strategy_(*parts.strategy),
         sampling_(strategy_.sampling()),
-        length_(training_length(config_.train, parts.data->size(Split::train), sampling_.count)),
-        sampler_(parts.data->size(Split::train), length_.global_rows, config_.seed),
+        length_(training_length(config_.train, rows_read(sampling_, parts.data->size(Split::train)), sampling_.count)),
+        sampler_(rows_read(sampling_, parts.data->size(Split::train)), length_.global_rows, config_.seed),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
         checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last,
                      parts.files != nullptr ? *parts.files : system_files()) {
@@ -79,12 +79,8 @@ class Training {
     const int64_t first = step_;
     if (parts_.after_update) parts_.after_update(step_);
     started_ = lap_ = Clock::now();
-    if (step_ < length_.total_steps) {
-      Loader loader(parts_.data, parts_.transforms, sampler_, step_, length_.total_steps, loader_options());
-      loop(loader);
-      waited_ += loader.waited_seconds();
-      data_cpu_ += loader.cpu_seconds();
-    }
+    if (step_ < length_.total_steps && !finished_) loop();
+    end_loader();
     const double wall = seconds_since(started_);
     finish();
 
@@ -122,32 +118,64 @@ class Training {
     options.prefetch = config_.data.options.integer("prefetch");
     options.device = context_.devices.front();
     options.seed = config_.seed;
+    options.draws = sampling_.draws;
     return options;
+  }
+
+  // Ready for the step to come, with the members that there are now.
+  void begin_loader() {
+    end_loader();
+    if (sampling_.job_members > 0 && sampling_.draws.empty()) return;  // this rank's have finished, others' have not
+    loader_.emplace(parts_.data, parts_.transforms, sampler_, step_, length_.total_steps, loader_options());
+  }
+
+  void end_loader() {
+    if (!loader_) return;
+    waited_ += loader_->waited_seconds();
+    data_cpu_ += loader_->cpu_seconds();
+    loader_.reset();
+  }
+
+  Batch next_batch() {
+    if (!loader_) return {};
+    std::optional<Batch> batch = loader_->next();
+    CONVOY_CHECK(batch.has_value(), "the loader ended before step ", step_);
+    return std::move(*batch);
+  }
+
+  // Members of an ensemble may have finished: those that are left draw on from the step to come.
+  void read_sampling() {
+    const Sampling now = strategy_.sampling();
+    const bool same = now.draws == sampling_.draws;
+    sampling_ = now;
+    if (!same && loader_) begins_loader_ = true;
   }
 
   // ---- the loop ----------------------------------------------------------------------------------------------
 
-  void loop(Loader& loader) {
+  void loop() {
+    begins_loader_ = true;
     // Without an update that all ranks have made, nothing may stop or be saved: accumulation would be cut.
     bool updated = true;
     bool checkpoint_owed = false;
-    for (; step_ < length_.total_steps; ++step_) {
+    for (; step_ < length_.total_steps && !finished_; ++step_) {
       check_aborted();
       if (updated && (stopped_ = stop_.stops_before(step_))) break;
       context_.state->step(step_);
       context_.state->phase("loader");
       if (step_ % length_.steps_per_epoch == 0) reached(InjectPoint::epoch, step_ / length_.steps_per_epoch + 1);
       reached(InjectPoint::step, step_);
-      std::optional<Batch> batch = loader.next();
-      CONVOY_CHECK(batch.has_value(), "the loader ended before step ", step_);
-      rows_ += sampler_.rows_of(step_);
+      if (begins_loader_) begin_loader();
+      begins_loader_ = false;
+      Batch batch = next_batch();
+      rows_ += sampler_.rows_of(step_) * std::max<int64_t>(sampling_.job_members, 1);
       const int64_t done = step_ + 1;
       const bool epoch_ends = done % length_.steps_per_epoch == 0;
-      StepInput input{std::move(*batch), step_, epoch_ends || done == length_.total_steps};
+      StepInput input{std::move(batch), step_, epoch_ends || done == length_.total_steps};
       context_.state->phase("forward/backward");
       StepResult result = strategy_.step(input);
       updated = result.updated;
-      if (updated) learning_rate_ = result.learning_rate;
+      if (updated && result.learning_rate.defined()) learning_rate_ = result.learning_rate;
       train_metrics_.add(result.metrics);
       check_finite(result);
       if (result.updated && result.skipped.defined())
@@ -260,7 +288,7 @@ class Training {
   }
 
   int64_t instances(int64_t rows) const {
-    return rows * parts_.data->instances_per_row() * std::max<int64_t>(sampling_.members, 1);
+    return rows * parts_.data->instances_per_row();
   }
 
   // Training alone: evaluation and checkpoints stop this clock.
@@ -295,7 +323,12 @@ class Training {
     evaluate_seconds_ += seconds_since(start);
     best_.add(values, done);
     Record record = written_record("evaluate", done);
-    for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
+    for (const auto& [name, metric] : values) {
+      record.metrics[name] = metric.value;
+      if (!metric.members.empty()) record.members[name] = metric.members;
+    }
+    finished_ = strategy_.evaluated(values);
+    read_sampling();
     for (auto& sink : sinks_) sink->write(record);
     context_.state->phase("training");
     resume_training_clock();
@@ -341,6 +374,8 @@ class Training {
       train_seconds_before_ = trainer.at("train_seconds").get<double>();
       evaluate_seconds_ = trainer.value("evaluate_seconds", 0.0);
       best_.restore(trainer.at("metrics"));
+      finished_ = strategy_.evaluated({});  // before the checkpoint
+      read_sampling();
       saved_ = evaluated_ = true;
       if (context_.rank == 0) log::info(str("resumed from ", info->path, " after step ", step_));
     }
@@ -401,7 +436,7 @@ class Training {
   const TrainingParts& parts_;
   const RunConfig& config_;
   Strategy& strategy_;
-  const Sampling sampling_;
+  Sampling sampling_;
   const TrainingLength length_;
   const Sampler sampler_;
   StopAgreement stop_;
@@ -412,9 +447,12 @@ class Training {
   int64_t step_ = 0;                                          // steps done
   int64_t first_step_ = 0;                                    // of this process
   int64_t evaluations_ = 0, saves_ = 0;                       // begun by this process
-  int64_t rows_ = 0;                                          // global rows trained by this process
+  int64_t rows_ = 0;                                          // global rows trained by this process, over all members
   int64_t rows_before_ = 0;                                   // by those before it
   bool stopped_ = false, evaluated_ = false, saved_ = false;  // the last two: of the state as it is now
+  bool finished_ = false;                                     // by the strategy's judgement, before the last step
+  std::optional<Loader> loader_;                              // while training
+  bool begins_loader_ = true;                                 // before the next step
   MetricAccumulator train_metrics_;
   BestMetrics best_;
   at::Tensor pending_finite_;
@@ -428,6 +466,10 @@ class Training {
 };
 
 }  // namespace
+
+int64_t rows_read(const Sampling& sampling, int64_t rows) {
+  return sampling.draws.empty() ? rows : rows_drawn(sampling.draws.front(), rows);
+}
 
 TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree) {
   TrainingLength length;

@@ -9,6 +9,7 @@
 
 #include "core/data/dataset.h"
 #include "core/data/sampler.h"
+#include "core/member_draw.h"
 
 namespace convoy {
 
@@ -19,6 +20,7 @@ struct LoaderOptions {
   int64_t prefetch = 4;         // batches held ready
   at::Device device{at::kCPU};  // CUDA: buffers are pinned, `next` copies without blocking
   uint64_t seed = 1;
+  std::vector<MemberDraw> draws = {};  // of an ensemble's members, for training batches [members, rows, …]; none: no ensemble
 };
 
 class Loader {

@@ -43,6 +43,10 @@ void check_scalars(const UpdateScalars& scalars, const Slot& slot) {
                      (tensor->numel() == 1 || tensor->numel() == slot.options.members),
                  "scalars of an update are contiguous, on the slot's device, one or one per member");
   }
+  CONVOY_CHECK(!scalars.weight_decay.defined() || (scalars.weight_decay.is_contiguous() &&
+                                                   scalars.weight_decay.device() == slot.values.device() &&
+                                                   scalars.weight_decay.numel() == slot.options.members),
+               "weight decay of an update is one number per member, on the slot's device");
 }
 
 // Calls run(member, offset of the member, begin, end within it) for parts of all members, in parallel.
@@ -115,8 +119,8 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
   const at::Tensor dense = gradient.dense.detach().contiguous();
   if (slot.values.is_cpu()) {
     update_by_loop(slot, dense, scalars);
-  } else if (slot.values.is_cuda() && slot.options.members == 1 && native(slot.values) &&
-             dense.scalar_type() == slot.values.scalar_type()) {
+  } else if (slot.values.is_cuda() && slot.options.members == 1 && !scalars.weight_decay.defined() &&
+             native(slot.values) && dense.scalar_type() == slot.values.scalar_type()) {
     update_fused(slot, dense, scalars);
   } else {
     update_by_tensors(slot, dense, scalars);
@@ -126,11 +130,13 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
 void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) const {
   const int64_t members = slot.options.members, elements = slot.values.numel() / members;
   std::vector<HostScalars> host(members);
+  std::vector<SlotOptions> options(members, slot.options);
   std::vector<char> applies(members);
   for (int64_t m = 0; m < members; ++m) {
     host[m] = {scalar(scalars.learning_rate, m) * slot.options.learning_rate_factor, int64_t(scalar(scalars.step, m)),
                scalar(scalars.gradient_scale, m)};
     applies[m] = scalar(scalars.apply, m) != 0;
+    if (scalars.weight_decay.defined()) options[m].weight_decay = scalar(scalars.weight_decay, m);
   }
   const auto moments_at = [&](auto* type, int64_t offset) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -146,7 +152,7 @@ void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, cons
       over_members(members, elements, [&](int64_t member, int64_t offset, int64_t n) {
         if (!applies[member]) return;
         const auto moments = moments_at(static_cast<scalar_t*>(nullptr), offset);
-        loop(values + offset, gradients + offset, moments.data(), n, slot.options, host[member]);
+        loop(values + offset, gradients + offset, moments.data(), n, options[member], host[member]);
       });
     });
     return;
@@ -164,7 +170,7 @@ void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, cons
           const int64_t count = std::min(piece, offset + n - at);
           convert(values + at, v, count);
           convert(gradients + at, g, count);
-          loop(v, g, moments_at(static_cast<float*>(nullptr), at).data(), count, slot.options, host[member]);
+          loop(v, g, moments_at(static_cast<float*>(nullptr), at).data(), count, options[member], host[member]);
           convert(v, values + at, count);
         }
       });
@@ -180,7 +186,10 @@ void DenseOptimizer::update_by_tensors(Slot& slot, const at::Tensor& gradient, c
     return tensor.to(to).reshape({-1, 1}).expand({members, 1});
   };
   const TensorScalars given{broadcast(scalars.learning_rate, dtype) * slot.options.learning_rate_factor,
-                            broadcast(scalars.step, at::kDouble), broadcast(scalars.gradient_scale, dtype)};
+                            broadcast(scalars.step, at::kDouble), broadcast(scalars.gradient_scale, dtype),
+                            scalars.weight_decay.defined()
+                                ? broadcast(scalars.weight_decay, dtype)
+                                : at::full({members, 1}, slot.options.weight_decay, slot.values.options().dtype(dtype))};
   const at::Tensor applies = broadcast(scalars.apply, at::kBool);
   at::Tensor values = slot.values.view(shape).to(dtype, /*non_blocking=*/false, /*copy=*/true);
   std::vector<at::Tensor> moments;

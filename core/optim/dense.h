@@ -31,7 +31,7 @@ struct HostScalars {
 
 // Shaped [members, 1], to broadcast over [members, elements]; in the dtype of the arithmetic.
 struct TensorScalars {
-  at::Tensor learning_rate, step, gradient_scale;
+  at::Tensor learning_rate, step, gradient_scale, weight_decay;
 };
 
 class DenseOptimizer : public Optimizer {
