@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/own_rows.h"
 #include "strategies/parts/early_stop.h"
 #include "strategies/parts/precision.h"
 #include "strategies/parts/stacked_members.h"
@@ -19,7 +20,7 @@
 namespace convoy {
 namespace {
 
-class Ensemble : public Strategy {
+class Ensemble : public Strategy, public OwnRows {
  public:
   explicit Ensemble(const Options& options) : options_(options) { sampling_.draws = draws_of(options_); }
 
@@ -73,6 +74,19 @@ class Ensemble : public Strategy {
     for (auto& entry : moved.tensors)
       if (entry.second.is_floating_point()) entry.second = entry.second.to(dtype_);
     for (Metric& metric : (*vote_)(all.outputs, moved)) metrics.push_back(std::move(metric));
+    return metrics;
+  }
+
+  std::vector<MemberDraw> draws() const override {
+    std::vector<MemberDraw> all;
+    for (const MemberSettings& member : members_->rows()) all.push_back(member.draw);
+    return all;
+  }
+
+  std::vector<Metric> evaluate_own(const Batch& batch) override {
+    std::vector<Metric> metrics;
+    for (const Metric& metric : members_->evaluate(batch, true).metrics)
+      metrics.push_back(placed(metric, static_cast<int64_t>(members_->rows().size())));
     return metrics;
   }
 

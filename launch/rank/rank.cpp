@@ -10,6 +10,7 @@
 
 #include "core/binding.h"
 #include "core/control/protocol.h"
+#include "core/data/samples.h"
 #include "core/inject/injector.h"
 #include "core/log.h"
 #include "core/trainer.h"
@@ -125,7 +126,7 @@ class RankThread {
     if (!assignment.bench.is_null()) return tell_end(context, run_bench(context, assignment.bench));
     std::unique_ptr<Strategy> strategy =
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
-    const int64_t rows = rows_read(strategy->sampling(), shared_.data->size(Split::train));
+    const int64_t rows = rows_read(strategy->sampling(), config, shared_.data->size(Split::train));
     const TrainingLength length = training_length(config.train, rows, context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
     context.total_steps = length.total_steps;
@@ -266,7 +267,8 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
 }
 
 Description describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
-  const DatasetPtr data = registry.datasets.make(config.data.name, config.data.options, config.seed);
+  const DatasetPtr data =
+      registry.datasets.make(config.data.name, config.data.options, data_seed(config.data.options, config.seed));
   const ModelPtr model = registry.models.make(config.model.name, config.model.options, data->schema());
   Description description = describe_model(*model, config.precision);
   if (!activations) return description;
@@ -283,7 +285,8 @@ namespace {
 
 // A job that does not train has none of these.
 void make_trained(const Registry& registry, const RunConfig& config, Shared& shared) {
-  shared.data = registry.datasets.make(config.data.name, config.data.options, config.seed);
+  shared.data =
+      registry.datasets.make(config.data.name, config.data.options, data_seed(config.data.options, config.seed));
   for (const Options& transform : config.data.options.sections("transforms"))
     shared.transforms.push_back(registry.transforms.make(transform.text("name"), transform));
   shared.model = registry.models.make(config.model.name, config.model.options, shared.data->schema());

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "core/data/bytes.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "strategies/parts/precision.h"
@@ -42,8 +43,10 @@ Batch shared_by(const Batch& batch, int64_t members) {
 // In the model's dtype where its numbers are real: casts of what members share would be made for each.
 Batch ready(const Batch& batch, at::Device device, at::ScalarType dtype) {
   Batch moved = batch.to(device, true);
-  for (auto& entry : moved.tensors)
-    if (entry.second.is_floating_point()) entry.second = entry.second.to(dtype);
+  for (auto& [name, tensor] : moved.tensors) {
+    if (tensor.is_floating_point()) tensor = tensor.to(dtype);
+    if (name == "features" && tensor.scalar_type() == at::kByte) tensor = from_bytes(tensor, dtype);
+  }
   return moved;
 }
 
@@ -289,20 +292,23 @@ void StackedMembers::check_finite(at::Tensor finite, at::Tensor loss) {
 
 // ---- evaluation ----------------------------------------------------------------------------------------------------
 
-StackedMembers::Evaluation StackedMembers::evaluate_stack(ModelPart& part, const Batch& batch, int64_t rows) const {
-  const Batch shared = shared_by(ready(batch, part.device(), part.dtype()), rows);
+StackedMembers::Evaluation StackedMembers::evaluate_stack(ModelPart& part, const Batch& given, bool own) const {
+  Batch batch = ready(given, part.device(), part.dtype());
+  if (!own) batch = shared_by(batch, static_cast<int64_t>(members_.size()));
   Evaluation all;
-  all.outputs = part.evaluate(shared);
-  all.metrics = part.metrics(all.outputs, shared);
+  all.outputs = part.evaluate(batch);
+  all.metrics = part.metrics(all.outputs, batch);
   return all;
 }
 
-StackedMembers::Evaluation StackedMembers::evaluate_aside(const Batch& batch) const {
+StackedMembers::Evaluation StackedMembers::evaluate_aside(const Batch& given, bool own) const {
   std::vector<TensorList> outputs;  // by member
   std::vector<std::vector<Metric>> metrics;
-  for (const Alone& alone : aside_) {
-    outputs.push_back(alone.part->evaluate(batch));
-    metrics.push_back(alone.part->metrics(outputs.back(), batch));
+  for (size_t row = 0; row < aside_.size(); ++row) {
+    ModelPart& part = *aside_[row].part;
+    const Batch batch = own ? own_part(given, static_cast<int64_t>(row)) : given;
+    outputs.push_back(part.evaluate(batch));
+    metrics.push_back(part.metrics(outputs.back(), batch));
   }
   Evaluation all;
   const auto joined_of = [&](size_t count, const auto& take) {
@@ -327,12 +333,11 @@ StackedMembers::Evaluation StackedMembers::evaluate_aside(const Batch& batch) co
   return all;
 }
 
-StackedMembers::Evaluation StackedMembers::evaluate(const Batch& batch) {
+StackedMembers::Evaluation StackedMembers::evaluate(const Batch& batch, bool own) {
   at::NoGradGuard no_grad;
-  if (!aside_.empty()) return evaluate_aside(batch);
-  const auto rows = static_cast<int64_t>(members_.size());
-  if (active_ == rows) return evaluate_stack(*stack_, batch, rows);
-  return evaluate_stack(*whole_, batch, rows);
+  if (!aside_.empty()) return evaluate_aside(batch, own);
+  const bool all_train = active_ == static_cast<int64_t>(members_.size());
+  return evaluate_stack(all_train ? *stack_ : *whole_, batch, own);
 }
 
 // ---- members that finish -----------------------------------------------------------------------------------------

@@ -38,8 +38,8 @@ class StackedMembers {
     std::vector<Metric> metrics;  // [all rows]
     TensorList outputs;           // [all rows, …]
   };
-  // A batch [rows, …] that all members see.
-  Evaluation evaluate(const Batch& batch);
+  // A batch [rows, …] that all members see; own: one of rows of their own, [members, rows, …].
+  Evaluation evaluate(const Batch& batch, bool own = false);
 
   // These members train no more.
   void finish(const std::vector<int64_t>& numbers);
@@ -63,8 +63,8 @@ class StackedMembers {
 
   void run_stack(const Batch& batch, int64_t step);
   void run_aside(const Batch& batch, int64_t step);
-  Evaluation evaluate_stack(ModelPart& part, const Batch& batch, int64_t rows) const;
-  Evaluation evaluate_aside(const Batch& batch) const;
+  Evaluation evaluate_stack(ModelPart& part, const Batch& batch, bool own) const;
+  Evaluation evaluate_aside(const Batch& batch, bool own) const;
   void check_finite(at::Tensor finite, at::Tensor loss);
   void say(const std::string& why) const;
 
