@@ -1,5 +1,6 @@
 #include "strategies/parts/members_entry.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/describe.h"
