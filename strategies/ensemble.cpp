@@ -123,9 +123,7 @@ class Ensemble : public Strategy, public OwnRows {
  private:
   // Of this rank's rows, in a tensor of all members by their numbers: zero where another rank has them.
   Metric placed(const Metric& metric, int64_t rows) const {
-    std::vector<int64_t> numbers;
-    for (int64_t row = 0; row < rows; ++row) numbers.push_back(members_->rows()[static_cast<size_t>(row)].number);
-    const at::Tensor index = at::tensor(numbers, at::kLong).to(device_);
+    const at::Tensor index = numbers_.narrow(0, 0, rows);
     const auto among_all = [&](const at::Tensor& values) {
       const at::Tensor whole =
           at::zeros({static_cast<int64_t>(all_.size())}, at::TensorOptions(at::kDouble).device(device_));
@@ -138,6 +136,9 @@ class Ensemble : public Strategy, public OwnRows {
     sampling_.draws.clear();
     for (int64_t row = 0; row < members_->active(); ++row)
       sampling_.draws.push_back(members_->rows()[static_cast<size_t>(row)].draw);
+    std::vector<int64_t> numbers;
+    for (const MemberSettings& member : members_->rows()) numbers.push_back(member.number);
+    numbers_ = at::tensor(numbers, at::kLong).to(device_);
     sampling_.members = members_->active();
     sampling_.job_members = stop_->training();
   }
@@ -148,6 +149,7 @@ class Ensemble : public Strategy, public OwnRows {
   at::Device device_{at::kCPU};
   at::ScalarType dtype_ = at::kFloat;
   std::vector<MemberSettings> all_;  // of the job, by number
+  at::Tensor numbers_;               // of this rank's, by row
   std::optional<EarlyStop> stop_;
   std::unique_ptr<StackedMembers> members_;
   std::optional<Vote> vote_;

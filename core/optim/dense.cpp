@@ -43,10 +43,6 @@ void check_scalars(const UpdateScalars& scalars, const Slot& slot) {
                      (tensor->numel() == 1 || tensor->numel() == slot.options.members),
                  "scalars of an update are contiguous, on the slot's device, one or one per member");
   }
-  CONVOY_CHECK(!scalars.weight_decay.defined() || (scalars.weight_decay.is_contiguous() &&
-                                                   scalars.weight_decay.device() == slot.values.device() &&
-                                                   scalars.weight_decay.numel() == slot.options.members),
-               "weight decay of an update is one number per member, on the slot's device");
 }
 
 // Calls run(member, offset of the member, begin, end within it) for parts of all members, in parallel.
@@ -103,6 +99,14 @@ std::vector<std::pair<std::string, at::Tensor>> DenseOptimizer::moments(int slot
   return named;
 }
 
+void DenseOptimizer::set_weight_decays(int index, const std::vector<double>& decays) {
+  Slot& slot = slots_.at(index);
+  CONVOY_CHECK(int64_t(decays.size()) == slot.options.members, decays.size(), " weight decays for ",
+               slot.options.members, " members");
+  slot.decays = decays;
+  slot.decay_column = at::tensor(decays, at::kDouble).reshape({-1, 1}).to(slot.values.device());
+}
+
 void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateScalars& scalars) {
   at::NoGradGuard no_grad;
   Slot& slot = slots_.at(index);
@@ -119,7 +123,7 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
   const at::Tensor dense = gradient.dense.detach().contiguous();
   if (slot.values.is_cpu()) {
     update_by_loop(slot, dense, scalars);
-  } else if (slot.values.is_cuda() && slot.options.members == 1 && !scalars.weight_decay.defined() &&
+  } else if (slot.values.is_cuda() && slot.options.members == 1 && slot.decays.empty() &&
              native(slot.values) && dense.scalar_type() == slot.values.scalar_type()) {
     update_fused(slot, dense, scalars);
   } else {
@@ -136,7 +140,7 @@ void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, cons
     host[m] = {scalar(scalars.learning_rate, m) * slot.options.learning_rate_factor, int64_t(scalar(scalars.step, m)),
                scalar(scalars.gradient_scale, m)};
     applies[m] = scalar(scalars.apply, m) != 0;
-    if (scalars.weight_decay.defined()) options[m].weight_decay = scalar(scalars.weight_decay, m);
+    if (!slot.decays.empty()) options[m].weight_decay = slot.decays[m];
   }
   const auto moments_at = [&](auto* type, int64_t offset) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -187,9 +191,9 @@ void DenseOptimizer::update_by_tensors(Slot& slot, const at::Tensor& gradient, c
   };
   const TensorScalars given{broadcast(scalars.learning_rate, dtype) * slot.options.learning_rate_factor,
                             broadcast(scalars.step, at::kDouble), broadcast(scalars.gradient_scale, dtype),
-                            scalars.weight_decay.defined()
-                                ? broadcast(scalars.weight_decay, dtype)
-                                : at::full({members, 1}, slot.options.weight_decay, slot.values.options().dtype(dtype))};
+                            slot.decay_column.defined() ? slot.decay_column.to(dtype)
+                                                        : at::full({members, 1}, slot.options.weight_decay,
+                                                                   slot.values.options().dtype(dtype))};
   const at::Tensor applies = broadcast(scalars.apply, at::kBool);
   at::Tensor values = slot.values.view(shape).to(dtype, /*non_blocking=*/false, /*copy=*/true);
   std::vector<at::Tensor> moments;

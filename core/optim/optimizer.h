@@ -23,7 +23,6 @@ struct UpdateScalars {
   at::Tensor step;            // updates applied, counting this one (from 1); int64
   at::Tensor gradient_scale;  // gradients are multiplied by it first (nominal ÷ actual, clipping, loss scale)
   at::Tensor apply;           // bool: false leaves parameters and moments untouched
-  at::Tensor weight_decay;    // in place of the slot's own, where members differ; undefined: the slot's
 };
 
 // Gradient of a slot: dense, or rows of a table.

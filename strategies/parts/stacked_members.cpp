@@ -9,6 +9,7 @@
 #include "core/data/bytes.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "strategies/parts/precision.h"
 
 namespace convoy {
 namespace {
@@ -249,7 +250,8 @@ void StackedMembers::run_aside(const Batch& batch, int64_t step) {
   step_loss_ = joined(losses);
 }
 
-StackedMembers::Step StackedMembers::step(const Batch& batch, int64_t step) {
+StackedMembers::Step StackedMembers::step(const Batch& given, int64_t step) {
+  const Batch batch = ready(given, context_.devices.front(), parameter_dtype(context_.config.precision));
   choose(batch, step);
   if (stacked_)
     run_stack(batch, step);
@@ -261,21 +263,26 @@ StackedMembers::Step StackedMembers::step(const Batch& batch, int64_t step) {
   Step done;
   done.figures = update_->finish(nominal_of(batch));
   done.loss = loss_metric(step_loss_);
-  check_finite(done.figures, step_loss_);
+  check_finite(done.figures.finite, step_loss_.sum);
   return done;
 }
 
 // Other ranks have members of their own: each tells for itself, and nobody waits for the others.
-void StackedMembers::check_finite(const StackedFigures& figures, const Loss& loss) {
-  if (figures.finite.all().item<bool>()) return;
-  const at::Tensor finite = figures.finite.cpu();
+// On CUDA the flag of the step before is read, so that the host never waits for the step under way.
+void StackedMembers::check_finite(at::Tensor finite, at::Tensor loss) {
+  if (finite.is_cuda()) {
+    std::swap(finite, pending_finite_);
+    std::swap(loss, pending_loss_);
+    if (!finite.defined() || finite.size(0) != active_) return;
+  }
+  if (finite.all().item<bool>()) return;
   std::vector<std::string> names;
   bool of_loss = false;
   for (int64_t row = 0; row < active_; ++row) {
     if (finite[row].item<bool>()) continue;
     const MemberSettings& member = members_[static_cast<size_t>(row)];
     names.push_back(convoy::str(member.number, " (lr ", member.learning_rate, ")"));
-    of_loss = of_loss || !at::isfinite(loss.sum[row]).item<bool>();
+    of_loss = of_loss || !at::isfinite(loss[row]).item<bool>();
   }
   throw Error(Failure::training,
               convoy::str(of_loss ? "the loss" : "a gradient", " of member ", join(names, ", "),

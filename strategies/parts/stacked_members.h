@@ -65,7 +65,7 @@ class StackedMembers {
   void run_aside(const Batch& batch, int64_t step);
   Evaluation evaluate_stack(ModelPart& part, const Batch& batch, bool own) const;
   Evaluation evaluate_aside(const Batch& batch, bool own) const;
-  void check_finite(const StackedFigures& figures, const Loss& loss);
+  void check_finite(at::Tensor finite, at::Tensor loss);
   void say(const std::string& why) const;
 
   const Context context_;
@@ -82,6 +82,7 @@ class StackedMembers {
   std::unique_ptr<StackedStorage> storage_;
   std::unique_ptr<StackedUpdate> update_;
   Loss step_loss_;
+  at::Tensor pending_finite_, pending_loss_;
 };
 
 }  // namespace convoy

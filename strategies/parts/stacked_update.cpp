@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/optim/member_decays.h"
 #include "core/optim/norm.h"
 
 namespace convoy {
@@ -35,6 +36,9 @@ void StackedUpdate::attach(int64_t active, const std::vector<int64_t>& order) {
     options.members = std::max<int64_t>(active, 1);
     // A rank whose members have all finished keeps a slot that is never updated.
     optimizer->add_slot(group.values.narrow(0, 0, options.members), options);
+    dynamic_cast<MemberDecays&>(*optimizer)
+        .set_weight_decays(static_cast<int>(g), {group.weight_decays.begin(),
+                                                 group.weight_decays.begin() + options.members});
     if (applied_) move_moments(g, active, index, *optimizer);
   }
   applied_ = std::move(optimizer);
@@ -73,10 +77,8 @@ void StackedUpdate::make_scalars(int64_t active) {
   scalars_.step = at::zeros({active}, counts_.options());
   scalars_.apply = at::ones({active}, real_.dtype(at::kBool));
   rate_factors_.clear();
-  weight_decays_.clear();
   for (const StackedStorage::Group& group : storage_.groups()) {
     rate_factors_.push_back(at::tensor(group.rate_factors, at::kDouble).narrow(0, 0, active).to(real_));
-    weight_decays_.push_back(at::tensor(group.weight_decays, at::kDouble).narrow(0, 0, active).to(real_));
   }
 }
 
@@ -121,7 +123,6 @@ StackedFigures StackedUpdate::finish(double nominal) {
   for (size_t g = 0; g < storage_.groups().size(); ++g) {
     UpdateScalars of_group = scalars_;
     of_group.learning_rate = scalars_.learning_rate * rate_factors_[g];
-    of_group.weight_decay = weight_decays_[g];
     applied_->update(static_cast<int>(g), {storage_.groups()[g].gradients.narrow(0, 0, active_), {}, {}}, of_group);
   }
   counts.add_(scalars_.apply);

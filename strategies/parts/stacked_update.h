@@ -63,7 +63,7 @@ class StackedUpdate {
   at::Tensor weight_, sum_;  // of the losses under way, [active]
   at::Tensor mean_scale_;
   UpdateScalars scalars_;
-  std::vector<at::Tensor> rate_factors_, weight_decays_;  // by group, [active]
+  std::vector<at::Tensor> rate_factors_;  // by group, [active]
   bool updated_ = false;
 };
 
