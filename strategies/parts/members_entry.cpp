@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/data/samples.h"
 #include "core/describe.h"
 #include "core/text.h"
 
@@ -116,6 +117,9 @@ std::vector<MemberDraw> draws_of(const Options& strategy) {
 
 std::vector<MemberSettings> members_of(const RunConfig& config) {
   const Options& options = config.strategy.options;
+  const Options& data = config.data.options;
+  if (data_draw(data, config.seed).rows != MemberDraw::Rows::all)
+    data.fail("samples", "is for one model by itself; what each member trains on is strategy.samples");
   const Options& optimizer = config.optimizer.options;
   const int64_t count = options.integer("members");
   const auto all_alike = [&](const char* name, double least) {
