@@ -31,6 +31,15 @@ TEST(ConfigKeys, Unknown) {
             "run.yaml:3:20: data.walrus: unknown key; valid here: name, rows, transforms, prefetch, samples, seed");
 }
 
+TEST(ConfigKeys, AFoldIsOneOfItsFolds) {
+  const auto with_fold = [](const std::string& fold) {
+    return config_error(config_with("rows: 1000", "rows: 1000, samples: {how: folds, folds: 3, fold: " + fold + "}"));
+  };
+  EXPECT_EQ(with_fold("2"), "");
+  EXPECT_NE(with_fold("3").find("data.samples.fold: is 3, must be below folds, 3: they count from 0"), std::string::npos)
+      << with_fold("3");
+}
+
 TEST(ConfigKeys, OneLevelTooHigh) {
   EXPECT_EQ(config_error(config_with("name: try", "name: try\nepochs: 3")),
             "run.yaml:2:1: epochs: unknown key; did you mean train.epochs?");
