@@ -15,7 +15,8 @@ inline MemberPath member_path(const std::string& text) {
   const size_t at = text.rfind(mark);
   if (at == std::string::npos) return {text, -1};
   const std::string number = text.substr(at + mark.size());
-  const bool digits = !number.empty() && number.size() < 7 && number.find_first_not_of("0123456789") == std::string::npos;
+  const bool digits =
+      !number.empty() && number.size() < 7 && number.find_first_not_of("0123456789") == std::string::npos;
   return digits ? MemberPath{text.substr(0, at), std::atoi(number.c_str())} : MemberPath{text, -1};
 }
 

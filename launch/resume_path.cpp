@@ -40,8 +40,9 @@ void check_resume_path(const std::string& resume, const Json& resolved) {
   const MemberPath wanted = member_path(resume);
   const fs::path folder = step_folder(wanted.path);
   if (folder.empty())
-    throw ConfigError(mark_of(resolved, "train.resume"), "train.resume",
-                      str(wanted.path, " holds no checkpoint; give a run folder, or one of its checkpoints/step-N folders"));
+    throw ConfigError(
+        mark_of(resolved, "train.resume"), "train.resume",
+        str(wanted.path, " holds no checkpoint; give a run folder, or one of its checkpoints/step-N folders"));
   std::ifstream file(folder / "manifest.json");
   const Json manifest = Json::parse(file, nullptr, false);
   if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return;

@@ -31,8 +31,8 @@ class Ensemble : public Strategy, public OwnRows {
     first_rank_ = context.rank == 0;
     device_ = context.devices.front();
     stop_.emplace(all_, options_.section("early_stop").text("metric"));
-    members_ = std::make_unique<StackedMembers>(
-        context, model, loss, std::vector<MemberSettings>(all_.begin() + first, all_.begin() + last));
+    members_ = std::make_unique<StackedMembers>(context, model, loss,
+                                                std::vector<MemberSettings>(all_.begin() + first, all_.begin() + last));
     if (options_.boolean("vote") && all_.size() > 1) {
       const std::string& configured = context.config.loss.name;
       auto store = std::make_shared<LayerStore>();

@@ -92,11 +92,12 @@ StrategyEntry ensemble_entry() {
   entry.options = member_options();
   entry.options.insert(
       entry.options.begin() + 1,
-      describe::choice("how",
-                       "stacked: one batched product per layer for all members of a rank; threads: stacks divided over "
-                       "threads of one process, one per core or GPU; processes: over processes; auto: threads, and each "
-                       "measures a few steps stacked and side by side and keeps the faster",
-                       {"stacked", "threads", "processes", "auto"}, "auto"));
+      describe::choice(
+          "how",
+          "stacked: one batched product per layer for all members of a rank; threads: stacks divided over "
+          "threads of one process, one per core or GPU; processes: over processes; auto: threads, and each "
+          "measures a few steps stacked and side by side and keeps the faster",
+          {"stacked", "threads", "processes", "auto"}, "auto"));
   entry.options.push_back(describe::boolean("vote", "evaluate the members' majority and mean too", true));
   entry.options.push_back(describe::choice("convolutions",
                                            "of a stack: grouped (one for all members), each (one after another), auto "

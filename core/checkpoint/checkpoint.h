@@ -24,7 +24,8 @@ struct CheckpointInfo {
   int64_t step = 0;  // steps done
   Json trainer;      // what the trainer wants back: step, epoch, sampler, best metrics, seed
   Json config;       // resolved configuration at the time of the save
-  int member = -1;   // of an ensemble, that alone is to be loaded, under the names of a model by itself; -1: all there is
+  int member =
+      -1;  // of an ensemble, that alone is to be loaded, under the names of a model by itself; -1: all there is
 };
 
 class Checkpoints {

@@ -172,10 +172,9 @@ Manifest of_member(Manifest manifest, int member, const std::string& path) {
     own.push_back(std::move(piece));
   }
   if (own.empty())
-    throw Error(Failure::config,
-                str(path, " has no member ", member,
-                    members == 0 ? std::string("; it is of no ensemble")
-                                 : str("; it has ", members, ", from 0 to ", members - 1)));
+    throw Error(Failure::config, str(path, " has no member ", member,
+                                     members == 0 ? std::string("; it is of no ensemble")
+                                                  : str("; it has ", members, ", from 0 to ", members - 1)));
   manifest.pieces = std::move(own);
   // Figures that were the ensemble's are no member's.
   if (manifest.trainer.contains("rows"))

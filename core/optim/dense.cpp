@@ -123,8 +123,8 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
   const at::Tensor dense = gradient.dense.detach().contiguous();
   if (slot.values.is_cpu()) {
     update_by_loop(slot, dense, scalars);
-  } else if (slot.values.is_cuda() && slot.options.members == 1 && slot.decays.empty() &&
-             native(slot.values) && dense.scalar_type() == slot.values.scalar_type()) {
+  } else if (slot.values.is_cuda() && slot.options.members == 1 && slot.decays.empty() && native(slot.values) &&
+             dense.scalar_type() == slot.values.scalar_type()) {
     update_fused(slot, dense, scalars);
   } else {
     update_by_tensors(slot, dense, scalars);

@@ -35,9 +35,9 @@ void EarlyStop::add(const std::map<std::string, MetricValue>& figures) {
   for (size_t member = 0; member < count; ++member) {
     if (finished[member] || patience_[member] == 0) continue;
     const double value = count > 1 ? found->second.members[member] : found->second.value;
-    const bool better = std::isfinite(value) && (std::isnan(best[member]) || (found->second.lower_is_better
-                                                                                 ? value < best[member]
-                                                                                 : value > best[member]));
+    const bool better =
+        std::isfinite(value) &&
+        (std::isnan(best[member]) || (found->second.lower_is_better ? value < best[member] : value > best[member]));
     waited[member] = better ? 0 : waited[member] + 1;
     if (better) best[member] = value;
     finished[member] = waited[member] >= patience_[member];

@@ -161,8 +161,9 @@ std::vector<Option> member_options() {
                        "all"),
       describe::option(OptionType::any, "seed",
                        "the first member's, the others' counting on from it (the run's seed), or a list with one each"),
-      describe::option(OptionType::any, "lr",
-                       "in place of optimizer.lr: a list with one for each member, or {from, to, scale: linear or log}"),
+      describe::option(
+          OptionType::any, "lr",
+          "in place of optimizer.lr: a list with one for each member, or {from, to, scale: linear or log}"),
       describe::option(OptionType::any, "weight_decay", "in place of optimizer.weight_decay, likewise"),
       describe::section(
           "early_stop", "a member that gets no better ends, and leaves the others the device",

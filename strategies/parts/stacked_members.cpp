@@ -123,8 +123,7 @@ void StackedMembers::build() {
     return;
   }
   storage_ = std::make_unique<StackedStorage>(*stack_, true, members_, context_.config.optimizer);
-  for (int64_t row = 0; row < active_; ++row)
-    storage_->fill(row, *stack, members_[static_cast<size_t>(row)].seed);
+  for (int64_t row = 0; row < active_; ++row) storage_->fill(row, *stack, members_[static_cast<size_t>(row)].seed);
   storage_->bind(*stack_, active_);
   collector_ = std::make_unique<GradientCollector>(stack_->parameters(), stack_->state(), [](int) {});
 }
@@ -210,7 +209,7 @@ std::string StackedMembers::unlike(const Batch& batch) {
 
 double StackedMembers::seconds_of_a_pass(const Batch& batch, int64_t step) {
   double best = 0;
-  for (int pass = 0; pass < 4; ++pass) {  // the first is to warm up
+  for (int pass = 0; pass < 3; ++pass) {  // the first is to warm up
     const Clock::time_point start = Clock::now();
     if (stacked_)
       run_stack(batch, step);
@@ -348,9 +347,8 @@ void StackedMembers::finish(const std::vector<int64_t>& numbers) {
   };
   std::vector<int64_t> order(members_.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto first_ended = std::stable_partition(order.begin(), order.begin() + active_, [&](int64_t row) {
-    return !ends(members_[static_cast<size_t>(row)]);
-  });
+  const auto first_ended = std::stable_partition(
+      order.begin(), order.begin() + active_, [&](int64_t row) { return !ends(members_[static_cast<size_t>(row)]); });
   const int64_t left = first_ended - order.begin();
   if (left == active_) return;
   std::vector<MemberSettings> members;

@@ -74,11 +74,11 @@ class StackedMembers {
   std::vector<MemberSettings> members_;  // by row
   int64_t active_;
   bool stacked_ = true;
-  bool chosen_ = false;  // how the members run has been decided
-  std::unique_ptr<ModelPart> stack_;         // of those that train
+  bool chosen_ = false;               // how the members run has been decided
+  std::unique_ptr<ModelPart> stack_;  // of those that train
   std::unique_ptr<GradientCollector> collector_;
-  std::unique_ptr<ModelPart> whole_;         // of all rows, for evaluations; null: the stack is
-  std::vector<Alone> aside_;                 // by row; empty while stacked
+  std::unique_ptr<ModelPart> whole_;  // of all rows, for evaluations; null: the stack is
+  std::vector<Alone> aside_;          // by row; empty while stacked
   std::unique_ptr<StackedStorage> storage_;
   std::unique_ptr<StackedUpdate> update_;
   Loss step_loss_;

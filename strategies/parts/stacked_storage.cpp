@@ -56,8 +56,8 @@ void StackedStorage::place(const std::vector<ParameterPtr>& parameters, bool sta
       group.weight_decays.push_back(settings.weight_decay);
     }
     size_t index = 0;
-    while (index < groups_.size() && (groups_[index].rate_factors != group.rate_factors ||
-                                      groups_[index].weight_decays != group.weight_decays))
+    while (index < groups_.size() &&
+           (groups_[index].rate_factors != group.rate_factors || groups_[index].weight_decays != group.weight_decays))
       ++index;
     if (index == groups_.size()) groups_.push_back(std::move(group));
     Tensor tensor{parameter->name, parameter->value.sizes().slice(stacked ? 1 : 0).vec(), index,

@@ -37,8 +37,8 @@ void StackedUpdate::attach(int64_t active, const std::vector<int64_t>& order) {
     // A rank whose members have all finished keeps a slot that is never updated.
     optimizer->add_slot(group.values.narrow(0, 0, options.members), options);
     dynamic_cast<MemberDecays&>(*optimizer)
-        .set_weight_decays(static_cast<int>(g), {group.weight_decays.begin(),
-                                                 group.weight_decays.begin() + options.members});
+        .set_weight_decays(static_cast<int>(g),
+                           {group.weight_decays.begin(), group.weight_decays.begin() + options.members});
     if (applied_) move_moments(g, active, index, *optimizer);
   }
   applied_ = std::move(optimizer);
@@ -140,8 +140,6 @@ std::vector<std::pair<std::string, at::Tensor>> StackedUpdate::moments(size_t gr
   return all;
 }
 
-void StackedUpdate::restored() {
-  updates_ = active_ > 0 ? counts_.narrow(0, 0, active_).max().item<int64_t>() : 0;
-}
+void StackedUpdate::restored() { updates_ = active_ > 0 ? counts_.narrow(0, 0, active_).max().item<int64_t>() : 0; }
 
 }  // namespace convoy

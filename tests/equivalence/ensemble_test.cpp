@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <mutex>
 
 #include "core/metrics/accumulator.h"
@@ -55,8 +56,11 @@ std::string optimizer(const std::string& rate, const std::string& decay) {
          ", clip_norm: 0.3, groups: [{match: bias, weight_decay: 0}], schedule: {name: cosine}}";
 }
 
-Context prepared(const Context& given) {
+// `trained`: how a rank's members were trained, as it tells.
+Context prepared(const Context& given, std::string* trained = nullptr) {
   Context context = given;
+  if (trained != nullptr)
+    context.tell = [trained](const Json& told) { *trained = told.at("ensemble").at("trained").get<std::string>(); };
   context.steps_per_epoch = 5;
   context.total_steps = steps;
   return context;
@@ -72,10 +76,9 @@ void keep(Strategy& strategy, std::map<int, State>& states, StateKind gradient) 
   });
 }
 
-Member alone(const Subject& subject, int64_t member, int64_t steps_done = steps, const char* precision = "fp64") {
+Member alone(const Subject& subject, int64_t member, int64_t steps_done = steps) {
   Training training;
   training.optimizer = optimizer(rates[member], decays[member]);
-  training.precision = precision;
   RunConfig config = test_config({}, training);
   config.seed = seeds[member];
   Member result;
@@ -100,26 +103,25 @@ Member alone(const Subject& subject, int64_t member, int64_t steps_done = steps,
   return result;
 }
 
-RunConfig ensemble_config(const std::string& more, const char* precision = "fp64") {
+RunConfig ensemble_config(const std::string& more) {
   Training training;
   training.optimizer = optimizer("9.0e-3", "0.3");
-  training.precision = precision;
-  return test_config({"ensemble",
-                      ", members: 3, seed: [11, 5, 23], lr: [3.0e-3, 1.0e-3, 5.0e-3], weight_decay: [0.1, 0, 0.2]" +
-                          more,
-                      1},
-                     training);
+  return test_config(
+      {"ensemble", ", members: 3, seed: [11, 5, 23], lr: [3.0e-3, 1.0e-3, 5.0e-3], weight_decay: [0.1, 0, 0.2]" + more,
+       1},
+      training);
 }
 
 // All members; `between` may do something after a step.
 std::map<int, Member> together(const Subject& subject, int ranks, const std::string& more,
                                const std::function<void(Strategy&, int64_t)>& between = nullptr,
-                               const char* precision = "fp64") {
-  const RunConfig config = ensemble_config(more, precision);
+                               const char* trained = nullptr) {
+  const RunConfig config = ensemble_config(more);
   std::map<int, Member> result;
   std::mutex mutex;
   with_ranks({"ensemble", more, ranks}, config, [&](const Context& given) {
-    const Context context = prepared(given);
+    std::string told;
+    const Context context = prepared(given, &told);
     auto strategy = make_strategy(config);
     strategy->setup(context, subject.model(), subject.loss);
     std::map<int, State> initial, final, gradients;
@@ -138,6 +140,9 @@ std::map<int, Member> together(const Subject& subject, int ranks, const std::str
         member.norms.push_back(out.gradient_norm[static_cast<int64_t>(row)].item<double>());
       }
       if (between) between(*strategy, step);
+    }
+    if (trained != nullptr) {
+      EXPECT_EQ(told, trained);
     }
     Batch all = subject.data;
     all.global_rows = all.nominal_rows = all.rows;
@@ -178,6 +183,7 @@ struct Cell {
   const char* name;
   int ranks;
   const char* more;
+  const char* trained = "as one stack";  // null: whichever is the faster
 };
 
 class EnsembleTest : public ::testing::TestWithParam<Cell> {};
@@ -185,7 +191,7 @@ class EnsembleTest : public ::testing::TestWithParam<Cell> {};
 TEST_P(EnsembleTest, EveryMemberEqualsSingle) {
   const Cell cell = GetParam();
   const Subject subject = cell.subject();
-  const std::map<int, Member> all = together(subject, cell.ranks, cell.more);
+  const std::map<int, Member> all = together(subject, cell.ranks, cell.more, nullptr, cell.trained);
   ASSERT_EQ(all.size(), size_t(members));
   for (int64_t member = 0; member < members; ++member)
     expect_same(all.at(static_cast<int>(member)), alone(subject, member), convoy::str("member ", member));
@@ -196,16 +202,16 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Cell{classifier_subject, "mlp", 1, ", how: stacked"},
                       Cell{classifier_subject, "mlp_2_threads", 2, ", how: threads"},
                       Cell{classifier_subject, "mlp_3_processes", 3, ", how: processes"},
-                      Cell{classifier_subject, "mlp_auto", 1, ", how: auto"},
+                      Cell{classifier_subject, "mlp_auto", 1, ", how: auto", nullptr},
                       Cell{ncf_subject, "ncf", 1, ", how: stacked"},
                       Cell{ranking_subject, "ranking_2_threads", 2, ", how: threads"},
                       Cell{convnet_subject, "convnet", 1, ", how: stacked"},
                       Cell{convnet_subject, "convnet_grouped", 1, ", how: stacked, convolutions: grouped"},
-                      Cell{convnet_subject, "convnet_auto", 1, ", how: auto"},
+                      Cell{convnet_subject, "convnet_auto", 1, ", how: auto", nullptr},
                       Cell{gpt_subject, "gpt", 1, ", how: stacked"},
                       Cell{gpt_subject, "gpt_2_threads", 2, ", how: threads"},
-                      Cell{tied_subject, "own_modules", 1, ", how: stacked"},
-                      Cell{norms_subject, "losses_without_members", 1, ", how: stacked"}),
+                      Cell{tied_subject, "own_modules", 1, ", how: stacked", "side by side"},
+                      Cell{norms_subject, "losses_without_members", 1, ", how: stacked", "side by side"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // A member that finishes stays as it was; the others train on as if it had never been there.
@@ -286,14 +292,14 @@ TEST(Ensemble, VotesDoNotDependOnRanks) {
 
 TEST(Ensemble, AMemberThatIsNotFiniteIsNamed) {
   const Subject subject = classifier_subject();
-  const std::string told = run({"ensemble", ", members: 3, how: stacked", 1}, subject,
-                               [&](const Context&, Strategy& strategy) {
-                                 Batch batch = batch_of(subject, strategy.sampling().draws, 0);
-                                 at::Tensor features = batch.tensors.front().second.clone();
-                                 features.select(0, 2).fill_(std::numeric_limits<double>::quiet_NaN());
-                                 batch.tensors.front().second = features;
-                                 strategy.step({batch, 0, false});
-                               });
+  const std::string told =
+      run({"ensemble", ", members: 3, how: stacked", 1}, subject, [&](const Context&, Strategy& strategy) {
+        Batch batch = batch_of(subject, strategy.sampling().draws, 0);
+        at::Tensor features = batch.tensors.front().second.clone();
+        features.select(0, 2).fill_(std::numeric_limits<double>::quiet_NaN());
+        batch.tensors.front().second = features;
+        strategy.step({batch, 0, false});
+      });
   EXPECT_NE(told.find("the loss of member 2"), std::string::npos) << told;
 }
 
