@@ -36,7 +36,8 @@ TEST(ConfigKeys, AFoldIsOneOfItsFolds) {
     return config_error(config_with("rows: 1000", "rows: 1000, samples: {how: folds, folds: 3, fold: " + fold + "}"));
   };
   EXPECT_EQ(with_fold("2"), "no error");
-  EXPECT_NE(with_fold("3").find("data.samples.fold: is 3, must be below folds, 3: they count from 0"), std::string::npos)
+  EXPECT_NE(with_fold("3").find("data.samples.fold: is 3, must be below folds, 3: they count from 0"),
+            std::string::npos)
       << with_fold("3");
 }
 
