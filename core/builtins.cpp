@@ -27,7 +27,7 @@ DatasetPtr make_interactions(const Options& options, uint64_t seed) {
 
 void register_core(Registry& registry) {
   registry.datasets.add("fashion_mnist", [](const Options& options, uint64_t) {
-    return std::make_shared<FashionMnist>(options.text("path"));
+    return std::make_shared<FashionMnist>(options.text("path"), options.boolean("bytes"));
   });
   registry.datasets.add("images", make_images);
   registry.datasets.add("interactions", make_interactions);

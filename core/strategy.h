@@ -3,7 +3,8 @@
 // Role: owns this rank's part of the model and of the optimizer, talks to other ranks through the context's
 // communicators, and can name every piece of state it holds. The trainer, checkpoints, metrics, `explain` and `verify`
 // use only this. Where (plan) and cost are pure functions beside the catalogue (strategies/catalogue.h).
-// Call order: setup once; then step, evaluate, visit_state, settle in any order, the same on all ranks of the job.
+// Call order: setup once; then step, evaluate (and evaluated), visit_state, settle in any order, the same on all ranks of
+// the job.
 // Threads: one Strategy per rank, used by that rank's thread only.
 // Ownership: keeps the model and what setup gave it; `visit_state` shows tensors that stay the strategy's.
 // Failure: CommError from communication, Error(training) from the model with block and step; after either, only
@@ -12,23 +13,31 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/batch.h"
 #include "core/context.h"
+#include "core/member_draw.h"
 #include "core/model.h"
 #include "core/state.h"
 
 namespace convoy {
+
+struct MetricValue;  // core/metrics/accumulator.h
 
 // Which share of each global batch this rank reads. Ranks that hold parts of one replica read the same share.
 struct Sampling {
   int64_t index = 0;
   int64_t count = 1;          // data-parallel degree
   int64_t micro_batches = 1;  // slices of the global batch, of each of which the rank reads its share
-  int64_t members = 0;        // members of an ensemble that draw their own samples; 0: none
+  int64_t members = 0;        // members of an ensemble that this rank trains now; 0: no ensemble, or all have finished
+  // Of those members, one each: they draw their own rows, and training batches are [members, rows, …]. Evaluation batches
+  // have no members: all see the same rows.
+  std::vector<MemberDraw> draws = {};
+  int64_t job_members = 0;  // members that the whole job trains now, for what is counted; 0: no ensemble
 };
 
 struct StepInput {
@@ -54,6 +63,7 @@ class Strategy {
 
   // Builds this rank's part with its initial values; `loss` was chosen by the configuration or is the model's own.
   virtual void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) = 0;
+  // Before setup only `draws` counts: how many rows a member reads in an epoch, whichever it is.
   virtual Sampling sampling() const = 0;
 
   // Forward, backward, communication, update.
@@ -63,6 +73,9 @@ class Strategy {
 
   // Forces what was postponed (averages, row catch-up). Called before evaluation, checkpoints and verify.
   virtual void settle() = 0;
+  // The job's figures of an evaluation, on all ranks the same. What `sampling` says may be another thing afterwards (a
+  // member of an ensemble may have finished). True: nothing is left to train, on all ranks alike.
+  virtual bool evaluated(const std::map<std::string, MetricValue>& figures) = 0;
   // Calls back for each piece of state this rank holds, in the same order each time.
   virtual void visit_state(const StateVisitor& visit) = 0;
   // Tensors shown by visit_state were written to from outside (a checkpoint was loaded).

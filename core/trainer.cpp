@@ -15,10 +15,12 @@
 #include "core/control/stop.h"
 #include "core/control/supervised_channel.h"
 #include "core/data/loader.h"
+#include "core/data/samples.h"
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
 #include "core/metrics/best_metrics.h"
 #include "core/metrics/sink.h"
+#include "core/own_rows.h"
 #include "core/tensor_memory.h"
 
 namespace convoy {
@@ -48,6 +50,25 @@ bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch) 
   return false;
 }
 
+// How the one model draws its rows, or the first member, in whose numbers of rows all are alike.
+MemberDraw draw_read(const Sampling& sampling, const RunConfig& config) {
+  return sampling.draws.empty() ? data_draw(config.data.options, config.seed) : sampling.draws.front();
+}
+
+// Whether rows to train on can be evaluated on as well: not so where an evaluation row is another thing, such as a user with
+// candidates.
+bool trained_rows_evaluate(const Dataset& data) {
+  if (data.size(Split::evaluate) == 0) return data.instances_per_row() == 1;
+  const at::Tensor first = at::zeros({1}, at::kLong);
+  const Batch trained = data.gather_once(Split::train, first, 0),
+              evaluated = data.gather_once(Split::evaluate, first, 0);
+  bool same = trained.tensors.size() == evaluated.tensors.size();
+  for (size_t i = 0; same && i < trained.tensors.size(); ++i)
+    same = trained.tensors[i].first == evaluated.tensors[i].first &&
+           trained.tensors[i].second.sizes() == evaluated.tensors[i].second.sizes();
+  return same;
+}
+
 // One run of the loop. Members are the loop's variables, so that its phases read as sentences.
 class Training {
  public:
@@ -57,8 +78,9 @@ class Training {
         config_(context.config),
         strategy_(*parts.strategy),
         sampling_(strategy_.sampling()),
-        length_(training_length(config_.train, parts.data->size(Split::train), sampling_.count)),
-        sampler_(parts.data->size(Split::train), length_.global_rows, config_.seed),
+        length_(training_length(config_.train, rows_read(sampling_, config_, parts.data->size(Split::train)),
+                                sampling_.count)),
+        sampler_(parts.data->size(Split::train), length_.global_rows, draw_read(sampling_, config_)),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
         checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last,
                      parts.files != nullptr ? *parts.files : system_files()) {
@@ -66,6 +88,9 @@ class Training {
       sinks_.push_back(make_jsonl_sink(context.folder + "/metrics.jsonl"));
       sinks_.push_back(make_channel_sink(context.channel));
     }
+    own_rows_ = dynamic_cast<OwnRows*>(&strategy_);
+    holds_out_ = sampler_.draws().held_out() > 0 && (own_rows_ != nullptr || sampling_.job_members == 0) &&
+                 trained_rows_evaluate(*parts.data);
     // The flag outlives this object: the channel may still call back while we are being destroyed.
     context.channel->on_abort([flag = aborted_](const Abort&) { flag->store(true); });
   }
@@ -79,12 +104,8 @@ class Training {
     const int64_t first = step_;
     if (parts_.after_update) parts_.after_update(step_);
     started_ = lap_ = Clock::now();
-    if (step_ < length_.total_steps) {
-      Loader loader(parts_.data, parts_.transforms, sampler_, step_, length_.total_steps, loader_options());
-      loop(loader);
-      waited_ += loader.waited_seconds();
-      data_cpu_ += loader.cpu_seconds();
-    }
+    if (step_ < length_.total_steps && !finished_) loop();
+    end_loader();
     const double wall = seconds_since(started_);
     finish();
 
@@ -121,33 +142,65 @@ class Training {
     options.micro_batches = sampling_.micro_batches;
     options.prefetch = config_.data.options.integer("prefetch");
     options.device = context_.devices.front();
-    options.seed = config_.seed;
+    options.seed = data_seed(config_.data.options, config_.seed);
+    options.draws = sampling_.draws;
     return options;
+  }
+
+  // Ready for the step to come, with the members that there are now.
+  void begin_loader() {
+    end_loader();
+    if (sampling_.job_members > 0 && sampling_.draws.empty()) return;  // this rank's have finished, others' have not
+    loader_.emplace(parts_.data, parts_.transforms, sampler_, step_, length_.total_steps, loader_options());
+  }
+
+  void end_loader() {
+    if (!loader_) return;
+    waited_ += loader_->waited_seconds();
+    data_cpu_ += loader_->cpu_seconds();
+    loader_.reset();
+  }
+
+  Batch next_batch() {
+    if (!loader_) return {};
+    std::optional<Batch> batch = loader_->next();
+    CONVOY_CHECK(batch.has_value(), "the loader ended before step ", step_);
+    return std::move(*batch);
+  }
+
+  // Members of an ensemble may have finished: those that are left draw on from the step to come.
+  void read_sampling() {
+    const Sampling now = strategy_.sampling();
+    const bool same = now.draws == sampling_.draws;
+    sampling_ = now;
+    if (!same && loader_) begins_loader_ = true;
   }
 
   // ---- the loop ----------------------------------------------------------------------------------------------
 
-  void loop(Loader& loader) {
+  void loop() {
+    begins_loader_ = true;
     // Without an update that all ranks have made, nothing may stop or be saved: accumulation would be cut.
     bool updated = true;
     bool checkpoint_owed = false;
-    for (; step_ < length_.total_steps; ++step_) {
+    for (; step_ < length_.total_steps && !finished_; ++step_) {
       check_aborted();
       if (updated && (stopped_ = stop_.stops_before(step_))) break;
       context_.state->step(step_);
       context_.state->phase("loader");
       if (step_ % length_.steps_per_epoch == 0) reached(InjectPoint::epoch, step_ / length_.steps_per_epoch + 1);
       reached(InjectPoint::step, step_);
-      std::optional<Batch> batch = loader.next();
-      CONVOY_CHECK(batch.has_value(), "the loader ended before step ", step_);
-      rows_ += sampler_.rows_of(step_);
+      if (begins_loader_) begin_loader();
+      begins_loader_ = false;
+      Batch batch = next_batch();
+      rows_ += sampler_.rows_of(step_) * std::max<int64_t>(sampling_.job_members, 1);
       const int64_t done = step_ + 1;
       const bool epoch_ends = done % length_.steps_per_epoch == 0;
-      StepInput input{std::move(*batch), step_, epoch_ends || done == length_.total_steps};
+      StepInput input{std::move(batch), step_, epoch_ends || done == length_.total_steps};
       context_.state->phase("forward/backward");
       StepResult result = strategy_.step(input);
       updated = result.updated;
-      if (updated) learning_rate_ = result.learning_rate;
+      if (updated && result.learning_rate.defined()) learning_rate_ = result.learning_rate;
       train_metrics_.add(result.metrics);
       check_finite(result);
       if (result.updated && result.skipped.defined())
@@ -259,9 +312,7 @@ class Training {
     return record;
   }
 
-  int64_t instances(int64_t rows) const {
-    return rows * parts_.data->instances_per_row() * std::max<int64_t>(sampling_.members, 1);
-  }
+  int64_t instances(int64_t rows) const { return rows * parts_.data->instances_per_row(); }
 
   // Training alone: evaluation and checkpoints stop this clock.
   double training_seconds() const { return train_seconds_ + (training_ ? seconds_since(lap_) : 0); }
@@ -277,28 +328,53 @@ class Training {
   // ---- evaluation and checkpoints ----------------------------------------------------------------------------
 
   void evaluate(int64_t done) {
-    if (parts_.data->size(Split::evaluate) == 0) return;
+    const bool split = parts_.data->size(Split::evaluate) > 0;
+    if (!split && !holds_out_) return;
     pause_training_clock();
     const Clock::time_point start = Clock::now();
     context_.state->phase("evaluating");
     reached(InjectPoint::evaluate, ++evaluations_);
     strategy_.settle();
-    // Bounded, since candidates multiply the rows of an evaluation batch.
-    Loader loader(parts_.data, parts_.transforms, length_.global_rows, loader_options());
+    std::map<std::string, MetricValue> values;
+    // Bounded slices, since candidates multiply the rows of an evaluation batch.
+    if (split)
+      values = evaluated_on(Loader(parts_.data, parts_.transforms, length_.global_rows, loader_options()),
+                            [this](const Batch& batch) { return strategy_.evaluate(batch); });
+    if (holds_out_)
+      for (auto& [name, value] : evaluate_held_out()) values["out_of_fold_" + name] = value;
+    evaluate_seconds_ += seconds_since(start);
+    best_.add(values, done);
+    Record record = written_record("evaluate", done);
+    for (const auto& [name, metric] : values) {
+      record.metrics[name] = metric.value;
+      if (!metric.members.empty()) record.members[name] = metric.members;
+    }
+    finished_ = strategy_.evaluated(values);
+    read_sampling();
+    for (auto& sink : sinks_) sink->write(record);
+    context_.state->phase("training");
+    resume_training_clock();
+  }
+
+  std::map<std::string, MetricValue> evaluated_on(Loader loader,
+                                                  const std::function<std::vector<Metric>(const Batch&)>& evaluate) {
     MetricAccumulator metrics;
     while (std::optional<Batch> batch = loader.next()) {
       check_aborted();
       context_.state->phase("evaluating");  // again: that it moves on is seen by the time
-      metrics.add(strategy_.evaluate(*batch));
+      metrics.add(evaluate(*batch));
     }
-    const auto values = metrics.reduce(*context_.world);
-    evaluate_seconds_ += seconds_since(start);
-    best_.add(values, done);
-    Record record = written_record("evaluate", done);
-    for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
-    for (auto& sink : sinks_) sink->write(record);
-    context_.state->phase("training");
-    resume_training_clock();
+    return metrics.reduce(*context_.world);
+  }
+
+  // Of each member on the rows that its fold leaves out, or of the one model on its own.
+  std::map<std::string, MetricValue> evaluate_held_out() {
+    LoaderOptions options = loader_options();
+    options.draws = own_rows_ != nullptr ? own_rows_->draws() : std::vector<MemberDraw>();
+    return evaluated_on(Loader::held_out(parts_.data, parts_.transforms, sampler_, length_.global_rows, options),
+                        [this](const Batch& batch) {
+                          return own_rows_ != nullptr ? own_rows_->evaluate_own(batch) : strategy_.evaluate(batch);
+                        });
   }
 
   void save(int64_t done) {
@@ -341,6 +417,8 @@ class Training {
       train_seconds_before_ = trainer.at("train_seconds").get<double>();
       evaluate_seconds_ = trainer.value("evaluate_seconds", 0.0);
       best_.restore(trainer.at("metrics"));
+      finished_ = strategy_.evaluated({});  // before the checkpoint
+      read_sampling();
       saved_ = evaluated_ = true;
       if (context_.rank == 0) log::info(str("resumed from ", info->path, " after step ", step_));
     }
@@ -401,7 +479,7 @@ class Training {
   const TrainingParts& parts_;
   const RunConfig& config_;
   Strategy& strategy_;
-  const Sampling sampling_;
+  Sampling sampling_;
   const TrainingLength length_;
   const Sampler sampler_;
   StopAgreement stop_;
@@ -412,9 +490,14 @@ class Training {
   int64_t step_ = 0;                                          // steps done
   int64_t first_step_ = 0;                                    // of this process
   int64_t evaluations_ = 0, saves_ = 0;                       // begun by this process
-  int64_t rows_ = 0;                                          // global rows trained by this process
+  int64_t rows_ = 0;                                          // global rows trained by this process, over all members
   int64_t rows_before_ = 0;                                   // by those before it
   bool stopped_ = false, evaluated_ = false, saved_ = false;  // the last two: of the state as it is now
+  bool finished_ = false;                                     // by the strategy's judgement, before the last step
+  std::optional<Loader> loader_;                              // while training
+  bool begins_loader_ = true;                                 // before the next step
+  OwnRows* own_rows_ = nullptr;                               // the strategy, where it is one
+  bool holds_out_ = false;                                    // folds leave rows out that can be evaluated on
   MetricAccumulator train_metrics_;
   BestMetrics best_;
   at::Tensor pending_finite_;
@@ -428,6 +511,10 @@ class Training {
 };
 
 }  // namespace
+
+int64_t rows_read(const Sampling& sampling, const RunConfig& config, int64_t rows) {
+  return rows_drawn(draw_read(sampling, config), rows);
+}
 
 TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree) {
   TrainingLength length;

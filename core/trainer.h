@@ -42,6 +42,8 @@ struct TrainingLength {
   int64_t steps_per_epoch = 0;
   int64_t total_steps = 0;
 };
+// Of `rows` of the training split, those that the one model, or each member of an ensemble, reads in an epoch.
+int64_t rows_read(const Sampling& sampling, const RunConfig& config, int64_t rows);
 TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree);
 
 TrainingResult train(const Context& context, const TrainingParts& parts);

@@ -161,9 +161,10 @@ Calibration calibration_of(const MeasurementRequest& request, const std::vector<
 }
 
 void check_calibration(const Calibration& calibration, const Json& resolved, const std::string& path) {
-  // Where the data lies and how fast weights move takes no time.
-  const std::vector<std::string> free{"data.path",    "data.prefetch",      "data.evaluate",      "data.evaluate_rows",
-                                      "optimizer.lr", "optimizer.schedule", "optimizer.clip_norm"};
+  // Where the data lies, which rows are drawn and how fast weights move takes no time.
+  const std::vector<std::string> free{"data.path",          "data.prefetch",      "data.evaluate",
+                                      "data.evaluate_rows", "data.samples",       "data.seed",
+                                      "optimizer.lr",       "optimizer.schedule", "optimizer.clip_norm"};
   const std::string key = first_difference(calibration.run, timed_sections(resolved), free);
   if (key.empty()) return;
   throw Error(Failure::config, str(path, ": was measured for another configuration: ", key,

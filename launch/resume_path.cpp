@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "core/config/run_config.h"
+#include "core/member_path.h"
 #include "launch/run_folder.h"
 
 namespace convoy {
@@ -36,15 +37,21 @@ fs::path step_folder(const std::string& path) {
 
 void check_resume_path(const std::string& resume, const Json& resolved) {
   if (resume == "auto" || resume == "never") return;
-  const fs::path folder = step_folder(resume);
+  const MemberPath wanted = member_path(resume);
+  const fs::path folder = step_folder(wanted.path);
   if (folder.empty())
-    throw ConfigError(mark_of(resolved, "train.resume"), "train.resume",
-                      str(resume, " holds no checkpoint; give a run folder, or one of its checkpoints/step-N folders"));
+    throw ConfigError(
+        mark_of(resolved, "train.resume"), "train.resume",
+        str(wanted.path, " holds no checkpoint; give a run folder, or one of its checkpoints/step-N folders"));
   std::ifstream file(folder / "manifest.json");
   const Json manifest = Json::parse(file, nullptr, false);
   if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return;
   std::vector<std::string> free = resumable_keys();
   free.push_back("name");
+  // A member has its own of these.
+  if (wanted.member >= 0)
+    for (const char* own : {"seed", "data.seed", "data.samples", "optimizer.lr", "optimizer.weight_decay"})
+      free.push_back(own);
   free.push_back("strategy");  // a checkpoint holds whole tensors' pieces: any strategy puts them together
   const std::string key = first_difference(manifest["config"], resolved, free);
   if (!key.empty())

@@ -1,6 +1,7 @@
 #include "strategies/registry.h"
 
 #include "strategies/ddp.h"
+#include "strategies/ensemble.h"
 #include "strategies/fsdp.h"
 #include "strategies/hybrid.h"
 #include "strategies/model_parallel.h"
@@ -22,6 +23,7 @@ void register_strategies(Registry& registry) {
   registry.strategies.add("pipeline", [](const Options& options) { return make_pipeline(options); });
   registry.strategies.add("fsdp", [](const Options& options) { return make_fsdp(options); });
   registry.strategies.add("hybrid", [](const Options& options) { return make_hybrid(options); });
+  registry.strategies.add("ensemble", [](const Options& options) { return make_ensemble(options); });
 }
 
 Description describe_model(const Model& model, const std::string& precision) {

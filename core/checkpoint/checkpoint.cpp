@@ -13,6 +13,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/member_path.h"
 
 namespace convoy {
 namespace {
@@ -100,6 +101,11 @@ CheckpointInfo info_of(const std::string& path, Manifest manifest) {
   return {path, manifest.step, std::move(manifest.trainer), std::move(manifest.config)};
 }
 
+Manifest manifest_of(const CheckpointInfo& info) {
+  Manifest manifest = read_manifest_file(info.path);
+  return info.member < 0 ? manifest : of_member(std::move(manifest), info.member, info.path);
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
@@ -179,9 +185,10 @@ std::optional<CheckpointInfo> Checkpoints::newest() {
   return info;
 }
 
-CheckpointInfo Checkpoints::find(const std::string& path) {
+CheckpointInfo Checkpoints::find(const std::string& given) {
+  const auto [path, member] = member_path(given);
   Exchange exchange(context_, "find");
-  const std::string chosen = exchange.on_first("choose", [&]() -> std::string {
+  const std::string chosen = exchange.on_first("choose", [&, path = path]() -> std::string {
     struct stat status {};
     if (stat((path + "/manifest.json").c_str(), &status) == 0) {
       check_files(path, read_manifest_file(path));
@@ -195,9 +202,10 @@ CheckpointInfo Checkpoints::find(const std::string& path) {
                                      "checkpoints/step-N folders"));
   });
   CheckpointInfo info;
-  exchange.together("read", [&] {
+  exchange.together("read", [&, member = member] {
     check_seen(chosen, context_.host, "goes on from");
-    info = read_manifest(chosen);
+    info = member < 0 ? read_manifest(chosen) : info_of(chosen, of_member(read_manifest_file(chosen), member, chosen));
+    info.member = member;
   });
   return info;
 }
@@ -217,10 +225,10 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info) {
     for (const std::string& part : all) {
       for (const Json& key : Json::parse(part)) known.insert(key.get<std::string>());
     }
-    check_names(read_manifest_file(info.path), known, info.path);
+    check_names(manifest_of(info), known, info.path);
     return std::string();
   });
-  exchange.together("fill", [&] { restore(wanted, read_manifest_file(info.path), info.path); });
+  exchange.together("fill", [&] { restore(wanted, manifest_of(info), info.path); });
 }
 
 CheckpointInfo read_manifest(const std::string& step_folder) {

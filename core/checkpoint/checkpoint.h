@@ -24,6 +24,8 @@ struct CheckpointInfo {
   int64_t step = 0;  // steps done
   Json trainer;      // what the trainer wants back: step, epoch, sampler, best metrics, seed
   Json config;       // resolved configuration at the time of the save
+  int member =
+      -1;  // of an ensemble, that alone is to be loaded, under the names of a model by itself; -1: all there is
 };
 
 class Checkpoints {
@@ -38,7 +40,8 @@ class Checkpoints {
   // naming the file. Nothing where there are none at all; Error(corrupt_data) naming the file where all are broken.
   std::optional<CheckpointInfo> newest();
   // Collective. The checkpoint that a path names: a step-N folder, whose damage is an error, or a run folder (or its
-  // checkpoints folder), whose newest intact one is taken. Error(config) where there is none.
+  // checkpoints folder), whose newest intact one is taken; of the member that "@memberN" behind it names, if any.
+  // Error(config) where there is none.
   CheckpointInfo find(const std::string& path);
   // Collective. Fills every tensor the strategy shows from the checkpoint's pieces, checked by hash; dtypes are
   // converted. Error(config) naming tensors that are missing, left over or of another shape.

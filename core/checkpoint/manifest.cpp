@@ -159,4 +159,28 @@ Manifest read_manifest_file(const std::string& step_folder) {
   return manifest_from_text(text, path);
 }
 
+Manifest of_member(Manifest manifest, int member, const std::string& path) {
+  int members = 0;
+  std::vector<StoredPiece> own;
+  for (StoredPiece& piece : manifest.pieces) {
+    members = std::max(members, piece.member + 1);
+    if (piece.member != member) continue;
+    const size_t mark = piece.key.rfind(str("@member", member));
+    CONVOY_CHECK(mark != std::string::npos, piece.key, " of member ", member);
+    piece.key.erase(mark, str("@member", member).size());
+    piece.member = -1;
+    own.push_back(std::move(piece));
+  }
+  if (own.empty())
+    throw Error(Failure::config, str(path, " has no member ", member,
+                                     members == 0 ? std::string("; it is of no ensemble")
+                                                  : str("; it has ", members, ", from 0 to ", members - 1)));
+  manifest.pieces = std::move(own);
+  // Figures that were the ensemble's are no member's.
+  if (manifest.trainer.contains("rows"))
+    manifest.trainer["rows"] = manifest.trainer["rows"].get<int64_t>() / std::max(members, 1);
+  manifest.trainer["metrics"] = Json::object();
+  return manifest;
+}
+
 }  // namespace convoy

@@ -44,6 +44,9 @@ struct Manifest {
 Json to_json(const StoredPiece& piece);
 StoredPiece stored_piece_from_json(const Json& json);  // Error(corrupt_data) with the reason
 std::string to_text(const Manifest& manifest);
+// What a model by itself would have written that is this member of an ensemble. Error(config) naming the members that there are;
+// `path` only for messages.
+Manifest of_member(Manifest manifest, int member, const std::string& path);
 // `path` only for messages. Error(corrupt_data) naming it.
 Manifest manifest_from_text(const std::string& text, const std::string& path);
 Manifest read_manifest_file(const std::string& step_folder);

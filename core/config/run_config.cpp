@@ -12,6 +12,7 @@
 #include "core/config/overrides.h"
 #include "core/config/reader.h"
 #include "core/config/scalars.h"
+#include "core/data/samples.h"
 #include "core/units.h"
 
 namespace convoy {
@@ -159,6 +160,7 @@ RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::
   check_plugins(run);
   check_components(run, catalogues);
   check_batch(run.section("train").section("batch"));
+  check_samples(run.section("data"));
   check_limits(resolved, run.section("launch"), marks);
   check_address(run.section("launch"));
   check_binding(run.section("launch"));

@@ -2,6 +2,7 @@
 // core/builtins.cpp.
 #include "core/data/catalogue.h"
 
+#include "core/data/samples.h"
 #include "core/describe.h"
 
 namespace convoy {
@@ -35,9 +36,14 @@ const std::vector<Entry>& transform_catalogue() {
 }
 
 std::vector<Option> common_data_options() {
+  auto seed =
+      describe::integer("seed", "of what the data set and its transforms draw; auto: the run's", "auto").at_least(0);
+  seed.also_auto = true;
   return {
       describe::list("transforms", "augmentations, in order", describe::component("", "an augmentation", "transform")),
       describe::integer("prefetch", "batches assembled ahead", 4).at_least(1).at_most(1024).in("batches"),
+      describe::section("samples", "which rows are trained on; in an ensemble, by each member", samples_options()),
+      seed,
   };
 }
 

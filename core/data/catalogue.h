@@ -7,5 +7,5 @@
 namespace convoy {
 const std::vector<Entry>& dataset_catalogue();
 const std::vector<Entry>& transform_catalogue();
-std::vector<Option> common_data_options();  // keys that every data set takes: transforms, prefetch
+std::vector<Option> common_data_options();  // keys that every data set takes: transforms, prefetch, samples, seed
 }  // namespace convoy

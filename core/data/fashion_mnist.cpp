@@ -83,7 +83,7 @@ at::Tensor read_idx(const std::string& path, int dimensions) {
 
 }  // namespace
 
-FashionMnist::FashionMnist(const std::string& folder) {
+FashionMnist::FashionMnist(const std::string& folder, bool bytes) : bytes_(bytes) {
   const auto read = [&](const std::string& name) {
     const std::string images = file_in(folder, name + "-images-idx3-ubyte");
     const std::string labels = file_in(folder, name + "-labels-idx1-ubyte");
@@ -115,10 +115,11 @@ int64_t FashionMnist::size(Split split) const { return part(split).labels.numel(
 Batch FashionMnist::gather(Split split, const at::Tensor& indices, int64_t /*epoch*/, Buffers& buffers) const {
   const Part& from = part(split);
   const int64_t rows = indices.numel();
-  auto features = buffers.take("features", {rows, 1, from.images.size(1), from.images.size(2)}, at::kFloat);
+  auto features =
+      buffers.take("features", {rows, 1, from.images.size(1), from.images.size(2)}, bytes_ ? at::kByte : at::kFloat);
   auto target = buffers.take("target", {rows}, at::kLong);
   const int64_t* samples = indices.const_data_ptr<int64_t>();
-  gather_rows(from.images, samples, rows, features, 1.0 / 255);
+  gather_rows(from.images, samples, rows, features, bytes_ ? 1 : 1.0 / 255);
   gather_rows(from.labels, samples, rows, target);
   Batch batch;
   batch.rows = rows;

@@ -5,6 +5,7 @@
 #include "core/data/loader.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <time.h>
 
 #include <algorithm>
@@ -30,7 +31,9 @@ double thread_seconds() {
 
 // Batch number k of this loader, with indices and everything that the data set does not know.
 struct Job {
-  at::Tensor indices;
+  at::Tensor indices;   // of members one after the other
+  int64_t members = 0;  // 0: tensors have no dimension for them
+  int64_t rows = 0;     // of each member
   int64_t epoch = 0;
   std::vector<MicroBatch> micro;
   int64_t global_rows = 0;
@@ -41,11 +44,13 @@ struct Job {
 
 class Loader::Worker {
  public:
-  Worker(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, Split split, int64_t batches,
-         std::function<Job(int64_t)> job, const LoaderOptions& options)
+  // evaluation: transforms that belong to training alone are left out.
+  Worker(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, Split split, bool evaluation,
+         int64_t batches, std::function<Job(int64_t)> job, const LoaderOptions& options)
       : data_(std::move(data)),
         transforms_(std::move(transforms)),
         split_(split),
+        evaluation_(evaluation),
         batches_(batches),
         job_(std::move(job)),
         options_(options),
@@ -123,10 +128,12 @@ class Loader::Worker {
     const Job job = job_(number);
     Batch batch = data_->gather(split_, job.indices, job.epoch, buffers_);
     for (const auto& transform : transforms_) {
-      if (split_ == Split::evaluate && !transform->evaluation_too()) continue;
+      if (evaluation_ && !transform->evaluation_too()) continue;
       transform->apply(batch, job.indices, options_.seed, job.epoch);
     }
-    batch.rows = job.indices.numel();
+    if (job.members > 0)
+      for (auto& [name, tensor] : batch.tensors) tensor = tensor.unflatten(0, {job.members, job.rows});
+    batch.rows = job.rows;
     batch.first_row = job.micro.front().first_row;
     if (job.micro.size() > 1) batch.micro = job.micro;
     batch.global_rows = job.global_rows;
@@ -137,6 +144,7 @@ class Loader::Worker {
   const DatasetPtr data_;
   const std::vector<std::shared_ptr<const Transform>> transforms_;
   const Split split_;
+  const bool evaluation_;
   const int64_t batches_;
   const std::function<Job(int64_t)> job_;
   const LoaderOptions options_;
@@ -156,43 +164,103 @@ class Loader::Worker {
   std::thread thread_;  // last: starts when all else stands
 };
 
+namespace {
+
+// What a step's batch has before rows are chosen.
+Job training_job(const Sampler& counts, int64_t step, const LoaderOptions& options) {
+  Job made;
+  made.global_rows = counts.rows_of(step);
+  made.nominal_rows = counts.rows_of(0);
+  made.micro = micro_batches_of(made.global_rows, options.micro_batches, options.share_index, options.share_count);
+  made.rows = made.micro.back().end;
+  made.epoch = counts.epoch_of(step);
+  made.members = static_cast<int64_t>(options.draws.size());
+  return made;
+}
+
+std::vector<Sampler> member_samplers(const Sampler& counts, int64_t rows, const std::vector<MemberDraw>& draws) {
+  std::vector<Sampler> members;
+  for (const MemberDraw& draw : draws) {
+    members.emplace_back(rows, counts.rows_of(0), draw);
+    CONVOY_CHECK(members.back().draws().size() == counts.draws().size(), "member ", draw.member, " reads ",
+                 members.back().draws().size(), " rows an epoch, others ", counts.draws().size());
+  }
+  return members;
+}
+
+// Slice `number` of `all` rows in slices of `rows`; indices are positions.
+Job slice_job(int64_t number, int64_t rows, int64_t all, const LoaderOptions& options) {
+  const int64_t begin = number * rows;
+  const int64_t count = std::min(rows, all - begin);
+  const auto [first, last] = share_of(count, options.share_index, options.share_count);
+  Job made;
+  made.indices = at::arange(begin + first, begin + last, at::kLong);
+  made.rows = last - first;
+  made.micro = {{0, last - first, first}};
+  made.global_rows = count;
+  made.nominal_rows = rows;
+  return made;
+}
+
+int64_t slices_of(int64_t all, int64_t rows) {
+  CONVOY_CHECK(rows > 0, "evaluation in slices of ", rows, " rows");
+  return (all + rows - 1) / rows;
+}
+
+}  // namespace
+
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
                int64_t first_step, int64_t end_step, const LoaderOptions& options) {
-  const int64_t nominal = sampler.rows_of(0);
+  const std::vector<Sampler> members = member_samplers(sampler, data->size(Split::train), options.draws);
   auto job = [=](int64_t number) {
     const int64_t step = first_step + number;
-    const int64_t rows = sampler.rows_of(step);
-    Job made;
-    made.micro = micro_batches_of(rows, options.micro_batches, options.share_index, options.share_count);
-    made.indices = sampler.indices(step, made.micro);
-    made.epoch = sampler.epoch_of(step);
-    made.global_rows = rows;
-    made.nominal_rows = nominal;
+    Job made = training_job(sampler, step, options);
+    made.indices = at::empty({made.rows * std::max<int64_t>(1, made.members)}, at::kLong);
+    int64_t* out = made.indices.mutable_data_ptr<int64_t>();
+    if (members.empty()) sampler.write_indices(step, made.micro, out);
+    for (const Sampler& member : members) {
+      member.write_indices(step, made.micro, out);
+      out += made.rows;
+    }
     return made;
   };
-  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::train,
+  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::train, false,
                                      std::max<int64_t>(0, end_step - first_step), job, options);
 }
 
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
                const LoaderOptions& options) {
-  CONVOY_CHECK(rows > 0, "evaluation in slices of ", rows, " rows");
   const int64_t all = data->size(Split::evaluate);
-  auto job = [=](int64_t number) {
-    const int64_t begin = number * rows;
-    const int64_t count = std::min(rows, all - begin);
-    const auto [first, last] = share_of(count, options.share_index, options.share_count);
-    Job made;
-    made.indices = at::arange(begin + first, begin + last, at::kLong);
-    made.micro = {{0, last - first, first}};
-    made.global_rows = count;
-    made.nominal_rows = rows;
-    return made;
-  };
-  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::evaluate, (all + rows - 1) / rows,
-                                     job, options);
+  auto job = [=](int64_t number) { return slice_job(number, rows, all, options); };
+  worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::evaluate, true,
+                                     slices_of(all, rows), job, options);
 }
 
+Loader Loader::held_out(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms,
+                        const Sampler& sampler, int64_t rows, const LoaderOptions& options) {
+  std::vector<Draws> draws;
+  for (const MemberDraw& draw : options.draws) draws.emplace_back(draw, data->size(Split::train));
+  if (draws.empty()) draws.push_back(sampler.draws());
+  const int64_t all = draws.front().held_out();
+  for (const Draws& each : draws)
+    CONVOY_CHECK(each.held_out() == all, "members of one ensemble hold out different numbers of rows");
+  auto job = [=](int64_t number) {
+    Job made = slice_job(number, rows, all, options);
+    made.indices = made.indices.repeat({static_cast<int64_t>(draws.size())});
+    int64_t* positions = made.indices.mutable_data_ptr<int64_t>();
+    for (const Draws& each : draws) {
+      each.map_held_out(positions, made.rows);
+      positions += made.rows;
+    }
+    made.members = static_cast<int64_t>(options.draws.size());
+    return made;
+  };
+  return Loader(std::make_unique<Worker>(std::move(data), std::move(transforms), Split::train, true,
+                                         slices_of(all, rows), job, options));
+}
+
+Loader::Loader(std::unique_ptr<Worker> worker) : worker_(std::move(worker)) {}
+Loader::Loader(Loader&&) noexcept = default;
 Loader::~Loader() = default;
 std::optional<Batch> Loader::next() { return worker_->next(); }
 double Loader::waited_seconds() const { return worker_->waited(); }

@@ -19,16 +19,25 @@ struct LoaderOptions {
   int64_t prefetch = 4;         // batches held ready
   at::Device device{at::kCPU};  // CUDA: buffers are pinned, `next` copies without blocking
   uint64_t seed = 1;
+  // Of members of an ensemble, all of which read equally many rows: tensors are [members, rows, …], member-major, made by
+  // one gather, and a batch's counts are one member's. Empty: one model, [rows, …].
+  std::vector<MemberDraw> draws = {};
 };
 
 class Loader {
  public:
-  // Training: shares of the sampler's global batches, from `first_step` up to `end_step` (exclusive).
+  // Training: shares of the sampler's global batches, from `first_step` up to `end_step` (exclusive). With `draws` the
+  // sampler only counts the rows of a step.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
          int64_t first_step, int64_t end_step, const LoaderOptions& options);
   // Evaluation: every row of the split once, in order, rank r taking its share of each slice of `rows` rows.
   Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
          const LoaderOptions& options);
+  // Evaluation on the rows of the training split that a fold holds out, each once: the sampler's fold, or with `draws` each
+  // member's own, [members, rows, …].
+  static Loader held_out(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms,
+                         const Sampler& sampler, int64_t rows, const LoaderOptions& options);
+  Loader(Loader&&) noexcept;
   ~Loader();
 
   std::optional<Batch> next();    // nothing left: empty. Batch carries first_row, global_rows, nominal_rows.
@@ -37,6 +46,7 @@ class Loader {
 
  private:
   class Worker;
+  explicit Loader(std::unique_ptr<Worker> worker);
   std::unique_ptr<Worker> worker_;
 };
 

@@ -39,6 +39,8 @@ void gather_rows(const at::Tensor& source, const int64_t* wanted, int64_t rows, 
         return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<float>(), float(scale));
       case at::kDouble:
         return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<double>(), scale);
+      case at::kByte:
+        return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<uint8_t>(), uint8_t(scale));
       case at::kLong:
         return copy_rows(from, wanted, rows, width, out.mutable_data_ptr<int64_t>(), int64_t(scale));
       default:

@@ -15,12 +15,30 @@ Permutation order_of(int64_t rows, uint64_t seed, int64_t epoch) {
   return Permutation(rows, seed, "sampler", uint64_t(epoch));
 }
 
+MemberDraw all_rows(uint64_t seed) {
+  MemberDraw draw;
+  draw.seed = seed;
+  return draw;
+}
+
+int64_t checked(int64_t rows, int64_t global_rows) {
+  CONVOY_CHECK(rows > 0 && global_rows > 0, "a sampler of ", rows, " rows in batches of ", global_rows);
+  return rows;
+}
+
 }  // namespace
 
 Sampler::Sampler(int64_t rows, int64_t global_rows, uint64_t seed, bool shuffle)
-    : rows_(rows), global_rows_(global_rows), seed_(seed), shuffle_(shuffle) {
-  CONVOY_CHECK(rows > 0 && global_rows > 0, "a sampler of ", rows, " rows in batches of ", global_rows);
+    : Sampler(rows, global_rows, all_rows(seed)) {
+  shuffle_ = shuffle;
 }
+
+Sampler::Sampler(int64_t rows, int64_t global_rows, const MemberDraw& draw)
+    : draws_(draw, checked(rows, global_rows)),
+      rows_(draws_.size()),
+      global_rows_(global_rows),
+      seed_(draw.seed),
+      shuffle_(true) {}
 
 int64_t Sampler::steps_per_epoch() const { return (rows_ + global_rows_ - 1) / global_rows_; }
 
@@ -36,20 +54,25 @@ at::Tensor Sampler::indices(int64_t step, int64_t index, int64_t count) const {
 }
 
 at::Tensor Sampler::indices(int64_t step, const std::vector<MicroBatch>& micro) const {
-  const int64_t offset = step % steps_per_epoch() * global_rows_;
   auto result = at::empty({micro.back().end}, at::kLong);
-  int64_t* out = result.mutable_data_ptr<int64_t>();
+  write_indices(step, micro, result.mutable_data_ptr<int64_t>());
+  return result;
+}
+
+void Sampler::write_indices(int64_t step, const std::vector<MicroBatch>& micro, int64_t* out) const {
+  const int64_t offset = step % steps_per_epoch() * global_rows_;
   const auto order = order_of(rows_, seed_, epoch_of(step));
+  int64_t* to = out;
   for (const MicroBatch& part : micro) {
     const int64_t first = offset + part.first_row;
-    for (int64_t i = first; i < first + part.end - part.begin; ++i) *out++ = shuffle_ ? order.at(i) : i;
+    for (int64_t i = first; i < first + part.end - part.begin; ++i) *to++ = shuffle_ ? order.at(i) : i;
   }
-  return result;
+  draws_.map(out, to - out);
 }
 
 int64_t Sampler::permuted(int64_t epoch, int64_t position) const {
   CONVOY_CHECK(0 <= position && position < rows_, "position ", position, " of ", rows_, " rows");
-  return shuffle_ ? order_of(rows_, seed_, epoch).at(position) : position;
+  return draws_.at(shuffle_ ? order_of(rows_, seed_, epoch).at(position) : position);
 }
 
 }  // namespace convoy

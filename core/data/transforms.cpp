@@ -1,9 +1,10 @@
-// Loops over the rows of a contiguous float tensor.
+// Loops over the rows of a contiguous tensor: of floats, or of bytes where values are only moved.
 #include "core/data/transforms.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "core/data/bytes.h"
 #include "core/error.h"
 #include "core/random_keys.h"
 
@@ -13,85 +14,104 @@ namespace {
 at::Tensor& features_of(Batch& batch, const char* who) {
   for (auto& [name, tensor] : batch.tensors) {
     if (name != "features") continue;
-    if (tensor.scalar_type() != at::kFloat || !tensor.is_contiguous())
-      throw Error(Failure::config, convoy::str("transform ", who, " works on features of float numbers; these are ",
-                                               tensor.scalar_type()));
+    const bool known = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kByte;
+    if (!known || !tensor.is_contiguous())
+      throw Error(Failure::config,
+                  convoy::str("transform ", who, " works on features of float numbers or bytes; these are ",
+                              tensor.scalar_type()));
     return tensor;
   }
   throw Error(Failure::config, str("transform ", who, " needs a data set with features; this one has none"));
 }
 
+// Features to compute with: bytes become floats here, so that none of them is rounded.
+at::Tensor& float_features_of(Batch& batch, const char* who) {
+  at::Tensor& features = features_of(batch, who);
+  if (features.scalar_type() == at::kByte) features = from_bytes(features, at::kFloat);
+  return features;
+}
+
+template <class T>
 struct Images {
-  float* data;
+  T* data;
   int64_t planes;  // per row
   int64_t height;
   int64_t width;
 };
 
-Images images_of(Batch& batch, const char* who) {
+// Calls `work` with the Images of floats or bytes.
+template <class Work>
+void on_images(Batch& batch, const char* who, const Work& work) {
   at::Tensor& features = features_of(batch, who);
   const int64_t dims = features.dim();
   if (dims != 3 && dims != 4)
     throw Error(Failure::config,
                 convoy::str("transform ", who, " needs images, [rows, channels, height, width]; features are ",
                             features.sizes()));
-  return {features.mutable_data_ptr<float>(), dims == 4 ? features.size(1) : 1, features.size(-2), features.size(-1)};
+  const int64_t planes = dims == 4 ? features.size(1) : 1;
+  if (features.scalar_type() == at::kByte)
+    work(Images<uint8_t>{features.mutable_data_ptr<uint8_t>(), planes, features.size(-2), features.size(-1)});
+  else
+    work(Images<float>{features.mutable_data_ptr<float>(), planes, features.size(-2), features.size(-1)});
 }
 
-void shift_plane(float* plane, int64_t height, int64_t width, int64_t down, int64_t right) {
-  const auto bytes = size_t(width - std::abs(right)) * sizeof(float);
+template <class T>
+void shift_plane(T* plane, int64_t height, int64_t width, int64_t down, int64_t right) {
+  const auto bytes = size_t(width - std::abs(right)) * sizeof(T);
   for (int64_t k = 0; k < height; ++k) {
     const int64_t y =
         down > 0 ? height - 1 - k : k;  // away from where rows come from, so that none is overwritten early
-    float* to = plane + y * width;
+    T* to = plane + y * width;
     const int64_t source = y - down;
     if (source < 0 || source >= height) {
-      std::fill(to, to + width, 0.f);
+      std::fill(to, to + width, T(0));
       continue;
     }
-    const float* from = plane + source * width;
+    const T* from = plane + source * width;
     std::memmove(to + std::max<int64_t>(right, 0), from + std::max<int64_t>(-right, 0), bytes);
-    if (right > 0) std::fill(to, to + right, 0.f);
-    if (right < 0) std::fill(to + width + right, to + width, 0.f);
+    if (right > 0) std::fill(to, to + right, T(0));
+    if (right < 0) std::fill(to + width + right, to + width, T(0));
   }
 }
 
 }  // namespace
 
 void Flip::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const {
-  const Images images = images_of(batch, "flip");
   const uint64_t key = random_key(seed, "flip", uint64_t(epoch));
   const int64_t* samples = indices.const_data_ptr<int64_t>();
-  for (int64_t r = 0; r < indices.numel(); ++r) {
-    if (random_uniform(key, uint64_t(samples[r])) >= p_) continue;
-    float* line = images.data + r * images.planes * images.height * images.width;
-    for (int64_t l = 0; l < images.planes * images.height; ++l, line += images.width) {
-      std::reverse(line, line + images.width);
+  on_images(batch, "flip", [&](auto images) {
+    for (int64_t r = 0; r < indices.numel(); ++r) {
+      if (random_uniform(key, uint64_t(samples[r])) >= p_) continue;
+      auto* line = images.data + r * images.planes * images.height * images.width;
+      for (int64_t l = 0; l < images.planes * images.height; ++l, line += images.width) {
+        std::reverse(line, line + images.width);
+      }
     }
-  }
+  });
 }
 
 void Shift::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const {
-  const Images images = images_of(batch, "shift");
-  if (pixels_ >= images.height || pixels_ >= images.width)
-    throw Error(Failure::config, str("transform shift by ", pixels_, " pixels leaves nothing of images of ",
-                                     images.height, " × ", images.width));
   const uint64_t key = random_key(seed, "shift", uint64_t(epoch));
   const int64_t* samples = indices.const_data_ptr<int64_t>();
   const auto range = uint64_t(2 * pixels_ + 1);
-  for (int64_t r = 0; r < indices.numel(); ++r) {
-    const auto words = philox(key, uint64_t(samples[r]), 0);
-    const int64_t down = int64_t(words[0] * range >> 32) - pixels_;
-    const int64_t right = int64_t(words[1] * range >> 32) - pixels_;
-    for (int64_t p = 0; p < images.planes; ++p) {
-      shift_plane(images.data + (r * images.planes + p) * images.height * images.width, images.height, images.width,
-                  down, right);
+  on_images(batch, "shift", [&](auto images) {
+    if (pixels_ >= images.height || pixels_ >= images.width)
+      throw Error(Failure::config, str("transform shift by ", pixels_, " pixels leaves nothing of images of ",
+                                       images.height, " × ", images.width));
+    for (int64_t r = 0; r < indices.numel(); ++r) {
+      const auto words = philox(key, uint64_t(samples[r]), 0);
+      const int64_t down = int64_t(words[0] * range >> 32) - pixels_;
+      const int64_t right = int64_t(words[1] * range >> 32) - pixels_;
+      for (int64_t p = 0; p < images.planes; ++p) {
+        shift_plane(images.data + (r * images.planes + p) * images.height * images.width, images.height, images.width,
+                    down, right);
+      }
     }
-  }
+  });
 }
 
 void Normalise::apply(Batch& batch, const at::Tensor&, uint64_t, int64_t) const {
-  at::Tensor& features = features_of(batch, "normalise");
+  at::Tensor& features = float_features_of(batch, "normalise");
   if (features.numel() == 0) return;
   const int64_t channels = features.dim() > 1 ? features.size(1) : 1;
   const int64_t plane = features.numel() / features.size(0) / channels;
@@ -111,7 +131,7 @@ void Normalise::apply(Batch& batch, const at::Tensor&, uint64_t, int64_t) const 
 }
 
 void Noise::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const {
-  at::Tensor& features = features_of(batch, "noise");
+  at::Tensor& features = float_features_of(batch, "noise");
   if (features.numel() == 0) return;
   const int64_t width = features.numel() / features.size(0);
   const int64_t* samples = indices.const_data_ptr<int64_t>();

@@ -1,5 +1,6 @@
 // Augmentations of the tensor "features", in place. What is drawn for a row depends on (seed, epoch, sample index) only.
-// Images are [B, C, H, W] (or [B, H, W]); Error(config) where a transform needs images and gets others.
+// Images are [B, C, H, W] (or [B, H, W]); Error(config) where a transform needs images and gets others. Features are floats
+// or bytes; normalise and noise leave floats.
 #pragma once
 #include <vector>
 

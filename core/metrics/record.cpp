@@ -24,6 +24,8 @@ Json to_json(const Record& record) {
   if (record.learning_rate >= 0) json["learning_rate"] = number(record.learning_rate);
   json["metrics"] = Json::object();
   for (const auto& [name, value] : record.metrics) json["metrics"][name] = number(value);
+  for (const auto& [name, values] : record.members)
+    for (double value : values) json["members"][name].push_back(number(value));
   return json;
 }
 

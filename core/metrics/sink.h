@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/control/channel.h"
 #include "core/options.h"
@@ -20,6 +21,8 @@ struct Record {
   double remaining_seconds = -1;          // -1: unknown
   double learning_rate = -1;              // of the last update; -1: none yet
   std::map<std::string, double> metrics;  // NaN and infinities allowed
+  std::map<std::string, std::vector<double>> members =
+      {};  // of an ensemble, each one's own; only where there are several
 };
 Json to_json(const Record& record);  // non-finite values as strings "nan", "inf"
 

@@ -31,16 +31,16 @@ class Adam : public DenseOptimizer {
     adam_loop(values, gradient, moments[0], moments[1], n, step(options, scalars));
   }
 
-  void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments,
-               const SlotOptions& options, const TensorScalars& scalars) const override {
+  void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments, const SlotOptions&,
+               const TensorScalars& scalars) const override {
     at::Tensor g = gradient * scalars.gradient_scale;
-    if (!decoupled_) g.add_(values, options.weight_decay);
+    if (!decoupled_) g.addcmul_(values, scalars.weight_decay);
     moments[0].add_(g - moments[0], 1 - beta1_);
     moments[1].mul_(beta2_).addcmul_(g, g, 1 - beta2_);
     const auto dtype = values.scalar_type();
     const at::Tensor correction1 = (1 - at::pow(beta1_, scalars.step)).to(dtype);
     const at::Tensor root = at::rsqrt(1 - at::pow(beta2_, scalars.step)).to(dtype);
-    if (decoupled_) values.mul_(1 - scalars.learning_rate * options.weight_decay);
+    if (decoupled_) values.mul_(1 - scalars.learning_rate * scalars.weight_decay);
     values.sub_(scalars.learning_rate / correction1 * moments[0] / (moments[1].sqrt() * root + eps_));
   }
 

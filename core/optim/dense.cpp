@@ -99,6 +99,14 @@ std::vector<std::pair<std::string, at::Tensor>> DenseOptimizer::moments(int slot
   return named;
 }
 
+void DenseOptimizer::set_weight_decays(int index, const std::vector<double>& decays) {
+  Slot& slot = slots_.at(index);
+  CONVOY_CHECK(int64_t(decays.size()) == slot.options.members, decays.size(), " weight decays for ",
+               slot.options.members, " members");
+  slot.decays = decays;
+  slot.decay_column = at::tensor(decays, at::kDouble).reshape({-1, 1}).to(slot.values.device());
+}
+
 void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateScalars& scalars) {
   at::NoGradGuard no_grad;
   Slot& slot = slots_.at(index);
@@ -115,7 +123,7 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
   const at::Tensor dense = gradient.dense.detach().contiguous();
   if (slot.values.is_cpu()) {
     update_by_loop(slot, dense, scalars);
-  } else if (slot.values.is_cuda() && slot.options.members == 1 && native(slot.values) &&
+  } else if (slot.values.is_cuda() && slot.options.members == 1 && slot.decays.empty() && native(slot.values) &&
              dense.scalar_type() == slot.values.scalar_type()) {
     update_fused(slot, dense, scalars);
   } else {
@@ -126,11 +134,13 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
 void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) const {
   const int64_t members = slot.options.members, elements = slot.values.numel() / members;
   std::vector<HostScalars> host(members);
+  std::vector<SlotOptions> options(members, slot.options);
   std::vector<char> applies(members);
   for (int64_t m = 0; m < members; ++m) {
     host[m] = {scalar(scalars.learning_rate, m) * slot.options.learning_rate_factor, int64_t(scalar(scalars.step, m)),
                scalar(scalars.gradient_scale, m)};
     applies[m] = scalar(scalars.apply, m) != 0;
+    if (!slot.decays.empty()) options[m].weight_decay = slot.decays[m];
   }
   const auto moments_at = [&](auto* type, int64_t offset) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -146,7 +156,7 @@ void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, cons
       over_members(members, elements, [&](int64_t member, int64_t offset, int64_t n) {
         if (!applies[member]) return;
         const auto moments = moments_at(static_cast<scalar_t*>(nullptr), offset);
-        loop(values + offset, gradients + offset, moments.data(), n, slot.options, host[member]);
+        loop(values + offset, gradients + offset, moments.data(), n, options[member], host[member]);
       });
     });
     return;
@@ -164,7 +174,7 @@ void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, cons
           const int64_t count = std::min(piece, offset + n - at);
           convert(values + at, v, count);
           convert(gradients + at, g, count);
-          loop(v, g, moments_at(static_cast<float*>(nullptr), at).data(), count, slot.options, host[member]);
+          loop(v, g, moments_at(static_cast<float*>(nullptr), at).data(), count, options[member], host[member]);
           convert(v, values + at, count);
         }
       });
@@ -180,7 +190,10 @@ void DenseOptimizer::update_by_tensors(Slot& slot, const at::Tensor& gradient, c
     return tensor.to(to).reshape({-1, 1}).expand({members, 1});
   };
   const TensorScalars given{broadcast(scalars.learning_rate, dtype) * slot.options.learning_rate_factor,
-                            broadcast(scalars.step, at::kDouble), broadcast(scalars.gradient_scale, dtype)};
+                            broadcast(scalars.step, at::kDouble), broadcast(scalars.gradient_scale, dtype),
+                            slot.decay_column.defined() ? slot.decay_column.to(dtype)
+                                                        : at::full({members, 1}, slot.options.weight_decay,
+                                                                   slot.values.options().dtype(dtype))};
   const at::Tensor applies = broadcast(scalars.apply, at::kBool);
   at::Tensor values = slot.values.view(shape).to(dtype, /*non_blocking=*/false, /*copy=*/true);
   std::vector<at::Tensor> moments;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/optim/member_decays.h"
 #include "core/optim/optimizer.h"
 
 namespace convoy {
@@ -20,6 +21,8 @@ struct Slot {
   at::Tensor values;
   SlotOptions options;
   std::vector<at::Tensor> moments;  // shaped as values; float for bf16 and fp16
+  std::vector<double> decays = {};  // of members; none: the options' for all
+  at::Tensor decay_column = {};     // the same as [members, 1] on the device
 };
 
 // Of one member, on the host: only for slots that live there.
@@ -31,16 +34,17 @@ struct HostScalars {
 
 // Shaped [members, 1], to broadcast over [members, elements]; in the dtype of the arithmetic.
 struct TensorScalars {
-  at::Tensor learning_rate, step, gradient_scale;
+  at::Tensor learning_rate, step, gradient_scale, weight_decay;
 };
 
-class DenseOptimizer : public Optimizer {
+class DenseOptimizer : public Optimizer, public MemberDecays {
  public:
   explicit DenseOptimizer(std::vector<std::string> moment_names) : moment_names_(std::move(moment_names)) {}
 
   int add_slot(at::Tensor values, const SlotOptions& options) override;
   void update(int slot, const Gradient& gradient, const UpdateScalars& scalars) override;
   std::vector<std::pair<std::string, at::Tensor>> moments(int slot) override;
+  void set_weight_decays(int slot, const std::vector<double>& decays) override;
 
  protected:
   // [0, n) of one member; `moments` as many as there are names.

@@ -33,9 +33,9 @@ class Sgd : public DenseOptimizer {
     sgd_loop(values, gradient, moments[0], n, step(options, scalars));
   }
 
-  void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments,
-               const SlotOptions& options, const TensorScalars& scalars) const override {
-    at::Tensor direction = gradient * scalars.gradient_scale + values * options.weight_decay;
+  void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments, const SlotOptions&,
+               const TensorScalars& scalars) const override {
+    at::Tensor direction = gradient * scalars.gradient_scale + values * scalars.weight_decay;
     if (momentum_ != 0) {
       moments[0].mul_(momentum_).add_(direction);
       direction = nesterov_ ? direction.add(moments[0], momentum_) : moments[0];

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "core/data/samples.h"
 #include "core/error.h"
 
 namespace convoy {
@@ -144,8 +145,13 @@ TrainedParts located_parts(const RunConfig& config, const Registry& registry) {
   TrainedParts parts;
   const auto resolved = std::make_shared<const Json>(config.resolved);
   const Place data = place_of(resolved, "data", "path");
-  parts.data = std::make_shared<LocatedDataset>(
-      at_place(data, [&] { return registry.datasets.make(config.data.name, config.data.options, config.seed); }), data);
+  parts.data = std::make_shared<LocatedDataset>(at_place(data,
+                                                         [&] {
+                                                           return registry.datasets.make(
+                                                               config.data.name, config.data.options,
+                                                               data_seed(config.data.options, config.seed));
+                                                         }),
+                                                data);
   const std::vector<Options> transforms = config.data.options.sections("transforms");
   for (size_t i = 0; i < transforms.size(); ++i) {
     const std::string key = str("data.transforms.", i);
@@ -161,7 +167,7 @@ TrainedParts located_parts(const RunConfig& config, const Registry& registry) {
   const Place loss = own ? model : place_of(resolved, "loss", "name");
   parts.loss = std::make_shared<LocatedLoss>(
       at_place(loss, [&] { return registry.losses.make(name, config.loss.options); }), loss);
-  try_transforms(parts, config.seed);
+  try_transforms(parts, data_seed(config.data.options, config.seed));
   return parts;
 }
 

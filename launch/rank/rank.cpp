@@ -10,6 +10,7 @@
 
 #include "core/binding.h"
 #include "core/control/protocol.h"
+#include "core/data/samples.h"
 #include "core/inject/injector.h"
 #include "core/log.h"
 #include "core/trainer.h"
@@ -121,13 +122,13 @@ class RankThread {
     injector->reached(InjectPoint::join, 0);
     connect(context, injector);
     if (!assignment.bench.is_null()) return tell_end(context, run_bench(context, assignment.bench));
-    const TrainingLength length =
-        training_length(config.train, shared_.trained.data->size(Split::train), context.mesh.degree("data"));
+    std::unique_ptr<Strategy> strategy =
+        shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
+    const int64_t rows = rows_read(strategy->sampling(), config, shared_.trained.data->size(Split::train));
+    const TrainingLength length = training_length(config.train, rows, context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
     context.total_steps = length.total_steps;
 
-    std::unique_ptr<Strategy> strategy =
-        shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
     strategy->setup(context, injector->around(shared_.trained.model), shared_.trained.loss);
     TrainingParts parts{shared_.trained.data, shared_.trained.transforms, strategy.get()};
     if (!injector->idle()) {

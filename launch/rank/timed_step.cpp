@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "core/data/samples.h"
 #include "core/single_communicator.h"
 
 namespace convoy {
@@ -79,7 +80,7 @@ class TimedModel : public Model {
 
 TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads)
     : config_(config), device_(device), times_(std::make_shared<std::vector<BlockTime>>()) {
-  data_ = registry.datasets.make(config.data.name, config.data.options, config.seed);
+  data_ = registry.datasets.make(config.data.name, config.data.options, data_seed(config.data.options, config.seed));
   for (const Options& transform : config.data.options.sections("transforms"))
     transforms_.push_back(registry.transforms.make(transform.text("name"), transform));
   const ModelPtr model = registry.models.make(config.model.name, config.model.options, data_->schema());
@@ -105,7 +106,7 @@ int64_t TimedStep::batches_of(int64_t rows) {
   LoaderOptions options;
   options.prefetch = config_.data.options.integer("prefetch");
   options.device = device_;
-  options.seed = config_.seed;
+  options.seed = data_seed(config_.data.options, config_.seed);
   loader_.reset();
   loader_ = std::make_unique<Loader>(data_, transforms_, sampler, 0, std::numeric_limits<int32_t>::max(), options);
   return taken;

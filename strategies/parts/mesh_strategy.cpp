@@ -64,6 +64,7 @@ class MeshStrategy : public Strategy {
     return metrics;
   }
 
+  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void settle() override { data_->settle(); }
   void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
   void state_restored() override { data_->state_restored(); }

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 
+#include "core/data/bytes.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "strategies/parts/default_generator.h"
@@ -148,8 +149,9 @@ void ModelPart::set_training(bool training) {
 
 Batch ModelPart::prepared(const Batch& batch) const {
   Batch moved = batch.to(store_->device, true);
-  for (auto& entry : moved.tensors) {
-    if (entry.second.is_floating_point()) entry.second = entry.second.to(store_->dtype);
+  for (auto& [name, tensor] : moved.tensors) {
+    if (tensor.is_floating_point()) tensor = tensor.to(store_->dtype);
+    if (name == "features" && tensor.scalar_type() == at::kByte) tensor = from_bytes(tensor, store_->dtype);
   }
   return moved;
 }

@@ -70,17 +70,19 @@ def spread(values):
 
 def interleave(rounds, contestants, reference=None, expected=None, slower_is="more", retries=6):
     """Measures every contestant once a round, in turn. A round in which the reference fell behind 0.75 of its known
-    figure is repeated: a slow peer wins nothing. `expected` is that figure, or a function of the round's figures where
-    it depends on how fast the machine is. Returns {name: [figure per round]}."""
+    figure is repeated: a slow peer wins nothing. `expected` is that figure, a function of the round's figures where it
+    depends on how fast the machine is, or {name: figure} of several references. Returns {name: [figure per round]}."""
     figures = {name: [] for name in contestants}
     done = 0
     while done < rounds:
         this = {name: measure() for name, measure in contestants.items()}
         if expected:
-            wanted = expected(this) if callable(expected) else expected
-            known = wanted / this[reference] if slower_is == "more" else this[reference] / wanted
-            if known < 0.75:
-                shown = f"{reference} at {this[reference]:.4g}, expected {wanted:.4g}"
+            figure = expected(this) if callable(expected) else expected
+            wanted = figure if isinstance(figure, dict) else {reference: figure}
+            slow = [name for name, known in wanted.items()
+                    if (known / this[name] if slower_is == "more" else this[name] / known) < 0.75]
+            if slow:
+                shown = ", ".join(f"{name} at {this[name]:.4g}, expected {wanted[name]:.4g}" for name in slow)
                 if retries == 0:
                     sys.exit(f"no figure: {shown}, and no round is left to repeat: run this on an idle machine")
                 retries -= 1

@@ -58,6 +58,7 @@ class Counting : public Strategy {
     return {
         {"seen", batch.at("features").sum(), at::scalar_tensor(static_cast<double>(batch.rows), at::kDouble), false}};
   }
+  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void settle() override { ++settled; }
   void visit_state(const StateVisitor& visit) override {
     StateEntry entry;

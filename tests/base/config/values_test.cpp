@@ -28,7 +28,17 @@ TEST(ConfigKeys, Unknown) {
   EXPECT_EQ(config_error(config_with("width: 8", "widht: 8")),
             "run.yaml:2:20: model.widht: unknown key; did you mean width?");
   EXPECT_EQ(config_error(config_with("rows: 1000", "walrus: 1")),
-            "run.yaml:3:20: data.walrus: unknown key; valid here: name, rows, transforms, prefetch");
+            "run.yaml:3:20: data.walrus: unknown key; valid here: name, rows, transforms, prefetch, samples, seed");
+}
+
+TEST(ConfigKeys, AFoldIsOneOfItsFolds) {
+  const auto with_fold = [](const std::string& fold) {
+    return config_error(config_with("rows: 1000", "rows: 1000, samples: {how: folds, folds: 3, fold: " + fold + "}"));
+  };
+  EXPECT_EQ(with_fold("2"), "no error");
+  EXPECT_NE(with_fold("3").find("data.samples.fold: is 3, must be below folds, 3: they count from 0"),
+            std::string::npos)
+      << with_fold("3");
 }
 
 TEST(ConfigKeys, OneLevelTooHigh) {

@@ -27,6 +27,7 @@ class Holder : public Strategy {
   Sampling sampling() const override { return {}; }
   StepResult step(const StepInput&) override { return {}; }
   std::vector<Metric> evaluate(const Batch&) override { return {}; }
+  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void settle() override {}
   void visit_state(const StateVisitor& visit) override {
     for (const StateEntry& entry : entries) visit(entry);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <vector>
 
+#include "core/data/bytes.h"
 #include "core/data/fashion_mnist.h"
 #include "core/data/synthetic.h"
 #include "core/data/transforms.h"
@@ -110,6 +112,19 @@ TEST(FashionMnist, ReadsWhatTheDistributionHas) {
   EXPECT_EQ(data.schema().fields.at("target").cardinality, 10);
 }
 
+// What a model is fed must not depend on how a batch holds it.
+TEST(FashionMnist, BytesAreTheSameFiguresAfterConversion) {
+  const char* const folder = "/usr/share/datasets/fashion-mnist";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
+  const FashionMnist floats(folder), bytes(folder, true);
+  const auto rows = at::tensor({3, 9999, 3, 17}, at::kLong);
+  const Batch a = floats.gather_once(Split::evaluate, rows, 0), b = bytes.gather_once(Split::evaluate, rows, 0);
+  EXPECT_EQ(b.at("features").scalar_type(), at::kByte);
+  for (at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16})
+    EXPECT_TRUE(at::equal(a.at("features").to(dtype), from_bytes(b.at("features"), dtype))) << dtype;
+  EXPECT_TRUE(at::equal(a.at("target"), b.at("target")));
+}
+
 TEST(FashionMnist, SaysWhatToInstall) {
   try {
     FashionMnist("/nowhere");
@@ -124,6 +139,27 @@ Batch images(int64_t rows) {
   batch.rows = rows;
   batch.tensors = {{"features", at::arange(rows * 2 * 4 * 5, at::kFloat).view({rows, 2, 4, 5}) + 1}};
   return batch;
+}
+
+TEST(Transforms, TreatBytesAsTheFloatsThatTheyStandFor) {
+  const auto samples = at::arange(40, at::kLong);
+  const Flip flip(0.5);
+  const Shift shift(2);
+  const Normalise normalise({0.3}, {0.2});
+  const Noise noise(0.1);
+  for (const Transform* transform : std::vector<const Transform*>{&flip, &shift, &normalise, &noise}) {
+    Batch bytes, floats;
+    bytes.tensors = {{"features", at::arange(40 * 2 * 4 * 5).remainder(256).to(at::kByte).view({40, 2, 4, 5})}};
+    floats.tensors = {{"features", from_bytes(bytes.at("features"), at::kFloat)}};
+    const at::Tensor before = floats.at("features").clone();
+    transform->apply(bytes, samples, 1, 0);
+    transform->apply(floats, samples, 1, 0);
+    const bool moves = transform == &flip || transform == &shift;
+    EXPECT_EQ(bytes.at("features").scalar_type(), moves ? at::kByte : at::kFloat);
+    const at::Tensor after = moves ? from_bytes(bytes.at("features"), at::kFloat) : bytes.at("features");
+    EXPECT_TRUE(at::equal(after, floats.at("features")));
+    EXPECT_FALSE(at::equal(before, floats.at("features")));
+  }
 }
 
 TEST(Transforms, FlipMirrorsHalfOfTheRowsByTheirNumber) {

@@ -119,6 +119,8 @@ TEST(Optimizers, LoopsAndTensorOperationsAgree) {
     at::Tensor other = values.clone();
     const auto loops = make_optimizer(one.optimizer), rows = make_optimizer(one.optimizer);
     const int slot = loops->add_slot(values, {members, 0.5, one.weight_decay});
+    const std::vector<double> decays{one.weight_decay, 0, one.weight_decay / 2};
+    dynamic_cast<MemberDecays&>(*loops).set_weight_decays(slot, decays);
     std::vector<at::Tensor> moments;
     for (const auto& named : rows->moments(rows->add_slot(other, {members, 0.5, one.weight_decay}))) {
       moments.push_back(named.second);
@@ -131,7 +133,8 @@ TEST(Optimizers, LoopsAndTensorOperationsAgree) {
       const auto column = [](const at::Tensor& t) { return t.to(at::kDouble).reshape({-1, 1}); };
       (static_cast<DenseOptimizer*>(rows.get())->*&Expose::tensors)(
           other, gradient, moments, {members, 0.5, one.weight_decay},
-          {column(given.learning_rate) * 0.5, column(given.step), column(given.gradient_scale)});
+          {column(given.learning_rate) * 0.5, column(given.step), column(given.gradient_scale),
+           column(at::tensor(decays, at::kDouble))});
     }
     EXPECT_LE(worst(values, other), 1e-13) << one.name;
     const auto shown = loops->moments(slot);
@@ -148,6 +151,8 @@ TEST(Optimizers, MembersEqualOnesTrainedAlone) {
     const auto together = make_optimizer(one.optimizer);
     const int slot = together->add_slot(stacked, {members, 1, one.weight_decay});
     const at::Tensor rates = at::tensor({0.01, 0.02, 0.03}, at::kDouble);
+    const std::vector<double> decays{one.weight_decay, 0, one.weight_decay / 2};
+    dynamic_cast<MemberDecays&>(*together).set_weight_decays(slot, decays);
     const auto gradient = [&](int64_t step) {
       return gradient_of(members * n, step, at::kFloat).reshape({members, n});
     };
@@ -160,7 +165,7 @@ TEST(Optimizers, MembersEqualOnesTrainedAlone) {
     for (int64_t m = 0; m < members; ++m) {
       at::Tensor alone = start[m].clone();
       const auto own = make_optimizer(one.optimizer);
-      const int index = own->add_slot(alone, {1, 1, one.weight_decay});
+      const int index = own->add_slot(alone, {1, 1, decays[size_t(m)]});
       int64_t applied = 0;
       for (int64_t step = 1; step <= 3; ++step) {
         if (m == 1 && step == 2) continue;

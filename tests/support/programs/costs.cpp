@@ -15,6 +15,7 @@
 
 #include "core/builtins.h"
 #include "core/data/dataset.h"
+#include "core/data/samples.h"
 #include "launch/catalogues.h"
 #include "models/registry.h"
 #include "strategies/parts/block_activations.h"
@@ -58,7 +59,8 @@ int run(int ranks) {
   request.ranks = ranks;
   const Job job = strategy.plan(config, here, request).jobs.front();
 
-  const DatasetPtr data = registry.datasets.make(config.data.name, config.data.options, config.seed);
+  const DatasetPtr data =
+      registry.datasets.make(config.data.name, config.data.options, data_seed(config.data.options, config.seed));
   const ModelPtr model = registry.models.make(config.model.name, config.model.options, data->schema());
   Description description = describe_model(*model, config.precision);
   const auto slices = static_cast<double>(config.resolved.at("strategy").value("micro_batches", 1));

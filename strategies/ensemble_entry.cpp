@@ -1,0 +1,111 @@
+// ensemble: many small models of one kind at once, each with its own seed, rows and rates.
+#include <algorithm>
+
+#include "core/describe.h"
+#include "core/text.h"
+#include "strategies/parts/members_entry.h"
+#include "strategies/parts/replicated_entry.h"
+
+namespace convoy {
+namespace {
+
+int devices_here(const RunConfig& config, const Topology& topology, bool one_host) {
+  const bool gpus = on_gpus(config, topology);
+  size_t count = 0;
+  for (const Host& host : topology.hosts) {
+    count += gpus ? host.gpus.size() : host.cores.size();
+    if (one_host) break;
+  }
+  return std::max(1, static_cast<int>(count));
+}
+
+bool as_threads(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  const std::string& how = config.strategy.options.text("how");
+  const bool spread = topology.hosts.size() > 1 || (!request.rank_hosts.empty() && request.ranks > 1);
+  if (how == "threads" && spread)
+    throw ConfigError(Mark{}, "strategy.how",
+                      "threads are of one process on one host, and the job was started once per rank by a launcher, or "
+                      "on several hosts; start it alone, or take how: processes");
+  return how == "threads" || (how == "auto" && !spread);
+}
+
+// A rank for each device, none without a member. `stacked` leaves a CPU's cores to one rank unless more are asked for.
+int ranks_of(const RunConfig& config, const Topology& topology, const PlanRequest& request, bool threads) {
+  const Options& options = config.strategy.options;
+  const int64_t members = options.integer("members");
+  if (request.ranks > members)
+    throw ConfigError(Mark{}, "launch.ranks",
+                      str(request.ranks, " ranks were asked for, and strategy.members is ", members,
+                          "; a rank without a member would have nothing to do: take at most ", members));
+  if (request.ranks > 0) return request.ranks;
+  const bool one = options.text("how") == "stacked" && !on_gpus(config, topology);
+  return one ? 1 : static_cast<int>(std::min<int64_t>(members, devices_here(config, topology, threads)));
+}
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  members_of(config);  // throws where they contradict each other
+  const bool threads = as_threads(config, topology, request);
+  if (threads && config.backend != "auto" && config.backend != "local" && config.backend != "nccl")
+    throw ConfigError(Mark{}, "backend",
+                      str("is ", config.backend, ", and strategy.how: ", config.strategy.options.text("how"),
+                          " makes threads of one process, which exchange by local; leave it auto, or take how: "
+                          "processes"));
+  PlanRequest wanted = request;
+  wanted.ranks = ranks_of(config, topology, request, threads);
+  Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}));
+  if (!threads) return made;
+  Job& job = made.jobs.front();
+  if (job.backend != "nccl") job.backend = "local";
+  job.processes = {{0, {}}};
+  for (RankPlan& rank : job.ranks) {
+    rank.process = 0;
+    job.processes.front().ranks.push_back(rank.rank);
+  }
+  return made;
+}
+
+// Per rank with k members: k times what one training by itself needs; nothing is sent but figures of evaluations.
+std::vector<RankCost> cost(const Job& job, const Description& description) {
+  Job alone = job;
+  alone.ranks.resize(1);
+  const RankCost one = replica_costs(alone, description, {}, 1).front();
+  const auto members = job.config.at("strategy").at("members").get<int64_t>();
+  std::vector<RankCost> costs;
+  for (const RankPlan& rank : job.ranks) {
+    const auto [first, last] = members_of_rank(members, rank.rank, static_cast<int>(job.ranks.size()));
+    const auto held = static_cast<double>(last - first);
+    RankCost mine = one;
+    for (double* bytes : {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes,
+                          &mine.activation_bytes, &mine.work.span, &mine.work.own, &mine.work.updated})
+      *bytes *= held;
+    costs.push_back(mine);
+  }
+  return costs;
+}
+
+}  // namespace
+
+StrategyEntry ensemble_entry() {
+  StrategyEntry entry;
+  entry.name = "ensemble";
+  entry.help = "many small models at once, each with its own seed, rows and rates; their vote is evaluated";
+  entry.options = member_options();
+  entry.options.insert(
+      entry.options.begin() + 1,
+      describe::choice(
+          "how",
+          "stacked: one batched product per layer for all members of a rank; threads: stacks divided over "
+          "threads of one process, one per core or GPU; processes: over processes; auto: threads, and each "
+          "measures a few steps stacked and side by side and keeps the faster",
+          {"stacked", "threads", "processes", "auto"}, "auto"));
+  entry.options.push_back(describe::boolean("vote", "evaluate the members' majority and mean too", true));
+  entry.options.push_back(describe::choice("convolutions",
+                                           "of a stack: grouped (one for all members), each (one after another), auto "
+                                           "(grouped on GPUs)",
+                                           {"auto", "grouped", "each"}, "auto"));
+  entry.plan = plan;
+  entry.cost = cost;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,77 @@
+"""Ten small MLPs bagged on Fashion-MNIST, member-samples a second over a whole epoch: against vmap, a loop and TorchEnsemble"""
+import statistics
+import subprocess
+import sys
+
+import harness
+
+CONFIG = "configs/bagging_fashion.yaml"
+MEMBERS = 10
+PACKAGES = harness.TOP / ".deps" / "torchensemble"
+PINNED = ["torchensemble==0.2.0", "joblib==1.6.0"]
+# Member-samples a second of the peers as they are known of two idle cores.
+KNOWN = {"torch.func vmap": 238_000, "serial loop": 139_000, "TorchEnsemble, 2 jobs": 49_000}
+GATES = {"torch.func vmap": (2, 4), "serial loop": (3, 6), "TorchEnsemble, 2 jobs": (8, 16)}
+OURS = "convoy"
+
+
+def install_peer():
+    """Beside everything else, without what it asks for and does not use (torchvision, scikit-learn)."""
+    if (PACKAGES / "torchensemble").is_dir():
+        return
+    harness.say(f"fetching {' and '.join(PINNED)} (0.4 MB) into {PACKAGES.relative_to(harness.TOP)}")
+    done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
+                           "--target", str(PACKAGES), *PINNED], text=True, capture_output=True)
+    if done.returncode != 0:
+        sys.exit(f"benchmark: cannot install the peer:\n{done.stderr[-2000:]}")
+
+
+def convoy(*overrides):
+    """An epoch's member-samples a second of training: loading, forward, backward and update."""
+    def measure():
+        run = harness.Run(CONFIG, ["train.epochs=1", "train.evaluate_every=never", "train.checkpoint_every=never",
+                                   "device=cpu", *overrides])
+        return run.summary["samples_per_second"]
+    return measure
+
+
+def peer(how, epochs=1):
+    return lambda: harness.peer("ensemble.py", "--how", how, "--members", MEMBERS, "--epochs", epochs)["samples_per_second"]
+
+
+def peak(*overrides):
+    """Bytes that tensors of all ranks held at most."""
+    run = harness.Run(CONFIG, ["train.max_steps=20", "train.evaluate_every=never", "train.checkpoint_every=never", "device=cpu",
+                               "strategy.how=stacked", *overrides], ranks=1)
+    return sum(rank["peak_tensor_bytes"] for rank in run.summary["ranks"])
+
+
+def memory():
+    """Of ten members against ten times one's, beside what the data set takes, which all of them share."""
+    shared = peak("strategy.members=1", "model.hidden=[1]", "train.batch.global=1")
+    one, ten = peak("strategy.members=1") - shared, peak(f"strategy.members={MEMBERS}") - shared
+    harness.say(f"tensors at most, beside {shared / 2**20:.1f} MiB of data: one member {one / 2**20:.2f} MiB, {MEMBERS} stacked "
+                f"{ten / 2**20:.2f} MiB")
+    return harness.verdict(f"memory of {MEMBERS} stacked members ÷ {MEMBERS} × one's", ten / MEMBERS / one, 1.2)
+
+
+if __name__ == "__main__":
+    options = harness.arguments(__doc__).parse_args()
+    install_peer()
+    contestants = {
+        "torch.func vmap": peer("vmap"),
+        OURS: convoy(),
+        "serial loop": peer("serial"),
+        "convoy, stacked": convoy("strategy.how=stacked"),
+        "TorchEnsemble, 2 jobs": peer("torchensemble", epochs=2),  # the first is what its workers start in
+        "convoy, processes": convoy("strategy.how=processes"),
+    }
+    figures = harness.interleave(options.rounds, contestants, expected=KNOWN, slower_is="less")
+    harness.table(figures, "torch.func vmap", "member-samples a second")
+    for name, known in KNOWN.items():
+        harness.say(f"{name}: {statistics.median(figures[name]):,.0f} a second here, {known:,} known of two idle cores")
+    ok = True
+    for name, (gate, aim) in GATES.items():
+        ok &= harness.verdict(f"{OURS} ÷ {name}", harness.median_ratio(figures, OURS, name), gate, at_most=False, aim=aim)
+    ok &= memory()
+    sys.exit(0 if ok else 1)

@@ -1,0 +1,307 @@
+// ensemble against single: member m trained with others equals a training by itself with its seed, rows and rates.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <mutex>
+
+#include "core/metrics/accumulator.h"
+#include "tests/equivalence/expectations.h"
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr int64_t members = 3;
+constexpr uint64_t seeds[members] = {11, 5, 23};
+constexpr const char* rates[members] = {"3.0e-3", "1.0e-3", "5.0e-3"};
+constexpr const char* decays[members] = {"0.1", "0", "0.2"};
+constexpr int64_t rows = 16, steps = 10;
+
+using State = std::map<std::string, at::Tensor>;
+
+// What one member, or a model by itself, was at the end and showed on the way.
+struct Member {
+  State initial, final, gradients;
+  std::vector<double> losses, norms;
+  double evaluated = 0;
+};
+
+// A member's own rows of a step: every one in an order of its own.
+Batch own_batch(const Subject& subject, int64_t member, int64_t step) {
+  const int64_t strides[members] = {1, 2, 7};
+  const at::Tensor index = (at::arange(rows) + step * rows).mul(strides[member]).add(member).remainder(75);
+  Batch batch;
+  for (const auto& [name, tensor] : subject.data.tensors)
+    batch.tensors.emplace_back(name, tensor.index_select(0, index));
+  batch.rows = batch.global_rows = batch.nominal_rows = rows;
+  return batch;
+}
+
+Batch batch_of(const Subject& subject, const std::vector<MemberDraw>& draws, int64_t step) {
+  std::vector<Batch> each;
+  for (const MemberDraw& draw : draws) each.push_back(own_batch(subject, draw.member, step));
+  Batch batch = each.front();
+  for (size_t i = 0; i < batch.tensors.size(); ++i) {
+    std::vector<at::Tensor> tensors;
+    for (const Batch& one : each) tensors.push_back(one.tensors[i].second);
+    batch.tensors[i].second = at::stack(tensors);
+  }
+  return batch;
+}
+
+std::string optimizer(const std::string& rate, const std::string& decay) {
+  return "{name: adamw, lr: " + rate + ", eps: 1.0e-5, weight_decay: " + decay +
+         ", clip_norm: 0.3, groups: [{match: bias, weight_decay: 0}], schedule: {name: cosine}}";
+}
+
+// `trained`: how a rank's members were trained, as it tells.
+Context prepared(const Context& given, std::string* trained = nullptr) {
+  Context context = given;
+  if (trained != nullptr)
+    context.tell = [trained](const Json& told) { *trained = told.at("ensemble").at("trained").get<std::string>(); };
+  context.steps_per_epoch = 5;
+  context.total_steps = steps;
+  return context;
+}
+
+// State entries by member, under the names of a model by itself.
+void keep(Strategy& strategy, std::map<int, State>& states, StateKind gradient) {
+  strategy.visit_state([&](const StateEntry& shown) {
+    if ((shown.kind == StateKind::gradient) != (gradient == StateKind::gradient)) return;
+    StateEntry entry = shown;
+    entry.member = -1;
+    EXPECT_TRUE(states[shown.member].emplace(entry.key(), entry.tensor.clone()).second) << entry.key();
+  });
+}
+
+Member alone(const Subject& subject, int64_t member, int64_t steps_done = steps) {
+  Training training;
+  training.optimizer = optimizer(rates[member], decays[member]);
+  RunConfig config = test_config({}, training);
+  config.seed = seeds[member];
+  Member result;
+  with_ranks({}, config, [&](const Context& given) {
+    const Context context = prepared(given);
+    auto strategy = make_strategy(config);
+    strategy->setup(context, subject.model(), subject.loss);
+    result.initial = state_of(*strategy);
+    for (int64_t step = 0; step < steps_done; ++step) {
+      const StepResult out = strategy->step({own_batch(subject, member, step), step, false});
+      result.losses.push_back((out.metrics[0].sum / out.metrics[0].weight).item<double>());
+      result.norms.push_back(out.gradient_norm.item<double>());
+    }
+    const Metric loss = strategy->evaluate(share(subject, strategy->sampling())).front();
+    result.evaluated = (loss.sum / loss.weight).item<double>();
+    std::map<int, State> final, gradients;
+    keep(*strategy, final, StateKind::parameter);
+    keep(*strategy, gradients, StateKind::gradient);
+    result.final = final[-1];
+    result.gradients = gradients[-1];
+  });
+  return result;
+}
+
+RunConfig ensemble_config(const std::string& more) {
+  Training training;
+  training.optimizer = optimizer("9.0e-3", "0.3");
+  return test_config(
+      {"ensemble", ", members: 3, seed: [11, 5, 23], lr: [3.0e-3, 1.0e-3, 5.0e-3], weight_decay: [0.1, 0, 0.2]" + more,
+       1},
+      training);
+}
+
+// All members; `between` may do something after a step.
+std::map<int, Member> together(const Subject& subject, int ranks, const std::string& more,
+                               const std::function<void(Strategy&, int64_t)>& between = nullptr,
+                               const char* trained = nullptr) {
+  const RunConfig config = ensemble_config(more);
+  std::map<int, Member> result;
+  std::mutex mutex;
+  with_ranks({"ensemble", more, ranks}, config, [&](const Context& given) {
+    std::string told;
+    const Context context = prepared(given, &told);
+    auto strategy = make_strategy(config);
+    strategy->setup(context, subject.model(), subject.loss);
+    std::map<int, State> initial, final, gradients;
+    std::map<int, Member> mine;
+    keep(*strategy, initial, StateKind::parameter);
+    for (int64_t step = 0; step < steps; ++step) {
+      const Sampling sampling = strategy->sampling();
+      EXPECT_EQ(sampling.members, int64_t(sampling.draws.size()));
+      Batch batch;
+      if (!sampling.draws.empty()) batch = batch_of(subject, sampling.draws, step);
+      const StepResult out = strategy->step({batch, step, false});
+      for (size_t row = 0; row < sampling.draws.size(); ++row) {
+        const int64_t number = sampling.draws[row].member;
+        Member& member = mine[static_cast<int>(number)];
+        member.losses.push_back((out.metrics[0].sum[number] / out.metrics[0].weight[number]).item<double>());
+        member.norms.push_back(out.gradient_norm[static_cast<int64_t>(row)].item<double>());
+      }
+      if (between) between(*strategy, step);
+    }
+    if (trained != nullptr) {
+      EXPECT_EQ(told, trained);
+    }
+    Batch all = subject.data;
+    all.global_rows = all.nominal_rows = all.rows;
+    const Metric loss = strategy->evaluate(all).front();
+    keep(*strategy, final, StateKind::parameter);
+    keep(*strategy, gradients, StateKind::gradient);
+    std::lock_guard<std::mutex> lock(mutex);
+    for (auto& [number, member] : mine) {
+      member.initial = initial[number];
+      member.final = final[number];
+      member.gradients = gradients[number];
+      member.evaluated = (loss.sum[number] / loss.weight[number]).item<double>();
+      EXPECT_TRUE(result.emplace(number, member).second) << "member " << number << " is on two ranks";
+    }
+  });
+  return result;
+}
+
+void expect_same(const Member& stacked, const Member& single, const std::string& what, bool gradients = true) {
+  EXPECT_TRUE(bitwise_equal(stacked.initial, single.initial)) << what;
+  const Difference worst = difference(stacked.final, single.final);
+  EXPECT_LE(worst.worst, tolerance) << what << ": " << worst.key;
+  if (gradients) {
+    const Difference gradient = difference(stacked.gradients, single.gradients);
+    EXPECT_LE(gradient.worst, tolerance) << what << ": " << gradient.key;
+  }
+  ASSERT_EQ(stacked.losses.size(), single.losses.size()) << what;
+  for (size_t i = 0; i < single.losses.size(); ++i) {
+    EXPECT_NEAR(stacked.losses[i], single.losses[i], tolerance * 10) << what << ", step " << i;
+    EXPECT_NEAR(stacked.norms[i] / single.norms[i], 1, tolerance * 10) << what << ", step " << i;
+  }
+  EXPECT_NEAR(stacked.evaluated, single.evaluated, tolerance * 10) << what;
+  EXPECT_GT(difference(single.final, single.initial).worst, 1e-3) << what << " did not move";
+}
+
+struct Cell {
+  Subject (*subject)();
+  const char* name;
+  int ranks;
+  const char* more;
+  const char* trained = "as one stack";  // null: whichever is the faster
+};
+
+class EnsembleTest : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(EnsembleTest, EveryMemberEqualsSingle) {
+  const Cell cell = GetParam();
+  const Subject subject = cell.subject();
+  const std::map<int, Member> all = together(subject, cell.ranks, cell.more, nullptr, cell.trained);
+  ASSERT_EQ(all.size(), size_t(members));
+  for (int64_t member = 0; member < members; ++member)
+    expect_same(all.at(static_cast<int>(member)), alone(subject, member), convoy::str("member ", member));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, EnsembleTest,
+    ::testing::Values(Cell{classifier_subject, "mlp", 1, ", how: stacked"},
+                      Cell{classifier_subject, "mlp_2_threads", 2, ", how: threads"},
+                      Cell{classifier_subject, "mlp_3_processes", 3, ", how: processes"},
+                      Cell{classifier_subject, "mlp_auto", 1, ", how: auto", nullptr},
+                      Cell{ncf_subject, "ncf", 1, ", how: stacked"},
+                      Cell{ranking_subject, "ranking_2_threads", 2, ", how: threads"},
+                      Cell{convnet_subject, "convnet", 1, ", how: stacked"},
+                      Cell{convnet_subject, "convnet_grouped", 1, ", how: stacked, convolutions: grouped"},
+                      Cell{convnet_subject, "convnet_auto", 1, ", how: auto", nullptr},
+                      Cell{gpt_subject, "gpt", 1, ", how: stacked"},
+                      Cell{gpt_subject, "gpt_2_threads", 2, ", how: threads"},
+                      Cell{tied_subject, "own_modules", 1, ", how: stacked", "side by side"},
+                      Cell{norms_subject, "losses_without_members", 1, ", how: stacked", "side by side"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// A member that finishes stays as it was; the others train on as if it had never been there.
+TEST(Ensemble, FinishedMembersLeaveTheStack) {
+  for (const char* how : {", how: stacked", ", how: threads"}) {
+    for (Subject (*make)() : {classifier_subject, convnet_subject, tied_subject}) {
+      const Subject subject = make();
+      const int ranks = std::string(how) == ", how: threads" ? 2 : 1;
+      const auto stop = [](Strategy& strategy, int64_t step) {
+        if (step > 4) return;
+        // Member 1 is best at the first step and never again, the others get better all the time.
+        MetricValue loss;
+        loss.lower_is_better = true;
+        for (int64_t member = 0; member < members; ++member)
+          loss.members.push_back(member == 1 ? 1.0 + double(step) : -double(step));
+        EXPECT_FALSE(strategy.evaluated({{"loss", loss}}));
+        EXPECT_EQ(strategy.sampling().job_members, step < 3 ? 3 : 2);
+      };
+      const auto all = together(subject, ranks, std::string(how) + ", early_stop: {patience: 3}", stop);
+      ASSERT_EQ(all.size(), size_t(members));
+      for (int64_t member = 0; member < members; ++member)
+        expect_same(all.at(static_cast<int>(member)), alone(subject, member, member == 1 ? 4 : steps),
+                    convoy::str(subject.name, how, ", member ", member), member != 1);
+    }
+  }
+}
+
+TEST(Ensemble, AllMembersMayFinish) {
+  const Subject subject = classifier_subject();
+  const auto stop = [](Strategy& strategy, int64_t step) {
+    MetricValue loss;
+    loss.members = {double(step), double(step), double(step)};
+    loss.lower_is_better = true;
+    EXPECT_EQ(strategy.evaluated({{"loss", loss}}), step >= 2);
+  };
+  const auto all = together(subject, 2, ", how: threads, early_stop: {patience: 2}", stop);
+  for (int64_t member = 0; member < members; ++member)
+    expect_same(all.at(static_cast<int>(member)), alone(subject, member, 3), convoy::str("member ", member), false);
+}
+
+// The same figures whichever ranks hold the members: their mean and majority, and each one's own.
+TEST(Ensemble, VotesDoNotDependOnRanks) {
+  for (Subject (*make)() : {classifier_subject, gpt_subject, ncf_subject}) {
+    const Subject subject = make();
+    std::map<std::string, double> first;
+    for (int ranks : {1, 2, 3}) {
+      const RunConfig config = ensemble_config(", how: threads");
+      std::map<std::string, double> values;
+      with_ranks({"ensemble", "", ranks}, config, [&](const Context& given) {
+        const Context context = prepared(given);
+        auto strategy = make_strategy(config);
+        strategy->setup(context, subject.model(), subject.loss);
+        for (int64_t step = 0; step < 3; ++step)
+          strategy->step({batch_of(subject, strategy->sampling().draws, step), step, false});
+        Batch all = subject.data;
+        all.global_rows = all.nominal_rows = all.rows;
+        MetricAccumulator figures;
+        figures.add(strategy->evaluate(all));
+        const auto reduced = figures.reduce(*context.world);
+        if (context.rank != 0) return;
+        for (const auto& [name, value] : reduced) {
+          values[name] = value.value;
+          EXPECT_EQ(value.members.size(), name.rfind("mean_", 0) == 0 || name.rfind("vote_", 0) == 0 ? 0u : 3u) << name;
+        }
+      });
+      EXPECT_EQ(values.count("mean_loss"), 1u);
+      // Cross-entropy of the mean of probabilities is at most the mean of the cross-entropies.
+      if (subject.name != "ncf") {
+        EXPECT_LT(values["mean_loss"], values["loss"]);
+        EXPECT_EQ(values.count("vote_accuracy"), 1u);
+      }
+      if (first.empty()) first = values;
+      ASSERT_EQ(values.size(), first.size());
+      for (const auto& [name, value] : first) EXPECT_NEAR(values[name], value, 1e-12) << subject.name << " " << name;
+    }
+  }
+}
+
+TEST(Ensemble, AMemberThatIsNotFiniteIsNamed) {
+  const Subject subject = classifier_subject();
+  const std::string told =
+      run({"ensemble", ", members: 3, how: stacked", 1}, subject, [&](const Context&, Strategy& strategy) {
+        Batch batch = batch_of(subject, strategy.sampling().draws, 0);
+        at::Tensor features = batch.tensors.front().second.clone();
+        features.select(0, 2).fill_(std::numeric_limits<double>::quiet_NaN());
+        batch.tensors.front().second = features;
+        strategy.step({batch, 0, false});
+      });
+  EXPECT_NE(told.find("the loss of member 2"), std::string::npos) << told;
+}
+
+}  // namespace
+}  // namespace convoy::testing

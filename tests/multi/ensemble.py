@@ -1,0 +1,50 @@
+"""An ensemble through the launcher: every way gives the same members, each of which goes on alone as `single` would."""
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+CONFIG = runs.TOP / "configs" / "tiny" / "ensemble.yaml"
+SETS = ["launch.cores_per_rank=1", "precision=fp64"]
+
+
+def members(summary, name="loss"):
+    return summary["metrics"][name]["members"]
+
+
+def close(a, b, tolerance=1e-11):
+    return len(a) == len(b) and all(abs(x - y) <= tolerance * max(1, abs(y)) for x, y in zip(a, b))
+
+
+with runs.workspace() as folder:
+    ways = {}
+    for how, ranks in (("stacked", None), ("threads", 2), ("processes", 2), ("auto", None)):
+        ways[how] = runs.run(CONFIG, folder / how, [*SETS, f"strategy.how={how}"], ranks=ranks)
+        figures = ways[how]["metrics"]
+        runs.check(len(members(ways[how])) == 4, f"{how}: {figures['loss']}")
+        runs.check({"mean_loss", "mean_accuracy", "vote_accuracy"} <= set(figures), f"{how}: {sorted(figures)}")
+        runs.check(ways[how]["samples"] == 4 * 2 * 500, f"{how}: {ways[how]['samples']} samples")
+        runs.check(close(members(ways[how]), members(ways["stacked"])), f"{how}: {members(ways[how])}")
+    print("stacked, threads, processes, auto: the same members")
+
+    # Member 2 of the first epoch's checkpoint, loaded alone, ends where the ensemble's member 2 ended.
+    first = folder / "stacked" / "checkpoints" / "step-13"
+    runs.check(first.is_dir(), f"no {first}")
+    rate = 1e-3 * 8 ** (2 / 3)
+    alone = ["strategy={name: single}", "seed=3", "data.seed=1", f"optimizer.lr={rate!r}", *SETS]
+    other = runs.run(CONFIG, folder / "resumed", [*alone, f"train.resume={first}@member2"])
+    runs.check(close([other["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"resumed: {other['metrics']}")
+    whole = runs.run(CONFIG, folder / "alone", alone)
+    runs.check(close([whole["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"alone: {whole['metrics']}")
+    print("member 2 alone, from its checkpoint and from the start: the same")
+
+    lines = [json.loads(line) for line in (folder / "stacked" / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in lines if line["kind"] == "evaluate"][-1]
+    runs.check(close(last["members"]["loss"], members(ways["stacked"])), f"metrics.jsonl: {last}")
+
+    # All members get no better at a rate of nothing: they end at the second evaluation.
+    still = runs.run(CONFIG, folder / "still", [*SETS, "strategy.lr=0", "strategy.early_stop={patience: 1}", "train.epochs=9"])
+    runs.check(still["steps"] == 26, f"early stop after {still['steps']} steps")
+    print("early stop: ended when all members had")

@@ -1,0 +1,165 @@
+// Where an ensemble's members go, what each is given, and what is refused before anything starts.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "strategies/catalogue.h"
+#include "strategies/parts/members_entry.h"
+#include "tests/support/torch/equivalence.h"
+
+namespace convoy {
+namespace {
+
+RunConfig config(const std::string& options) { return testing::test_config({"ensemble", options, 1}, {}); }
+
+Topology machine(int cores, int gpus) {
+  Topology topology;
+  topology.hosts.push_back({"here", {}, {}, 0});
+  for (int c = 0; c < cores; ++c) topology.hosts[0].cores.push_back({c, 0, 0, {c}});
+  for (int g = 0; g < gpus; ++g) topology.hosts[0].gpus.push_back({g, "", "", 0, int64_t{16} << 30});
+  return topology;
+}
+
+Job plan(const std::string& options, const Topology& topology, int ranks = 0) {
+  RunConfig run = config(options);
+  run.device = "auto";
+  PlanRequest request;
+  request.ranks = ranks;
+  return strategy_entry("ensemble").plan(run, topology, request).jobs.at(0);
+}
+
+std::string error_of(const std::string& options, int ranks = 0) {
+  try {
+    plan(options, machine(2, 0), ranks);
+  } catch (const ConfigError& error) {
+    return error.key() + ": " + error.what();
+  }
+  return "no error";
+}
+
+TEST(EnsemblePlan, ThreadsAreOneProcessWithARankForEachCore) {
+  for (const char* how : {", how: threads", ""}) {
+    const Job job = plan(how, machine(2, 0));
+    EXPECT_EQ(job.ranks.size(), 2u);
+    ASSERT_EQ(job.processes.size(), 1u);
+    EXPECT_EQ(job.processes[0].ranks, (std::vector<int>{0, 1}));
+    EXPECT_EQ(job.backend, "local");
+    EXPECT_EQ(job.mesh.degree("members"), 2);
+    EXPECT_EQ(job.mesh.degree("data"), 1);
+  }
+}
+
+TEST(EnsemblePlan, ProcessesAreAsManyAndAStackIsOne) {
+  const Job processes = plan(", how: processes", machine(2, 0));
+  EXPECT_EQ(processes.processes.size(), 2u);
+  EXPECT_EQ(processes.backend, "gloo");
+  EXPECT_EQ(plan(", how: stacked", machine(2, 0)).ranks.size(), 1u);
+  EXPECT_EQ(plan(", how: stacked", machine(2, 0), 2).processes.size(), 2u);
+}
+
+TEST(EnsemblePlan, EveryGpuHasMembers) {
+  const Job job = plan(", how: threads", machine(8, 4));
+  ASSERT_EQ(job.ranks.size(), 4u);
+  EXPECT_EQ(job.backend, "nccl");
+  EXPECT_EQ(job.ranks[3].devices.at(0).gpu, 3);
+  EXPECT_EQ(plan(", how: stacked", machine(8, 4)).ranks.size(), 4u);
+}
+
+TEST(EnsemblePlan, NoRankIsWithoutMembers) {
+  EXPECT_EQ(plan(", members: 3, how: threads", machine(8, 0)).ranks.size(), 3u);
+  EXPECT_EQ(error_of(", members: 3", 4).rfind("launch.ranks: ", 0), 0u) << error_of(", members: 3", 4);
+  int64_t next = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto [first, last] = members_of_rank(10, rank, 4);
+    EXPECT_EQ(first, next);
+    EXPECT_GE(last - first, 2);
+    EXPECT_LE(last - first, 3);
+    next = last;
+  }
+  EXPECT_EQ(next, 10);
+}
+
+TEST(EnsemblePlan, MembersHaveWhatTheyAreGiven) {
+  const auto plain = members_of(config(", members: 3"));
+  ASSERT_EQ(plain.size(), 3u);
+  for (uint64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(plain[i].seed, 7 + i);  // the run's is 7
+    EXPECT_EQ(plain[i].draw.seed, 7 + i);
+    EXPECT_EQ(plain[i].learning_rate, 3e-3);
+    EXPECT_EQ(plain[i].weight_decay, 0.1);
+    EXPECT_EQ(plain[i].patience, 0);
+    EXPECT_EQ(plain[i].draw.rows, MemberDraw::Rows::all);
+  }
+  const auto given = members_of(config(
+      ", members: 3, seed: [4, 4, 9], lr: {from: 1.0e-4, to: 1.0e-2, scale: log}, weight_decay: {from: 0, to: 1}, "
+      "samples: {subset: 0.5}, early_stop: {patience: [1, 0, 3]}"));
+  EXPECT_EQ(given[2].seed, 9u);
+  EXPECT_NEAR(given[1].learning_rate, 1e-3, 1e-15);
+  EXPECT_NEAR(given[1].weight_decay, 0.5, 1e-15);
+  EXPECT_EQ(given[2].patience, 3);
+  EXPECT_EQ(given[1].draw.fraction, 0.5);
+  EXPECT_EQ(members_of(config(", members: 3, samples: {folds: 3}"))[2].draw.member, 2);
+}
+
+TEST(EnsemblePlan, AMembersOptimizerIsItsOwn) {
+  const RunConfig run = config(", members: 2, lr: [1.0e-3, 2.0e-3], weight_decay: [0, 0.5]");
+  const Component own = optimizer_of(run.optimizer, members_of(run)[1]);
+  EXPECT_EQ(own.options.real("lr"), 2e-3);
+  EXPECT_EQ(own.options.real("weight_decay"), 0.5);
+  EXPECT_EQ(own.options.real("eps"), run.optimizer.options.real("eps"));
+}
+
+TEST(EnsemblePlan, WhatContradictsItselfIsRefusedAtItsKey) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {", members: 3, samples: {folds: 4}", "strategy.samples"},
+      {", members: 3, samples: {folds: 1}", "strategy.samples"},
+      {", members: 3, samples: {subset: 0}", "strategy.samples"},
+      {", members: 3, samples: {subset: 1.5}", "strategy.samples"},
+      {", members: 3, samples: some", "strategy.samples"},
+      {", members: 3, samples: {subset: 0.5, folds: 2}", "strategy.samples"},
+      {", members: 3, seed: [1, 2]", "strategy.seed"},
+      {", members: 3, seed: -1", "strategy.seed"},
+      {", members: 3, lr: [1.0e-3]", "strategy.lr"},
+      {", members: 3, lr: {from: 0, to: 1, scale: log}", "strategy.lr"},
+      {", members: 3, lr: {from: 0.1, to: 1, step: 3}", "strategy.lr"},
+      {", members: 3, lr: high", "strategy.lr"},
+      {", members: 3, weight_decay: [0, 0, -1]", "strategy.weight_decay"},
+      {", members: 3, early_stop: {patience: 1.5}", "strategy.early_stop.patience"},
+      {", members: 3, early_stop: {patience: [1, 2]}", "strategy.early_stop.patience"},
+  };
+  for (const auto& [options, key] : wrong) {
+    const std::string error = error_of(options);
+    EXPECT_EQ(error.rfind(std::string(key) + ": ", 0), 0u) << options << " → " << error;
+  }
+}
+
+TEST(EnsemblePlan, ThreadsAndOtherBackendsExcludeEachOther) {
+  RunConfig run = config(", how: threads");
+  run.backend = "gloo";
+  EXPECT_THROW(strategy_entry("ensemble").plan(run, machine(2, 0), {}), ConfigError);
+  run.backend = "auto";
+  PlanRequest launched;
+  launched.ranks = 2;
+  launched.rank_hosts = {0, 0};
+  EXPECT_THROW(strategy_entry("ensemble").plan(run, machine(2, 0), launched), ConfigError);
+  EXPECT_EQ(strategy_entry("ensemble").plan(config(""), machine(2, 0), launched).jobs[0].processes.size(), 2u);
+}
+
+TEST(EnsemblePlan, CostsAreThoseOfItsMembers) {
+  Description description;
+  BlockDescription block;
+  block.name = "one";
+  block.parameters = 100;
+  block.row_saved_bytes = 8;
+  description.blocks = {block};
+  const Job job = plan(", members: 3, how: threads", machine(2, 0));
+  const auto costs = strategy_entry("ensemble").cost(job, description);
+  ASSERT_EQ(costs.size(), 2u);
+  EXPECT_EQ(costs[0].parameter_bytes, 2 * 400);
+  EXPECT_EQ(costs[1].parameter_bytes, 400);
+  EXPECT_EQ(costs[0].moment_bytes, 2 * 800);
+  EXPECT_EQ(costs[0].bytes_sent_per_step, 0);
+  EXPECT_EQ(costs[0].activation_bytes, 2 * costs[1].activation_bytes);
+}
+
+}  // namespace
+}  // namespace convoy
