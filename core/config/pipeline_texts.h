@@ -1,5 +1,6 @@
 // A file that describes several runs, taken apart: the tree of each, as its own file would have held it.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,12 @@ struct PipelineTexts {
 // `over` laid on `base`: maps are merged key by key, anything else is replaced, and so is a component that gets another
 // name.
 Node merged(const Node& base, const Node& over);
-// The value at a key path such as "train.batch.global", made where it is not there, replaced by `value`.
+// Puts `value` at a key path such as "train.batch.global", made where it is not there; items of lists count from 0.
+// ConfigError at the value's mark where the path cannot be followed.
 void put_at(Node& root, const std::string& path, const Node& value);
+
+// All mistakes of a tree, where reading it tells of the first alone: reads again and again, each time without what the
+// last mistake was about, until nothing is wrong, a mistake comes of what was taken out, or `most` were found.
+std::vector<ConfigError> all_mistakes(Node root, const std::function<void(const Node&)>& read, size_t most = 20);
 
 }  // namespace convoy
