@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/config/node.h"
+#include "core/config/run_config.h"
 #include "core/farm.h"
 
 namespace convoy {
@@ -28,6 +29,9 @@ Node merged(const Node& base, const Node& over);
 // Puts `value` at a key path such as "train.batch.global", made where it is not there; items of lists count from 0.
 // ConfigError at the value's mark where the path cannot be followed.
 void put_at(Node& root, const std::string& path, const Node& value);
+
+// read_run_config of a tree.
+RunConfig read_run_tree(const Node& root, const Catalogues& catalogues);
 
 // All mistakes of a tree, where reading it tells of the first alone: reads again and again, each time without what the
 // last mistake was about, until nothing is wrong, a mistake comes of what was taken out, or `most` were found.

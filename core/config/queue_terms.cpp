@@ -96,6 +96,15 @@ std::vector<Option> queue_options(bool defaults) {
   return options;
 }
 
+std::vector<Option> added_pipeline_options() {
+  std::vector<Option> options{
+      describe::text("name", "of the pipeline and its folder; unless given the name in its configuration")
+          .may_be_null(),
+      describe::option(OptionType::any, "config", "a file, or the keys of a whole run").must()};
+  for (const Option& option : queue_options(true)) options.push_back(option);
+  return options;
+}
+
 QueueTerms with_terms(QueueTerms terms, const Options& written) {
   if (written.has("priority")) terms.priority = written.integer("priority");
   if (written.has("preempt")) terms.preempt = written.boolean("preempt");

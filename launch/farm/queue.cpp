@@ -31,8 +31,7 @@ std::vector<int> with_room(const std::vector<int>& candidates, const std::vector
 }  // namespace
 
 bool Queue::Urgency::operator<(const Urgency& other) const {
-  return std::make_tuple(-priority, -estimate, number, job) <
-         std::make_tuple(-other.priority, -other.estimate, other.number, other.job);
+  return std::make_tuple(-priority, -estimate, job) < std::make_tuple(-other.priority, -other.estimate, other.job);
 }
 
 Queue::Queue(Machines machines, int max_parallel) : machines_(std::move(machines)), max_parallel_(max_parallel) {
@@ -72,16 +71,16 @@ std::optional<Grant> Queue::place_on(int host, const Claim& claim, const Load& l
     if (machines_.gpus[i].host == host && named) gpus.push_back(static_cast<int>(i));
   }
   const std::vector<int> free = with_room(candidates, load.slots, preferred.slots, claim.share);
-  size_t cores = 0;
+  int cores = 0;
   std::set<int> units;
   for (int slot : free) {
-    if (claim.core_list.empty() && cores >= static_cast<size_t>(std::max(claim.cores, 1))) break;
+    if (claim.core_list.empty() && cores >= std::max(claim.cores, 1)) break;
     grant.slots.push_back(slot);
     const std::vector<int>& of_slot = machines_.slots[static_cast<size_t>(slot)].cores;
-    cores += of_slot.size();
+    cores += machines_.slots[static_cast<size_t>(slot)].size;
     units.insert(of_slot.begin(), of_slot.end());
   }
-  if (claim.core_list.empty() ? cores < static_cast<size_t>(std::max(claim.cores, 1))
+  if (claim.core_list.empty() ? cores < std::max(claim.cores, 1)
                               : std::any_of(claim.core_list.begin(), claim.core_list.end(),
                                             [&](int core) { return units.count(core) == 0; }))
     return std::nullopt;
@@ -119,16 +118,15 @@ bool Queue::room_for_one(size_t running) const {
 }
 
 void Queue::add(int job, const Claim& claim, double not_before) {
-  Waiting waiting{claim, not_before, next_number_++};
-  order_.insert({claim.priority, claim.estimate, waiting.number, job});
-  waiting_.emplace(job, std::move(waiting));
+  order_.insert({claim.priority, claim.estimate, job});
+  waiting_.emplace(job, Waiting{claim, not_before});
 }
 
 bool Queue::drop(int job) {
   const auto found = waiting_.find(job);
   if (found == waiting_.end()) return false;
   const Claim& claim = found->second.claim;
-  order_.erase({claim.priority, claim.estimate, found->second.number, job});
+  order_.erase({claim.priority, claim.estimate, job});
   waiting_.erase(found);
   return true;
 }
@@ -146,7 +144,7 @@ std::optional<Grant> Queue::next(double now) {
     if (auto grant = place(claim, taken, taken)) {
       grant->job = urgency.job;
       drop(grant->job);
-      running_.emplace(grant->job, Running{claim, *grant, next_number_++, false});
+      running_.emplace(grant->job, Running{claim, *grant, starts_++, false});
       return grant;
     }
     if (++passed > most_passed) break;

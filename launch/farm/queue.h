@@ -20,6 +20,7 @@ struct Machines {
   struct Slot {
     int host = 0;
     std::vector<int> cores;  // processing units
+    int size = 1;            // how many cores these are, hyper-threads not counted
   };
   struct Device {
     int host = 0;
@@ -56,7 +57,7 @@ class Queue {
   const Machines& machines() const { return machines_; }
   bool possible(const Claim& claim) const;  // whether it would fit if nothing else ran
 
-  // `job` is the caller's number for it, `not_before` in seconds of the caller's clock.
+  // `job` is the caller's number for it, smaller ones came first; `not_before` in seconds of the caller's clock.
   void add(int job, const Claim& claim, double not_before = 0);
   bool drop(int job);  // a waiting one; false when it does not wait
   // The next to start now, which from then on runs; nothing when none can.
@@ -74,7 +75,6 @@ class Queue {
   struct Waiting {
     Claim claim;
     double not_before = 0;
-    uint64_t number = 0;
   };
   struct Running {
     Claim claim;
@@ -85,7 +85,6 @@ class Queue {
   struct Urgency {
     int64_t priority;
     double estimate;
-    uint64_t number;
     int job;
     bool operator<(const Urgency& other) const;
   };
@@ -107,7 +106,7 @@ class Queue {
   std::map<int, Waiting> waiting_;
   std::set<Urgency> order_;
   std::map<int, Running> running_;
-  uint64_t next_number_ = 0;
+  uint64_t starts_ = 0;
 };
 
 }  // namespace convoy
