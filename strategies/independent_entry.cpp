@@ -232,9 +232,7 @@ class Taken {
 PipelineTexts taken_apart(const Node& root) { return Taken(root).texts(); }
 
 Plan refuse_to_plan(const RunConfig&, const Topology&, const PlanRequest&) {
-  throw ConfigError(Mark{}, "strategy",
-                    "describes several runs, each of which is planned for itself: `convoy run` starts them; give other "
-                    "commands the configuration of one of them");
+  throw ConfigError(Mark{}, "strategy", "describes several runs, each of which is planned for itself");
 }
 
 }  // namespace

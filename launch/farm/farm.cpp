@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "core/inject/fault.h"
 #include "launch/exit_codes.h"
 #include "launch/farm/claims.h"
 #include "launch/farm/slots.h"

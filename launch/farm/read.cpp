@@ -115,6 +115,15 @@ std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables&
   return run;
 }
 
+void refuse_several(const RunArguments& arguments) {
+  const Node root = read_tree(arguments);
+  if (farm_strategy(root) == nullptr) return;
+  throw ConfigError(
+      root.find("strategy")->mark, "strategy",
+      "describes several runs, and `convoy run` alone starts them; give other commands the configuration of "
+      "one of them, such as RUN/pipelines/NAME/pipeline.yaml");
+}
+
 FarmRun farm_run(const PreparedRun& run, const Farm& farm) {
   FarmRun made;
   made.arguments = run.arguments;

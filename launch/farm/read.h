@@ -29,6 +29,8 @@ struct FarmRun {
 
 // Nothing where the file describes one run. Throws ConfigError, or Error(config) whose message has a mistake a line.
 std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as);
+// For what takes one run alone: throws ConfigError where the file describes several.
+void refuse_several(const RunArguments& arguments);
 // Of a run whose strategy planned `farm` (Plan::farm).
 FarmRun farm_run(const PreparedRun& run, const Farm& farm);
 
