@@ -101,6 +101,12 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
   request.rank_hosts = rank_hosts;
   const StrategyEntry& strategy = strategy_entry(config.strategy.name);
   Plan plan = strategy.plan(config, topology, request);
+  if (plan.farm) {
+    Placed placed;
+    placed.warnings = plan.warnings;
+    placed.farm = plan.farm;
+    return placed;
+  }
   CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
   Placed placed;
   placed.job = std::move(plan.jobs.front());
@@ -242,6 +248,10 @@ Placed plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_r
       return std::tie(a.socket, a.numa, a.id) < std::tie(b.socket, b.numa, b.id);
     });
   Placed placed = plan_and_place(run, topology, rank_hosts, allowed);
+  if (placed.farm)
+    throw ConfigError(
+        written(run, "strategy"), "strategy",
+        str("wants its runs queued, which ", name_of(run.as.launcher), " has no slots for; start convoy alone"));
   check_visible(placed.job, host_of_rank);
   return placed;
 }

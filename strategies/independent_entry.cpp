@@ -102,7 +102,8 @@ class Taken {
  private:
   // Throws the first mistake.
   static Options read_section(const Node& whole) {
-    OptionReader reader({}, {});
+    const Catalogues none;
+    OptionReader reader(none, {});
     const Json values = reader.read_fields(with_name(own_options()), *whole.find("strategy"), "strategy");
     const Options own(Json{{"strategy", values}}, reader.marks());
     const Options section = own.section("strategy");
@@ -165,7 +166,8 @@ class Taken {
 
   QueueTerms terms_of(const Node& item, const std::string& path) const {
     if (!found_.mistakes.empty()) return terms_;
-    OptionReader reader({}, {});
+    const Catalogues none;
+    OptionReader reader(none, {});
     const Json values = reader.read_fields(item_options(), item, path);
     return with_terms(terms_, Options(values, reader.marks(), path));
   }

@@ -15,6 +15,7 @@ namespace {
 // The loop blocks the signals that it reads: it is made when only waiting for ranks is left.
 int run_alone(const PreparedRun& run) {
   const Placed placed = placed_here(run);
+  if (placed.farm) return run_farm(farm_run(run, *placed.farm));
   EventLoop loop;
   return start_alone(loop, run, placed);
 }

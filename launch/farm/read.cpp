@@ -147,7 +147,8 @@ Pipeline read_pipeline(const std::string& path) {
   PipelineText text;
   text.mark = root.mark;
   std::vector<ConfigError> mistakes = all_mistakes(root, [&](const Node& tree) {
-    OptionReader reader({}, {});
+    const Catalogues none;
+    OptionReader reader(none, {});
     const Json values = reader.read_fields(options, tree, "");
     const Options written(values, reader.marks());
     text.terms = with_terms({}, written);

@@ -96,14 +96,18 @@ class FarmServer {
     PlacesEvents later;
     later.on_started = [this](int job, pid_t pid) { events_.on_started(job, pid); };
     later.on_line = [this](int job, const std::string& line) { events_.on_line(job, line); };
-    later.on_end = [this](int job, const ProcessEnd& end, const ResourceSample& used) { events_.on_end(job, end, used); };
+    later.on_end = [this](int job, const ProcessEnd& end, const ResourceSample& used) {
+      events_.on_end(job, end, used);
+    };
     later.on_samples = [this](const std::vector<ResourceSample>& samples) {
       if (events_.on_samples) events_.on_samples(samples);
     };
     later.on_over_limit = [this](int job, const ResourceSample& sample, int64_t limit) {
       events_.on_over_limit(job, sample, limit);
     };
-    later.on_refused = [this](int job, int code, const std::string& message) { events_.on_refused(job, code, message); };
+    later.on_refused = [this](int job, int code, const std::string& message) {
+      events_.on_refused(job, code, message);
+    };
     own_ = make_local_places(loop, run.variables, later);
   }
   ~FarmServer() {
@@ -115,12 +119,19 @@ class FarmServer {
   }
 
   int run() {
-    RunFolder folder = open_run_folder(farm_folder(run_));
     serve();
     const RendezvousFile file(requested_folder(farm_folder(run_)), run_.as.job, server_->address());
+    RunFolder folder;
+    try {
+      folder = open_run_folder(farm_folder(run_));
+    } catch (const Error& error) {
+      send_away(exit_code_of(error.kind()));
+      throw;
+    }
     if (folder.already_done) {
       for (const std::string& note : folder.notes) std::puts(note.c_str());
-      return tell(exit_code::done);
+      send_away(exit_code::done);
+      return exit_code::done;
     }
     joined_[0] = this_host({true, true});
     loop_.on_signal([this](int signal) { stop(signal); });
@@ -239,6 +250,16 @@ class FarmServer {
     gone_ = true;
     if (supervisor_)
       supervisor_->lost(str(name_of(run_.as.launcher), ", which started the slots, was killed or has ended"));
+  }
+
+  // The others are to end with `code`, as there is nothing to do. mpirun ends them by itself where one fails.
+  void send_away(int code) {
+    if (run_.as.launcher == Launcher::open_mpi && code != exit_code::done) return;
+    joined_[0] = Host{};
+    bool late = false;
+    loop_.after(milliseconds(5000), [&late] { late = true; });
+    loop_.run_until([&] { return late || all_joined(); });
+    tell(code);
   }
 
   int tell(int code) {
