@@ -15,8 +15,7 @@ struct PlacesEvents {
   std::function<void(int job, const std::string& line)> on_line;
   std::function<void(int job, const ProcessEnd& end, const ResourceSample& used)> on_end;
   std::function<void(const std::vector<ResourceSample>&)> on_samples;
-  std::function<void(int job, const ResourceSample& sample, int64_t limit)>
-      on_over_limit;                                                                   // it has been killed already
+  std::function<void(int job, const std::string& what)> on_over_limit;                 // it has been killed already
   std::function<void(int job, int exit_code, const std::string& message)> on_refused;  // it could not be started
 };
 

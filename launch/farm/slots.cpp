@@ -30,7 +30,7 @@ constexpr char started[] = "farm/started";  // {job, pid}
 constexpr char line[] = "farm/line";        // {job, line}
 constexpr char ended[] = "farm/ended";      // {job, code, signal, used}
 constexpr char samples[] = "farm/samples";  // [sample, …]
-constexpr char over[] = "farm/over";        // {job, sample, limit}
+constexpr char over[] = "farm/over";        // {job, what}
 constexpr char refused[] = "farm/refused";  // {job, exit_code, message}
 }  // namespace farm_topic
 
@@ -102,9 +102,7 @@ class FarmServer {
     later.on_samples = [this](const std::vector<ResourceSample>& samples) {
       if (events_.on_samples) events_.on_samples(samples);
     };
-    later.on_over_limit = [this](int job, const ResourceSample& sample, int64_t limit) {
-      events_.on_over_limit(job, sample, limit);
-    };
+    later.on_over_limit = [this](int job, const std::string& what) { events_.on_over_limit(job, what); };
     later.on_refused = [this](int job, int code, const std::string& message) {
       events_.on_refused(job, code, message);
     };
@@ -227,8 +225,7 @@ class FarmServer {
       for (const Json& sample : body) samples.push_back(resource_sample(sample));
       events_.on_samples(samples);
     } else if (topic == farm_topic::over) {
-      events_.on_over_limit(body.at("job").get<int>(), resource_sample(body.at("sample")),
-                            body.at("limit").get<int64_t>());
+      events_.on_over_limit(body.at("job").get<int>(), body.at("what").get<std::string>());
     } else if (topic == farm_topic::refused) {
       events_.on_refused(body.at("job").get<int>(), body.at("exit_code").get<int>(),
                          body.at("message").get<std::string>());
@@ -309,8 +306,8 @@ class FarmAgent {
       for (const ResourceSample& sample : samples) all.push_back(named(sample));
       channel_->post(farm_topic::samples, all);
     };
-    events.on_over_limit = [this](int job, const ResourceSample& sample, int64_t limit) {
-      channel_->post(farm_topic::over, {{"job", job}, {"sample", named(sample)}, {"limit", limit}});
+    events.on_over_limit = [this](int job, const std::string& what) {
+      channel_->post(farm_topic::over, {{"job", job}, {"what", what}});
     };
     workplace_ = std::make_unique<Workplace>(loop_, run_.variables, events);
     loop_.on_signal([this](int signal) {

@@ -300,12 +300,11 @@ void FarmSupervisor::end_it(int job, StopReason why, const std::string& detail) 
   });
 }
 
-void FarmSupervisor::over_limit(int job, const ResourceSample& sample, int64_t limit) {
+void FarmSupervisor::over_limit(int job, const std::string& what) {
   Member& member = members_.at(static_cast<size_t>(job));
   if (member.state != Member::State::running) return;
   member.asked = StopReason::memory;
-  member.detail = str("took ", human_bytes(static_cast<double>(sample.memory)),
-                      " of anonymous memory, and its limit is ", human_bytes(static_cast<double>(limit)), " (memory)");
+  member.detail = what;
 }
 
 void FarmSupervisor::line(int job, const std::string& text) {
@@ -391,9 +390,7 @@ PlacesEvents FarmSupervisor::events() {
   events.on_line = [this](int job, const std::string& text) { line(job, text); };
   events.on_end = [this](int job, const ProcessEnd& end, const ResourceSample& used) { ended(job, end, used); };
   events.on_samples = [this](const std::vector<ResourceSample>& samples) { resources_.write(samples); };
-  events.on_over_limit = [this](int job, const ResourceSample& sample, int64_t limit) {
-    over_limit(job, sample, limit);
-  };
+  events.on_over_limit = [this](int job, const std::string& what) { over_limit(job, what); };
   events.on_refused = [this](int job, int code, const std::string& message) { refused(job, code, message); };
   return events;
 }

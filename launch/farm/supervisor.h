@@ -53,7 +53,7 @@ class FarmSupervisor {
   void started(int job, pid_t pid);
   void ended(int job, const ProcessEnd& end, const ResourceSample& used);
   void refused(int job, int exit_code, const std::string& message);
-  void over_limit(int job, const ResourceSample& sample, int64_t limit);
+  void over_limit(int job, const std::string& what);
   void settle(int job, const Verdict& verdict);
   void end_it(int job, StopReason why, const std::string& detail);
   void limit_time(int job);

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "launch/descendants.h"
 
 namespace convoy {
@@ -36,8 +38,12 @@ Workplace::Workplace(EventLoop& loop, const Variables& variables, WorkplaceEvent
       agent_(loop, {[this](int job, const std::string& line) { events_.on_line(job, line); },
                     [this](int job, const ProcessEnd& end) { ended(job, end); }}),
       watch_(
-          loop, [this](const std::vector<ResourceSample>& samples) { events_.on_samples(samples); },
-          [this](const ResourceSample& sample, int64_t limit) { over_limit(sample, limit); }) {}
+          loop, [this](const std::vector<ResourceSample>& samples) { sampled(samples); },
+          [this](const ResourceSample& sample, int64_t limit) {
+            over_limit(sample.pipeline, str("took ", human_bytes(static_cast<double>(sample.memory)),
+                                            " of anonymous memory, and its limit is ",
+                                            human_bytes(static_cast<double>(limit)), " (memory)"));
+          }) {}
 
 Workplace::~Workplace() { kill_all(); }
 
@@ -56,7 +62,7 @@ pid_t Workplace::start(const PipelineOrder& order) {
   const pid_t pid = agent_.start(order.job, start);
   // Its ranks, which it starts later, inherit it.
   if (order.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(pid), getpriority(PRIO_PROCESS, 0) + order.nice);
-  started_[order.job] = {pid, order.name};
+  started_[order.job] = {pid, order.name, order.gpu_memory * static_cast<int64_t>(order.gpus.size())};
   watch_.add({order.name, pid, order.memory, order.gpus});
   return pid;
 }
@@ -81,14 +87,26 @@ void Workplace::kill_all() {
   for (const auto& started : started_) kill(started.first);
 }
 
-void Workplace::over_limit(const ResourceSample& sample, int64_t limit) {
-  for (const auto& [job, started] : started_) {
-    if (started.name != sample.pipeline) continue;
-    const int which = job;
-    kill(which);
-    events_.on_over_limit(which, sample, limit);
-    return;
+void Workplace::sampled(const std::vector<ResourceSample>& samples) {
+  events_.on_samples(samples);
+  for (const ResourceSample& sample : samples) {
+    const auto found = std::find_if(started_.begin(), started_.end(),
+                                    [&](const auto& started) { return started.second.name == sample.pipeline; });
+    if (found == started_.end() || sample.gpu_of_device) continue;
+    const int64_t limit = found->second.gpu_memory;
+    if (limit > 0 && sample.gpu_memory > limit)
+      over_limit(sample.pipeline, str("took ", human_bytes(static_cast<double>(sample.gpu_memory)),
+                                      " of its GPUs' memory, and its limit is ",
+                                      human_bytes(static_cast<double>(limit)), " (gpu_memory)"));
   }
+}
+
+void Workplace::over_limit(const std::string& name, const std::string& what) {
+  const auto found =
+      std::find_if(started_.begin(), started_.end(), [&](const auto& started) { return started.second.name == name; });
+  if (found == started_.end()) return;
+  kill(found->first);
+  events_.on_over_limit(found->first, what);
 }
 
 void Workplace::ended(int job, const ProcessEnd& end) {

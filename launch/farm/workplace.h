@@ -35,8 +35,7 @@ struct WorkplaceEvents {
   std::function<void(int job, const std::string& line)> on_line;
   std::function<void(int job, const ProcessEnd& end, const ResourceSample& used)> on_end;
   std::function<void(const std::vector<ResourceSample>&)> on_samples;
-  std::function<void(int job, const ResourceSample& sample, int64_t limit)>
-      on_over_limit;  // it has been killed already
+  std::function<void(int job, const std::string& what)> on_over_limit;  // it has been killed already
 };
 
 class Workplace {
@@ -54,7 +53,8 @@ class Workplace {
   bool idle() const { return agent_.idle(); }
 
  private:
-  void over_limit(const ResourceSample& sample, int64_t limit);
+  void sampled(const std::vector<ResourceSample>& samples);
+  void over_limit(const std::string& name, const std::string& what);
   void ended(int job, const ProcessEnd& end);
 
   EventLoop& loop_;
@@ -63,6 +63,7 @@ class Workplace {
   struct Started {
     pid_t pid = -1;
     std::string name;
+    int64_t gpu_memory = 0;  // bytes on all of its GPUs; 0: no limit
   };
   std::map<int, Started> started_;
   Agent agent_;
