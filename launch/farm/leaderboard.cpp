@@ -35,9 +35,11 @@ Json metric_of(const PipelineResult& result, const std::string& metric) {
 std::string common_metric(const std::vector<PipelineResult>& results) {
   std::map<std::string, int> users;
   std::vector<std::string> order;
-  for (const PipelineResult& result : results)
-    for (const auto& [name, values] : object_in(result.summary, "metrics").items())
+  for (const PipelineResult& result : results) {
+    const Json metrics = object_in(result.summary, "metrics");
+    for (const auto& [name, values] : metrics.items())
       if (users[name]++ == 0) order.push_back(name);
+  }
   const auto worth = [&](const std::string& name) { return std::make_pair(users.at(name), name != "loss"); };
   const auto best = std::max_element(order.begin(), order.end(),
                                      [&](const std::string& a, const std::string& b) { return worth(a) < worth(b); });
@@ -62,7 +64,8 @@ Json row_of(const PipelineResult& result, const std::string& metric) {
   for (const char* key : copied) row[key] = number_in(summary, key);
   row["folder"] = result.folder;
   row["metrics"] = Json::object();
-  for (const auto& [name, entry] : object_in(summary, "metrics").items())
+  const Json metrics = object_in(summary, "metrics");
+  for (const auto& [name, entry] : metrics.items())
     if (entry.is_object())
       row["metrics"][name] = {{"last", number_in(entry, "last")},
                               {"best", number_in(entry, "best")},
