@@ -1,5 +1,6 @@
 #include "launch/farm/slots.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include "launch/parent_watch.h"
 #include "launch/rendezvous.h"
 #include "launch/session.h"
+#include "launch/summary.h"
 #include "launch/topology.h"
 
 namespace convoy {
@@ -78,6 +80,13 @@ class SlotPlaces : public Places {
     if (slots_.at(job) == 0) return own_.kill(job);
     send(slots_.at(job), {{"kill", job}});
   }
+  // That were last started there.
+  std::vector<int> jobs_of(int slot) const {
+    std::vector<int> jobs;
+    for (const auto& [job, where] : slots_)
+      if (where == slot) jobs.push_back(job);
+    return jobs;
+  }
 
  private:
   void send(int slot, const Json& order) { channel_.set(orders_of(slot) + std::to_string(number_++), order.dump()); }
@@ -134,7 +143,7 @@ class FarmServer {
     joined_[0] = this_host({true, true});
     loop_.on_signal([this](int signal) { stop(signal); });
     if (stays_as_parent(run_.as.launcher)) parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
-    if (!wait_for_agents(folder)) return tell(exit_code::rendezvous);
+    if (const auto code = wait_for_agents(folder)) return tell(*code);
     try {
       begin(std::move(folder));
     } catch (const Error& error) {
@@ -177,20 +186,24 @@ class FarmServer {
     return std::none_of(joined_.begin(), joined_.end(), [](const auto& host) { return !host; });
   }
 
-  // False, and the summary says who is missing, when they are not there in time.
-  bool wait_for_agents(const RunFolder& folder) {
+  // Nothing once all slots are there; else the exit code, and the summary says why.
+  std::optional<int> wait_for_agents(const RunFolder& folder) {
     bool late = false;
     const auto timer = loop_.after(to_milliseconds(run_.rendezvous), [&late] { late = true; });
     loop_.run_until([&] { return late || stop_signal_ != 0 || gone_ || all_joined(); });
     loop_.cancel(timer);
-    if (all_joined()) return true;
+    if (all_joined() && stop_signal_ == 0 && !gone_) return std::nullopt;
     std::vector<std::string> missing;
     for (size_t i = 0; i < joined_.size(); ++i)
       if (!joined_[i]) missing.push_back(std::to_string(i));
-    std::cerr << "convoy: missing after " << human_seconds(run_.rendezvous) << " (launch.rendezvous): slot "
-              << join(missing, ", ") << " of " << joined_.size() << "; look for them in the launcher's output; "
-              << folder.path << '\n';
-    return false;
+    FarmEnd end{exit_code::rendezvous, name_of(Failure::rendezvous),
+                str("missing after ", human_seconds(run_.rendezvous), " (launch.rendezvous): slot ",
+                    join(missing, ", "), " of ", joined_.size(), "; look for them in the launcher's output")};
+    if (stop_signal_ != 0)
+      end = {exit_code::stopped, name_of(Failure::stopped), "asked to stop before anything started"};
+    std::cerr << "convoy: " << end.message << "; " << folder.path << "/summary.json\n";
+    write_summary(folder.path, farm_summary(run_, {}, folder.attempt, run_.as.size, 0, &end), true);
+    return end.exit_code;
   }
 
   void begin(RunFolder folder) {
@@ -235,7 +248,13 @@ class FarmServer {
   // Launchers end the job with the first rank that fails: what runs is ended here, and goes on with the next submission.
   void left(int slot, const std::string& why) {
     if (slot < 0 || slot >= static_cast<int>(joined_.size()) || !supervisor_ || told_) return;
-    supervisor_->lost(str("the convoy of slot ", slot, " on ", joined_[static_cast<size_t>(slot)]->name, " ", why));
+    give_up(str("the convoy of slot ", slot, " on ", joined_[static_cast<size_t>(slot)]->name, " ", why));
+    // Nobody is left there to tell of their ends.
+    for (int job : places_->jobs_of(slot)) events_.on_end(job, {0, SIGKILL}, {});
+  }
+
+  void give_up(const std::string& why) {
+    supervisor_->give_up({exit_code::rendezvous, name_of(Failure::rendezvous), why}, true);
   }
 
   void stop(int signal) {
@@ -245,8 +264,7 @@ class FarmServer {
 
   void launcher_gone() {
     gone_ = true;
-    if (supervisor_)
-      supervisor_->lost(str(name_of(run_.as.launcher), ", which started the slots, was killed or has ended"));
+    if (supervisor_) give_up(str(name_of(run_.as.launcher), ", which started the slots, was killed or has ended"));
   }
 
   // The others are to end with `code`, as there is nothing to do. mpirun ends them by itself where one fails.
@@ -278,7 +296,8 @@ class FarmServer {
   std::shared_ptr<Channel> channel_;
   std::unique_ptr<FarmSupervisor> supervisor_;
   PlacesEvents events_;
-  std::unique_ptr<Places> own_, places_;
+  std::unique_ptr<Places> own_;
+  std::unique_ptr<SlotPlaces> places_;
   int stop_signal_ = 0;
   bool gone_ = false, told_ = false;
 };

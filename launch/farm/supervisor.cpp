@@ -12,7 +12,6 @@
 #include "core/units.h"
 #include "launch/exit_codes.h"
 #include "launch/farm/leaderboard.h"
-#include "launch/farm/report.h"
 #include "launch/progress.h"
 #include "launch/session.h"
 #include "launch/summary.h"
@@ -322,8 +321,9 @@ void FarmSupervisor::refused(int job, int exit_code, const std::string& message)
 
 void FarmSupervisor::ended(int job, const ProcessEnd& end, const ResourceSample& used) {
   Member& member = members_.at(static_cast<size_t>(job));
+  if (member.state != Member::State::running) return;
   member.seconds += unix_seconds() - member.started;
-  resources_.end(used);
+  if (!used.pipeline.empty()) resources_.end(used);
   const Json summary = read_summary(member.folder);
   const Verdict verdict = judge(end, member.asked, member.detail, summary);
   const Json told = with_end(summary, member.pipeline.name, verdict);
@@ -379,8 +379,7 @@ void FarmSupervisor::note(const Member& member, const std::string& event, const 
   try {
     journal_.write(member.pipeline.name, event, member.starts, details);
   } catch (const Error& error) {
-    console_.say(error.what());
-    if (!stopping_) stop(SIGTERM);
+    give_up({exit_code_of(error.kind()), name_of(error.kind()), error.what()}, false);
   }
 }
 
@@ -415,16 +414,21 @@ void FarmSupervisor::stop(int signal) {
   }
 }
 
-void FarmSupervisor::lost(const std::string& why) {
-  console_.say(str("failed: ", why));
+void FarmSupervisor::give_up(const FarmEnd& end, bool now) {
+  if (given_up_) return;
+  given_up_ = end;
+  console_.say("failed: " + end.message);
   stopping_ = true;
-  if (stop_signal_ == 0) stop_signal_ = SIGTERM;
   for (size_t job = 0; job < members_.size(); ++job) {
     Member& member = members_[job];
     never_mind(member);
     if (member.state != Member::State::running) continue;
+    if (!now) {
+      end_it(static_cast<int>(job), StopReason::stopped, end.message);
+      continue;
+    }
     member.asked = StopReason::stopped;
-    member.detail = why;
+    member.detail = end.message;
     places_->kill(static_cast<int>(job));
   }
 }
@@ -437,7 +441,7 @@ bool FarmSupervisor::over() const {
 
 int FarmSupervisor::finish() {
   console_.flush();
-  const FarmEnd end = farm_end(members_, stop_signal_);
+  const FarmEnd end = given_up_ ? *given_up_ : farm_end(members_, stop_signal_);
   const Json summary = farm_summary(run_, members_, folder_.attempt, static_cast<int>(yard_.machines.slots.size()),
                                     seconds_since(began_), &end);
   try {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +19,7 @@
 #include "launch/farm/member.h"
 #include "launch/farm/places.h"
 #include "launch/farm/read.h"
+#include "launch/farm/report.h"
 #include "launch/run_folder.h"
 #include "launch/stop_requests.h"
 
@@ -32,10 +33,11 @@ class FarmSupervisor {
   FarmSupervisor(const FarmSupervisor&) = delete;
   FarmSupervisor& operator=(const FarmSupervisor&) = delete;
 
-  PlacesEvents events();              // for the places that start() is given
-  void start(Places& places);         // which outlive everything but this
-  void stop(int signal);              // asked to: the first time in order, the second time at once
-  void lost(const std::string& why);  // nothing can go on here: everything ends now
+  PlacesEvents events();       // for the places that start() is given
+  void start(Places& places);  // which outlive everything but this
+  void stop(int signal);       // asked to: the first time in order, the second time at once
+  // Nothing can go on here: what runs is ended, now or in order, and the farm ends with `end`.
+  void give_up(const FarmEnd& end, bool now);
   bool over() const;
   int finish();  // writes and tells the end; the exit code
   const std::string& folder() const { return folder_.path; }
@@ -81,6 +83,7 @@ class FarmSupervisor {
   EventLoop::TimerId wake_ = 0;
   StopRequests requests_;
   int stop_signal_ = 0;
+  std::optional<FarmEnd> given_up_;
   bool scheduling_ = false;
   bool stopping_ = false;
 };
