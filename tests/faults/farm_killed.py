@@ -11,9 +11,9 @@ from _faults import runs
 with runs.workspace() as folder:
     farm = _farm.Farm(folder, {"short": "priority: 1, config: {train: {max_steps: 20}}", "long": "retries: 1",
                                "wide": "cores: 2, config: {strategy: ddp, launch: {ranks: 2}}"},
-                      "long/orphan@step=3", steps=3000, checkpoint="500 steps", title="farm killed").start()
+                      "long/orphan@step=3", steps=1500, checkpoint="250 steps", title="farm killed").start()
     farm.wait_for_event("short", "done")
-    farm.wait_for_step("long", 600)
+    farm.wait_for_step("long", 400)
     time.sleep(0.2)
     farm.signal(farm.process.pid, signal.SIGKILL)
     farm.process.wait()
@@ -34,7 +34,7 @@ with runs.workspace() as folder:
     farm.check(len(farm.journal("short", "started")) == 1, "what was done was repeated")
     farm.check(len(farm.journal("long", "started")) == 3, f"{farm.journal('long')}")
     entry, own = farm.result("long")
-    farm.check(own["attempts"] is not None and own["steps"] == 3000, f"{own['steps']} steps")
+    farm.check(own["attempts"] is not None and own["steps"] == 1500, f"{own['steps']} steps")
     farm.equals_alone("long")
     farm.check(farm.result("wide")[1]["world_size"] == 2, "the gang was no gang")
     print("the same command again finishes what was left; weights as of an undisturbed run")
