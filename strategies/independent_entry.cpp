@@ -206,7 +206,8 @@ class Taken {
     }
   }
 
-  void add(PipelineText pipeline, const Node& name) {
+  // `name` by value: it may be part of the pipeline.
+  void add(PipelineText pipeline, Node name) {
     pipeline.name = name.text;
     auto& fields = pipeline.config.fields;
     fields.erase(std::remove_if(fields.begin(), fields.end(), [](const Node::Field& f) { return f.key == "name"; }),
