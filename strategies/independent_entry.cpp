@@ -31,7 +31,7 @@ std::vector<Option> item_options() {
 }
 
 std::vector<Option> own_options() {
-  Option axis = describe::list("", "", describe::option(OptionType::any, "", "a value"));
+  Option axis = describe::list("", "values of the key", describe::option(OptionType::any, "", "a value"));
   describe::Description grid =
       describe::option(OptionType::map, "grid", "instead of pipelines: key path: values; one for every combination");
   grid.options = {axis};

@@ -6,6 +6,7 @@ import signal
 import time
 
 import _farm
+import _faults
 from _faults import runs
 
 with runs.workspace() as folder:
@@ -38,3 +39,20 @@ with runs.workspace() as folder:
     farm.equals_alone("long")
     farm.check(farm.result("wide")[1]["world_size"] == 2, "the gang was no gang")
     print("the same command again finishes what was left; weights as of an undisturbed run")
+
+    # Inside an mpirun that is killed the slots end what they run; a farm alone goes on with the rest.
+    inside = _farm.Farm(folder, {"a": "", "b": ""}, steps=1500, checkpoint="250 steps", title="mpirun killed")
+    inside.start(under=_faults.MPIRUN)
+    inside.wait_for_step("a", 400)
+    inside.wait_for_step("b", 50)
+    inside.signal(inside.process.pid, signal.SIGKILL)
+    inside.process.wait()
+    runs.wait_for(lambda: not inside.marked() or time.time() > inside.failed_at + 3, 5, "the end")
+    inside.check(not inside.marked(), "somebody lives on after 3 s")
+    told = runs.summary(inside.output)
+    inside.check(told["status"] in ("running", "failed"), f"{told['status']}")
+    _faults.swept(folder, inside)
+    summary = inside.start().finished(0)
+    inside.check([entry["attempts"] for entry in summary["pipelines"]] == [2, 2], f"{summary['pipelines']}")
+    inside.equals_alone("a")
+    print("a killed mpirun leaves nothing running, and the same file alone finishes it")
