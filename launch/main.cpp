@@ -224,8 +224,8 @@ int run(int argc, char** argv) {
     return run_for_another_host(loop);
   }
   // CLI11 would only ask for a command.
-  const std::vector<std::string> commands{run->get_name(),   verify->get_name(), explain->get_name(),
-                                          bench->get_name(), top->get_name(),    list->get_name()};
+  const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), bench->get_name(),
+                                          top->get_name(), add->get_name(),    list->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {

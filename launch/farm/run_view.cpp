@@ -36,9 +36,9 @@ Json read_json(const std::string& path) {
 std::string state_of_rank(const std::string& folder) {
   const auto position = read_state_file(folder + "/logs/rank0.state");
   if (!position) return "starting";
-  for (const char* slow : {"starting", "rendezvous", "loading", "evaluating", "saving", "done"})
+  for (const char* slow : {"starting", "rendezvous", "loading", "evaluating", "saving"})
     if (position->phase == slow) return slow;
-  return "training";
+  return position->phase == "done" ? "ending" : "training";
 }
 
 void add_progress(const std::string& folder, ViewRow& row) {
@@ -53,7 +53,8 @@ void add_progress(const std::string& folder, ViewRow& row) {
 }
 
 void add_summary(const Json& summary, ViewRow& row) {
-  row.step = row.steps = static_cast<int64_t>(number(summary, "steps", -1));
+  row.step = static_cast<int64_t>(number(summary, "steps", -1));
+  if (text(summary, "status") == "done") row.steps = row.step;
   row.rate = number(summary, "samples_per_second", -1);
   const auto metrics = summary.find("metrics");
   if (metrics == summary.end() || !metrics->is_object()) return;

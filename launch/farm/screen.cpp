@@ -116,6 +116,9 @@ Screen::Key Screen::wait_for_key(int milliseconds) {
     case '\r':
     case KEY_ENTER:
       return Key::log;
+    case 'L' - '@':  // ctrl-L: what another program has drawn over it goes
+      clearok(curscr, TRUE);
+      return Key::other;
     case KEY_RESIZE:
       return Key::resized;
     default:

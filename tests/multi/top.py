@@ -72,13 +72,13 @@ class Terminal:
             self.seen += data
 
     def expect(self, *words, seconds=30):
-        """What has been drawn since the last look holds all of them."""
+        """The screen shows all of them; drawn anew by ctrl-L, since else only what changes is."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self.read()
+            self.read(0.3)
             if all(word.encode() in self.seen for word in words):
-                self.seen = b""
                 return
+            self.key(b"\x0c")
         runs.fail(f"waited in vain for {words} on the screen: {self.seen[-3000:]}")
 
     def key(self, key):
@@ -113,7 +113,7 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     runs.wait_for((output / "summary.json").exists, 30, "the farm")
     screen = Terminal(output)
     at_end.callback(lambda: screen.process.poll() is None and screen.process.kill())
-    runs.wait_for(lambda: "done" in once(output) and "failed" in once(output), 90, "one done, one failed")
+    runs.wait_for(lambda: once(output).count(" done ") == 2 and "failed:" in once(output), 90, "two done, one failed")
     runs.wait_for(lambda: runs.training(output / "pipelines" / "endless", 60, 100) or True, 61, "steps")
     time.sleep(1.5)  # two samples
     text = once(output)
@@ -128,8 +128,10 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     screen.expect("endless", "failed: corrupt_data", "q quit")
     screen.key(b"l")
     screen.expect("pipelines/endless/logs/")
-    screen.key(b"\x1b[B")  # down
-    screen.expect("pipelines/")
+    screen.key(b"\x1bOB\x1bOB")  # down
+    screen.expect("pipelines/quick/logs/", "l close the log")
+    screen.key(b"l")
+    screen.expect("l its log")
     fcntl.ioctl(screen.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 6, 60, 0, 0))
     os.kill(screen.process.pid, signal.SIGWINCH)
     time.sleep(0.5)
@@ -149,11 +151,13 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     runs.end(farm, 60)
     said, _ = plain.communicate(timeout=30)
     for text in (watching.ends(0), said, once(output)):
-        runs.check("stopped by SIGTERM" in text and row(text, "quick"), f"the final state is not told:\n{text}")
+        last = "watched: " + text.split("watched: ")[-1]
+        runs.check("stopped by SIGTERM" in last and row(last.split("\n\n")[0], "quick") and "tries" in last,
+                   f"the final state is not told:\n{text}")
 
     # An ordinary run has one row, measured by top itself.
     single = folder / "single"
-    (folder / "single.yaml").write_text(FARM.split("strategy:")[0])
+    (folder / "single.yaml").write_text(FARM.split("strategy:")[0] + "strategy: single\n")
     run = runs.start(folder / "single.yaml", single)
     at_end.callback(lambda: run.poll() is None and run.kill())
     runs.training(single, 60, 100)
