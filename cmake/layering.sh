@@ -79,6 +79,7 @@ owned 'yaml-cpp/' 'core/config/' 'only the reader of configurations (core/config
 owned 'spdlog/|fmt/' 'core/log\.cpp' 'only core/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/log.h'
 owned 'hwloc' 'launch/' 'only launch reads the machine: use core/topology.h'
 owned 'CLI/' 'launch/' 'only launch reads the command line'
+owned 'ncurses' 'launch/farm/screen\.cpp' 'only launch/farm/screen.cpp draws on terminals: use launch/farm/screen.h'
 owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use core/control/channel.h'
 
 # --- strategies are named nowhere else ----------------------------------------------------------------------------
