@@ -21,6 +21,11 @@ find_path(CONVOY_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_path(CONVOY_TURBOJPEG_INCLUDE turbojpeg.h REQUIRED)
 find_library(CONVOY_TURBOJPEG_LIBRARY turbojpeg REQUIRED)
 
+# Wide: names may hold more than ASCII. Its own find module would also ask for a C compiler's check of each name.
+find_path(CONVOY_NCURSES_INCLUDE ncurses.h REQUIRED)
+find_library(CONVOY_NCURSES_LIBRARY ncursesw REQUIRED)
+find_library(CONVOY_TINFO_LIBRARY tinfo)  # where it is a library of its own
+
 set(HAVE_MPI OFF)
 if(CONVOY_WITH_MPI)
   find_package(MPI QUIET COMPONENTS C)
@@ -44,5 +49,6 @@ if(CONVOY_WITH_NCCL AND TARGET LibTorch::nccl)
 endif()
 
 mark_as_advanced(CONVOY_ASIO_INCLUDE CONVOY_CLI11_INCLUDE CONVOY_HWLOC_INCLUDE CONVOY_HWLOC_LIBRARY
-                 CONVOY_XXHASH_INCLUDE CONVOY_TURBOJPEG_INCLUDE CONVOY_TURBOJPEG_LIBRARY CONVOY_GLOO_INCLUDE)
+                 CONVOY_XXHASH_INCLUDE CONVOY_TURBOJPEG_INCLUDE CONVOY_TURBOJPEG_LIBRARY CONVOY_GLOO_INCLUDE
+                 CONVOY_NCURSES_INCLUDE CONVOY_NCURSES_LIBRARY CONVOY_TINFO_LIBRARY)
 message(STATUS "backends: local, mpi ${HAVE_MPI}, gloo ${HAVE_GLOO}, nccl ${HAVE_NCCL}")

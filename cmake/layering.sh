@@ -51,7 +51,7 @@ done < <(grep -E '^launch/' <<<"$includes" | grep -E ' " (backends|strategies|mo
 
 torch_free='([^:]*_entry\.cpp|[^:]*/catalogue\.(h|cpp)|core/config/|core/control/|tests/base/|tests/launch/'
 torch_free+='|strategies/(description\.cpp|parts/(block_placement|schedule|stages)\.(h|cpp))'
-torch_free+='|launch/[^/:]*\.(h|cpp)|launch/commands/|core/(error|log|text|mesh|plan|topology|options)\.(h|cpp))'
+torch_free+='|launch/[^/:]*\.(h|cpp)|launch/commands/|launch/farm/|core/(error|log|text|mesh|plan|topology|options)\.(h|cpp))'
 while read -r where kind target; do
   complain "$where" "includes $target, but this file is also part of convoy, which links no LibTorch; move what needs \
 tensors into a file of its own"
@@ -79,6 +79,7 @@ owned 'yaml-cpp/' 'core/config/' 'only the reader of configurations (core/config
 owned 'spdlog/|fmt/' 'core/log\.cpp' 'only core/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/log.h'
 owned 'hwloc' 'launch/' 'only launch reads the machine: use core/topology.h'
 owned 'CLI/' 'launch/' 'only launch reads the command line'
+owned 'ncurses' 'launch/farm/screen\.cpp' 'only launch/farm/screen.cpp draws on terminals: use launch/farm/screen.h'
 owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use core/control/channel.h'
 
 # --- strategies are named nowhere else ----------------------------------------------------------------------------

@@ -46,6 +46,7 @@ build_packages='
   libasio-dev /usr/include/asio.hpp
   libhwloc-dev /usr/include/hwloc.h
   libxxhash-dev /usr/include/xxhash.h
+  libncurses-dev /usr/include/ncurses.h
   zlib1g-dev /usr/include/zlib.h
   libpng-dev /usr/include/png.h
   libturbojpeg0-dev /usr/include/turbojpeg.h

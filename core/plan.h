@@ -1,6 +1,7 @@
 // What the launcher is to start: jobs of ranks grouped into processes. Made by a strategy's `plan`, a pure function of
 // configuration and topology, so that it can be tested for machines that are not here. Without LibTorch.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,12 @@ struct Job {
   Json config;          // resolved configuration of this job (RunConfig::resolved form)
 };
 
+struct Farm;  // core/farm.h
+
 struct Plan {
   std::vector<Job> jobs;
   std::vector<std::string> warnings;
+  std::shared_ptr<const Farm> farm = nullptr;  // runs to be queued instead of `jobs`, which is empty then
 };
 
 // What planning is asked for beside configuration and topology.

@@ -25,7 +25,7 @@ Agent::~Agent() {
   kill_descendants(1000);
 }
 
-void Agent::start(int process, const ProcessStart& start) {
+pid_t Agent::start(int process, const ProcessStart& start) {
   guard_.watch(start.environment);
   auto child = std::make_unique<Child>();
   child->process = process;
@@ -34,6 +34,7 @@ void Agent::start(int process, const ProcessStart& start) {
   loop_.on_readable(raw->started.output, [this, raw] { read(*raw, raw->started.output, raw->output); });
   loop_.on_readable(raw->started.error, [this, raw] { read(*raw, raw->started.error, raw->error); });
   children_[raw->started.pid] = std::move(child);
+  return raw->started.pid;
 }
 
 void Agent::read(Child& child, int& fd, LineCutter& cutter) {

@@ -27,7 +27,7 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
 
   // `process` is the caller's number for it. Throws what start_process throws.
-  void start(int process, const ProcessStart& start);
+  pid_t start(int process, const ProcessStart& start);
   // To the standard input of a process that was started with one; short texts only, since it waits until they are taken.
   // Nothing where the process has ended.
   void send(int process, const std::string& text);

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::chrono::milliseconds fold_window{100};
 constexpr std::chrono::seconds plain_interval{10};
-constexpr size_t log_limit = 64u << 20;
 
 // A console that cannot be written to is no reason to stop a training.
 void put(int fd, const std::string& text) {
@@ -47,11 +46,11 @@ void RankLogs::write(int rank, const std::string& line) { write(str("rank", rank
 
 void RankLogs::write(const std::string& name, const std::string& line) {
   File& file = this->file(name);
-  if (file.fd < 0 || file.size > log_limit) return;
+  if (file.fd < 0 || file.size > limit_) return;
   file.size += line.size() + 1;
-  put(file.fd, file.size > log_limit
-                   ? str("convoy: this log is full (", human_bytes(log_limit), "); the rest is left out\n")
-                   : line + "\n");
+  put(file.fd, file.size > limit_ ? str("convoy: this log is full (", human_bytes(static_cast<double>(limit_)),
+                                        "); the rest is left out\n")
+                                  : line + "\n");
 }
 
 Console::Console(EventLoop& loop, int ranks, bool draw, bool quiet)

@@ -16,7 +16,8 @@ namespace convoy {
 // One file per rank; what a rank writes beyond the limit is left out, with a line that says so.
 class RankLogs {
  public:
-  explicit RankLogs(std::string folder) : folder_(std::move(folder)) {}
+  static constexpr size_t usual_limit = 64u << 20;  // bytes of a log
+  explicit RankLogs(std::string folder, size_t limit = usual_limit) : folder_(std::move(folder)), limit_(limit) {}
   ~RankLogs();
   RankLogs(const RankLogs&) = delete;
   RankLogs& operator=(const RankLogs&) = delete;
@@ -31,6 +32,7 @@ class RankLogs {
   };
   File& file(const std::string& name);
   std::string folder_;
+  size_t limit_;
   std::map<std::string, File> files_;
 };
 

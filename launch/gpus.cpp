@@ -1,69 +1,16 @@
 #include "launch/gpus.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <sstream>
 
 #include "core/text.h"
+#include "launch/nvml.h"
 
 namespace convoy {
 namespace {
-
-// The part of NVML's stable C interface that is used here.
-using NvmlDevice = void*;
-struct NvmlPci {
-  char legacy[16];
-  unsigned domain, bus, device, id, subsystem;
-  char bus_id[32];
-};
-struct NvmlMemory {
-  unsigned long long total, free, used;
-};
-
-class Nvml {
- public:
-  Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), &close) {
-    if (!library_) return;
-    find(init, "nvmlInit_v2");
-    find(shutdown, "nvmlShutdown");
-    find(count, "nvmlDeviceGetCount_v2");
-    find(handle, "nvmlDeviceGetHandleByIndex_v2");
-    find(uuid, "nvmlDeviceGetUUID");
-    find(pci, "nvmlDeviceGetPciInfo_v3");
-    find(memory, "nvmlDeviceGetMemoryInfo");
-    ready_ = init && shutdown && count && handle && uuid && pci && memory && init() == 0;
-  }
-  ~Nvml() {
-    if (ready_) shutdown();
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-  bool ready() const { return ready_; }
-
-  int (*init)() = nullptr;
-  int (*shutdown)() = nullptr;
-  int (*count)(unsigned*) = nullptr;
-  int (*handle)(unsigned, NvmlDevice*) = nullptr;
-  int (*uuid)(NvmlDevice, char*, unsigned) = nullptr;
-  int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
-  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
-
- private:
-  static void close(void* library) {
-    if (library) dlclose(library);
-  }
-  template <class Function>
-  void find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(library_.get(), name));
-  }
-  std::unique_ptr<void, void (*)(void*)> library_;
-  bool ready_ = false;
-};
 
 // "00000000:3B:00.0" as NVML writes it, "0000:3b:00.0" as the kernel does.
 std::string kernel_address(std::string nvml) {

@@ -6,11 +6,13 @@
 #include "core/version.h"
 #include "launch/bench_report.h"
 #include "launch/catalogues.h"
+#include "launch/commands/add.h"
 #include "launch/commands/bench.h"
 #include "launch/commands/explain.h"
 #include "launch/commands/help.h"
 #include "launch/commands/list.h"
 #include "launch/commands/run.h"
+#include "launch/commands/top.h"
 #include "launch/commands/verify.h"
 #include "launch/exit_codes.h"
 #include "launch/process.h"
@@ -67,6 +69,25 @@ Examples:
   mpirun -n 4 convoy bench all_reduce
 
 Exit codes: 0 done, 1 an element was wrong, else as of `convoy run`.)";
+
+constexpr const char* top_footer = R"(
+Keys: q quits, up and down choose a row, l shows the end of its log. Where stdout is no terminal the table is printed as text,
+again and again until the run is over.
+
+Examples:
+  convoy top runs/farm
+  convoy top runs/ncf-ddp --once
+
+Exit codes: 0, 64 no run there, 128+n ended by signal n.)";
+
+constexpr const char* add_footer = R"(
+FILE is one pipeline: name, config (a file, or the keys of a whole run) and how it is queued (priority, preempt, retries, timeout,
+memory, cores, …), checked as strictly as by `convoy run`. The farm in RUN takes it into its queue, or says why not.
+
+Example:
+  convoy add runs/farm configs/urgent.yaml
+
+Exit codes: 0 it is in the queue, 64 no farm there, 73 nobody runs it any more, 78 configuration, 110 no answer.)";
 
 void add_run_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("CONFIG", arguments.config, "YAML file of the run")->required();
@@ -172,6 +193,25 @@ int run(int argc, char** argv) {
   bench->add_option("--json", measurement.json, "Write the rows there too, for programs")->type_name("FILE");
   bench->footer(bench_footer);
 
+  TopArguments watching;
+  CLI::App* top = app.add_subcommand("top", "Watch a run: state, step, rate, loss, time left, CPU, memory, GPUs");
+  top->add_option("RUN", watching.folder, "Folder of a run, also of one with several pipelines")->required();
+  top->add_flag("--once", watching.once, "Print the table once and end");
+  top->add_option("--every", watching.every, "Seconds between two looks; without it 1 on a screen, 10 as text")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, 86400.0));
+  top->footer(top_footer);
+
+  AddArguments addition;
+  CLI::App* add = app.add_subcommand("add", "Put a further pipeline into the queue of a farm that runs");
+  add->add_option("RUN", addition.folder, "Folder of the farm")->required();
+  add->add_option("FILE", addition.file, "YAML file of the pipeline")->required();
+  add->add_option("--wait", addition.wait, "Seconds for the farm's answer")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1.0, 86400.0));
+  add->footer(add_footer);
+
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "What a configuration may hold: keys, models, data sets, strategies, …");
   list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; without it all names");
@@ -185,7 +225,7 @@ int run(int argc, char** argv) {
   }
   // CLI11 would only ask for a command.
   const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), bench->get_name(),
-                                          list->get_name()};
+                                          top->get_name(), add->get_name(),    list->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
@@ -201,6 +241,8 @@ int run(int argc, char** argv) {
     convoy::explain(question, std::cout);
     return exit_code::done;
   }
+  if (*add) return add_command(addition);
+  if (*top) return top_command(watching);
   if (*bench) return bench_command(measurement);
   if (*verify) return verify_command(verification);
   return run_command(arguments);

@@ -9,6 +9,7 @@
 #include "core/inject/fault.h"
 #include "launch/catalogues.h"
 #include "launch/describe.h"
+#include "launch/farm/read.h"
 #include "launch/placement.h"
 #include "launch/plugin_check.h"
 #include "models/catalogue.h"
@@ -102,6 +103,12 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
   request.rank_hosts = rank_hosts;
   const StrategyEntry& strategy = strategy_entry(config.strategy.name);
   Plan plan = strategy.plan(config, topology, request);
+  if (plan.farm) {
+    Placed placed;
+    placed.warnings = plan.warnings;
+    placed.farm = plan.farm;
+    return placed;
+  }
   CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
   Placed placed;
   placed.job = std::move(plan.jobs.front());
@@ -176,6 +183,18 @@ void check_parts_fit(const RunConfig& config) {
   check_loss_rows(config.loss.options, config.data.options, rows);
 }
 
+// A file of several runs may lack what one run must have; then that is no mistake of it.
+RunConfig read_one_run(const ReadRequest& request, const RunArguments& arguments) {
+  try {
+    RunConfig config = read_run_config(request, all_catalogues());
+    if (strategy_entry(config.strategy.name).pipelines != nullptr) refuse_several(arguments);
+    return config;
+  } catch (const ConfigError&) {
+    refuse_several(arguments);
+    throw;
+  }
+}
+
 }  // namespace
 
 bool wants_gpus(const RunConfig& config) { return config.device != "cpu"; }
@@ -189,7 +208,7 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   ReadRequest request{arguments.config, arguments.overrides};
   if (arguments.ranks > 0) request.overrides.push_back(str("launch.ranks=", arguments.ranks));
   request.overrides.insert(request.overrides.end(), arguments.fixed.begin(), arguments.fixed.end());
-  run.config = read_run_config(request, all_catalogues());
+  run.config = read_one_run(request, arguments);
   run.warnings = run.config.warnings;
   run.warnings.insert(run.warnings.end(), as.inherited.begin(), as.inherited.end());
   settle_rank_count(run);
@@ -240,6 +259,10 @@ Placed plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_r
       return std::tie(a.socket, a.numa, a.id) < std::tie(b.socket, b.numa, b.id);
     });
   Placed placed = plan_and_place(run, topology, rank_hosts, allowed);
+  if (placed.farm)
+    throw ConfigError(
+        written(run, "strategy"), "strategy",
+        str("wants its runs queued, which ", name_of(run.as.launcher), " has no slots for; start convoy alone"));
   check_visible(placed.job, host_of_rank);
   return placed;
 }

@@ -53,7 +53,8 @@ struct Placed {
   Job job;
   bool passive = false;
   std::vector<std::string> warnings;
-  std::vector<PlacedRank> table;  // by rank
+  std::vector<PlacedRank> table;               // by rank
+  std::shared_ptr<const Farm> farm = nullptr;  // runs to be queued instead of the job, which is empty then
 };
 Placed plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts = {},
                       const std::vector<std::vector<int>>& allowed = {});

@@ -80,7 +80,8 @@ void mend(const std::string& folder, Json& summary, std::vector<std::string>& no
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind(".rendezvous-", 0) == 0 || name.rfind(".summary.json.", 0) == 0) fs::remove(entry.path(), none);
+    for (const char* ours : {".rendezvous-", ".summary.json.", ".progress.json."})
+      if (name.rfind(ours, 0) == 0) fs::remove(entry.path(), none);
   }
 }
 

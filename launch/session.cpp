@@ -14,7 +14,8 @@
 
 namespace convoy {
 namespace {
-constexpr size_t most_placed = 16;  // ranks whose placement is printed; the summary has all
+constexpr std::chrono::milliseconds tell_every{900};  // progress comes a few times a second
+constexpr size_t most_placed = 16;                    // ranks whose placement is printed; the summary has all
 
 std::string injection_note(const std::vector<std::string>& faults, int attempt) {
   return str("faults are injected into this run (--inject): ", join(faults, ", "), "; this is attempt ", attempt,
@@ -55,7 +56,7 @@ Session::Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, Ga
     console_.rank_line(host, rank, line);
   };
   events.on_report = [this](const std::string& topic, const Json& body) {
-    if (topic == protocol::progress) console_.progress(body);
+    if (topic == protocol::progress) tell_progress(body);
     if (topic == protocol::metrics) console_.metrics(body);
     if (topic == injected_topic) injected(body);
     if (topic == bench_topic) console_.result(bench_line(body));
@@ -113,12 +114,25 @@ void Session::begin(const Placed& placed) {
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
   start_summary(placed.job, placed.table);
   // What an earlier attempt left would be taken for the words of this one.
+  unlink((folder_.path + "/progress.json").c_str());
   for (const RankPlan& rank : placed.job.ranks) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
   for (const ProcessPlan& process : placed.job.processes) {
     logs_.open(process.ranks.front());
     if (!attempts_.first()) logs_.write(process.ranks.front(), str("convoy: attempt ", folder_.attempt));
   }
   gang_->publish(*assigned_);
+}
+
+// To the console, and to progress.json for `convoy top`; a disk that is full is for the ranks to report.
+void Session::tell_progress(const Json& body) {
+  console_.progress(body);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - told_ < tell_every || body.contains("text")) return;
+  told_ = now;
+  try {
+    write_whole(folder_.path + "/progress.json", body.dump() + "\n", false);
+  } catch (const Error&) {
+  }
 }
 
 // A fault that was ordered happens now: the summary must not look as if the job had failed by itself.
@@ -143,6 +157,7 @@ void Session::write_ending(const GangOutcome& outcome) {
 
 Ending Session::finish() {
   console_.flush();
+  unlink((folder_.path + "/progress.json").c_str());  // the summary has it all
   GangOutcome outcome = gang_->outcome();
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
   const Ending ending = failed ? attempts_.failed(outcome, assigned_.has_value()) : Ending{outcome.exit_code, {}};

@@ -36,6 +36,7 @@ class Session {
  private:
   void write_ending(const GangOutcome& outcome);
   void injected(const Json& body);
+  void tell_progress(const Json& body);
   void start_summary(const Job& job, const std::vector<PlacedRank>& table = {});
 
   EventLoop& loop_;
@@ -47,6 +48,7 @@ class Session {
   RankLogs logs_;
   std::optional<Assigned> assigned_;
   std::optional<double> startup_seconds_;
+  std::chrono::steady_clock::time_point told_;  // when progress.json was written last
   Json summary_;
   std::unique_ptr<Gang> gang_;  // last: its callbacks use the others
 };

@@ -15,6 +15,7 @@ StrategyEntry pipeline_entry();
 StrategyEntry fsdp_entry();
 StrategyEntry hybrid_entry();
 StrategyEntry ensemble_entry();
+StrategyEntry independent_entry();
 
 namespace {
 
@@ -53,7 +54,7 @@ void check_blocks(const StrategyEntry& entry, const Job& job, const Description&
 const std::vector<StrategyEntry>& strategy_catalogue() {
   static const std::vector<StrategyEntry> entries{
       single_entry(),   data_parallel_entry(), ddp_entry(),    model_parallel_entry(), tensor_parallel_entry(),
-      pipeline_entry(), fsdp_entry(),          hybrid_entry(), ensemble_entry(),
+      pipeline_entry(), fsdp_entry(),          hybrid_entry(), ensemble_entry(),       independent_entry(),
   };
   return entries;
 }

@@ -93,6 +93,9 @@ struct RankCost {
   RankWork work = {};
 };
 
+struct Node;           // core/config/node.h
+struct PipelineTexts;  // core/config/pipeline_texts.h
+
 struct StrategyEntry : Entry {
   std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)>
       plan;  // throws ConfigError with the reason
@@ -102,6 +105,9 @@ struct StrategyEntry : Entry {
   // What ranks or devices do in a step, in which order, as lines for people. Null, or "": all ranks do
   // the same.
   std::function<std::string(const Job&, const Description&)> schedule;
+  // Of a strategy whose file describes several runs with a configuration each, and none itself: takes the file's tree
+  // apart before anything of it is checked. Null: the file is one run.
+  PipelineTexts (*pipelines)(const Node& root) = nullptr;
 };
 
 // Whether a plan has to see the model's blocks before ranks start: for StrategyEntry::check, and for options that name blocks.

@@ -10,6 +10,7 @@
 
 #include "core/config/option_reader.h"
 #include "core/config/overrides.h"
+#include "core/config/pipeline_texts.h"
 #include "core/config/reader.h"
 #include "core/config/scalars.h"
 #include "core/data/samples.h"
@@ -272,6 +273,10 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
 RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues) {
   Node root = request.path.empty() ? map_node({}) : read_yaml_file(request.path);
   for (const std::string& assignment : request.overrides) apply_override(root, assignment);
+  return read_run_tree(root, catalogues);
+}
+
+RunConfig read_run_tree(const Node& root, const Catalogues& catalogues) {
   return checked(root, catalogues, kinds_left_open(root));
 }
 

@@ -2,16 +2,19 @@
 #include "core/data/column_cache.h"
 
 #define XXH_INLINE_ALL
+#include <malloc.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <vector>
 
 #include "core/checkpoint/safetensors.h"
+#include "core/data/residence.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -72,29 +75,84 @@ void write_cache(const std::string& path, const std::string& temporary, Facts fa
   } catch (const std::exception& failure) {
     std::error_code ignored;
     std::filesystem::remove(temporary, ignored);
-    log::warning(str("no cache of the data beside its source, which will be parsed at each start: ", failure.what()));
+    log::warning(str("no cache of the data, which will be parsed at each start: ", failure.what()));
   }
+}
+
+bool may_write(const std::string& folder) { return access(folder.c_str(), W_OK | X_OK) == 0; }
+
+std::string users_folder() {
+  const char* given = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (given != nullptr && *given == '/') return str(given, "/convoy");
+  return home != nullptr && *home == '/' ? str(home, "/.cache/convoy") : "";
+}
+
+// Where the cache may be, the best place first; `writable` says which of them, if any, takes a new one.
+struct Places {
+  std::vector<std::string> paths;
+  std::string writable;
+};
+
+Places places_of(const std::string& source) {
+  namespace fs = std::filesystem;
+  constexpr char ending[] = ".cache.safetensors";
+  Places places;
+  const fs::path whole = fs::absolute(source).lexically_normal();
+  places.paths.push_back(source + ending);
+  const bool installed = whole.string().rfind("/usr/", 0) == 0 && whole.string().rfind("/usr/local/", 0) != 0;
+  if (!installed && may_write(whole.parent_path())) places.writable = places.paths[0];
+  const std::string own = users_folder();
+  if (own.empty() || !places.writable.empty()) return places;
+  // Of several sources of one name each has its own.
+  places.paths.push_back(str(own, "/", hash_of(whole.string()), "-", whole.filename().string(), ending));
+  std::error_code failure;
+  fs::create_directories(own, failure);
+  if (!failure && may_write(own)) places.writable = places.paths[1];
+  return places;
+}
+
+int64_t bytes_of(const Columns& columns) {
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : columns) bytes += tensor.nbytes();
+  return static_cast<int64_t>(bytes);
+}
+
+std::optional<Columns> mapped(const std::string& source, const std::vector<std::string>& paths, const Facts& facts) {
+  for (const std::string& path : paths)
+    if (auto found = read_cache(path, facts)) {
+      tell_mapped(source, path, bytes_of(*found));
+      return found;
+    }
+  return std::nullopt;
 }
 
 }  // namespace
 
 Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse) {
-  const std::string path = source.path() + ".cache.safetensors";
   const Facts facts{{"convoy_cache", version}, {"source", hash_of(source.text())}, {"how", how}};
-  if (auto found = read_cache(path, facts)) return std::move(*found);
-
-  const auto folder = std::filesystem::absolute(source.path()).parent_path();
-  if (access(folder.c_str(), W_OK) != 0) {
-    log::warning(
-        str("no cache of ", source.path(), ", since its folder may not be written: it is parsed at each start"));
-    return parse();
+  const Places places = places_of(source.path());
+  if (auto found = mapped(source.path(), places.paths, facts)) return std::move(*found);
+  if (places.writable.empty()) {
+    Columns columns = parse();
+    log::warning(str("no cache of ", source.path(),
+                     ", since neither its folder nor ~/.cache/convoy may be written: it is parsed at each start"));
+    tell_in_memory(source.path(), bytes_of(columns), "there is no cache to map");
+    return columns;
   }
   const MappedFile guard(source.path());  // of its own, so that the lock ends here
   const bool locked = guard.lock(lock_seconds);
-  if (auto found = read_cache(path, facts)) return std::move(*found);
+  if (auto found = mapped(source.path(), places.paths, facts)) return std::move(*found);
   Columns columns = parse();
   // Under the lock the temporary has one name, so that what a killed process left is overwritten.
+  const std::string& path = places.writable;
   write_cache(path, locked ? path + ".partial" : str(path, ".partial.", getpid()), facts, columns);
+  if (auto written = mapped(source.path(), {path}, facts)) {
+    columns.clear();
+    malloc_trim(0);  // what parsing took would else stay with this process
+    return std::move(*written);
+  }
+  tell_in_memory(source.path(), bytes_of(columns), "its cache could not be written");
   return columns;
 }
 

@@ -1,8 +1,11 @@
-// What was parsed from a text file, kept in binary beside it: SOURCE.cache.safetensors.
+// What was parsed or decoded from a file, kept in binary beside it: SOURCE.cache.safetensors. Where that folder may not be
+// written, or belongs to installed packages (below /usr), it is kept in the user's own: $XDG_CACHE_HOME/convoy, else
+// ~/.cache/convoy.
 //
 // A cache belongs to the exact bytes of its source (their XXH3 hash) and to how they were read (`how`); its own contents
-// are hashed too. One that is stale, damaged or of another version is rebuilt; in a folder that may not be written there
-// is none, said once. Several processes that come at the same time parse once and then share the mapped cache.
+// are hashed too. One that is stale, damaged or of another version is rebuilt; where no folder may be written there is
+// none, said once. Several processes that come at the same time parse once, and all of them, the one that parsed included,
+// map the cache read-only: it is in memory once. The log says so.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -2,6 +2,7 @@
 #include "core/data/fashion_mnist.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/data/column_cache.h"
+#include "core/data/residence.h"
 #include "core/data/rows.h"
 #include "core/error.h"
 
@@ -62,9 +65,8 @@ class GzipFile {
   int ignored_ = 0;
 };
 
-// Bytes of `dimensions` dimensions: magic 0x0000 08 DD, sizes, data.
-at::Tensor read_idx(const std::string& path, int dimensions) {
-  GzipFile file(path);
+// Sizes after the magic 0x0000 08 DD, which says bytes in DD dimensions.
+std::vector<int64_t> read_shape(GzipFile& file, int dimensions) {
   if (file.big_endian() != 0x0800u + unsigned(dimensions)) {
     file.fail(str("is no IDX file of bytes in ", dimensions, " dimensions"));
   }
@@ -75,10 +77,36 @@ at::Tensor read_idx(const std::string& path, int dimensions) {
     if (shape.back() == 0 || shape.back() > (int64_t(1) << 31) / bytes) file.fail("has impossible sizes");
     bytes *= shape.back();
   }
-  auto tensor = at::empty(shape, at::kByte);
-  file.read(tensor.mutable_data_ptr(), size_t(bytes));
+  return shape;
+}
+
+Columns decode(const std::string& path, int dimensions) {
+  GzipFile file(path);
+  auto values = at::empty(read_shape(file, dimensions), at::kByte);
+  file.read(values.mutable_data_ptr(), values.nbytes());
   file.expect_end();
-  return tensor;
+  return {{"values", values}};
+}
+
+at::Tensor view_plain(const MappedFile& source, int dimensions) {
+  GzipFile file(source.path());
+  const std::vector<int64_t> shape = read_shape(file, dimensions);
+  const size_t header = 4 * size_t(1 + dimensions);
+  size_t bytes = 1;
+  for (int64_t size : shape) bytes *= size_t(size);
+  if (source.text().size() < header + bytes) file.fail("ends too early");
+  if (source.text().size() > header + bytes) file.fail("is longer than its header says");
+  tell_mapped(source.path(), source.path(), int64_t(bytes));
+  // The mapping is read-only; nothing in convoy writes to data.
+  void* start = const_cast<char*>(source.text().data() + header);
+  return at::from_blob(
+      start, shape, [source](void*) {}, at::kByte);
+}
+
+at::Tensor read_idx(const std::string& path, int dimensions) {
+  const MappedFile source(path);
+  if (source.text().substr(0, 2) != "\x1f\x8b") return view_plain(source, dimensions);
+  return cached_columns(source, str("idx ", dimensions), [&] { return decode(path, dimensions); }).at("values");
 }
 
 }  // namespace

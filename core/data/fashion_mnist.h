@@ -1,4 +1,5 @@
-// Fashion-MNIST (or any set in the same IDX files, gzipped or not): 28 × 28 grey images of ten classes. Kept as bytes.
+// Fashion-MNIST (or any set in the same IDX files, gzipped or not): 28 × 28 grey images of ten classes. Kept as bytes,
+// mapped: plain files as they are, those in gzip from a cache (core/data/column_cache.h).
 // Batch tensors: features [B, 1, 28, 28] float in [0, 1], or uint8 (core/data/bytes.h) · target [B] int64.
 #pragma once
 #include <string>

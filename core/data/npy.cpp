@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/data/mapped_file.h"
+#include "core/data/residence.h"
 #include "core/error.h"
 
 namespace convoy {
@@ -65,6 +66,7 @@ at::Tensor read_npy(const std::string& path) {
   if (size_t(bytes) != text.size() - data) {
     fail(str("holds ", text.size() - data, " bytes of data where its header says ", bytes));
   }
+  tell_mapped(path, path, bytes);
   // The mapping is read-only; nothing in convoy writes to data.
   void* start = const_cast<char*>(text.data() + data);
   return at::from_blob(

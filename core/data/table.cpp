@@ -9,6 +9,7 @@
 
 #include "core/checkpoint/safetensors.h"
 #include "core/data/npy.h"
+#include "core/data/residence.h"
 #include "core/data/rows.h"
 #include "core/error.h"
 
@@ -28,6 +29,19 @@ void check_rows(const std::string& path, const TablePart& part) {
           Failure::corrupt_data,
           convoy::str(path, ": ", part.rows(), " rows of features, and targets or weights of shape ", other->sizes()));
   }
+}
+
+// A tensor that does not stand at a multiple of its elements' size cannot be used where it lies: it was copied.
+void tell_where(const std::string& path, const TablePart& part) {
+  size_t shared = 0, copied = 0;
+  for (const at::Tensor& tensor : {part.features, part.target, part.weight}) {
+    if (!tensor.defined()) continue;
+    (tensor.storage().resizable() ? copied : shared) += tensor.nbytes();
+  }
+  if (shared > 0) tell_mapped(path, path, static_cast<int64_t>(shared));
+  if (copied > 0)
+    tell_in_memory(path, static_cast<int64_t>(copied),
+                   "its tensors are not aligned; write those of wide elements first to have them mapped");
 }
 
 TablePart read_arrays(const std::string& path, const TableOptions& options) {
@@ -55,6 +69,7 @@ TablePart read_arrays(const std::string& path, const TableOptions& options) {
     part.features = named(options.features.empty() ? "features" : options.features[0], "data.features");
     part.target = named(options.target, "data.target");
     if (!options.weight.empty()) part.weight = named(options.weight, "data.weight");
+    tell_where(path, part);
   }
   check_rows(path, part);
   if (options.classification) {

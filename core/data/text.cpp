@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/data/column_cache.h"
+#include "core/data/residence.h"
 #include "core/data/vocabulary.h"
 #include "core/error.h"
 
@@ -48,6 +49,8 @@ TextDataset::TextDataset(const std::string& path, const Shape& shape) : length_(
     vocabulary_ = vocabulary.size();
     tokens_ = encoded(file_, vocabulary, shape.unknown);
     count = tokens_.numel();
+  } else {
+    tell_mapped(path, path, count);
   }
   const int64_t sequences = (count - 1) / length_;
   if (count <= length_)

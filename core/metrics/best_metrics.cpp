@@ -23,6 +23,7 @@ void BestMetrics::add(const std::map<std::string, MetricValue>& values, int64_t 
   for (const auto& [name, metric] : values) {
     Json& entry = json_[name];
     entry["last"] = number(metric.value);
+    if (metric.lower_is_better) entry["lower_is_better"] = true;
     if (better(metric, entry)) {
       entry["best"] = number(metric.value);
       entry["best_step"] = step;

@@ -1,5 +1,6 @@
 // Last and best value of every evaluated metric, in the form in which summary.json and checkpoints keep it:
-// {name: {last, best, best_step, members?}}. A NaN is never the best; non-finite values are written as text.
+// {name: {last, best, best_step, members?, lower_is_better?}}, the last only where it is so. A NaN is never the best;
+// non-finite values are written as text.
 #pragma once
 #include <cstdint>
 #include <map>

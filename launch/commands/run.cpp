@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "launch/exit_codes.h"
+#include "launch/farm/farm.h"
 #include "launch/hosts.h"
 #include "launch/run_modes.h"
 #include "launch/sweep.h"
@@ -14,6 +15,7 @@ namespace {
 // The loop blocks the signals that it reads: it is made when only waiting for ranks is left.
 int run_alone(const PreparedRun& run) {
   const Placed placed = placed_here(run);
+  if (placed.farm) return run_farm(farm_run(run, *placed.farm));
   EventLoop loop;
   return start_alone(loop, run, placed);
 }
@@ -24,6 +26,18 @@ AgentRequest agent_request(const LaunchedAs& as, const Variables& variables) {
   request.variables = variables;
   request.rank_program = rank_program();
   return request;
+}
+
+// Nothing where the file is one run. Under a launcher all meet the same mistakes: rank 0 alone tells them.
+std::optional<int> run_several(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  try {
+    auto farm = as.channel.empty() ? read_farm(arguments, variables, as) : std::nullopt;
+    if (!farm) return std::nullopt;
+    return run_farm(std::move(*farm));
+  } catch (const Error& error) {
+    if (as.rank == 0) throw;
+    return exit_code_of(error.kind());
+  }
 }
 
 // All ranks meet the same mistakes: rank 0 alone tells them.
@@ -65,6 +79,7 @@ int start_alone(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
 int run_command(const RunArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
+  if (const auto code = run_several(arguments, variables, as)) return *code;
   if (!arguments.hosts.empty()) {
     if (as.launcher != Launcher::none)
       throw Error(Failure::command_line, str("--hosts starts ranks by itself, and this is rank ", as.rank, " of ",

@@ -58,6 +58,7 @@ bool has_gpu(const Job& job) {
 }
 
 int describe(const std::string& what) {
+  log::set_level(log::Level::warning);  // what it says on stderr is told as the reason why it failed
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
   RunConfig config = RunConfig::from_resolved(Json::parse(text));
   const Registry registry = make_registry(config);

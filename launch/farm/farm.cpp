@@ -1,0 +1,74 @@
+#include "launch/farm/farm.h"
+
+#include <cstdio>
+#include <iostream>
+
+#include "core/inject/fault.h"
+#include "launch/exit_codes.h"
+#include "launch/farm/claims.h"
+#include "launch/farm/slots.h"
+#include "launch/farm/supervisor.h"
+#include "launch/topology.h"
+
+namespace convoy {
+namespace {
+
+void refuse_what_is_for_one_run(const FarmRun& run) {
+  if (!run.arguments.hosts.empty())
+    throw Error(
+        Failure::command_line,
+        "--hosts is for one run; a farm over several hosts is started inside one mpirun or srun, whose ranks are its "
+        "slots");
+  if (run.arguments.ranks > 0)
+    throw Error(Failure::command_line, "--ranks is for one run; give the pipelines launch.ranks, or max_parallel");
+  for (const std::string& fault : run.arguments.faults) {
+    const size_t slash = fault.find('/');
+    std::vector<std::string> names;
+    bool known = false;
+    for (const Pipeline& pipeline : run.farm.pipelines) {
+      names.push_back(pipeline.name);
+      known = known || pipeline.name == fault.substr(0, slash);
+    }
+    if (slash == std::string::npos || !known)
+      throw Error(Failure::command_line, str("--inject ", fault, ": of which pipeline? Write NAME/FAULT, such as ",
+                                             names.front(), "/kill@step=50"));
+    faults_from_texts({fault.substr(slash + 1)});
+  }
+}
+
+int run_alone(FarmRun& run) {
+  Yard yard = yard_of(this_host({true, false}));
+  refuse_all(check_claims(run.farm, yard, rank_program()));
+  RunFolder folder = open_run_folder(farm_folder(run));
+  if (folder.already_done) {
+    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    return exit_code::done;
+  }
+  EventLoop loop;
+  FarmSupervisor supervisor(loop, run, std::move(folder), std::move(yard));
+  const auto places = make_local_places(loop, run.variables, supervisor.events());
+  loop.on_signal([&](int signal) { supervisor.stop(signal); });
+  supervisor.start(*places);
+  loop.run_until([&] { return supervisor.over(); });
+  loop.on_signal([](int) {});
+  return supervisor.finish();
+}
+
+}  // namespace
+
+FolderRequest farm_folder(const FarmRun& run) {
+  FolderRequest request;
+  request.output = run.arguments.output;
+  request.name = run.name;
+  request.resume = "auto";
+  request.resolved = run.resolved;
+  return request;
+}
+
+int run_farm(FarmRun run) {
+  refuse_what_is_for_one_run(run);
+  if (run.as.launcher == Launcher::none) return run_alone(run);
+  return run_in_slots(run);
+}
+
+}  // namespace convoy

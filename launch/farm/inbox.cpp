@@ -1,0 +1,59 @@
+#include "launch/farm/inbox.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "launch/summary.h"
+
+namespace convoy {
+namespace {
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() > end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+std::vector<std::string> paths_with(const std::string& folder, const std::string& end) {
+  std::vector<std::string> paths;
+  for (const std::string& name : names_in(folder))
+    if (name[0] != '.' && ends_with(name, end)) paths.push_back(folder + "/" + name);
+  return paths;
+}
+
+}  // namespace
+
+Inbox::Inbox(const std::string& run_folder) : folder_(run_folder + "/inbox") {
+  if (mkdir(folder_.c_str(), 0755) != 0 && errno != EEXIST)
+    throw Error(Failure::output, str(folder_, ": cannot be created: ", strerror(errno)));
+}
+
+std::vector<std::string> Inbox::arrived() {
+  struct stat status {};
+  if (stat(folder_.c_str(), &status) != 0) return {};
+  const bool same = status.st_mtim.tv_sec == changed_.tv_sec && status.st_mtim.tv_nsec == changed_.tv_nsec && !unsure_;
+  if (same) return {};
+  changed_ = status.st_mtim;
+  // File systems stamp by a clock that ticks; some in seconds.
+  unsure_ = time(nullptr) - status.st_mtim.tv_sec < 2;
+  return paths_with(folder_, ".yaml");
+}
+
+std::vector<std::string> Inbox::taken() const { return paths_with(folder_, ".yaml.taken"); }
+
+void Inbox::take(const std::string& path) const {
+  if (rename(path.c_str(), (path + ".taken").c_str()) != 0)
+    throw Error(Failure::io, str(path, ": cannot be renamed: ", strerror(errno)));
+}
+
+void Inbox::refuse(const std::string& path, const std::string& reason) const {
+  write_whole(path + ".refused", reason + "\n", true);
+  unlink(path.c_str());
+}
+
+}  // namespace convoy

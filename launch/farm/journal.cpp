@@ -1,0 +1,57 @@
+#include "launch/farm/journal.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+
+#include "launch/session.h"
+
+namespace convoy {
+namespace {
+
+std::string journal_path(const std::string& run_folder) { return run_folder + "/journal.jsonl"; }
+
+}  // namespace
+
+Journal::Journal(const std::string& run_folder) : path_(journal_path(run_folder)) {
+  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw Error(Failure::io, str(path_, ": cannot be opened: ", strerror(errno)));
+  const off_t size = lseek(fd_, 0, SEEK_END);
+  char last = '\n';
+  if (size > 0 && pread(fd_, &last, 1, size - 1) == 1 && last != '\n' && ::write(fd_, "\n", 1) != 1)
+    throw Error(Failure::io, str(path_, ": cannot be written: ", strerror(errno)));
+}
+
+Journal::~Journal() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void Journal::write(const std::string& pipeline, const std::string& event, int attempt, const Json& details,
+                    bool last) {
+  Json line = {{"time", unix_seconds()}, {"pipeline", pipeline}, {"event", event}, {"attempt", attempt}};
+  line.update(details);
+  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  // One write of a short line to a file that only appends: no reader sees half of it, nor two lines mixed.
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(fd_, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw Error(Failure::io, str(path_, ": cannot be written: ", strerror(errno)));
+    done += static_cast<size_t>(written);
+  }
+  if (last && fdatasync(fd_) != 0) throw Error(Failure::io, str(path_, ": cannot be flushed: ", strerror(errno)));
+}
+
+std::map<std::string, int> starts_in_journal(const std::string& run_folder) {
+  std::map<std::string, int> starts;
+  std::ifstream file(journal_path(run_folder));
+  for (std::string text; std::getline(file, text);) {
+    const Json line = Json::parse(text, nullptr, false);
+    if (line.is_object() && line.value("event", "") == "started") ++starts[line.value("pipeline", "")];
+  }
+  return starts;
+}
+
+}  // namespace convoy

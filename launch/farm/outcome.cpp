@@ -1,0 +1,96 @@
+#include "launch/farm/outcome.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/version.h"
+#include "launch/exit_codes.h"
+
+namespace convoy {
+namespace {
+
+constexpr double longest_delay = 600;  // seconds
+
+Verdict failed(int exit_code, const std::string& cause, const std::string& message, bool again_helps) {
+  return {Verdict::What::failed, again_helps, exit_code, cause, message};
+}
+
+bool worth_another(Failure kind) {
+  switch (kind) {
+    case Failure::training:
+    case Failure::out_of_memory:
+    case Failure::io:
+    case Failure::rendezvous:
+    case Failure::hang:
+    case Failure::internal:
+    case Failure::peer_lost:
+    case Failure::stopped:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Verdict by_itself(const ProcessEnd& end, const Json& summary) {
+  if (end.signal > 0) return failed(end.exit_code(), "signal", str("its convoy ", describe(end)), true);
+  const Json failure = summary.value("failure", Json());
+  std::string cause = name_of(failure_of_exit(end.code)), message = str("its convoy ", describe(end));
+  bool again = worth_another(failure_of_exit(end.code));
+  if (failure.is_object() && summary.value("status", "") == "failed") {
+    cause = failure.value("cause", cause);
+    message = failure.value("message", message);
+    if (cause == "signal") again = true;
+  } else {
+    message += "; see logs/convoy.log";
+  }
+  return failed(end.code, cause, message, again);
+}
+
+}  // namespace
+
+Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail, const Json& found) {
+  const Json summary = found.is_object() ? found : Json::object();  // it may have ended before it wrote any
+  if (end.ok()) {
+    if (summary.value("status", "") == "done") return {Verdict::What::done, false, exit_code::done, "", ""};
+    return failed(exit_code::training, name_of(Failure::internal),
+                  "its convoy ended with 0, and its summary is not that of a run that is done", true);
+  }
+  switch (asked) {
+    case StopReason::memory:
+      return failed(exit_code::out_of_memory, "memory", detail, false);
+    case StopReason::timeout:
+      return failed(exit_code::hang, "timeout", detail, true);
+    case StopReason::preempt:
+    case StopReason::stopped:
+      // SIGKILL: it did not stop within its grace; it goes on from the checkpoint before.
+      if (end.code == exit_code::stopped || end.signal == 9)
+        return {asked == StopReason::preempt ? Verdict::What::preempted : Verdict::What::stopped, true,
+                exit_code::stopped, name_of(Failure::stopped), detail};
+      break;
+    case StopReason::none:
+      break;
+  }
+  return by_itself(end, summary);
+}
+
+Json with_end(Json summary, const std::string& name, const Verdict& verdict) {
+  if (!summary.is_object()) summary = Json::object();
+  const bool told = summary.value("status", "") == "failed" && summary.value("failure", Json()).is_object() &&
+                    summary["failure"].value("cause", "") == verdict.cause;
+  if (told || verdict.what == Verdict::What::done) return summary;
+  if (!summary.contains("name")) summary["name"] = name;
+  if (!summary.contains("version")) summary["version"] = version;
+  const Json before = summary.value("failure", Json());
+  const auto kept = [&](const char* key) { return before.is_object() ? before.value(key, Json()) : Json(); };
+  summary["status"] = "failed";
+  summary["exit_code"] = verdict.exit_code;
+  summary["failure"] = {{"rank", kept("rank")},   {"step", kept("step")},       {"signal", kept("signal")},
+                        {"cause", verdict.cause}, {"message", verdict.message}, {"host", kept("host")}};
+  return summary;
+}
+
+double retry_delay(double backoff, int64_t failures) {
+  return std::min(backoff * std::pow(2.0, static_cast<double>(std::max<int64_t>(failures, 1) - 1)), longest_delay);
+}
+
+}  // namespace convoy

@@ -1,0 +1,181 @@
+#include "launch/farm/read.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "core/config/option_reader.h"
+#include "core/config/overrides.h"
+#include "core/config/pipeline_texts.h"
+#include "core/config/queue_terms.h"
+#include "core/config/reader.h"
+#include "core/config/scalars.h"
+#include "launch/catalogues.h"
+#include "launch/exit_codes.h"
+#include "strategies/catalogue.h"
+
+namespace convoy {
+namespace {
+
+constexpr size_t most_shown = 50;  // mistakes
+
+// The strategy of a file that is several runs; null for any other, whose mistakes are its reader's to tell.
+const StrategyEntry* farm_strategy(const Node& root) {
+  const Node* strategy = root.find("strategy");
+  if (strategy != nullptr && strategy->kind == Node::Kind::map) strategy = strategy->find("name");
+  if (strategy == nullptr || strategy->kind != Node::Kind::scalar) return nullptr;
+  for (const StrategyEntry& entry : strategy_catalogue())
+    if (entry.name == strategy->text && entry.pipelines != nullptr) return &entry;
+  return nullptr;
+}
+
+// Of the whole file only these keys mean the farm itself too.
+Json own_values(const Node& root, const Catalogues& catalogues) {
+  std::vector<Option> options;
+  Node own = map_node(root.mark);
+  for (const Option& option : run_options()) {
+    if (option.name != "name" && option.name != "launch") continue;
+    options.push_back(option);
+    if (const Node* value = root.find(option.name)) own.fields.push_back({option.name, value->mark, *value});
+  }
+  OptionReader reader(catalogues, {});
+  return reader.read_fields(options, own, "");
+}
+
+void read_common(FarmRun& run, const Json& own) {
+  run.name = own.at("name").get<std::string>();
+  const Json& launch = own.at("launch");
+  run.grace = launch.at("grace").get<double>();
+  run.rendezvous = launch.at("rendezvous").get<double>();
+  run.heartbeat = launch.at("heartbeat").get<double>();
+  if (launch.at("address") != "auto") run.address = launch.at("address").get<std::string>();
+}
+
+void add(std::vector<ConfigError>& all, const std::vector<ConfigError>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+// A whole run's tree, read strictly: the pipeline, or all its mistakes.
+Pipeline read_text(const PipelineText& text, const Catalogues& catalogues, std::vector<ConfigError>& mistakes) {
+  Pipeline pipeline{text.name, {}, text.terms, text.mark};
+  if (const StrategyEntry* nested = farm_strategy(text.config)) {
+    mistakes.emplace_back(text.config.find("strategy")->mark, "strategy",
+                          str("is ", nested->name, ", which is several runs itself; a pipeline is one run"));
+    return pipeline;
+  }
+  const auto read = [&](const Node& root) { pipeline.config = read_run_tree(root, catalogues).resolved; };
+  add(mistakes, all_mistakes(text.config, read));
+  return pipeline;
+}
+
+Node read_tree(const RunArguments& arguments) {
+  Node root = arguments.config.empty() ? map_node({}) : read_yaml_file(arguments.config);
+  for (const std::string& assignment : arguments.overrides) apply_override(root, assignment);
+  for (const std::string& assignment : arguments.fixed) apply_override(root, assignment);
+  return root;
+}
+
+}  // namespace
+
+void refuse_all(const std::vector<ConfigError>& mistakes) {
+  if (mistakes.empty()) return;
+  if (mistakes.size() == 1) throw mistakes.front();
+  std::vector<std::string> lines;
+  std::set<std::string> told;
+  for (const ConfigError& mistake : mistakes)
+    if (told.insert(mistake.what()).second) lines.push_back(mistake.what());
+  const size_t count = lines.size();
+  if (count > most_shown) lines.resize(most_shown);
+  if (count > most_shown) lines.push_back(str("and ", count - most_shown, " more"));
+  // A device that is missing has a code of its own, if that is all there is.
+  const Failure kind = mistakes.front().kind();
+  const bool same = std::all_of(mistakes.begin(), mistakes.end(), [&](const auto& m) { return m.kind() == kind; });
+  throw Error(same ? kind : Failure::config, str(join(lines, "\n"), count > 1 ? str("\n", count, " mistakes") : ""));
+}
+
+std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  const Node root = read_tree(arguments);
+  const StrategyEntry* strategy = farm_strategy(root);
+  if (strategy == nullptr) return std::nullopt;
+  const Catalogues catalogues = all_catalogues();
+  FarmRun run;
+  run.arguments = arguments;
+  run.variables = variables;
+  run.as = as;
+  run.strategy = strategy->name;
+  run.resolved = untyped(root, true);
+  std::vector<ConfigError> mistakes =
+      all_mistakes(root, [&](const Node& tree) { read_common(run, own_values(tree, catalogues)); });
+  PipelineTexts texts = strategy->pipelines(root);
+  add(mistakes, texts.mistakes);
+  run.farm = texts.farm;
+  for (const PipelineText& text : texts.pipelines) run.farm.pipelines.push_back(read_text(text, catalogues, mistakes));
+  refuse_all(mistakes);
+  run.warnings = as.inherited;
+  return run;
+}
+
+void refuse_several(const RunArguments& arguments) {
+  const Node root = read_tree(arguments);
+  if (farm_strategy(root) == nullptr) return;
+  throw ConfigError(
+      root.find("strategy")->mark, "strategy",
+      "describes several runs, and `convoy run` alone starts them; give other commands the configuration of "
+      "one of them, such as RUN/pipelines/NAME/pipeline.yaml");
+}
+
+FarmRun farm_run(const PreparedRun& run, const Farm& farm) {
+  FarmRun made;
+  made.arguments = run.arguments;
+  made.variables = run.variables;
+  made.as = run.as;
+  made.name = run.config.name;
+  made.strategy = run.config.strategy.name;
+  made.resolved = run.config.resolved;
+  made.farm = farm;
+  made.grace = run.config.launch.grace;
+  made.rendezvous = run.config.launch.rendezvous;
+  made.heartbeat = run.config.launch.heartbeat;
+  made.address = run.config.launch.address;
+  made.warnings = run.warnings;
+  return made;
+}
+
+Pipeline read_pipeline(const std::string& path) {
+  const Node root = read_yaml_file(path);
+  const std::vector<Option> options = added_pipeline_options();
+  PipelineText text;
+  text.mark = root.mark;
+  std::vector<ConfigError> mistakes = all_mistakes(root, [&](const Node& tree) {
+    const Catalogues none;
+    OptionReader reader(none, {});
+    const Json values = reader.read_fields(options, tree, "");
+    const Options written(values, reader.marks());
+    text.terms = with_terms({}, written);
+    if (!written.at("config").is_string() && !written.at("config").is_object())
+      written.fail("config", "must be the path of a file, or the keys of a whole run");
+  });
+  const Node* config = root.find("config");
+  if (config == nullptr || config->kind == Node::Kind::null || config->kind == Node::Kind::list) refuse_all(mistakes);
+  text.config = *config;
+  if (config->kind == Node::Kind::scalar) {
+    const std::filesystem::path given = config->text;
+    const std::filesystem::path beside = std::filesystem::path(path).parent_path();
+    text.config = read_yaml_file((given.is_absolute() ? given : beside / given).lexically_normal().string());
+  }
+  if (const Node* name = root.find("name")) put_at(text.config, "name", *name);
+  const Pipeline pipeline = read_text(text, all_catalogues(), mistakes);
+  refuse_all(mistakes);
+  Pipeline named = pipeline;
+  named.name = pipeline.config.at("name").get<std::string>();
+  return named;
+}
+
+std::string pipeline_yaml(const Pipeline& pipeline) {
+  Json whole = {{"name", pipeline.name}};
+  whole.update(to_json(pipeline.terms));
+  whole["config"] = without_marks(pipeline.config);
+  return to_yaml(whole);
+}
+
+}  // namespace convoy

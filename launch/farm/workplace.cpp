@@ -1,0 +1,118 @@
+#include "launch/farm/workplace.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "launch/descendants.h"
+
+namespace convoy {
+
+Json to_json(const PipelineOrder& order) {
+  return {
+      {"job", order.job},   {"name", order.name},           {"folder", order.folder}, {"cores", order.cores},
+      {"gpus", order.gpus}, {"hide_gpus", order.hide_gpus}, {"memory", order.memory}, {"gpu_memory", order.gpu_memory},
+      {"nice", order.nice}, {"inject", Json(order.faults)}};
+}
+
+PipelineOrder order_from_json(const Json& json) {
+  PipelineOrder order;
+  order.job = json.at("job").get<int>();
+  order.name = json.at("name").get<std::string>();
+  order.folder = json.at("folder").get<std::string>();
+  order.cores = json.at("cores").get<std::vector<int>>();
+  order.gpus = json.at("gpus").get<std::vector<std::string>>();
+  order.hide_gpus = json.at("hide_gpus").get<bool>();
+  order.memory = json.at("memory").get<int64_t>();
+  order.gpu_memory = json.at("gpu_memory").get<int64_t>();
+  order.nice = json.at("nice").get<int>();
+  order.faults = json.at("inject").get<std::vector<std::string>>();
+  return order;
+}
+
+Workplace::Workplace(EventLoop& loop, const Variables& variables, WorkplaceEvents events)
+    : loop_(loop),
+      variables_(without_ranks(variables)),
+      events_(std::move(events)),
+      agent_(loop, {[this](int job, const std::string& line) { events_.on_line(job, line); },
+                    [this](int job, const ProcessEnd& end) { ended(job, end); }}),
+      watch_(
+          loop, [this](const std::vector<ResourceSample>& samples) { sampled(samples); },
+          [this](const ResourceSample& sample, int64_t limit) {
+            over_limit(sample.pipeline, str("took ", human_bytes(static_cast<double>(sample.memory)),
+                                            " of anonymous memory, and its limit is ",
+                                            human_bytes(static_cast<double>(limit)), " (memory)"));
+          }) {}
+
+Workplace::~Workplace() { kill_all(); }
+
+pid_t Workplace::start(const PipelineOrder& order) {
+  ProcessStart start;
+  start.argv = {own_path(), "run", order.folder + "/pipeline.yaml", "--output", order.folder};
+  for (const std::string& fault : order.faults) {
+    start.argv.push_back("--inject");
+    start.argv.push_back(fault);
+  }
+  start.environment = variables_;
+  start.environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
+  if (!order.gpus.empty()) start.environment["CUDA_VISIBLE_DEVICES"] = join(order.gpus, ",");
+  if (order.hide_gpus) start.environment["CUDA_VISIBLE_DEVICES"] = "";
+  start.cores = order.cores;
+  const pid_t pid = agent_.start(order.job, start);
+  // Its ranks, which it starts later, inherit it.
+  if (order.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(pid), getpriority(PRIO_PROCESS, 0) + order.nice);
+  started_[order.job] = {pid, order.name, order.gpu_memory * static_cast<int64_t>(order.gpus.size())};
+  watch_.add({order.name, pid, order.memory, order.gpus});
+  return pid;
+}
+
+void Workplace::ask_to_stop(int job) {
+  const auto found = started_.find(job);
+  if (found != started_.end()) ::kill(found->second.pid, SIGTERM);
+}
+
+// Its descendants first: those in other groups and sessions would become ours once it is gone.
+void Workplace::kill(int job) {
+  const auto found = started_.find(job);
+  if (found == started_.end()) return;
+  const pid_t pid = found->second.pid;
+  ::kill(pid, SIGSTOP);  // it must not start others meanwhile
+  for (pid_t descendant : descendants_of(pid)) ::kill(descendant, SIGKILL);
+  ::kill(-pid, SIGKILL);
+  ::kill(pid, SIGKILL);
+}
+
+void Workplace::kill_all() {
+  for (const auto& started : started_) kill(started.first);
+}
+
+void Workplace::sampled(const std::vector<ResourceSample>& samples) {
+  events_.on_samples(samples);
+  for (const ResourceSample& sample : samples) {
+    const auto found = std::find_if(started_.begin(), started_.end(),
+                                    [&](const auto& started) { return started.second.name == sample.pipeline; });
+    if (found == started_.end() || sample.gpu_of_device) continue;
+    const int64_t limit = found->second.gpu_memory;
+    if (limit > 0 && sample.gpu_memory > limit)
+      over_limit(sample.pipeline, str("took ", human_bytes(static_cast<double>(sample.gpu_memory)),
+                                      " of its GPUs' memory, and its limit is ",
+                                      human_bytes(static_cast<double>(limit)), " (gpu_memory)"));
+  }
+}
+
+void Workplace::over_limit(const std::string& name, const std::string& what) {
+  const auto found =
+      std::find_if(started_.begin(), started_.end(), [&](const auto& started) { return started.second.name == name; });
+  if (found == started_.end()) return;
+  kill(found->first);
+  events_.on_over_limit(found->first, what);
+}
+
+void Workplace::ended(int job, const ProcessEnd& end) {
+  const std::string name = started_.at(job).name;
+  started_.erase(job);
+  events_.on_end(job, end, watch_.remove(name));
+}
+
+}  // namespace convoy

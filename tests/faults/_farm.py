@@ -1,0 +1,89 @@
+"""What the farm's fault scripts share: a farm of small trainings by name, and each of them trained alone."""
+import contextlib
+import json
+import os
+import pathlib
+
+import _faults
+from _faults import runs
+
+COMMON = """\
+name: farm
+device: cpu
+model: {{name: mlp, hidden: [16]}}
+data: {{name: synthetic, rows: 4096, evaluate_rows: 64}}
+optimizer: {{name: adam, lr: 0.01}}
+train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: {checkpoint},
+        log_every: 1}}
+launch: {{grace: {grace}s, failure_grace: {grace}s, heartbeat: {heartbeat}s, collective: {collective}s}}
+"""
+
+
+def common(steps, checkpoint):
+    return COMMON.format(steps=steps, checkpoint=checkpoint, grace=_faults.GRACE, heartbeat=_faults.HEARTBEAT,
+                         collective=_faults.COLLECTIVE)
+
+
+class Farm(_faults.Run):
+    """`pipelines` maps names to further keys of their items, as YAML within braces."""
+
+    def __init__(self, folder, pipelines, *faults, title="farm", steps=60, checkpoint="20 steps", strategy=""):
+        super().__init__(folder, "gloo", *faults, title=title)
+        items = "".join(f"    - {{name: {name}, {rest}}}\n" for name, rest in pipelines.items())
+        self.text = common(steps, checkpoint)
+        self.config.write_text(f"{self.text}strategy:\n  name: independent\n  cores: 1\n{strategy}  pipelines:\n{items}")
+
+    def journal(self, name=None, event=None):
+        lines = []
+        with contextlib.suppress(OSError):
+            lines = (self.output / "journal.jsonl").read_text().splitlines()
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError):  # the last one may be on its way
+                found.append(json.loads(line))
+        return [line for line in found if name in (None, line["pipeline"]) and event in (None, line["event"])]
+
+    def wait_for_event(self, name, event, seconds=60, count=1):
+        runs.wait_for(lambda: len(self.journal(name, event)) >= count or self.process.poll() is not None, seconds,
+                      f"{self.title}: {name} {event}")
+        found = self.journal(name, event)
+        self.check(len(found) >= count, f"{name} was never {event}")
+        return found[count - 1]
+
+    def pipeline(self, name):
+        return self.output / "pipelines" / name
+
+    def wait_for_step(self, name, step, seconds=60):
+        runs.training(self.pipeline(name), seconds, step)
+
+    def result(self, name):
+        """Its entry in the farm's summary, and its own summary."""
+        (entry,) = [entry for entry in runs.summary(self.output)["pipelines"] if entry["name"] == name]
+        return entry, runs.summary(self.pipeline(name))
+
+    def finished(self, code, seconds=120):
+        ended = runs.end(self.process, seconds)
+        self.check(ended == code, f"exit {ended}, expected {code}")
+        self.clean()
+        return runs.summary(self.output)
+
+    def alone(self, name, keys="seed: 1"):
+        """Weights of the same training on one core without a farm; `keys` as in the pipeline's config."""
+        config = self.folder / f"{name}.yaml"
+        config.write_text(self.text.replace("name: farm", f"name: {name}") + f"strategy: single\n{keys}\n")
+        core = str(min(os.sched_getaffinity(0)))
+        output = self.folder / f"alone-{name}"
+        if not output.exists():
+            runs.run(config, output, under=["taskset", "-c", core])
+        return runs.weights(output)
+
+    def equals_alone(self, name, keys="seed: 1"):
+        self.check(runs.weights(self.pipeline(name)) == self.alone(name, keys),
+                   f"{name} ended with other weights than alone on one core")
+
+
+def put(farm, name, text):
+    """What `convoy add` does with a file that is right."""
+    inbox = pathlib.Path(farm.output) / "inbox"
+    (inbox / f".{name}").write_text(text)
+    os.rename(inbox / f".{name}", inbox / f"{name}.yaml")

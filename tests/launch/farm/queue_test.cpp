@@ -1,0 +1,212 @@
+// Which pipeline starts next, and where.
+#include "launch/farm/queue.h"
+
+#include <gmock/gmock.h>
+
+namespace convoy {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+Machines cores(int count, int hosts = 1) {
+  Machines machines;
+  for (int host = 0; host < hosts; ++host)
+    for (int core = 0; core < count; ++core) machines.slots.push_back({host, {core}, 1});
+  return machines;
+}
+
+Claim wide(int cores) {
+  Claim claim;
+  claim.cores = cores;
+  return claim;
+}
+
+Claim urgent(int64_t priority, bool preempt = false, int cores = 1) {
+  Claim claim = wide(cores);
+  claim.priority = priority;
+  claim.preempt = preempt;
+  return claim;
+}
+
+// Jobs that start now, in their order.
+std::vector<int> started(Queue& queue, double now = 0) {
+  std::vector<int> jobs;
+  while (const auto grant = queue.next(now)) jobs.push_back(grant->job);
+  return jobs;
+}
+
+TEST(FarmQueue, InTheOrderTheyCame) {
+  Queue queue(cores(2), 0);
+  for (int job = 0; job < 4; ++job) queue.add(job, {});
+  EXPECT_THAT(started(queue), ElementsAre(0, 1));
+  queue.ended(1);
+  EXPECT_THAT(started(queue), ElementsAre(2));
+  EXPECT_EQ(queue.running(), 2u);
+  EXPECT_EQ(queue.waiting(), 1u);
+}
+
+TEST(FarmQueue, TheMoreUrgentFirstThenTheLongest) {
+  Queue queue(cores(1), 0);
+  queue.add(0, {});
+  Claim longest, shorter;
+  longest.estimate = 100;
+  shorter.estimate = 10;
+  queue.add(1, shorter);
+  queue.add(2, longest);
+  queue.add(3, urgent(5));
+  std::vector<int> order;
+  for (int i = 0; i < 4; ++i) {
+    const auto grant = queue.next(0);
+    ASSERT_TRUE(grant);
+    order.push_back(grant->job);
+    queue.ended(grant->job);
+  }
+  EXPECT_THAT(order, ElementsAre(3, 2, 1, 0));
+}
+
+TEST(FarmQueue, NoMoreAtATimeThanAllowed) {
+  Queue queue(cores(8), 3);
+  for (int job = 0; job < 8; ++job) queue.add(job, {});
+  EXPECT_EQ(started(queue).size(), 3u);
+}
+
+TEST(FarmQueue, AGangTakesSlotsOfOneHost) {
+  Queue queue(cores(2, 2), 0);
+  queue.add(0, {});
+  queue.add(1, wide(2));
+  EXPECT_THAT(started(queue), ElementsAre(0, 1));
+  queue.add(2, wide(2));
+  EXPECT_THAT(started(queue), IsEmpty()) << "one core is free on the first host, and two hosts are no gang's";
+  EXPECT_FALSE(queue.possible(wide(3)));
+}
+
+TEST(FarmQueue, AWideGangIsNotPassedForEver) {
+  Queue queue(cores(2), 0);
+  queue.add(0, {});
+  queue.add(1, {});
+  EXPECT_THAT(started(queue), ElementsAre(0, 1));
+  queue.add(2, wide(2));
+  queue.add(3, {});
+  queue.ended(0);
+  EXPECT_THAT(started(queue), IsEmpty()) << "the free core is kept for the gang";
+  queue.ended(1);
+  EXPECT_THAT(started(queue), ElementsAre(2));
+  queue.ended(2);
+  EXPECT_THAT(started(queue), ElementsAre(3));
+}
+
+TEST(FarmQueue, OthersPassWhereTheyAreInNobodysWay) {
+  Queue queue(cores(3), 0);
+  queue.add(0, {});
+  EXPECT_THAT(started(queue), ElementsAre(0));
+  Claim named = wide(1);
+  named.core_list = {0};
+  queue.add(1, named);
+  queue.add(2, {});
+  queue.add(3, {});
+  EXPECT_THAT(started(queue), ElementsAre(2, 3)) << "1 waits for core 0, which 0 has";
+  queue.ended(0);
+  EXPECT_THAT(started(queue), ElementsAre(1));
+}
+
+TEST(FarmQueue, NamedCoresAndSharesOfThem) {
+  Queue queue(cores(2), 0);
+  Claim half;
+  half.core_list = {1};
+  half.share = 0.5;
+  for (int job = 0; job < 3; ++job) queue.add(job, half);
+  const auto first = queue.next(0), second = queue.next(0);
+  ASSERT_TRUE(first && second);
+  EXPECT_THAT(first->slots, ElementsAre(1));
+  EXPECT_THAT(second->slots, ElementsAre(1));
+  EXPECT_FALSE(queue.next(0)) << "two halves are all of it";
+}
+
+TEST(FarmQueue, SharesArePackedSoThatWholeOnesFit) {
+  Queue queue(cores(2), 0);
+  Claim half;
+  half.share = 0.5;
+  queue.add(0, half);
+  queue.add(1, half);
+  queue.add(2, {});
+  EXPECT_THAT(started(queue), ElementsAre(0, 1, 2));
+}
+
+TEST(FarmQueue, GpusOfTheSameHost) {
+  Machines machines = cores(2, 2);
+  machines.gpus = {{1, 0}, {1, 1}};
+  Queue queue(machines, 0);
+  Claim claim;
+  claim.gpus = 1;
+  for (int job = 0; job < 3; ++job) queue.add(job, claim);
+  const auto first = queue.next(0);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->host, 1);
+  EXPECT_THAT(first->gpus, ElementsAre(0));
+  EXPECT_TRUE(queue.next(0));
+  EXPECT_FALSE(queue.next(0));
+  claim.gpus = 3;
+  EXPECT_FALSE(queue.possible(claim));
+}
+
+TEST(FarmQueue, WaitsAsLongAsItIsTold) {
+  Queue queue(cores(1), 0);
+  queue.add(0, {}, 10);
+  EXPECT_FALSE(queue.next(9));
+  EXPECT_EQ(queue.next_time(9), 10);
+  EXPECT_TRUE(queue.next(10));
+  EXPECT_EQ(queue.next_time(10), std::numeric_limits<double>::infinity());
+}
+
+TEST(FarmQueue, OnlyTheLessUrgentGiveWay) {
+  Queue queue(cores(2), 0);
+  queue.add(0, urgent(1));
+  queue.add(1, urgent(2));
+  EXPECT_EQ(started(queue).size(), 2u);
+  queue.add(2, urgent(5));
+  EXPECT_THAT(queue.give_way(0), IsEmpty()) << "it is more urgent, and may not ask for it";
+  queue.drop(2);
+  queue.add(3, urgent(1, true));
+  EXPECT_THAT(queue.give_way(0), IsEmpty()) << "none is less urgent";
+  queue.drop(3);
+  queue.add(4, urgent(5, true));
+  EXPECT_THAT(queue.give_way(0), ElementsAre(0)) << "the least urgent is enough";
+  EXPECT_THAT(queue.give_way(0), IsEmpty()) << "told once";
+  queue.ended(0);
+  queue.add(0, urgent(1));
+  EXPECT_THAT(started(queue), ElementsAre(4));
+}
+
+TEST(FarmQueue, AsManyGiveWayAsAGangNeeds) {
+  Queue queue(cores(4), 0);
+  for (int job = 0; job < 4; ++job) queue.add(job, {});
+  EXPECT_EQ(started(queue).size(), 4u);
+  queue.add(9, urgent(5, true, 2));
+  EXPECT_THAT(queue.give_way(0), UnorderedElementsAre(2, 3)) << "those that started last have the least behind them";
+}
+
+TEST(FarmQueue, OneGivesWayWhereTheNumberAtATimeIsTheLimit) {
+  Queue queue(cores(4), 1);
+  queue.add(0, {});
+  EXPECT_EQ(started(queue).size(), 1u);
+  queue.add(1, urgent(5, true));
+  EXPECT_THAT(queue.give_way(0), ElementsAre(0));
+}
+
+TEST(FarmQueue, WhoStandsElsewhereGoesOn) {
+  Queue queue(cores(2), 0);
+  Claim first = wide(1), second = wide(1), wanted = urgent(5, true);
+  first.core_list = {0};
+  second.core_list = {1};
+  wanted.core_list = {0};
+  queue.add(0, first);
+  queue.add(1, second);
+  EXPECT_EQ(started(queue).size(), 2u);
+  queue.add(2, wanted);
+  EXPECT_THAT(queue.give_way(0), ElementsAre(0)) << "1 started last, and is in nobody's way";
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,225 @@
+// A file of several runs: what becomes of it, and that all that is wrong with it is told at once.
+#include "launch/farm/read.h"
+
+#include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "launch/farm/claims.h"
+
+namespace convoy {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char common[] = R"(name: several
+device: cpu
+model: {name: mlp, hidden: [16]}
+data: {name: synthetic, rows: 100}
+optimizer: {name: adam, lr: 1.0e-3}
+train: {epochs: 1, batch: {global: 10}}
+strategy:
+  name: independent
+)";
+
+class FarmFile : public ::testing::Test {
+ protected:
+  FarmFile() {
+    char pattern[] = "/tmp/convoy-farm-XXXXXX";
+    folder_ = mkdtemp(pattern);
+  }
+  ~FarmFile() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/" + name) << text;
+    return folder_ + "/" + name;
+  }
+  FarmRun read(const std::string& strategy, const std::vector<std::string>& overrides = {}) const {
+    RunArguments arguments;
+    arguments.config = write("farm.yaml", common + strategy);
+    arguments.overrides = overrides;
+    auto run = read_farm(arguments, {}, {});
+    EXPECT_TRUE(run.has_value());
+    return *run;
+  }
+  std::string mistakes(const std::string& strategy, const Host* host = nullptr) const {
+    try {
+      FarmRun run = read(strategy);
+      if (host != nullptr) refuse_all(check_claims(run.farm, yard_of(*host), ""));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::config);
+      return error.what();
+    }
+    return "no error";
+  }
+  static Host two_cores() {
+    Host host;
+    host.name = "here";
+    host.cores = {{0, 0, 0, {0}}, {1, 0, 0, {1}}};
+    host.memory = int64_t{8} << 30;
+    return host;
+  }
+
+  std::string folder_;
+};
+
+std::vector<std::string> names(const Farm& farm) {
+  std::vector<std::string> all;
+  for (const Pipeline& pipeline : farm.pipelines) all.push_back(pipeline.name);
+  return all;
+}
+
+TEST_F(FarmFile, OneRunIsNone) {
+  RunArguments arguments;
+  arguments.config = write("one.yaml", std::string(common) + "  x: 1\n");
+  std::ofstream(arguments.config) << "name: one\nstrategy: single\n";
+  EXPECT_FALSE(read_farm(arguments, {}, {}));
+}
+
+TEST_F(FarmFile, PipelinesOverTheCommonPart) {
+  const FarmRun run = read(R"(  retries: 2
+  pipelines:
+    - {name: a}
+    - {name: b, retries: 0, priority: 3, config: {optimizer: {lr: 0.5}, seed: 7}}
+    - {name: c, config: {optimizer: {name: sgd, lr: 0.1}, strategy: ddp, launch: {ranks: 2}}}
+)");
+  EXPECT_THAT(names(run.farm), ElementsAre("a", "b", "c"));
+  const auto& [a, b, c] = std::tie(run.farm.pipelines[0], run.farm.pipelines[1], run.farm.pipelines[2]);
+  EXPECT_EQ(a.config["name"], "a");
+  EXPECT_EQ(a.config["strategy"]["name"], "single");
+  EXPECT_EQ(a.terms.retries, 2);
+  EXPECT_EQ(b.terms.retries, 0);
+  EXPECT_EQ(b.terms.priority, 3);
+  EXPECT_EQ(b.config["optimizer"]["name"], "adam");
+  EXPECT_EQ(b.config["optimizer"]["lr"], 0.5);
+  EXPECT_EQ(b.config["seed"], 7);
+  EXPECT_EQ(c.config["optimizer"]["name"], "sgd");
+  EXPECT_FALSE(c.config["optimizer"].contains("betas")) << "nothing of adam is left";
+  EXPECT_EQ(c.config["strategy"]["name"], "ddp");
+  EXPECT_EQ(claim_of(c, yard_of(two_cores()), 0).cores, 2);
+}
+
+TEST_F(FarmFile, AFileOfItsOwnFromTheFolderOfTheFarm) {
+  write("other.yaml",
+        "name: other\nmodel: {name: mlp, hidden: [4]}\ndata: {name: synthetic}\n"
+        "optimizer: {name: sgd, lr: 0.1}\ntrain: {batch: {global: 8}}\nstrategy: single\n");
+  const FarmRun run = read("  pipelines: [{config: other.yaml}, {name: second, config: other.yaml, set: {seed: 3}}]\n");
+  EXPECT_THAT(names(run.farm), ElementsAre("other", "second"));
+  EXPECT_EQ(run.farm.pipelines[0].config["train"]["batch"]["global"], 8) << "nothing of the common part";
+  EXPECT_EQ(run.farm.pipelines[1].config["seed"], 3);
+  EXPECT_EQ(run.farm.pipelines[1].config["name"], "second");
+}
+
+TEST_F(FarmFile, AGridHasEveryCombination) {
+  const FarmRun run = read("  grid: {optimizer.lr: [1.0e-3, 0.1], seed: [1, 2, 3]}\n");
+  EXPECT_THAT(names(run.farm), ElementsAre("lr-1.0e-3_seed-1", "lr-1.0e-3_seed-2", "lr-1.0e-3_seed-3", "lr-0.1_seed-1",
+                                           "lr-0.1_seed-2", "lr-0.1_seed-3"));
+  EXPECT_EQ(run.farm.pipelines[4].config["optimizer"]["lr"], 0.1);
+  EXPECT_EQ(run.farm.pipelines[4].config["seed"], 2);
+}
+
+TEST_F(FarmFile, AGridOfComponentsWithNamesByPattern) {
+  const FarmRun run = read(
+      "  names: 'n{index}-{optimizer}'\n"
+      "  grid: {optimizer: [{name: sgd, lr: 0.1}, {name: adam, lr: 0.2}]}\n");
+  EXPECT_THAT(names(run.farm), ElementsAre("n0-sgd", "n1-adam"));
+  EXPECT_THAT(mistakes("  names: '{optimizer.lt}'\n  grid: {optimizer.lr: [0.1]}\n"),
+              HasSubstr("did you mean {optimizer.lr}?"));
+}
+
+TEST_F(FarmFile, AGridHasItsLimit) {
+  std::string values;
+  for (int i = 0; i < 101; ++i) values += (i > 0 ? ", " : "") + std::to_string(i);
+  EXPECT_THAT(mistakes("  grid: {seed: [" + values + "], train.epochs: [" + values.substr(3) + "]}\n"),
+              HasSubstr("more than 10000"));
+  EXPECT_THAT(mistakes("  grid: {seed: []}\n"), HasSubstr("strategy.grid.seed: is an empty list"));
+  EXPECT_THAT(mistakes("  grid: {sede: [1]}\n"), HasSubstr("sede: unknown key; did you mean seed?"));
+}
+
+TEST_F(FarmFile, AllMistakesAtOnceEachInItsOwnFile) {
+  write("bad.yaml",
+        "name: bad\nmodel: {name: mlp, hiden: [4]}\ndata: {name: synthetic}\n"
+        "optimizer: {name: sgd, lr: 0.1}\ntrain: {batch: {global: 8}}\nstrategy: single\n");
+  const std::string told = mistakes(R"(  pipelines:
+    - {name: a, config: {optimizer: {lr: fast}, sede: 2}}
+    - {name: b, priority: high}
+    - {name: a}
+    - {name: c, config: bad.yaml}
+    - {name: d, config: nowhere.yaml}
+)");
+  EXPECT_THAT(told, HasSubstr("farm.yaml:10:42: optimizer.lr: is 'fast'"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:10:49: sede: unknown key; did you mean seed?"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:11:27: strategy.pipelines.1.priority: is 'high'"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:12:14: name: is 'a', the name of two pipelines; the first stands on line 10"));
+  EXPECT_THAT(told, HasSubstr("bad.yaml:2:20: model.hiden: unknown key; did you mean hidden?"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:14:25: strategy.pipelines.4.config: "));
+  EXPECT_THAT(told, HasSubstr("6 mistakes"));
+}
+
+TEST_F(FarmFile, NeitherNorBothIsAMistake) {
+  EXPECT_THAT(mistakes("  retries: 1\n"), HasSubstr("strategy.pipelines: is missing"));
+  EXPECT_THAT(mistakes("  pipelines: [{name: a}]\n  grid: {seed: [1]}\n"), HasSubstr("give one of the two"));
+  EXPECT_THAT(mistakes("  pipelines: [{name: a, config: {strategy: {name: independent}}}]\n"),
+              HasSubstr("several runs itself"));
+  EXPECT_THAT(mistakes("  cores: [0]\n  pipelines: [{name: a}, {name: b}]\n"), HasSubstr("same cores for every"));
+}
+
+TEST_F(FarmFile, CoresGivenTwiceAndSharesBeyondOne) {
+  const Host host = two_cores();
+  const std::string twice = "  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0, 1]}]\n";
+  EXPECT_THAT(mistakes(twice, &host), HasSubstr("b.cores: gives core 0 a second time, after a"));
+  EXPECT_EQ(mistakes("  share: 0.5\n  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0]}]\n", &host), "no error");
+  EXPECT_THAT(mistakes("  share: 0.6\n  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0]}]\n", &host),
+              HasSubstr("makes 1.2 of core 0"));
+  EXPECT_THAT(mistakes("  pipelines: [{name: a, cores: [7]}]\n", &host), HasSubstr("a.cores: names 7"));
+  EXPECT_THAT(mistakes("  pipelines: [{name: a, cores: 3}]\n", &host), HasSubstr("there are 2 cores"));
+}
+
+TEST_F(FarmFile, MemoryLimitsOfThoseAtATimeFitTheHost) {
+  const Host host = two_cores();
+  const std::string pipelines = "  pipelines: [{name: a, memory: 5 GiB}, {name: b, memory: 5 GiB}, {name: c}]\n";
+  EXPECT_THAT(mistakes(pipelines, &host), HasSubstr("b.memory: makes 10 GiB"));
+  EXPECT_EQ(mistakes("  max_parallel: 1\n" + pipelines, &host), "no error");
+}
+
+TEST_F(FarmFile, WhatAPipelinesOwnStrategyRefusesIsToldToo) {
+  const Host host = two_cores();
+  EXPECT_THAT(mistakes("  pipelines: [{name: a, config: {launch: {ranks: 2}}}]\n", &host), HasSubstr("launch.ranks"));
+}
+
+TEST_F(FarmFile, AnAddedPipelineReadsBackTheSame) {
+  const std::string path = write("urgent.yaml", R"(name: urgent
+priority: 10
+preempt: true
+cores: [0-1]
+memory: 1 GiB
+config:
+  model: {name: mlp, hidden: [4]}
+  data: {name: synthetic}
+  optimizer: {name: sgd, lr: 0.1}
+  train: {batch: {global: 8}, evaluate_every: 50 steps}
+  strategy: single
+)");
+  const Pipeline pipeline = read_pipeline(path);
+  const Pipeline again = read_pipeline(write("again.yaml", pipeline_yaml(pipeline)));
+  EXPECT_EQ(again.name, "urgent");
+  EXPECT_EQ(without_marks(again.config), without_marks(pipeline.config));
+  EXPECT_EQ(to_json(again.terms), to_json(pipeline.terms));
+  EXPECT_THAT(again.terms.core_list, ElementsAre(0, 1));
+  EXPECT_TRUE(again.terms.preempt);
+}
+
+TEST_F(FarmFile, OverridesReachIntoIt) {
+  const FarmRun run = read("  pipelines: [{name: a}, {name: b}]\n",
+                           {"train.epochs=5", "strategy.max_parallel=1", "strategy.pipelines.1.priority=2"});
+  EXPECT_EQ(run.farm.max_parallel, 1);
+  EXPECT_EQ(run.farm.pipelines[0].config["train"]["epochs"], 5);
+  EXPECT_EQ(run.farm.pipelines[1].terms.priority, 2);
+}
+
+}  // namespace
+}  // namespace convoy

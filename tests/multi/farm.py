@@ -1,0 +1,108 @@
+"""Several runs from one file: a grid alone and inside mpirun gives the same leaderboard; what is wrong is told all at once,
+before anything starts; what is done is never repeated."""
+# timeout: 180
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+GRID = runs.TOP / "configs" / "grid.yaml"
+SETS = ["train.epochs=1", "data.rows=2000", "data.evaluate_rows=200", "strategy.grid={optimizer.lr: [0.001, 0.01], seed: [1, 2]}",
+        "strategy.names=lr{optimizer.lr}-seed{seed}"]
+NAMES = ["lr0.001-seed1", "lr0.001-seed2", "lr0.01-seed1", "lr0.01-seed2"]
+
+
+def board(summary):
+    return [(row["place"], row["pipeline"], row["value"]) for row in summary["leaderboard"]["rows"]]
+
+
+def look(title, output, console, slots):
+    summary = runs.summary(output)
+    runs.check(summary["status"] == "done" and summary["exit_code"] == 0 and summary["failure"] is None, f"{title}: {summary}")
+    runs.check(summary["strategy"] == "independent" and summary["world_size"] == slots, f"{title}: {slots} slots")
+    runs.check([entry["name"] for entry in summary["pipelines"]] == NAMES, f"{title}: {summary['pipelines']}")
+    for entry in summary["pipelines"]:
+        runs.check(entry["status"] == "done" and entry["attempts"] == 1 and entry["metrics"]["accuracy"]["last"] > 0, f"{title}: {entry}")
+        own = runs.summary(output / entry["folder"])
+        runs.check(own["status"] == "done" and own["backend"] != "mpi" and len(own["ranks"][0]["cores"]) == 1, f"{title}: {own['ranks']}")
+    runs.check(summary["leaderboard"]["metric"] == "accuracy", f"{title}: {summary['leaderboard']['metric']}")
+    values = [value for _, _, value in board(summary)]
+    runs.check(values == sorted(values, reverse=True), f"{title}: leaderboard is not sorted: {values}")
+    rows = (output / "leaderboard.csv").read_text().splitlines()
+    runs.check(len(rows) == 1 + len(NAMES), f"{title}: leaderboard.csv: {rows}")
+    runs.check(all(name in console for name in NAMES), f"{title}: the table is not printed\n{console}")
+    hidden = [str(f) for f in output.rglob(".*")]
+    runs.check(not hidden, f"{title}: left in the folder: {hidden}")
+    events = [json.loads(line) for line in (output / "journal.jsonl").read_text().splitlines()]
+    for name in NAMES:
+        own = [line["event"] for line in events if line["pipeline"] == name]
+        runs.check(own == ["queued", "started", "done"], f"{title}: journal of {name}: {own}")
+    started = [line for line in events if line["event"] == "started"]
+    runs.check({line["slot"] for line in started} == set(range(slots)), f"{title}: slots {[line['slot'] for line in started]}")
+    return summary
+
+
+def whole(title, output, under=()):
+    line = runs.command(GRID, output, SETS, under=under)
+    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=120, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    runs.check(done.returncode == 0, f"{title}: exit {done.returncode}\n{done.stdout[-3000:]}")
+    return look(title, output, done.stdout, 2)
+
+
+def refused(title, code, words, line, within=1.5):
+    start = time.monotonic()
+    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=60, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    took = time.monotonic() - start
+    runs.check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
+    for word in words:
+        runs.check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
+    runs.check(took <= within, f"{title}: told after {took:.2f} s")
+
+
+with runs.workspace() as folder:
+    alone = whole("alone", folder / "alone", under=["taskset", "-c", "0,1"])
+    inside = whole("under mpirun", folder / "mpirun", under=["mpirun", "-n", "2"])
+    runs.check(board(alone) == board(inside), f"other leaderboards: {board(alone)}, {board(inside)}")
+    unbound = whole("under mpirun, unbound", folder / "unbound", under=["mpirun", "-n", "2", "--bind-to", "none"])
+    runs.check(board(alone) == board(unbound), f"other leaderboards: {board(alone)}, {board(unbound)}")
+
+    before = (folder / "alone" / "summary.json").read_text()
+    done = subprocess.run(runs.command(GRID, folder / "alone", SETS), cwd=runs.TOP, env=runs.environment(), timeout=60,
+                          stdout=subprocess.PIPE, text=True)
+    runs.check(done.returncode == 0 and "already done" in done.stdout, f"again: {done.returncode} {done.stdout}")
+    runs.check((folder / "alone" / "summary.json").read_text() == before, "the summary was written again")
+    refused("another farm in that folder", 73, ["another"], runs.command(GRID, folder / "alone", [*SETS, "optimizer.weight_decay=0.5"]))
+
+    text = GRID.read_text().split("strategy:")[0]
+    bad = folder / "bad.yaml"
+    other = folder / "other.yaml"
+    other.write_text("name: other\nmodel: {name: mlp, hiden: [4]}\n")
+    bad.write_text(f"""{text}strategy:
+  name: independent
+  pipelines:
+    - {{name: a, cores: [0], config: {{seed: one}}}}
+    - {{name: a, cores: [0], priority: high}}
+    - {{name: b, config: other.yaml}}
+    - {{name: c, config: nowhere.yaml}}
+""")
+    told = ["bad.yaml:12:44: seed: is 'one'", "strategy.pipelines.1.priority: is 'high'", "name: is 'a'", "line 12",
+            "other.yaml:2:20: model.hiden: unknown key; did you mean hidden?", "nowhere.yaml: no such file", "mistakes"]
+    refused("bad pipelines", 78, told, runs.command(bad, folder / "bad"))
+    refused("bad pipelines under mpirun", 78, told, runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
+    bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0]}}\n"
+                   "    - {name: b, cores: [0]}\n    - {name: c, cores: [4000]}\n    - {name: d, config: {launch: {ranks: 2}}}\n")
+    refused("cores given twice, and others", 78, ["b.cores: gives core 0 a second time", "c.cores: names 4000", "launch.ranks"],
+            runs.command(bad, folder / "bad"))
+    many = "strategy.grid={seed: [%s], train.epochs: [%s]}" % (",".join(map(str, range(101))), ",".join(map(str, range(1, 101))))
+    refused("too large a grid", 78, ["more than 10000"], runs.command(GRID, folder / "bad", [many, "strategy.names=~"]))
+    refused("one run's option", 64, ["max_parallel"], runs.command(GRID, folder / "bad", SETS, ranks=2))
+    refused("a fault for nobody", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
+    refused("explain looks at one run", 78, ["describes several runs"], [str(runs.CONVOY), "explain", str(GRID)])
+    runs.check(not (folder / "bad").exists(), "a folder was made although nothing started")
+    print("one leaderboard alone and inside mpirun; mistakes are told all at once")
