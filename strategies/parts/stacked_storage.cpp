@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/optim/optimizer.h"
 #include "strategies/parts/init.h"
 
 namespace convoy {
