@@ -46,7 +46,9 @@ Json shared_keys(const Json& values, const std::vector<Option>& options) {
     const auto found = values.find(option.name);
     if (found == values.end() || found->is_null()) continue;
     const bool nested = option.type == OptionType::section && found->is_object();
-    shared[option.name] = nested ? shared_keys(*found, option.options) : *found;
+    const Json value = nested ? shared_keys(*found, option.options) : *found;
+    // A default that is given counts as wanted, and may have no effect there.
+    if (nested ? !value.empty() : value != option.fallback) shared[option.name] = value;
   }
   return shared;
 }

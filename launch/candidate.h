@@ -38,7 +38,7 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
 // What its ranks cost by the formulas, with what a calibration has measured of the model's blocks; null: without.
 std::vector<RankCost> costs_of(const Candidate& candidate, const Calibration* calibration = nullptr);
 
-// Of `values`, what `options` describe too.
+// Of `values`, what `options` describe too and have no such default of.
 Json shared_keys(const Json& values, const std::vector<Option>& options);
 
 }  // namespace convoy

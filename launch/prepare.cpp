@@ -5,11 +5,13 @@
 
 #include "backends/catalogue.h"
 #include "core/data/data_files.h"
+#include "core/data/described_rows.h"
 #include "core/inject/fault.h"
 #include "launch/catalogues.h"
 #include "launch/describe.h"
 #include "launch/placement.h"
 #include "launch/plugin_check.h"
+#include "models/catalogue.h"
 #include "strategies/catalogue.h"
 
 namespace convoy {
@@ -166,6 +168,14 @@ void check_visible(const Job& job, const std::vector<Host>& host_of_rank) {
   }
 }
 
+// Rows against what is to be done with them, as far as options tell. What a plugin brings, ranks compare.
+void check_parts_fit(const RunConfig& config) {
+  const DescribedRows rows = described_rows(config.data.name, config.data.options);
+  check_model_rows(config.model.name, config.model.options, config.data.options, rows);
+  check_transforms(config.data.options, rows);
+  check_loss_rows(config.loss.options, config.data.options, rows);
+}
+
 }  // namespace
 
 bool wants_gpus(const RunConfig& config) { return config.device != "cpu"; }
@@ -186,6 +196,7 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   check_backend(run);
   run.rank_program = rank_program();
   check_plugins(run.config, run.rank_program);
+  check_parts_fit(run.config);
   // Other hosts need not have the file at all, and all ranks meet the same mistakes: the first tells.
   if (run.as.rank == 0) check_data_files(run.config.data.name, run.config.data.options);
   return run;

@@ -1,4 +1,5 @@
 // gpt: what its user can write.
+#include "core/config/without_effect.h"
 #include "core/describe.h"
 #include "models/entries.h"
 
@@ -13,6 +14,13 @@ void check(const Options& options) {
   if (options.text("positions") == "rotary" && dim / heads % 2 != 0)
     options.fail("positions", str("rotary turns features in pairs, and dim ÷ heads is ", dim / heads,
                                   "; make it even, or take learned positions"));
+  if (options.has("mlp_dim"))
+    refuse_without_effect(options, "mlp_ratio", "and mlp_dim both say how large a block's MLP is; leave one of them out",
+                          {options.mark("mlp_dim")});
+  if (options.text("positions") != "rotary")
+    refuse_without_effect(options, "rotary_base",
+                          "is for positions: rotary, and positions are learned; leave one of them out",
+                          {options.mark("positions")});
 }
 
 }  // namespace

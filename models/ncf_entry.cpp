@@ -1,4 +1,5 @@
 // ncf: what its user can write.
+#include "core/config/without_effect.h"
 #include "core/describe.h"
 #include "models/entries.h"
 
@@ -10,7 +11,12 @@ void check(const Options& options) {
   const int64_t mlp = options.integer("mlp_dim");
   if (options.integer("gmf_dim") == 0 && mlp == 0)
     options.fail("gmf_dim", "and mlp_dim are both 0: nothing is left to learn");
-  if (mlp > 0 && options.integers("hidden").empty()) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
+  const bool layers = !options.integers("hidden").empty();
+  if (mlp > 0 && !layers) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
+  if (mlp > 0) return;
+  const std::string reason = "is of the MLP, and mlp_dim: 0 leaves that out; leave this key out too, or raise mlp_dim";
+  if (layers) refuse_without_effect(options, "hidden", reason, {options.mark("mlp_dim")});
+  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.mark("mlp_dim")});
 }
 
 }  // namespace

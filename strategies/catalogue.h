@@ -44,6 +44,8 @@ struct BlockDescription {
   int64_t tensors = 0;               // how many parameters there are
   int64_t product_parameters = 0;  // elements of those that activations are multiplied with, and that nothing else uses
   int64_t product_tensors = 0;     // how many of those there are
+  int64_t norms = 0;               // batch norm layers from Layers, which a data axis may synchronise
+  int64_t norm_channels = 0;       // of them all together
   double time = 0;                 // share of a step's forwards, as a calibration has measured it; not in the JSON
 };
 struct Description {

@@ -29,6 +29,8 @@ Json to_json(const Description& description) {
                       {"row_cut_saved_bytes", block.row_cut_saved_bytes},
                       {"cut_exchanges", block.cut_exchanges},
                       {"products", block.products},
+                      {"norms", block.norms},
+                      {"norm_channels", block.norm_channels},
                       {"cuts", cuts},
                       {"ties", ties}});
   }
@@ -57,6 +59,8 @@ Description description_from_json(const Json& json) {
     block.row_cut_saved_bytes = item.at("row_cut_saved_bytes").get<int64_t>();
     block.cut_exchanges = item.at("cut_exchanges").get<int64_t>();
     block.products = item.at("products").get<int64_t>();
+    block.norms = item.at("norms").get<int64_t>();
+    block.norm_channels = item.at("norm_channels").get<int64_t>();
     for (const Json& cut : item.at("cuts"))
       block.cuts.push_back({cut.at("layer").get<std::string>(), cut.at("size").get<int64_t>(),
                             cut.at("parts").get<int64_t>(), cut.at("outputs").get<bool>()});

@@ -1,9 +1,20 @@
 // fsdp: ranks of the axis `data` train on their shares of each batch and divide the optimizer's state, gradients and
 // parameters among them.
+#include "strategies/parts/effects_entry.h"
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/sharded_entry.h"
 
 namespace convoy {
+namespace {
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  const std::vector<std::string> left_out = check_shard_effects(config.strategy.options);
+  Plan made = plan_data_axis(config, topology, request);
+  made.warnings.insert(made.warnings.end(), left_out.begin(), left_out.end());
+  return made;
+}
+
+}  // namespace
 
 StrategyEntry fsdp_entry() {
   StrategyEntry entry;
@@ -14,7 +25,7 @@ StrategyEntry fsdp_entry() {
   entry.options.push_back(sync_option());
   entry.options.push_back(micro_batches_option());
   for (const Option& option : memory_options()) entry.options.push_back(option);
-  entry.plan = plan_data_axis;
+  entry.plan = plan;
   entry.cost = [](const Job& job, const Description& description) { return sharded_costs(job, description); };
   return entry;
 }

@@ -4,7 +4,9 @@
 #include <set>
 
 #include "core/describe.h"
+#include "strategies/parts/effects_entry.h"
 #include "strategies/parts/pipeline_entry.h"
+#include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/sharded_entry.h"
 #include "strategies/parts/tensor_group_entry.h"
 
@@ -60,6 +62,38 @@ Mesh mesh_of(const Options& options, const Degrees& degrees) {
   return Mesh(std::move(axes));
 }
 
+// Keys of an axis that the mesh does not have, or has in another way.
+std::vector<std::string> check_axis_keys(const Options& options, const Degrees& degrees) {
+  const Mark data = options.mark("mesh.data");
+  std::vector<std::string> left_out;
+  const auto refuse = [&](const std::vector<std::string>& keys, const std::string& reason, const Mark& because) {
+    for (std::string& line : refuse_keys_of(options, keys, reason, because)) left_out.push_back(std::move(line));
+  };
+  const std::vector<std::string> shards = {"shard", "reshard_after_forward", "units"};
+  const std::vector<std::string> buckets = {"bucket_cap_mb", "first_bucket_mb"};
+  if (degrees.how == "fsdp") {
+    refuse(buckets, "is for a data axis of replicas, and mesh.data has how: fsdp, which sends unit by unit; leave it out",
+           data);
+    for (std::string& line : check_shard_effects(options)) left_out.push_back(std::move(line));
+  } else {
+    refuse(shards,
+           "is for a data axis that divides what it holds, and mesh.data is of replicas; write mesh.data: {degree: 2, how: "
+           "fsdp}, or leave it out",
+           data);
+    if (degrees.data == 1)
+      refuse(buckets, "is for a data axis, and mesh.data is 1: there are no replicas to reduce gradients with; leave it out",
+             data);
+  }
+  if (degrees.pipeline == 1)
+    refuse({"schedule", "stages", "virtual"},
+           "is for the axis pipeline, and mesh.pipeline is 1; raise it, or leave this key out",
+           options.mark("mesh.pipeline"));
+  if (degrees.tensor == 1 && options.boolean("sequence_parallel"))
+    refuse({"sequence_parallel"}, "is for the axis tensor, and mesh.tensor is 1; raise it, or leave this key out",
+           options.mark("mesh.tensor"));
+  return left_out;
+}
+
 Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   const Options& options = config.strategy.options;
   const Options mesh = options.section("mesh");
@@ -71,9 +105,11 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
     options.fail("mesh", str("multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
                              degrees.tensor, " = ", degrees.product(), " ranks, and there are ", request.ranks,
                              "; change a degree, or start ", degrees.product(), " ranks"));
+  const std::vector<std::string> left_out = check_axis_keys(options, degrees);
   check_tensor_degree(config, degrees.tensor);
-  check_pipeline(options, degrees.pipeline);
+  if (degrees.pipeline > 1) check_pipeline(options, degrees.pipeline);
   Plan plan = plan_on_mesh(config, topology, request, mesh_of(options, degrees));
+  plan.warnings.insert(plan.warnings.end(), left_out.begin(), left_out.end());
   if (degrees.pipeline > 1 && options.integer("micro_batches") < degrees.pipeline)
     plan.warnings.push_back(str("strategy.micro_batches: ", options.integer("micro_batches"), " for ", degrees.pipeline,
                                 " ranks of the axis pipeline, which wait for each other most of the time; take ",
@@ -141,9 +177,10 @@ Description blocks_of(const Description& model, const std::vector<BlockRange>& s
 }
 
 // What the data axis adds to a rank that holds `model`, cut by the axis tensor already.
-void add_data_axis(const Job& job, const Options& options, const Description& model, bool ends, RankCost& cost) {
+void add_data_axis(const Job& job, const Options& options, const Description& model, bool ends, int rank,
+                   RankCost& cost) {
   if (degrees_of(options.section("mesh")).how == "fsdp") {
-    const RankCost sharded = sharded_costs(job, model, ends).front();
+    const RankCost sharded = sharded_costs(job, model, ends).at(static_cast<size_t>(rank));
     cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
     cost.messages_per_step += sharded.messages_per_step;
     cost.axes.insert(cost.axes.end(), sharded.axes.begin(), sharded.axes.end());
@@ -156,6 +193,7 @@ void add_data_axis(const Job& job, const Options& options, const Description& mo
   const BucketSizes buckets = bucket_sizes(options, cost.gradient_bytes);
   add_bucket_messages(job.mesh.degree("data"), buckets, options.section("sync").integer("every"),
                       options.boolean("overlap"), cost);
+  add_buffer_exchanges(job.config, model, job.mesh.degree("data"), job.mesh.coordinate(rank, "data"), cost);
 }
 
 double parameters_of(const Description& model) {
@@ -168,7 +206,7 @@ RankCost rank_cost(const Job& job, const Options& options, const Description& mo
   const Description cut = cut_description(job, model);
   if (job.mesh.degree("pipeline") == 1) {
     RankCost cost = tensor_group_cost(job, model);
-    add_data_axis(job, options, cut, true, cost);
+    add_data_axis(job, options, cut, true, rank, cost);
     return cost;
   }
   const std::vector<BlockRange> stages = stages_of(options, job, model);
@@ -187,7 +225,7 @@ RankCost rank_cost(const Job& job, const Options& options, const Description& mo
   cost.axes.insert(cost.axes.begin(), group.axes.begin(), group.axes.end());
   cost.bytes_sent_per_step += group.bytes_sent_per_step;
   cost.messages_per_step += group.messages_per_step;
-  add_data_axis(job, options, blocks_of(cut, own), own.back().end == stages.back().end, cost);
+  add_data_axis(job, options, blocks_of(cut, own), own.back().end == stages.back().end, rank, cost);
   return cost;
 }
 

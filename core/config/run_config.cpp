@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -144,10 +145,14 @@ void check_components(const Options& run, const Catalogues& catalogues) {
   }
 }
 
-RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::string> open_kinds) {
+// `written`: of what is resolved already, the marks of what somebody wrote; there the defaults stand in the tree too.
+RunConfig checked(const Node& root, const Catalogues& catalogues, std::set<std::string> open_kinds,
+                  const std::optional<Marks>& written = std::nullopt) {
   OptionReader reader(catalogues, std::move(open_kinds));
   Json resolved = reader.read_fields(run_options(), root, "");
-  Marks marks = reader.marks();
+  Marks marks;
+  for (const auto& [key, mark] : reader.marks())
+    if (!written || written->count(key) != 0) marks.emplace(key, mark);
   marks[""] = root.mark;
   const Options run(resolved, marks);
   check_name(run);
@@ -286,7 +291,7 @@ RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, con
     const Mark mark = model->find("plugin")->mark;
     model->fields.push_back({"name", mark, scalar_node(plugin_model, mark, true)});
   }
-  return checked(root, catalogues, {});
+  return checked(root, catalogues, {}, marks_of(resolved));
 }
 
 }  // namespace convoy

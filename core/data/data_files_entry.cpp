@@ -5,12 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
+#include "core/config/without_effect.h"
+
 namespace convoy {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Source {
   const char* data;
@@ -25,6 +31,7 @@ constexpr Source sources[] = {
     {"interactions", "", "path", false, "./quickstart fetches MovieLens-100K to .data/ml-100k.inter; or give your own"},
     {"fashion_mnist", "", "path", true, "Debian's package dataset-fashion-mnist has the files"},
     {"text", "", "path", false, "./quickstart puts a text to .data/text.txt; or give your own"},
+    {"text", "", "vocabulary", false, "give a file of tokens, or the word bytes"},
     {"images", "", "path", true, "give a folder with a folder of images for each class"},
     {"table", "", "path", false, own_table},
     {"table", "", "target_path", false, own_table},
@@ -46,11 +53,67 @@ std::string problem_of(const std::string& path, bool folder) {
   return "";
 }
 
+bool is_image(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+// In a folder of it, which is a class; ends with the first, since there may be a million.
+bool holds_images(const fs::path& folder) {
+  std::error_code failure;
+  for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
+    std::error_code inner;
+    if (!fs::is_directory(at->path(), inner)) continue;
+    for (fs::directory_iterator file(at->path(), inner), last; !inner && file != last; file.increment(inner))
+      if (is_image(file->path())) return true;
+  }
+  return static_cast<bool>(failure);  // what cannot be listed the data set tells
+}
+
+void check_images(const Options& options) {
+  const fs::path folder = options.text("path");
+  std::error_code none;
+  const bool split = fs::is_directory(folder / "train", none) && fs::is_directory(folder / "test", none);
+  const fs::path classes = split ? folder / "train" : folder;
+  if (!holds_images(classes))
+    options.fail("path", str(classes.string(), ": holds no images; a folder for each class is wanted here, with .png, .jpg "
+                                               "or .jpeg files in it"));
+  if (split)
+    refuse_without_effect(options.section("evaluate"), "fraction",
+                          str("is for folders without test/, and ", folder.string(), " has one; leave it out"),
+                          {options.mark("path")});
+}
+
+// A token has a byte at least.
+void check_text(const Options& options) {
+  std::error_code none;
+  const std::string& path = options.text("path");
+  const auto bytes = static_cast<int64_t>(fs::file_size(path, none));
+  const int64_t length = options.integer("length");
+  if (none || bytes > length) return;
+  if (bytes == 0) options.fail("path", str(path, ": is empty"));
+  options.fail("length", str("is ", length, ", and ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
+                             "; a sequence takes one more than its length, the last token being a target only"));
+}
+
+void check_fashion(const Options& options) {
+  const fs::path folder = options.text("path");
+  for (const char* part : {"train", "t10k"})
+    for (const char* kind : {"-images-idx3-ubyte", "-labels-idx1-ubyte"}) {
+      std::error_code none;
+      const fs::path file = folder / (std::string(part) + kind);
+      if (fs::exists(file, none) || fs::exists(file.string() + ".gz", none)) continue;
+      options.fail("path", str(file.string(), ".gz is not there; Debian's package dataset-fashion-mnist has the files"));
+    }
+}
+
 }  // namespace
 
 void check_data_files(const std::string& name, const Options& options) {
   for (const Source& source : sources) {
     if (name != source.data) continue;
+    if (name == "text" && source.key == std::string("vocabulary") && options.text("vocabulary") == "bytes") continue;
     const std::string section = source.section;
     const Options at = section.empty() ? options : options.section(section);
     if (!at.json().contains(source.key) || !at.has(source.key)) continue;
@@ -58,6 +121,9 @@ void check_data_files(const std::string& name, const Options& options) {
     const std::string problem = path.empty() ? "is empty" : problem_of(path, source.folder);
     if (!problem.empty()) at.fail(source.key, str(path, path.empty() ? "" : ": ", problem, "; ", source.advice));
   }
+  if (name == "images") check_images(options);
+  if (name == "text") check_text(options);
+  if (name == "fashion_mnist") check_fashion(options);
 }
 
 }  // namespace convoy

@@ -106,7 +106,6 @@ DatasetPtr make_images(const Options& options, uint64_t seed) {
   shape.height = options.integer("height");
   shape.width = options.integer("width");
   shape.channels = options.integer("channels");
-  if (shape.channels == 2) options.fail("channels", "is 2; images are read as grey (1) or as red, green and blue (3)");
   shape.crop = options.text("fit") == "crop";
   shape.evaluate_fraction = options.section("evaluate").real("fraction");
   return std::make_shared<ImagesDataset>(options.text("path"), shape, seed);

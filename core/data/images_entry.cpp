@@ -2,6 +2,14 @@
 #include "core/describe.h"
 
 namespace convoy {
+namespace {
+
+void check(const Options& options) {
+  if (options.integer("channels") == 2)
+    options.fail("channels", "is 2; images are read as grey (1) or as red, green and blue (3)");
+}
+
+}  // namespace
 
 Entry images_entry() {
   Entry entry;
@@ -19,6 +27,7 @@ Entry images_entry() {
       describe::section("evaluate", "the images to evaluate on, where there is no folder test/",
                         {describe::real("fraction", "of all, drawn by the seed", 0.1).at_least(0).at_most(0.99)}),
   };
+  entry.check = check;
   return entry;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "core/config/without_effect.h"
 #include "core/describe.h"
 
 namespace convoy {
@@ -19,6 +20,14 @@ inline std::vector<Option> ranking_options() {
           "evaluate", "who is evaluated",
           {describe::integer("users", "so many, drawn by the seed; all by default").at_least(1).may_be_null()}),
   };
+}
+
+// Throws ConfigError where they contradict each other.
+inline void check_ranking(const Options& options) {
+  if (options.text("ranking") == "full")
+    refuse_without_effect(options, "candidates",
+                          "is for ranking: sampled, and ranking is full: every new item is ranked; leave one of them out",
+                          {options.mark("ranking")});
 }
 
 }  // namespace convoy

@@ -1,8 +1,20 @@
 // interactions: what its user can write.
+#include "core/config/without_effect.h"
 #include "core/data/interaction_options.h"
 #include "core/describe.h"
 
 namespace convoy {
+namespace {
+
+void check(const Options& options) {
+  check_ranking(options);
+  if (options.text("holdout") != "none") return;
+  for (const char* key : {"ranking", "candidates", "evaluate"})
+    refuse_without_effect(options, key, "is for the evaluation, and holdout: none keeps nothing for one; leave one of them out",
+                          {options.mark("holdout")});
+}
+
+}  // namespace
 
 Entry interactions_entry() {
   Entry entry;
@@ -26,6 +38,7 @@ Entry interactions_entry() {
                        "latest"),
   };
   for (auto& option : ranking_options()) entry.options.push_back(std::move(option));
+  entry.check = check;
   return entry;
 }
 

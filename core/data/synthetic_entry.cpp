@@ -1,8 +1,60 @@
 // synthetic: what its user can write.
+#include <algorithm>
+
+#include "core/config/without_effect.h"
 #include "core/data/interaction_options.h"
 #include "core/describe.h"
 
 namespace convoy {
+namespace {
+
+struct Key {
+  const char* name;
+  std::vector<std::string> kinds;  // that it is for
+};
+
+// All but `rows`, which every kind has.
+const std::vector<Key>& keys_by_kind() {
+  const std::vector<std::string> vectors = {"classification", "regression"}, tokens = {"tokens"},
+                                 interactions = {"interactions"};
+  static const std::vector<Key> keys = {
+      {"evaluate_rows", {"classification", "regression", "tokens"}},
+      {"features", vectors},
+      {"classes", {"classification"}},
+      {"targets", {"regression"}},
+      {"noise", vectors},
+      {"vocabulary", tokens},
+      {"length", tokens},
+      {"users", interactions},
+      {"items", interactions},
+      {"context", interactions},
+      {"user_exponent", interactions},
+      {"item_exponent", interactions},
+      {"preference", interactions},
+      {"groups", interactions},
+      {"negatives", interactions},
+      {"ranking", interactions},
+      {"candidates", interactions},
+      {"evaluate", interactions},
+  };
+  return keys;
+}
+
+void check(const Options& options) {
+  const std::string& kind = options.text("kind");
+  for (const Key& key : keys_by_kind())
+    if (std::find(key.kinds.begin(), key.kinds.end(), kind) == key.kinds.end())
+      refuse_without_effect(options, key.name,
+                            str("is for kind: ", join(key.kinds, ", "), ", and kind is ", kind, "; leave it out"),
+                            {options.mark("kind")});
+  const bool vectors = kind == "classification" || kind == "regression";
+  if (vectors && options.integers("features").empty()) options.fail("features", "needs at least one size");
+  if (kind != "interactions") return;
+  if (options.integer("groups") > options.integer("items")) options.fail("groups", "are more than items");
+  check_ranking(options);
+}
+
+}  // namespace
 
 Entry synthetic_entry() {
   Entry entry;
@@ -31,6 +83,7 @@ Entry synthetic_entry() {
       describe::integer("groups", "interactions: of users and items", 16).at_least(1),
   };
   for (auto& option : ranking_options()) entry.options.push_back(std::move(option));
+  entry.check = check;
   return entry;
 }
 

@@ -91,9 +91,7 @@ Batch TextDataset::gather(Split split, const at::Tensor& indices, int64_t /*epoc
 DatasetPtr make_text(const Options& options, uint64_t /*seed*/) {
   TextDataset::Shape shape;
   shape.vocabulary = options.text("vocabulary");
-  if (options.has("unknown")) shape.unknown = options.text("unknown");
-  if (!shape.unknown.empty() && shape.vocabulary == "bytes")
-    options.fail("unknown", "has no use with vocabulary: bytes, which has a token for each byte; leave it out");
+  if (options.has("unknown") && shape.vocabulary != "bytes") shape.unknown = options.text("unknown");
   shape.length = options.integer("length");
   shape.evaluate_fraction = options.section("evaluate").real("fraction");
   return std::make_shared<TextDataset>(options.text("path"), shape);

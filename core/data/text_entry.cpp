@@ -1,7 +1,18 @@
 // text: what its user can write.
+#include "core/config/without_effect.h"
 #include "core/describe.h"
 
 namespace convoy {
+namespace {
+
+void check(const Options& options) {
+  if (options.text("vocabulary") == "bytes")
+    refuse_without_effect(options, "unknown",
+                          "has no use with vocabulary: bytes, which has a token for each byte; leave it out",
+                          {options.mark("vocabulary")});
+}
+
+}  // namespace
 
 Entry text_entry() {
   Entry entry;
@@ -22,6 +33,7 @@ Entry text_entry() {
       describe::section("evaluate", "the sequences to evaluate on",
                         {describe::real("fraction", "of the file, its end", 0.1).at_least(0).at_most(0.99)}),
   };
+  entry.check = check;
   return entry;
 }
 

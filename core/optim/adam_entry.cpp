@@ -13,6 +13,7 @@ Entry entry(const char* name, const char* help, double weight_decay) {
       describe::list("betas", "decay rates of the mean and of the squared gradient", beta, Json::array({0.9, 0.999})));
   options.push_back(describe::real("eps", "added to the root of the squared gradient", 1e-8).above(0));
   return {name, help, options, [](const Options& chosen) {
+            check_groups(chosen);
             const size_t betas = chosen.reals("betas").size();
             if (betas != 2) chosen.fail("betas", str("two numbers are needed, not ", betas));
           }};

@@ -1,4 +1,6 @@
 // What every optimizer takes.
+#include <regex>
+
 #include "core/describe.h"
 #include "core/optim/entries.h"
 
@@ -24,6 +26,19 @@ std::vector<Option> common_optimizer_options(double learning_rate, double weight
       describe::list("groups", "parameter groups with a learning rate or weight decay of their own", group),
       schedule,
   };
+}
+
+void check_groups(const Options& optimizer) {
+  const std::vector<Options> groups = optimizer.sections("groups");
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!groups[i].has("lr") && !groups[i].has("weight_decay"))
+      optimizer.fail(str("groups.", i), "has neither lr nor weight_decay, and so changes nothing; give one, or leave it out");
+    try {
+      const std::regex valid(groups[i].text("match"));
+    } catch (const std::regex_error& error) {
+      groups[i].fail("match", str("is ", groups[i].text("match"), ", no regular expression: ", error.what()));
+    }
+  }
 }
 
 }  // namespace convoy

@@ -16,5 +16,7 @@ Entry step_entry();
 
 // lr, weight_decay, clip_norm, groups, schedule, with these defaults.
 std::vector<Option> common_optimizer_options(double learning_rate, double weight_decay);
+// What these options contradict each other in: a group that changes nothing. Throws ConfigError at its item.
+void check_groups(const Options& optimizer);
 
 }  // namespace convoy

@@ -10,6 +10,7 @@ Entry sgd_entry() {
   options.push_back(describe::boolean("nesterov", "look ahead by one step of momentum", false));
   return {"sgd", "stochastic gradient descent, with momentum or without; weight decay is added to the gradient",
           options, [](const Options& chosen) {
+            check_groups(chosen);
             if (chosen.boolean("nesterov") && chosen.real("momentum") == 0)
               chosen.fail("nesterov", "needs momentum above 0");
           }};

@@ -153,6 +153,7 @@ std::vector<std::string> reference_overrides(const RunConfig& config, int data_d
   const StrategyEntry& reference = reference_strategy();
   Json section = {{"name", reference.name}};
   section.update(shared_keys(config.strategy.options.json(), reference.options));
+  section.erase("loss_scale");  // nothing is computed in 16 bits
   const BatchSize& batch = config.train.batch;
   const int64_t rows = batch.per_rank ? batch.rows * data_degree : batch.rows;
   return {str("strategy=", section.dump()), "launch.ranks=auto", "backend=auto",

@@ -17,6 +17,7 @@
 #include "launch/exit_codes.h"
 #include "launch/rank/bench.h"
 #include "launch/rank/caught.h"
+#include "launch/rank/located.h"
 #include "launch/rank/snapshots.h"
 #include "launch/rank/whereabouts.h"
 #include "strategies/registry.h"
@@ -55,10 +56,7 @@ struct Shared {
   const Assignment& assignment;
   const Registry& registry;
   std::shared_ptr<Channel> channel;
-  DatasetPtr data;
-  std::vector<std::shared_ptr<const Transform>> transforms;
-  ModelPtr model;
-  std::shared_ptr<const LossFunction> loss;
+  TrainedParts trained;  // empty in a job that does not train
   std::shared_ptr<Whereabouts> whereabouts;
 };
 
@@ -124,14 +122,14 @@ class RankThread {
     connect(context, injector);
     if (!assignment.bench.is_null()) return tell_end(context, run_bench(context, assignment.bench));
     const TrainingLength length =
-        training_length(config.train, shared_.data->size(Split::train), context.mesh.degree("data"));
+        training_length(config.train, shared_.trained.data->size(Split::train), context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
     context.total_steps = length.total_steps;
 
     std::unique_ptr<Strategy> strategy =
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
-    strategy->setup(context, injector->around(shared_.model), shared_.loss);
-    TrainingParts parts{shared_.data, shared_.transforms, strategy.get()};
+    strategy->setup(context, injector->around(shared_.trained.model), shared_.trained.loss);
+    TrainingParts parts{shared_.trained.data, shared_.trained.transforms, strategy.get()};
     if (!injector->idle()) {
       parts.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
       parts.files = &injector->around(system_files());
@@ -266,38 +264,22 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
 }
 
 Description describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
-  const DatasetPtr data = registry.datasets.make(config.data.name, config.data.options, config.seed);
-  const ModelPtr model = registry.models.make(config.model.name, config.model.options, data->schema());
-  Description description = describe_model(*model, config.precision);
+  const TrainedParts parts = located_parts(config, registry);
+  Description description = describe_model(*parts.model, config.precision);
   if (!activations) return description;
   constexpr int64_t rows = 2;
   at::set_num_threads(1);
-  Batch batch = data->gather_once(Split::train, at::arange(rows), 0);
+  Batch batch = parts.data->gather_once(Split::train, at::arange(rows), 0);
   batch.global_rows = batch.nominal_rows = rows;
-  const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
-  measure_activations(config, model, registry.losses.make(loss, config.loss.options), batch, description);
+  measure_activations(config, parts.model, parts.loss, batch, description);
   return description;
 }
 
-namespace {
-
-// A job that does not train has none of these.
-void make_trained(const Registry& registry, const RunConfig& config, Shared& shared) {
-  shared.data = registry.datasets.make(config.data.name, config.data.options, config.seed);
-  for (const Options& transform : config.data.options.sections("transforms"))
-    shared.transforms.push_back(registry.transforms.make(transform.text("name"), transform));
-  shared.model = registry.models.make(config.model.name, config.model.options, shared.data->schema());
-  const std::string loss = config.loss.name.empty() ? shared.model->default_loss() : config.loss.name;
-  shared.loss = registry.losses.make(loss, config.loss.options);
-}
-
-}  // namespace
-
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {
-  Shared shared{assignment, registry, channel, {}, {}, {}, {}, {}};
+  Shared shared{assignment, registry, channel, {}, {}};
   shared.whereabouts =
       Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
-  if (assignment.bench.is_null()) make_trained(registry, assignment.config, shared);
+  if (assignment.bench.is_null()) shared.trained = located_parts(assignment.config, registry);
 
   const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;
   std::vector<int> codes(ranks.size(), 0);

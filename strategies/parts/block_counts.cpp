@@ -62,6 +62,8 @@ class CountingLayers : public Layers {
   Layer layer_norm(const std::string& name, int64_t dim, double) override { return norm(name, dim); }
   Layer batch_norm(const std::string& name, int64_t channels, double, double) override {
     counted_.block.buffers += 2 * channels;
+    ++counted_.block.norms;
+    counted_.block.norm_channels += channels;
     return norm(name, channels);
   }
   Layer dropout(const std::string&, double) override { return std::make_shared<Nothing>(); }

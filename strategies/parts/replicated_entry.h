@@ -55,6 +55,9 @@ KeptBytes kept_bytes(const Json& strategy, const Description& description, int64
 bool recomputed(const Json& strategy, const std::string& block);
 double activation_bytes(const Json& config, const Description& description, int ranks);
 
+// What a data axis of so many ranks sends for batch norm, by the options `batch_norm` and `buffers`: exchanges of layers in
+// forward and backward, and running figures after an update, which its rank 0 sends where they are broadcast.
+void add_buffer_exchanges(const Json& config, const Description& description, int ranks, int data_rank, RankCost& cost);
 // Of a rank that does all of its rows' passes itself, `degree` being that of the data axis, and updates everything.
 RankWork whole_work(const Json& config, int degree);
 // The share of so many messages that goes on beside backward, by the option `overlap`.

@@ -157,7 +157,12 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
   cost.activation_bytes = activation_bytes(job.config, description, job.mesh.degree("data"));
   cost.work = whole_work(job.config, job.mesh.degree("data"));
   cost.work.updated = 1 / ranks;
-  return std::vector<RankCost>(job.ranks.size(), cost);
+  std::vector<RankCost> costs(job.ranks.size(), cost);
+  for (int rank = 0; rank < static_cast<int>(costs.size()); ++rank) {
+    const int data_rank = job.mesh.coordinate(rank, "data");
+    add_buffer_exchanges(job.config, description, job.mesh.degree("data"), data_rank, costs[static_cast<size_t>(rank)]);
+  }
+  return costs;
 }
 
 }  // namespace convoy

@@ -50,6 +50,24 @@ std::vector<BlockRange> filled(const std::vector<double>& costs, int stages, dou
   return ranges;
 }
 
+// More stages than blocks, at the key by which the user has asked for them: a list, stages a rank, or ranks.
+[[noreturn]] void too_many(const Options& options, int stages, const Description& model) {
+  const std::string all = str(stages, " stages, and the model has ", blocks_of(model));
+  if (!options.is_auto("stages")) options.fail("stages", str("has ", all, "; every stage needs a block of its own"));
+  const bool chosen = options.has("virtual") && !options.is_auto("virtual");
+  const bool interleaved = options.has("schedule") && options.text("schedule") == "interleaved";
+  const int64_t chunks = chosen ? options.integer("virtual") : interleaved ? 2 : 1;
+  const std::string ranks = str(stages / chunks, stages / chunks == 1 ? " rank" : " ranks");
+  if (chosen && chunks > 1)
+    options.fail("virtual", str("is ", chunks, ", which on ", ranks, " makes ", all, "; take fewer a rank, or fewer ranks"));
+  if (interleaved && chunks > 1)
+    options.fail("schedule", str("interleaved gives each of ", ranks, " ", chunks, " stages, which makes ", all,
+                                 "; take 1f1b, or fewer ranks"));
+  const std::string fewer = str(ranks, " make ", all, "; take at most as many ranks as blocks");
+  if (options.json().contains("mesh")) options.fail("mesh.pipeline", str("is ", stages, ": ", fewer));
+  options.fail("stages", str("is auto: ", fewer));
+}
+
 double most(const std::vector<double>& costs, const std::vector<BlockRange>& ranges) {
   double most = 0;
   for (const BlockRange& range : ranges)
@@ -107,12 +125,10 @@ std::vector<BlockRange> listed_stages(const Options& options) {
 std::vector<BlockRange> stage_ranges(const Options& options, int stages, const Description& model) {
   const auto blocks = static_cast<int64_t>(model.blocks.size());
   const std::vector<BlockRange> listed = listed_stages(options);
-  if (stages > blocks)
-    options.fail("stages", str("has to be ", stages, ", and the model has ", blocks_of(model),
-                               "; take at most as many stages (ranks × chunks) as blocks"));
+  if (stages > blocks) too_many(options, stages, model);
   if (listed.empty()) return balanced(block_costs(model), stages);
   if (static_cast<int>(listed.size()) != stages)
-    options.fail("stages", str("has ", listed.size(), " items, and there are ", stages, " stages (ranks × chunks)"));
+    options.fail("stages", str("has ", listed.size(), " items, and there are ", stages, " stages (ranks × virtual)"));
   if (listed.back().end > blocks)
     options.fail(item(listed.size() - 1), str("goes up to block ", listed.back().end - 1, ", and the model has ",
                                               blocks_of(model), "; they are counted from 0"));

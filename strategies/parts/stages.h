@@ -25,8 +25,9 @@ Option stages_option();
 // What it says, as far as that is known without the model; empty for `auto`. Throws ConfigError at the key for a stage
 // without blocks, a gap or an overlap.
 std::vector<BlockRange> listed_stages(const Options& options);
-// The blocks of `stages` stages. Throws ConfigError at `stages` for another number of them in the list, for blocks that the
-// model does not have or that no stage has, and for more stages than blocks.
+// The blocks of `stages` stages. Throws ConfigError at `stages` for another number of them in the list and for blocks that
+// the model does not have or that no stage has; for more stages than blocks at the key that asks for them (`stages`,
+// `virtual`, `schedule` or `mesh.pipeline`).
 std::vector<BlockRange> stage_ranges(const Options& options, int stages, const Description& model);
 
 // "stage 0 on rank 0: blocks 0-2 (embed to block1), 1234 parameters", a line a stage; `on`: of each stage, the number of its `holder`.

@@ -49,10 +49,10 @@ std::string common(int every) {
 }
 
 Layout layout_of(const Cell& cell) {
+  const std::string buckets = cell.data == "2" ? ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" : "";
   return {"hybrid",
           ", mesh: {data: " + cell.data + ", pipeline: " + std::to_string(cell.pipeline) +
-              ", tensor: " + std::to_string(cell.tensor) + "}, first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" +
-              cell.options + common(cell.every),
+              ", tensor: " + std::to_string(cell.tensor) + "}" + buckets + cell.options + common(cell.every),
           cell.data_ranks * cell.pipeline * cell.tensor};
 }
 

@@ -59,10 +59,10 @@ std::vector<Way> ways() {
     if (ranks > 1)
       all.push_back({"model_parallel" + number, "model_parallel", ", devices: [" + devices + "]", 1, 2, ranks});
   }
-  const std::string mesh = sync + small + ", mesh: ";
-  all.push_back({"hybrid_data2_pipeline2", "hybrid", mesh + "{data: 2, pipeline: 2, tensor: 1}", 4, 4, 2});
+  const std::string mesh = sync + ", mesh: ";
+  all.push_back({"hybrid_data2_pipeline2", "hybrid", small + mesh + "{data: 2, pipeline: 2, tensor: 1}", 4, 4, 2});
   all.push_back({"hybrid_shards2_pipeline2", "hybrid", mesh + "{data: {degree: 2, how: fsdp}, pipeline: 2}", 4, 4, 2});
-  all.push_back({"hybrid_data2_tensor2", "hybrid", mesh + "{data: 2, pipeline: 1, tensor: 2}", 4, 1, 1, 2});
+  all.push_back({"hybrid_data2_tensor2", "hybrid", small + mesh + "{data: 2, pipeline: 1, tensor: 2}", 4, 1, 1, 2});
   all.push_back({"hybrid_pipeline2_tensor2", "hybrid", mesh + "{pipeline: 2, tensor: 2}", 4, 4, 2, 2});
   return all;
 }

@@ -114,12 +114,25 @@ TEST(Stages, Refusals) {
             "strategy.stages.1: is 'x', must be a block's number or a range of them such as 0-3");
   EXPECT_EQ(error({"4", "0"}, 2), "strategy.stages.1: is 0: a stage has one block at least");
   EXPECT_EQ(error(Json::array(), 2), "strategy.stages: names no stage; give one item a stage, or auto");
-  EXPECT_EQ(error({"2", "2"}, 3), "strategy.stages: has 2 items, and there are 3 stages (ranks × chunks)");
+  EXPECT_EQ(error({"2", "2"}, 3), "strategy.stages: has 2 items, and there are 3 stages (ranks × virtual)");
   EXPECT_NE(error({"2", "3"}, 2).find("strategy.stages.1: goes up to block 4, and the model has 4 blocks: block0"),
             std::string::npos);
   EXPECT_NE(error({"1", "2"}, 2).find("strategy.stages: ends with block 2, and the model has 4 blocks"),
             std::string::npos);
-  EXPECT_NE(error("auto", 5).find("strategy.stages: has to be 5, and the model has 4 blocks"), std::string::npos);
+  EXPECT_NE(error("auto", 5).find("strategy.stages: is auto: 5 ranks make 5 stages, and the model has 4 blocks"),
+            std::string::npos);
+  // More stages than blocks are told at the key that asks for them.
+  const auto asked = [&](Json section, int count) {
+    section["name"] = "pipeline";
+    if (!section.contains("stages")) section["stages"] = "auto";
+    return error_of([&] { stage_ranges(Options(section, {}, "strategy"), count, model); });
+  };
+  EXPECT_EQ(asked({{"schedule", "interleaved"}, {"virtual", 3}}, 6).rfind("strategy.virtual: is 3, which on 2 ranks", 0), 0u);
+  EXPECT_EQ(asked({{"schedule", "interleaved"}, {"virtual", "auto"}}, 6).rfind("strategy.schedule: interleaved", 0), 0u);
+  EXPECT_EQ(asked({{"schedule", "1f1b"}, {"virtual", "auto"}, {"mesh", {{"pipeline", 5}}}}, 5).rfind(
+                "strategy.mesh.pipeline: is 5", 0), 0u);
+  EXPECT_EQ(asked({{"schedule", "1f1b"}, {"virtual", 1}, {"stages", {"1", "1", "1", "1", "1"}}}, 5).rfind(
+                "strategy.stages: has 5 stages", 0), 0u);
 }
 
 // ---- placement ------------------------------------------------------------------------------------------------------

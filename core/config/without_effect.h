@@ -1,0 +1,20 @@
+// Keys that can do nothing beside others of the file: whoever wrote one meant something by it, so it is refused. Defaults,
+// which nobody wrote, never are. Without LibTorch.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/options.h"
+
+namespace convoy {
+
+// Whether the file or --set has this key of the section, or one below it.
+bool is_written(const Options& section, const std::string& key);
+
+// Throws ConfigError at `key`, or at the first key below it, where it is written; `reason` says what it is for and what to do.
+// `because`: where the keys stand that leave it without effect. Where --set gave one of them and the file the key, the same
+// file is tried in another way and nothing is thrown: the text returned says that the key is left out. Else "".
+std::string refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
+                                  const std::vector<Mark>& because = {});
+
+}  // namespace convoy
