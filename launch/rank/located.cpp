@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <cctype>
+#include <map>
+#include <string>
+
 #include "core/error.h"
 
 namespace convoy {
@@ -12,10 +16,55 @@ bool is_of_the_input(Failure kind) {
   return kind == Failure::config || kind == Failure::io || kind == Failure::corrupt_data;
 }
 
+// Where a component's mistakes are told: its section's key by default, or the option that a message is about.
 struct Place {
-  Mark mark;
-  std::string key;
+  std::shared_ptr<const Json> resolved;
+  std::string section;   // "data", "data.transforms.1"
+  std::string fallback;  // key path
 };
+
+// Options below `path` by their key paths.
+void flatten(const Json& values, const std::string& path, std::map<std::string, Json>& into) {
+  for (const auto& [key, value] : values.items()) {
+    const std::string below = path + "." + key;
+    into[below] = value;
+    if (value.is_object()) flatten(value, below, into);
+  }
+}
+
+bool is_named(const std::string& key, const std::string& message) {
+  const size_t at = message.find(key);
+  if (at == std::string::npos) return false;
+  const char next = at + key.size() < message.size() ? message[at + key.size()] : ' ';
+  return std::islower(static_cast<unsigned char>(next)) == 0 && next != '_' && next != '.';
+}
+
+// An option that the message names ("data.length"), or whose file it begins with ("words.json: is no JSON").
+std::string key_of(const Place& place, const std::string& message) {
+  const Json* values = &*place.resolved;
+  std::string rest = place.section;
+  while (values != nullptr && !rest.empty()) {
+    const size_t dot = rest.find('.');
+    const std::string step = rest.substr(0, dot);
+    rest = dot == std::string::npos ? "" : rest.substr(dot + 1);
+    if (values->is_object() && values->contains(step))
+      values = &values->at(step);
+    else if (values->is_array() && std::stoul(step) < values->size())
+      values = &values->at(std::stoul(step));
+    else
+      values = nullptr;
+  }
+  if (values == nullptr || !values->is_object()) return place.fallback;
+  std::map<std::string, Json> options;
+  flatten(*values, place.section, options);
+  for (const auto& [key, value] : options)
+    if (is_named(key, message)) return key;
+  for (const auto& [key, value] : options)
+    if (value.is_string() && !value.get_ref<const std::string&>().empty() &&
+        message.rfind(value.get<std::string>() + ":", 0) == 0)
+      return key;
+  return place.fallback;
+}
 
 template <class Action>
 auto at_place(const Place& place, const Action& action) {
@@ -25,16 +74,18 @@ auto at_place(const Place& place, const Action& action) {
     throw;
   } catch (const Error& error) {
     if (!is_of_the_input(error.kind())) throw;
-    throw ConfigError(place.mark, place.key, error.what(), error.kind());
+    const std::string key = key_of(place, error.what());
+    std::string reason = error.what();
+    if (reason.rfind(key + ": ", 0) == 0) reason.erase(0, key.size() + 2);
+    throw ConfigError(mark_of(*place.resolved, key), key, reason, error.kind());
   }
 }
 
-// The key, or the component's name, or the section: whichever was written.
-Place place_of(const RunConfig& config, const std::string& section, const std::string& key) {
-  const Json& component = config.resolved.at(section);
+// `key`, where the section has it, is what is named for want of a better one.
+Place place_of(const std::shared_ptr<const Json>& resolved, const std::string& section, const std::string& key) {
+  const Json& component = resolved->at(section);
   const bool there = component.is_object() && component.contains(key) && !component.at(key).is_null();
-  const std::string path = there ? section + "." + key : section;
-  return {mark_of(config.resolved, path), path};
+  return {resolved, section, there ? section + "." + key : section};
 }
 
 class LocatedDataset : public Dataset {
@@ -91,22 +142,23 @@ void try_transforms(const TrainedParts& parts, uint64_t seed) {
 
 TrainedParts located_parts(const RunConfig& config, const Registry& registry) {
   TrainedParts parts;
-  const Place data = place_of(config, "data", "path");
+  const auto resolved = std::make_shared<const Json>(config.resolved);
+  const Place data = place_of(resolved, "data", "path");
   parts.data = std::make_shared<LocatedDataset>(
       at_place(data, [&] { return registry.datasets.make(config.data.name, config.data.options, config.seed); }), data);
   const std::vector<Options> transforms = config.data.options.sections("transforms");
   for (size_t i = 0; i < transforms.size(); ++i) {
     const std::string key = str("data.transforms.", i);
-    const Place place{mark_of(config.resolved, key), key};
+    const Place place{resolved, key, key};
     parts.transforms.push_back(std::make_shared<LocatedTransform>(
         at_place(place, [&] { return registry.transforms.make(transforms[i].text("name"), transforms[i]); }), place));
   }
-  const Place model = place_of(config, "model", "name");
+  const Place model = place_of(resolved, "model", "name");
   parts.model = at_place(
       model, [&] { return registry.models.make(config.model.name, config.model.options, parts.data->schema()); });
   const bool own = config.loss.name.empty();
   const std::string name = own ? parts.model->default_loss() : config.loss.name;
-  const Place loss = own ? model : place_of(config, "loss", "name");
+  const Place loss = own ? model : place_of(resolved, "loss", "name");
   parts.loss = std::make_shared<LocatedLoss>(
       at_place(loss, [&] { return registry.losses.make(name, config.loss.options); }), loss);
   try_transforms(parts, config.seed);

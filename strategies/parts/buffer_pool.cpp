@@ -19,20 +19,38 @@ at::Tensor BufferPool::take(int64_t bytes) {
   if (fit != free_.end() && size_of(*fit) < 2 * bytes) {
     at::Tensor found = std::move(*fit);
     free_.erase(fit);
-    return found;
+    kept_ -= size_of(found);
+    return lend(std::move(found));
   }
-  if (fit != free_.begin()) {
-    --fit;
-    bytes_ -= size_of(*fit);
-    free_.erase(fit);
-  }
-  bytes_ += bytes;
-  peak_ = std::max(peak_, bytes_);
+  lent_ += bytes;
+  peak_ = std::max(peak_, lent_);
+  make_room();
   return at::empty({bytes}, at::TensorOptions(at::kByte).device(device_));
 }
 
+at::Tensor BufferPool::lend(at::Tensor buffer) {
+  lent_ += size_of(buffer);
+  peak_ = std::max(peak_, lent_);
+  make_room();
+  return buffer;
+}
+
+// Gives up one that is as large as need be, or the largest, and so on.
+void BufferPool::make_room() {
+  while (!free_.empty() && lent_ + kept_ > peak_) {
+    const int64_t excess = lent_ + kept_ - peak_;
+    auto fit = std::find_if(free_.begin(), free_.end(), [&](const at::Tensor& one) { return size_of(one) >= excess; });
+    if (fit == free_.end()) --fit;
+    kept_ -= size_of(*fit);
+    free_.erase(fit);
+  }
+}
+
 void BufferPool::give(at::Tensor buffer) {
-  if (buffer.defined()) free_.push_back(std::move(buffer));
+  if (!buffer.defined()) return;
+  lent_ -= size_of(buffer);
+  kept_ += size_of(buffer);
+  free_.push_back(std::move(buffer));
 }
 
 at::Tensor numbers_in(const at::Tensor& buffer, int64_t elements, at::ScalarType dtype) {

@@ -118,7 +118,7 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
 
 Description cut_description(const Job& job, const Description& description) {
   const int tensor = job.mesh.degree("tensor");
-  const bool sequence = Options(job.config.at("strategy")).boolean("sequence_parallel");
+  const bool sequence = tensor > 1 && Options(job.config.at("strategy")).boolean("sequence_parallel");
   Description cut = description;
   for (size_t i = 0; i < cut.blocks.size(); ++i) {
     BlockDescription& block = cut.blocks[i];
@@ -133,8 +133,14 @@ Description cut_description(const Job& job, const Description& description) {
     if (block.row_saved_bytes > 0)
       block.row_working_bytes -=
           block.row_working_bytes * block.row_cut_saved_bytes / block.row_saved_bytes * (tensor - 1) / tensor;
+    // Other blocks get whole sequences.
+    const bool shares = sequence && block.row_cut_input_bytes > 0;
     const int64_t between = block.row_saved_bytes - block.row_cut_saved_bytes;
-    block.row_saved_bytes = block.row_cut_saved_bytes / tensor + (sequence ? between / tensor : between);
+    block.row_saved_bytes = block.row_cut_saved_bytes / tensor + (shares ? between / tensor : between);
+    // Where a block ends cut its backward begins with the whole input of that layer, gathered and put in order, and with its
+    // gradient in the order of ranks beside the share of its sum; elsewhere most of what was kept has gone by then.
+    if (shares && block.row_cut_output_bytes == 0)
+      block.row_working_bytes += 3 * block.row_cut_input_bytes + block.row_cut_input_bytes / tensor;
   }
   return cut;
 }

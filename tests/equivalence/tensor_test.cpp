@@ -97,8 +97,12 @@ TEST(Tensor, RefusedCells) {
     }
     return "no error";
   };
-  const std::string heads = error_of({"odd", 1, 3});  // four heads; the layers see 16 features
-  EXPECT_EQ(heads.rfind("config: model: blocks.0.qkv has 48 outputs in 3 parts, which 3 ranks", 0), 0u) << heads;
+  const Cell heads{"odd", 1, 3};  // four of them
+  EXPECT_EQ(refused_key(layout_of(heads), subject_of(heads), {}), "model.heads");
+  // A model of one's own has no such option; its layers tell.
+  Subject own = subject_of(heads);
+  own.section = "{name: net}";
+  EXPECT_EQ(refused_key(layout_of(heads), own, {}), "model");
   const std::string sequence = error_of({"gpt", 1, 4, false, true});
   EXPECT_NE(sequence.find("sequences of 6, which 4 ranks"), std::string::npos) << sequence;
 }

@@ -31,9 +31,13 @@ with runs.workspace() as folder:
             ends_with_0(folder, backend, rank)
             if backend == "gloo":
                 throws(folder, backend, rank, rank, ("hidden.0", "output")[rank], PIPELINE)
-    throws(folder, "gloo", 1, 0, "hidden.0", "{name: fsdp, shard: parameters}")
+    for shard in ("optimizer", "gradients", "parameters"):
+        throws(folder, "gloo", 1, 0, "hidden.0", f"{{name: fsdp, shard: {shard}}}")
     throws(folder, "gloo", 1, 0, "hidden.0", "{name: tensor_parallel}")
     throws(folder, "gloo", 2, 0, "hidden.0", "{name: hybrid, mesh: {data: 2, tensor: 2}}", ranks=4)
+    throws(folder, "gloo", 3, 1, "output", "{name: hybrid, mesh: {data: 2, pipeline: 2}, micro_batches: 4}", ranks=4)
+    throws(folder, "gloo", 2, 0, "hidden.0",
+           "{name: hybrid, mesh: {data: {degree: 2, how: fsdp}, pipeline: 2}, micro_batches: 4}", ranks=4)
     for rank in (0, 1):
         throws(folder, "mpi", rank, 0, "hidden.0", under=_faults.MPIRUN)
     # Both throw in one step, rank 0 half a second after rank 1.

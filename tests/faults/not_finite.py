@@ -28,6 +28,7 @@ with runs.workspace() as folder:
         for shard in ("optimizer", "gradients", "parameters"):
             stops(folder, backend, f"{{name: fsdp, shard: {shard}}}", 1, 0)
         stops(folder, backend, "{name: hybrid, mesh: {data: 2, pipeline: 2}, micro_batches: 4}", 3, 1, 4)
+        stops(folder, backend, "{name: hybrid, mesh: {data: 2, tensor: 2}}", 2, 0, 4)
         stops(folder, backend, "{name: hybrid, mesh: {data: {degree: 2, how: fsdp}, pipeline: 2}, micro_batches: 4}", 1, 1, 4)
     stops(folder, "mpi", "{name: ddp}", 1, 0)
     if len(cores) > 1:

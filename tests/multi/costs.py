@@ -34,6 +34,14 @@ CELLS = [
     ("tensor_parallel", ["strategy.sequence_parallel=true", "strategy.recompute=[blocks.1, blocks.2]"]),
     ("hybrid", []), ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768"]),
 ]
+# What synchronised batch norm and its running figures add to what is sent: of a residual network, whose gradients are few.
+RESNET = ["train.batch.global=16", "train.max_steps=2", "train.evaluate_every=never", "launch.cores_per_rank=auto"]
+NORMS = [
+    "{name: data_parallel, batch_norm: sync, buffers: mean}",
+    "{name: ddp, batch_norm: sync, micro_batches: 2, recompute: blocks}",
+    "{name: fsdp, shard: gradients, batch_norm: sync}",
+    "{name: hybrid, mesh: {data: 2, pipeline: 2}, micro_batches: 2, batch_norm: sync}",
+]
 TOLERANCE = 0.05
 # Of what is sent: sums of a few bytes (loss, weight, norm) are not counted, parts of shards are rounded up to 64 bytes.
 SENT_TOLERANCE = 0.005
@@ -75,5 +83,11 @@ with runs.workspace() as work:
             wrong += off(title, "held", peak, formula, tolerance, 0.1 if name == "data_parallel" else None)
         for rank, cost in zip(summary["ranks"], predicted):
             wrong += off(title, "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
+    for number, strategy in enumerate(NORMS):
+        ranks = 4 if "pipeline" in strategy else 2
+        summary = runs.run("configs/resnet_cifar_shape.yaml", work / f"norms{number}",
+                           [*RESNET, f"strategy={strategy}", f"launch.ranks={ranks}"])
+        for rank, cost in zip(summary["ranks"], costs(summary)):
+            wrong += off(f"resnet {strategy}", "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
     runs.check(not wrong, f"off: {', '.join(wrong)}")
 print("ranks send and hold what cost() says")

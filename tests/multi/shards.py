@@ -68,7 +68,7 @@ with runs.workspace() as folder:
     runs.check(skipped[0] == 1 and skipped[-1] < 12, f"fp16: skipped updates {skipped}")
 
     for what in ("parameters", "diloco"):
-        new = refused(folder, ["strategy.sync.what", f"'{what}'"], "strategy.name=fsdp", f"strategy.sync.what={what}")
+        new = refused(folder, ["strategy.sync.what", f"is {what}: ", "one copy among them"], "strategy.name=fsdp", f"strategy.sync.what={what}")
     new = refused(folder, ["strategy.shard", "'params'", "parameters"], "strategy.name=fsdp", "strategy.shard=params")
     new = refused(folder, ["strategy.recompute", "none, blocks"], "strategy.name=fsdp", "strategy.recompute=all")
     new = refused(folder, ["recompute", "'blocks.7'", "did you mean blocks."], "strategy.name=fsdp", "strategy.recompute=[blocks.7]")

@@ -110,14 +110,19 @@ TEST(BufferPool, LendsWhatCameBack) {
   EXPECT_EQ(pool.bytes(), 1100);
   pool.give(small);
   pool.give(large);
-  EXPECT_EQ(pool.take(600).data_ptr(), place);  // the smallest that is large enough
-  at::Tensor larger = pool.take(2000);          // in place of the small one
+  const at::Tensor found = pool.take(600);
+  EXPECT_EQ(found.data_ptr(), place);  // the smallest that is large enough
+  at::Tensor larger = pool.take(2000);  // in place of the small one, beside which it would be more than was ever lent
+  EXPECT_EQ(pool.peak(), 3000);
   EXPECT_EQ(pool.bytes(), 3000);
   pool.give(larger);
-  at::Tensor other = pool.take(200);  // a large one is kept for what is large
-  EXPECT_EQ(pool.bytes(), 3200);
-  larger = pool.take(1500);
-  EXPECT_EQ(pool.bytes(), 3200);
+  const at::Tensor other = pool.take(900);  // not in the large one; both beside the first are more than 3000
+  EXPECT_EQ(pool.bytes(), 1900);
+  pool.give(other);
+  larger = pool.take(1100);  // kept ones stay where there is room
+  EXPECT_EQ(pool.bytes(), 3000);
+  EXPECT_EQ(pool.bytes(), 2700);
+  EXPECT_EQ(pool.peak(), 3000);
   EXPECT_EQ(numbers_in(larger, 7, at::kDouble).numel(), 7);
 }
 

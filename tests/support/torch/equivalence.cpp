@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/optim/catalogue.h"
 #include "core/single_communicator.h"
+#include "models/catalogue.h"
 #include "strategies/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/config_text.h"
@@ -94,6 +95,13 @@ Job planned(const Layout& layout, const RunConfig& config) {
   Job job = strategy_entry(config.strategy.name).plan(config, topology, request).jobs.at(0);
   CONVOY_CHECK(static_cast<int>(job.ranks.size()) == layout.ranks, to_string(layout), " is planned with ",
                job.ranks.size(), " ranks");
+  return job;
+}
+
+// The same, held against the model's blocks.
+Job checked_plan(const Layout& layout, const RunConfig& config, const Subject& subject) {
+  Job job = planned(layout, config);
+  check_blocks(strategy_entry(layout.strategy), job, describe_model(*subject.model(), config.precision));
   return job;
 }
 
@@ -189,15 +197,16 @@ std::string to_string(const Layout& layout) {
   return convoy::str(layout.strategy, " on ", layout.ranks, " ranks", layout.options);
 }
 
-RunConfig test_config(const Layout& layout, const Training& training) {
+RunConfig test_config(const Layout& layout, const Training& training, const std::string& model) {
   Catalogues catalogues = small_catalogues();
+  for (const Entry& entry : model_catalogue()) catalogues.kinds["model"].push_back(entry);
   catalogues.kinds["optimizer"] = optimizer_catalogue();
   catalogues.kinds["schedule"] = schedule_catalogue();
   catalogues.kinds["strategy"] = strategy_entries();
   TemporaryFolder folder;
   const std::string path = folder.file("run.yaml");
   std::ofstream(path) << "name: test\nseed: 7\ndevice: cpu\nprecision: " << training.precision
-                      << "\nmodel: {name: net}\ndata: {name: made}\noptimizer: " << training.optimizer
+                      << "\nmodel: " << model << "\ndata: {name: made}\noptimizer: " << training.optimizer
                       << "\ntrain: {batch: {global: " << training.global_rows
                       << "}}\nstrategy: {name: " << layout.strategy << layout.options << "}\n";
   return read_run_config({path, {}}, catalogues);
@@ -293,8 +302,18 @@ Batch share(const Subject& subject, const Sampling& sampling) {
   return batch;
 }
 
+std::string refused_key(const Layout& layout, const Subject& subject, const Training& training) {
+  try {
+    checked_plan(layout, test_config(layout, training, subject.section), subject);
+  } catch (const ConfigError& error) {
+    return error.key();
+  }
+  return "nothing is refused";
+}
+
 Trajectory train(const Layout& layout, const Subject& subject, const Training& training) {
-  const RunConfig config = test_config(layout, training);
+  const RunConfig config = test_config(layout, training, subject.section);
+  checked_plan(layout, config, subject);
   WholeStates states;
   Trajectory result;
   with_ranks(layout, config, [&](const Context& given) {

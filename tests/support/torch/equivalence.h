@@ -30,6 +30,7 @@ struct Subject {
   std::function<ModelPtr()> model;
   std::shared_ptr<const LossFunction> loss;
   Batch data;
+  std::string section = "{name: net}";  // of the model in a configuration, where plans look at it
 };
 
 struct Training {
@@ -68,7 +69,10 @@ Difference difference(const std::map<std::string, at::Tensor>& a, const std::map
 bool bitwise_equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b);
 
 // The parts, for tests that drive ranks themselves. `run` is called once per rank, each in its own thread.
-RunConfig test_config(const Layout& layout, const Training& training);
+RunConfig test_config(const Layout& layout, const Training& training, const std::string& model = "{name: net}");
+// The key at which the layout is refused before any rank starts: by its plan, or when the model's blocks are held against
+// that, as `convoy` does. "nothing is refused".
+std::string refused_key(const Layout& layout, const Subject& subject, const Training& training);
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run);
 std::unique_ptr<Strategy> make_strategy(const RunConfig& config);
 std::map<std::string, at::Tensor> state_of(Strategy& strategy);  // of a rank that holds everything; without gradients

@@ -93,7 +93,10 @@ Subject gpt_of(const GptSizes& sizes) {
   data.rows = rows;
   data.tensors = {{"tokens", integers({rows, length}, "tokens", vocabulary)},
                   {"target", integers({rows, length}, "targets", vocabulary)}};
-  return subject("gpt", model, std::move(data));
+  Subject made = subject("gpt", model, std::move(data));
+  made.section = convoy::str("{name: gpt, layers: 2, heads: ", sizes.heads, ", dim: ", sizes.dim,
+                             ", mlp_ratio: 2, dropout: 0.1, attention_dropout: 0.2}");
+  return made;
 }
 
 Subject gpt_subject() { return gpt_of({}); }

@@ -1,0 +1,248 @@
+// Keys without effect beside others, and parts of a run that do not fit each other: each is refused at the key that was
+// written, with its line; what nobody wrote never is.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "core/data/data_files.h"
+#include "core/data/described_rows.h"
+#include "core/error.h"
+#include "launch/candidate.h"
+#include "launch/catalogues.h"
+#include "models/catalogue.h"
+#include "strategies/catalogue.h"
+
+namespace convoy {
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    char pattern[] = "/tmp/convoy-misfits-XXXXXX";
+    path_ = mkdtemp(pattern);
+  }
+  ~Folder() {
+    for (auto file = made_.rbegin(); file != made_.rend(); ++file) remove(file->c_str());
+    rmdir(path_.c_str());
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string file(const std::string& name, const std::string& text) {
+    made_.push_back(path_ + "/" + name);
+    std::ofstream(made_.back(), std::ios::binary) << text;
+    return made_.back();
+  }
+  std::string folder(const std::string& name) {
+    made_.push_back(path_ + "/" + name);
+    EXPECT_EQ(mkdir(made_.back().c_str(), 0700), 0);
+    return made_.back();
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::vector<std::string> made_;
+};
+
+// A run whose sections stand in lines of their own.
+struct Run {
+  std::string model = "{name: mlp}";
+  std::string data = "{name: synthetic}";
+  std::string strategy = "{name: single}";
+  std::string more;  // further lines
+  int ranks = 0;
+};
+enum Line { model = 2, data = 3, strategy = 4 };
+
+std::string text_of(const Run& run) {
+  return "name: try\nmodel: " + run.model + "\ndata: " + run.data + "\nstrategy: " + run.strategy +
+         "\noptimizer: {name: adam}\ntrain: {batch: {global: 16}}\ndevice: cpu\n" + run.more;
+}
+
+// As `convoy` goes about it, and what it says: "KEY in line N", or "".
+std::string refused(const Run& run, const std::vector<std::string>& overrides = {},
+                    std::vector<std::string>* warnings = nullptr) {
+  Folder folder;
+  Topology topology;
+  topology.hosts.push_back({"here", {}, {}, 0});
+  for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
+  try {
+    const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), overrides}, all_catalogues());
+    const DescribedRows rows = described_rows(config.data.name, config.data.options);
+    check_model_rows(config.model.name, config.model.options, config.data.options, rows);
+    check_transforms(config.data.options, rows);
+    check_loss_rows(config.loss.options, config.data.options, rows);
+    check_data_files(config.data.name, config.data.options);
+    PlanRequest request;
+    request.ranks = run.ranks;
+    const Plan plan = strategy_entry(config.strategy.name).plan(config, topology, request);
+    if (warnings != nullptr) *warnings = plan.warnings;
+  } catch (const ConfigError& error) {
+    EXPECT_TRUE(error.mark().column > 0 || error.mark().file.rfind("--set", 0) == 0) << error.what();
+    return str(error.key(), " in line ", error.mark().line);
+  }
+  return "";
+}
+
+std::string in(Line line, const std::string& key) { return str(key, " in line ", static_cast<int>(line)); }
+
+Run with_strategy(const std::string& section, int ranks = 2) { return {"{name: mlp}", "{name: synthetic}", section, "", ranks}; }
+Run with_model(const std::string& section, const std::string& rows = "{name: synthetic, kind: tokens}") {
+  return {section, rows, "{name: single}", "", 0};
+}
+Run with_data(const std::string& section, const std::string& chosen = "{name: mlp}") {
+  return {chosen, section, "{name: single}", "", 0};
+}
+
+TEST(WithoutEffect, KeysOfAnAxisThatIsNotThere) {
+  const auto hybrid = [](const std::string& keys, int ranks = 2) {
+    return refused(with_strategy("{name: hybrid, " + keys + "}", ranks));
+  };
+  EXPECT_EQ(hybrid("mesh: {data: 2}"), "");
+  for (const char* key : {"shard: gradients", "reshard_after_forward: true", "units: blocks"})
+    EXPECT_EQ(hybrid(str("mesh: {data: 2}, ", key)), in(strategy, "strategy." + std::string(key, strchr(key, ':')))) << key;
+  for (const char* key : {"bucket_cap_mb: 25", "first_bucket_mb: 1"}) {
+    const std::string named = in(strategy, "strategy." + std::string(key, strchr(key, ':')));
+    EXPECT_EQ(hybrid(str("mesh: {data: {degree: 2, how: fsdp}}, ", key)), named);
+    EXPECT_EQ(hybrid(str("mesh: {data: 1, tensor: 2}, ", key)), named);
+    EXPECT_EQ(hybrid(str("mesh: {data: 2}, ", key)), "");
+  }
+  for (const char* key : {"schedule: 1f1b", "stages: [1, 2]", "virtual: 1"})
+    EXPECT_EQ(hybrid(str("mesh: {data: 2}, ", key)), in(strategy, "strategy." + std::string(key, strchr(key, ':')))) << key;
+  EXPECT_EQ(hybrid("mesh: {pipeline: 2}, schedule: gpipe, stages: [1, 2]"), "");
+  EXPECT_EQ(hybrid("mesh: {data: 2}, sequence_parallel: true"), in(strategy, "strategy.sequence_parallel"));
+  EXPECT_EQ(hybrid("mesh: {data: 2}, sequence_parallel: false"), "");
+  EXPECT_EQ(hybrid("mesh: {data: {degree: 2, how: fsdp}}, shard: optimizer, reshard_after_forward: false"),
+            in(strategy, "strategy.reshard_after_forward"));
+}
+
+TEST(WithoutEffect, OfStrategies) {
+  EXPECT_EQ(refused(with_strategy("{name: fsdp, shard: optimizer, reshard_after_forward: true}")),
+            in(strategy, "strategy.reshard_after_forward"));
+  EXPECT_EQ(refused(with_strategy("{name: fsdp, shard: gradients, reshard_after_forward: false}")),
+            in(strategy, "strategy.reshard_after_forward"));
+  EXPECT_EQ(refused(with_strategy("{name: fsdp, reshard_after_forward: false}")), "");
+  EXPECT_EQ(refused(with_strategy("{name: ddp, recompute: [output, hidden.0, output]}")), in(strategy, "strategy.recompute.2"));
+  EXPECT_EQ(refused(with_strategy("{name: ddp, loss_scale: {growth: 4, initial: 8}}")),
+            in(strategy, "strategy.loss_scale.growth"));
+  Run half = with_strategy("{name: ddp, loss_scale: {initial: 8}}");
+  half.more = "precision: fp16\n";
+  EXPECT_EQ(refused(half), "");
+  for (const char* name : {"single", "ddp", "fsdp", "pipeline", "tensor_parallel", "data_parallel", "model_parallel"})
+    for (const char* what : {"parameters", "diloco", "gradient"})
+      EXPECT_EQ(refused(with_strategy(str("{name: ", name, ", sync: {what: ", what, "}}"),
+                                      name == std::string("single") || name == std::string("model_parallel") ? 1 : 2)),
+                in(strategy, "strategy.sync.what"));
+}
+
+// One file is tried in several ways: what --set leaves without effect is told, and not refused.
+TEST(WithoutEffect, WhatSetLeavesIsTold) {
+  std::vector<std::string> warnings;
+  const Run file = with_strategy("{name: hybrid, mesh: {pipeline: 2}, schedule: gpipe}", 0);
+  EXPECT_EQ(refused(file, {"strategy.mesh.pipeline=1"}, &warnings), "");
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("strategy.schedule: left out"), std::string::npos) << warnings[0];
+  // Not so where the key is typed too.
+  EXPECT_NE(refused(with_strategy("{name: hybrid, mesh: {data: 2}}"), {"strategy.shard=optimizer"}), "");
+  EXPECT_NE(refused(file, {"strategy.mesh.pipeline=1", "strategy.schedule=1f1b"}), "");
+}
+
+TEST(WithoutEffect, OfModelsDataAndOptimizers) {
+  EXPECT_EQ(refused(with_model("{name: gpt, mlp_dim: 64, mlp_ratio: 4}")), in(model, "model.mlp_ratio"));
+  EXPECT_EQ(refused(with_model("{name: gpt, rotary_base: 100}")), in(model, "model.rotary_base"));
+  EXPECT_EQ(refused(with_model("{name: gpt, rotary_base: 100, positions: rotary}")), "");
+  EXPECT_EQ(refused(with_model("{name: mlp, hidden: [], activation: gelu}", "{name: synthetic}")),
+            in(model, "model.activation"));
+  const std::string pairs = "{name: synthetic, kind: interactions, users: 50}";
+  EXPECT_EQ(refused(with_model("{name: ncf, mlp_dim: 0, hidden: [8]}", pairs)), in(model, "model.hidden"));
+  EXPECT_EQ(refused(with_model("{name: ncf, mlp_dim: 0}", pairs)), "");
+
+  EXPECT_EQ(refused(with_data("{name: synthetic, kind: regression, classes: 3}")), in(data, "data.classes"));
+  EXPECT_EQ(refused(with_data("{name: synthetic, vocabulary: 30}")), in(data, "data.vocabulary"));
+  EXPECT_EQ(refused(with_data("{name: synthetic, kind: interactions, evaluate_rows: 3}", "{name: ncf}")),
+            in(data, "data.evaluate_rows"));
+  EXPECT_EQ(refused(with_data("{name: synthetic, kind: interactions, ranking: full, candidates: 9}", "{name: ncf}")),
+            in(data, "data.candidates"));
+  EXPECT_EQ(refused(with_data("{name: table, path: x.csv, task: regression, classes: 3}")), in(data, "data.classes"));
+  EXPECT_EQ(refused(with_data("{name: table, path: x.csv, target_path: y.npy}")), in(data, "data.target_path"));
+  EXPECT_EQ(refused(with_data("{name: table, path: x.npy}")), in(data, "data.path"));
+  EXPECT_EQ(refused(with_data("{name: table, path: x.csv, evaluate: {path: y.csv, fraction: 0.5}}")),
+            in(data, "data.evaluate.fraction"));
+
+  const Run groups;
+  EXPECT_EQ(refused(groups, {"optimizer.groups=[{match: bias}]"}).rfind("optimizer.groups.0", 0), 0u);
+  EXPECT_EQ(refused(groups, {"optimizer.groups=[{match: \"[\", lr: 1.0}]"}).rfind("optimizer.groups.0.match", 0), 0u);
+}
+
+TEST(Misfits, RowsThatAModelDoesNotTake) {
+  EXPECT_EQ(refused(with_model("{name: gpt}", "{name: synthetic}")), in(model, "model.name"));
+  EXPECT_EQ(refused(with_model("{name: ncf}", "{name: synthetic}")), in(model, "model.name"));
+  EXPECT_EQ(refused(with_model("{name: mlp}", "{name: synthetic, kind: tokens}")), in(model, "model.name"));
+  EXPECT_EQ(refused(with_model("{name: resnet}", "{name: synthetic}")), in(data, "data.features"));
+  EXPECT_EQ(refused(with_model("{name: resnet}", "{name: synthetic, features: [32]}")), in(data, "data.features"));
+  EXPECT_EQ(refused(with_model("{name: resnet}", "{name: synthetic, kind: regression, features: [3, 8, 8]}")),
+            in(model, "model.name"));
+  EXPECT_EQ(refused(with_model("{name: convnet, channels: [4, 4, 4]}", "{name: synthetic, features: [3, 4, 4]}")),
+            in(model, "model.channels"));
+  EXPECT_EQ(refused(with_model("{name: resnet}", "{name: table, path: x.csv}")), in(model, "model.name"));
+}
+
+TEST(Misfits, TransformsAndLosses) {
+  const std::string image = "features: [3, 8, 6]";
+  const auto transformed = [&](const std::string& rows, const std::string& list) {
+    return refused(with_data("{name: synthetic, " + rows + ", transforms: [" + list + "]}"));
+  };
+  EXPECT_EQ(transformed(image, "{name: shift, pixels: 5}, flip"), "");
+  EXPECT_EQ(transformed(image, "flip, {name: shift, pixels: 6}"), in(data, "data.transforms.1.pixels"));
+  EXPECT_EQ(transformed("features: [7]", "flip"), in(data, "data.transforms.0.name"));
+  EXPECT_EQ(transformed(image, "{name: normalise, mean: [0.1, 0.2]}"), in(data, "data.transforms.0.mean"));
+  EXPECT_EQ(transformed(image, "{name: normalise, mean: [0.1, 0.2, 0.3]}"), "");
+  const auto lost = [](const std::string& rows, const std::string& loss, const std::string& chosen) {
+    Run run = with_data(rows, chosen);
+    run.more = "loss: " + loss + "\n";
+    return refused(run);
+  };
+  EXPECT_EQ(lost("{name: synthetic}", "mse", "{name: mlp}").rfind("loss.name", 0), 0u);
+  EXPECT_EQ(lost("{name: synthetic, kind: regression}", "cross_entropy", "{name: mlp}").rfind("loss.name", 0), 0u);
+  EXPECT_EQ(lost("{name: synthetic, kind: regression}", "mse", "{name: mlp}"), "");
+  EXPECT_EQ(lost("{name: synthetic, kind: interactions, negatives: 0}", "bpr", "{name: ncf}"), in(data, "data.negatives"));
+}
+
+TEST(Misfits, FilesThatHoldTooLittle) {
+  Folder folder;
+  const std::string story = folder.file("story.txt", "twelve bytes");
+  const auto text = [&](const std::string& more) {
+    return refused(with_data("{name: text, path: " + story + more + "}", "{name: gpt}"));
+  };
+  EXPECT_EQ(text(", length: 11"), "");
+  EXPECT_EQ(text(", length: 12"), in(data, "data.length"));
+  EXPECT_EQ(text(", length: 4, vocabulary: " + folder.path() + "/none.json"), in(data, "data.vocabulary"));
+  EXPECT_EQ(text(", length: 4, unknown: x"), in(data, "data.unknown"));
+  EXPECT_EQ(refused(with_data("{name: text, path: " + folder.file("empty", "") + "}", "{name: gpt}")), in(data, "data.path"));
+  const std::string images = folder.folder("images");
+  const std::string classes = folder.folder("images/red");
+  const Run run = with_data("{name: images, path: " + images + "}", "{name: resnet}");
+  EXPECT_EQ(refused(run), in(data, "data.path"));
+  folder.file("images/red/notes.txt", "none");
+  EXPECT_EQ(refused(run), in(data, "data.path"));
+  folder.file("images/red/1.PNG", "some");
+  EXPECT_EQ(refused(run), "");
+  EXPECT_EQ(refused(with_data("{name: fashion_mnist, path: " + images + "}", "{name: convnet}")), in(data, "data.path"));
+}
+
+// The sections of other strategies that `explain --compare` and `verify` make hold nothing that nobody wrote.
+TEST(WithoutEffect, SharedKeysLeaveDefaultsOut) {
+  Folder folder;
+  Run run = with_strategy("{name: pipeline, micro_batches: 4, sync: {every: 2}}");
+  const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), {}}, all_catalogues());
+  const Json shared = shared_keys(config.strategy.options.json(), strategy_entry("single").options);
+  EXPECT_EQ(shared, (Json{{"sync", {{"every", 2}}}, {"micro_batches", 4}}));
+}
+
+}  // namespace
+}  // namespace convoy
