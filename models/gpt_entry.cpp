@@ -15,7 +15,8 @@ void check(const Options& options) {
     options.fail("positions", str("rotary turns features in pairs, and dim ÷ heads is ", dim / heads,
                                   "; make it even, or take learned positions"));
   if (options.has("mlp_dim"))
-    refuse_without_effect(options, "mlp_ratio", "and mlp_dim both say how large a block's MLP is; leave one of them out",
+    refuse_without_effect(options, "mlp_ratio",
+                          "and mlp_dim both say how large a block's MLP is; leave one of them out",
                           {options.mark("mlp_dim")});
   if (options.text("positions") != "rotary")
     refuse_without_effect(options, "rotary_base",

@@ -38,7 +38,8 @@ void check_images(const std::string& model, const Options& options, const Option
 
 }  // namespace
 
-void check_model_rows(const std::string& model, const Options& options, const Options& data, const DescribedRows& rows) {
+void check_model_rows(const std::string& model, const Options& options, const Options& data,
+                      const DescribedRows& rows) {
   if (!rows.known()) return;
   if (model == "gpt" && !rows.has("tokens"))
     other_rows(model, options, "rows of tokens, each to be told from those before it", rows,

@@ -41,6 +41,13 @@ std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topo
   for (const DevicePlan& device : devices)
     if (device.kind != devices.front().kind)
       options.fail("devices", "mixes GPUs and cores; ranks that train together need devices of one kind");
+  for (const DevicePlan& device : devices) {
+    const auto cores = static_cast<int64_t>(device.cores.size());
+    if (cores > 0 && config.launch.cores_per_rank > 0 && cores != config.launch.cores_per_rank)
+      throw ConfigError(Mark{}, "launch.cores_per_rank",
+                        str("is ", config.launch.cores_per_rank, ", and strategy.devices gives a rank ", cores,
+                            cores == 1 ? " core" : " cores", "; leave it out"));
+  }
   return devices;
 }
 

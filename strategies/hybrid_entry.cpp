@@ -72,16 +72,18 @@ std::vector<std::string> check_axis_keys(const Options& options, const Degrees& 
   const std::vector<std::string> shards = {"shard", "reshard_after_forward", "units"};
   const std::vector<std::string> buckets = {"bucket_cap_mb", "first_bucket_mb"};
   if (degrees.how == "fsdp") {
-    refuse(buckets, "is for a data axis of replicas, and mesh.data has how: fsdp, which sends unit by unit; leave it out",
-           data);
+    refuse(buckets,
+           "is for a data axis of replicas, and mesh.data has how: fsdp, which sends unit by unit; leave it out", data);
     for (std::string& line : check_shard_effects(options)) left_out.push_back(std::move(line));
   } else {
     refuse(shards,
-           "is for a data axis that divides what it holds, and mesh.data is of replicas; write mesh.data: {degree: 2, how: "
+           "is for a data axis that divides what it holds, and mesh.data is of replicas; write mesh.data: {degree: 2, "
+           "how: "
            "fsdp}, or leave it out",
            data);
     if (degrees.data == 1)
-      refuse(buckets, "is for a data axis, and mesh.data is 1: there are no replicas to reduce gradients with; leave it out",
+      refuse(buckets,
+             "is for a data axis, and mesh.data is 1: there are no replicas to reduce gradients with; leave it out",
              data);
   }
   if (degrees.pipeline == 1)

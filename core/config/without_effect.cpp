@@ -14,7 +14,8 @@ std::string written_key(const Options& section, const std::string& key) {
   const bool parts = value != section.json().end() && value->is_object();
   const std::string prefix = key + ".";
   auto first = marks.end();
-  for (auto at = marks.lower_bound(prefix); parts && at != marks.end() && at->first.compare(0, prefix.size(), prefix) == 0; ++at)
+  for (auto at = marks.lower_bound(prefix);
+       parts && at != marks.end() && at->first.compare(0, prefix.size(), prefix) == 0; ++at)
     if (first == marks.end() ||
         std::tie(at->second.line, at->second.column) < std::tie(first->second.line, first->second.column))
       first = at;

@@ -77,8 +77,9 @@ void check_images(const Options& options) {
   const bool split = fs::is_directory(folder / "train", none) && fs::is_directory(folder / "test", none);
   const fs::path classes = split ? folder / "train" : folder;
   if (!holds_images(classes))
-    options.fail("path", str(classes.string(), ": holds no images; a folder for each class is wanted here, with .png, .jpg "
-                                               "or .jpeg files in it"));
+    options.fail("path", str(classes.string(),
+                             ": holds no images; a folder for each class is wanted here, with .png, .jpg "
+                             "or .jpeg files in it"));
   if (split)
     refuse_without_effect(options.section("evaluate"), "fraction",
                           str("is for folders without test/, and ", folder.string(), " has one; leave it out"),
@@ -104,7 +105,8 @@ void check_fashion(const Options& options) {
       std::error_code none;
       const fs::path file = folder / (std::string(part) + kind);
       if (fs::exists(file, none) || fs::exists(file.string() + ".gz", none)) continue;
-      options.fail("path", str(file.string(), ".gz is not there; Debian's package dataset-fashion-mnist has the files"));
+      options.fail("path",
+                   str(file.string(), ".gz is not there; Debian's package dataset-fashion-mnist has the files"));
     }
 }
 

@@ -60,9 +60,9 @@ Shape image_shape(const Shape& features) {
 void check_images(const Options& transform, const std::string& name, const Shape& features) {
   const Shape image = image_shape(features);
   if (image.empty())
-    transform.fail("name", str(name, " needs images of channels × height × width, and a row's features have ",
-                               features.size(), features.size() == 1 ? " dimension" : " dimensions",
-                               "; leave it out, or choose other data"));
+    transform.fail("name",
+                   str(name, " needs images of channels × height × width, and a row's features have ", features.size(),
+                       features.size() == 1 ? " dimension" : " dimensions", "; leave it out, or choose other data"));
   if (name != "shift") return;
   const int64_t pixels = transform.integer("pixels"), least = std::min(image[1], image[2]);
   if (pixels >= least)
@@ -75,8 +75,8 @@ void check_figures(const Options& transform, const Shape& features) {
   for (const char* key : {"mean", "deviation"}) {
     const auto figures = static_cast<int64_t>(transform.reals(key).size());
     if (figures != 1 && figures != channels)
-      transform.fail(key, str("has ", figures, " figures for ", channels, features.size() == 1 ? " features" : " channels",
-                              "; give one, or one for each"));
+      transform.fail(key, str("has ", figures, " figures for ", channels,
+                              features.size() == 1 ? " features" : " channels", "; give one, or one for each"));
   }
 }
 

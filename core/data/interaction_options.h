@@ -25,9 +25,10 @@ inline std::vector<Option> ranking_options() {
 // Throws ConfigError where they contradict each other.
 inline void check_ranking(const Options& options) {
   if (options.text("ranking") == "full")
-    refuse_without_effect(options, "candidates",
-                          "is for ranking: sampled, and ranking is full: every new item is ranked; leave one of them out",
-                          {options.mark("ranking")});
+    refuse_without_effect(
+        options, "candidates",
+        "is for ranking: sampled, and ranking is full: every new item is ranked; leave one of them out",
+        {options.mark("ranking")});
 }
 
 }  // namespace convoy

@@ -10,7 +10,8 @@ void check(const Options& options) {
   check_ranking(options);
   if (options.text("holdout") != "none") return;
   for (const char* key : {"ranking", "candidates", "evaluate"})
-    refuse_without_effect(options, key, "is for the evaluation, and holdout: none keeps nothing for one; leave one of them out",
+    refuse_without_effect(options, key,
+                          "is for the evaluation, and holdout: none keeps nothing for one; leave one of them out",
                           {options.mark("holdout")});
 }
 

@@ -20,13 +20,15 @@ void check_form(const Options& options) {
     for (const char* key : {"delimiter", "header"})
       refuse(options, key, "is for text such as .csv, and path has arrays; leave it out");
   if (!npy)
-    refuse(options, "target_path", "is for .npy, which holds one array, and path is none; name the column or tensor by target");
+    refuse(options, "target_path",
+           "is for .npy, which holds one array, and path is none; name the column or tensor by target");
   if (npy && !options.has("target_path"))
     options.fail("path", "is an .npy with the features only; name the .npy with the targets by target_path");
   if (!npy) return;
   for (const char* key : {"features", "target", "weight"})
-    refuse(options, key, "names a column or tensor, which an .npy does not have; leave it out, or put the arrays into one "
-                         ".safetensors file");
+    refuse(options, key,
+           "names a column or tensor, which an .npy does not have; leave it out, or put the arrays into one "
+           ".safetensors file");
 }
 
 void check(const Options& options) {
@@ -35,7 +37,8 @@ void check(const Options& options) {
     options.fail("delimiter", "has to be one character, or the word tab");
   check_form(options);
   if (options.text("task") == "regression")
-    refuse_without_effect(options, "classes", "is for task: classification, and task is regression; leave one of them out",
+    refuse_without_effect(options, "classes",
+                          "is for task: classification, and task is regression; leave one of them out",
                           {options.mark("task")});
   const Options evaluate = options.section("evaluate");
   if (evaluate.has("path"))

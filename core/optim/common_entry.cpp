@@ -32,7 +32,8 @@ void check_groups(const Options& optimizer) {
   const std::vector<Options> groups = optimizer.sections("groups");
   for (size_t i = 0; i < groups.size(); ++i) {
     if (!groups[i].has("lr") && !groups[i].has("weight_decay"))
-      optimizer.fail(str("groups.", i), "has neither lr nor weight_decay, and so changes nothing; give one, or leave it out");
+      optimizer.fail(str("groups.", i),
+                     "has neither lr nor weight_decay, and so changes nothing; give one, or leave it out");
     try {
       const std::regex valid(groups[i].text("match"));
     } catch (const std::regex_error& error) {

@@ -43,19 +43,22 @@ void check_agreement(const RunConfig& config) {
   const std::string& what = sync.text("what");
   if (what != "parameters" && what != "diloco") {
     const std::string near = nearest(what, {agreed});
-    sync.fail("what", str("is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?"));
+    sync.fail("what",
+              str("is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?"));
   }
   const std::string trained = str("is ", what, ": ranks would train copies of the parameters apart for a while and ",
                                   what == "diloco" ? "step along their mean difference" : "average them", ", and ");
   switch (copies_of(section)) {
     case Copies::shared:
-      sync.fail("what", str(trained, "here they divide one copy among them, so there are none to train apart; take "
-                                     "what: gradients, or a data axis of whole replicas"));
+      sync.fail("what", str(trained,
+                            "here they divide one copy among them, so there are none to train apart; take "
+                            "what: gradients, or a data axis of whole replicas"));
     case Copies::none:
       sync.fail("what", str(trained, "strategy ", config.strategy.name, " has one copy only; take what: gradients"));
     case Copies::whole:
-      sync.fail("what", str(trained, "strategy ", config.strategy.name, " sums gradients, no more; take what: gradients, "
-                                     "with sync.every to send them more rarely"));
+      sync.fail("what", str(trained, "strategy ", config.strategy.name,
+                            " sums gradients, no more; take what: gradients, "
+                            "with sync.every to send them more rarely"));
   }
 }
 
@@ -67,11 +70,12 @@ std::vector<std::string> check_shared_effects(const RunConfig& config) {
   check_agreement(config);
   check_named_once(section);
   if (config.precision != "fp16" && section.has("loss_scale"))
-    add(left_out, refuse_without_effect(section, "loss_scale",
-                                        str("is for precision fp16, whose small gradients it keeps above zero, and precision "
-                                            "is ",
-                                            config.precision, "; leave it out, or take fp16"),
-                                        {mark_of(config.resolved, "precision")}));
+    add(left_out,
+        refuse_without_effect(section, "loss_scale",
+                              str("is for precision fp16, whose small gradients it keeps above zero, and precision "
+                                  "is ",
+                                  config.precision, "; leave it out, or take fp16"),
+                              {mark_of(config.resolved, "precision")}));
   return left_out;
 }
 
@@ -79,10 +83,11 @@ std::vector<std::string> check_shard_effects(const Options& section) {
   std::vector<std::string> left_out;
   const std::string& shard = section.text("shard");
   if (shard != "parameters")
-    add(left_out, refuse_without_effect(section, "reshard_after_forward",
-                                        str("is for shard: parameters, which are given back and gathered again, and shard is ",
-                                            shard, ": parameters stay whole; leave one of them out"),
-                                        {section.mark("shard")}));
+    add(left_out,
+        refuse_without_effect(section, "reshard_after_forward",
+                              str("is for shard: parameters, which are given back and gathered again, and shard is ",
+                                  shard, ": parameters stay whole; leave one of them out"),
+                              {section.mark("shard")}));
   return left_out;
 }
 

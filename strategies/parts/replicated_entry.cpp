@@ -276,7 +276,8 @@ void add_batch_norms(const Json& strategy, const Description& description, int r
 
 }  // namespace
 
-void add_buffer_exchanges(const Json& config, const Description& description, int ranks, int data_rank, RankCost& cost) {
+void add_buffer_exchanges(const Json& config, const Description& description, int ranks, int data_rank,
+                          RankCost& cost) {
   if (ranks == 1) return;
   const Json& strategy = config.at("strategy");
   add_batch_norms(strategy, description, ranks, cost);
@@ -373,12 +374,11 @@ std::vector<Option> buffer_options() {
 }
 
 Option sync_option() {
-  return describe::section(
-      "sync", "how often gradients are reduced and an update is made",
-      {describe::integer("every", "micro-steps whose gradients are added up before one update", 1)
-           .at_least(1)
-           .in("steps"),
-       describe::text("what", "what ranks agree on: gradients, of every update", "gradients")});
+  return describe::section("sync", "how often gradients are reduced and an update is made",
+                           {describe::integer("every", "micro-steps whose gradients are added up before one update", 1)
+                                .at_least(1)
+                                .in("steps"),
+                            describe::text("what", "what ranks agree on: gradients, of every update", "gradients")});
 }
 
 }  // namespace convoy

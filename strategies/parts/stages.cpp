@@ -59,7 +59,8 @@ std::vector<BlockRange> filled(const std::vector<double>& costs, int stages, dou
   const int64_t chunks = chosen ? options.integer("virtual") : interleaved ? 2 : 1;
   const std::string ranks = str(stages / chunks, stages / chunks == 1 ? " rank" : " ranks");
   if (chosen && chunks > 1)
-    options.fail("virtual", str("is ", chunks, ", which on ", ranks, " makes ", all, "; take fewer a rank, or fewer ranks"));
+    options.fail("virtual",
+                 str("is ", chunks, ", which on ", ranks, " makes ", all, "; take fewer a rank, or fewer ranks"));
   if (interleaved && chunks > 1)
     options.fail("schedule", str("interleaved gives each of ", ranks, " ", chunks, " stages, which makes ", all,
                                  "; take 1f1b, or fewer ranks"));

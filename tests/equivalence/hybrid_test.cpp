@@ -114,8 +114,9 @@ TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
   EXPECT_EQ(refusal(", mesh: {pipeline: 2}, stages: [1, 1, 2]", 2), "strategy.stages");
   EXPECT_EQ(refusal(", mesh: {pipeline: 2}, virtual: 2", 2), "strategy.virtual");
   EXPECT_EQ(refusal(", mesh: {pipeline: 2}, virtual: 3, schedule: interleaved", 2), "strategy.virtual");
-  EXPECT_EQ(refusal(", mesh: {data: {degree: 2, how: fsdp}, pipeline: 2}, schedule: interleaved, stages: [1, 2, 0-1]", 4),
-            "strategy.stages.0");
+  EXPECT_EQ(
+      refusal(", mesh: {data: {degree: 2, how: fsdp}, pipeline: 2}, schedule: interleaved, stages: [1, 2, 0-1]", 4),
+      "strategy.stages.0");
   EXPECT_EQ(refusal(", mesh: {tensor: 3}", 3), "model.heads");
   // Keys of an axis that is not there.
   EXPECT_EQ(refusal(", mesh: {data: 2, pipeline: 2}, shard: gradients", 4), "strategy.shard");

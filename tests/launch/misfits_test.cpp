@@ -91,7 +91,9 @@ std::string refused(const Run& run, const std::vector<std::string>& overrides = 
 
 std::string in(Line line, const std::string& key) { return str(key, " in line ", static_cast<int>(line)); }
 
-Run with_strategy(const std::string& section, int ranks = 2) { return {"{name: mlp}", "{name: synthetic}", section, "", ranks}; }
+Run with_strategy(const std::string& section, int ranks = 2) {
+  return {"{name: mlp}", "{name: synthetic}", section, "", ranks};
+}
 Run with_model(const std::string& section, const std::string& rows = "{name: synthetic, kind: tokens}") {
   return {section, rows, "{name: single}", "", 0};
 }
@@ -105,7 +107,8 @@ TEST(WithoutEffect, KeysOfAnAxisThatIsNotThere) {
   };
   EXPECT_EQ(hybrid("mesh: {data: 2}"), "");
   for (const char* key : {"shard: gradients", "reshard_after_forward: true", "units: blocks"})
-    EXPECT_EQ(hybrid(str("mesh: {data: 2}, ", key)), in(strategy, "strategy." + std::string(key, strchr(key, ':')))) << key;
+    EXPECT_EQ(hybrid(str("mesh: {data: 2}, ", key)), in(strategy, "strategy." + std::string(key, strchr(key, ':'))))
+        << key;
   for (const char* key : {"bucket_cap_mb: 25", "first_bucket_mb: 1"}) {
     const std::string named = in(strategy, "strategy." + std::string(key, strchr(key, ':')));
     EXPECT_EQ(hybrid(str("mesh: {data: {degree: 2, how: fsdp}}, ", key)), named);
@@ -113,7 +116,8 @@ TEST(WithoutEffect, KeysOfAnAxisThatIsNotThere) {
     EXPECT_EQ(hybrid(str("mesh: {data: 2}, ", key)), "");
   }
   for (const char* key : {"schedule: 1f1b", "stages: [1, 2]", "virtual: 1"})
-    EXPECT_EQ(hybrid(str("mesh: {data: 2}, ", key)), in(strategy, "strategy." + std::string(key, strchr(key, ':')))) << key;
+    EXPECT_EQ(hybrid(str("mesh: {data: 2}, ", key)), in(strategy, "strategy." + std::string(key, strchr(key, ':'))))
+        << key;
   EXPECT_EQ(hybrid("mesh: {pipeline: 2}, schedule: gpipe, stages: [1, 2]"), "");
   EXPECT_EQ(hybrid("mesh: {data: 2}, sequence_parallel: true"), in(strategy, "strategy.sequence_parallel"));
   EXPECT_EQ(hybrid("mesh: {data: 2}, sequence_parallel: false"), "");
@@ -127,7 +131,8 @@ TEST(WithoutEffect, OfStrategies) {
   EXPECT_EQ(refused(with_strategy("{name: fsdp, shard: gradients, reshard_after_forward: false}")),
             in(strategy, "strategy.reshard_after_forward"));
   EXPECT_EQ(refused(with_strategy("{name: fsdp, reshard_after_forward: false}")), "");
-  EXPECT_EQ(refused(with_strategy("{name: ddp, recompute: [output, hidden.0, output]}")), in(strategy, "strategy.recompute.2"));
+  EXPECT_EQ(refused(with_strategy("{name: ddp, recompute: [output, hidden.0, output]}")),
+            in(strategy, "strategy.recompute.2"));
   EXPECT_EQ(refused(with_strategy("{name: ddp, loss_scale: {growth: 4, initial: 8}}")),
             in(strategy, "strategy.loss_scale.growth"));
   Run half = with_strategy("{name: ddp, loss_scale: {initial: 8}}");
@@ -210,7 +215,8 @@ TEST(Misfits, TransformsAndLosses) {
   EXPECT_EQ(lost("{name: synthetic}", "mse", "{name: mlp}").rfind("loss.name", 0), 0u);
   EXPECT_EQ(lost("{name: synthetic, kind: regression}", "cross_entropy", "{name: mlp}").rfind("loss.name", 0), 0u);
   EXPECT_EQ(lost("{name: synthetic, kind: regression}", "mse", "{name: mlp}"), "");
-  EXPECT_EQ(lost("{name: synthetic, kind: interactions, negatives: 0}", "bpr", "{name: ncf}"), in(data, "data.negatives"));
+  EXPECT_EQ(lost("{name: synthetic, kind: interactions, negatives: 0}", "bpr", "{name: ncf}"),
+            in(data, "data.negatives"));
 }
 
 TEST(Misfits, FilesThatHoldTooLittle) {
@@ -223,7 +229,8 @@ TEST(Misfits, FilesThatHoldTooLittle) {
   EXPECT_EQ(text(", length: 12"), in(data, "data.length"));
   EXPECT_EQ(text(", length: 4, vocabulary: " + folder.path() + "/none.json"), in(data, "data.vocabulary"));
   EXPECT_EQ(text(", length: 4, unknown: x"), in(data, "data.unknown"));
-  EXPECT_EQ(refused(with_data("{name: text, path: " + folder.file("empty", "") + "}", "{name: gpt}")), in(data, "data.path"));
+  EXPECT_EQ(refused(with_data("{name: text, path: " + folder.file("empty", "") + "}", "{name: gpt}")),
+            in(data, "data.path"));
   const std::string images = folder.folder("images");
   const std::string classes = folder.folder("images/red");
   const Run run = with_data("{name: images, path: " + images + "}", "{name: resnet}");
@@ -232,7 +239,8 @@ TEST(Misfits, FilesThatHoldTooLittle) {
   EXPECT_EQ(refused(run), in(data, "data.path"));
   folder.file("images/red/1.PNG", "some");
   EXPECT_EQ(refused(run), "");
-  EXPECT_EQ(refused(with_data("{name: fashion_mnist, path: " + images + "}", "{name: convnet}")), in(data, "data.path"));
+  EXPECT_EQ(refused(with_data("{name: fashion_mnist, path: " + images + "}", "{name: convnet}")),
+            in(data, "data.path"));
 }
 
 // The sections of other strategies that `explain --compare` and `verify` make hold nothing that nobody wrote.

@@ -267,7 +267,8 @@ TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
     tensors += 16;  // at most, of a block
   }
   const std::string shards = "{degree: 2, how: fsdp}, pipeline: 2}, shard: ";
-  for (const std::string& mesh : {std::string("2, pipeline: 2}"), shards + "optimizer", shards + "gradients", shards + "parameters"}) {
+  for (const std::string& mesh :
+       {std::string("2, pipeline: 2}"), shards + "optimizer", shards + "gradients", shards + "parameters"}) {
     const Layout layout{"hybrid", ", micro_batches: 2, buffers: local, mesh: {data: " + mesh, 4};
     PlanRequest request;
     request.ranks = layout.ranks;

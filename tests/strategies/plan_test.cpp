@@ -96,6 +96,9 @@ TEST(StrategyPlan, DataParallelRefusesDevicesThatAreNotThere) {
   EXPECT_NE(error(Json::array()).find("devices"), std::string::npos);
   EXPECT_NE(error({"cores:0"}, "mpi").find("backend"), std::string::npos);
   EXPECT_NE(error({"cores:0"}, "auto", 2).find("launch.ranks"), std::string::npos);
+  RunConfig two = with_devices({"cores:0-1"});
+  two.launch.cores_per_rank = 1;
+  EXPECT_NE(error_of("data_parallel", two, machines(1, 2, 0), 0).find("launch.cores_per_rank"), std::string::npos);
 }
 
 TEST(StrategyPlan, DdpOneProcessARank) {

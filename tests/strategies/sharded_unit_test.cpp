@@ -111,7 +111,7 @@ TEST(BufferPool, LendsWhatCameBack) {
   pool.give(small);
   pool.give(large);
   const at::Tensor found = pool.take(600);
-  EXPECT_EQ(found.data_ptr(), place);  // the smallest that is large enough
+  EXPECT_EQ(found.data_ptr(), place);   // the smallest that is large enough
   at::Tensor larger = pool.take(2000);  // in place of the small one, beside which it would be more than was ever lent
   EXPECT_EQ(pool.peak(), 3000);
   EXPECT_EQ(pool.bytes(), 3000);

@@ -127,12 +127,16 @@ TEST(Stages, Refusals) {
     if (!section.contains("stages")) section["stages"] = "auto";
     return error_of([&] { stage_ranges(Options(section, {}, "strategy"), count, model); });
   };
-  EXPECT_EQ(asked({{"schedule", "interleaved"}, {"virtual", 3}}, 6).rfind("strategy.virtual: is 3, which on 2 ranks", 0), 0u);
-  EXPECT_EQ(asked({{"schedule", "interleaved"}, {"virtual", "auto"}}, 6).rfind("strategy.schedule: interleaved", 0), 0u);
-  EXPECT_EQ(asked({{"schedule", "1f1b"}, {"virtual", "auto"}, {"mesh", {{"pipeline", 5}}}}, 5).rfind(
-                "strategy.mesh.pipeline: is 5", 0), 0u);
-  EXPECT_EQ(asked({{"schedule", "1f1b"}, {"virtual", 1}, {"stages", {"1", "1", "1", "1", "1"}}}, 5).rfind(
-                "strategy.stages: has 5 stages", 0), 0u);
+  EXPECT_EQ(
+      asked({{"schedule", "interleaved"}, {"virtual", 3}}, 6).rfind("strategy.virtual: is 3, which on 2 ranks", 0), 0u);
+  EXPECT_EQ(asked({{"schedule", "interleaved"}, {"virtual", "auto"}}, 6).rfind("strategy.schedule: interleaved", 0),
+            0u);
+  EXPECT_EQ(asked({{"schedule", "1f1b"}, {"virtual", "auto"}, {"mesh", {{"pipeline", 5}}}}, 5)
+                .rfind("strategy.mesh.pipeline: is 5", 0),
+            0u);
+  EXPECT_EQ(asked({{"schedule", "1f1b"}, {"virtual", 1}, {"stages", {"1", "1", "1", "1", "1"}}}, 5)
+                .rfind("strategy.stages: has 5 stages", 0),
+            0u);
 }
 
 // ---- placement ------------------------------------------------------------------------------------------------------

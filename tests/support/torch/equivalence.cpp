@@ -205,8 +205,8 @@ RunConfig test_config(const Layout& layout, const Training& training, const std:
   catalogues.kinds["strategy"] = strategy_entries();
   TemporaryFolder folder;
   const std::string path = folder.file("run.yaml");
-  std::ofstream(path) << "name: test\nseed: 7\ndevice: cpu\nprecision: " << training.precision
-                      << "\nmodel: " << model << "\ndata: {name: made}\noptimizer: " << training.optimizer
+  std::ofstream(path) << "name: test\nseed: 7\ndevice: cpu\nprecision: " << training.precision << "\nmodel: " << model
+                      << "\ndata: {name: made}\noptimizer: " << training.optimizer
                       << "\ntrain: {batch: {global: " << training.global_rows
                       << "}}\nstrategy: {name: " << layout.strategy << layout.options << "}\n";
   return read_run_config({path, {}}, catalogues);
