@@ -59,15 +59,28 @@ struct Units {
     all.push_back(std::move(unit));
   }
 
+  // The most whose gradients are there while so many blocks in a row are differentiated: a tensor that blocks share is summed
+  // when the backward of the first of them is over, and has a gradient from that of the last on.
+  double most_gradients(size_t blocks, size_t in_a_row) const {
+    double most = 0;
+    for (size_t first = 0; first < blocks; ++first) {
+      double together = 0;
+      for (const Unit& unit : all)
+        if (unit.users.front() < first + in_a_row && unit.users.back() >= first) together += unit.bytes;
+      most = std::max(most, together);
+    }
+    return most;
+  }
+
   // The most that `blocks` in a row use together.
-  double most_of(size_t blocks, size_t in_a_row, double Unit::*bytes_of) const {
+  double most_gathered(size_t blocks, size_t in_a_row) const {
     double most = 0;
     for (size_t first = 0; first < blocks; ++first) {
       double together = 0;
       for (const Unit& unit : all)
         if (std::any_of(unit.users.begin(), unit.users.end(),
                         [&](size_t user) { return user >= first && user < first + in_a_row; }))
-          together += unit.*bytes_of;
+          together += unit.gathered;
       most = std::max(most, together);
     }
     return most;
@@ -124,7 +137,7 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
     cost.messages_per_step += messages;
   };
   cost.parameter_bytes = units.bytes;
-  cost.gradient_bytes = units.bytes / ranks + units.most_of(blocks, at_a_time, &Unit::bytes);
+  cost.gradient_bytes = units.bytes / ranks + units.most_gradients(blocks, at_a_time);
   if (shard == "optimizer") {
     cost.gradient_bytes = units.bytes;
     exchange(Exchange::scatter, others * units.bytes / every, units.messages / every);
@@ -142,8 +155,8 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
       sent += times * unit.gathered;
       messages += times * unit.messages;
     }
-    cost.parameter_bytes = units.bytes / ranks + (reshards ? units.most_of(blocks, at_a_time, &Unit::gathered) : all);
-    if (!reshards) cost.gradient_bytes = units.bytes / ranks + units.most_of(blocks, 1, &Unit::bytes);
+    cost.parameter_bytes = units.bytes / ranks + (reshards ? units.most_gathered(blocks, at_a_time) : all);
+    if (!reshards) cost.gradient_bytes = units.bytes / ranks + units.most_gradients(blocks, 1);
     exchange(Exchange::gather, others * slices * sent, slices * messages);
     exchange(Exchange::scatter, others * slices * units.bytes, slices * units.messages);
   }

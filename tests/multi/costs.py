@@ -77,10 +77,8 @@ with runs.workspace() as work:
         summary = runs.run(f"configs/gpt_{name}.yaml", work / str(number), [f"data.path={work}/text.txt", *LARGE, *overrides])
         predicted = costs(summary)
         for peak, formula in processes(summary, predicted):
-            # The pool keeps a buffer of each size, and a shard of one tensor leaves no other of that size.
-            tolerance = 0.08 if name == "fsdp" and WORDS[0] in overrides else TOLERANCE
             # Ranks of one process need not be at their most at the same time.
-            wrong += off(title, "held", peak, formula, tolerance, 0.1 if name == "data_parallel" else None)
+            wrong += off(title, "held", peak, formula, TOLERANCE, 0.1 if name == "data_parallel" else None)
         for rank, cost in zip(summary["ranks"], predicted):
             wrong += off(title, "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
     for number, strategy in enumerate(NORMS):
