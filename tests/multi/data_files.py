@@ -55,9 +55,13 @@ with runs.workspace() as folder:
     runs.check(done["metrics"]["loss"]["last"] < 0.5, f"the story was not learnt: {done['metrics']}")
     runs.check((folder / "story.txt.cache.safetensors").exists(), "no cache beside the text")
     runs.run(folder / "gpt.yaml", folder / "refused", ["model.heads=3"], expect=78)
+    # What only a rank can know is told at the key too: tokens are fewer than bytes.
+    failed = runs.run(folder / "gpt.yaml", folder / "long", ["data.length=2000"], expect=65)
+    runs.check("--set data.length=2000: data.length: " in failed["failure"]["message"], failed["failure"])
     (folder / "words.json").write_text('["the ", "cat "')
     failed = runs.run(folder / "gpt.yaml", folder / "damaged", expect=65)
-    runs.check("words.json: is no JSON: at byte" in failed["failure"]["message"], failed["failure"])
+    for words in ("gpt.yaml:5:", "data.vocabulary: ", "words.json: is no JSON: at byte"):
+        runs.check(words in failed["failure"]["message"], failed["failure"])
 
     for name, colour in {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}.items():
         for number in range(40):
@@ -69,5 +73,6 @@ with runs.workspace() as folder:
     broken = folder / "colours" / "red" / "7.png"
     broken.write_bytes(broken.read_bytes()[:-100])
     failed = runs.run(folder / "convnet.yaml", folder / "broken", expect=65)
-    runs.check("red/7.png: " in failed["failure"]["message"], failed["failure"])
+    for words in ("convnet.yaml:5:", "data.path: ", "red/7.png: "):
+        runs.check(words in failed["failure"]["message"], failed["failure"])
     print("text and images: trained, and damage is named:", failed["failure"]["message"])

@@ -68,6 +68,28 @@ with runs.workspace() as folder:
     refused("a plugin that others may write", 77, [told, "chmod go-w"], runs.command(config, new, named))
     refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
             runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
+    # Parts that do not fit, files that hold too little, keys that can do nothing: at the key, before anything starts.
+    story = folder / "story.txt"
+    story.write_text("twelve bytes")
+    (folder / "images" / "red").mkdir(parents=True)
+    tokens = runs.TOP / "configs" / "tiny" / "gpt.yaml"
+    text = f"data={{name: text, path: {story}, length: %s}}"
+    for title, words, file, sets in (
+        ("a vocabulary that is not there", ["data.vocabulary: "], tokens, [text % "4, vocabulary: none.json"]),
+        ("a text that is too short", ["data.length: is 12"], tokens, [text % 12]),
+        ("no images", ["data.path: ", "holds no images"], runs.TOP / "configs" / "resnet_cifar_shape.yaml",
+         [f"data={{name: images, path: {folder}/images}}"]),
+        ("rows for another model", ["gpt.yaml:5:", "model.name: is gpt, which takes rows of tokens"], tokens,
+         ["data={name: synthetic}"]),
+        ("features that are no images", ["data.features: "], runs.TOP / "configs" / "resnet_cifar_shape.yaml",
+         ["data.features=[32]"]),
+        ("a shift out of the image", ["data.transforms.0.pixels: "], runs.TOP / "configs" / "tiny" / "convnet.yaml",
+         ["data.transforms=[{name: shift, pixels: 8}]"]),
+        ("a key of an axis that is not there", ["strategy.shard: "], config,
+         ["strategy={name: hybrid, mesh: {data: 2}, shard: optimizer}"]),
+        ("a loss scale without fp16", ["strategy.loss_scale.initial: "], config, [*ddp, "strategy.loss_scale.initial=8"]),
+    ):
+        refused(title, 78, words, runs.command(file, new, sets))
     refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
     refused("half of mpirun's variables", 78, ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK"],
             runs.command(config, new), OMPI_COMM_WORLD_RANK="0")
