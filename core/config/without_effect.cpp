@@ -25,8 +25,6 @@ std::string written_key(const Options& section, const std::string& key) {
 
 }  // namespace
 
-bool is_written(const Options& section, const std::string& key) { return !written_key(section, key).empty(); }
-
 std::string refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
                                   const std::vector<Mark>& because) {
   const std::string written = written_key(section, key);
