@@ -50,7 +50,7 @@ class Folder {
 };
 
 // A run whose sections stand in lines of their own.
-struct Run {
+struct Sections {
   std::string model = "{name: mlp}";
   std::string data = "{name: synthetic}";
   std::string strategy = "{name: single}";
@@ -59,13 +59,13 @@ struct Run {
 };
 enum Line { model = 2, data = 3, strategy = 4 };
 
-std::string text_of(const Run& run) {
+std::string text_of(const Sections& run) {
   return "name: try\nmodel: " + run.model + "\ndata: " + run.data + "\nstrategy: " + run.strategy +
          "\noptimizer: {name: adam}\ntrain: {batch: {global: 16}}\ndevice: cpu\n" + run.more;
 }
 
 // As `convoy` goes about it, and what it says: "KEY in line N", or "".
-std::string refused(const Run& run, const std::vector<std::string>& overrides = {},
+std::string refused(const Sections& run, const std::vector<std::string>& overrides = {},
                     std::vector<std::string>* warnings = nullptr) {
   Folder folder;
   Topology topology;
@@ -91,13 +91,13 @@ std::string refused(const Run& run, const std::vector<std::string>& overrides = 
 
 std::string in(Line line, const std::string& key) { return str(key, " in line ", static_cast<int>(line)); }
 
-Run with_strategy(const std::string& section, int ranks = 2) {
+Sections with_strategy(const std::string& section, int ranks = 2) {
   return {"{name: mlp}", "{name: synthetic}", section, "", ranks};
 }
-Run with_model(const std::string& section, const std::string& rows = "{name: synthetic, kind: tokens}") {
+Sections with_model(const std::string& section, const std::string& rows = "{name: synthetic, kind: tokens}") {
   return {section, rows, "{name: single}", "", 0};
 }
-Run with_data(const std::string& section, const std::string& chosen = "{name: mlp}") {
+Sections with_data(const std::string& section, const std::string& chosen = "{name: mlp}") {
   return {chosen, section, "{name: single}", "", 0};
 }
 
@@ -135,7 +135,7 @@ TEST(WithoutEffect, OfStrategies) {
             in(strategy, "strategy.recompute.2"));
   EXPECT_EQ(refused(with_strategy("{name: ddp, loss_scale: {growth: 4, initial: 8}}")),
             in(strategy, "strategy.loss_scale.growth"));
-  Run half = with_strategy("{name: ddp, loss_scale: {initial: 8}}");
+  Sections half = with_strategy("{name: ddp, loss_scale: {initial: 8}}");
   half.more = "precision: fp16\n";
   EXPECT_EQ(refused(half), "");
   for (const char* name : {"single", "ddp", "fsdp", "pipeline", "tensor_parallel", "data_parallel", "model_parallel"})
@@ -148,7 +148,7 @@ TEST(WithoutEffect, OfStrategies) {
 // One file is tried in several ways: what --set leaves without effect is told, and not refused.
 TEST(WithoutEffect, WhatSetLeavesIsTold) {
   std::vector<std::string> warnings;
-  const Run file = with_strategy("{name: hybrid, mesh: {pipeline: 2}, schedule: gpipe}", 0);
+  const Sections file = with_strategy("{name: hybrid, mesh: {pipeline: 2}, schedule: gpipe}", 0);
   EXPECT_EQ(refused(file, {"strategy.mesh.pipeline=1"}, &warnings), "");
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("strategy.schedule: left out"), std::string::npos) << warnings[0];
@@ -179,7 +179,7 @@ TEST(WithoutEffect, OfModelsDataAndOptimizers) {
   EXPECT_EQ(refused(with_data("{name: table, path: x.csv, evaluate: {path: y.csv, fraction: 0.5}}")),
             in(data, "data.evaluate.fraction"));
 
-  const Run groups;
+  const Sections groups;
   EXPECT_EQ(refused(groups, {"optimizer.groups=[{match: bias}]"}).rfind("optimizer.groups.0", 0), 0u);
   EXPECT_EQ(refused(groups, {"optimizer.groups=[{match: \"[\", lr: 1.0}]"}).rfind("optimizer.groups.0.match", 0), 0u);
 }
@@ -208,7 +208,7 @@ TEST(Misfits, TransformsAndLosses) {
   EXPECT_EQ(transformed(image, "{name: normalise, mean: [0.1, 0.2]}"), in(data, "data.transforms.0.mean"));
   EXPECT_EQ(transformed(image, "{name: normalise, mean: [0.1, 0.2, 0.3]}"), "");
   const auto lost = [](const std::string& rows, const std::string& loss, const std::string& chosen) {
-    Run run = with_data(rows, chosen);
+    Sections run = with_data(rows, chosen);
     run.more = "loss: " + loss + "\n";
     return refused(run);
   };
@@ -233,7 +233,7 @@ TEST(Misfits, FilesThatHoldTooLittle) {
             in(data, "data.path"));
   const std::string images = folder.folder("images");
   const std::string classes = folder.folder("images/red");
-  const Run run = with_data("{name: images, path: " + images + "}", "{name: resnet}");
+  const Sections run = with_data("{name: images, path: " + images + "}", "{name: resnet}");
   EXPECT_EQ(refused(run), in(data, "data.path"));
   folder.file("images/red/notes.txt", "none");
   EXPECT_EQ(refused(run), in(data, "data.path"));
@@ -246,7 +246,7 @@ TEST(Misfits, FilesThatHoldTooLittle) {
 // The sections of other strategies that `explain --compare` and `verify` make hold nothing that nobody wrote.
 TEST(WithoutEffect, SharedKeysLeaveDefaultsOut) {
   Folder folder;
-  Run run = with_strategy("{name: pipeline, micro_batches: 4, sync: {every: 2}}");
+  Sections run = with_strategy("{name: pipeline, micro_batches: 4, sync: {every: 2}}");
   const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), {}}, all_catalogues());
   const Json shared = shared_keys(config.strategy.options.json(), strategy_entry("single").options);
   EXPECT_EQ(shared, (Json{{"sync", {{"every", 2}}}, {"micro_batches", 4}}));
