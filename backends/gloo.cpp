@@ -18,6 +18,7 @@
 #include "backends/c10d_store.h"
 #include "backends/completion.h"
 #include "backends/group.h"
+#include "backends/host_transport.h"
 #include "backends/makers.h"
 #include "backends/plain_what.h"
 #include "backends/reduce.h"
@@ -246,6 +247,7 @@ CommunicatorPtr make_gloo(const BackendRequest& request) {
                                           : c10d::ProcessGroupGloo::createDeviceForHostname(request.address);
     transport =
         std::make_shared<GlooTransport>(request, device, "world", request.rank, request.size, request.rendezvous);
+    transport = over_host_memory(std::move(transport), request, request.rank, request.size);
   }
   return make_world(request, "gloo", transport);
 }

@@ -16,30 +16,6 @@ constexpr int64_t small_bytes = 64 << 10;
 
 char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
-class MpiPending final : public Pending {
- public:
-  MpiPending(std::shared_ptr<MpiEngine> engine, MpiOperationPtr operation)
-      : engine_(std::move(engine)), operation_(std::move(operation)) {}
-
-  bool done() override { return engine_->poll(*operation_); }
-  bool soon() override { return engine_->wait_until(*operation_, Clock::now() + std::chrono::microseconds(20)); }
-  bool wait_until(Clock::time_point deadline) override {
-    if (!engine_->wait_until(*operation_, deadline)) return false;
-    if (!operation_->over()) {
-      auto& group = const_cast<MpiGroup&>(operation_->group());
-      std::lock_guard lock(group.mutex);
-      throw CommError(Failure::peer_lost, -1, group.reason);
-    }
-    operation_->check();
-    return true;
-  }
-  std::string missing() override { return engine_->missing(*operation_); }
-
- private:
-  std::shared_ptr<MpiEngine> engine_;
-  MpiOperationPtr operation_;
-};
-
 // An operation on host copies of tensors on a GPU.
 class StagedPending final : public Pending {
  public:
@@ -180,7 +156,7 @@ class MpiTransport final : public Transport {
 
   PendingPtr start(MpiOperationPtr operation) {
     engine_->start(operation);
-    return std::make_unique<MpiPending>(engine_, std::move(operation));
+    return std::make_unique<ProgressPending>(engine_, std::move(operation));
   }
   PendingPtr exchange(std::vector<at::Tensor> tensors, int tag, std::vector<MpiMessage> messages,
                       std::function<void()> finish = {}) {

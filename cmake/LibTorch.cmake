@@ -4,8 +4,9 @@
 # and some headers, and all of them lie in the Python wheel and its siblings (nvidia/cu13, nvidia/nccl), or in an
 # unpacked LibTorch.
 #
-#   LibTorch::LibTorch   headers and libraries, with the CUDA half where there is one
-#   LibTorch::nccl       headers of CUDA and NCCL, for backends/nccl*.cpp; only where the wheel has them
+#   LibTorch::LibTorch   headers, and libraries without the CUDA half
+#   LibTorch::cuda       the CUDA half; only where LibTorch has one
+#   LibTorch::nccl       headers of CUDA and NCCL, for backends/cuda/; only where the wheel has them
 #
 # Sets CONVOY_TORCH_ROOT (the folder that holds include/ and lib/), CONVOY_TORCH_VERSION and CONVOY_TORCH_CUDA.
 
@@ -85,20 +86,24 @@ endif()
 
 function(convoy_import_torch)
   set(lib ${CONVOY_TORCH_ROOT}/lib)
-  set(parts c10 torch_cpu)
+  set(halves LibTorch)
+  set(LibTorch_parts c10 torch_cpu)
   if(CONVOY_TORCH_CUDA)
-    list(APPEND parts c10_cuda torch_cuda)
+    list(APPEND halves cuda)
+    set(cuda_parts c10_cuda torch_cuda)
   endif()
-  add_library(LibTorch::LibTorch INTERFACE IMPORTED GLOBAL)
-  foreach(part ${parts})
-    add_library(LibTorch::${part} SHARED IMPORTED GLOBAL)
-    set_target_properties(LibTorch::${part} PROPERTIES IMPORTED_LOCATION ${lib}/lib${part}.so)
-    target_link_libraries(LibTorch::LibTorch INTERFACE LibTorch::${part})
+  foreach(half ${halves})
+    add_library(LibTorch::${half} INTERFACE IMPORTED GLOBAL)
+    foreach(part ${${half}_parts})
+      add_library(LibTorch::${part} SHARED IMPORTED GLOBAL)
+      set_target_properties(LibTorch::${part} PROPERTIES IMPORTED_LOCATION ${lib}/lib${part}.so)
+      target_link_libraries(LibTorch::${half} INTERFACE LibTorch::${part})
+    endforeach()
   endforeach()
   target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE
     ${CONVOY_TORCH_ROOT}/include ${CONVOY_TORCH_ROOT}/include/torch/csrc/api/include)
-  # Nothing calls libtorch_cuda by name (its kernels register themselves when it is loaded), so a linker that drops
-  # what it need not keep would drop the GPU.
+  # Nothing need call them by name (kernels register themselves when they are loaded), so a linker that drops what it
+  # need not keep would drop the GPU.
   target_link_options(LibTorch::LibTorch INTERFACE LINKER:--no-as-needed)
   foreach(dir ${lib} ${nvidia_libs})
     target_link_options(LibTorch::LibTorch INTERFACE LINKER:-rpath-link,${dir})

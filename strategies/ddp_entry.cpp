@@ -4,11 +4,9 @@
 namespace convoy {
 namespace {
 
-constexpr double mib = 1024 * 1024;
-
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
-  const BucketSizes buckets{options.real("first_bucket_mb") * mib, options.real("bucket_cap_mb") * mib};
+  const BucketSizes buckets = bucket_sizes(options, replicated_bytes(description));
   return replica_costs(job, description, buckets, options.section("sync").integer("every"));
 }
 

@@ -11,8 +11,6 @@
 namespace convoy {
 namespace {
 
-constexpr double mib = 1024 * 1024;
-
 // `mesh`, with `data` a number or {degree, how}.
 struct Degrees {
   int data = 1, pipeline = 1, tensor = 1;
@@ -155,7 +153,7 @@ void add_data_axis(const Job& job, const Options& options, const Description& mo
     cost.moment_bytes = sharded.moment_bytes;
     return;
   }
-  const BucketSizes buckets{options.real("first_bucket_mb") * mib, options.real("bucket_cap_mb") * mib};
+  const BucketSizes buckets = bucket_sizes(options, cost.gradient_bytes);
   add_bucket_messages(job.mesh.degree("data"), buckets, options.section("sync").integer("every"),
                       options.boolean("overlap"), cost);
 }

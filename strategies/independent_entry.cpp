@@ -31,7 +31,7 @@ std::vector<Option> item_options() {
 }
 
 std::vector<Option> own_options() {
-  Option axis = describe::list("", "", describe::option(OptionType::any, "", "a value"));
+  Option axis = describe::list("", "values of the key", describe::option(OptionType::any, "", "a value"));
   describe::Description grid =
       describe::option(OptionType::map, "grid", "instead of pipelines: key path: values; one for every combination");
   grid.options = {axis};
@@ -206,7 +206,8 @@ class Taken {
     }
   }
 
-  void add(PipelineText pipeline, const Node& name) {
+  // `name` by value: it may be part of the pipeline.
+  void add(PipelineText pipeline, Node name) {
     pipeline.name = name.text;
     auto& fields = pipeline.config.fields;
     fields.erase(std::remove_if(fields.begin(), fields.end(), [](const Node::Field& f) { return f.key == "name"; }),

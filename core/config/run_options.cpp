@@ -89,6 +89,9 @@ Option launch_section() {
            "whether the ranks make sure that they call the same collectives: the first of each group, then "
            "now and then; all: each before it is begun, to find who differs, at the price of a message each",
            {"none", "sampled", "all"}, "sampled"),
+       describe::boolean(
+           "host_memory",
+           "backend gloo: ranks of one host exchange tensors through memory that they share instead of sockets", true),
        describe::integer(
            "max_restarts",
            "after a failure all ranks start again from the newest checkpoint, so often; not under an outer "

@@ -29,7 +29,8 @@ Journal::~Journal() {
   if (fd_ >= 0) close(fd_);
 }
 
-void Journal::write(const std::string& pipeline, const std::string& event, int attempt, const Json& details) {
+void Journal::write(const std::string& pipeline, const std::string& event, int attempt, const Json& details,
+                    bool last) {
   Json line = {{"time", unix_seconds()}, {"pipeline", pipeline}, {"event", event}, {"attempt", attempt}};
   line.update(details);
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -40,7 +41,7 @@ void Journal::write(const std::string& pipeline, const std::string& event, int a
     if (written < 0) throw Error(Failure::io, str(path_, ": cannot be written: ", strerror(errno)));
     done += static_cast<size_t>(written);
   }
-  if (fdatasync(fd_) != 0) throw Error(Failure::io, str(path_, ": cannot be flushed: ", strerror(errno)));
+  if (last && fdatasync(fd_) != 0) throw Error(Failure::io, str(path_, ": cannot be flushed: ", strerror(errno)));
 }
 
 std::map<std::string, int> starts_in_journal(const std::string& run_folder) {

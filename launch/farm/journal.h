@@ -21,8 +21,10 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  // `details` follow time, pipeline, event and attempt. Error(io) when the line cannot be written and flushed.
-  void write(const std::string& pipeline, const std::string& event, int attempt, const Json& details = Json::object());
+  // `details` follow time, pipeline, event and attempt. Error(io) when the line cannot be written and flushed. Of many lines
+  // at once the last one may flush all (`last`).
+  void write(const std::string& pipeline, const std::string& event, int attempt, const Json& details = Json::object(),
+             bool last = true);
 
  private:
   std::string path_;

@@ -48,7 +48,8 @@ Verdict by_itself(const ProcessEnd& end, const Json& summary) {
 
 }  // namespace
 
-Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail, const Json& summary) {
+Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail, const Json& found) {
+  const Json summary = found.is_object() ? found : Json::object();  // it may have ended before it wrote any
   if (end.ok()) {
     if (summary.value("status", "") == "done") return {Verdict::What::done, false, exit_code::done, "", ""};
     return failed(exit_code::training, name_of(Failure::internal),
@@ -73,6 +74,7 @@ Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail
 }
 
 Json with_end(Json summary, const std::string& name, const Verdict& verdict) {
+  if (!summary.is_object()) summary = Json::object();
   const bool told = summary.value("status", "") == "failed" && summary.value("failure", Json()).is_object() &&
                     summary["failure"].value("cause", "") == verdict.cause;
   if (told || verdict.what == Verdict::What::done) return summary;

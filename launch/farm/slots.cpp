@@ -127,7 +127,6 @@ class FarmServer {
 
   int run() {
     serve();
-    const RendezvousFile file(requested_folder(farm_folder(run_)), run_.as.job, server_->address());
     RunFolder folder;
     try {
       folder = open_run_folder(farm_folder(run_));
@@ -135,10 +134,11 @@ class FarmServer {
       send_away(exit_code_of(error.kind()));
       throw;
     }
+    // Not before: opening the folder sweeps those that killed runs have left.
+    const RendezvousFile file(requested_folder(farm_folder(run_)), run_.as.job, server_->address());
     if (folder.already_done) {
       for (const std::string& note : folder.notes) std::puts(note.c_str());
-      send_away(exit_code::done);
-      return exit_code::done;
+      return tell_all(exit_code::done);
     }
     joined_[0] = this_host({true, true});
     loop_.on_signal([this](int signal) { stop(signal); });
@@ -267,14 +267,25 @@ class FarmServer {
     if (supervisor_) give_up(str(name_of(run_.as.launcher), ", which started the slots, was killed or has ended"));
   }
 
-  // The others are to end with `code`, as there is nothing to do. mpirun ends them by itself where one fails.
+  // The others are to end with `code`. mpirun ends them by itself where one fails.
   void send_away(int code) {
-    if (run_.as.launcher == Launcher::open_mpi && code != exit_code::done) return;
+    if (run_.as.launcher == Launcher::open_mpi) return;
+    try {
+      const RendezvousFile file(requested_folder(farm_folder(run_)), run_.as.job, server_->address());
+      tell_all(code);
+    } catch (const Error&) {
+      // Where no file can be written they meet the same error themselves, or their limit for the rendezvous.
+    }
+  }
+
+  // As there is nothing to do.
+  int tell_all(int code) {
     joined_[0] = Host{};
     bool late = false;
-    loop_.after(milliseconds(5000), [&late] { late = true; });
+    const auto timer = loop_.after(milliseconds(5000), [&late] { late = true; });
     loop_.run_until([&] { return late || all_joined(); });
-    tell(code);
+    loop_.cancel(timer);
+    return tell(code);
   }
 
   int tell(int code) {

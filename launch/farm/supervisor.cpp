@@ -59,7 +59,7 @@ FarmSupervisor::FarmSupervisor(EventLoop& loop, FarmRun& run, RunFolder folder, 
       run_(run),
       folder_(std::move(folder)),
       yard_(std::move(yard)),
-      console_(loop, 1, true),
+      console_(loop, 1, run.as.launcher == Launcher::none),
       journal_(folder_.path),
       resources_(folder_.path),
       inbox_(folder_.path),
@@ -124,7 +124,7 @@ void FarmSupervisor::start(Places& places) {
       ++done;
       continue;
     }
-    note(member, "queued");
+    note(member, "queued", Json::object(), job + 1 == members_.size());
     queue_.add(static_cast<int>(job), member.claim);
   }
   console_.say(str(members_.size(), members_.size() == 1 ? " pipeline" : " pipelines",
@@ -375,9 +375,9 @@ void FarmSupervisor::settle(int job, const Verdict& verdict) {
 }
 
 // Where not even this can be written down nothing is safe any more; what runs is still ended in order.
-void FarmSupervisor::note(const Member& member, const std::string& event, const Json& details) {
+void FarmSupervisor::note(const Member& member, const std::string& event, const Json& details, bool last) {
   try {
-    journal_.write(member.pipeline.name, event, member.starts, details);
+    journal_.write(member.pipeline.name, event, member.starts, details, last);
   } catch (const Error& error) {
     give_up({exit_code_of(error.kind()), name_of(error.kind()), error.what()}, false);
   }

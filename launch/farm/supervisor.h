@@ -59,7 +59,7 @@ class FarmSupervisor {
   void settle(int job, const Verdict& verdict);
   void end_it(int job, StopReason why, const std::string& detail);
   void limit_time(int job);
-  void note(const Member& member, const std::string& event, const Json& details = Json::object());
+  void note(const Member& member, const std::string& event, const Json& details = Json::object(), bool last = true);
   void line(int job, const std::string& text);
   void wake_at(double when);
   void tick();

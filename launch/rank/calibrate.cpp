@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "backends/registry.h"
 #include "core/binding.h"
 #include "launch/measurement.h"
 #include "launch/rank/rank.h"
@@ -35,7 +36,9 @@ void place(const MeasuredRank& rank) {
 }
 
 at::Device device_of(const MeasuredRank& rank) {
-  return rank.gpu < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(rank.gpu));
+  if (rank.gpu < 0) return at::Device(at::kCPU);
+  load_cuda_half();
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(rank.gpu));
 }
 
 class Calibration {

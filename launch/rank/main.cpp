@@ -7,6 +7,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
@@ -14,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "backends/registry.h"
 #include "core/control/protocol.h"
 #include "core/log.h"
 #include "core/tensor_memory.h"
@@ -46,6 +48,13 @@ void tune_allocator() {
     return;
   mallopt(M_MMAP_THRESHOLD, 24 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
+}
+
+bool has_gpu(const Job& job) {
+  for (const RankPlan& rank : job.ranks)
+    for (const DevicePlan& device : rank.devices)
+      if (device.kind == DevicePlan::Kind::gpu) return true;
+  return false;
 }
 
 int describe(const std::string& what) {
@@ -96,6 +105,7 @@ int run() {
     Assignment assignment = read_assignment(*channel, process, Timeout(30000));
     assignment.data_address = data_address(assignment.config.launch.address, address.host);
     log::set_level(log::level_named(assignment.config.log_level));
+    if (has_gpu(assignment.job)) load_cuda_half();
     const Registry registry = make_registry(assignment.config);
     code = run_ranks(assignment, registry, channel);
   } catch (...) {
@@ -112,6 +122,8 @@ int run() {
 int main(int argc, char** argv) {
   install_crash_handlers();
   install_stack_handler();
+  // gloo writes to sockets whose other end may have gone, and a log to a pipe that may have: errors, and no end of this rank.
+  signal(SIGPIPE, SIG_IGN);
   tune_allocator();
   count_tensor_memory();
   try {

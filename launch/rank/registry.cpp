@@ -55,6 +55,7 @@ Registry make_registry(RunConfig& config) {
   register_models(registry);
   register_strategies(registry);
   register_backends(registry);
+  allow_host_memory(config.resolved.at("launch").value("host_memory", true));
   const bool plugins = !config.plugins.empty() || config.resolved.at("model").contains("plugin");
   if (plugins) {
     const std::string model = load_plugins(config, registry);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "strategies/parts/equal_start.h"
+#include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/visit_parts.h"
 
 namespace convoy {
@@ -14,7 +15,7 @@ ReplicatedOptions replicated_options(const Options& strategy) {
   ReplicatedOptions options;
   options.every = strategy.section("sync").integer("every");
   options.first_bytes = strategy.real("first_bucket_mb") * mib;
-  options.cap_bytes = strategy.real("bucket_cap_mb") * mib;
+  options.cap_bytes = strategy.is_auto("bucket_cap_mb") ? 0 : strategy.real("bucket_cap_mb") * mib;
   options.overlap = strategy.boolean("overlap");
   options.buffers = strategy.text("buffers");
   return options;
@@ -47,6 +48,11 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
     if (parameter->partial) partial_.push_back(parameter);
   std::sort(partial_.begin(), partial_.end(), [](const auto& a, const auto& b) { return a->name < b->name; });
   buffer_sync_.emplace(buffers_of(parts_), group_, options_.buffers);
+  if (options_.cap_bytes == 0) {
+    double bytes = 0;
+    for (const ParameterPtr& parameter : parameters_) bytes += static_cast<double>(parameter->value.nbytes());
+    options_.cap_bytes = bucket_cap(bytes);
+  }
   std::vector<int> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   lay_out(order);

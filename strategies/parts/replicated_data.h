@@ -24,7 +24,7 @@ namespace convoy {
 struct ReplicatedOptions {
   int64_t every = 1;              // steps an update
   double first_bytes = 0;         // of the first bucket
-  double cap_bytes = 0;           // of the others
+  double cap_bytes = 0;           // of the others; 0: as bucket_cap says
   bool overlap = true;            // false: everything is sent behind backward
   std::string buffers = "local";  // see BufferSync
 };

@@ -227,13 +227,30 @@ double beside_backward(const Json& config, double messages) {
   return config.at("strategy").value("overlap", false) && messages > 1 ? (messages - 1) / messages : 0;
 }
 
+namespace {
+constexpr double mib = 1024 * 1024;
+}
+
+double bucket_cap(double gradient_bytes) { return std::clamp(gradient_bytes / 4, 1.0 * mib, 25.0 * mib); }
+
+BucketSizes bucket_sizes(const Options& strategy, double gradient_bytes) {
+  return {strategy.real("first_bucket_mb") * mib,
+          strategy.is_auto("bucket_cap_mb") ? bucket_cap(gradient_bytes) : strategy.real("bucket_cap_mb") * mib};
+}
+
+double replicated_bytes(const Description& description) {
+  double elements = 0;
+  for (const BlockDescription& block : description.blocks) elements += static_cast<double>(block.parameters);
+  return elements * static_cast<double>(description.element_bytes);
+}
+
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
                                     int64_t every) {
   const auto ranks = static_cast<double>(job.ranks.size());
   const auto element = static_cast<double>(description.element_bytes);
   RankCost cost;
+  cost.parameter_bytes = replicated_bytes(description);
   for (const BlockDescription& block : description.blocks) {
-    cost.parameter_bytes += static_cast<double>(block.parameters) * element;
     cost.buffer_bytes += static_cast<double>(block.buffers) * element;
   }
   cost.gradient_bytes = cost.parameter_bytes;
@@ -279,8 +296,14 @@ std::vector<Option> memory_options() {
 }
 
 std::vector<Option> replicated_data_options() {
+  Option cap =
+      describe::real("bucket_cap_mb",
+                     "gradients that are reduced by one message; auto: a quarter of them, between 1 and 25", "auto")
+          .above(0)
+          .in("MiB");
+  cap.also_auto = true;
   std::vector<Option> options{
-      describe::real("bucket_cap_mb", "gradients that are reduced by one message", 25).above(0).in("MiB"),
+      cap,
       describe::real("first_bucket_mb", "the first one, small so that sending starts early", 1).above(0).in("MiB"),
       describe::boolean("overlap", "reduce a bucket as soon as its gradients are ready, while backward goes on", true),
   };

@@ -28,7 +28,13 @@ struct BucketSizes {
   double first_bytes = 0;
   double other_bytes = 0;
 };
+// first_bucket_mb and bucket_cap_mb for so many bytes of gradients.
+BucketSizes bucket_sizes(const Options& strategy, double gradient_bytes);
+// Where bucket_cap_mb is not given: a quarter of the gradients, so that most of them are sent while backward goes on, yet
+// between 1 and 25 MiB: smaller messages cost latency, and larger ones gain nothing.
+double bucket_cap(double gradient_bytes);
 
+double replicated_bytes(const Description& description);  // all parameters
 // Per rank of a job whose ranks all hold everything. Each step sends one ring all-reduce of the gradients, divided by
 // `every`: 2·(N−1)/N times their bytes.
 std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,

@@ -1,13 +1,18 @@
 // The parts that backends share: abort board, staging, the store for c10d, catalogue and registry.
 #include <ATen/ATen.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
+#include <dlfcn.h>
 #include "backends/abort_board.h"
 #include "backends/c10d_store.h"
+
 #include "backends/catalogue.h"
+#include "backends/cuda/make_nccl.h"
+#include "backends/cuda_half.h"
 #include "backends/makers.h"
 #include "backends/registry.h"
 #include "backends/staging.h"
@@ -123,6 +128,14 @@ TEST(Nccl, WantsAGpu) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Failure::device_missing) << error.what();
   }
+}
+
+TEST(CudaHalf, IsLoadedOnDemandAndHoldsNccl) {
+  if (!backend_catalogue()[3].built) GTEST_SKIP() << "not in this build";
+  EXPECT_EQ(dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD), nullptr) << "loaded before it was asked for";
+  load_cuda_half();
+  EXPECT_NE(cuda_half_symbol(make_nccl_symbol), nullptr);
+  EXPECT_THROW(cuda_half_symbol("convoy_make_tea"), Error);
 }
 
 TEST(Local, MissingRanksAreListed) {

@@ -8,9 +8,12 @@
 #include <tuple>
 #include <vector>
 
+#include "backends/registry.h"
 #include "tests/support/torch/ranks.h"
 
 namespace convoy {
+
+inline const std::string sockets = "gloo over sockets";
 
 class Conformance : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
@@ -19,22 +22,27 @@ class Conformance : public testing::TestWithParam<std::tuple<std::string, int>> 
   }
   static RankGroup group() {
     auto [backend, size] = GetParam();
-    return {backend, size == 0 ? mpi_ranks() : size};
+    // Ranks of one host would share memory, and gloo's sockets were never tried.
+    allow_host_memory(backend != sockets);
+    return {backend == sockets ? "gloo" : backend, size == 0 ? mpi_ranks() : size};
   }
   static void on_ranks(const std::function<void(Communicator&)>& body) { run_ranks(group(), body); }
 };
 
 inline std::string conformance_name(const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
   auto [backend, size] = info.param;
+  if (backend == sockets) return "gloo_sockets" + std::to_string(size);
   return size == 0 ? backend : backend + std::to_string(size);
 }
 
 // NOLINTNEXTLINE: gtest's macros cannot be functions.
-#define CONVOY_CONFORMANCE(Suite)                                                                          \
-  INSTANTIATE_TEST_SUITE_P(Local, Suite, testing::Combine(testing::Values("local"), testing::Range(1, 5)), \
-                           conformance_name);                                                              \
-  INSTANTIATE_TEST_SUITE_P(Gloo, Suite, testing::Combine(testing::Values("gloo"), testing::Range(1, 5)),   \
-                           conformance_name);                                                              \
+#define CONVOY_CONFORMANCE(Suite)                                                                             \
+  INSTANTIATE_TEST_SUITE_P(Local, Suite, testing::Combine(testing::Values("local"), testing::Range(1, 5)),    \
+                           conformance_name);                                                                 \
+  INSTANTIATE_TEST_SUITE_P(Gloo, Suite, testing::Combine(testing::Values("gloo"), testing::Range(1, 5)),      \
+                           conformance_name);                                                                 \
+  INSTANTIATE_TEST_SUITE_P(Sockets, Suite, testing::Combine(testing::Values(sockets), testing::Values(2, 3)), \
+                           conformance_name);                                                                 \
   INSTANTIATE_TEST_SUITE_P(Mpi, Suite, testing::Combine(testing::Values("mpi"), testing::Values(0)), conformance_name)
 
 inline const std::vector<at::ScalarType>& all_dtypes() {

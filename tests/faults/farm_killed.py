@@ -6,14 +6,15 @@ import signal
 import time
 
 import _farm
+import _faults
 from _faults import runs
 
 with runs.workspace() as folder:
     farm = _farm.Farm(folder, {"short": "priority: 1, config: {train: {max_steps: 20}}", "long": "retries: 1",
                                "wide": "cores: 2, config: {strategy: ddp, launch: {ranks: 2}}"},
-                      "long/orphan@step=3", steps=3000, checkpoint="500 steps", title="farm killed").start()
+                      "long/orphan@step=3", steps=1500, checkpoint="250 steps", title="farm killed").start()
     farm.wait_for_event("short", "done")
-    farm.wait_for_step("long", 600)
+    farm.wait_for_step("long", 400)
     time.sleep(0.2)
     farm.signal(farm.process.pid, signal.SIGKILL)
     farm.process.wait()
@@ -34,7 +35,24 @@ with runs.workspace() as folder:
     farm.check(len(farm.journal("short", "started")) == 1, "what was done was repeated")
     farm.check(len(farm.journal("long", "started")) == 3, f"{farm.journal('long')}")
     entry, own = farm.result("long")
-    farm.check(own["attempts"] is not None and own["steps"] == 3000, f"{own['steps']} steps")
+    farm.check(own["attempts"] is not None and own["steps"] == 1500, f"{own['steps']} steps")
     farm.equals_alone("long")
     farm.check(farm.result("wide")[1]["world_size"] == 2, "the gang was no gang")
     print("the same command again finishes what was left; weights as of an undisturbed run")
+
+    # Inside an mpirun that is killed the slots end what they run; a farm alone goes on with the rest.
+    inside = _farm.Farm(folder, {"a": "", "b": ""}, steps=1500, checkpoint="250 steps", title="mpirun killed")
+    inside.start(under=_faults.MPIRUN)
+    inside.wait_for_step("a", 400)
+    inside.wait_for_step("b", 50)
+    inside.signal(inside.process.pid, signal.SIGKILL)
+    inside.process.wait()
+    runs.wait_for(lambda: not inside.marked() or time.time() > inside.failed_at + 3, 5, "the end")
+    inside.check(not inside.marked(), "somebody lives on after 3 s")
+    told = runs.summary(inside.output)
+    inside.check(told["status"] in ("running", "failed"), f"{told['status']}")
+    _faults.swept(folder, inside)
+    summary = inside.start().finished(0)
+    inside.check([entry["attempts"] for entry in summary["pipelines"]] == [2, 2], f"{summary['pipelines']}")
+    inside.equals_alone("a")
+    print("a killed mpirun leaves nothing running, and the same file alone finishes it")

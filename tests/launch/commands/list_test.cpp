@@ -88,7 +88,6 @@ TEST(List, ReferencePageHoldsEveryOption) {
 void check_option(const Option& option, const std::string& path, OptionReader& reader) {
   EXPECT_FALSE(option.help.empty()) << path;
   EXPECT_EQ(option.help.find('\n'), std::string::npos) << path;
-  EXPECT_NE(option.name, "name") << path << " is taken by the component's name";
   EXPECT_FALSE(option.required && !option.fallback.is_null()) << path << " is required and has a default";
   EXPECT_EQ(option.type == OptionType::choice, !option.choices.empty()) << path;
   if (!option.required && !option.fallback.is_null()) {
@@ -119,6 +118,7 @@ TEST(Catalogues, DescriptionsFitThemselves) {
       for (const Option& option : common_options(kind)) keys.insert(option.name);
       for (const Option& option : entry.options) {
         EXPECT_TRUE(keys.insert(option.name).second) << kind << " " << entry.name << "." << option.name << " twice";
+        EXPECT_NE(option.name, "name") << kind << " " << entry.name << ": that is the component's own";
         check_option(option, kind + " " + entry.name + "." + option.name, reader);
       }
     }

@@ -151,12 +151,12 @@ TEST_F(FarmFile, AllMistakesAtOnceEachInItsOwnFile) {
     - {name: c, config: bad.yaml}
     - {name: d, config: nowhere.yaml}
 )");
-  EXPECT_THAT(told, HasSubstr("farm.yaml:10:40: optimizer.lr: is 'fast'"));
-  EXPECT_THAT(told, HasSubstr("farm.yaml:10:47: sede: unknown key; did you mean seed?"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:10:42: optimizer.lr: is 'fast'"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:10:49: sede: unknown key; did you mean seed?"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:11:27: strategy.pipelines.1.priority: is 'high'"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:12:14: name: is 'a', the name of two pipelines; the first stands on line 10"));
   EXPECT_THAT(told, HasSubstr("bad.yaml:2:20: model.hiden: unknown key; did you mean hidden?"));
-  EXPECT_THAT(told, HasSubstr("farm.yaml:14:24: strategy.pipelines.4.config: "));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:14:25: strategy.pipelines.4.config: "));
   EXPECT_THAT(told, HasSubstr("6 mistakes"));
 }
 

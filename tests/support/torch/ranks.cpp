@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -82,6 +83,7 @@ int mpi_ranks() { return environment_number("OMPI_COMM_WORLD_SIZE"); }
 
 Registry& test_registry() {
   if (!home().registry) {
+    signal(SIGPIPE, SIG_IGN);  // as convoy-rank does
     home().registry = std::make_unique<Registry>();
     register_backends(*home().registry);
   }

@@ -1,0 +1,54 @@
+// HostSegment: memory that the ranks of a group map when all of them are processes (or threads) of one host.
+//
+// Each rank has slots of its own in it, through which what it exchanges goes in chunks, and counters that say how far it is
+// in the group's stream of chunks. The memory has no name: it is gone with the last process that maps it, however that ends.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/registry.h"
+
+namespace convoy {
+
+class HostSegment {
+ public:
+  static constexpr int64_t chunk_bytes = 256 << 10;  // of a slot: several ranks' fit into the second-level cache
+  static constexpr int64_t slots = 8;
+
+  // Chunks of the group's stream that a rank has dealt with; each only grows, and only by its rank.
+  struct alignas(64) Progress {
+    std::atomic<int64_t> in{0};       // what it contributes lies in its slot
+    std::atomic<int64_t> reduced{0};  // so does its part of the sum
+    std::atomic<int64_t> out{0};      // it needs nothing more of anybody's slot
+    std::atomic<uint64_t> signature[slots] = {};
+    // What it called where signatures differ: its rank in the job and its words, once `told`.
+    std::atomic<bool> told{false};
+    int job_rank = 0;
+    char words[240] = "";
+  };
+
+  // All ranks of the group call it with the same label, unique within the job. Null, on all of them, where they are not on
+  // one host, may not see each other's memory, or one was told not to (allow_host_memory).
+  static std::shared_ptr<HostSegment> meet(const BackendRequest& request, const std::string& label, int rank, int size,
+                                           std::chrono::milliseconds timeout);
+  ~HostSegment();
+  HostSegment(const HostSegment&) = delete;
+  HostSegment& operator=(const HostSegment&) = delete;
+
+  int size() const { return size_; }
+  Progress& progress(int rank) const { return progress_[rank]; }
+  char* slot(int rank, int64_t chunk) const { return data_ + (rank * slots + chunk % slots) * chunk_bytes; }
+
+ private:
+  HostSegment(void* memory, int size);
+  static int64_t bytes_for(int size);
+
+  void* memory_;
+  int size_;
+  Progress* progress_;
+  char* data_;
+};
+
+}  // namespace convoy
