@@ -59,7 +59,9 @@ void go_where_it_runs(const LockHolder& holder) {
 void check_name(const std::string& folder, const Pipeline& pipeline) {
   const std::string& name = pipeline.name;
   std::error_code none;
-  if (fs::exists(str(folder, "/pipelines/", name), none) || fs::exists(str(folder, "/inbox/", name, ".yaml"), none))
+  bool known = fs::exists(str(folder, "/pipelines/", name), none);
+  for (const char* end : {".yaml", ".yaml.taken"}) known = known || fs::exists(str(folder, "/inbox/", name, end), none);
+  if (known)
     throw ConfigError(pipeline.mark, "name",
                       str("is '", name, "', as another pipeline of ", folder, " is; give it another"));
 }

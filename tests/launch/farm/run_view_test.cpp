@@ -94,7 +94,7 @@ TEST_F(View, FollowsAFarm) {
   RunView view = reader.read();
   EXPECT_EQ(view_heading(view), "farm: running (2 running, 1 waiting, 1 failed), 1.0 cores busy");
   EXPECT_EQ(view.rows[0].name, "c");
-  EXPECT_EQ(cells(view, "c"), "c         training          44/400  2.5k/s  0.25  1:15  97%   1.50G  50%          1M");
+  EXPECT_EQ(cells(view, "c"), "c         training        44/400  2.5k/s  0.25  1:15  97%   1.50G  50%          1M");
   EXPECT_THAT(cells(view, "d"), HasSubstr("starting"));
   EXPECT_THAT(cells(view, "a"), HasSubstr("failed: memory"));
 
