@@ -228,6 +228,19 @@ def cut_off(folder):
     places.tell("heal", "nodea2")
 
 
+def first_crashed(folder):
+    """The host on which convoy serves: whoever is left writes the end into the folder that they share."""
+    output = folder / "first"
+    process = begin("first", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
+    places.tell("crash", "nodea1")
+    process.wait()
+    nothing_left("--hosts, nodea1 crashed", BOUND)
+    summary = runs.summary(output)
+    runs.check(summary["exit_code"] in (75, 110) and "10.77.0.1" in summary["failure"]["message"], f"nodea1 crashed: {summary}")
+    print(f"--hosts, nodea1 crashed: {summary['exit_code']}: {summary['failure']['message']}", flush=True)
+    places.tell("heal", "nodea1")
+
+
 def shell_killed(folder):
     output = folder / "shell"
     process = begin("shell", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
@@ -287,8 +300,8 @@ def mpirun_host_crashed(folder):
     places.tell("heal", "nodea2")
 
 
-PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, shell_killed, convoy_killed, stopped, restarted,
-         mpirun_host_crashed)
+PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, first_crashed, shell_killed, convoy_killed,
+         stopped, restarted, mpirun_host_crashed)
 
 
 if __name__ == "__main__":
