@@ -79,7 +79,7 @@ def suspended(folder, backend):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         time.sleep(pause)
-    run.training(max(run.state(rank)[0] for rank in (0, 1)) + 200)
+    run.training(max(run.state(rank)[0] for rank in (0, 1)) + 20)
     run.signal(run.process.pid, signal.SIGTERM)
     run.ends(143, within=_faults.GRACE, kind="stopped")
 
