@@ -172,6 +172,7 @@ void Gang::add_agent(int process, const Json& host) {
   member.host = host.at("name").get<std::string>();
   if (all_joined_ || !joined()) return;
   all_joined_ = true;
+  if (cause_) return;  // too late: the job has ended, and what tells of it must not begin anew
   std::vector<Join> joins;
   for (size_t i = 0; i < members_.size(); ++i) joins.push_back({static_cast<int>(i), members_[i].topology});
   if (events_.on_joined) events_.on_joined(joins);

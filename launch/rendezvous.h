@@ -1,7 +1,7 @@
 // How ranks that another launcher started find the `convoy` that serves: a file in the requested run folder.
 //
-// FOLDER/.rendezvous-JOB, 0600, one line of address, job id and secret, there while the job runs. The job id is the
-// launcher's, so that two jobs in one folder never meet.
+// FOLDER/.rendezvous-JOB, 0600, one line of address, job id and secret, there until all ranks have joined. The job id
+// is the launcher's, so that two jobs in one folder never meet.
 #pragma once
 #include <optional>
 #include <string>

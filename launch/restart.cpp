@@ -92,7 +92,8 @@ Ending Attempts::failed(GangOutcome& outcome, bool started) {
                     {"failure", failure_json(cause)},
                     {"checkpoint", checkpoint >= 0 ? Json(checkpoint) : Json()}});
   while (ended_.size() > most_kept) ended_.erase(ended_.begin());
-  if (!started) return {outcome.exit_code, std::nullopt};
+  // Once they had started, a host that is not back yet is one more reason to wait.
+  if (!started && restarts_.used() == 0) return {outcome.exit_code, std::nullopt};
   const Restarts::Decision decision = restarts_.after(cause, checkpoint);
   if (decision.again) ++folder_.attempt;
   if (decision.no_progress) {

@@ -1,8 +1,8 @@
 // Attempts: the gang of one `convoy run` starts again after a failure, from the newest complete checkpoint.
 //
 // Rules: launch.max_restarts of them; after launch.backoff, doubled with each attempt that came no further; not after what
-// would only happen again (configuration, disagreement, refusals), nor before the ranks had started, nor after a request to
-// stop. Three attempts in a row that reach no later step than those before end with exit 93. Only where `convoy` starts
+// would only happen again (configuration, disagreement, refusals), nor before the ranks had ever started, nor after a request
+// to stop. Three attempts in a row that reach no later step than those before end with exit 93. Only where `convoy` starts
 // the ranks itself, or the mpirun around them: an outer mpirun or srun ends its job with the first rank.
 // Threads: the event loop's. What ended each attempt stays in summary.json (`attempts`).
 #pragma once

@@ -189,10 +189,20 @@ class RemoteAgent {
     if (code_) return;
     loop_.after(milliseconds(300), [this, alive = alive_] {
       if (!*alive || code_) return;
-      channel_->abort({Failure::rendezvous, -1, -1, 0, host_.name,
-                       str(request_.input >= 0 ? "the remote shell" : name_of(request_.as.launcher),
-                           ", which started rank ", request_.as.rank, ", is gone")});
+      Abort cause{Failure::rendezvous,
+                  -1,
+                  -1,
+                  0,
+                  host_.name,
+                  str(request_.input >= 0 ? "the remote shell" : name_of(request_.as.launcher), ", which started rank ",
+                      processes_.front(), ", is gone")};
+      channel_->abort(cause);
       code_ = exit_code::rendezvous;
+      if (!assigned_ || request_.input < 0) return;
+      // The host that serves may be gone, too, and then nobody else is left to say so.
+      cause.host.clear();
+      cause.message += str("; so may be the convoy that served at ", channel_address(address_).host);
+      leave_failure(assigned_->folder, cause);
     });
   }
 
@@ -209,9 +219,8 @@ class RemoteAgent {
     }
     if (!request_.requested_folder.empty()) remove_rendezvous(request_.requested_folder, request_.as.job);
     const auto position = read_state_file(str(assigned_->folder, "/logs/rank", request_.as.rank, ".state"));
-    leave_failure(assigned_->folder,
-                  failure_json({Failure::rendezvous, 0, position ? position->step : -1, 0, "",
-                                str(why, "; rank ", request_.as.rank, " on ", host_.name, " noticed it")}));
+    leave_failure(assigned_->folder, {Failure::rendezvous, 0, position ? position->step : -1, 0, "",
+                                      str(why, "; rank ", request_.as.rank, " on ", host_.name, " noticed it")});
   }
 
   EventLoop& loop_;

@@ -59,7 +59,7 @@ class Server {
     loop_.on_signal([this](int signal) { session_->stop(signal); });
     if (stays_as_parent(run_.as.launcher)) parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
 
-    const RendezvousFile file(requested_folder(wanted), run_.as.job, session_->gang().address());
+    rendezvous_.emplace(requested_folder(wanted), run_.as.job, session_->gang().address());
     session_->gang().add_local_agent(0, to_json(host_));
     loop_.run_until([this] { return session_->gang().over() && agent_.idle(); });
     const int code = refused_ ? exit_code_of(refused_->kind()) : session_->finish().exit_code;
@@ -69,6 +69,7 @@ class Server {
 
  private:
   void all_joined(const std::vector<Join>& joins) {
+    rendezvous_.reset();  // nobody reads it any more, and whoever is killed removes nothing
     std::vector<Host> hosts;
     for (const Join& join : joins) hosts.push_back(host_from_json(join.host));
     try {
@@ -124,6 +125,7 @@ class Server {
   Agent agent_;
   std::optional<Attempts> attempts_;
   std::unique_ptr<Session> session_;
+  std::optional<RendezvousFile> rendezvous_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -16,6 +17,7 @@
 
 #include "core/config/run_config.h"
 #include "core/control/state_file.h"
+#include "launch/exit_codes.h"
 #include "launch/resume_path.h"
 #include "launch/summary.h"
 
@@ -58,22 +60,23 @@ int64_t last_step(const std::string& folder) {
   }
 }
 
+Json ending_of(const Abort& cause) { return {{"exit_code", exit_code_of(cause)}, {"failure", failure_json(cause)}}; }
+
 // Under the lock: nobody runs here, so `running` was left behind.
 void mend(const std::string& folder, Json& summary, std::vector<std::string>& notes) {
   const std::string note_file = folder + "/failure.json";
   if (summary.value("status", "") == "running") {
     std::ifstream file(note_file);
-    Json failure = Json::parse(file, nullptr, false);
-    if (!failure.is_object()) {
-      Abort cause{
-          Failure::internal, -1, last_step(folder), 9, "", "convoy itself was killed before it could write the end"};
-      failure = failure_json(cause);
-    }
+    Json left = Json::parse(file, nullptr, false);
+    if (!left.is_object() || !left["failure"].is_object())
+      left = ending_of({Failure::internal, -1, last_step(folder), SIGKILL, "",
+                        "convoy itself was killed before it could write the end"});
     summary["status"] = "failed";
-    summary["exit_code"] = 137;
-    summary["failure"] = failure;
+    summary["exit_code"] = left["exit_code"];
+    summary["failure"] = left["failure"];
     write_summary(folder, summary, false);
-    notes.push_back(str(folder, ": the run before this one ended without a word: ", failure.value("message", "")));
+    notes.push_back(
+        str(folder, ": the run before this one ended without a word: ", summary["failure"].value("message", "")));
   }
   unlink(note_file.c_str());
   // What a killed supervisor had no time to remove.
@@ -224,16 +227,16 @@ const std::vector<std::string>& resumable_keys() {
   return keys;
 }
 
-void leave_failure(const std::string& folder, const Json& failure) {
-  Json summary = read_summary(folder);
-  if (summary.value("status", "") != "running") return;
+void leave_failure(const std::string& folder, const Abort& cause) {
+  if (read_summary(folder).value("status", "") != "running") return;
   const int fd = open((folder + "/failure.json").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return;
-  const std::string text = failure.dump(2) + "\n";
+  const std::string text = ending_of(cause).dump(2) + "\n";
   const ssize_t written = write(fd, text.data(), text.size());
   close(fd);
   if (written != static_cast<ssize_t>(text.size())) return;
   const FolderLock lock(folder);
+  Json summary = read_summary(folder);  // the supervisor may have ended it meanwhile, and knows better
   std::vector<std::string> notes;
   if (lock.held()) mend(folder, summary, notes);
 }

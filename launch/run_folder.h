@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/control/channel.h"
 #include "core/options.h"
 
 namespace convoy {
@@ -54,7 +55,7 @@ std::string requested_folder(const FolderRequest& request);
 
 // Left by whoever notices that the supervisor is gone: FOLDER/failure.json, which only the first one writes. If the
 // folder's lock is free, it goes into the summary at once, else the next command on the folder puts it there.
-void leave_failure(const std::string& folder, const Json& failure);
+void leave_failure(const std::string& folder, const Abort& cause);
 
 // Keys that may differ between the runs of one folder.
 const std::vector<std::string>& resumable_keys();

@@ -152,6 +152,7 @@ class HostsRun {
                         " there: try `", join(remote_shell_, " "), " ", one.name, " ", own_path(), " --version`"));
       if (!one.hello) silent.push_back(one.name);
     }
+    if (!silent.empty()) culprit_ = silent.front();
     if (!silent.empty())
       throw Error(Failure::rendezvous,
                   str("--hosts: no answer within ", human_seconds(limit), " (launch.rendezvous) from ",

@@ -2,6 +2,7 @@
 //
 // Ranks are stopped over the control channel and end by themselves, then mpirun does: a TERM to it would lose their exit
 // codes. It keeps its own ways where it must: whether root may run it, and how many slots there are, is the user's choice.
+#include <cmath>
 #include <cstdio>
 
 #include "launch/agent.h"
@@ -38,9 +39,14 @@ void add_hosts(const PreparedRun& run, const std::string& mpirun, const MpirunHo
       throw Error(Failure::config, str("launch.remote_shell: mpirun takes it as one text cut at spaces, and '", word,
                                        "' has one; put it into a script without, or use backend gloo"));
   line.insert(line.end(), {"--host", join(hosts.slots, ","), "--mca", "plm_rsh_agent", join(hosts.remote_shell, " ")});
-  // Seconds: idle, between probes, and how many: a host that vanished is noticed after 20 s instead of never.
-  line.insert(line.end(), {"--mca", "oob_tcp_keepalive_time", "10", "--mca", "oob_tcp_keepalive_intvl", "2", "--mca",
-                           "oob_tcp_keepalive_probes", "5"});
+  // mpirun notices a host that vanished instead of waiting for ever, but not before the heartbeat has: whoever ends the
+  // job first says why, and mpirun knows neither rank nor host. The first probe may come at once, so that only what lies
+  // between the probes is sure to pass.
+  constexpr int probes = 5;
+  const double silence = run.config.launch.heartbeat + run.config.launch.failure_grace + 10;
+  line.insert(line.end(), {"--mca", "oob_tcp_keepalive_time", "10", "--mca", "oob_tcp_keepalive_intvl",
+                           std::to_string(static_cast<int64_t>(std::ceil(silence / probes))), "--mca",
+                           "oob_tcp_keepalive_probes", std::to_string(probes)});
   leave_out_networks(run.variables, hosts, line);
   const std::string folder = mpirun.substr(0, mpirun.rfind('/'));
   if (folder != "/usr/bin" && folder != "/bin") line.insert(line.end(), {"--prefix", folder + "/.."});

@@ -34,6 +34,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   int descriptor() { return socket_.native_handle(); }
   Clock::time_point opened() const { return opened_; }
   Clock::time_point last_heard() const { return last_heard_; }
+  void excuse(Clock::time_point since) { last_heard_ = since; }  // silence counts from here on
 
   // Set by the server once the connection has shown job id and secret.
   bool admitted = false;

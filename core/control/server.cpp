@@ -111,12 +111,17 @@ class Server : public ChannelServer {
   // Looks for silence and for strangers whose time is over.
   void sweep() {
     const auto now = Clock::now();
+    // Where this process itself stood still, and with it perhaps the whole job (Ctrl-Z, a suspended Slurm job, a frozen
+    // container), the silence of the others says nothing: it is counted from here on.
+    const bool stood_still = now - swept_ > options_.heartbeat / 2;
+    swept_ = now;
     const auto all = connections_;  // ending one changes the table
     for (const auto& [id, connection] : all) {
       if (!connection->admitted) {
         if (now - connection->opened() > stranger_time) connection->end();
         continue;
       }
+      if (stood_still) connection->excuse(now);
       const auto silence = now - connection->last_heard();
       if (silence <= options_.heartbeat || connection->silent) continue;
       connection->silent = true;
@@ -281,6 +286,7 @@ class Server : public ChannelServer {
   asio::posix::stream_descriptor acceptor_;
   asio::steady_timer accept_pause_;
   asio::steady_timer sweep_timer_;
+  Clock::time_point swept_ = Clock::now();
   Connection::Handler handler_;
   ChannelStore store_;
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;

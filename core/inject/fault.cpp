@@ -204,6 +204,7 @@ class Parser {
     if (words_->value == Value::seconds && parse_duration(text).value) {
       once("the time");
       fault_.seconds = *parse_duration(text).value;
+      if (fault_.seconds < 0) refuse(str(text, ": must not be below 0"));
       if (fault_.seconds > day) refuse(str(text, ": longer than a day"));
       return;
     }

@@ -39,6 +39,15 @@ def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
     run.check(f"after step {steps}" in run.console(), "the next run begins elsewhere")
 
 
+def at_once(folder, backend):
+    # Ranks that join a job which has ended must not set its summary back to `running`.
+    run = _faults.Run(folder, backend, title=f"{backend}: asked before the ranks are there")
+    run.start()
+    runs.wait_for(lambda: "mpirun" in run.console() or (run.output / "summary.json").exists(), 10, "the beginning")
+    run.signal(run.process.pid, signal.SIGTERM)
+    run.ends(143, within=_faults.GRACE + 2, kind="stopped")
+
+
 def twice(folder, backend):
     # The rank that sleeps keeps the others from stopping; G has not passed.
     run = _faults.Run(folder, backend, "sleep:60s:rank=1@step=20", sets=["launch.grace=30s"], title=f"{backend}: asked twice")
@@ -61,6 +70,7 @@ def deaf(folder, backend):
 with runs.workspace() as folder:
     for backend in sys.argv[1:] or ("gloo", "mpi"):
         stopped(folder, backend)
+        at_once(folder, backend)
         twice(folder, backend)
         deaf(folder, backend)
     stopped(folder, "gloo", signal.SIGINT)

@@ -10,6 +10,8 @@ with runs.workspace() as folder:
         run.start(under=_faults.MPIRUN)
         pids = run.ranks()
         run.training(20)
+        # It holds the job's secret, and an mpirun that ends the job by itself gives nobody time to remove it.
+        run.check(not list(run.output.glob(".rendezvous-*")), "the rendezvous file is there although all have joined")
         run.signal(pids[victim], signal.SIGKILL)
         run.ends(137, within=5, kind="signal", rank=victim, signal_number=9, says=[f"rank {victim}"])
     # The `convoy` that is a rank's parent goes, and with it whoever could have told how the rank ended.

@@ -147,6 +147,16 @@ TEST_F(AttemptsTest, RanksThatNeverStartedAreNotStartedAgain) {
   EXPECT_EQ(attempts.ended().size(), 1u);
 }
 
+TEST_F(AttemptsTest, AHostThatIsNotBackYetUsesOneRestart) {
+  Attempts attempts(folder(), {2, 0});
+  GangOutcome lost = outcome(20), missing = outcome(-1);
+  missing.cause->kind = Failure::rendezvous;
+  EXPECT_TRUE(attempts.failed(lost, true).again);
+  EXPECT_TRUE(attempts.failed(missing, false).again);
+  EXPECT_FALSE(attempts.failed(missing, false).again);
+  EXPECT_EQ(attempts.ended().size(), 3u);
+}
+
 TEST_F(AttemptsTest, EarlierCommandsOnTheFolderCount) {
   Json summary = {{"attempt", 1},
                   {"exit_code", 137},

@@ -141,14 +141,27 @@ TEST_F(RunFolderTest, GivenAndDone) {
 
 TEST_F(RunFolderTest, RunningLeftBehindIsMended) {
   leave(folder("n"), "running", true, request_.resolved);
-  std::ofstream(folder("n") + "/failure.json") << R"({"message": "the server is gone"})";
+  std::ofstream(folder("n") + "/failure.json") << R"({"exit_code": 75, "failure": {"message": "the server is gone"}})";
   const RunFolder run = open_run_folder(request_);
   const Json summary = read_summary(run.path);
   EXPECT_EQ(summary["status"], "failed");
-  EXPECT_EQ(summary["exit_code"], 137);
+  EXPECT_EQ(summary["exit_code"], 75);
   EXPECT_EQ(summary["failure"]["message"], "the server is gone");
   EXPECT_FALSE(fs::exists(folder("n") + "/failure.json"));
   EXPECT_THAT(run.notes.at(0), HasSubstr("the server is gone"));
+}
+
+TEST_F(RunFolderTest, WhoeverIsLeftWritesTheEndAndOnlyWhereThereIsNone) {
+  const Abort gone{Failure::rendezvous, -1, 7, 0, "", "the server is gone"};
+  leave(folder("n"), "running", true, request_.resolved);
+  leave_failure(folder("n"), gone);
+  EXPECT_EQ(read_summary(folder("n"))["status"], "failed");
+  EXPECT_EQ(read_summary(folder("n"))["exit_code"], 75);
+  EXPECT_EQ(read_summary(folder("n"))["failure"]["step"], 7);
+  EXPECT_FALSE(fs::exists(folder("n") + "/failure.json"));
+  leave(folder("n"), "done", true, request_.resolved);
+  leave_failure(folder("n"), gone);
+  EXPECT_EQ(read_summary(folder("n"))["status"], "done");
 }
 
 TEST_F(RunFolderTest, AFileOrAnUnwritablePlaceIsRefused) {

@@ -1,8 +1,10 @@
 """Ranks on several hosts, which network namespaces stand in for: by mpirun and by convoy itself, and what becomes of a run
 whose host crashes, is cut off, or whose remote shell dies."""
+# labels: multi faults
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -25,8 +27,8 @@ MPIRUN = ["mpirun", "--host", "nodea1:1,nodea2:1", "-n", "2", "--bind-to", "none
           f"{places.HOSTS} rsh"]
 
 
-def line(output, sets, hosts=(), under=()):
-    command = runs.command(config, output, sets, under=under)
+def line(output, sets, hosts=(), under=(), inject=()):
+    command = runs.command(config, output, sets, under=under, inject=inject)
     return places.on("nodea1", *command, *(["--hosts", hosts] if hosts else []))
 
 
@@ -106,12 +108,24 @@ def nothing_left(title, within):
     runs.fail(f"{title}: still alive: {names}")
 
 
+def patience(text):
+    """Seconds that pass for sure until the mpirun of this line takes a host for gone."""
+    interval, probes = (int(re.search(rf"oob_tcp_keepalive_{name} (\d+)", text)[1]) for name in ("intvl", "probes"))
+    return interval * probes
+
+
 def train_everywhere(folder):
     both = ["nodea1", "nodea2"]
     for backend in ("mpi", "gloo"):
         trains(f"mpirun, {backend}", folder / f"mpirun-{backend}", [*SHORT, f"backend={backend}"], both, backend, under=MPIRUN)
-        trains(f"--hosts, {backend}", folder / f"hosts-{backend}", [*SHORT, "launch.ranks=2", f"backend={backend}", RSH],
-               both, backend, hosts="nodea1,nodea2")
+        console = trains(f"--hosts, {backend}", folder / f"hosts-{backend}",
+                         [*SHORT, "launch.ranks=2", f"backend={backend}", RSH], both, backend, hosts="nodea1,nodea2")
+        if backend == "mpi":
+            # An mpirun that gives up before the heartbeat does keeps the summary from naming host and rank.
+            launch = runs.summary(folder / "hosts-mpi")["config"]["launch"]
+            for where, text in (("convoy", console), ("the docs", (runs.TOP / "docs" / "launching.md").read_text())):
+                runs.check(patience(text) > launch["heartbeat"] + launch["failure_grace"],
+                           f"mpirun as {where} has it gives a host up after {patience(text)} s")
     trains("--hosts with shares", folder / "shares", [*SHORT, "backend=gloo", RSH], ["nodea1", "nodea2", "nodea2"], "gloo",
            hosts="nodea1:1,nodea2:2")
     console = trains("IPv6", folder / "six", [*SHORT, "backend=gloo", "launch.address=fd77::/64", "launch.ranks=2", RSH], both,
@@ -214,6 +228,19 @@ def cut_off(folder):
     places.tell("heal", "nodea2")
 
 
+def first_crashed(folder):
+    """The host on which convoy serves: whoever is left writes the end into the folder that they share."""
+    output = folder / "first"
+    process = begin("first", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
+    places.tell("crash", "nodea1")
+    process.wait()
+    nothing_left("--hosts, nodea1 crashed", BOUND)
+    summary = runs.summary(output)
+    runs.check(summary["exit_code"] in (75, 110) and "10.77.0.1" in summary["failure"]["message"], f"nodea1 crashed: {summary}")
+    print(f"--hosts, nodea1 crashed: {summary['exit_code']}: {summary['failure']['message']}", flush=True)
+    places.tell("heal", "nodea1")
+
+
 def shell_killed(folder):
     output = folder / "shell"
     process = begin("shell", output, [*LONG, "launch.ranks=2", "backend=gloo", RSH], **BOTH)
@@ -243,10 +270,28 @@ def stopped(folder):
     print("SIGTERM: all hosts stopped, with a checkpoint", flush=True)
 
 
+def restarted(folder):
+    """A rank is killed on the other host: all of them start again, from the checkpoint."""
+    more = ["launch.ranks=2", "train.checkpoint_every=5 steps", "launch.max_restarts=1", "launch.backoff=0.2s", RSH]
+    for backend in ("gloo", "mpi"):
+        outputs = {}
+        for inject in ((), ("kill:rank=1@step=8",)):
+            outputs[inject] = folder / f"restarted-{backend}-{len(inject)}"
+            trains(f"{backend}: {inject or 'undisturbed'}", outputs[inject], [*SHORT, *more, f"backend={backend}"],
+                   ["nodea1", "nodea2"], backend, hosts="nodea1,nodea2", inject=inject)
+        summary = runs.summary(outputs[inject])
+        (first,) = summary["attempts"]
+        runs.check(summary["attempt"] == 1 and first["exit_code"] == 137 and first["checkpoint"] == 5 and
+                   (first["failure"]["rank"], first["failure"]["host"]) == (1, "nodea2"), f"the first attempt's end: {first}")
+        runs.check(len({str(runs.weights(output)) for output in outputs.values()}) == 1, "other weights than undisturbed")
+        nothing_left("restarted", 3)
+
+
 def mpirun_host_crashed(folder):
     output = folder / "mpirun"
-    under = [*MPIRUN, "--mca", "oob_tcp_keepalive_time", "2", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
-             "oob_tcp_keepalive_probes", "2"]
+    # Between its probes more has to pass than heartbeat and grace, or mpirun ends the job before it can be told why.
+    under = [*MPIRUN, "--mca", "oob_tcp_keepalive_time", "1", "--mca", "oob_tcp_keepalive_intvl", "3", "--mca",
+             "oob_tcp_keepalive_probes", "3"]
     process = begin("mpirun", output, [*LONG, "backend=mpi"], under=under)
     started = time.monotonic()
     places.tell("crash", "nodea2")
@@ -255,7 +300,8 @@ def mpirun_host_crashed(folder):
     places.tell("heal", "nodea2")
 
 
-PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, shell_killed, convoy_killed, stopped, mpirun_host_crashed)
+PARTS = (train_everywhere, with_bridges, over_ssh, refusals, crashed, cut_off, first_crashed, shell_killed, convoy_killed,
+         stopped, restarted, mpirun_host_crashed)
 
 
 if __name__ == "__main__":

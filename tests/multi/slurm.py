@@ -1,4 +1,5 @@
 """The launch contract under Slurm: srun with and without PMIx, sbatch and salloc, what ends a job there and what remains."""
+# labels: multi faults
 import os
 import pathlib
 import signal
@@ -17,8 +18,8 @@ LONG = ["strategy.name=ddp", "train.epochs=1000000", "train.evaluate_every=never
 SRUN = ["srun", "-N2", "-n2", "--kill-on-bad-exit=1"]
 
 
-def whole(title, under, output, sets, expect=0):
-    line = places.in_slurm(*under, *runs.command(config, output, sets))
+def whole(title, under, output, sets, expect=0, inject=()):
+    line = places.in_slurm(*under, *runs.command(config, output, sets, inject=inject))
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=90, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     fits = done.returncode != 0 if expect is None else done.returncode == expect
@@ -121,32 +122,41 @@ def rank_pids(ranks):
     return runs.wait_for(found, 30, f"{ranks} ranks under Slurm")
 
 
+def killed(folder, backend, under, victim):
+    output = folder / f"kill-{backend}-{victim}"
+    console = open(f"{output}.console", "w")
+    process = subprocess.Popen(places.in_slurm(*under, *runs.command(config, output, [*LONG, f"backend={backend}"])),
+                               cwd=runs.TOP, env=runs.environment(), stdout=console, stderr=subprocess.STDOUT)
+    runs.training(output, step=20)
+    pids = rank_pids(2)
+    started = time.monotonic()
+    os.kill(pids[victim], signal.SIGKILL)
+    code = runs.end(process, 10)
+    seconds = time.monotonic() - started
+    summary = runs.summary(output)
+    failure = summary["failure"]
+    said = pathlib.Path(f"{output}.console").read_text()[-2000:]
+    runs.check(code != 0, f"{backend}: srun returned 0")
+    runs.check(summary["exit_code"] == 137 and (failure["rank"], failure["host"]) == (victim, f"sn{victim + 1}"),
+               f"{backend}, rank {victim} killed: {summary['exit_code']}, {failure}\n{said}")
+    runs.check(seconds < 5, f"{backend}, rank {victim} killed: srun took {seconds:.1f} s")
+    runs.wait_for(lambda: not runs.alive(pids), 3, "the end of all ranks after srun's")
+    print(f"{backend}: rank {victim} killed, srun returned {code} after {seconds:.1f} s", flush=True)
+
+
 def faults(folder):
     """FAULTS 1 and 3; 11 is `batch`."""
     for backend, under in (("mpi", [*SRUN, "--mpi=pmix"]), ("gloo", SRUN)):
-        output = folder / f"kill-{backend}"
-        console = open(f"{output}.console", "w")
-        process = subprocess.Popen(places.in_slurm(*under, *runs.command(config, output, [*LONG, f"backend={backend}"])),
-                                   cwd=runs.TOP, env=runs.environment(), stdout=console, stderr=subprocess.STDOUT)
-        runs.training(output, step=20)
-        pids = rank_pids(2)
-        started = time.monotonic()
-        os.kill(pids[1], signal.SIGKILL)
-        code = runs.end(process, 10)
-        seconds = time.monotonic() - started
+        for victim in (0, 1):
+            killed(folder, backend, under, victim)
+        # PMIx may end the step before srun has heard of the 70: the summary has it.
+        output = folder / f"throw-{backend}"
+        whole("a model that throws", under, output, [*LONG, f"backend={backend}"], expect=None,
+              inject=["throw:rank=1:block=0@step=20"])
         summary = runs.summary(output)
         failure = summary["failure"]
-        said = pathlib.Path(f"{output}.console").read_text()[-2000:]
-        runs.check(code != 0, f"{backend}: srun returned 0")
-        runs.check(summary["exit_code"] == 137 and failure["rank"] == 1 and failure["host"] == "sn2",
-                   f"{backend}, a rank killed: {summary['exit_code']}, {failure}\n{said}")
-        runs.check(seconds < 5, f"{backend}, a rank killed: srun took {seconds:.1f} s")
-        runs.wait_for(lambda: not runs.alive(pids), 3, "the end of all ranks after srun's")
-        print(f"{backend}: rank 1 killed, srun returned {code} after {seconds:.1f} s", flush=True)
-    output = folder / "nan"
-    # PMIx may end the step before srun has heard of the 70: the summary has it.
-    whole("a rank that fails", [*SRUN, "--mpi=pmix"], output, [*LONG, "optimizer.lr=1e30", "optimizer.name=sgd"], expect=None)
-    runs.check(runs.summary(output)["exit_code"] == 70, f"a rank that fails: {runs.summary(output)}")
+        runs.check((summary["exit_code"], failure["rank"], failure["step"], failure["host"]) == (70, 1, 20, "sn2"),
+                   f"{backend}, a model that throws: {summary['exit_code']}, {failure}")
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ TEST(Fault, RefusesWhatHasNoMeaning) {
                                        "kill:always:attempt=1",
                                        "sleep",
                                        "sleep:5s:6s",
+                                       "sleep:-5s",
                                        "sleep:2days",
                                        "sleep:48h",
                                        "sleep:1s@collective=3",
