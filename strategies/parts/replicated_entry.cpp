@@ -230,52 +230,7 @@ double beside_backward(const Json& config, double messages) {
 }
 
 namespace {
-
 constexpr double mib = 1024 * 1024;
-
-void add_axis(const AxisCost& axis, RankCost& cost) {
-  cost.bytes_sent_per_step += axis.bytes;
-  cost.messages_per_step += axis.messages;
-  cost.axes.push_back(axis);
-}
-
-// One all-gather of a count and two figures a channel in forward, once more where that is run again, and one all-reduce of
-// two figures in backward; of doubles, whatever the precision.
-void add_batch_norms(const Json& strategy, const Description& description, int ranks, RankCost& cost) {
-  if (strategy.value("batch_norm", "local") != "sync") return;
-  constexpr double number = 8;
-  double layers = 0, gathers = 0, gathered = 0, summed = 0;
-  for (const BlockDescription& block : description.blocks) {
-    const auto norms = static_cast<double>(block.norms), channels = static_cast<double>(block.norm_channels);
-    const double forwards = recomputed(strategy, block.name) ? 2 : 1;
-    layers += norms;
-    gathers += forwards * norms;
-    gathered += forwards * (2 * channels + norms) * number;
-    summed += 2 * channels * number;
-  }
-  if (layers == 0) return;
-  const double slices = strategy.value("micro_batches", 1.0), others = ranks - 1;
-  add_axis({"data", slices * others * gathered, slices * gathers, Exchange::gather}, cost);
-  add_axis({"data", slices * 2 * others / ranks * summed, slices * layers}, cost);
-}
-
-}  // namespace
-
-void add_buffer_exchanges(const Json& config, const Description& description, int ranks, int data_rank,
-                          RankCost& cost) {
-  if (ranks == 1) return;
-  const Json& strategy = config.at("strategy");
-  add_batch_norms(strategy, description, ranks, cost);
-  const std::string how = strategy.value("buffers", "local");
-  double elements = 0;
-  for (const BlockDescription& block : description.blocks) elements += static_cast<double>(block.buffers);
-  if (how == "local" || elements == 0) return;
-  const double bytes = elements * static_cast<double>(description.element_bytes), others = ranks - 1;
-  const double updates = whole_work(config, ranks).updates;
-  if (how == "mean")
-    add_axis({"data", 2 * others / ranks * bytes * updates, updates}, cost);
-  else
-    add_axis({"data", data_rank == 0 ? others * bytes * updates : 0, updates, Exchange::gather}, cost);
 }
 
 double bucket_cap(double gradient_bytes) { return std::clamp(gradient_bytes / 4, 1.0 * mib, 25.0 * mib); }
