@@ -23,12 +23,20 @@ std::string written_key(const Options& section, const std::string& key) {
   return marks.count(key) != 0 ? key : "";
 }
 
+// A resolved file has every key, and nobody who wrote them: what a run folder keeps can be run again.
+bool every_key_written(const Options& section) {
+  const Json& values = section.json();
+  for (auto value = values.begin(); value != values.end(); ++value)
+    if (!value->is_null() && section.marks().count(value.key()) == 0) return false;
+  return true;
+}
+
 }  // namespace
 
 std::string refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
                                   const std::vector<Mark>& because) {
   const std::string written = written_key(section, key);
-  if (written.empty()) return "";
+  if (written.empty() || every_key_written(section)) return "";
   const Mark mark = section.mark(written);
   for (const Mark& cause : because)
     if (typed(cause) && !typed(mark))

@@ -81,6 +81,7 @@ std::vector<std::string> check_shared_effects(const RunConfig& config) {
 
 std::vector<std::string> check_shard_effects(const Options& section) {
   std::vector<std::string> left_out;
+  if (!section.has("shard")) return left_out;
   const std::string& shard = section.text("shard");
   if (shard != "parameters")
     add(left_out,

@@ -44,7 +44,8 @@ TEST_F(DataFiles, WhatIsNotThereIsSaidAtItsKey) {
 }
 
 TEST_F(DataFiles, EveryDataSetHasItsOwn) {
-  EXPECT_EQ(complaint("fashion_mnist", {{"path", root_.string()}}), "");
+  EXPECT_THAT(complaint("fashion_mnist", {{"path", root_.string()}}),
+              HasSubstr("train-images-idx3-ubyte.gz is not there"));
   EXPECT_THAT(complaint("fashion_mnist", {{"path", at("none")}}), HasSubstr("dataset-fashion-mnist"));
   const Json table = {{"path", at("there")}, {"target_path", nullptr}, {"evaluate", {{"path", at("none")}}}};
   EXPECT_THAT(complaint("table", table), StartsWith("x.yaml:4:2: data.evaluate.path: "));

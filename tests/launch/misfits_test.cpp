@@ -176,8 +176,6 @@ TEST(WithoutEffect, OfModelsDataAndOptimizers) {
   EXPECT_EQ(refused(with_data("{name: table, path: x.csv, task: regression, classes: 3}")), in(data, "data.classes"));
   EXPECT_EQ(refused(with_data("{name: table, path: x.csv, target_path: y.npy}")), in(data, "data.target_path"));
   EXPECT_EQ(refused(with_data("{name: table, path: x.npy}")), in(data, "data.path"));
-  EXPECT_EQ(refused(with_data("{name: table, path: x.csv, evaluate: {path: y.csv, fraction: 0.5}}")),
-            in(data, "data.evaluate.fraction"));
 
   const Sections groups;
   EXPECT_EQ(refused(groups, {"optimizer.groups=[{match: bias}]"}).rfind("optimizer.groups.0", 0), 0u);
