@@ -48,7 +48,9 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
     if (parameter->partial) partial_.push_back(parameter);
   std::sort(partial_.begin(), partial_.end(), [](const auto& a, const auto& b) { return a->name < b->name; });
   buffer_sync_.emplace(buffers_of(parts_), group_, options_.buffers);
+  late_bytes_ = options_.cap_bytes / 4;
   if (options_.cap_bytes == 0) {
+    late_bytes_ = 6.25 * (1 << 20);
     double bytes = 0;
     for (const ParameterPtr& parameter : parameters_) bytes += static_cast<double>(parameter->value.nbytes());
     options_.cap_bytes = bucket_cap(bytes);
@@ -153,8 +155,8 @@ void ReplicatedData::agree_on_order() {
   order_known_ = true;
 }
 
-// Laying out anew holds everything twice for a moment, so only where some bucket would wait for a quarter of a bucket more
-// than its own gradients.
+// Laying out anew holds everything twice for a moment, so only where some bucket would wait for much more than its own
+// gradients: a quarter of a bucket, where one's size was given, else of the largest.
 bool ReplicatedData::sends_late() const {
   const auto bytes_of = [&](int parameter) {
     return static_cast<double>(parameters_[static_cast<size_t>(parameter)]->value.nbytes());
@@ -169,7 +171,7 @@ bool ReplicatedData::sends_late() const {
       laid_out += bytes_of(parameter);
       complete = std::max(complete, there[static_cast<size_t>(parameter)]);
     }
-    if (complete > laid_out + options_.cap_bytes / 4) return true;
+    if (complete > laid_out + late_bytes_) return true;
   }
   return false;
 }

@@ -55,6 +55,7 @@ class ReplicatedData : public DataAxis {
   void sum_partial();
 
   ReplicatedOptions options_;
+  double late_bytes_ = 0;  // of others' gradients that a bucket may wait for before buckets are laid out anew
   Component optimizer_;
   CommunicatorPtr group_;     // the axis data
   CommunicatorPtr pipeline_;  // the axis along which the model's depth is cut

@@ -77,8 +77,9 @@ with runs.workspace() as work:
         summary = runs.run(f"configs/gpt_{name}.yaml", work / str(number), [f"data.path={work}/text.txt", *LARGE, *overrides])
         predicted = costs(summary)
         for peak, formula in processes(summary, predicted):
-            # Ranks of one process need not be at their most at the same time.
-            wrong += off(title, "held", peak, formula, TOLERANCE, 0.1 if name == "data_parallel" else None)
+            # Ranks of one process need not be at their most at the same time, and the pool lends one unit's memory for another's.
+            below = {"data_parallel": 0.1, "fsdp": 0.08}.get(name)
+            wrong += off(title, "held", peak, formula, TOLERANCE, below)
         for rank, cost in zip(summary["ranks"], predicted):
             wrong += off(title, "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
     for number, strategy in enumerate(NORMS):
