@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,6 +48,24 @@ void add_largest(const GangOutcome& outcome, Json& summary) {
 
 std::string where_(const std::string& path, const char* what) {
   return str(path, ": cannot ", what, ": ", strerror(errno));
+}
+
+// The end of a run says more than its beginning: what each rank measured, the failure, a table of where all stood.
+constexpr off_t room_beside = 256 << 10;
+
+// Takes now what the end will need: the run itself may fill the disk.
+void keep_room(const std::string& path, off_t beginning) {
+  if (access(path.c_str(), F_OK) == 0) return;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  errno = fd < 0 ? errno : posix_fallocate(fd, 0, 2 * beginning + room_beside);
+  if (errno == 0) {
+    close(fd);
+    return;
+  }
+  const std::string message = where_(path, "keep room for the end of the run");
+  if (fd >= 0) close(fd);
+  unlink(path.c_str());
+  throw Error(Failure::io, message);
 }
 
 }  // namespace
@@ -100,8 +119,20 @@ Json read_summary(const std::string& folder) {
 }
 
 void write_summary(const std::string& folder, const Json& summary, bool lasting) {
-  write_whole(folder + "/summary.json", summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", lasting);
+  const std::string file = folder + "/summary.json";
+  const std::string text = summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const bool running = summary.value("status", "") == "running";
+  if (running) keep_room(folder + "/" + room_file, static_cast<off_t>(text.size()));
+  try {
+    write_whole(file, text, lasting);
+  } catch (const Error&) {
+    if (running || !give_room(folder)) throw;
+    write_whole(file, text, lasting);
+  }
+  if (!running) give_room(folder);
 }
+
+bool give_room(const std::string& folder) { return unlink((folder + "/" + room_file).c_str()) == 0; }
 
 void write_whole(const std::string& path, const std::string& text, bool lasting, int mode) {
   const size_t slash = path.rfind('/');
