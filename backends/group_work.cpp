@@ -1,4 +1,5 @@
 // The Work of every backend: waits for a Pending within the time limit, brings staged results back, drops all tensors.
+#include <algorithm>
 #include <ctime>
 
 #include "backends/group_state.h"
@@ -77,14 +78,14 @@ class GroupWork final : public Work {
       return;
     }
     Waiting waiting(*state_, call_);
-    auto limit = call_.timeout;
-    if (pending_->wait_until(waiting.start() + limit / 2)) return;
+    const auto half = call_.timeout / 2;
+    if (waited(half)) return;
     if (state_->watched())
       state_->late(call_, waiting.seconds(), false);
     else
       log::warning(str(state_->who(), " has waited ", human_seconds(waiting.seconds()), " in ", describe(call_),
                        ", half of its time limit"));
-    if (pending_->wait_until(waiting.start() + limit)) return;
+    if (waited(call_.timeout - half)) return;
     // Whoever watches sees all ranks, and names the one that is missing; this one only waited for it.
     if (state_->watched()) state_->late(call_, waiting.seconds(), true);
     if (const auto failure = state_->failure()) throw CommError(*failure);
@@ -92,6 +93,18 @@ class GroupWork final : public Work {
     error_ = std::make_exception_ptr(error);
     // What was begun cannot be taken back, so the group ends here with its first time limit.
     state_->fail(error.what());
+  }
+
+  // In pieces, of each of which no more counts than its length: while this process is stopped (a job that is suspended), its
+  // peers mostly are too.
+  bool waited(Clock::duration limit) {
+    constexpr Clock::duration longest = std::chrono::seconds(1);
+    while (limit > Clock::duration::zero()) {
+      const auto piece = std::min(limit, longest);
+      if (pending_->wait_until(Clock::now() + piece)) return true;
+      limit -= piece;
+    }
+    return false;
   }
 
   template <class Finish>

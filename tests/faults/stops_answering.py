@@ -1,7 +1,12 @@
 """Cases 5, 6 and 7: a rank is stopped, computes for ever, loses its network or sleeps longer than a collective may take: one
-table names it, and the collective that the others wait in; one that sleeps half as long gets a warning and completes."""
+table names it, and the collective that the others wait in; one that sleeps half as long gets a warning and completes. A job
+that was suspended as a whole goes on."""
 # timeout: 300
+import contextlib
+import os
+import signal
 import sys
+import time
 
 import _faults
 from _faults import runs
@@ -64,6 +69,21 @@ def slow(folder, backend, rank):
     print(f"{run.title}: one warning, and done")
 
 
+def suspended(folder, backend):
+    """As by `scontrol suspend`, or a frozen container: who stood still himself takes nobody for lost."""
+    run = _faults.Run(folder, backend, title=f"{backend}: all of it suspended").start()
+    run.training(STEP)
+    everybody = run.marked()
+    for number, pause in ((signal.SIGSTOP, _faults.HEARTBEAT + 1.5), (signal.SIGCONT, 0)):
+        for pid in everybody:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        time.sleep(pause)
+    run.training(max(run.state(rank)[0] for rank in (0, 1)) + 20)
+    run.signal(run.process.pid, signal.SIGTERM)
+    run.ends(143, within=_faults.GRACE, kind="stopped")
+
+
 def alone(folder):
     run = _faults.Run(folder, "auto", f"loop:block=0@step={STEP}", title="alone", strategy="{name: single}", ranks=1,
                       sets=["launch.step_timeout=2s"])
@@ -83,5 +103,6 @@ with runs.workspace() as folder:
         together(late, *((backend, sleeps, rank) for backend in backends), ("mpi", sleeps, rank, _faults.MPIRUN))
     together(lost, ("gloo", "drop-heartbeat", 0), ("mpi", "drop-heartbeat", 1))
     together(slow, *((backend, rank) for rank, backend in enumerate(backends)))
+    together(suspended, *((backend,) for backend in backends))
     late(folder, "gloo", "loop:rank=1:block=0", 1)
     alone(folder)
