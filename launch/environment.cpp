@@ -96,6 +96,9 @@ std::optional<LaunchedAs> torchrun(const Reader& read) {
   // Who meets on the loopback interface is on one host.
   const std::string master = read.text("MASTER_ADDR");
   if (as.local_size == 0 && (master == "localhost" || master.rfind("127.", 0) == 0)) as.local_size = as.size;
+  const int port = read.number("MASTER_PORT");
+  if (port < 1 || port > 65535)
+    throw Error(Failure::config, str("environment: MASTER_PORT=", port, " is no port; ports are 1 to 65535"));
   // torchrun's default run id is "none", the same for every job: the master's port tells them apart.
   as.job = str(read.text("TORCHELASTIC_RUN_ID"), "-", master, "-", read.text("MASTER_PORT"), "-",
                read.text("TORCHELASTIC_RESTART_COUNT"));

@@ -67,6 +67,12 @@ TEST(Environment, Mpirun) {
   EXPECT_TRUE(as.pmi);
 }
 
+TEST(Environment, APortThatIsNone) {
+  Variables wrong = torch(0, 2);
+  wrong["MASTER_PORT"] = "70000";
+  EXPECT_THAT(error_of(wrong), HasSubstr("MASTER_PORT=70000 is no port"));
+}
+
 TEST(Environment, Torchrun) {
   const LaunchedAs as = launched_as(torch(1, 2) + Variables{{"TORCHELASTIC_RUN_ID", "none"}});
   EXPECT_EQ(as.launcher, Launcher::torchrun);
