@@ -13,6 +13,7 @@
 #include "launch/exit_codes.h"
 #include "launch/farm/leaderboard.h"
 #include "launch/progress.h"
+#include "launch/retry.h"
 #include "launch/session.h"
 #include "launch/summary.h"
 
