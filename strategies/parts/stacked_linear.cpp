@@ -18,14 +18,21 @@ at::Tensor product(const at::Tensor& input, const at::Tensor& weight, const at::
   return bias.defined() ? at::baddbmm(bias.unsqueeze(1), input, turned) : at::bmm(input, turned);
 }
 
+// Where rows of members lie apart, LibTorch would make a product written to them of one call for each member, whose costs
+// beside the product are those of a small layer: one batched product and a copy take less.
 at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                            const at::Tensor& input) {
   const at::Tensor turned = output.transpose(1, 2);
   if (!writes_gradient(weight, state)) return turned.bmm(input);
-  if (weight.written)
+  const bool together = weight.gradient.is_contiguous();
+  if (weight.written && together)
     weight.gradient.baddbmm_(turned, input);
-  else
+  else if (weight.written)
+    weight.gradient.add_(turned.bmm(input));
+  else if (together)
     at::bmm_out(weight.gradient, turned, input);
+  else
+    weight.gradient.copy_(turned.bmm(input));
   weight.written = true;
   return {};
 }
