@@ -41,7 +41,8 @@ struct Pipe {
 
 constexpr int max_units = 8192;
 
-// All that the child needs, made before fork: between fork and exec nothing may allocate.
+// All that the child needs, made before it starts: until it is another program it shares this one's memory, and may neither
+// allocate nor return.
 struct Prepared {
   std::vector<char*> argv;
   std::vector<std::string> environment_lines;
@@ -118,14 +119,15 @@ StartedProcess start_process(const ProcessStart& start) {
   const std::unique_ptr<Pipe> input = start.with_input ? std::make_unique<Pipe>() : nullptr;
   const int nothing = input ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC);
   const pid_t parent = getpid();
-  const pid_t pid = fork();
+  // Nothing of this process is copied; it waits until the child has become another program, as it did for its report.
+  const pid_t pid = vfork();
   if (pid == 0)
     become(start, prepared, path.c_str(), parent, input ? input->read : nothing, output.write, error.write,
            report.write);
   const int fork_error = errno;
   if (nothing >= 0) close(nothing);
   if (pid < 0)
-    throw Error(Failure::io, str("cannot start ", path, ": fork: ", strerror(fork_error), "; see `ulimit -u`"));
+    throw Error(Failure::io, str("cannot start ", path, ": vfork: ", strerror(fork_error), "; see `ulimit -u`"));
   setpgid(pid, pid);  // whoever is first, so that a kill of the group reaches it from here on
   report.close_write();
   int reason = 0;

@@ -4,33 +4,17 @@
 #include <string.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iostream>
 
 #include "core/files.h"
 #include "launch/exit_codes.h"
+#include "launch/retry.h"
 #include "launch/summary.h"
 
 namespace convoy {
 namespace {
 
 constexpr size_t most_kept = 100;  // attempts in a summary
-
-// What the next attempt need not meet in the same way.
-bool worth_another(const Abort& cause) {
-  if (cause.signal > 0) return true;
-  switch (cause.kind) {
-    case Failure::training:
-    case Failure::out_of_memory:
-    case Failure::io:
-    case Failure::rendezvous:
-    case Failure::hang:
-    case Failure::internal:
-      return true;
-    default:
-      return false;
-  }
-}
 
 std::string attempt_text(const Abort& cause) {
   return cause.message.empty() ? str("a failure (", name_of(cause.kind), ")") : cause.message;
@@ -49,14 +33,14 @@ Restarts::Decision Restarts::after(const Abort& cause, int64_t checkpoint) {
   fruitless_ = reached > furthest_ ? 1 : fruitless_ + 1;
   furthest_ = std::max(furthest_, reached);
   Decision decision;
-  if (!worth_another(cause) || rules_.most == 0) return decision;
+  if (!(cause.signal > 0 || worth_another(cause.kind)) || rules_.most == 0) return decision;
   if (fruitless_ >= fruitless_limit) {
     decision.no_progress = true;
     return decision;
   }
   if (!left()) return decision;
   ++used_;
-  const double seconds = std::min(rules_.backoff * std::pow(2.0, fruitless_ - 1), longest_backoff);
+  const double seconds = retry_delay(rules_.backoff, fruitless_);
   decision.again = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
   return decision;
 }

@@ -27,8 +27,7 @@ RestartRules restart_rules(const PreparedRun& run);
 // Whether an attempt, or the next, comes of what ended the last ones. Pure.
 class Restarts {
  public:
-  static constexpr int fruitless_limit = 3;       // attempts in a row without progress
-  static constexpr double longest_backoff = 600;  // seconds
+  static constexpr int fruitless_limit = 3;  // attempts in a row without progress
   explicit Restarts(const RestartRules& rules) : rules_(rules) {}
 
   struct Decision {

@@ -108,6 +108,9 @@ struct StrategyEntry : Entry {
   // Of a strategy whose file describes several runs with a configuration each, and none itself: takes the file's tree
   // apart before anything of it is checked. Null: the file is one run.
   PipelineTexts (*pipelines)(const Node& root) = nullptr;
+  // Of a strategy that trains several models, each as the reference would by itself: for each of them the overrides, as of
+  // --set, that make a run of the configuration by the reference that one. Null: the model is one.
+  std::function<std::vector<std::vector<std::string>>(const RunConfig&)> members = nullptr;
 };
 
 // Whether a plan has to see the model's blocks before ranks start: for StrategyEntry::check, and for options that name blocks.

@@ -83,6 +83,12 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   return costs;
 }
 
+std::vector<std::vector<std::string>> each_by_itself(const RunConfig& config) {
+  std::vector<std::vector<std::string>> overrides;
+  for (const MemberSettings& member : members_of(config)) overrides.push_back(overrides_of(config, member));
+  return overrides;
+}
+
 }  // namespace
 
 StrategyEntry ensemble_entry() {
@@ -105,6 +111,7 @@ StrategyEntry ensemble_entry() {
                                            {"auto", "grouped", "each"}, "auto"));
   entry.plan = plan;
   entry.cost = cost;
+  entry.members = each_by_itself;
   return entry;
 }
 

@@ -12,8 +12,10 @@ namespace {
 
 // A manifest with its files open, and the pieces of each key.
 struct StoredState {
-  explicit StoredState(const std::string& folder)
-      : path(folder), manifest(read_manifest_file(folder)), files(manifest, folder) {
+  StoredState(const std::string& folder, int member)
+      : path(folder),
+        manifest(member < 0 ? read_manifest_file(folder) : of_member(read_manifest_file(folder), member, folder)),
+        files(manifest, folder) {
     for (const StoredPiece& piece : manifest.pieces) pieces[piece.key].push_back(&piece);
   }
 
@@ -70,8 +72,8 @@ const SafetensorsFile& StoredFiles::open(const std::string& name) {
   return files_.emplace(name, std::move(file)).first->second;
 }
 
-StateView stored_state(const std::string& step_folder) {
-  auto state = std::make_shared<StoredState>(step_folder);
+StateView stored_state(const std::string& step_folder, int member) {
+  auto state = std::make_shared<StoredState>(step_folder, member);
   StateView view;
   for (const auto& entry : state->pieces) view.keys.push_back(entry.first);
   view.tensor = [state](const std::string& key) { return state->whole(key); };

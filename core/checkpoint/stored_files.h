@@ -29,7 +29,8 @@ class StoredFiles {
 };
 
 // A step-N folder as whole tensors, whatever layout wrote it: one that a single piece holds is the mapped file itself, others
-// are put together when they are asked for. The view owns all it needs.
-StateView stored_state(const std::string& step_folder);
+// are put together when they are asked for. The view owns all it needs. member: of an ensemble, that one alone, under the keys
+// that it would have by itself; Error(config) where there is none of that number.
+StateView stored_state(const std::string& step_folder, int member = -1);
 
 }  // namespace convoy

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <set>
 
 #include "core/files.h"
 #include "launch/candidate.h"
@@ -84,8 +85,7 @@ std::string layout_text(const Prepared& prepared) {
 }
 
 // `into`: where it writes. 0, or the code that the run ended with, its cause told.
-int train(EventLoop& loop, Prepared& prepared, const std::string& into, const std::string& reference,
-          const char* what) {
+int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Json& reference, const char* what) {
   prepared.run.arguments.output = into;
   prepared.run.snapshots = {{"folder", into + "/states"}, {"reference", reference}};
   const int code = start_alone(loop, prepared.run, prepared.placed);
@@ -99,17 +99,18 @@ int train(EventLoop& loop, Prepared& prepared, const std::string& into, const st
 }
 
 // What the configured run found, and what it left of the reference's states because it made no update there.
-std::vector<StepDifferences> differences_in(const std::string& path, const std::string& reference) {
+std::vector<StepDifferences> differences_in(const std::string& path, const std::vector<std::string>& references) {
   std::ifstream file(path);
   const Json json = Json::parse(file, nullptr, false);
   CONVOY_CHECK(json.is_array(), path, " was not written, though the run is done");
   std::vector<StepDifferences> steps;
   for (const Json& step : json) steps.push_back(step_differences_from_json(step));
   const std::string prefix = "step-";
-  for (const std::string& name : names_in(reference))
-    if (name.rfind(prefix, 0) == 0)
-      steps.push_back(
-          update_of_one(std::stoll(name.substr(prefix.size())), "is as before: only the reference made an update"));
+  std::set<int64_t> left;  // each once, however many models
+  for (const std::string& reference : references)
+    for (const std::string& name : names_in(reference))
+      if (name.rfind(prefix, 0) == 0) left.insert(std::stoll(name.substr(prefix.size())));
+  for (int64_t step : left) steps.push_back(update_of_one(step, "is as before: only the reference made an update"));
   std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return steps;
 }
@@ -180,17 +181,32 @@ int verify_command(const VerifyArguments& arguments) {
   std::vector<std::string> overrides = common;
   for (std::string& override : reference_overrides(written, configured.placed.job.mesh.degree("data")))
     overrides.push_back(std::move(override));
-  Prepared reference = prepared(alone, overrides, variables, as);
+  const StrategyEntry& strategy = strategy_entry(written.strategy.name);
+  std::vector<Prepared> references;
+  for (const std::vector<std::string>& more :
+       strategy.members ? strategy.members(written) : std::vector<std::vector<std::string>>(1)) {
+    std::vector<std::string> own = overrides;
+    own.insert(own.end(), more.begin(), more.end());
+    references.push_back(prepared(alone, own, variables, as));
+  }
+  Prepared& reference = references.front();
 
   const double tolerance = arguments.tolerance.value_or(arguments.precision == "fp64" ? 1e-9 : 1e-3);
-  std::cout << layout_text(configured) << ", against " << layout_text(reference) << ": " << arguments.steps
-            << " steps of " << reference.run.config.train.batch.rows << " rows; " << join(said, "; ") << std::endl;
+  std::cout << layout_text(configured) << ", against " << layout_text(reference)
+            << (strategy.members ? str(", one run for each of ", references.size(), " members") : "") << ": "
+            << arguments.steps << " steps of " << reference.run.config.train.batch.rows << " rows; " << join(said, "; ")
+            << std::endl;
 
   const TemporaryFolder folder;
   EventLoop loop;  // one for both, so that no signal finds a moment in which it would leave the folder behind
-  const std::string states = folder.path() + "/reference/states";
-  if (int code = train(loop, reference, folder.path() + "/reference", "", "the reference")) return code;
-  if (int code = train(loop, configured, folder.path() + "/configured", states, "the configured run")) return code;
+  std::vector<std::string> states;
+  for (Prepared& one : references) {
+    const std::string into = str(folder.path(), "/reference-", states.size());
+    states.push_back(into + "/states");
+    if (int code = train(loop, one, into, "", "the reference")) return code;
+  }
+  const Json against = strategy.members ? Json(states) : Json(states.front());
+  if (int code = train(loop, configured, folder.path() + "/configured", against, "the configured run")) return code;
   const std::vector<StepDifferences> steps =
       differences_in(folder.path() + "/configured/states/differences.json", states);
   const Verdict verdict = verdict_of(steps, tolerance, reference.run.config.strategy.name);

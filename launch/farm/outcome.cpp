@@ -1,41 +1,26 @@
 #include "launch/farm/outcome.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "core/version.h"
 #include "launch/exit_codes.h"
+#include "launch/retry.h"
 
 namespace convoy {
 namespace {
-
-constexpr double longest_delay = 600;  // seconds
 
 Verdict failed(int exit_code, const std::string& cause, const std::string& message, bool again_helps) {
   return {Verdict::What::failed, again_helps, exit_code, cause, message};
 }
 
-bool worth_another(Failure kind) {
-  switch (kind) {
-    case Failure::training:
-    case Failure::out_of_memory:
-    case Failure::io:
-    case Failure::rendezvous:
-    case Failure::hang:
-    case Failure::internal:
-    case Failure::peer_lost:
-    case Failure::stopped:
-      return true;
-    default:
-      return false;
-  }
+// A pipeline's own `convoy` may also end because it was stopped or lost by somebody else than this farm.
+bool again_may_help(Failure kind) {
+  return worth_another(kind) || kind == Failure::peer_lost || kind == Failure::stopped;
 }
 
 Verdict by_itself(const ProcessEnd& end, const Json& summary) {
   if (end.signal > 0) return failed(end.exit_code(), "signal", str("its convoy ", describe(end)), true);
   const Json failure = summary.value("failure", Json());
   std::string cause = name_of(failure_of_exit(end.code)), message = str("its convoy ", describe(end));
-  bool again = worth_another(failure_of_exit(end.code));
+  bool again = again_may_help(failure_of_exit(end.code));
   if (failure.is_object() && summary.value("status", "") == "failed") {
     cause = failure.value("cause", cause);
     message = failure.value("message", message);
@@ -87,10 +72,6 @@ Json with_end(Json summary, const std::string& name, const Verdict& verdict) {
   summary["failure"] = {{"rank", kept("rank")},   {"step", kept("step")},       {"signal", kept("signal")},
                         {"cause", verdict.cause}, {"message", verdict.message}, {"host", kept("host")}};
   return summary;
-}
-
-double retry_delay(double backoff, int64_t failures) {
-  return std::min(backoff * std::pow(2.0, static_cast<double>(std::max<int64_t>(failures, 1) - 1)), longest_delay);
 }
 
 }  // namespace convoy

@@ -30,7 +30,4 @@ Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail
 // The same summary with that end where its `convoy` could not write it, as one that was killed.
 Json with_end(Json summary, const std::string& name, const Verdict& verdict);
 
-// Seconds before the next attempt, after so many failures in a row.
-double retry_delay(double backoff, int64_t failures);
-
 }  // namespace convoy

@@ -126,7 +126,8 @@ void ResourceLog::write(const std::vector<ResourceSample>& samples) {
 void ResourceLog::end(const ResourceSample& last) {
   inner_->lines.erase(last.pipeline);
   if (last.time > 0) inner_->put(to_json(last).dump() + "\n");
-  inner_->tell_live();
+  // While others run, the next samples write it without this one, within a second.
+  if (inner_->lines.empty()) inner_->tell_live();
 }
 
 }  // namespace convoy

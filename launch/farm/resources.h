@@ -85,7 +85,7 @@ class ResourceLog {
   ResourceLog(const ResourceLog&) = delete;
   ResourceLog& operator=(const ResourceLog&) = delete;
   void write(const std::vector<ResourceSample>& samples);
-  void end(const ResourceSample& last);  // of a pipeline's attempt: its last line, and out of resources.json
+  void end(const ResourceSample& last);  // of an attempt: its last line, and within a second out of resources.json
 
  private:
   struct Inner;

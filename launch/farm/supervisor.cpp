@@ -13,6 +13,7 @@
 #include "launch/exit_codes.h"
 #include "launch/farm/leaderboard.h"
 #include "launch/progress.h"
+#include "launch/retry.h"
 #include "launch/session.h"
 #include "launch/summary.h"
 
@@ -346,7 +347,8 @@ void FarmSupervisor::settle(int job, const Verdict& verdict) {
   const Json ending = {{"exit_code", verdict.exit_code}, {"cause", verdict.cause}, {"message", verdict.message}};
   if (verdict.what == Verdict::What::done) {
     member.state = Member::State::done;
-    note(member, "done", {{"exit_code", 0}});
+    // Its own summary says so too: the next line that something follows from takes this one to the disk.
+    note(member, "done", {{"exit_code", 0}}, false);
     console_.say(str(name, ": done after ", clock_text(member.seconds)));
   } else if (verdict.what == Verdict::What::preempted && !stopping_) {
     member.state = Member::State::waiting;

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "launch/descendants.h"
 
@@ -62,9 +63,24 @@ pid_t Workplace::start(const PipelineOrder& order) {
   const pid_t pid = agent_.start(order.job, start);
   // Its ranks, which it starts later, inherit it.
   if (order.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(pid), getpriority(PRIO_PROCESS, 0) + order.nice);
-  started_[order.job] = {pid, order.name, order.gpu_memory * static_cast<int64_t>(order.gpus.size())};
+  started_[order.job] = {pid, order.name, order.gpu_memory * static_cast<int64_t>(order.gpus.size()), order.memory,
+                         memory_group(order, pid)};
   watch_.add({order.name, pid, order.memory, order.gpus});
   return pid;
+}
+
+// It has started nothing yet that could be left out: it has to read its configuration first.
+std::unique_ptr<MemoryGroup> Workplace::memory_group(const PipelineOrder& order, pid_t pid) {
+  if (order.memory <= 0) return nullptr;
+  std::string why;
+  auto group = MemoryGroup::make(order.name, order.memory, why);
+  if (group && !group->add(pid)) {
+    why = "the process could not be put into " + group->folder();
+    group.reset();
+  }
+  if (!group && !std::exchange(told_ungrouped_, true))
+    events_.on_line(order.job, str("memory is watched only, and no cgroup bounds it: ", why));
+  return group;
 }
 
 void Workplace::ask_to_stop(int job) {
@@ -110,7 +126,13 @@ void Workplace::over_limit(const std::string& name, const std::string& what) {
 }
 
 void Workplace::ended(int job, const ProcessEnd& end) {
-  const std::string name = started_.at(job).name;
+  const Started& started = started_.at(job);
+  const std::string name = started.name;
+  if (started.group && started.group->killed_some())
+    events_.on_over_limit(job,
+                          str("was ended by the kernel: it took more than ",
+                              human_bytes(static_cast<double>(started.group->bytes())), " at once, and its limit is ",
+                              human_bytes(static_cast<double>(started.memory)), " of anonymous memory (memory)"));
   started_.erase(job);
   events_.on_end(job, end, watch_.remove(name));
 }

@@ -12,6 +12,7 @@
 
 #include "launch/agent.h"
 #include "launch/environment.h"
+#include "launch/farm/memory_group.h"
 #include "launch/farm/resources.h"
 
 namespace convoy {
@@ -64,7 +65,11 @@ class Workplace {
     pid_t pid = -1;
     std::string name;
     int64_t gpu_memory = 0;  // bytes on all of its GPUs; 0: no limit
+    int64_t memory = 0;
+    std::unique_ptr<MemoryGroup> group;  // null: no limit, or none may be made
   };
+  std::unique_ptr<MemoryGroup> memory_group(const PipelineOrder& order, pid_t pid);
+  bool told_ungrouped_ = false;
   std::map<int, Started> started_;
   Agent agent_;
   ResourceWatch watch_;

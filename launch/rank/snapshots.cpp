@@ -1,5 +1,6 @@
 #include "launch/rank/snapshots.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/checkpoint/stored_files.h"
@@ -17,27 +18,42 @@ Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& req
     : context_(context),
       strategy_(strategy),
       folder_(request.at("folder").get<std::string>()),
-      reference_(request.at("reference").get<std::string>()),
-      checkpoints_(context, folder_, 0) {}
+      of_members_(request.at("reference").is_array()),
+      checkpoints_(context, folder_, 0) {
+  const Json& reference = request.at("reference");
+  if (of_members_)
+    references_ = reference.get<std::vector<std::string>>();
+  else if (!reference.get<std::string>().empty())
+    references_ = {reference.get<std::string>()};
+}
 
 void Snapshots::take(int64_t steps_done) {
   strategy_.settle();
   checkpoints_.save(strategy_, steps_done, Json::object(), true);
   // The others go on meanwhile, as far as the next collective.
-  if (!reference_.empty() && context_.rank == 0) compare_step(steps_done);
+  if (!references_.empty() && context_.rank == 0) compare_step(steps_done);
 }
 
 void Snapshots::compare_step(int64_t steps_done) {
-  const std::string mine = step_folder(folder_, steps_done), reference = step_folder(reference_, steps_done);
-  const StepDifferences step =
-      std::filesystem::exists(reference)
-          ? StepDifferences{steps_done, compare(stored_state(mine), stored_state(reference))}
-          : update_of_one(steps_done, "is made by an update, and the reference made none then");
+  const std::string mine = step_folder(folder_, steps_done);
+  const bool updated = std::all_of(references_.begin(), references_.end(), [&](const std::string& reference) {
+    return std::filesystem::exists(step_folder(reference, steps_done));
+  });
+  StepDifferences step = update_of_one(steps_done, "is made by an update, and the reference made none then");
+  if (updated) step.tensors.clear();
+  for (size_t i = 0; i < references_.size() && updated; ++i) {
+    const int member = of_members_ ? static_cast<int>(i) : -1;
+    for (TensorDifference& tensor :
+         compare(stored_state(mine, member), stored_state(step_folder(references_[i], steps_done)))) {
+      if (of_members_) tensor.name += str("@member", member);
+      step.tensors.push_back(std::move(tensor));
+    }
+  }
   differences_.push_back(to_json(step));
   write_whole(folder_ + "/differences.json", differences_.dump(), false);
   // Each step's state is four times the model, or more: one step of it is there at a time, and the reference's shrinks.
   std::filesystem::remove_all(mine);
-  std::filesystem::remove_all(reference);
+  for (const std::string& reference : references_) std::filesystem::remove_all(step_folder(reference, steps_done));
 }
 
 }  // namespace convoy

@@ -6,6 +6,7 @@
 // Threads: the rank's own; all ranks of the job call alike. Failure: what checkpoints throw.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/context.h"
@@ -15,7 +16,8 @@ namespace convoy {
 
 class Snapshots {
  public:
-  // `request`: {"folder": where snapshots go, "reference": that of the reference's, "" for the reference itself}.
+  // `request`: {"folder": where snapshots go, "reference": that of the reference's, "" for the reference itself, or a list with
+  // the folder of each member's where this run is an ensemble}.
   Snapshots(const Context& context, Strategy& strategy, const Json& request);
   // Collective, after setup (0 steps done) and after each update.
   void take(int64_t steps_done);
@@ -25,7 +27,9 @@ class Snapshots {
 
   const Context& context_;
   Strategy& strategy_;
-  std::string folder_, reference_;
+  std::string folder_;
+  std::vector<std::string> references_;  // none: this run is one; several: by member
+  bool of_members_ = false;
   Checkpoints checkpoints_;
   Json differences_ = Json::array();
 };

@@ -139,6 +139,23 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
   return members;
 }
 
+std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member) {
+  using Rows = MemberDraw::Rows;
+  std::vector<std::string> overrides = {str("seed=", member.seed),
+                                        str("optimizer.lr=", Json(member.learning_rate).dump()),
+                                        str("optimizer.weight_decay=", Json(member.weight_decay).dump())};
+  // What a data set draws itself does not depend on the member.
+  if (config.data.options.has("seed"))
+    overrides.push_back(str("data.seed=", data_seed(config.data.options, config.seed)));
+  const MemberDraw& draw = member.draw;
+  Json samples;
+  if (draw.rows == Rows::bootstrap) samples = {{"how", "bootstrap"}};
+  if (draw.rows == Rows::subset) samples = {{"how", "subset"}, {"fraction", draw.fraction}};
+  if (draw.rows == Rows::fold) samples = {{"how", "folds"}, {"folds", draw.folds}, {"fold", draw.member % draw.folds}};
+  if (!samples.is_null()) overrides.push_back("data.samples=" + samples.dump());
+  return overrides;
+}
+
 std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks) {
   const int64_t base = members / ranks, larger = members % ranks;
   const int64_t first = rank * base + std::min<int64_t>(rank, larger);

@@ -2,6 +2,7 @@
 // samples, and which rank has it. Without LibTorch.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,9 @@ std::vector<Option> member_options();
 std::vector<MemberSettings> members_of(const RunConfig& config);
 // How the rows are drawn, without seeds: what can be told from the section alone.
 std::vector<MemberDraw> draws_of(const Options& strategy);
+
+// What makes a run of `config` by a strategy for one model that member by itself: overrides, as of --set.
+std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member);
 
 // Members [first, last) of rank `rank` of `ranks`: contiguous, numbers that differ by one at most.
 std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks);

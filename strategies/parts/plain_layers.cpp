@@ -8,6 +8,7 @@
 #include "strategies/parts/linear_function.h"
 #include "strategies/parts/swapped_storage.h"
 #include "strategies/parts/synchronised_batch_norm.h"
+#include "strategies/parts/whole_layers.h"
 
 namespace convoy {
 namespace {
@@ -80,10 +81,7 @@ struct PlainBatchNorm : LayerModule {
   at::Tensor forward(const at::Tensor& input) override {
     if (group_ && state_->training)
       return synchronised_batch_norm(input, weight_, bias_, mean_, variance_, momentum_, eps_, group_, name_);
-    // One value per channel has no variance, none has no mean: a share of one row or none takes the running figures,
-    // where it would make them NaN.
-    const int64_t per_channel = input.size(1) == 0 ? 0 : input.numel() / input.size(1);
-    const bool training = state_->training && per_channel > 1;
+    const bool training = state_->training && has_variance(input.numel(), input.size(1));
     return at::batch_norm(input, weight_, bias_, mean_, variance_, training, momentum_, eps_,
                           at::globalContext().userEnabledCuDNN());
   }
@@ -107,14 +105,6 @@ struct PlainDropout : LayerModule {
   std::string name_;
   double p_;
   StatePtr state_;
-};
-
-struct PlainParameter : ParameterHandle {
-  explicit PlainParameter(at::Tensor value) : value_(std::move(value)) {}
-  const at::Tensor& get() override { return value_; }
-
- private:
-  at::Tensor value_;
 };
 
 }  // namespace
@@ -171,12 +161,8 @@ ParameterPtr PlainLayers::make_bias(const std::string& name, int64_t size, int64
 ParameterPtr PlainLayers::tied(const std::string& name, const std::string& to, at::IntArrayRef shape) {
   const auto found = store_->by_name.find(to);
   if (found == store_->by_name.end() && store_->distant) return store_->distant(to, shape);
-  if (found == store_->by_name.end())
-    throw Error(Failure::config,
-                convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
-  if (found->second->value.sizes() != shape)
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " wants a weight of ", shape, " and is tied to ",
-                                             to, " of ", found->second->value.sizes()));
+  if (found == store_->by_name.end()) fail_tie(prefix_ + name, to);
+  check_tie(prefix_ + name, to, shape, found->second->value.sizes());
   return found->second;
 }
 
@@ -204,9 +190,7 @@ Layer PlainLayers::embedding(const std::string& name, int64_t rows, int64_t dim,
 
 Layer PlainLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
                           const Conv2dOptions& options) {
-  if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0)
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " has ", in, " and ", out, " channels, which ",
-                                             options.groups, " groups do not divide"));
+  check_groups(prefix_ + name, in, out, options.groups);
   const int64_t inner = in / options.groups;
   ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
   weight->products_only = true;
@@ -230,14 +214,13 @@ Layer PlainLayers::batch_norm(const std::string& name, int64_t channels, double 
 }
 
 Layer PlainLayers::dropout(const std::string& name, double p) {
-  if (!(p >= 0 && p < 1))
-    throw Error(Failure::config, convoy::str("model: dropout ", prefix_, name, " is ", p, ", not in [0, 1)"));
+  check_dropout(prefix_ + name, p);
   return std::make_shared<PlainDropout>(prefix_ + name, p, store_->state);
 }
 
 std::unique_ptr<ParameterHandle> PlainLayers::parameter(const std::string& name, at::IntArrayRef shape,
                                                         const Init& init) {
-  return std::make_unique<PlainParameter>(make(name, shape, init)->value);
+  return std::make_unique<WholeParameter>(make(name, shape, init)->value);
 }
 
 at::Tensor PlainLayers::cross_entropy(const at::Tensor& logits, const at::Tensor& target) {

@@ -1,16 +1,13 @@
 #include "strategies/parts/sharded_product.h"
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/saved_variable.h>
 
 #include <optional>
 
 #include "strategies/parts/group_functions.h"
 #include "strategies/parts/linear_function.h"
+#include "strategies/parts/product_node.h"
 
 namespace convoy {
 namespace {
@@ -24,34 +21,10 @@ std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
   return shape;
 }
 
-// Edges: input, weight, bias.
-class ProductBackward : public torch::autograd::Node {
+class GroupProductNode : public ProductNode {
  public:
-  ProductBackward(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias, StatePtr state, ProductGroup group)
-      : weight_(std::move(weight)),
-        bias_(std::move(bias)),
-        state_(std::move(state)),
-        group_(std::move(group)),
-        input_(input, false),
-        saved_weight_(weight_->value, false) {}
-
-  variable_list apply(variable_list&& gradients) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    variable_list results(3);
-    if (!gradients[0].defined()) return results;
-    const at::Tensor input = input_.unpack(), weight = saved_weight_.unpack();
-    if (at::GradMode::is_enabled())
-      with_graph(gradients[0], input, weight, results);
-    else
-      once(gradients[0], input, weight, results);
-    return results;
-  }
-
-  void release_variables() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    input_.reset_data();
-    saved_weight_.reset_data();
-  }
+  GroupProductNode(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias, StatePtr state, ProductGroup group)
+      : ProductNode(input, std::move(weight), std::move(bias), std::move(state)), group_(std::move(group)) {}
 
  protected:
   // `output` is the gradient of the output. `with_graph`: gradients of the gradients will be asked for.
@@ -60,25 +33,23 @@ class ProductBackward : public torch::autograd::Node {
   virtual void with_graph(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                           variable_list& results) = 0;
 
-  bool wants_input() { return task_should_compute_output(0); }
-  bool wants_weight() { return task_should_compute_output(1); }
-  bool wants_bias() { return bias_ != nullptr && task_should_compute_output(2); }
+  void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
+                     variable_list& results) override {
+    if (at::GradMode::is_enabled())
+      with_graph(output, input, weight, results);
+    else
+      once(output, input, weight, results);
+  }
+
   Communicator& ranks() const { return *group_.group; }
   std::string gradient_name() const { return "gradient of the input of " + group_.name; }
 
-  ParameterPtr weight_;
-  ParameterPtr bias_;
-  StatePtr state_;
   ProductGroup group_;
-
- private:
-  torch::autograd::SavedVariable input_;
-  torch::autograd::SavedVariable saved_weight_;
 };
 
-class ColumnBackward : public ProductBackward {
+class ColumnBackward : public GroupProductNode {
  public:
-  using ProductBackward::ProductBackward;
+  using GroupProductNode::GroupProductNode;
   std::string name() const override { return "ConvoyColumnBackward"; }
 
  protected:
@@ -115,9 +86,9 @@ class ColumnBackward : public ProductBackward {
   }
 };
 
-class RowBackward : public ProductBackward {
+class RowBackward : public GroupProductNode {
  public:
-  using ProductBackward::ProductBackward;
+  using GroupProductNode::GroupProductNode;
   std::string name() const override { return "ConvoyRowBackward"; }
 
  protected:
@@ -144,23 +115,6 @@ class RowBackward : public ProductBackward {
   }
 };
 
-// Autocast chooses dtypes above a node of our own, so functions whose nodes are LibTorch's serve it.
-bool by_functions(const at::Tensor& input, const at::Tensor& weight) {
-  return !at::GradMode::is_enabled() || at::autocast::is_autocast_enabled(input.device().type()) ||
-         input.scalar_type() != weight.scalar_type();
-}
-
-template <class Backward>
-at::Tensor recorded(at::Tensor output, const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                    const StatePtr& state, const ProductGroup& group) {
-  const at::Tensor bias_value = bias ? bias->value : at::Tensor();
-  if (!torch::autograd::compute_requires_grad(input, weight->value, bias_value)) return output;
-  auto node = std::make_shared<Backward>(input, weight, bias, state, group);
-  node->set_next_edges(torch::autograd::collect_next_edges(input, weight->value, bias_value));
-  torch::autograd::set_history(output, node);
-  return output;
-}
-
 at::Tensor column_by_functions(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                                const ProductGroup& group) {
   const at::Tensor whole = group.shares ? sequence_to_parts(input, group.group, "input of " + group.name)
@@ -183,7 +137,7 @@ at::Tensor row_by_functions(const at::Tensor& input, const at::Tensor& weight, c
 at::Tensor column_product(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
                           const StatePtr& state, const ProductGroup& group) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
-  if (by_functions(input, weight->value)) return column_by_functions(input, weight->value, bias_value, group);
+  if (without_node(input, weight->value)) return column_by_functions(input, weight->value, bias_value, group);
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;
@@ -197,7 +151,7 @@ at::Tensor column_product(const at::Tensor& input, const ParameterPtr& weight, c
 at::Tensor row_product(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
                        const StatePtr& state, const ProductGroup& group) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
-  if (by_functions(input, weight->value)) return row_by_functions(input, weight->value, bias_value, group);
+  if (without_node(input, weight->value)) return row_by_functions(input, weight->value, bias_value, group);
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;

@@ -7,6 +7,7 @@
 #include "strategies/parts/keyed_dropout.h"
 #include "strategies/parts/stacked_linear.h"
 #include "strategies/parts/swapped_storage.h"
+#include "strategies/parts/whole_layers.h"
 
 namespace convoy {
 namespace {
@@ -141,9 +142,7 @@ struct StackedBatchNorm : LayerModule {
   at::Tensor forward(const at::Tensor& input) override {
     const int64_t members = weight_.size(0);
     check_members(input, members, name_);
-    // As plain batch norm: one value per channel has no variance.
-    const int64_t per_channel = input.numel() / std::max<int64_t>(1, members * input.size(2));
-    const bool training = state_->training && per_channel > 1;
+    const bool training = state_->training && has_variance(input.numel(), members * input.size(2));
     if (grouped_)
       return channels_as_members(run(members_as_channels(input), weight_.flatten(), bias_.flatten(), mean_.view({-1}),
                                      variance_.view({-1}), training),
@@ -191,14 +190,6 @@ struct StackedDropout : LayerModule {
   StackPtr stack_;
 };
 
-struct StackedHandle : ParameterHandle {
-  explicit StackedHandle(at::Tensor value) : value_(std::move(value)) {}
-  const at::Tensor& get() override { return value_; }
-
- private:
-  at::Tensor value_;
-};
-
 }  // namespace
 
 StackedLayers::StackedLayers(std::shared_ptr<LayerStore> store, std::shared_ptr<Stack> stack, std::string prefix)
@@ -224,13 +215,9 @@ ParameterPtr StackedLayers::make(const std::string& name, std::vector<int64_t> s
 
 ParameterPtr StackedLayers::tied(const std::string& name, const std::string& to, std::vector<int64_t> shape) {
   const auto found = store_->by_name.find(to);
-  if (found == store_->by_name.end())
-    throw Error(Failure::config,
-                convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
+  if (found == store_->by_name.end()) fail_tie(prefix_ + name, to);
   shape.insert(shape.begin(), members());
-  if (found->second->value.sizes() != at::IntArrayRef(shape))
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " wants a weight of ", at::IntArrayRef(shape),
-                                             " and is tied to ", to, " of ", found->second->value.sizes()));
+  check_tie(prefix_ + name, to, shape, found->second->value.sizes());
   return found->second;
 }
 
@@ -257,9 +244,7 @@ Layer StackedLayers::embedding(const std::string& name, int64_t rows, int64_t di
 
 Layer StackedLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
                             const Conv2dOptions& options) {
-  if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0)
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name, " has ", in, " and ", out, " channels, which ",
-                                             options.groups, " groups do not divide"));
+  check_groups(prefix_ + name, in, out, options.groups);
   const int64_t inner = in / options.groups;
   ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
   ParameterPtr bias =
@@ -283,14 +268,13 @@ Layer StackedLayers::batch_norm(const std::string& name, int64_t channels, doubl
 }
 
 Layer StackedLayers::dropout(const std::string& name, double p) {
-  if (!(p >= 0 && p < 1))
-    throw Error(Failure::config, convoy::str("model: dropout ", prefix_, name, " is ", p, ", not in [0, 1)"));
+  check_dropout(prefix_ + name, p);
   return std::make_shared<StackedDropout>(prefix_ + name, p, store_->state, stack_);
 }
 
 std::unique_ptr<ParameterHandle> StackedLayers::parameter(const std::string& name, at::IntArrayRef shape,
                                                           const Init& init) {
-  return std::make_unique<StackedHandle>(make(name, shape.vec(), init)->value);
+  return std::make_unique<WholeParameter>(make(name, shape.vec(), init)->value);
 }
 
 at::Tensor StackedLayers::cross_entropy(const at::Tensor& logits, const at::Tensor& target) {

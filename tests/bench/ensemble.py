@@ -13,6 +13,13 @@ PINNED = ["torchensemble==0.2.0", "joblib==1.6.0"]
 KNOWN = {"torch.func vmap": 238_000, "serial loop": 139_000, "TorchEnsemble, 2 jobs": 49_000}
 GATES = {"torch.func vmap": (2, 4), "serial loop": (3, 6), "TorchEnsemble, 2 jobs": (8, 16)}
 OURS = "convoy"
+ALONE = "serial loop"
+
+
+def expected_peers(this):
+    """Where this machine runs the loop over members more slowly, the others are expected slower by as much."""
+    scale = min(1, this[ALONE] / KNOWN[ALONE])
+    return {name: known * scale for name, known in KNOWN.items() if name != ALONE}
 
 
 def install_peer():
@@ -66,7 +73,7 @@ if __name__ == "__main__":
         "TorchEnsemble, 2 jobs": peer("torchensemble", epochs=2),  # the first is what its workers start in
         "convoy, processes": convoy("strategy.how=processes"),
     }
-    figures = harness.interleave(options.rounds, contestants, expected=KNOWN, slower_is="less")
+    figures = harness.interleave(options.rounds, contestants, expected=expected_peers, slower_is="less")
     harness.table(figures, "torch.func vmap", "member-samples a second")
     for name, known in KNOWN.items():
         harness.say(f"{name}: {statistics.median(figures[name]):,.0f} a second here, {known:,} known of two idle cores")

@@ -40,6 +40,20 @@ with runs.workspace() as folder:
     runs.check(close([whole["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"alone: {whole['metrics']}")
     print("member 2 alone, from its checkpoint and from the start: the same")
 
+    # The same members as pipelines of a farm, whose crashes would be their own: one does, and is tried again.
+    text = CONFIG.read_text().replace("strategy: {name: ensemble, members: 4, lr: {from: 1.0e-3, to: 8.0e-3, scale: log}}", "")
+    runs.check("strategy" not in text, "configs/tiny/ensemble.yaml has another strategy now: mend the line above")
+    (folder / "farm.yaml").write_text(
+        text.replace("data: {", "data: {seed: 1, samples: {how: bootstrap}, ")
+        + 'strategy: {name: independent, retries: 1, backoff: 0, names: "member-{seed}", grid: {seed: [1, 2, 3, 4]}}\n')
+    apart = runs.run(folder / "farm.yaml", folder / "apart", SETS, inject=["member-2/kill@step=5"])
+    attempts = {entry["name"]: entry["attempts"] for entry in apart["pipelines"]}
+    runs.check(attempts == {"member-1": 1, "member-2": 2, "member-3": 1, "member-4": 1}, f"attempts: {attempts}")
+    bagged = runs.run(CONFIG, folder / "bagged", [*SETS, "strategy.lr=0.003", "strategy.samples=bootstrap", "strategy.how=stacked"])
+    losses = [runs.summary(folder / "apart" / "pipelines" / name)["metrics"]["loss"]["last"] for name in sorted(attempts)]
+    runs.check(close(losses, members(bagged)), f"as pipelines {losses}, as a stack {members(bagged)}")
+    print("members as pipelines of a farm: the same, and one's crash is its own")
+
     lines = [json.loads(line) for line in (folder / "stacked" / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "evaluate"][-1]
     runs.check(close(last["members"]["loss"], members(ways["stacked"])), f"metrics.jsonl: {last}")

@@ -5,7 +5,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
@@ -54,17 +53,6 @@ def whole(title, output, under=()):
     return look(title, output, done.stdout, 2)
 
 
-def refused(title, code, words, line, within=1.5):
-    start = time.monotonic()
-    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=60, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True)
-    took = time.monotonic() - start
-    runs.check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
-    for word in words:
-        runs.check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
-    runs.check(took <= within, f"{title}: told after {took:.2f} s")
-
-
 with runs.workspace() as folder:
     alone = whole("alone", folder / "alone", under=["taskset", "-c", "0,1"])
     inside = whole("under mpirun", folder / "mpirun", under=["mpirun", "-n", "2"])
@@ -77,7 +65,7 @@ with runs.workspace() as folder:
                           stdout=subprocess.PIPE, text=True)
     runs.check(done.returncode == 0 and "already done" in done.stdout, f"again: {done.returncode} {done.stdout}")
     runs.check((folder / "alone" / "summary.json").read_text() == before, "the summary was written again")
-    refused("another farm in that folder", 73, ["another"], runs.command(GRID, folder / "alone", [*SETS, "optimizer.weight_decay=0.5"]))
+    runs.refused("another farm in that folder", 73, ["another"], runs.command(GRID, folder / "alone", [*SETS, "optimizer.weight_decay=0.5"]))
 
     text = GRID.read_text().split("strategy:")[0]
     bad = folder / "bad.yaml"
@@ -93,16 +81,16 @@ with runs.workspace() as folder:
 """)
     told = ["bad.yaml:12:44: seed: is 'one'", "strategy.pipelines.1.priority: is 'high'", "name: is 'a'", "line 12",
             "other.yaml:2:20: model.hiden: unknown key; did you mean hidden?", "nowhere.yaml: no such file", "mistakes"]
-    refused("bad pipelines", 78, told, runs.command(bad, folder / "bad"))
-    refused("bad pipelines under mpirun", 78, told, runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
+    runs.refused("bad pipelines", 78, told, runs.command(bad, folder / "bad"))
+    runs.refused("bad pipelines under mpirun", 78, told, runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
     bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0]}}\n"
                    "    - {name: b, cores: [0]}\n    - {name: c, cores: [4000]}\n    - {name: d, config: {launch: {ranks: 2}}}\n")
-    refused("cores given twice, and others", 78, ["b.cores: gives core 0 a second time", "c.cores: names 4000", "launch.ranks"],
-            runs.command(bad, folder / "bad"))
+    runs.refused("cores given twice, and others", 78, ["b.cores: gives core 0 a second time", "c.cores: names 4000", "launch.ranks"],
+                 runs.command(bad, folder / "bad"))
     many = "strategy.grid={seed: [%s], train.epochs: [%s]}" % (",".join(map(str, range(101))), ",".join(map(str, range(1, 101))))
-    refused("too large a grid", 78, ["more than 10000"], runs.command(GRID, folder / "bad", [many, "strategy.names=~"]))
-    refused("one run's option", 64, ["max_parallel"], runs.command(GRID, folder / "bad", SETS, ranks=2))
-    refused("a fault for nobody", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
-    refused("explain looks at one run", 78, ["describes several runs"], [str(runs.CONVOY), "explain", str(GRID)])
+    runs.refused("too large a grid", 78, ["more than 10000"], runs.command(GRID, folder / "bad", [many, "strategy.names=~"]))
+    runs.refused("one run's option", 64, ["max_parallel"], runs.command(GRID, folder / "bad", SETS, ranks=2))
+    runs.refused("a fault for nobody", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
+    runs.refused("explain looks at one run", 78, ["describes several runs"], [str(runs.CONVOY), "explain", str(GRID)])
     runs.check(not (folder / "bad").exists(), "a folder was made although nothing started")
     print("one leaderboard alone and inside mpirun; mistakes are told all at once")

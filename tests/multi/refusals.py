@@ -3,7 +3,6 @@ import os
 import pathlib
 import signal
 import socket
-import subprocess
 import sys
 import time
 
@@ -13,61 +12,49 @@ import runs
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 
 
-def refused(title, code, words, line, within=1.5, **extra):
-    start = time.monotonic()
-    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(**extra), timeout=60, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True)
-    took = time.monotonic() - start
-    runs.check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
-    for word in words:
-        runs.check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
-    runs.check(took <= within, f"{title}: told after {took:.2f} s")
-    return done.stdout
-
-
 with runs.workspace() as folder:
     cores = len(os.sched_getaffinity(0))
     bad = folder / "bad.yaml"
     bad.write_text(config.read_text().replace("optimizer:", "optimzer:"))
     new = folder / "new"
     ddp = ["strategy.name=ddp"]
-    refused("unknown key", 78, ["bad.yaml:7:1", "optimzer", "optimizer"], runs.command(bad, new))
-    refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
-    refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
-    refused("no command", 64, [], [str(runs.CONVOY)])
-    refused("unknown command", 64, ["'evaluate'", "run", "explain", "list"], [str(runs.CONVOY), "evaluate", "x.yaml"])
-    refused("mistyped command", 64, ["did you mean list?"], [str(runs.CONVOY), "lst"])
-    refused("help", 0, ["optimizer ", "convoy list config"], [str(runs.CONVOY), "run", "--help"])
-    refused("no ranks", 64, ["--ranks"], [str(runs.CONVOY), "run", str(config), "--ranks", "0"])
-    refused("too many cores", 78, ["launch.cores_per_rank", f"may use {cores}"],
-            runs.command(config, new, [*ddp, f"launch.cores_per_rank={cores}"], 2))
-    refused("ranks of single", 78, ["launch.ranks", "--ranks 1"], runs.command(config, new, (), 2))
-    refused("threads without end", 78, ["launch.threads"], runs.command(config, new, ["launch.threads=100000"]))
-    refused("an address that is none", 78, ["--set launch.address=nonsense: launch.address:"],
-            runs.command(config, new, ["launch.address=nonsense"]))
+    runs.refused("unknown key", 78, ["bad.yaml:7:1", "optimzer", "optimizer"], runs.command(bad, new))
+    runs.refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
+    runs.refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
+    runs.refused("no command", 64, [], [str(runs.CONVOY)])
+    runs.refused("unknown command", 64, ["'evaluate'", "run", "explain", "list"], [str(runs.CONVOY), "evaluate", "x.yaml"])
+    runs.refused("mistyped command", 64, ["did you mean list?"], [str(runs.CONVOY), "lst"])
+    runs.refused("help", 0, ["optimizer ", "convoy list config"], [str(runs.CONVOY), "run", "--help"])
+    runs.refused("no ranks", 64, ["--ranks"], [str(runs.CONVOY), "run", str(config), "--ranks", "0"])
+    runs.refused("too many cores", 78, ["launch.cores_per_rank", f"may use {cores}"],
+                 runs.command(config, new, [*ddp, f"launch.cores_per_rank={cores}"], 2))
+    runs.refused("ranks of single", 78, ["launch.ranks", "--ranks 1"], runs.command(config, new, (), 2))
+    runs.refused("threads without end", 78, ["launch.threads"], runs.command(config, new, ["launch.threads=100000"]))
+    runs.refused("an address that is none", 78, ["--set launch.address=nonsense: launch.address:"],
+                 runs.command(config, new, ["launch.address=nonsense"]))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused("a port that is taken", 75, [f"port {port}", "launch.port: auto"],
-                runs.command(config, folder / "port", [f"launch.port={port}"]))
+        runs.refused("a port that is taken", 75, [f"port {port}", "launch.port: auto"],
+                     runs.command(config, folder / "port", [f"launch.port={port}"]))
         told = runs.summary(folder / "port")
         runs.check(told["status"] == "failed" and told["exit_code"] == 75 and told["failure"]["cause"] == "rendezvous", f"{told}")
     # A plugin's mistakes stand at the key that names it, whoever finds them: convoy, or convoy-rank which loads it.
     library = folder / "none.so"
     named = [f"model={{plugin: {library}}}"]
     told = f"--set {named[0]}: model.plugin: plugin {library}: "
-    refused("no such plugin", 78, [told, "No such file"], runs.command(config, new, named))
+    runs.refused("no such plugin", 78, [told, "No such file"], runs.command(config, new, named))
     library.write_text("no library")
-    refused("a plugin that is no library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
+    runs.refused("a plugin that is no library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
     plugins = folder / "plugins.yaml"
     plugins.write_text(config.read_text() + f"plugins: [{library}]\n")
     place = f"plugins.yaml:{len(plugins.read_text().splitlines())}:11: plugins.0: "
-    refused("a library in a list", 78, [place, "cannot be loaded"], runs.command(plugins, new), within=3)
+    runs.refused("a library in a list", 78, [place, "cannot be loaded"], runs.command(plugins, new), within=3)
     library.chmod(0o666)
-    refused("a plugin that others may write", 77, [told, "chmod go-w"], runs.command(config, new, named))
-    refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
-            runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
+    runs.refused("a plugin that others may write", 77, [told, "chmod go-w"], runs.command(config, new, named))
+    runs.refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
+                 runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
     # Parts that do not fit, files that hold too little, keys that can do nothing: at the key, before anything starts.
     story = folder / "story.txt"
     story.write_text("twelve bytes")
@@ -89,40 +76,40 @@ with runs.workspace() as folder:
          ["strategy={name: hybrid, mesh: {data: 2}, shard: optimizer}"]),
         ("a loss scale without fp16", ["strategy.loss_scale.initial: "], config, [*ddp, "strategy.loss_scale.initial=8"]),
     ):
-        refused(title, 78, words, runs.command(file, new, sets))
-    refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
-    refused("half of mpirun's variables", 78, ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK"],
-            runs.command(config, new), OMPI_COMM_WORLD_RANK="0")
-    refused("cores without a list", 78, ["launch.cores: is for launch.bind: list"],
-            runs.command(config, new, ["launch.cores=[0]"]))
-    refused("a list without cores", 78, ["launch.bind: is list"], runs.command(config, new, ["launch.bind=list"]))
-    refused("cores that are not here", 78, ["launch.cores.0: names core 4000"],
-            runs.command(config, new, ["launch.bind=list", "launch.cores=[4000]"]))
-    refused("folder is a file", 73, ["bad.yaml"], runs.command(config, bad))
-    refused("unwritable folder", 73, ["/proc/nowhere"], runs.command(config, "/proc/nowhere"))
+        runs.refused(title, 78, words, runs.command(file, new, sets))
+    runs.refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
+    runs.refused("half of mpirun's variables", 78, ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK"],
+                 runs.command(config, new), OMPI_COMM_WORLD_RANK="0")
+    runs.refused("cores without a list", 78, ["launch.cores: is for launch.bind: list"],
+                 runs.command(config, new, ["launch.cores=[0]"]))
+    runs.refused("a list without cores", 78, ["launch.bind: is list"], runs.command(config, new, ["launch.bind=list"]))
+    runs.refused("cores that are not here", 78, ["launch.cores.0: names core 4000"],
+                 runs.command(config, new, ["launch.bind=list", "launch.cores=[4000]"]))
+    runs.refused("folder is a file", 73, ["bad.yaml"], runs.command(config, bad))
+    runs.refused("unwritable folder", 73, ["/proc/nowhere"], runs.command(config, "/proc/nowhere"))
     if not os.path.exists("/dev/nvidiactl"):
-        refused("no GPU", 69, ["device"], runs.command(config, new, ["device=cuda"]))
-        refused("nccl without a GPU", 69, ["nccl"], runs.command(config, new, [*ddp, "backend=nccl"], 2))
+        runs.refused("no GPU", 69, ["device"], runs.command(config, new, ["device=cuda"]))
+        runs.refused("nccl without a GPU", 69, ["nccl"], runs.command(config, new, [*ddp, "backend=nccl"], 2))
     mpirun = ["mpirun", "-n", "2"]
     # mpirun itself takes its time: what counts there is that it is said once.
-    text = refused("unknown key under mpirun", 78, ["optimzer"], runs.command(bad, new, under=mpirun), within=10)
+    text = runs.refused("unknown key under mpirun", 78, ["optimzer"], runs.command(bad, new, under=mpirun), within=10)
     runs.check(text.count("bad.yaml:7:1") == 1, f"said once under mpirun:\n{text}")
-    refused("contradiction", 78, ["--ranks", "OMPI_COMM_WORLD_SIZE=2"], runs.command(config, new, ddp, 3, mpirun), within=10)
-    refused("local under mpirun", 78, ["local", "mpirun"], runs.command(config, new, [*ddp, "backend=local"], under=mpirun),
-            within=10)
-    refused("mpirun as root", 75, ["OMPI_ALLOW_RUN_AS_ROOT=1"] if os.geteuid() == 0 else [],
-            runs.command(config, folder / "root", [*ddp, "backend=mpi"], 2), within=5,
-            OMPI_ALLOW_RUN_AS_ROOT="0") if os.geteuid() == 0 else None
+    runs.refused("contradiction", 78, ["--ranks", "OMPI_COMM_WORLD_SIZE=2"], runs.command(config, new, ddp, 3, mpirun), within=10)
+    runs.refused("local under mpirun", 78, ["local", "mpirun"], runs.command(config, new, [*ddp, "backend=local"], under=mpirun),
+                 within=10)
+    runs.refused("mpirun as root", 75, ["OMPI_ALLOW_RUN_AS_ROOT=1"] if os.geteuid() == 0 else [],
+                 runs.command(config, folder / "root", [*ddp, "backend=mpi"], 2), within=5,
+                 OMPI_ALLOW_RUN_AS_ROOT="0") if os.geteuid() == 0 else None
     many = ["launch.cores_per_rank=auto", "backend=mpi", *ddp]
-    refused("too few slots", 75, ["OMPI_MCA_rmaps_base_oversubscribe=1", "backend=gloo"],
-            runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
+    runs.refused("too few slots", 75, ["OMPI_MCA_rmaps_base_oversubscribe=1", "backend=gloo"],
+                 runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
     runs.check(not new.exists(), "a folder was made although nothing started")
 
     # Two runs, one folder.
     endless = ["train.epochs=100000", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.grace=2s"]
     first = runs.start(config, folder / "used", endless)
     runs.training(folder / "used")
-    refused("locked folder", 73, ["another run"], runs.command(config, folder / "used", endless), within=1)
+    runs.refused("locked folder", 73, ["another run"], runs.command(config, folder / "used", endless), within=1)
     # The second request to stop does not wait for the ranks, of which one cannot stop; an echo of the first is none.
     os.kill(runs.rank_pids(first, 1)[0], signal.SIGSTOP)
     os.kill(first.pid, signal.SIGTERM)

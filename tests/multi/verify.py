@@ -59,6 +59,11 @@ with runs.workspace() as work:
     # Rounding differs; so the verdict hangs on the tolerance.
     verified(work, "no tolerance for rounding", 1, ["differ: first after step"], mlp, DDP, tolerance="1e-300")
 
+    text = verified(work, "members of an ensemble", 0, ["agree", "one run for each of 3 members", "output.linear.bias@member2"],
+                    TINY / "ensemble.yaml", ["strategy.members=3", "strategy.lr=[0.001, 0.002, 0.004]",
+                                             "strategy.samples={folds: 3}"])
+    runs.check("optimizer.eps raised" in text, text)
+
     verified(work, "a plugin that is right here", 0, ["agree"], wrong, WRONG)
     text = verified(work, "a plugin that is wrong", 1, ["differ: first after step 1: the gradient of centred."], wrong,
                     [*WRONG, "model.over=rows"])

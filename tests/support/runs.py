@@ -69,6 +69,19 @@ def run(config, output=None, sets=(), ranks=None, under=(), inject=(), expect=0,
     return summary(output) if output else done
 
 
+def refused(title, code, words, line, within=1.5, **extra):
+    """Ends with that code, telling each of `words`, within so many seconds; returns what it told."""
+    start = time.monotonic()
+    done = subprocess.run(line, cwd=TOP, env=environment(**extra), timeout=60, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    took = time.monotonic() - start
+    check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
+    for word in words:
+        check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
+    check(took <= within, f"{title}: told after {took:.2f} s")
+    return done.stdout
+
+
 def start(config, output, sets=(), ranks=None, under=(), **extra):
     """Starts and returns the process, its output going to OUTPUT.console."""
     console = open(f"{output}.console", "w")

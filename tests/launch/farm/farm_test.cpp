@@ -11,6 +11,7 @@
 #include "launch/farm/journal.h"
 #include "launch/farm/outcome.h"
 #include "launch/farm/report.h"
+#include "launch/retry.h"
 
 namespace convoy {
 namespace {

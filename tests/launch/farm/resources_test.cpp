@@ -286,6 +286,7 @@ TEST_F(Log, KeepsTheLastOfEachForWhoeverWatches) {
     EXPECT_FALSE(std::filesystem::exists(folder_ + "/.resources.json.77"));
     log.write({sample("a", 10), sample("b", 10)});
     log.end(sample("a", 11));
+    log.write({sample("b", 12)});
     std::ifstream file(folder_ + "/resources.json");
     const Json live = Json::parse(file);
     ASSERT_EQ(live.size(), 1u);
@@ -294,7 +295,7 @@ TEST_F(Log, KeepsTheLastOfEachForWhoeverWatches) {
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/resources.json"));
   const auto all = lines();
-  ASSERT_EQ(all.size(), 4u);
+  ASSERT_EQ(all.size(), 5u);
   EXPECT_TRUE(all[0].is_discarded());
   EXPECT_EQ(all[3]["time"], 11);
   EXPECT_EQ(all[3]["kind"], "resources");

@@ -1,0 +1,101 @@
+#include "launch/farm/memory_group.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "core/text.h"
+
+namespace convoy {
+namespace {
+
+constexpr int tries_to_remove = 20;  // a process that was killed leaves its group a moment later
+
+struct Place {
+  std::string folder;  // of this process's own group
+  bool second = false;
+};
+
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// "hierarchy:controllers:/path". Inside a container the path may be one that only the host sees: then there is none.
+std::optional<Place> own_group(const std::string& root) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  const std::string mount = root + "/sys/fs/cgroup";
+  std::optional<Place> second;
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':'), after = line.find(':', first + 1);
+    if (first == std::string::npos || after == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, after - first - 1) + ",",
+                      path = line.substr(after + 1);
+    if (controllers.find(",memory,") != std::string::npos) return Place{mount + "/memory" + path, false};
+    if (controllers == ",,") second = Place{mount + path, true};
+  }
+  return second;
+}
+
+bool write_line(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << '\n';
+  file.flush();
+  return bool(file);
+}
+
+}  // namespace
+
+std::unique_ptr<MemoryGroup> MemoryGroup::make(const std::string& name, int64_t limit, std::string& why,
+                                               const std::string& root) {
+  const std::optional<Place> place = own_group(root);
+  if (!place || !is_folder(place->folder)) {
+    why = "no memory cgroup of this process is to be seen";
+    return nullptr;
+  }
+  std::string folder = place->folder;
+  if (folder.back() != '/') folder += '/';
+  folder += str("convoy-", getpid(), "-", name);
+  if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
+    why = str(folder, ": ", strerror(errno));
+    return nullptr;
+  }
+  std::unique_ptr<MemoryGroup> group(new MemoryGroup(folder, place->second));
+  const std::string bytes = std::to_string(limit + limit / 4);
+  if (!write_line(folder + (place->second ? "/memory.max" : "/memory.limit_in_bytes"), bytes)) {
+    why = str(folder, ": the memory controller is not enabled for groups below this one");
+    return nullptr;
+  }
+  // Swapped out it would count no more; where there is no swap, nor are these files.
+  write_line(folder + (place->second ? "/memory.swap.max" : "/memory.memsw.limit_in_bytes"),
+             place->second ? "0" : bytes);
+  return group;
+}
+
+MemoryGroup::~MemoryGroup() {
+  for (int i = 0; i < tries_to_remove && rmdir(folder_.c_str()) != 0 && errno == EBUSY; ++i) usleep(5000);
+}
+
+bool MemoryGroup::add(pid_t pid) { return write_line(folder_ + "/cgroup.procs", std::to_string(pid)); }
+
+int64_t MemoryGroup::bytes() const {
+  std::ifstream file(folder_ + (second_ ? "/memory.max" : "/memory.limit_in_bytes"));
+  int64_t bytes = 0;
+  file >> bytes;
+  return bytes;
+}
+
+bool MemoryGroup::killed_some() const {
+  std::ifstream file(folder_ + (second_ ? "/memory.events" : "/memory.oom_control"));
+  std::string key;
+  for (int64_t count = 0; file >> key >> count;)
+    if (key == "oom_kill" && count > 0) return true;
+  return false;
+}
+
+}  // namespace convoy

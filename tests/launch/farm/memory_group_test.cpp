@@ -1,0 +1,100 @@
+#include "launch/farm/memory_group.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+namespace convoy {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FakeGroups : public ::testing::Test {
+ protected:
+  FakeGroups() {
+    char pattern[] = "/tmp/convoy-groups-XXXXXX";
+    root_ = mkdtemp(pattern);
+    std::filesystem::create_directories(root_ + "/proc/self");
+    std::filesystem::create_directories(root_ + "/sys/fs/cgroup/memory/own");
+    std::filesystem::create_directories(root_ + "/sys/fs/cgroup/mine");
+  }
+  ~FakeGroups() override { std::filesystem::remove_all(root_); }
+  void listed(const std::string& lines) { std::ofstream(root_ + "/proc/self/cgroup") << lines; }
+  std::string read(const std::string& path) const {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+  }
+
+  std::string root_, why_;
+};
+
+TEST_F(FakeGroups, VersionOneIsBoundedAQuarterAboveTheLimit) {
+  listed("8:pids:/\n4:cpu,memory:/own\n0::/mine\n");
+  const auto group = MemoryGroup::make("a", 1000, why_, root_);
+  ASSERT_NE(group, nullptr) << why_;
+  EXPECT_THAT(group->folder(), HasSubstr("/sys/fs/cgroup/memory/own/convoy-"));
+  EXPECT_EQ(read(group->folder() + "/memory.limit_in_bytes"), "1250");
+  EXPECT_EQ(group->bytes(), 1250);
+  EXPECT_FALSE(group->killed_some());
+  std::ofstream(group->folder() + "/memory.oom_control") << "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n";
+  EXPECT_TRUE(group->killed_some());
+}
+
+TEST_F(FakeGroups, VersionTwoSwapsNothingOut) {
+  listed("0::/mine\n");
+  const auto group = MemoryGroup::make("b", 1000, why_, root_);
+  ASSERT_NE(group, nullptr) << why_;
+  EXPECT_EQ(read(group->folder() + "/memory.max"), "1250");
+  EXPECT_EQ(read(group->folder() + "/memory.swap.max"), "0");
+  ASSERT_TRUE(group->add(4711));
+  EXPECT_EQ(read(group->folder() + "/cgroup.procs"), "4711");
+  std::ofstream(group->folder() + "/memory.events") << "low 0\nhigh 0\nmax 7\noom 1\noom_kill 0\n";
+  EXPECT_FALSE(group->killed_some());
+}
+
+TEST_F(FakeGroups, AGroupThatOnlyTheHostSeesIsNone) {
+  listed("4:memory:/docker/0123\n");
+  EXPECT_EQ(MemoryGroup::make("c", 1000, why_, root_), nullptr);
+  EXPECT_THAT(why_, HasSubstr("no memory cgroup"));
+}
+
+TEST(MemoryGroup, TheKernelEndsWhatOutgrowsIt) {
+  constexpr size_t much = 256u << 20;
+  std::string why;
+  auto group = MemoryGroup::make("test", 32 << 20, why);
+  if (!group) GTEST_SKIP() << why;
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte;
+    if (read(go[0], &byte, 1) != 1) _exit(2);
+    void* memory = mmap(nullptr, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) _exit(3);
+    std::memset(memory, 1, much);
+    _exit(0);
+  }
+  ASSERT_TRUE(group->add(child));
+  ASSERT_EQ(write(go[1], "x", 1), 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  close(go[0]);
+  close(go[1]);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  EXPECT_TRUE(group->killed_some());
+  const std::string folder = group->folder();
+  group.reset();
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+}  // namespace
+}  // namespace convoy
