@@ -67,11 +67,18 @@ std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count)
 std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count) {
   std::vector<MicroBatch> all;
   int64_t begin = 0;
+  // Who gets the first row that is over in a slice: they go round, so that shares too differ by one row at most.
+  int64_t next = 0;
   for (int64_t slice = 0; slice < slices; ++slice) {
     const auto [first, last] = share_of(rows, slice, slices);
-    const auto [from, to] = share_of(last - first, index, count);
-    all.push_back({begin, begin + to - from, first + from});
-    begin += to - from;
+    const int64_t each = (last - first) / count, over = (last - first) % count;
+    const auto gets_one = [&](int64_t share) { return (share - next + count) % count < over; };
+    int64_t from = first + index * each;
+    for (int64_t share = 0; share < index; ++share) from += gets_one(share) ? 1 : 0;
+    const int64_t mine = each + (gets_one(index) ? 1 : 0);
+    all.push_back({begin, begin + mine, from});
+    begin += mine;
+    next = (next + over) % count;
   }
   return all;
 }

@@ -240,29 +240,54 @@ class Training {
         str("rank ", context_.rank, " ends at step ", step_, ": ", reason ? reason->message : "the job was ended"));
   }
 
-  // The flag is the same on all ranks; whose loss it was is told over the channel, so that one rank is named.
+  // What an update is judged by when it is known: the flag, and this rank's losses of the micro-steps that made it.
+  struct Unchecked {
+    at::Tensor finite;
+    std::vector<std::pair<int64_t, at::Tensor>> losses;  // by step
+  };
+
+  // The flag is the same on all ranks; whose loss it was, and when, is told over the channel, so that one rank is named.
   void check_finite(const StepResult& result) {
-    if (!result.updated || !result.finite.defined()) return;
-    // On CUDA the flag of the step before is read, so that the host never waits for the step under way.
-    at::Tensor flag = result.finite;
-    if (flag.is_cuda()) {
-      std::swap(flag, pending_finite_);
-      if (!flag.defined()) return;
+    const at::Tensor& loss = result.metrics.front().sum;
+    unchecked_.losses.emplace_back(step_, result.updated ? loss : loss.clone());
+    if (!result.updated) return;
+    unchecked_.finite = result.finite;
+    Unchecked update = std::exchange(unchecked_, {});
+    if (!update.finite.defined()) return;
+    // On CUDA the flag of the update before is read, so that the host never waits for the step under way.
+    if (update.finite.is_cuda()) {
+      std::swap(update, pending_);
+      if (!update.finite.defined()) return;
     }
-    if (flag.all().item<bool>()) return;
-    const Metric& loss = result.metrics.front();
-    const bool mine = !at::isfinite(loss.sum).all().item<bool>();
-    const std::vector<std::string> votes = context_.channel->agree(
-        str("nonfinite/", step_), context_.rank, context_.size, mine ? "1" : "0", timeout(config_.launch.rendezvous));
+    if (!update.finite.all().item<bool>()) end_not_finite(update);
+  }
+
+  [[noreturn]] void end_not_finite(const Unchecked& update) {
+    constexpr int64_t never = std::numeric_limits<int64_t>::max();
+    int64_t first = never;
+    for (const auto& [step, loss] : update.losses)
+      if (first == never && !at::isfinite(loss).all().item<bool>()) first = step;
+    const std::vector<std::string> votes =
+        context_.channel->agree(str("nonfinite/", step_), context_.rank, context_.size, std::to_string(first),
+                                timeout(config_.launch.rendezvous));
     int culprit = -1;
-    for (size_t rank = 0; rank < votes.size() && culprit < 0; ++rank)
-      if (votes[rank] == "1") culprit = static_cast<int>(rank);
+    int64_t when = never;
+    for (size_t rank = 0; rank < votes.size(); ++rank) {
+      const int64_t step = std::stoll(votes[rank]);
+      if (step >= when) continue;
+      when = step;
+      culprit = static_cast<int>(rank);
+    }
+    if (culprit < 0) when = update.losses.back().first;
+    context_.state->step(when);  // what is told of the failure is told of that step
     const std::string what = culprit < 0 ? "a gradient is not finite though every rank's loss is"
                                          : str("the loss of rank ", culprit, " is not finite");
-    const std::string message = str(what, " at step ", step_,
+    const std::string message = str(what, " at step ", when,
                                     "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
                                     "optimizer.clip_norm, or look at the data of that step");
-    if (culprit == context_.rank || (culprit < 0 && context_.rank == 0)) throw Error(Failure::training, message);
+    if (culprit == context_.rank) throw Error(Failure::training, message);
+    // A gradient that ranks have summed tells no more whose it was.
+    if (culprit < 0 && context_.rank == 0) throw CommError(Failure::training, -1, message);
     throw CommError(Failure::peer_lost, culprit, message);
   }
 
@@ -500,8 +525,9 @@ class Training {
   bool holds_out_ = false;                                    // folds leave rows out that can be evaluated on
   MetricAccumulator train_metrics_;
   BestMetrics best_;
-  at::Tensor pending_finite_;
-  at::Tensor skipped_;  // updates that the loss scaler left out, since this process began; undefined without one
+  Unchecked unchecked_;  // what is gathered since the last update
+  Unchecked pending_;    // of the update before, on CUDA
+  at::Tensor skipped_;   // updates that the loss scaler left out, since this process began; undefined without one
   at::Tensor learning_rate_;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 

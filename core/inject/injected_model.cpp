@@ -1,6 +1,4 @@
 // Around the model: its blocks are themselves, names and tensors included, with a look at the faults before each forward.
-#include <ATen/core/grad_mode.h>
-
 #include <limits>
 
 #include "core/inject/around.h"
@@ -24,7 +22,8 @@ class InjectedBlock : public Block {
   }
 
   TensorList forward(const TensorList& inputs) override {
-    const bool no_number = at::GradMode::is_enabled() && injector_->forward(index_);
+    // Not GradMode: what will be recomputed runs without a graph at first.
+    const bool no_number = is_training() && injector_->forward(index_);
     TensorList outputs = inner_->forward(inputs);
     for (at::Tensor& output : outputs)
       if (no_number && output.is_floating_point()) output = output * std::numeric_limits<double>::quiet_NaN();

@@ -12,7 +12,8 @@ Caught caught(Failure unknown) {
   try {
     throw;
   } catch (const CommError& error) {
-    const bool others = error.kind() == Failure::hang || error.kind() == Failure::disagreement;
+    const bool others = error.kind() == Failure::hang || error.kind() == Failure::disagreement ||
+                        error.kind() == Failure::training;  // of which a group of ranks knows only that it happened
     return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};
   } catch (const Error& error) {
     return {error.kind(), error.what()};

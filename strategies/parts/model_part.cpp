@@ -208,7 +208,12 @@ TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
                       moment = ForwardMoment(state(), device(), own_generators_)](const TensorList& values) {
     AutocastScope autocast(store_->device, autocast_);
     if (store_->borders) store_->borders->again(block_name(index));
-    return moment.run(*blocks_[index], values);
+    try {
+      return moment.run(*blocks_[index], values);
+    } catch (...) {
+      rethrow(
+          convoy::str("block ", begin_ + static_cast<int64_t>(index), " (", block_name(index), "), forward once more"));
+    }
   };
   return recomputed(first, again, inputs, block_tensors_[index]);
 }

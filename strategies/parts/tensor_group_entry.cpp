@@ -19,6 +19,14 @@ double entered_bytes(const Description& description) {
   return 0;
 }
 
+// What the last block hands on where it works on shares, per row: they are gathered, and their gradient is cut.
+double left_bytes(const Description& description) {
+  if (description.blocks.empty()) return 0;
+  const BlockDescription& last = description.blocks.back();
+  const bool ends_cut = last.row_cut_output_bytes == 0;
+  return last.row_cut_input_bytes > 0 && !ends_cut ? static_cast<double>(last.row_output_bytes) : 0;
+}
+
 }  // namespace
 
 std::vector<Option> tensor_options() {
@@ -85,7 +93,9 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
     exchanges += static_cast<double>(block.cut_exchanges);
     if (!recomputed(job.config.at("strategy"), block.name)) continue;
     again_inputs += static_cast<double>(block.row_cut_input_bytes);
-    again_outputs += static_cast<double>(block.row_cut_output_bytes);
+    // A sum that becomes shares is half of one that stays whole, as an embedding's does.
+    const bool whole = !sequence || block.row_cut_input_bytes == 0;
+    again_outputs += (whole ? 2 : 1) * static_cast<double>(block.row_cut_output_bytes);
     exchanges += static_cast<double>(block.cut_exchanges) / 2;  // those of the forward
   }
   cost.gradient_bytes = cost.parameter_bytes;
@@ -94,8 +104,9 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
   const double share = (tensor - 1) / tensor;
   cost.bytes_sent_per_step =
       rows * share *
-      (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) + again_inputs + again_outputs
-                : 2 * inputs + 2 * outputs + 2 * again_outputs);
+          (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) + left_bytes(description) + again_inputs
+                    : 2 * inputs + 2 * outputs) +
+      rows * share * again_outputs;
   if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
   // Whole sequences are summed; shares of them are gathered and scattered, about as much of each.
   if (sequence) {
