@@ -10,4 +10,6 @@ Entry mlp_entry();
 Entry ncf_entry();
 Entry resnet_entry();
 
+Option rows_option();  // of models with embeddings
+
 }  // namespace convoy

@@ -7,6 +7,7 @@
 #include "models/activation.h"
 #include "models/attention.h"
 #include "models/entries.h"
+#include "models/row_option.h"
 
 namespace convoy {
 namespace {
@@ -28,6 +29,7 @@ struct Sizes {
   double attention_dropout = 0;
   bool bias = true;
   double norm_eps = 0;
+  EmbeddingOptions::Rows rows = EmbeddingOptions::Rows::dense;
 
   int64_t head_size() const { return dim / heads; }
 };
@@ -49,6 +51,7 @@ class EmbeddingBlock : public Block {
   EmbeddingBlock(Layers& layers, const Sizes& sizes) : length_(sizes.length) {
     EmbeddingOptions options;
     options.weight = {Init::Kind::normal, 0, deviation};
+    options.rows = sizes.rows;
     tokens_ = register_module("tokens", layers.embedding(tokens_name, sizes.vocabulary, sizes.dim, options));
     if (!sizes.rotary) positions_ = layers.parameter("positions", {sizes.length, sizes.dim}, options.weight);
     if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));
@@ -151,6 +154,7 @@ Sizes sizes_of(const Options& options, const Schema& schema) {
   sizes.attention_dropout = options.real("attention_dropout");
   sizes.bias = options.boolean("bias");
   sizes.norm_eps = options.real("norm_eps");
+  sizes.rows = rows_of(options);
   if (target.cardinality != tokens.cardinality)
     throw Error(Failure::config, str("model gpt: this data set has tokens of ", tokens.cardinality,
                                      " kinds and targets of ", target.cardinality, "; they have to be the same"));

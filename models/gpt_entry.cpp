@@ -42,7 +42,8 @@ Entry gpt_entry() {
       describe::choice("positions", "a trained vector per position, or queries and keys turned by their position",
                        {"learned", "rotary"}, "learned"),
       describe::real("rotary_base", "rotary: the longest wavelength, in positions ÷ 2π", 10000.0).above(1),
-      describe::boolean("tied", "the output shares the weight of the embedding", true),
+      describe::boolean("tied", "the output shares the weight of the embedding, which is no row table then", true),
+      rows_option(),
       describe::real("dropout", "on embeddings and residuals", 0.0).at_least(0).at_most(0.99),
       describe::real("attention_dropout", "on attention's weights, without the fused kernel then", 0.0)
           .at_least(0)

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/metrics/ranking.h"
 #include "models/entries.h"
+#include "models/row_option.h"
 
 namespace convoy {
 namespace {
@@ -20,6 +21,7 @@ struct Sizes {
   int64_t mlp = 0;
   std::vector<int64_t> hidden;
   double dropout = 0;
+  EmbeddingOptions::Rows rows = EmbeddingOptions::Rows::dense;
 };
 
 Init uniform(double bound) { return {Init::Kind::uniform, -bound, bound}; }
@@ -41,6 +43,7 @@ class EmbeddingBlock : public Block {
   EmbeddingBlock(Layers& layers, const Sizes& sizes) : dtype_(layers.dtype()) {
     EmbeddingOptions options;
     options.weight = {Init::Kind::normal, 0, 0.01};
+    options.rows = sizes.rows;
     user_ = register_module("user", layers.embedding("user", sizes.users, sizes.gmf + sizes.mlp, options));
     item_ = register_module("item", layers.embedding("item", sizes.items, sizes.gmf + sizes.mlp, options));
   }
@@ -132,6 +135,7 @@ class Ncf : public Model {
     sizes_.mlp = options.integer("mlp_dim");
     sizes_.hidden = options.integers("hidden");
     sizes_.dropout = options.real("dropout");
+    sizes_.rows = rows_of(options);
     ncf_entry().check(options);
     if (sizes_.mlp == 0) sizes_.hidden.clear();
   }

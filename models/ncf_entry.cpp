@@ -32,6 +32,7 @@ Entry ncf_entry() {
       describe::list("hidden", "sizes of the MLP's layers", describe::integer("", "a size").at_least(1),
                      Json::array({32, 16, 8})),
       describe::real("dropout", "after each of the MLP's layers", 0.0).at_least(0).at_most(0.99),
+      rows_option(),
       describe::list("top_k", "HR@k and NDCG@k are told for these", describe::integer("", "k").at_least(1),
                      Json::array({10})),
   };

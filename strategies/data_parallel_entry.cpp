@@ -4,6 +4,7 @@
 #include "core/text.h"
 #include "strategies/parts/devices_entry.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables_entry.h"
 
 namespace convoy {
 
@@ -65,6 +66,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
                           "; leave it auto, or take strategy ddp"));
   PlanRequest threads = request;
   threads.ranks = static_cast<int>(devices.size());
+  check_row_tables(config, true);
   Plan made = plan_replicas(config, topology, threads, threads.ranks);
   Job& job = made.jobs.front();
   job.backend = backend;

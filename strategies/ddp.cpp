@@ -17,7 +17,9 @@ std::unique_ptr<Strategy> make_ddp(const Options& options) {
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
   parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
-    return make_whole_runner(context, std::move(model), std::move(loss), part_request(context, options));
+    PartRequest request = part_request(context, options);
+    request.rows = std::make_shared<RowRule>(context.config);
+    return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
   };
   parts.data = [options = replicated_options(options)](const Context& context, const std::vector<ModelPart*>& held) {
     return std::make_unique<ReplicatedData>(context, held, options);

@@ -1,8 +1,14 @@
 // ddp: every rank holds the whole model and its share of each batch; gradients are all-reduced in buckets.
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables_entry.h"
 
 namespace convoy {
 namespace {
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  check_row_tables(config, true);
+  return plan_data_axis(config, topology, request);
+}
 
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
@@ -20,7 +26,7 @@ StrategyEntry ddp_entry() {
   entry.options.push_back(sync_option());
   entry.options.push_back(micro_batches_option());
   for (const Option& option : memory_options()) entry.options.push_back(option);
-  entry.plan = plan_data_axis;
+  entry.plan = plan;
   entry.cost = cost;
   return entry;
 }

@@ -5,6 +5,7 @@
 #include "core/text.h"
 #include "strategies/parts/members_entry.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables_entry.h"
 
 namespace convoy {
 namespace {
@@ -52,6 +53,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
                           "processes"));
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
+  check_row_tables(config, false);
   Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}));
   if (!threads) return made;
   Job& job = made.jobs.front();

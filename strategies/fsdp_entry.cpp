@@ -2,6 +2,7 @@
 // parameters among them.
 #include "strategies/parts/effects_entry.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables_entry.h"
 #include "strategies/parts/sharded_entry.h"
 
 namespace convoy {
@@ -9,6 +10,7 @@ namespace {
 
 Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   const std::vector<std::string> left_out = check_shard_effects(config.strategy.options);
+  check_row_tables(config, false);
   Plan made = plan_data_axis(config, topology, request);
   made.warnings.insert(made.warnings.end(), left_out.begin(), left_out.end());
   return made;

@@ -7,6 +7,7 @@
 #include "strategies/parts/effects_entry.h"
 #include "strategies/parts/pipeline_entry.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables_entry.h"
 #include "strategies/parts/sharded_entry.h"
 #include "strategies/parts/tensor_group_entry.h"
 
@@ -110,6 +111,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   const std::vector<std::string> left_out = check_axis_keys(options, degrees);
   check_tensor_degree(config, degrees.tensor);
   if (degrees.pipeline > 1) check_pipeline(options, degrees.pipeline);
+  check_row_tables(config, false);
   Plan plan = plan_on_mesh(config, topology, request, mesh_of(options, degrees));
   plan.warnings.insert(plan.warnings.end(), left_out.begin(), left_out.end());
   if (degrees.pipeline > 1 && options.integer("micro_batches") < degrees.pipeline)

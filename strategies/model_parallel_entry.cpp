@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "strategies/parts/block_placement.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables_entry.h"
 #include "strategies/parts/schedule.h"
 
 namespace convoy {
@@ -50,6 +51,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
                           "devices; use strategy pipeline, or one rank"));
   const Options& options = config.strategy.options;
   check_placement(options);
+  check_row_tables(config, false);
   Plan plan = plan_replicas(config, topology, request, 1);
   RankPlan& rank = plan.jobs.front().ranks.front();
   const Host& host = topology.hosts.at(static_cast<size_t>(rank.host));

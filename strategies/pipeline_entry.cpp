@@ -2,6 +2,7 @@
 #include "strategies/parts/pipeline_entry.h"
 
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables_entry.h"
 
 namespace convoy {
 namespace {
@@ -16,6 +17,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
     for (const Host& host : topology.hosts) ranks += static_cast<int>(host.gpus.size());
   if (ranks == 0) ranks = default_ranks;
   check_pipeline(options, ranks);
+  check_row_tables(config, false);
   return plan_on_mesh(config, topology, request, Mesh({{"pipeline", ranks}}));
 }
 

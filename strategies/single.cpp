@@ -11,6 +11,7 @@
 #include "strategies/parts/flat_parameters.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"
+#include "strategies/parts/row_tables.h"
 #include "strategies/parts/update.h"
 #include "strategies/parts/visit_parts.h"
 
@@ -26,7 +27,9 @@ class Single : public Strategy {
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
     state_ = context.state;
-    part_.emplace(context, std::move(model), std::move(loss), part_request(context, options_));
+    PartRequest request = part_request(context, options_);
+    request.rows = std::make_shared<RowRule>(context.config);
+    part_.emplace(context, std::move(model), std::move(loss), std::move(request));
     const auto& parameters = part_->parameters();
     std::vector<int> order(parameters.size());
     std::iota(order.begin(), order.end(), 0);
@@ -34,6 +37,7 @@ class Single : public Strategy {
     collector_.emplace(parameters, part_->state(), [](int) {});
     update_.emplace(context, every_);
     update_->attach(*flat_);
+    update_->attach_tables(part_->tables());
     part_->state()->loss_scale = update_->loss_scale();
   }
 
@@ -43,6 +47,7 @@ class Single : public Strategy {
     const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
     if (accumulated_ == 0) {
       collector_->begin();
+      begin_rows(update_->tables());
       flat_->header().zero_();
     }
     StepResult result;
@@ -59,6 +64,8 @@ class Single : public Strategy {
     state_->phase("optimizer");
     update_->begin(nominal);
     update_->reduced(0);
+    take_rows(update_->tables());
+    update_->reduced_rows();
     const UpdateFigures figures = update_->finish();
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
@@ -69,7 +76,7 @@ class Single : public Strategy {
 
   std::vector<Metric> evaluate(const Batch& batch) override { return part_->metrics(part_->evaluate(batch), batch); }
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
-  void settle() override {}
+  void settle() override { update_->settle(); }
   void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
   void state_restored() override { update_->restored(); }
 

@@ -1,6 +1,7 @@
 // single: one rank on one device; the reference that every other strategy is held against.
 #include "core/text.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables_entry.h"
 
 namespace convoy {
 namespace {
@@ -11,6 +12,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
                       str(request.ranks,
                           " ranks were asked for, and strategy single has one rank; use strategy ddp, or type "
                           "--ranks 1"));
+  check_row_tables(config, true);
   return plan_replicas(config, topology, request, 1);
 }
 

@@ -1,4 +1,5 @@
 // tensor_parallel: one replica whose linear layers and embeddings the ranks share out.
+#include "strategies/parts/row_tables_entry.h"
 #include "strategies/parts/tensor_group_entry.h"
 
 namespace convoy {
@@ -9,6 +10,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   if (ranks == 0 && on_gpus(config, topology)) ranks = static_cast<int>(topology.hosts.front().gpus.size());
   ranks = ranks == 0 ? 1 : ranks;
   check_tensor_degree(config, ranks);
+  check_row_tables(config, false);
   return plan_on_mesh(config, topology, request, Mesh({{"tensor", ranks}}));
 }
 

@@ -2,6 +2,7 @@
 #include "core/describe.h"
 #include "core/error.h"
 #include "core/optim/entries.h"
+#include "core/optim/row_entry.h"
 
 namespace convoy {
 namespace {
@@ -12,6 +13,7 @@ Entry entry(const char* name, const char* help, double weight_decay) {
   options.push_back(
       describe::list("betas", "decay rates of the mean and of the squared gradient", beta, Json::array({0.9, 0.999})));
   options.push_back(describe::real("eps", "added to the root of the squared gradient", 1e-8).above(0));
+  for (const Option& option : row_options()) options.push_back(option);
   return {name, help, options, [](const Options& chosen) {
             check_groups(chosen);
             const size_t betas = chosen.reals("betas").size();

@@ -6,7 +6,7 @@
 namespace convoy {
 
 const std::vector<Entry>& optimizer_catalogue() {
-  static const std::vector<Entry> entries{sgd_entry(), adam_entry(), adamw_entry()};
+  static const std::vector<Entry> entries{sgd_entry(), adam_entry(), adamw_entry(), adagrad_entry()};
   return entries;
 }
 

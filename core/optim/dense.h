@@ -69,6 +69,7 @@ class DenseOptimizer : public Optimizer, public MemberDecays {
 };
 
 std::unique_ptr<Optimizer> make_sgd(const Options& options);
+std::unique_ptr<Optimizer> make_adagrad(const Options& options);
 std::unique_ptr<Optimizer> make_adam(const Options& options, bool decoupled);
 
 }  // namespace convoy

@@ -7,6 +7,7 @@
 namespace convoy {
 
 Entry sgd_entry();
+Entry adagrad_entry();
 Entry adam_entry();
 Entry adamw_entry();
 Entry constant_entry();

@@ -21,6 +21,7 @@ std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer) {
   for (const Options& group : optimizer.options.sections("groups")) pattern_of(group);
   if (optimizer.name == "sgd") return make_sgd(optimizer.options);
   if (optimizer.name == "adam") return make_adam(optimizer.options, /*decoupled=*/false);
+  if (optimizer.name == "adagrad") return make_adagrad(optimizer.options);
   CONVOY_CHECK(optimizer.name == "adamw", "optimizer '", optimizer.name, "' stands in the catalogue and nowhere else");
   return make_adam(optimizer.options, /*decoupled=*/true);
 }

@@ -157,8 +157,13 @@ std::vector<std::string> reference_overrides(const RunConfig& config, int data_d
   section.erase("loss_scale");  // nothing is computed in 16 bits
   const BatchSize& batch = config.train.batch;
   const int64_t rows = batch.per_rank ? batch.rows * data_degree : batch.rows;
-  return {str("strategy=", section.dump()), "launch.ranks=auto", "backend=auto",
-          str("train.batch=", Json{{"global", rows}}.dump())};
+  std::vector<std::string> overrides{str("strategy=", section.dump()), "launch.ranks=auto", "backend=auto",
+                                     str("train.batch=", Json{{"global", rows}}.dump())};
+  // Row tables are held against dense ones.
+  const Json& model = config.model.options.json();
+  if (model.contains("rows") && (model["rows"] == true || model["rows"] == "auto"))
+    overrides.push_back("model.rows=false");
+  return overrides;
 }
 
 int verify_command(const VerifyArguments& arguments) {

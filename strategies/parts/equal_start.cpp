@@ -13,7 +13,7 @@ namespace {
 std::vector<std::string> description_of(const std::vector<ModelPart*>& parts) {
   std::vector<std::string> lines;
   for (const ModelPart* part : parts) {
-    for (const auto* list : {&part->parameters(), &part->frozen()})
+    for (const auto* list : {&part->parameters(), &part->tables(), &part->frozen()})
       for (const ParameterPtr& parameter : *list)
         lines.push_back(
             convoy::str(parameter->name, " ", parameter->value.sizes(), " ", parameter->value.dtype().name()));

@@ -52,6 +52,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
   store_->seed = context.config.seed;
   store_->counts = request.counts;
   store_->batch_norm = request.batch_norm;
+  store_->rows = request.rows;
   store_->deferred = request.deferred;
   store_->state->seed = context.config.seed;
   store_->state->rank = context.rank;
@@ -63,6 +64,11 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
     recomputes_.push_back(request.recompute.includes(model_->block_name(index)));
     if (recomputes_.back() && !own_generators_) check_recomputable(*blocks_.back(), model_->block_name(index));
   }
+  // What a later layer is tied to is no table any more.
+  const auto dense =
+      std::stable_partition(tables_.begin(), tables_.end(), [](const auto& one) { return one->table != nullptr; });
+  parameters_.insert(parameters_.end(), dense, tables_.end());
+  tables_.erase(dense, tables_.end());
 }
 
 void ModelPart::check_recompute(const Recompute& recompute) const {
@@ -82,7 +88,8 @@ void ModelPart::build_block(int64_t index) {
     blocks_.push_back(model_->block(index, *scopes_.back()));
   }
   CONVOY_CHECK(blocks_.back() != nullptr, "the model gave no block ", index);
-  for (size_t i = parameters; i < store_->parameters.size(); ++i) parameters_.push_back(store_->parameters[i]);
+  for (size_t i = parameters; i < store_->parameters.size(); ++i)
+    (store_->parameters[i]->table ? tables_ : parameters_).push_back(store_->parameters[i]);
   for (size_t i = buffers; i < store_->buffers.size(); ++i) buffers_.push_back(store_->buffers[i]);
   adopt_foreign(index);
   note_parameters(index, before);
@@ -114,7 +121,7 @@ void ModelPart::adopt_foreign(int64_t index) {
   Block& block = *blocks_[static_cast<size_t>(index - begin_)];
   const std::string prefix = model_->block_name(index) + ".";
   const auto known = [&](const at::Tensor& tensor) {
-    for (const auto* list : {&parameters_, &store_->followers})
+    for (const auto* list : {&parameters_, &tables_, &store_->followers})
       for (const ParameterPtr& parameter : *list)
         if (parameter->value.is_same(tensor)) return true;
     for (const NamedBuffer& buffer : buffers_)

@@ -30,6 +30,7 @@ struct PartRequest {
   CommunicatorPtr batch_norm;        // ranks over whose rows batch norm takes its figures; null: this rank's
   Recompute recompute;               // blocks that are run again in backward
   bool deferred = false;  // parameters of Layers get no memory (Parameter::initial): the data axis makes values
+  std::shared_ptr<const RowRule> rows;  // which embeddings are row tables; null: none may be
   std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)> layers;  // none: PlainLayers
 };
 
@@ -48,6 +49,7 @@ class ModelPart {
   ModelPart(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss, PartRequest request = {});
 
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // trained ones, in order of creation
+  const std::vector<ParameterPtr>& tables() const { return tables_; }          // row tables, which are none of those
   const std::vector<ParameterPtr>& frozen() const { return frozen_; }          // those that want no gradient
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
   size_t blocks() const { return blocks_.size(); }
@@ -105,6 +107,7 @@ class ModelPart {
   std::vector<std::shared_ptr<Layers>> scopes_;  // blocks may keep a reference to theirs
   std::vector<BlockPtr> blocks_;
   std::vector<ParameterPtr> parameters_;
+  std::vector<ParameterPtr> tables_;
   std::vector<ParameterPtr> frozen_;
   std::vector<NamedBuffer> buffers_;
   std::vector<std::vector<ParameterPtr>> block_parameters_;

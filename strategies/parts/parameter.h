@@ -18,6 +18,8 @@ struct HeldPiece {
   Piece piece;
 };
 
+class RowTable;  // strategies/parts/row_table.h
+
 struct Parameter {
   std::string name;      // canonical
   at::Tensor value;      // leaf; its storage may be moved to a flat buffer, the tensor object stays
@@ -29,9 +31,10 @@ struct Parameter {
   std::function<void(const at::Tensor& out, int64_t first)> initial;
   bool products_only = false;  // layers only multiply with it: under autocast a copy in the narrow dtype does as well
   // Where ranks of one replica share a model among them (tensor and pipeline groups; never along the data axis):
-  std::vector<HeldPiece> held;  // none: the whole; several where a fused product is cut part by part
-  bool counted = true;          // exactly one of the ranks that hold the same piece counts it in norms and owns it
-  CommunicatorPtr partial;      // the gradient is this rank's part of a sum over this group; null: it is whole
+  std::vector<HeldPiece> held;      // none: the whole; several where a fused product is cut part by part
+  bool counted = true;              // exactly one of the ranks that hold the same piece counts it in norms and owns it
+  std::shared_ptr<RowTable> table;  // it is an embedding whose gradients are rows, apart from all else; null: it is not
+  CommunicatorPtr partial;          // the gradient is this rank's part of a sum over this group; null: it is whole
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 

@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 
 #include "core/error.h"
+#include "core/large_tensor.h"
+#include "core/log.h"
 #include "strategies/parts/init.h"
 #include "strategies/parts/keyed_dropout.h"
 #include "strategies/parts/linear_function.h"
+#include "strategies/parts/row_table.h"
 #include "strategies/parts/swapped_storage.h"
 #include "strategies/parts/synchronised_batch_norm.h"
 #include "strategies/parts/whole_layers.h"
@@ -34,6 +37,20 @@ struct PlainEmbedding : LayerModule {
 
  private:
   at::Tensor weight_;
+};
+
+struct TableEmbedding : LayerModule {
+  // A layer that is tied to the table later makes a dense one of it.
+  TableEmbedding(ParameterPtr weight, StatePtr state) : weight_(std::move(weight)), state_(std::move(state)) {
+    register_parameter("weight", weight_->value);
+  }
+  at::Tensor forward(const at::Tensor& ids) override {
+    return weight_->table ? weight_->table->embed(ids, *state_) : at::embedding(weight_->value, ids);
+  }
+
+ private:
+  ParameterPtr weight_;
+  StatePtr state_;
 };
 
 struct PlainConv2d : LayerModule {
@@ -109,13 +126,16 @@ struct PlainDropout : LayerModule {
 
 }  // namespace
 
-ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init) {
+ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init,
+                            bool large) {
   check_sizes(name, shape);
   auto parameter = std::make_shared<Parameter>();
   parameter->name = name;
   parameter->counted = store.counts;
   const auto options = at::TensorOptions(store.dtype).device(store.device);
-  parameter->value = store.deferred ? without_memory(shape, options) : at::empty(shape, options);
+  parameter->value = store.deferred                   ? without_memory(shape, options)
+                     : large && store.device.is_cpu() ? untouched_zeros(shape, store.dtype)
+                                                      : at::empty(shape, options);
   const auto initial = [init, fans = fans_of(shape), seed = store.seed, name](const at::Tensor& out, int64_t first) {
     fill_initial(out, init, fans, seed, name, static_cast<uint64_t>(first));
   };
@@ -158,11 +178,24 @@ ParameterPtr PlainLayers::make_bias(const std::string& name, int64_t size, int64
   return make(name + ".bias", {size}, bias_init(fan_in, init));
 }
 
+namespace {
+
+// What else uses a table needs all of it in every step.
+void make_dense(Parameter& parameter, const std::string& user) {
+  if (!parameter.table) return;
+  parameter.table = nullptr;
+  log::warning(
+      convoy::str(parameter.name, " is no row table: ", user, " is tied to it, and has a gradient of all rows"));
+}
+
+}  // namespace
+
 ParameterPtr PlainLayers::tied(const std::string& name, const std::string& to, at::IntArrayRef shape) {
   const auto found = store_->by_name.find(to);
   if (found == store_->by_name.end() && store_->distant) return store_->distant(to, shape);
   if (found == store_->by_name.end()) fail_tie(prefix_ + name, to);
   check_tie(prefix_ + name, to, shape, found->second->value.sizes());
+  make_dense(*found->second, prefix_ + name);
   return found->second;
 }
 
@@ -181,11 +214,16 @@ Layer PlainLayers::linear(const std::string& name, int64_t in, int64_t out, cons
 }
 
 Layer PlainLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
-  if (options.rows == EmbeddingOptions::Rows::rows)
+  const std::string weight = prefix_ + name + ".weight";
+  if (!store_->rows && options.rows == EmbeddingOptions::Rows::rows)
     throw Error(Failure::config, convoy::str("model: ", prefix_, name,
                                              " asks for a row table, which this strategy does not have; "
                                              "leave it dense"));
-  return std::make_shared<PlainEmbedding>(make(name + ".weight", {rows, dim}, options.weight));
+  if (!store_->rows || !store_->rows->applies(weight, rows, options.rows))
+    return std::make_shared<PlainEmbedding>(make(name + ".weight", {rows, dim}, options.weight));
+  const ParameterPtr table = make_parameter(*store_, weight, {rows, dim}, options.weight, true);
+  table->table = std::make_shared<RowTable>(weight, table->value);
+  return std::make_shared<TableEmbedding>(table, store_->state);
 }
 
 Layer PlainLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,

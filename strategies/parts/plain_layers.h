@@ -13,6 +13,7 @@
 #include "core/layers.h"
 #include "strategies/parts/block_borders.h"
 #include "strategies/parts/parameter.h"
+#include "strategies/parts/row_rule.h"
 
 namespace convoy {
 
@@ -21,9 +22,10 @@ struct LayerStore {
   at::Device device{at::kCPU};
   at::ScalarType dtype = at::kFloat;
   uint64_t seed = 0;
-  bool counts = true;          // this rank counts and owns (Parameter::counted) what no group cuts
-  bool deferred = false;       // parameters get no memory, but Parameter::initial
-  CommunicatorPtr batch_norm;  // ranks over whose rows batch norm takes its figures; null: this rank's
+  bool counts = true;                   // this rank counts and owns (Parameter::counted) what no group cuts
+  bool deferred = false;                // parameters get no memory, but Parameter::initial
+  CommunicatorPtr batch_norm;           // ranks over whose rows batch norm takes its figures; null: this rank's
+  std::shared_ptr<const RowRule> rows;  // which embeddings are row tables; null: none may be
   std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
   std::vector<ParameterPtr> parameters;  // in order of creation
   std::map<std::string, ParameterPtr> by_name;
@@ -35,8 +37,9 @@ struct LayerStore {
   std::vector<ParameterPtr> followers;  // copies that another part's parameter of this rank stands for
 };
 
-// Makes a parameter of its own, with its initial values, and records it.
-ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init);
+// Makes a parameter of its own, with its initial values, and records it. `large`: in huge pages where there are any.
+ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init,
+                            bool large = false);
 // Records one. Error(config) for a name that is there.
 void record_parameter(LayerStore& store, const ParameterPtr& parameter);
 // Error(config) for a size below zero.

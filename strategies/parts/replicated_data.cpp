@@ -7,6 +7,7 @@
 
 #include "strategies/parts/equal_start.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_tables.h"
 #include "strategies/parts/visit_parts.h"
 
 namespace convoy {
@@ -31,8 +32,10 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
       parts_(std::move(parts)),
       update_(context, options.every, {context.axis("tensor"), pipeline_}),
       reducer_(group_, options.overlap),
+      rows_(group_, tables_of(parts_)),
       sending_(parts_.size(), 0) {
   check_equal_start(context, parts_);
+  update_.attach_tables(tables_of(parts_));
   share_foreign_values(parts_, *group_);
   for (size_t part = 0; part < parts_.size(); ++part) {
     const auto offset = static_cast<int>(parameters_.size());
@@ -65,9 +68,10 @@ void ReplicatedData::begin(bool first, bool updates) {
   if (first) {
     for (auto& collector : collectors_) collector->begin();
     flat_->header().zero_();
+    begin_rows(update_.tables());
   }
   std::fill(sending_.begin(), sending_.end(), 0);
-  reducing_ = updates && order_known_;
+  reducing_ = updates && order_known_ && !dense_with_rows();
   if (reducing_) reducer_.start(*flat_);
 }
 
@@ -94,23 +98,26 @@ void ReplicatedData::keep() {
 UpdateFigures ReplicatedData::update(double nominal) {
   if (!order_known_) agree_on_order();
   for (auto& collector : collectors_) collector->finish();
-  if (!reducing_) reducer_.start(*flat_);
+  const bool apart = !dense_with_rows();
+  if (apart && !reducing_) reducer_.start(*flat_);
   reducing_ = false;
-  reducer_.flush();
+  if (apart) reducer_.flush();
   buffer_sync_->start();
+  exchange_rows();
   const auto buckets = static_cast<int>(flat_->buckets().size());
   if (!partial_.empty()) {
-    for (int bucket = 0; bucket < buckets; ++bucket) reducer_.wait(bucket);
+    for (int bucket = 0; apart && bucket < buckets; ++bucket) reducer_.wait(bucket);
     sum_partial();
   }
   for (int bucket = 0; bucket < buckets; ++bucket) {
-    if (partial_.empty()) reducer_.wait(bucket);
+    if (apart && partial_.empty()) reducer_.wait(bucket);
     if (bucket == 0) {
       share_header();
       update_.begin(nominal);
     }
     update_.reduced(bucket);
   }
+  update_.reduced_rows();
   const UpdateFigures figures = update_.finish();
   buffer_sync_->finish();
   return figures;
@@ -127,6 +134,21 @@ void ReplicatedData::share_header() {
 void ReplicatedData::sum_partial() {
   for (const ParameterPtr& parameter : partial_)
     parameter->partial->all_reduce(parameter->gradient, ReduceOp::sum, {"gradient of " + parameter->name, {}})->wait();
+}
+
+bool ReplicatedData::dense_with_rows() const {
+  if (update_.tables().empty()) return false;
+  int64_t bytes = 0;
+  for (int bucket = 0; bucket < static_cast<int>(flat_->buckets().size()); ++bucket)
+    bytes += static_cast<int64_t>(flat_->message(bucket).nbytes());
+  return bytes <= most_dense_with_rows;
+}
+
+void ReplicatedData::exchange_rows() {
+  std::vector<at::Tensor> dense;
+  for (int bucket = 0; dense_with_rows() && bucket < static_cast<int>(flat_->buckets().size()); ++bucket)
+    dense.push_back(flat_->message(bucket));
+  rows_.run(dense);
 }
 
 void ReplicatedData::visit_state(const StateVisitor& visit) {

@@ -18,6 +18,7 @@
 #include "strategies/parts/flat_parameters.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"
+#include "strategies/parts/row_exchange.h"
 
 namespace convoy {
 
@@ -42,7 +43,7 @@ class ReplicatedData : public DataAxis {
   void last_backward(int part) override;
   void keep() override;
   UpdateFigures update(double nominal) override;
-  void settle() override {}
+  void settle() override { update_.settle(); }
   void visit_state(const StateVisitor& visit) override;
   void state_restored() override { update_.restored(); }
 
@@ -53,6 +54,9 @@ class ReplicatedData : public DataAxis {
   bool sends_late() const;
   void share_header();
   void sum_partial();
+  // Row tables (row_exchange.h): whether small dense gradients travel with their rows, and the exchange.
+  bool dense_with_rows() const;
+  void exchange_rows();
 
   ReplicatedOptions options_;
   double late_bytes_ = 0;  // of others' gradients that a bucket may wait for before buckets are laid out anew
@@ -68,6 +72,7 @@ class ReplicatedData : public DataAxis {
   std::unique_ptr<FlatParameters> flat_;
   Update update_;
   BucketReducer reducer_;
+  RowExchange rows_;
   std::optional<BufferSync> buffer_sync_;
   std::vector<std::unique_ptr<GradientCollector>> collectors_;  // one per part
   std::vector<int> order_;                                      // in which gradients became ready, while it is recorded

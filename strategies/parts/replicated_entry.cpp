@@ -51,7 +51,7 @@ std::string backend_of(const RunConfig& config, bool gpus, int ranks) {
 int moments_of(const Json& config) {
   const Json& optimizer = config.at("optimizer");
   const auto momentum = optimizer.find("momentum");
-  if (momentum == optimizer.end()) return 2;  // the Adam family
+  if (momentum == optimizer.end()) return optimizer.value("name", "adam") == "adagrad" ? 1 : 2;  // else the Adam family
   return momentum->is_number() && momentum->get<double>() > 0 ? 1 : 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/optim/norm.h"
+#include "strategies/parts/row_table.h"
 
 namespace convoy {
 namespace {
@@ -78,6 +79,19 @@ void Update::attach(std::vector<UpdateSlot> slots, at::Tensor header) {
   flat_ = nullptr;
 }
 
+void Update::attach_tables(std::vector<ParameterPtr> tables) {
+  tables_ = std::move(tables);
+  if (tables_.empty()) return;
+  row_optimizer_ = make_row_optimizer(optimizer_options_);
+  for (const ParameterPtr& table : tables_) {
+    const GroupSettings group = group_settings(optimizer_options_, table->name);
+    SlotOptions options;
+    options.learning_rate_factor = group.learning_rate_factor;
+    options.weight_decay = group.weight_decay;
+    table->table->connect(row_optimizer_.get(), row_optimizer_->add_table(table->value.detach(), options));
+  }
+}
+
 void Update::begin(double nominal) {
   at::NoGradGuard no_grad;
   const at::Tensor weight = header_.to(figures_.options()).narrow(0, 0, 1);
@@ -93,11 +107,19 @@ void Update::reduced(int bucket) {
 }
 
 void Update::reduced_slot(int slot) {
-  at::NoGradGuard no_grad;
   const UpdateSlot& range = slots_[static_cast<size_t>(slot)];
+  add_figures(range.gradients, range.counted);
+}
+
+void Update::reduced_rows() {
+  for (const ParameterPtr& table : tables_) add_figures(table->table->update().values, table->counted);
+}
+
+void Update::add_figures(const at::Tensor& gradients, bool counted) {
+  at::NoGradGuard no_grad;
   const at::Device here = figures_.device();
-  const SquareSum part = square_sum(range.gradients);
-  if (range.counted) figures_.select(0, 0).add_(part.sum[0].to(here));
+  const SquareSum part = square_sum(gradients);
+  if (counted) figures_.select(0, 0).add_(part.sum[0].to(here));
   figures_.select(0, 1).add_(part.finite[0].logical_not().to(here));
 }
 
@@ -123,6 +145,10 @@ UpdateFigures Update::finish() {
     const at::Tensor& gradients = slots_[slot].gradients;
     optimizer_->update(static_cast<int>(slot), {gradients, {}, {}}, scalars_on(gradients.device()));
   }
+  for (size_t table = 0; table < tables_.size(); ++table) {
+    const TableRows& rows = tables_[table]->table->update();
+    row_optimizer_->update(static_cast<int>(table), rows.numbers, rows.values, scalars_on(rows.values.device()));
+  }
   count_.add_(scalars_.apply);
   updated_ = true;
   UpdateFigures figures{norm[0], scalars_.apply[0].clone(), scalars_.learning_rate, {}};
@@ -138,6 +164,16 @@ std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter
   auto moments = optimizer_->moments(flat_->place(parameter).slot);
   for (auto& entry : moments) entry.second = flat_->view(parameter, entry.second);
   return moments;
+}
+
+at::Tensor Update::table_gradient(size_t table) const {
+  const RowTable& rows = *tables_[table]->table;
+  const at::Tensor values = mean(rows.update().values);
+  return values.defined() ? rows.dense(rows.update().numbers, values) : values;
+}
+
+void Update::settle() {
+  for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->settle(static_cast<int>(table));
 }
 
 at::Tensor Update::gradient(size_t parameter) const { return mean(flat_->parameters()[parameter]->gradient); }
@@ -161,6 +197,7 @@ std::vector<std::pair<std::string, at::Tensor>> Update::counters() const {
 void Update::restored() {
   updates_ = count_.cpu()[0].item<int64_t>();
   if (scaler_) updates_ += scaler_->skipped().cpu()[0].item<int64_t>();
+  for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->restored(static_cast<int>(table));
 }
 
 }  // namespace convoy

@@ -16,6 +16,7 @@
 
 #include "core/context.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/row_optimizer.h"
 #include "strategies/parts/flat_parameters.h"
 #include "strategies/parts/loss_scaler.h"
 
@@ -46,6 +47,9 @@ class Update {
   // Takes slots of the caller's making, with moments of zero. `header`: [2], weight and sum of the loss.
   void attach(std::vector<UpdateSlot> slots, at::Tensor header);
 
+  // Takes row tables too, with moments of zero: once, before the first forward. Their gradients are RowTable::update().
+  void attach_tables(std::vector<ParameterPtr> tables);
+
   // What backward multiplies the loss with: for ForwardState::loss_scale of all parts. Undefined: nothing.
   at::Tensor loss_scale() const { return scaler_ ? scaler_->scale() : at::Tensor(); }
 
@@ -54,6 +58,7 @@ class Update {
   void begin(double nominal);
   void reduced(int bucket);     // of FlatParameters
   void reduced_slot(int slot);  // of either kind
+  void reduced_rows();          // of all tables
   UpdateFigures finish();
 
   // Moments of a parameter, in its shape.
@@ -66,12 +71,21 @@ class Update {
   std::vector<std::pair<std::string, at::Tensor>> slot_moments(int slot) { return optimizer_->moments(slot); }
   at::Tensor slot_gradient(int slot) const { return mean(slots_[static_cast<size_t>(slot)].gradients); }
 
+  // The same of a row table. Moments are behind until `settle`, as its values are.
+  const std::vector<ParameterPtr>& tables() const { return tables_; }
+  std::vector<std::pair<std::string, at::Tensor>> table_moments(size_t table) {
+    return row_optimizer_->moments(static_cast<int>(table));
+  }
+  at::Tensor table_gradient(size_t table) const;
+  void settle();
+
   const at::Tensor& count() const { return count_; }  // updates applied, int64 [1]
   // What is counted or kept beside parameters and moments, by name: `updates`, and the loss scaler's state.
   std::vector<std::pair<std::string, at::Tensor>> counters() const;
   void restored();  // counters() were written to from outside
 
  private:
+  void add_figures(const at::Tensor& gradients, bool counted);
   std::unique_ptr<Optimizer> optimizer_for(const std::vector<UpdateSlot>& slots) const;
   // Of the mean loss over all rows, before clipping; undefined until there was an update.
   at::Tensor mean(const at::Tensor& gradients) const;
@@ -84,6 +98,8 @@ class Update {
   double clip_norm_ = 0;                  // 0: no clipping
   const FlatParameters* flat_ = nullptr;  // null where slots are the caller's
   std::vector<UpdateSlot> slots_;
+  std::unique_ptr<RowOptimizer> row_optimizer_;  // null where there are no tables
+  std::vector<ParameterPtr> tables_;
   at::Tensor header_;
   std::optional<LossScaler> scaler_;
   int64_t updates_ = 0;  // for the schedule: those applied and those skipped

@@ -52,17 +52,28 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
                  const StateVisitor& visit) {
   int64_t bytes = 0;
   for (const ParameterPtr& parameter : flat.parameters()) bytes += static_cast<int64_t>(parameter->value.nbytes());
+  for (const ParameterPtr& table : update.tables()) bytes += static_cast<int64_t>(table->value.nbytes());
   Owners owners(holder.index, holder.count, bytes >= spread_from);
   for (const ParameterPtr& parameter : flat.parameters())
     visit_pieces(*parameter, StateKind::parameter, "", parameter->value, owners.next(parameter->value), visit);
+  for (const ParameterPtr& table : update.tables())
+    visit_pieces(*table, StateKind::parameter, "", table->value, owners.next(table->value), visit);
   visit_untrained(parts, holder.index == 0, visit);
   for (size_t index = 0; index < flat.parameters().size(); ++index)
     for (const auto& [moment, tensor] : update.moments(index))
       visit_pieces(*flat.parameters()[index], StateKind::moment, moment, tensor, owners.next(tensor), visit);
+  for (size_t index = 0; index < update.tables().size(); ++index)
+    for (const auto& [moment, tensor] : update.table_moments(index))
+      visit_pieces(*update.tables()[index], StateKind::moment, moment, tensor, owners.next(tensor), visit);
   for (size_t index = 0; index < flat.parameters().size(); ++index) {
     const at::Tensor gradient = update.gradient(index);
     if (gradient.defined())
       visit_pieces(*flat.parameters()[index], StateKind::gradient, "", gradient, owners.next(gradient), visit);
+  }
+  for (size_t index = 0; index < update.tables().size(); ++index) {
+    const at::Tensor gradient = update.table_gradient(index);
+    if (gradient.defined())
+      visit_pieces(*update.tables()[index], StateKind::gradient, "", gradient, owners.next(gradient), visit);
   }
   visit_counters(update, holder.first_of_job, visit);
 }

@@ -46,15 +46,17 @@ Subject classifier_subject() {
   return subject("classifier", model, std::move(data));
 }
 
-Subject ranking_subject() {
+Subject ranking_subject(bool by_rows) {
   constexpr int64_t users = 21, items = 30, each = 5;
-  const auto model = [] {
+  const auto model = [by_rows] {
     Schema schema;
     schema.fields["user"] = {{}, at::kLong, users};
     schema.fields["item"] = {{each}, at::kLong, items};
     schema.fields["target"] = {{each}, at::kFloat, 0};
-    return make_ncf(Options(Json{{"gmf_dim", 3}, {"mlp_dim", 4}, {"hidden", {6, 5}}, {"dropout", 0.1}, {"top_k", {2}}}),
-                    schema);
+    return make_ncf(
+        Options(Json{
+            {"gmf_dim", 3}, {"mlp_dim", 4}, {"hidden", {6, 5}}, {"dropout", 0.1}, {"rows", by_rows}, {"top_k", {2}}}),
+        schema);
   };
   Batch data;
   data.rows = rows;
@@ -82,7 +84,8 @@ Subject gpt_of(const GptSizes& sizes) {
                                  {"mlp_dim", nullptr},
                                  {"positions", "learned"},
                                  {"rotary_base", 10000.0},
-                                 {"tied", true},
+                                 {"tied", sizes.tied},
+                                 {"rows", sizes.rows},
                                  {"dropout", 0.1},
                                  {"attention_dropout", 0.2},
                                  {"bias", true},

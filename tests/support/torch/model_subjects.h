@@ -6,10 +6,11 @@ namespace convoy::testing {
 
 struct GptSizes {
   int64_t heads = 4, dim = 16, vocabulary = 12;
+  bool tied = true, rows = false;
 };
 
-Subject classifier_subject();  // models/mlp: three hidden layers of sizes that 2, 3 and 4 divide, dropout
-Subject ranking_subject();     // models/ncf: a positive and four negatives a row, weights, dropout, BCE
+Subject classifier_subject();                // models/mlp: three hidden layers of sizes that 2, 3 and 4 divide, dropout
+Subject ranking_subject(bool rows = false);  // models/ncf: a positive and four negatives a row, weights, dropout, BCE
 Subject gpt_subject();  // tied output, learned positions, dropout on embeddings, residuals and attention's weights
 Subject gpt_of(const GptSizes& sizes);
 Subject convnet_subject();  // batch norm and dropout

@@ -1,0 +1,22 @@
+// RowRule: which of a model's embeddings a strategy keeps as row tables (parts/row_table.h).
+#pragma once
+#include <memory>
+#include <string>
+
+#include "core/config/run_config.h"
+#include "core/layers.h"
+
+namespace convoy {
+
+class RowRule {
+ public:
+  explicit RowRule(const RunConfig& config);
+  // Error(config) where one is asked for that the optimizer cannot update.
+  bool applies(const std::string& name, int64_t rows, EmbeddingOptions::Rows asked) const;
+
+ private:
+  Component optimizer_;
+  int64_t batch_rows_ = 0;
+};
+
+}  // namespace convoy

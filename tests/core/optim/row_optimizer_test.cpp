@@ -1,0 +1,289 @@
+// Row optimizers against the dense ones of their names, which see a gradient of zeros where a row has none.
+#include "core/optim/row_optimizer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "core/optim/row_base.h"
+#include "core/optim/row_entry.h"
+#include "core/random.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t rows = 211, width = 19;  // no multiple of a vector
+
+Json common() {
+  return {{"lr", 0.01},
+          {"weight_decay", 0.0},
+          {"clip_norm", nullptr},
+          {"groups", Json::array()},
+          {"schedule", {{"name", "constant"}}}};
+}
+Component adam(const std::string& name, const Json& more = Json::object()) {
+  Json json = common();
+  json.update({{"betas", {0.9, 0.999}}, {"eps", 1e-8}});
+  json.update(more);
+  return {name, Options(json)};
+}
+Component sgd(double momentum, bool nesterov) {
+  Json json = common();
+  json.update({{"momentum", momentum}, {"nesterov", nesterov}});
+  return {"sgd", Options(json)};
+}
+Component adagrad() {
+  Json json = common();
+  json["eps"] = 1e-10;
+  return {"adagrad", Options(json)};
+}
+
+UpdateScalars scalars(double rate, int64_t step, bool apply = true) {
+  return {at::full({1}, rate, at::kDouble), at::full({1}, step, at::kLong), at::full({1}, 0.5, at::kDouble),
+          at::full({1}, apply, at::kBool)};
+}
+
+at::Tensor normal(at::IntArrayRef shape, const std::string& name, at::ScalarType dtype) {
+  at::Tensor out = at::empty(shape, at::kDouble);
+  fill_normal(out, random_key(3, name), 0, 0, 1);
+  return out.to(dtype);
+}
+
+// Some of the first rows often, one in a while any: those in between are skipped for hundreds of updates.
+at::Tensor rows_of(int64_t step) {
+  at::Tensor drawn = at::empty({6}, at::kDouble);
+  fill_uniform(drawn, random_key(4, "rows", uint64_t(step)), 0, 0, 1);
+  const at::Tensor skewed = (drawn.pow(6) * double(rows)).floor().to(at::kLong).clamp(0, rows - 1);
+  return std::get<0>(at::_unique2(skewed));
+}
+
+// A warm-up and then a decay.
+double rate_of(int64_t step, bool schedule) {
+  if (!schedule) return 0.01;
+  return 0.02 * std::min(1.0, double(step) / 40) * (1 + std::cos(double(step) / 120));
+}
+
+struct Case {
+  std::string name;
+  Component optimizer;
+  double weight_decay = 0;
+  bool schedule = false;
+  double tolerance = 1e-14;  // of the largest value; fp64
+};
+
+struct Trained {
+  at::Tensor values;
+  std::vector<std::pair<std::string, at::Tensor>> moments;
+};
+
+Trained train_dense(const Case& one, at::ScalarType dtype, int64_t steps) {
+  at::Tensor values = normal({rows, width}, "values", dtype);
+  auto optimizer = make_optimizer(one.optimizer);
+  SlotOptions options;
+  options.weight_decay = one.weight_decay;
+  options.learning_rate_factor = 0.7;
+  optimizer->add_slot(values, options);
+  for (int64_t step = 1; step <= steps; ++step) {
+    at::Tensor gradient = at::zeros({rows, width}, dtype);
+    const at::Tensor touched = rows_of(step);
+    gradient.index_copy_(0, touched, normal({touched.numel(), width}, "g" + std::to_string(step), dtype));
+    optimizer->update(0, {gradient, {}, {}}, scalars(rate_of(step, one.schedule), step));
+  }
+  return {values, optimizer->moments(0)};
+}
+
+Trained train_rows(const Case& one, at::ScalarType dtype, int64_t steps, RowOptimizer& optimizer,
+                   int64_t settle_every = 0) {
+  at::Tensor values = normal({rows, width}, "values", dtype);
+  SlotOptions options;
+  options.weight_decay = one.weight_decay;
+  options.learning_rate_factor = 0.7;
+  optimizer.add_table(values, options);
+  for (int64_t step = 1; step <= steps; ++step) {
+    const at::Tensor touched = rows_of(step);
+    optimizer.update(0, touched, normal({touched.numel(), width}, "g" + std::to_string(step), dtype),
+                     scalars(rate_of(step, one.schedule), step));
+    if (settle_every > 0 && step % settle_every == 0) optimizer.settle(0);
+  }
+  optimizer.settle(0);
+  return {values, optimizer.moments(0)};
+}
+
+double worst(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item().toDouble();
+}
+
+std::vector<Case> cases() {
+  return {
+      {"adam", adam("adam"), 0, false, 1e-14},    {"adam_scheduled", adam("adam"), 0, true, 1e-14},
+      {"adamw", adam("adamw"), 0.1, true, 1e-14}, {"sgd", sgd(0, false), 0, true},
+      {"sgd_decayed", sgd(0, false), 0.1, true},  {"momentum", sgd(0.9, false), 0, true},
+      {"nesterov", sgd(0.9, true), 0, true},      {"adagrad", adagrad(), 0, true},
+  };
+}
+
+// What the dense one has after so many updates, the rows have too, to the last digits.
+TEST(RowOptimizer, ReachesTheDenseValuesInDouble) {
+  for (const Case& one : cases()) {
+    for (const int64_t steps : {1, 7, 900}) {
+      const Trained dense = train_dense(one, at::kDouble, steps);
+      const auto optimizer = make_row_optimizer(one.optimizer);
+      const Trained by_rows = train_rows(one, at::kDouble, steps, *optimizer);
+      EXPECT_LE(worst(by_rows.values, dense.values), one.tolerance) << one.name << " after " << steps;
+      ASSERT_EQ(by_rows.moments.size(), dense.moments.size());
+      for (size_t i = 0; i < dense.moments.size(); ++i) {
+        EXPECT_EQ(by_rows.moments[i].first, dense.moments[i].first);
+        EXPECT_LE(worst(by_rows.moments[i].second, dense.moments[i].second), 1e-12) << one.name;
+      }
+      EXPECT_GT(worst(dense.values, normal({rows, width}, "values", at::kDouble)), 1e-5) << "nothing moved";
+    }
+  }
+}
+
+// The closed form is not the sum itself where eps counts: within 5e-3 of how far the table moved.
+TEST(RowOptimizer, ClosedFormStaysNearTheDenseValuesInFloat) {
+  for (const Case& one : cases()) {
+    const Trained dense = train_dense(one, at::kFloat, 300);
+    const auto optimizer = make_row_optimizer(one.optimizer);
+    const Trained by_rows = train_rows(one, at::kFloat, 300, *optimizer);
+    const at::Tensor moved = (dense.values - normal({rows, width}, "values", at::kFloat)).abs().max();
+    const double off = ((by_rows.values - dense.values).abs().max() / moved).item().toDouble();
+    EXPECT_LE(off, 5e-3) << one.name;
+    EXPECT_TRUE(by_rows.values.isfinite().all().item().toBool()) << one.name;
+  }
+}
+
+TEST(RowOptimizer, ClosedFormAndReplayAgree) {
+  for (const bool schedule : {false, true}) {
+    const Case exact{"", adam("adamw", {{"catch_up", "exact"}}), 0.1, schedule},
+        closed{"", adam("adamw", {{"catch_up", "closed"}}), 0.1, schedule};
+    const auto a = make_row_optimizer(exact.optimizer), b = make_row_optimizer(closed.optimizer);
+    const Trained one = train_rows(exact, at::kDouble, 600, *a), other = train_rows(closed, at::kDouble, 600, *b);
+    EXPECT_LE(worst(other.values, one.values), 1e-4);
+    EXPECT_GT(worst(other.values, one.values), 0) << "both went the same way";
+  }
+}
+
+// A row that has no gradient for longer than terms count still decays.
+TEST(RowOptimizer, LongSkipsKeepDecay) {
+  const Case one{"", adam("adamw"), 0.5, false};
+  at::Tensor values = at::ones({2, 3}, at::kDouble), dense = values.clone();
+  const auto by_rows = make_row_optimizer(one.optimizer);
+  const auto whole = make_optimizer(one.optimizer);
+  SlotOptions options;
+  options.weight_decay = 0.5;
+  by_rows->add_table(values, options);
+  whole->add_slot(dense, options);
+  for (int64_t step = 1; step <= 2000; ++step) {
+    at::Tensor gradient = at::zeros({2, 3}, at::kDouble);
+    const bool first = step == 1;
+    gradient[0].fill_(first ? 0.3 : 0);
+    gradient[1].fill_(0.1);
+    whole->update(0, {gradient, {}, {}}, scalars(0.01, step));
+    const at::Tensor touched = first ? at::tensor({0, 1}, at::kLong) : at::tensor({1}, at::kLong);
+    by_rows->update(0, touched, gradient.index_select(0, touched), scalars(0.01, step));
+  }
+  at::Tensor seen = at::empty({1, 3}, at::kDouble);
+  by_rows->look_up(0, at::tensor({0}, at::kLong), seen);
+  EXPECT_LE(worst(seen, dense.narrow(0, 0, 1)), 1e-12);
+  EXPECT_GT(worst(values.narrow(0, 0, 1), dense.narrow(0, 0, 1)), 1e-3) << "looking up wrote to the table";
+  by_rows->settle(0);
+  EXPECT_LE(worst(values, dense), 1e-12);
+}
+
+TEST(RowOptimizer, LookUpsChangeNothingAndSettlingInBetweenHardlyAnything) {
+  const Case one{"", adam("adamw"), 0.1, true};
+  const auto a = make_row_optimizer(one.optimizer), b = make_row_optimizer(one.optimizer);
+  const Trained once = train_rows(one, at::kDouble, 200, *a), often = train_rows(one, at::kDouble, 200, *b, 3);
+  EXPECT_LE(worst(often.values, once.values), 1e-14);
+}
+
+TEST(RowOptimizer, DoesNotDependOnThreads) {
+  const Case one{"", adam("adamw"), 0.1, true};
+  const int threads = at::get_num_threads();
+  std::vector<at::Tensor> results;
+  for (const int count : {1, 2, 4}) {
+    at::set_num_threads(count);
+    const auto optimizer = make_row_optimizer(one.optimizer);
+    results.push_back(train_rows(one, at::kFloat, 50, *optimizer).values.clone());
+  }
+  at::set_num_threads(threads);
+  EXPECT_TRUE(results[1].equal(results[0]));
+  EXPECT_TRUE(results[2].equal(results[0]));
+}
+
+// What devices without loops of ours do.
+TEST(RowOptimizer, TensorsDoAsLoops) {
+  for (const Case& one : cases()) {
+    RowWays ways = row_ways(one.optimizer.options);
+    ways.tensors = true;
+    const Options& options = one.optimizer.options;
+    const auto tensors = one.optimizer.name == "sgd" ? make_row_sgd(options, ways)
+                         : one.optimizer.name == "adagrad"
+                             ? make_row_adagrad(options, ways)
+                             : make_row_adam(options, one.optimizer.name == "adamw", ways);
+    const auto loops = make_row_optimizer(one.optimizer);
+    const Trained a = train_rows(one, at::kFloat, 60, *tensors), b = train_rows(one, at::kFloat, 60, *loops);
+    EXPECT_LE(worst(a.values, b.values), 1e-5) << one.name;
+  }
+}
+
+TEST(RowOptimizer, AnUpdateThatIsNotAppliedChangesNothing) {
+  const auto optimizer = make_row_optimizer(adam("adamw"));
+  at::Tensor values = normal({rows, width}, "values", at::kDouble);
+  const at::Tensor before = values.clone();
+  SlotOptions options;
+  options.weight_decay = 0.1;
+  optimizer->add_table(values, options);
+  optimizer->update(0, rows_of(1), at::full({rows_of(1).numel(), width}, NAN, at::kDouble), scalars(0.1, 1, false));
+  optimizer->settle(0);
+  EXPECT_TRUE(values.equal(before));
+}
+
+// A row without gradient stays, and one with takes torch's SparseAdam's step.
+TEST(RowOptimizer, LazyRowsStay) {
+  const auto optimizer = make_row_optimizer(adam("adam", {{"lazy", true}}));
+  at::Tensor values = at::zeros({3, 1}, at::kDouble);
+  optimizer->add_table(values, {});
+  const auto update = [&](int64_t row, int64_t step) {
+    optimizer->update(0, at::tensor({row}, at::kLong), at::full({1, 1}, 2.0, at::kDouble), scalars(0.01, step));
+  };
+  update(0, 1);
+  const double after = values[0][0].item<double>();
+  EXPECT_NEAR(after, -0.01, 1e-8);
+  for (int64_t step = 2; step <= 9; ++step) update(1, step);
+  optimizer->settle(0);
+  EXPECT_EQ(values[0][0].item<double>(), after);
+  update(0, 10);
+  const double mean = 0.1 * 1 + 0.9 * 0.1, square = 0.001 + 0.999 * 0.001;
+  const double step = 0.01 * mean / (1 - std::pow(0.9, 10)) / (std::sqrt(square / (1 - std::pow(0.999, 10))) + 1e-8);
+  EXPECT_NEAR(values[0][0].item<double>(), after - step, 1e-12);
+}
+
+TEST(RowOptimizer, RefusesWhatNeedsAllRows) {
+  SlotOptions decayed;
+  decayed.weight_decay = 0.1;
+  for (const Component& optimizer : {adam("adam"), sgd(0.9, false), adagrad()})
+    EXPECT_THROW(make_row_optimizer(optimizer)->add_table(at::zeros({2, 2}), decayed), Error) << optimizer.name;
+  EXPECT_THROW(make_row_optimizer(adam("adam", {{"betas", {0.9, 0.8}}}))->add_table(at::zeros({2, 2}), {}), Error);
+  EXPECT_THROW(make_row_optimizer(sgd(1, false))->add_table(at::zeros({2, 2}), {}), Error);
+}
+
+TEST(RowOptimizer, ObstaclesNameTheKey) {
+  const auto key = [](const Component& optimizer, double decay) {
+    return row_obstacle(optimizer.name, optimizer.options, decay).key;
+  };
+  EXPECT_EQ(key(adam("adam"), 0.1), "weight_decay");
+  EXPECT_EQ(key(adam("adamw"), 0.1), "");
+  EXPECT_EQ(key(sgd(0.9, false), 0.1), "weight_decay");
+  EXPECT_EQ(key(sgd(0, false), 0.1), "");
+  EXPECT_EQ(key(sgd(0.999, false), 0), "momentum");
+  EXPECT_EQ(key(adam("adam", {{"betas", {0.9, 0.8}}}), 0), "betas");
+  EXPECT_EQ(key(adagrad(), 0), "");
+}
+
+}  // namespace
+}  // namespace convoy

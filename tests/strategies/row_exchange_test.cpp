@@ -1,0 +1,153 @@
+// Row tables by themselves, and what several ranks make of theirs.
+#include "strategies/parts/row_exchange.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "core/error.h"
+#include "core/optim/row_optimizer.h"
+#include "core/random.h"
+#include "tests/support/torch/equivalence.h"
+
+namespace convoy::testing {
+namespace {
+
+constexpr int64_t table_rows = 50, width = 6;
+
+Component adamw() {
+  return {"adamw",
+          Options(Json{
+              {"lr", 0.1}, {"weight_decay", 0.1}, {"groups", Json::array()}, {"betas", {0.9, 0.999}}, {"eps", 1e-8}})};
+}
+
+at::Tensor normal(at::IntArrayRef shape, const std::string& name) {
+  at::Tensor out = at::empty(shape, at::kDouble);
+  fill_normal(out, random_key(3, name), 0, 0, 1);
+  return out;
+}
+
+struct Made {
+  ParameterPtr parameter = std::make_shared<Parameter>();
+  std::unique_ptr<RowOptimizer> optimizer = make_row_optimizer(adamw());
+  ForwardState state;
+
+  explicit Made(int64_t rows = table_rows) {
+    parameter->name = "table";
+    parameter->value = normal({rows, width}, "values").set_requires_grad(true);
+    parameter->table = std::make_shared<RowTable>("table", parameter->value);
+    SlotOptions options;
+    options.weight_decay = 0.1;
+    parameter->table->connect(optimizer.get(), optimizer->add_table(parameter->value.detach(), options));
+    state.training = true;
+    parameter->table->begin();
+  }
+  RowTable& table() { return *parameter->table; }
+  // Forward and backward of a sum weighted by the name's numbers.
+  void use(const at::Tensor& ids, const std::string& name) {
+    std::vector<int64_t> shape = ids.sizes().vec();
+    shape.push_back(width);
+    torch::autograd::backward({table().embed(ids, state)}, {normal(shape, name)});
+  }
+  void update(int64_t step) {
+    table().set_update(table().touched());
+    const auto one = [](double value) { return at::full({1}, value, at::kDouble); };
+    optimizer->update(0, table().update().numbers, table().update().values,
+                      {one(0.1), at::full({1}, step, at::kLong), one(1), at::ones({1}, at::kBool)});
+    table().begin();
+  }
+};
+
+at::Tensor ids_of(std::initializer_list<int64_t> ids) { return at::tensor(at::ArrayRef<int64_t>(ids), at::kLong); }
+
+at::Tensor dense_sum(const TableRows& rows) {
+  return at::zeros({table_rows, width}, at::kDouble).index_add_(0, rows.numbers, rows.values);
+}
+
+TEST(RowTable, GradientsOfAllUsesOfARowAddUp) {
+  Made made;
+  const at::Tensor first = ids_of({4, 7, 4, 49}), second = ids_of({7, 0, 7, 4}).view({2, 2});
+  made.use(first, "a");
+  made.use(second, "b");
+  at::Tensor expected = at::zeros({table_rows, width}, at::kDouble);
+  expected.index_add_(0, first, normal({4, width}, "a"));
+  expected.index_add_(0, second.view({-1}), normal({2, 2, width}, "b").view({4, width}));
+  const TableRows rows = made.table().touched();
+  EXPECT_EQ(rows.numbers.numel(), 4);
+  EXPECT_LE((dense_sum(rows) - expected).abs().max().item<double>(), 1e-15);
+  EXPECT_FALSE(made.parameter->value.grad().defined());
+}
+
+TEST(RowTable, LookUpsSeeWhatRowsHoldNow) {
+  Made made;
+  made.use(ids_of({1, 2}), "a");
+  made.update(1);
+  for (int64_t step = 2; step < 9; ++step) {
+    made.use(ids_of({3}), "b");
+    made.update(step);
+  }
+  const at::Tensor trained = made.table().embed(ids_of({2, 1, 3, 30}), made.state).detach().clone();
+  made.state.training = false;
+  const at::Tensor evaluated = made.table().embed(ids_of({2, 1, 3, 30}), made.state);
+  EXPECT_FALSE(evaluated.requires_grad());
+  made.optimizer->settle(0);
+  const at::Tensor settled = made.parameter->value.detach().index_select(0, ids_of({2, 1, 3, 30}));
+  EXPECT_TRUE(trained.equal(settled));
+  EXPECT_TRUE(evaluated.equal(settled));
+  EXPECT_FALSE(settled.equal(normal({table_rows, width}, "values").index_select(0, ids_of({2, 1, 3, 30}))));
+}
+
+TEST(RowTable, RefusesRowsThatItDoesNotHave) {
+  Made made;
+  for (const int64_t id : {int64_t{-1}, table_rows}) {
+    try {
+      made.table().embed(ids_of({3, id}), made.state);
+      ADD_FAILURE() << id;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::training);
+      EXPECT_NE(std::string(error.what()).find("has 0 … 49"), std::string::npos) << error.what();
+    }
+  }
+}
+
+// Three ranks, one of them without a row; dense gradients beside.
+TEST(RowExchange, EveryRankGetsTheSumOfAll) {
+  const std::vector<std::vector<int64_t>> used{{4, 7, 4}, {}, {7, 9, 11, 4}};
+  at::Tensor expected = at::zeros({table_rows, width}, at::kDouble);
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto n = static_cast<int64_t>(used[size_t(rank)].size());
+    expected.index_add_(0, at::tensor(used[size_t(rank)], at::kLong), normal({n, width}, "g" + std::to_string(rank)));
+  }
+  std::vector<TableRows> found(3);
+  std::vector<at::Tensor> sums(3);
+  std::vector<int64_t> sent(3);
+  const Layout layout{"ddp", "", 3};
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    const auto rank = static_cast<size_t>(context.rank);
+    Made made;
+    RowExchange exchange(context.axis("data"), {made.parameter});
+    for (int round = 0; round < 2; ++round) {
+      made.table().begin();
+      if (!used[rank].empty()) made.use(at::tensor(used[rank], at::kLong), "g" + std::to_string(rank));
+      at::Tensor dense = at::full({5}, static_cast<double>(context.rank + 1), at::kDouble);
+      const int64_t before = context.world->bytes_sent();
+      exchange.run({dense});
+      sent[rank] = context.world->bytes_sent() - before;
+      sums[rank] = dense;
+    }
+    found[rank] = {made.table().update().numbers.clone(), made.table().update().values.clone()};
+  });
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_LE((dense_sum(found[rank]) - expected).abs().max().item<double>(), 1e-15);
+    EXPECT_TRUE(found[rank].numbers.equal(found[0].numbers));
+    EXPECT_TRUE(found[rank].values.equal(found[0].values));
+    EXPECT_TRUE(sums[rank].equal(at::full({5}, 6.0, at::kDouble)));
+  }
+  // Counts, dense, and of rank 0 two rows, of rank 2 four: numbers padded to 8 bytes.
+  EXPECT_EQ(sent[0], 2 * (8 + 40 + 8 + 2 * width * 8));
+  EXPECT_EQ(sent[1], 2 * (8 + 40));
+  EXPECT_EQ(sent[2], 2 * (8 + 40 + 16 + 4 * width * 8));
+}
+
+}  // namespace
+}  // namespace convoy::testing
