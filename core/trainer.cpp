@@ -249,7 +249,9 @@ class Training {
       std::swap(flag, pending_finite_);
       if (!flag.defined()) return;
     }
-    if (flag.all().item<bool>()) return;
+    // A flag on the CPU is read as it is: light steps come by thousands a second.
+    const bool finite = flag.is_cpu() && flag.numel() == 1 ? *flag.const_data_ptr<bool>() : flag.all().item<bool>();
+    if (finite) return;
     const Metric& loss = result.metrics.front();
     const bool mine = !at::isfinite(loss.sum).all().item<bool>();
     const std::vector<std::string> votes = context_.channel->agree(

@@ -37,7 +37,8 @@ class LinearBackward : public torch::autograd::Node {
     if (!output.defined()) return results;
     const at::Tensor weight = saved_weight_.unpack();
     const at::Tensor input = input_.unpack();
-    const at::Tensor flat = output.reshape({-1, weight.size(0)});
+    at::Tensor flat = output.reshape({-1, weight.size(0)});
+    if (relu_) flat = at::threshold_backward(flat, positive_.unpack(shared_from_this()).reshape(flat.sizes()), 0);
     if (task_should_compute_output(1))
       results[1] = weight_gradient(*weight_, *state_, flat, input.reshape({-1, weight.size(1)}));
     if (bias_ && task_should_compute_output(2)) results[2] = bias_gradient(*bias_, *state_, flat);
@@ -45,8 +46,15 @@ class LinearBackward : public torch::autograd::Node {
     return results;
   }
 
+  // The node's own output, where it ends in a relu.
+  void keep(const at::Tensor& output) {
+    relu_ = true;
+    positive_ = torch::autograd::SavedVariable(output, true);
+  }
+
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
+    positive_.reset_data();
     input_.reset_data();
     saved_weight_.reset_data();
   }
@@ -57,6 +65,8 @@ class LinearBackward : public torch::autograd::Node {
   std::shared_ptr<const ForwardState> state_;
   torch::autograd::SavedVariable input_;
   torch::autograd::SavedVariable saved_weight_;
+  torch::autograd::SavedVariable positive_;
+  bool relu_ = false;
 };
 
 }  // namespace
@@ -83,21 +93,26 @@ at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::T
 }
 
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                  const std::shared_ptr<const ForwardState>& state) {
+                  const std::shared_ptr<const ForwardState>& state, bool relu) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
   // Autocast chooses dtypes above this node, so its own formulas serve it.
   const bool plain = !at::GradMode::is_enabled() || at::autocast::is_autocast_enabled(input.device().type()) ||
                      input.scalar_type() != weight->value.scalar_type();
-  if (plain) return at::linear(input, weight->value, bias_value);
+  if (plain) {
+    const at::Tensor output = at::linear(input, weight->value, bias_value);
+    return relu ? at::relu(output) : output;
+  }
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;
     output = at::linear(input, weight->value, bias_value);
+    if (relu) output.relu_();
   }
   if (torch::autograd::compute_requires_grad(input, weight->value, bias_value)) {
     auto node = std::make_shared<LinearBackward>(input, weight, bias, state);
     node->set_next_edges(torch::autograd::collect_next_edges(input, weight->value, bias_value));
     torch::autograd::set_history(output, node);
+    if (relu) node->keep(output);
   }
   return output;
 }
