@@ -1,4 +1,4 @@
-"""configs/ncf_story.yaml at a small size: its parameters follow the formula, HR@10 rises, and columns are made once."""
+"""configs/ncf_story.yaml at a small size: its parameters follow the formula, ranking improves, and columns are made once."""
 # timeout: 150
 import pathlib
 import sys
@@ -7,7 +7,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
 
 CONFIG = runs.TOP / "configs" / "ncf_story.yaml"
-ROWS, USERS, ITEMS = 40000, 600, 400
+ROWS, USERS, ITEMS = 20000, 600, 2000
 SMALL = [f"data.rows={ROWS}", f"data.users={USERS}", f"data.items={ITEMS}", "data.evaluate.users=500", "train.epochs=4",
          "train.checkpoint_every=never", "optimizer.lr=3.0e-3"]
 DENSE = 53 * 32 + 32 + 32 * 32 + 32 * 16 + 16 + 16 * 8 + 8 + 16 + 1  # all but the tables: first layer in two, hidden, output
@@ -30,7 +30,9 @@ with runs.workspace() as work:
     runs.check(first["samples"] == 4 * 5 * ROWS, f"{first['samples']} instances in four epochs")
     evaluated = runs.records(work / "gloo", "evaluate")
     hits = [record["metrics"]["hr@10"] for record in evaluated]
-    runs.check(len(hits) == 4 and hits[-1] > 0.2 and hits[-1] > hits[0] + 0.03, f"HR@10 by epoch: {hits}")
+    gains = [record["metrics"]["ndcg@10"] for record in evaluated]
+    # Known: HR@10 from 0.35 to 0.42, NDCG@10 from 0.19 to 0.25; 0.1 of the users would be hit by chance.
+    runs.check(len(hits) == 4 and hits[-1] > hits[0] and gains[-1] > gains[0] + 0.03, f"by epoch: {hits}, {gains}")
     runs.check(logs(work / "gloo").count("is mapped read-only from") == 2, "not every rank maps the columns")
     caches = list((work / "columns").glob("*.cache.safetensors"))
     runs.check(len(caches) == 1, f"caches: {caches}")
