@@ -259,7 +259,10 @@ class Training {
       std::swap(update, pending_);
       if (!update.finite.defined()) return;
     }
-    if (!update.finite.all().item<bool>()) end_not_finite(update);
+    // A flag on the CPU is read as it is: light steps come by thousands a second.
+    const at::Tensor& flag = update.finite;
+    const bool finite = flag.is_cpu() && flag.numel() == 1 ? *flag.const_data_ptr<bool>() : flag.all().item<bool>();
+    if (!finite) end_not_finite(update);
   }
 
   [[noreturn]] void end_not_finite(const Unchecked& update) {

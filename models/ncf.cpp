@@ -1,10 +1,10 @@
 #include "models/ncf.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/relu.h>
 
 #include <cmath>
 
+#include "core/activation.h"
 #include "core/error.h"
 #include "core/metrics/ranking.h"
 #include "models/entries.h"
@@ -77,7 +77,7 @@ class FirstBlock : public Block {
     if (gmf_ > 0) outputs.push_back(user[0].unsqueeze(-2) * item[0]);
     if (mlp_ == 0) return outputs;
     const at::Tensor per_row = inputs.size() > 2 ? at::cat({user[1], inputs[2]}, -1) : user[1];
-    at::Tensor h = at::relu(row_->forward(per_row).unsqueeze(-2) + item_->forward(item[1]));
+    const at::Tensor h = relu_of_sum(row_->forward(per_row), item_->forward(item[1]));
     outputs.push_back(dropout_ ? dropout_->forward(h) : h);
     return outputs;
   }
@@ -99,7 +99,7 @@ class HiddenBlock : public Block {
   }
   TensorList forward(const TensorList& inputs) override {
     TensorList outputs = inputs;
-    const at::Tensor h = at::relu(linear_->forward(inputs.back()));
+    const at::Tensor h = relu_of(*linear_, inputs.back());
     outputs.back() = dropout_ ? dropout_->forward(h) : h;
     return outputs;
   }

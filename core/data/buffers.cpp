@@ -9,7 +9,7 @@ namespace convoy {
 namespace {
 
 // What a consumer can hold at a time beside the loader's queue; tensors beyond it are simply not kept.
-constexpr size_t most_kept = 16;
+constexpr size_t most_kept = 48;
 
 bool unused(const at::Tensor& tensor) { return tensor.use_count() == 1 && tensor.storage().use_count() == 1; }
 

@@ -2,6 +2,7 @@
 #include "core/data/column_cache.h"
 
 #define XXH_INLINE_ALL
+#include <fcntl.h>
 #include <malloc.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -127,6 +128,32 @@ std::optional<Columns> mapped(const std::string& source, const std::vector<std::
   return std::nullopt;
 }
 
+// Under a lock that one process holds at a time: what another has made meanwhile, else what is made now, as a mapping of
+// the cache that it is written to.
+Columns built(const std::string& what, const Places& places, const Facts& facts, const MappedFile& guard,
+              const std::function<Columns()>& make) {
+  const bool locked = guard.lock(lock_seconds);
+  if (auto found = mapped(what, places.paths, facts)) return std::move(*found);
+  Columns columns = make();
+  // Under the lock the temporary has one name, so that what a killed process left is overwritten.
+  const std::string& path = places.writable;
+  write_cache(path, locked ? path + ".partial" : str(path, ".partial.", getpid()), facts, columns);
+  if (auto written = mapped(what, {path}, facts)) {
+    columns.clear();
+    malloc_trim(0);  // what parsing took would else stay with this process
+    return std::move(*written);
+  }
+  tell_in_memory(what, bytes_of(columns), "its cache could not be written");
+  return columns;
+}
+
+// A file to lock where there is no source. It stays: another process may be waiting for it.
+bool make_lock_file(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file >= 0) close(file);
+  return file >= 0;
+}
+
 }  // namespace
 
 Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse) {
@@ -141,19 +168,26 @@ Columns cached_columns(const MappedFile& source, const std::string& how, const s
     return columns;
   }
   const MappedFile guard(source.path());  // of its own, so that the lock ends here
-  const bool locked = guard.lock(lock_seconds);
-  if (auto found = mapped(source.path(), places.paths, facts)) return std::move(*found);
-  Columns columns = parse();
-  // Under the lock the temporary has one name, so that what a killed process left is overwritten.
-  const std::string& path = places.writable;
-  write_cache(path, locked ? path + ".partial" : str(path, ".partial.", getpid()), facts, columns);
-  if (auto written = mapped(source.path(), {path}, facts)) {
-    columns.clear();
-    malloc_trim(0);  // what parsing took would else stay with this process
-    return std::move(*written);
+  return built(source.path(), places, facts, guard, parse);
+}
+
+Columns made_columns(const std::string& folder, const std::string& name, const std::string& how,
+                     const std::function<Columns()>& make) {
+  const Facts facts{{"convoy_cache", version}, {"source", name}, {"how", how}};
+  Places places;
+  places.writable = str(folder, "/", name, "-", hash_of(std::string_view(how)), ".cache.safetensors");
+  places.paths = {places.writable};
+  if (auto found = mapped(name, places.paths, facts)) return std::move(*found);
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  const std::string lock = places.writable + ".lock";
+  if (failure || !make_lock_file(lock)) {
+    Columns columns = make();
+    log::warning(str("no cache of ", name, ", since ", folder, " may not be written: it is made at each start"));
+    tell_in_memory(name, bytes_of(columns), "there is no cache to map");
+    return columns;
   }
-  tell_in_memory(source.path(), bytes_of(columns), "its cache could not be written");
-  return columns;
+  return built(name, places, facts, MappedFile(lock), make);
 }
 
 }  // namespace convoy

@@ -21,4 +21,9 @@ using Columns = std::map<std::string, at::Tensor>;  // CPU, contiguous; not to b
 
 Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse);
 
+// The same for what is computed and not read: kept as FOLDER/NAME-HASH.cache.safetensors, the hash being that of `how`, which
+// tells all that the columns depend on. The folder is made where it is missing.
+Columns made_columns(const std::string& folder, const std::string& name, const std::string& how,
+                     const std::function<Columns()>& make);
+
 }  // namespace convoy

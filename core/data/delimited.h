@@ -21,6 +21,7 @@ class DelimitedReader {
   std::string_view field(size_t column) const { return fields_[column]; }
   double number(size_t column) const;  // finite, else throws
   int64_t line() const { return line_; }
+  std::string_view rest() const { return {at_, size_t(end_ - at_)}; }  // behind the lines read so far
   const std::string& path() const { return path_; }
 
   // "path:line:column: reason", the column being where that field starts.

@@ -1,14 +1,14 @@
-// One pass over the text; ids become dense numbers in order of appearance.
+// One pass over the text, by several threads where it is long; ids become dense numbers in order of appearance.
 #include "core/data/interactions_reader.h"
 
 #define XXH_INLINE_ALL
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include "core/data/delimited.h"
@@ -29,17 +29,15 @@ class Numbering {
     return numbers_.try_emplace(token, int32_t(numbers_.size())).first->second;
   }
   int64_t size() const { return int64_t(numbers_.size()); }
+  std::vector<std::string_view> in_order() const {
+    std::vector<std::string_view> tokens(numbers_.size());
+    for (const auto& [token, number] : numbers_) tokens[size_t(number)] = token;
+    return tokens;
+  }
 
  private:
   std::unordered_map<std::string_view, int32_t, TokenHash> numbers_;
 };
-
-template <class T>
-at::Tensor tensor_of(const std::vector<T>& values, at::IntArrayRef shape, at::ScalarType dtype) {
-  auto tensor = at::empty(shape, dtype);
-  if (!values.empty()) std::memcpy(tensor.mutable_data_ptr(), values.data(), values.size() * sizeof(T));
-  return tensor;
-}
 
 Columns columns_of(const Interactions& all) {
   Columns columns{{"user", all.user}, {"item", all.item}, {"counts", at::empty({2}, at::kLong)}};
@@ -64,6 +62,166 @@ Interactions interactions_of(const Columns& columns) {
   all.weight = column("weight");
   all.users = column("counts").const_data_ptr<int64_t>()[0];
   all.items = column("counts").const_data_ptr<int64_t>()[1];
+  return all;
+}
+
+// Less text than this is not worth a thread.
+constexpr int64_t bytes_per_thread = 1 << 20;
+
+int64_t lines_in(std::string_view text) {
+  const auto ends = std::count(text.begin(), text.end(), '\n');
+  return ends + (text.empty() || text.back() == '\n' ? 0 : 1);
+}
+
+// Where in the file what is wanted stands.
+struct Layout {
+  Layout(const Header& header, const InteractionColumns& columns)
+      : user(header.token(columns.user, "data.columns.user")),
+        item(header.token(columns.item, "data.columns.item")),
+        timed(!columns.time.empty() || header.has("timestamp")),
+        weighted(!columns.weight.empty()) {
+    if (timed) time = header.number(columns.time.empty() ? "timestamp" : columns.time, "data.columns.time");
+    if (weighted) weight = header.number(columns.weight, "data.columns.weight");
+    for (const auto& name : columns.context) context.push_back(header.number(name, "data.columns.context"));
+  }
+
+  size_t user, item;
+  bool timed, weighted;
+  size_t time = 0, weight = 0;
+  std::vector<size_t> context;
+};
+
+Interactions empty_interactions(const Layout& layout, int64_t rows) {
+  Interactions all;
+  all.user = at::empty({rows}, at::kInt);
+  all.item = at::empty({rows}, at::kInt);
+  if (layout.timed) all.time = at::empty({rows}, at::kDouble);
+  if (layout.weighted) all.weight = at::empty({rows}, at::kFloat);
+  if (!layout.context.empty()) all.context = at::empty({rows, int64_t(layout.context.size())}, at::kFloat);
+  return all;
+}
+
+Interactions narrowed(const Interactions& all, int64_t begin, int64_t rows) {
+  const auto part = [&](const at::Tensor& column) {
+    return column.defined() ? column.narrow(0, begin, rows) : at::Tensor();
+  };
+  Interactions made;
+  made.user = part(all.user);
+  made.item = part(all.item);
+  made.time = part(all.time);
+  made.context = part(all.context);
+  made.weight = part(all.weight);
+  return made;
+}
+
+// Consecutive lines, written into rows of the columns, with ids that are numbered within this part.
+class Part {
+ public:
+  Part(const Layout& layout, int64_t lines) : Part(layout, empty_interactions(layout, lines)) {}
+  Part(const Layout& layout, Interactions out) : layout_(layout), out_(std::move(out)) {}
+
+  // `on_row`: the reader stands on the first row already. Blank lines at the end make rows fewer than lines.
+  void read(DelimitedReader& reader, bool on_row) {
+    int32_t* user = out_.user.mutable_data_ptr<int32_t>();
+    int32_t* item = out_.item.mutable_data_ptr<int32_t>();
+    double* time = layout_.timed ? out_.time.mutable_data_ptr<double>() : nullptr;
+    float* weight = layout_.weighted ? out_.weight.mutable_data_ptr<float>() : nullptr;
+    float* context = layout_.context.empty() ? nullptr : out_.context.mutable_data_ptr<float>();
+    for (bool more = on_row || reader.next(); more; more = reader.next(), ++rows_) {
+      if (reader.field(layout_.user).empty()) reader.fail(layout_.user, "the user is missing");
+      if (reader.field(layout_.item).empty()) reader.fail(layout_.item, "the item is missing");
+      *user++ = users_(reader.field(layout_.user));
+      *item++ = items_(reader.field(layout_.item));
+      if (layout_.timed) *time++ = reader.number(layout_.time);
+      for (size_t column : layout_.context) *context++ = float(reader.number(column));
+      if (!layout_.weighted) continue;
+      *weight = float(reader.number(layout_.weight));
+      if (*weight++ < 0) reader.fail(layout_.weight, "a weight is negative");
+    }
+  }
+
+  // The part's ids become those of the file, if parts are renumbered in order: numbers by first appearance, as one pass
+  // over all lines would give them.
+  void renumber(Numbering& users, Numbering& items) {
+    renumber(out_.user, users_.in_order(), users);
+    renumber(out_.item, items_.in_order(), items);
+  }
+
+  int64_t rows() const { return rows_; }
+  Interactions made() const {
+    Interactions all = narrowed(out_, 0, rows_);
+    all.users = users_.size();
+    all.items = items_.size();
+    return all;
+  }
+
+ private:
+  void renumber(at::Tensor& ids, const std::vector<std::string_view>& tokens, Numbering& numbering) const {
+    std::vector<int32_t> numbers(tokens.size());
+    std::transform(tokens.begin(), tokens.end(), numbers.begin(),
+                   [&](std::string_view token) { return numbering(token); });
+    int32_t* id = ids.mutable_data_ptr<int32_t>();
+    for (int64_t row = 0; row < rows_; ++row) id[row] = numbers[size_t(id[row])];
+  }
+
+  const Layout& layout_;
+  Interactions out_;
+  int64_t rows_ = 0;
+  Numbering users_, items_;
+};
+
+// Lines cut into `count` parts of about equal size, each but the last ending in a newline.
+std::vector<std::string_view> parts_of(std::string_view text, int64_t count) {
+  std::vector<std::string_view> parts;
+  for (int64_t left = count; left > 1; --left) {
+    const size_t end = text.find('\n', text.size() / size_t(left));
+    if (end == std::string_view::npos) break;
+    parts.push_back(text.substr(0, end + 1));
+    text.remove_prefix(end + 1);
+  }
+  parts.push_back(text);
+  return parts;
+}
+
+// Nothing when some part is not as it should be: one pass over all lines then says what and where.
+std::optional<Interactions> parsed_in_parts(const std::string& path, std::string_view text, char delimiter,
+                                            size_t fields, const Layout& layout, int64_t threads) {
+  const std::vector<std::string_view> texts = parts_of(text, threads);
+  const auto count = int64_t(texts.size());
+  std::vector<int64_t> lines(texts.size() + 1);
+  at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) lines[size_t(i) + 1] = lines_in(texts[size_t(i)]);
+  });
+  for (size_t i = 1; i < lines.size(); ++i) lines[i] += lines[i - 1];
+  const Interactions whole = empty_interactions(layout, lines.back());
+  std::vector<Part> parts;
+  for (size_t i = 0; i < texts.size(); ++i)
+    parts.emplace_back(layout, narrowed(whole, lines[i], lines[i + 1] - lines[i]));
+  std::vector<char> sound(texts.size());
+  at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
+    for (auto i = size_t(first); i < size_t(last); ++i) {
+      try {
+        DelimitedReader reader(path, texts[i], delimiter);
+        const bool there = reader.next();
+        if (there && reader.columns() == fields) parts[i].read(reader, true);
+        sound[i] = there ? reader.columns() == fields : i + 1 == texts.size();
+        // Blank lines are for the end of the file.
+        if (i + 1 < texts.size()) sound[i] = sound[i] && parts[i].rows() == lines[i + 1] - lines[i];
+      } catch (const Error&) {
+        sound[i] = 0;
+      }
+    }
+  });
+  if (std::count(sound.begin(), sound.end(), 0) > 0) return std::nullopt;
+  Numbering users, items;
+  int64_t rows = 0;
+  for (Part& part : parts) {
+    part.renumber(users, items);
+    rows += part.rows();
+  }
+  Interactions all = narrowed(whole, 0, rows);
+  all.users = users.size();
+  all.items = items.size();
   return all;
 }
 
@@ -105,50 +263,24 @@ std::string InteractionColumns::described() const {
 Interactions parse_interactions(const std::string& path, std::string_view text, const InteractionColumns& columns) {
   DelimitedReader reader(path, text, columns.delimiter);
   const Header header(reader, columns.typed_header, columns.header);
-  const size_t user_column = header.token(columns.user, "data.columns.user");
-  const size_t item_column = header.token(columns.item, "data.columns.item");
-  const bool timed = !columns.time.empty() || header.has("timestamp");
-  const size_t time_column =
-      timed ? header.number(columns.time.empty() ? "timestamp" : columns.time, "data.columns.time") : 0;
-  const bool weighted = !columns.weight.empty();
-  const size_t weight_column = weighted ? header.number(columns.weight, "data.columns.weight") : 0;
-  std::vector<size_t> context_columns;
-  for (const auto& name : columns.context) context_columns.push_back(header.number(name, "data.columns.context"));
+  const Layout layout(header, columns);
+  const bool first_row_read = header.first_row_read();
+  const std::string_view rest = reader.rest();
+  const int64_t lines = lines_in(rest) + (first_row_read ? 1 : 0);
+  if (lines > std::numeric_limits<int32_t>::max())
+    throw Error(Failure::corrupt_data, str(path, ": holds ", lines, " interactions; 2147483647 are the most"));
 
-  Numbering users, items;
-  std::vector<int32_t> user, item;
-  std::vector<double> time;
-  std::vector<float> context, weight;
-  const size_t guess = text.size() / 24;  // what a short row takes; vectors grow where rows are shorter still
-  user.reserve(guess);
-  item.reserve(guess);
-  for (bool more = header.first_row_read() || reader.next(); more; more = reader.next()) {
-    if (reader.field(user_column).empty()) reader.fail(user_column, "the user is missing");
-    if (reader.field(item_column).empty()) reader.fail(item_column, "the item is missing");
-    user.push_back(users(reader.field(user_column)));
-    item.push_back(items(reader.field(item_column)));
-    if (timed) time.push_back(reader.number(time_column));
-    for (size_t column : context_columns) context.push_back(float(reader.number(column)));
-    if (weighted) {
-      weight.push_back(float(reader.number(weight_column)));
-      if (weight.back() < 0) reader.fail(weight_column, "a weight is negative");
-    }
+  std::optional<Interactions> all;
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), int64_t(text.size()) / bytes_per_thread);
+  if (threads > 1 && !first_row_read)
+    all = parsed_in_parts(path, rest, columns.delimiter, reader.columns(), layout, threads);
+  if (!all) {
+    Part part(layout, lines);
+    part.read(reader, first_row_read);
+    all = part.made();
   }
-  const auto rows = int64_t(user.size());
-  if (rows == 0) throw Error(Failure::corrupt_data, str(path, ": holds no interactions"));
-  if (rows > std::numeric_limits<int32_t>::max())
-    throw Error(Failure::corrupt_data, str(path, ": holds ", rows, " interactions; 2147483647 are the most"));
-
-  Interactions all;
-  all.users = users.size();
-  all.items = items.size();
-  all.user = tensor_of(user, {rows}, at::kInt);
-  all.item = tensor_of(item, {rows}, at::kInt);
-  if (timed) all.time = tensor_of(time, {rows}, at::kDouble);
-  if (weighted) all.weight = tensor_of(weight, {rows}, at::kFloat);
-  const auto width = int64_t(context_columns.size());
-  if (width > 0) all.context = tensor_of(context, {rows, width}, at::kFloat);
-  return all;
+  if (all->size() == 0) throw Error(Failure::corrupt_data, str(path, ": holds no interactions"));
+  return std::move(*all);
 }
 
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns) {

@@ -96,7 +96,7 @@ DatasetPtr make_synthetic(const Options& options, uint64_t seed) {
     sizes.preference = options.real("preference");
     sizes.groups = options.integer("groups");
     if (sizes.groups > sizes.items) options.fail("groups", "are more than items");
-    auto planted = plant_interactions(sizes, seed);
+    auto planted = plant_interactions(sizes, seed, options.has("cache") ? options.text("cache") : "");
     return std::make_shared<InteractionsDataset>(std::move(planted.all), std::move(planted.split),
                                                  RankingOptions::from(options), seed);
   }

@@ -1,6 +1,7 @@
 // Made-up data of any size, without files: a function of the seed. For benchmarks, tests and first steps.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/data/dataset.h"
@@ -55,7 +56,9 @@ struct PlantedInteractions {
   Interactions all;
   InteractionSplit split;  // one held-out interaction for each user, never one of the training part
 };
-PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed);
+// cache: a folder where they are kept, so that all later starts map them (core/data/column_cache.h); "": made anew.
+PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed,
+                                       const std::string& cache = "");
 
 // The data set that `data: {name: synthetic, kind: …}` describes.
 DatasetPtr make_synthetic(const Options& options, uint64_t seed);

@@ -32,6 +32,7 @@ const std::vector<Key>& keys_by_kind() {
       {"item_exponent", interactions},
       {"preference", interactions},
       {"groups", interactions},
+      {"cache", interactions},
       {"negatives", interactions},
       {"ranking", interactions},
       {"candidates", interactions},
@@ -81,6 +82,11 @@ Entry synthetic_entry() {
           .at_least(0)
           .at_most(1),
       describe::integer("groups", "interactions: of users and items", 16).at_least(1),
+      describe::text(
+          "cache",
+          "interactions: folder that keeps the columns, so that later starts map them, all ranks of a host the "
+          "same memory; made anew at each start by default")
+          .may_be_null(),
   };
   for (auto& option : ranking_options()) entry.options.push_back(std::move(option));
   entry.check = check;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
+#include "core/data/column_cache.h"
 #include "core/data/synthetic.h"
 #include "core/error.h"
 #include "core/random_keys.h"
@@ -45,8 +47,10 @@ class Planter {
   int32_t user(int64_t row) const { return int32_t(user_.at(random_uniform(key_, uint64_t(row) * 2))); }
 
   void context(int64_t row, float* out) const {
-    for (int64_t c = 0; c < sizes_.context; ++c) {
-      out[c] = float(philox(context_key_, uint64_t(row), uint64_t(c))[0] >> 8) * 0x1p-24f;
+    for (int64_t c = 0; c < sizes_.context; c += 4) {
+      const auto words = philox(context_key_, uint64_t(row), uint64_t(c));
+      for (int64_t i = c; i < std::min(c + 4, sizes_.context); ++i)
+        out[i] = float(words[size_t(i - c)] >> 8) * 0x1p-24f;
     }
   }
 
@@ -69,21 +73,29 @@ class Planter {
 
 constexpr int64_t held_out_attempts = 64;
 
-}  // namespace
+// What a cache belongs to. The number in front is that of the formulas here: whoever changes one raises it.
+std::string described(const SyntheticInteractions& sizes, uint64_t seed) {
+  return Json{{"formulas", 1},
+              {"seed", seed},
+              {"rows", sizes.rows},
+              {"users", sizes.users},
+              {"items", sizes.items},
+              {"context", sizes.context},
+              {"user_exponent", sizes.user_exponent},
+              {"item_exponent", sizes.item_exponent},
+              {"preference", sizes.preference},
+              {"groups", sizes.groups}}
+      .dump();
+}
 
-PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed) {
-  const int64_t all = sizes.rows + sizes.users;  // the last `users` rows are the held-out ones
-  if (all > std::numeric_limits<int32_t>::max())
-    throw Error(Failure::config, str("data.rows and data.users together are ", all, "; 2147483647 are the most"));
-  PlantedInteractions made;
-  made.all.users = sizes.users;
-  made.all.items = sizes.items;
-  made.all.user = at::empty({all}, at::kInt);
-  made.all.item = at::empty({all}, at::kInt);
-  if (sizes.context > 0) made.all.context = at::empty({all, sizes.context}, at::kFloat);
-  auto* user = made.all.user.mutable_data_ptr<int32_t>();
-  auto* item = made.all.item.mutable_data_ptr<int32_t>();
-  float* context = sizes.context > 0 ? made.all.context.mutable_data_ptr<float>() : nullptr;
+// Columns user, item, context, and the numbers of the rows held out, of which all lie behind the training part.
+Columns plant_columns(const SyntheticInteractions& sizes, uint64_t seed) {
+  const int64_t all = sizes.rows + sizes.users;
+  Columns columns{{"user", at::empty({all}, at::kInt)}, {"item", at::empty({all}, at::kInt)}};
+  if (sizes.context > 0) columns["context"] = at::empty({all, sizes.context}, at::kFloat);
+  auto* user = columns["user"].mutable_data_ptr<int32_t>();
+  auto* item = columns["item"].mutable_data_ptr<int32_t>();
+  float* context = sizes.context > 0 ? columns["context"].mutable_data_ptr<float>() : nullptr;
   const Planter planter(sizes, seed);
 
   at::parallel_for(0, sizes.rows, 4096, [&](int64_t first, int64_t last) {
@@ -94,10 +106,10 @@ PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint6
       item[row] = planter.item(row, user[row], own, 0);
     }
   });
-  made.split.train.resize(size_t(sizes.rows));
-  for (int64_t row = 0; row < sizes.rows; ++row) made.split.train[size_t(row)] = int32_t(row);
 
-  const Positives positives(sizes.users, sizes.items, user, item, made.split.train);
+  std::vector<int32_t> trained(size_t(sizes.rows));
+  std::iota(trained.begin(), trained.end(), 0);
+  const Positives positives(sizes.users, sizes.items, user, item, trained);
   std::vector<char> found(size_t(sizes.users));
   at::parallel_for(0, sizes.users, 1024, [&](int64_t first, int64_t last) {
     for (int64_t u = first; u < last; ++u) {
@@ -111,9 +123,33 @@ PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint6
       }
     }
   });
-  for (int64_t u = 0; u < sizes.users; ++u) {
-    if (found[size_t(u)]) made.split.held_out.push_back(int32_t(sizes.rows + u));
-  }
+  columns["held_out"] = at::empty({std::count(found.begin(), found.end(), 1)}, at::kInt);
+  auto* held_out = columns["held_out"].mutable_data_ptr<int32_t>();
+  for (int64_t u = 0; u < sizes.users; ++u)
+    if (found[size_t(u)]) *held_out++ = int32_t(sizes.rows + u);
+  return columns;
+}
+
+}  // namespace
+
+PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed, const std::string& cache) {
+  const int64_t all = sizes.rows + sizes.users;  // the last `users` rows are the held-out ones
+  if (all > std::numeric_limits<int32_t>::max())
+    throw Error(Failure::config, str("data.rows and data.users together are ", all, "; 2147483647 are the most"));
+  const auto make = [&] { return plant_columns(sizes, seed); };
+  const Columns columns =
+      cache.empty() ? make() : made_columns(cache, "synthetic-interactions", described(sizes, seed), make);
+  PlantedInteractions made;
+  made.all.users = sizes.users;
+  made.all.items = sizes.items;
+  made.all.user = columns.at("user");
+  made.all.item = columns.at("item");
+  if (sizes.context > 0) made.all.context = columns.at("context");
+  made.split.train.resize(size_t(sizes.rows));
+  std::iota(made.split.train.begin(), made.split.train.end(), 0);
+  const at::Tensor& held_out = columns.at("held_out");
+  const auto* first = held_out.const_data_ptr<int32_t>();
+  made.split.held_out.assign(first, first + held_out.numel());
   return made;
 }
 

@@ -9,6 +9,19 @@ namespace {
 
 at::Tensor flat_double(const at::Tensor& value) { return value.detach().to(at::kDouble).reshape({-1}); }
 
+// Adds without a dispatch for what most steps have, a number or few of them in double on the CPU.
+void add_to(at::Tensor& sum, const at::Tensor& value) {
+  const bool plain = value.is_cpu() && value.scalar_type() == at::kDouble && value.is_contiguous() && sum.is_cpu() &&
+                     value.numel() == sum.numel();
+  if (!plain) {
+    sum.add_(flat_double(value));
+    return;
+  }
+  double* to = sum.mutable_data_ptr<double>();
+  const double* from = value.const_data_ptr<double>();
+  for (int64_t i = 0; i < sum.numel(); ++i) to[i] += from[i];
+}
+
 }  // namespace
 
 void MetricAccumulator::add(const std::vector<Metric>& metrics) {
@@ -27,8 +40,8 @@ void MetricAccumulator::add(const std::vector<Metric>& metrics) {
                metrics.size());
   for (size_t i = 0; i < metrics.size(); ++i) {
     CONVOY_CHECK(metrics[i].name == names_[i], "metrics changed their order: ", metrics[i].name, " for ", names_[i]);
-    sums_[i].add_(flat_double(metrics[i].sum));
-    weights_[i].add_(flat_double(metrics[i].weight));
+    add_to(sums_[i], metrics[i].sum);
+    add_to(weights_[i], metrics[i].weight);
   }
 }
 

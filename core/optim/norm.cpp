@@ -62,4 +62,18 @@ SquareSum square_sum(const at::Tensor& values, int64_t members) {
   return result;
 }
 
+HostSquareSum host_square_sum(const at::Tensor& values) {
+  CONVOY_CHECK(values.is_cpu() && values.is_contiguous(), "a buffer to sum the squares of is contiguous, on the CPU");
+  HostSquareSum result;
+  if (values.scalar_type() == at::kFloat) {
+    sum_member(values.const_data_ptr<float>(), values.numel(), &result.sum, &result.finite);
+  } else if (values.scalar_type() == at::kDouble) {
+    sum_member(values.const_data_ptr<double>(), values.numel(), &result.sum, &result.finite);
+  } else {
+    const SquareSum made = square_sum(values);
+    result = {made.sum.const_data_ptr<double>()[0], made.finite.const_data_ptr<bool>()[0]};
+  }
+  return result;
+}
+
 }  // namespace convoy

@@ -15,4 +15,11 @@ struct SquareSum {
 // On the CPU parts of fixed size are summed in order, so the result depends neither on threads nor on instruction set.
 SquareSum square_sum(const at::Tensor& values, int64_t members = 1);
 
+// The same of one member whose values lie on the CPU, as plain numbers: no tensor is made where they are float or double.
+struct HostSquareSum {
+  double sum = 0;
+  bool finite = true;
+};
+HostSquareSum host_square_sum(const at::Tensor& values);
+
 }  // namespace convoy

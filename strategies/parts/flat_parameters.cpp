@@ -10,6 +10,22 @@ namespace {
 
 constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector
 
+// Two numbers on the CPU need no kernel each. False where they are something else.
+bool add_numbers(const at::Tensor& header, const at::Tensor* figures, bool first) {
+  for (int i = 0; i < 2; ++i)
+    if (!figures[i].is_cpu() || figures[i].numel() != 1 || figures[i].scalar_type() != header.scalar_type())
+      return false;
+  const auto add = [&](auto* to) {
+    using T = std::remove_pointer_t<decltype(to)>;
+    for (int i = 0; i < 2; ++i) to[i] = (first ? T(0) : to[i]) + *figures[i].const_data_ptr<T>();
+    return true;
+  };
+  if (!header.is_cpu()) return false;
+  if (header.scalar_type() == at::kFloat) return add(header.mutable_data_ptr<float>());
+  if (header.scalar_type() == at::kDouble) return add(header.mutable_data_ptr<double>());
+  return false;
+}
+
 int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
 
 }  // namespace
@@ -112,6 +128,7 @@ at::Tensor FlatParameters::header() const { return buffers_[buckets_.front().dev
 void FlatParameters::add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first) {
   const at::Tensor here = header();
   const at::Tensor figures[] = {weight, sum};
+  if (add_numbers(here, figures, first)) return;
   for (int64_t i = 0; i < 2; ++i) {
     const at::Tensor place = here.select(0, i);
     if (first)

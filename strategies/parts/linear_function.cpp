@@ -13,14 +13,31 @@ class LinearBackward : public ProductNode {
   using ProductNode::ProductNode;
   std::string name() const override { return "ConvoyLinearBackward"; }
 
+  // The node's own output, where it ends in a relu.
+  void keep(const at::Tensor& output) {
+    relu_ = true;
+    positive_ = torch::autograd::SavedVariable(output, true);
+  }
+
+  void release_variables() override {
+    ProductNode::release_variables();
+    std::lock_guard<std::mutex> lock(mutex_);
+    positive_.reset_data();
+  }
+
  protected:
   void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                      torch::autograd::variable_list& results) override {
-    const at::Tensor flat = output.reshape({-1, weight.size(0)});
+    at::Tensor flat = output.reshape({-1, weight.size(0)});
+    if (relu_) flat = at::threshold_backward(flat, positive_.unpack(shared_from_this()).reshape(flat.sizes()), 0);
     if (wants_weight()) results[1] = weight_gradient(*weight_, *state_, flat, input.reshape({-1, weight.size(1)}));
     if (wants_bias()) results[2] = bias_gradient(*bias_, *state_, flat);
     if (wants_input()) results[0] = flat.mm(weight).view(input.sizes());
   }
+
+ private:
+  torch::autograd::SavedVariable positive_;
+  bool relu_ = false;
 };
 
 }  // namespace
@@ -47,15 +64,21 @@ at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::T
 }
 
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                  const std::shared_ptr<const ForwardState>& state) {
+                  const std::shared_ptr<const ForwardState>& state, bool relu) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
-  if (without_node(input, weight->value)) return at::linear(input, weight->value, bias_value);
+  if (without_node(input, weight->value)) {
+    const at::Tensor output = at::linear(input, weight->value, bias_value);
+    return relu ? at::relu(output) : output;
+  }
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;
     output = at::linear(input, weight->value, bias_value);
+    if (relu) output.relu_();
   }
-  return recorded<LinearBackward>(std::move(output), input, weight, bias, state);
+  output = recorded<LinearBackward>(std::move(output), input, weight, bias, state);
+  if (relu && output.requires_grad()) static_cast<LinearBackward&>(*output.grad_fn()).keep(output);
+  return output;
 }
 
 }  // namespace convoy

@@ -12,9 +12,9 @@
 
 namespace convoy {
 
-// input [.., in], weight [out, in], bias [out] or null → [.., out].
+// input [.., in], weight [out, in], bias [out] or null → [.., out]; `relu`: of that, in the same node.
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                  const std::shared_ptr<const ForwardState>& state);
+                  const std::shared_ptr<const ForwardState>& state, bool relu = false);
 
 // For nodes of other products, while they run: output [rows, out] (its gradient) and input [rows, in] give the
 // weight's [out, in], or output alone the bias' [out]. Written to Parameter::gradient where a strategy collects, and

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "core/activation.h"
 #include "core/error.h"
 #include "core/large_tensor.h"
 #include "core/log.h"
@@ -18,13 +19,16 @@ namespace {
 
 using StatePtr = std::shared_ptr<const ForwardState>;
 
-struct PlainLinear : LayerModule {
+struct PlainLinear : LayerModule, ReluLayer {
   PlainLinear(ParameterPtr weight, ParameterPtr bias, StatePtr state)
       : weight_(std::move(weight)), bias_(std::move(bias)), state_(std::move(state)) {
     register_parameter("weight", weight_->value);
     if (bias_) register_parameter("bias", bias_->value);
   }
   at::Tensor forward(const at::Tensor& input) override { return convoy::linear(input, weight_, bias_, state_); }
+  at::Tensor forward_relu(const at::Tensor& input) override {
+    return convoy::linear(input, weight_, bias_, state_, true);
+  }
 
  private:
   ParameterPtr weight_, bias_;

@@ -90,6 +90,10 @@ class Update {
   // Of the mean loss over all rows, before clipping; undefined until there was an update.
   at::Tensor mean(const at::Tensor& gradients) const;
   UpdateScalars scalars_on(at::Device device) const;
+  void update_slots();
+  // `begin` and `finish` where the scalars lie on the CPU.
+  void begin_on_host(double nominal);
+  UpdateFigures finish_on_host();
 
   Component optimizer_options_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -1,0 +1,144 @@
+"""The 12-million-parameter NeuMF of docs/recommenders.md: two mpi ranks and one core against PyTorch, and the chart of it"""
+import glob
+import json
+import math
+import pathlib
+import statistics
+import sys
+
+import harness
+
+CONFIG = "configs/ncf_story.yaml"
+CHART = harness.TOP / "docs" / "recommenders.svg"
+SIZES = {"rows": 3647614, "users": 211261, "items": 100000}
+PARAMETERS, BATCH, WIDTH = 12453873, 256, 5
+DENSE_BYTES = 4 * PARAMETERS
+
+LOOP, VECTORISED, DDP, FUSED, SPARSE = "per-row loop, dense Adam", "vectorised, dense Adam", "DDP, dense Adam", \
+    "DDP, fused Adam", "SparseAdam, both cores"
+MPI, CORE, FOUR, GLOO, DENSE = "convoy, 2 ranks, mpi", "convoy, one core", "convoy, 4 ranks, mpi", "convoy, 2 ranks, gloo", \
+    "convoy, one core, dense tables"
+# Instances a second as they are known of two idle cores. Where this machine runs the vectorised one more slowly, the others
+# are expected slower by as much.
+KNOWN = {LOOP: 17400, VECTORISED: 26500, DDP: 22000, FUSED: 30000, SPARSE: 592000}
+SETTINGS = ["train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never"]
+
+
+def convoy(ranks, backend, steps, warm, *more):
+    def measure():
+        run = harness.Run(CONFIG, [*SETTINGS, f"backend={backend}", f"train.max_steps={steps + warm}",
+                                   f"train.log_every={max(1, min(100, warm))}", *more], ranks=ranks)
+        return ranks * BATCH * WIDTH / run.step_seconds(skip=warm)
+    return measure
+
+
+def columns():
+    """The cache that convoy made of the configuration: it holds as many rows as positives and users together."""
+    for path in glob.glob(str(harness.TOP / ".data" / "synthetic-interactions-*.cache.safetensors")):
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        if header["user"]["shape"] == [SIZES["rows"] + SIZES["users"]] and '"seed":1,' in header["__metadata__"]["how"]:
+            return path
+    sys.exit("benchmark: convoy left no columns in .data")
+
+
+def peer(steps, *more):
+    sizes = [text for name, value in SIZES.items() for text in ("--" + name, value)]
+    return lambda: harness.peer("ncf.py", "--columns", columns(), *sizes, "--steps", steps, *more)["instances_per_second"]
+
+
+def expected(figures):
+    scale = min(1, figures[VECTORISED] / KNOWN[VECTORISED])
+    return {name: known * scale for name, known in KNOWN.items() if name in figures}
+
+
+def report(figures):
+    harness.table(figures, SPARSE, "instances a second")
+    harness.say("known of two idle cores: " + ", ".join(f"{name} {value:,}" for name, value in KNOWN.items()))
+    for name, value in KNOWN.items():
+        if name in figures:
+            harness.say(f"  {name}: {statistics.median(figures[name]):,.0f} here, {value:,} known")
+
+
+def verdicts(figures):
+    ratio = lambda name, reference: statistics.median(harness.ratios(figures, name, reference))
+    ok = True
+    for reference, gate, aim in ((SPARSE, 4.5, 9), (DDP, 90, 200), (FUSED, 40, 80), (LOOP, 150, 300)):
+        ok &= harness.verdict(f"two mpi ranks ÷ {reference}", ratio(MPI, reference), gate, at_most=False, aim=aim)
+    ok &= harness.verdict(f"one core ÷ {SPARSE}", ratio(CORE, SPARSE), 3, at_most=False, aim=6)
+    if statistics.median(figures[MPI]) < 5e6:
+        ok &= harness.verdict("1 → 2 ranks", ratio(MPI, CORE), 1.35, at_most=False, aim=1.8)
+    ok &= harness.verdict("four ranks ÷ two", ratio(FOUR, MPI), 1, at_most=False)
+    return ok
+
+
+def epoch():
+    """One whole epoch by two ranks: what is not a rate."""
+    run = harness.Run(CONFIG, ["backend=mpi", "train.epochs=1", "train.checkpoint_every=never", "train.resume=never"], ranks=2)
+    summary = run.summary
+    train, evaluate = summary["train_seconds"], summary["evaluate_seconds"]
+    sent = summary["bytes_sent_per_step"]
+    harness.say(f"\none epoch, two mpi ranks: {summary['samples']:,} instances in {train:.1f} s, evaluation {evaluate:.2f} s, "
+                f"{sent:,.0f} bytes a rank and step, HR@10 {summary['metrics']['hr@10']['last']:.3f}")
+    ok = harness.verdict("parameters", summary["parameters"], PARAMETERS)
+    ok &= harness.verdict("evaluation ÷ training", evaluate / train, 0.10, aim=0.05)
+    ok &= harness.verdict("bytes sent ÷ dense gradient", sent / DENSE_BYTES, 1 / 50, aim=1 / 80)
+    return harness.verdict("CPU efficiency", summary["cpu_efficiency"], 0.8, at_most=False, aim=0.9) and ok
+
+
+def chart(figures, path):
+    """Bars on a logarithmic scale, each a step further than the one above it."""
+    names = [name for name in (LOOP, DDP, VECTORISED, FUSED, DENSE, SPARSE, CORE, GLOO, MPI) if name in figures]
+    rates = [statistics.median(figures[name]) for name in names]
+    low, high = 1e4, 10 ** math.ceil(math.log10(max(rates)))
+    left, width, bar, gap = 220, 420, 18, 8
+    at = lambda rate: left + width * math.log10(max(rate, low) / low) / math.log10(high / low)
+    height = len(names) * (bar + gap) + 58
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 120}" height="{height}" '
+           'font-family="sans-serif" font-size="12">',
+           '<rect width="100%" height="100%" fill="white"/>',
+           '<text x="8" y="18" font-weight="bold">NeuMF of 12.5 M parameters on two cores: instances a second, logarithmic</text>']
+    for power in range(int(math.log10(low)), int(math.log10(high)) + 1):
+        x = at(10 ** power)
+        out.append(f'<line x1="{x:.1f}" y1="28" x2="{x:.1f}" y2="{height - 22}" stroke="#ddd"/>'
+                   f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle" fill="#555">{10 ** power:,}</text>')
+    for number, (name, rate) in enumerate(zip(names, rates)):
+        y = 32 + number * (bar + gap)
+        colour = "#2a7ab8" if name.startswith("convoy") else "#b0b0b0"
+        out.append(f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{name}</text>'
+                   f'<rect x="{left}" y="{y}" width="{at(rate) - left:.1f}" height="{bar}" fill="{colour}"/>'
+                   f'<text x="{at(rate) + 6:.1f}" y="{y + 13}">{rate:,.0f}</text>')
+    path.write_text("\n".join(out) + "\n</svg>\n")
+    harness.say(f"chart: {path}")
+
+
+if __name__ == "__main__":
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--chart", type=pathlib.Path, default=CHART, help="where the chart goes (default %(default)s)")
+    parser.add_argument("--only", nargs="*", help="these contestants, without verdicts")
+    options = parser.parse_args()
+    contestants = {
+        VECTORISED: peer(20),
+        SPARSE: peer(300, "--sparse", "--warm", 30),
+        DDP: peer(15, "--ranks", 2),
+        FUSED: peer(20, "--ranks", 2, "--fused"),
+        LOOP: peer(15, "--per-row", "--warm", 2),
+        DENSE: convoy(1, "auto", 60, 10, "strategy={name: single}", "model.rows=false"),
+        CORE: convoy(1, "auto", 3000, 300, "strategy={name: single}"),
+        GLOO: convoy(2, "gloo", 1500, 300),
+        FOUR: convoy(4, "mpi", 3000, 300),
+        MPI: convoy(2, "mpi", 4000, 300),
+    }
+    convoy(1, "auto", 2, 1, "strategy={name: single}")()  # makes the columns
+    if options.only is not None:
+        contestants = {name: measure for name, measure in contestants.items() if any(part in name for part in options.only)}
+        figures = harness.interleave(options.rounds, contestants)
+        for name, values in figures.items():
+            harness.say(f"{name:34s}{harness.spread(values)}")
+        sys.exit(0)
+    figures = harness.interleave(options.rounds, contestants, expected=expected, slower_is="less")
+    report(figures)
+    ok = verdicts(figures)
+    ok &= epoch()
+    chart(figures, options.chart)
+    sys.exit(0 if ok else 1)

@@ -1,0 +1,158 @@
+"""The peers of `tests/bench/run ncf`: the same NeuMF in PyTorch, from a loop over rows to SparseAdam and DDP; prints JSON."""
+import argparse
+import json
+import os
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from safetensors import safe_open
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+GMF, MLP, HIDDEN = 8, 32, (32, 16, 8)
+
+
+class Columns:
+    """What convoy made and trains on: users, items and 21 context columns of the training part."""
+
+    def __init__(self, path, rows, users, items):
+        with safe_open(path, "pt") as file:
+            self.user = file.get_tensor("user")[:rows].long()
+            self.item = file.get_tensor("item")[:rows].long()
+            self.context = file.get_tensor("context")[:rows]
+        self.rows, self.users, self.items = rows, users, items
+
+
+class NeuMF(nn.Module):
+    def __init__(self, users, items, context, sparse):
+        super().__init__()
+        self.user = nn.Embedding(users, GMF + MLP, sparse=sparse)
+        self.item = nn.Embedding(items, GMF + MLP, sparse=sparse)
+        for table in (self.user, self.item):
+            nn.init.normal_(table.weight, std=0.01)
+        sizes = (2 * MLP + context, *HIDDEN)
+        layers = []
+        for a, b in zip(sizes, sizes[1:]):
+            layers += [nn.Linear(a, b), nn.ReLU()]
+        self.mlp = nn.Sequential(*layers)
+        self.output = nn.Linear(GMF + HIDDEN[-1], 1)
+
+    def forward(self, user, item, context):
+        user, item = self.user(user), self.item(item)
+        h = self.mlp(torch.cat([user[:, GMF:], item[:, GMF:], context], 1))
+        return self.output(torch.cat([user[:, :GMF] * item[:, :GMF], h], 1)).squeeze(1)
+
+
+class PerRow(torch.utils.data.Dataset):
+    """One instance a call, as a first version of anybody's loop has it: a positive, then its negatives."""
+
+    def __init__(self, columns, negatives):
+        self.columns, self.negatives = columns, negatives
+
+    def __len__(self):
+        return self.columns.rows * (1 + self.negatives)
+
+    def __getitem__(self, index):
+        c = self.columns
+        row, number = divmod(index, 1 + self.negatives)
+        item = c.item[row] if number == 0 else torch.randint(c.items, ())
+        return c.user[row], item, c.context[row], torch.tensor(float(number == 0))
+
+
+def per_row_batches(columns, options):
+    """Shuffled positives; a batch holds each with its negatives."""
+    width = 1 + options.negatives
+    order = torch.randperm(columns.rows)[:options.batch * (options.warm + options.steps)]
+    instances = (order[:, None] * width + torch.arange(width)).flatten().tolist()
+    return torch.utils.data.DataLoader(torch.utils.data.Subset(PerRow(columns, options.negatives), instances),
+                                       batch_size=options.batch * width)
+
+
+def whole_batches(columns, options, rank):
+    """The same by index tensors; a negative may be a positive of its user here, which saves the peer the look-up."""
+    width = 1 + options.negatives
+    order = torch.randperm(columns.rows, generator=torch.Generator().manual_seed(1))
+    target = torch.zeros(options.batch, width)
+    target[:, 0] = 1
+    target = target.flatten()
+    for step in range(options.warm + options.steps):
+        begin = (step * options.ranks + rank) * options.batch % (columns.rows - options.batch)
+        rows = order[begin:begin + options.batch]
+        item = torch.randint(columns.items, (options.batch, width))
+        item[:, 0] = columns.item[rows]
+        wide = rows.repeat_interleave(width)
+        yield columns.user[wide], item.flatten(), columns.context[wide], target
+
+
+def optimizers(model, options):
+    if not options.sparse:
+        return [torch.optim.Adam(model.parameters(), lr=1e-3, fused=options.fused or None)]
+    tables = [model.user.weight, model.item.weight]
+    rest = [p for name, p in model.named_parameters() if not name.startswith(("user", "item"))]
+    return [torch.optim.SparseAdam(tables, lr=1e-3), torch.optim.Adam(rest, lr=1e-3, fused=True)]
+
+
+def train(rank, options, port, results):
+    if options.ranks > 1:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+        torch.set_num_threads(1)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
+    else:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    columns = Columns(options.columns, options.rows, options.users, options.items)
+    plain = NeuMF(options.users, options.items, columns.context.size(1), options.sparse)
+    updates = optimizers(plain, options)
+    model = DistributedDataParallel(plain) if options.ranks > 1 else plain
+    loss_of = nn.BCEWithLogitsLoss()
+    batches = iter(per_row_batches(columns, options) if options.per_row else whole_batches(columns, options, rank))
+    for step in range(options.warm + options.steps):
+        if step == options.warm:
+            start = time.perf_counter()
+        user, item, context, target = next(batches)
+        for update in updates:
+            update.zero_grad()
+        loss_of(model(user, item, context), target).backward()
+        for update in updates:
+            update.step()
+    seconds = time.perf_counter() - start
+    if rank == 0:
+        instances = options.steps * options.ranks * options.batch * (1 + options.negatives)
+        results.put({"instances_per_second": instances / seconds, "step_seconds": seconds / options.steps,
+                     "parameters": sum(p.numel() for p in plain.parameters())})
+    if options.ranks > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--columns", required=True, help="the cache of columns that convoy made")
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--users", type=int, required=True)
+    parser.add_argument("--items", type=int, required=True)
+    parser.add_argument("--negatives", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=256, help="positives of each rank")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warm", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2, help="of a single process")
+    parser.add_argument("--per-row", action="store_true", help="one __getitem__ an instance, by DataLoader")
+    parser.add_argument("--sparse", action="store_true", help="sparse gradients and SparseAdam for the tables")
+    parser.add_argument("--fused", action="store_true")
+    options = parser.parse_args()
+    if options.ranks == 1:
+        results = mp.get_context("spawn").SimpleQueue()
+        train(0, options, 0, results)
+    else:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        results = mp.get_context("spawn").SimpleQueue()
+        mp.spawn(train, (options, port, results), nprocs=options.ranks)
+    print(json.dumps(results.get()))

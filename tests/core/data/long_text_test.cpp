@@ -1,0 +1,99 @@
+// Interactions from a text that is long enough for several threads: the same as by one, also in what is wrong with it.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/data/interactions_reader.h"
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+using testing::HasSubstr;
+
+class Threads {
+ public:
+  explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
+  ~Threads() { at::set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+InteractionColumns columns() {
+  InteractionColumns made;
+  made.user = "who";
+  made.item = "what";
+  made.time = "when";
+  made.context = {"a", "b"};
+  made.weight = "w";
+  return made;
+}
+
+constexpr int rows = 150000;
+
+// Users and items that first appear anywhere, and lines of different lengths.
+std::string long_text() {
+  std::string text = "who,what,when,a,b,w\n";
+  for (int row = 0; row < rows; ++row) {
+    const int user = row * 7919 % 5003 + row / 1000, item = row * 104729 % 997;
+    text += str("user ", user, ",", row % 5 == 0 ? str("\"i,", item, "\"") : str("i", item), ",", row * 0.25, ",",
+                row % 17, ".5,-", row % 3, ",1\n");
+  }
+  return text;
+}
+
+Interactions parsed(const std::string& text, int threads) {
+  const Threads those(threads);
+  return parse_interactions("f.csv", text, columns());
+}
+
+std::string failure(const std::string& text, int threads) {
+  try {
+    parsed(text, threads);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+void expect_equal(const Interactions& a, const Interactions& b) {
+  EXPECT_EQ(a.users, b.users);
+  EXPECT_EQ(a.items, b.items);
+  EXPECT_TRUE(at::equal(a.user, b.user));
+  EXPECT_TRUE(at::equal(a.item, b.item));
+  EXPECT_TRUE(at::equal(a.time, b.time));
+  EXPECT_TRUE(at::equal(a.context, b.context));
+  EXPECT_TRUE(at::equal(a.weight, b.weight));
+}
+
+TEST(LongText, ThreadsReadWhatOneReads) {
+  const std::string text = long_text();
+  ASSERT_GT(text.size(), size_t(4) << 20);
+  const Interactions one = parsed(text, 1);
+  EXPECT_EQ(one.size(), rows);
+  EXPECT_EQ(one.user[0].item<int>(), 0);
+  for (int threads : {2, 3, 4}) expect_equal(one, parsed(text, threads));
+  // Without a newline at the end, and with some too many.
+  expect_equal(one, parsed(text.substr(0, text.size() - 1), 3));
+  expect_equal(one, parsed(text + "\r\n\n\n", 3));
+}
+
+TEST(LongText, WhatIsWrongIsSaidAlike) {
+  const std::string good = long_text();
+  // In the first part, in the middle and near the end.
+  for (const size_t part : {size_t(20), good.size() / 2, good.size() - 200}) {
+    const size_t line = good.find('\n', part) + 1;
+    for (const std::string& wrong : {"u,i,not a number,1,2,3\n", "u,i,1,2\n", "u,i,1,2,3,4,5\n", "\n", ",i,1,2,3,4\n",
+                                     "u,i,1,2,3,-4\n", "\"u,i,1,2,3,4\n"}) {
+      const std::string text = good.substr(0, line) + wrong + good.substr(line);
+      const std::string told = failure(text, 1);
+      EXPECT_THAT(told, HasSubstr("f.csv:"));
+      EXPECT_EQ(failure(text, 3), told) << wrong;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convoy
