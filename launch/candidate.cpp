@@ -1,6 +1,7 @@
 #include "launch/candidate.h"
 
 #include "launch/describe.h"
+#include "launch/hosts.h"
 #include "strategies/catalogue.h"
 
 namespace convoy {
@@ -16,8 +17,19 @@ std::string plain_schedule(const Json& strategy) {
   return text + (every == 1 ? ", one update\n" : str(", one update every ", every.dump(), " steps\n"));
 }
 
+// As `convoy run --hosts a:2,b:2` would have them; empty where only names were given.
+std::vector<int> wanted_hosts(PreparedRun& run) {
+  const std::vector<int> hosts = rank_hosts(host_shares(run.arguments.hosts), run.arguments.ranks);
+  if (hosts.empty()) return hosts;
+  run.as.size_from = "--hosts";
+  run.config.launch.ranks = static_cast<int64_t>(hosts.size());
+  run.config.resolved["launch"]["ranks"] = hosts.size();
+  return hosts;
+}
+
 void plan_and_count(Candidate& candidate, const Topology& topology) {
-  candidate.placed = plan_and_place(candidate.run, topology);
+  const std::vector<int> hosts = wanted_hosts(candidate.run);
+  candidate.placed = plan_and_place(candidate.run, topology, hosts);
   const StrategyEntry& strategy = strategy_entry(candidate.strategy);
   const Description description = description_from_json(candidate.run.described.at("model"));
   const Job& job = candidate.placed.job;
@@ -103,6 +115,7 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
     } catch (const ConfigError& error) {
       if (!is_about_ranks(error)) throw;
       arguments.ranks = 0;
+      for (std::string& host : arguments.hosts) host = host_shares({host}).front().name;
       arguments.overrides.emplace_back("launch.ranks=auto");
       attempt();
       const size_t ranks = candidate.placed.job.ranks.size();

@@ -178,9 +178,21 @@ void Gang::add_agent(int process, const Json& host) {
   if (events_.on_joined) events_.on_joined(joins);
 }
 
+// Ranks that were started apart need not have been told the same.
+bool Gang::same_size(const Json& body) {
+  const auto here = static_cast<int>(members_.size());
+  const int size = body.at("size").get<int>(), process = body.at("process").get<int>();
+  if (size == here) return true;
+  const std::string from = body.at("size_from").get<std::string>();
+  fail({Failure::config, process, -1, 0, body.at("host").at("name").get<std::string>(),
+        str("rank ", process, " was started as one of ", size, from.empty() ? "" : " (" + from + ")",
+            ", and the convoy that serves expects ", here, "; start all ranks with the same number")});
+  return false;
+}
+
 void Gang::posted(int participant, const std::string& topic, const Json& body) {
   if (topic == gang_topic::join) {
-    add_agent(body.at("process").get<int>(), body.at("host"));
+    if (same_size(body)) add_agent(body.at("process").get<int>(), body.at("host"));
   } else if (topic == gang_topic::ended) {
     const int process = body.at("process").get<int>();
     const ProcessEnd end{body.at("code").get<int>(), body.at("signal").get<int>()};

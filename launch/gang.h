@@ -27,7 +27,7 @@ struct Join {
 
 // Between agents and the one who serves, beside core/control/protocol.h.
 namespace gang_topic {
-inline constexpr char join[] = "join";            // {process, host}
+inline constexpr char join[] = "join";            // {process, host, size, size_from}
 inline constexpr char ended[] = "ended";          // {process, code, signal, made}; made: its convoy killed it
 inline constexpr char signalled[] = "signalled";  // {signal}: TERM or INT reached this convoy
 inline constexpr char verdict[] = "verdict";      // key: exit code of the job, set when everything is written
@@ -93,6 +93,7 @@ class Gang {
   };
   ChannelServerEvents server_events();
   void add_agent(int process, const Json& host);
+  bool same_size(const Json& body);
   void posted(int participant, const std::string& topic, const Json& body);
   void left(int participant, bool orderly);
   void silent(int participant, double seconds);

@@ -105,7 +105,10 @@ class RemoteAgent {
       later([this, value] { code_ = std::atoi(value.c_str()); });
     });
     for (const auto& [process, own] : channels_)
-      own->post(gang_topic::join, {{"process", process}, {"host", to_json(host_)}});
+      own->post(gang_topic::join, {{"process", process},
+                                   {"host", to_json(host_)},
+                                   {"size", request_.as.size},
+                                   {"size_from", request_.as.size_from}});
   }
 
   void start(const Assigned& assigned) {

@@ -83,7 +83,7 @@ void mend(const std::string& folder, Json& summary, std::vector<std::string>& no
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename().string();
-    for (const char* ours : {".rendezvous-", ".summary.json.", ".progress.json.", room_file})
+    for (const char* ours : {".rendezvous-", ".summary.json.", ".progress.json."})
       if (name.rfind(ours, 0) == 0) fs::remove(entry.path(), none);
   }
 }
@@ -232,9 +232,7 @@ void leave_failure(const std::string& folder, const Abort& cause) {
   const int fd = open((folder + "/failure.json").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return;
   const std::string text = ending_of(cause).dump(2) + "\n";
-  ssize_t written = pwrite(fd, text.data(), text.size(), 0);
-  if (written != static_cast<ssize_t>(text.size()) && give_room(folder))
-    written = pwrite(fd, text.data(), text.size(), 0);
+  const ssize_t written = write(fd, text.data(), text.size());
   close(fd);
   if (written != static_cast<ssize_t>(text.size())) return;
   const FolderLock lock(folder);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <map>
 
 #include "core/version.h"
 #include "launch/exit_codes.h"
@@ -53,19 +54,41 @@ std::string where_(const std::string& path, const char* what) {
 // The end of a run says more than its beginning: what each rank measured, the failure, a table of where all stood.
 constexpr off_t room_beside = 256 << 10;
 
+// Descriptors, by folder: files without a name, which go with this process however it ends.
+std::map<std::string, int>& rooms() {
+  static std::map<std::string, int> kept;
+  return kept;
+}
+
+int open_unnamed(const std::string& folder) {
+  const int fd = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (fd >= 0) return fd;
+  const std::string path = str(folder, "/.room.", getpid());  // a file system that knows only names
+  const int named = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (named >= 0) unlink(path.c_str());
+  return named;
+}
+
 // Takes now what the end will need: the run itself may fill the disk.
-void keep_room(const std::string& path, off_t beginning) {
-  if (access(path.c_str(), F_OK) == 0) return;
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+void keep_room(const std::string& folder, off_t beginning) {
+  if (rooms().count(folder) != 0) return;
+  const int fd = open_unnamed(folder);
   errno = fd < 0 ? errno : posix_fallocate(fd, 0, 2 * beginning + room_beside);
   if (errno == 0) {
-    close(fd);
+    rooms()[folder] = fd;
     return;
   }
-  const std::string message = where_(path, "keep room for the end of the run");
+  const std::string message = where_(folder, "keep room for the end of the run");
   if (fd >= 0) close(fd);
-  unlink(path.c_str());
   throw Error(Failure::io, message);
+}
+
+bool give_room(const std::string& folder) {
+  const auto kept = rooms().find(folder);
+  if (kept == rooms().end()) return false;
+  close(kept->second);
+  rooms().erase(kept);
+  return true;
 }
 
 }  // namespace
@@ -122,7 +145,7 @@ void write_summary(const std::string& folder, const Json& summary, bool lasting)
   const std::string file = folder + "/summary.json";
   const std::string text = summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   const bool running = summary.value("status", "") == "running";
-  if (running) keep_room(folder + "/" + room_file, static_cast<off_t>(text.size()));
+  if (running) keep_room(folder, static_cast<off_t>(text.size()));
   try {
     write_whole(file, text, lasting);
   } catch (const Error&) {
@@ -131,8 +154,6 @@ void write_summary(const std::string& folder, const Json& summary, bool lasting)
   }
   if (!running) give_room(folder);
 }
-
-bool give_room(const std::string& folder) { return unlink((folder + "/" + room_file).c_str()) == 0; }
 
 void write_whole(const std::string& path, const std::string& text, bool lasting, int mode) {
   const size_t slash = path.rfind('/');

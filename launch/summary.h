@@ -21,12 +21,9 @@ Json failure_json(const Abort& cause);
 
 // {} when there is none, or none that can be read.
 Json read_summary(const std::string& folder);
-// Error(io) naming the file. `lasting`: also flushed to the disk. While the status is "running", room_file beside it keeps
-// room on the disk, so that the end is told although the run has filled it.
+// Error(io) naming the file. `lasting`: also flushed to the disk. While the status is "running" this process keeps room on
+// the disk, so that the end is told although the run has filled it. One thread.
 void write_summary(const std::string& folder, const Json& summary, bool lasting);
-inline constexpr char room_file[] = ".room";
-// False: nothing was kept.
-bool give_room(const std::string& folder);
 
 // A text file through a temporary one and a rename; Error(io).
 void write_whole(const std::string& path, const std::string& text, bool lasting, int mode = 0644);

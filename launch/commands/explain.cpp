@@ -37,13 +37,9 @@ std::string source_of(const ExplainArguments& arguments) {
 Topology hosts_to_explain(const ExplainArguments& arguments, const Host& each) {
   if (arguments.hosts.empty()) return {{each}};
   Topology topology;
-  std::set<std::string> seen;
-  for (const std::string& name : arguments.hosts) {
-    if (name.empty() || !seen.insert(name).second)
-      throw Error(Failure::command_line, str("--hosts: ", name.empty() ? "a name is empty" : name + " is named twice",
-                                             "; write each host once, as in --hosts node1,node2"));
+  for (const HostShare& host : host_shares(arguments.hosts)) {
     topology.hosts.push_back(each);
-    topology.hosts.back().name = name;
+    topology.hosts.back().name = host.name;
   }
   return topology;
 }
@@ -54,7 +50,9 @@ void explain(const ExplainArguments& arguments, std::ostream& out) {
       arguments.link.empty() ? std::nullopt : std::optional<Link>(parse_link(arguments.link));
   const Host each = arguments.topology.empty() ? this_host({true, false}) : saved_host(arguments.topology);
   const Topology topology = hosts_to_explain(arguments, each);
-  const PreparedRun run = described_run(arguments.run);
+  RunArguments wanted = arguments.run;
+  wanted.hosts = arguments.hosts;
+  const PreparedRun run = described_run(wanted);
   std::vector<Candidate> candidates;
   for (const std::string& name : arguments.compare) candidates.push_back(candidate_under(run, name, topology));
   if (candidates.empty()) candidates.push_back(configured_candidate(run, topology));
