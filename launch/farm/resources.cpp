@@ -25,7 +25,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr double sample_every = 1;   // seconds
 constexpr double look_at_least = 1;  // seconds between looks at a memory limit, and how close they come
 constexpr double look_at_most = 0.1;
-constexpr double growth = 2e9;     // bytes a second: about what one process gets from the kernel at most
+constexpr double growth = 2e9;      // bytes a second: about what one process gets from the kernel at most
 constexpr double allowed = 0.0025;  // of a core
 
 double thread_seconds() {
