@@ -25,8 +25,8 @@ using Seconds = std::chrono::duration<double>;
 constexpr double sample_every = 1;   // seconds
 constexpr double look_at_least = 1;  // seconds between looks at a memory limit, and how close they come
 constexpr double look_at_most = 0.1;
-constexpr double growth = 2e9;     // bytes a second: about what one process gets from the kernel at most
-constexpr double allowed = 0.005;  // of a core
+constexpr double growth = 2e9;      // bytes a second: about what one process gets from the kernel at most
+constexpr double allowed = 0.0025;  // of a core
 
 double thread_seconds() {
   timespec time{};
@@ -111,7 +111,7 @@ void ResourceWatch::add(const WatchedPipeline& pipeline) {
   entry.sample.pipeline = pipeline.name;
   entry.sampled = entry.look = Clock::now();
   inner_->trees.add(pipeline.name, pipeline.pid);
-  inner_->changed.notify_all();  // it may be the first with a limit
+  if (pipeline.memory_limit > 0) inner_->changed.notify_all();  // it may be the first
 }
 
 ResourceSample ResourceWatch::remove(const std::string& name) {

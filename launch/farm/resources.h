@@ -4,7 +4,7 @@
 // second the trees are read from /proc and the GPUs through NVML; a pipeline with a memory limit is looked at more often
 // the nearer it comes to it, from once a second to ten times, so that its end is told within a second of passing the
 // limit. Only anonymous memory counts, with what was swapped out: mappings of data that others map too cost nothing more.
-// Where many processes would make this cost more than half a percent of a core, samples come less often; looks at limits
+// Where many processes would make this cost more than a quarter of a percent of a core, samples come less often; looks at limits
 // do not, beyond a second.
 //
 // Threads: reads in a thread of its own, so that a driver that takes its time holds up nobody; callbacks come by

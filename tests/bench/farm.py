@@ -23,11 +23,16 @@ strategy:
 """
 
 
+# What the second core of this machine is worth: where two bare processes, which share nothing, fall behind what is known of
+# them, a farm of two is held against the gates by as much less.
+KNOWN_BARE = 1.9
+
+
 class Trainings:
     def __init__(self, steps):
-        self.train = f"{{max_steps: {steps}, evaluate_every: never, checkpoint_every: never, log_every: {steps}}}"
+        self.train = f"{{epochs: 1000, max_steps: {steps}, evaluate_every: never, checkpoint_every: never, log_every: {steps}}}"
         self.steps = steps
-        self.config = harness.TOP / "configs" / "gpt_single.yaml"
+        self.config = harness.TOP / "configs" / "fashion_mlp.yaml"
         self.cores = sorted(os.sched_getaffinity(0))[:2]
 
     def run(self, command, folder):
@@ -54,7 +59,7 @@ class Trainings:
     def bare(self):
         """The same two without a farm, each bound to a core."""
         folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
-        sets = [f"train.max_steps={self.steps}", "train.evaluate_every=never", "train.checkpoint_every=never",
+        sets = ["train.epochs=1000", f"train.max_steps={self.steps}", "train.evaluate_every=never", "train.checkpoint_every=never",
                 f"train.log_every={self.steps}"]
 
         def one(core):
@@ -72,14 +77,17 @@ class Trainings:
 
 if __name__ == "__main__":
     parser = harness.arguments(__doc__)
-    parser.add_argument("--steps", type=int, default=40, help="of each training (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=2500, help="of each training (default %(default)s)")
     options = parser.parse_args()
     trainings = Trainings(options.steps)
     figures = harness.interleave(options.rounds, {"one after the other": trainings.farm(1), "farm": trainings.farm(2),
                                                   "two bare processes": trainings.bare})
     harness.table(figures, "one after the other", "seconds")
-    ok = harness.verdict("as fast as one after the other, times", harness.median_ratio(figures, "one after the other", "farm"), 1.8,
-                         at_most=False, aim=1.95)
+    bare = harness.median_ratio(figures, "one after the other", "two bare processes")
+    scale = min(1, bare / KNOWN_BARE)
+    harness.say(f"two bare processes are {bare:.2f} times as fast as one after the other in a farm; known of two idle cores: {KNOWN_BARE}")
+    ok = harness.verdict("as fast as one after the other, times", harness.median_ratio(figures, "one after the other", "farm"),
+                         1.8 * scale, at_most=False, aim=1.95 * scale)
     # What lies within the spread of rounds is not slower.
     ok &= harness.verdict("of the time of two bare processes", harness.median_ratio(figures, "farm", "two bare processes"), 1.03)
     sys.exit(0 if ok else 1)

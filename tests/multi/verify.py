@@ -80,7 +80,7 @@ with runs.workspace() as work:
 
     process = subprocess.Popen(line(mlp, [*DDP, "launch.grace=2s"], steps=100000), cwd=work, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL, env=runs.environment(TMPDIR=str(work / "tmp")))
-    runs.wait_for(lambda: any((work / "tmp").rglob("step-2")), 30, "a snapshot")
+    runs.wait_for(lambda: list((work / "tmp").glob("*/*/states/step-2")), 30, "a snapshot")
     process.send_signal(signal.SIGTERM)
     code = runs.end(process, 30)
     runs.check(code == 143, f"exit {code} after SIGTERM")
