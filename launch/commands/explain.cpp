@@ -7,6 +7,7 @@
 #include "launch/candidate.h"
 #include "launch/explain_report.h"
 #include "launch/forecast.h"
+#include "launch/hosts.h"
 #include "launch/topology.h"
 #include "strategies/catalogue.h"
 
