@@ -67,7 +67,9 @@ void RowExchange::run(const std::vector<at::Tensor>& dense) {
   const int64_t all = std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0});
   with_room(gathered_, all, packed_.device());
   group_->all_gather_v(gathered_.narrow(0, 0, all), packed_.narrow(0, 0, own_bytes_), bytes_, {"rows", {}})->wait();
-  warn_if_more(all - own_bytes_);
+  int64_t fixed = 0;
+  for (const at::Tensor& one : dense) fixed += padded(bytes_of(one));
+  warn_if_more(all - own_bytes_ - fixed * (group_->size() - 1));
 
   std::vector<int64_t> begins(bytes_.size(), 0);  // of what is to be read next, by rank
   for (size_t rank = 1; rank < bytes_.size(); ++rank) begins[rank] = begins[rank - 1] + bytes_[rank - 1];

@@ -74,6 +74,9 @@ void scatter_add(T* to, const T* from, const int64_t* places, int64_t n, int64_t
 
 RowTable::RowTable(std::string name, at::Tensor value) : name_(std::move(name)), value_(std::move(value)) {
   CONVOY_CHECK(value_.dim() == 2, name_, " is a table of shape ", value_.sizes());
+  // So that a rank that never has a row has its tensors all the same.
+  make_room(1);
+  count_ = 0;
 }
 
 void RowTable::connect(RowOptimizer* optimizer, int index) {
@@ -208,13 +211,7 @@ void RowTable::begin() {
   count_ = 0;
 }
 
-TableRows RowTable::touched() {
-  if (!numbers_.defined()) {
-    make_room(1);
-    count_ = 0;
-  }
-  return {numbers_.narrow(0, 0, count_), gradients_.narrow(0, 0, count_)};
-}
+TableRows RowTable::touched() { return {numbers_.narrow(0, 0, count_), gradients_.narrow(0, 0, count_)}; }
 
 at::Tensor RowTable::dense(const at::Tensor& numbers, const at::Tensor& values) const {
   at::NoGradGuard no_grad;
