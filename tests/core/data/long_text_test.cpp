@@ -36,10 +36,10 @@ constexpr int rows = 150000;
 // Users and items that first appear anywhere, and lines of different lengths.
 std::string long_text() {
   std::string text = "who,what,when,a,b,w\n";
-  for (int row = 0; row < rows; ++row) {
-    const int user = row * 7919 % 5003 + row / 1000, item = row * 104729 % 997;
-    text += str("user ", user, ",", row % 5 == 0 ? str("\"i,", item, "\"") : str("i", item), ",", row * 0.25, ",",
-                row % 17, ".5,-", row % 3, ",1\n");
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t user = row * 7919 % 5003 + row / 1000, item = row * 104729 % 997;
+    text += str("user ", user, ",", row % 5 == 0 ? str("\"i,", item, "\"") : str("i", item), ",", double(row) * 0.25,
+                ",", row % 17, ".5,-", row % 3, ",1\n");
   }
   return text;
 }
@@ -85,8 +85,8 @@ TEST(LongText, WhatIsWrongIsSaidAlike) {
   // In the first part, in the middle and near the end.
   for (const size_t part : {size_t(20), good.size() / 2, good.size() - 200}) {
     const size_t line = good.find('\n', part) + 1;
-    for (const std::string& wrong : {"u,i,not a number,1,2,3\n", "u,i,1,2\n", "u,i,1,2,3,4,5\n", "\n", ",i,1,2,3,4\n",
-                                     "u,i,1,2,3,-4\n", "\"u,i,1,2,3,4\n"}) {
+    for (const char* wrong : {"u,i,not a number,1,2,3\n", "u,i,1,2\n", "u,i,1,2,3,4,5\n", "\n", ",i,1,2,3,4\n",
+                              "u,i,1,2,3,-4\n", "\"u,i,1,2,3,4\n"}) {
       const std::string text = good.substr(0, line) + wrong + good.substr(line);
       const std::string told = failure(text, 1);
       EXPECT_THAT(told, HasSubstr("f.csv:"));

@@ -86,11 +86,14 @@ TEST(Injector, ABlockGivesNoNumberOnce) {
   EXPECT_EQ(sum(second), 6);
   faults->reached(InjectPoint::step, 3);
   EXPECT_EQ(sum(first), 6);
-  {
-    at::NoGradGuard evaluation;
-    EXPECT_EQ(sum(second), 6);
-  }
-  const TensorList outputs = second->forward(input);
+  second->eval();
+  EXPECT_EQ(sum(second), 6) << "an evaluation";
+  second->train();
+  // What will be recomputed runs without a graph at first.
+  const TensorList outputs = [&] {
+    at::NoGradGuard no_grad;
+    return second->forward(input);
+  }();
   EXPECT_TRUE(outputs[0].isnan().all().item<bool>());
   EXPECT_TRUE(outputs[1].equal(input[1])) << "what has no NaN stays";
   EXPECT_EQ(sum(second), 6) << "the next micro-batch is well again";
@@ -108,6 +111,7 @@ TEST(Injector, ABlockIsItselfInAllElse) {
   EXPECT_EQ(block->forward(input)[0].scalar_type(), at::kDouble) << "the tensors are those that it computes with";
   block->eval();
   EXPECT_FALSE(block->children().front()->is_training());
+  block->train();
   faults->reached(InjectPoint::step, 3);
   EXPECT_THAT([&] { block->forward(input); }, ThrowsMessage<std::runtime_error>(HasSubstr("throw:block=0@step=3")));
   EXPECT_NO_THROW(block->forward(input));

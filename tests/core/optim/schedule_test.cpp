@@ -56,7 +56,7 @@ TEST(Schedule, StepFallsAtEveryInterval) {
 }
 
 TEST(OptimCatalogue, EveryEntryHasHelpAndMakes) {
-  ASSERT_EQ(optimizer_catalogue().size(), 3u);
+  ASSERT_EQ(optimizer_catalogue().size(), 4u);
   for (const auto* catalogue : {&optimizer_catalogue(), &schedule_catalogue()}) {
     for (const Entry& entry : *catalogue) {
       EXPECT_FALSE(entry.help.empty()) << entry.name;

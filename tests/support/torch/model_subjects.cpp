@@ -46,6 +46,8 @@ Subject classifier_subject() {
   return subject("classifier", model, std::move(data));
 }
 
+Subject ranking_subject() { return ranking_subject(false); }
+
 Subject ranking_subject(bool by_rows) {
   constexpr int64_t users = 21, items = 30, each = 5;
   const auto model = [by_rows] {
