@@ -9,10 +9,12 @@ import _farm
 import _faults
 from _faults import runs
 
+STEPS = 8000
+
 with runs.workspace() as folder:
     farm = _farm.Farm(folder, {"short": "priority: 1, config: {train: {max_steps: 20}}", "long": "retries: 1",
                                "wide": "cores: 2, config: {strategy: ddp, launch: {ranks: 2}}"},
-                      "long/orphan@step=3", steps=1500, checkpoint="250 steps", title="farm killed").start()
+                      "long/orphan@step=3", steps=STEPS, checkpoint="250 steps", title="farm killed").start()
     farm.wait_for_event("short", "done")
     farm.wait_for_step("long", 400)
     time.sleep(0.2)
@@ -26,7 +28,7 @@ with runs.workspace() as folder:
     farm.start()
     again = farm.wait_for_event("long", "started", count=2)
     runs.wait_for(lambda: farm.marked() and "step" in str(runs.summary(farm.pipeline("long"))), 30, "the second start")
-    time.sleep(1)
+    farm.wait_for_step("long", 1000)
     os.kill(again["pid"], signal.SIGKILL)
     retry = farm.wait_for_event("long", "retry", 10)
     farm.check(retry["cause"] == "signal" and "signal 9" in retry["message"], f"{retry}")
@@ -35,13 +37,13 @@ with runs.workspace() as folder:
     farm.check(len(farm.journal("short", "started")) == 1, "what was done was repeated")
     farm.check(len(farm.journal("long", "started")) == 3, f"{farm.journal('long')}")
     entry, own = farm.result("long")
-    farm.check(own["attempts"] is not None and own["steps"] == 1500, f"{own['steps']} steps")
+    farm.check(own["attempts"] is not None and own["steps"] == STEPS, f"{own['steps']} steps")
     farm.equals_alone("long")
     farm.check(farm.result("wide")[1]["world_size"] == 2, "the gang was no gang")
     print("the same command again finishes what was left; weights as of an undisturbed run")
 
     # Inside an mpirun that is killed the slots end what they run; a farm alone goes on with the rest.
-    inside = _farm.Farm(folder, {"a": "", "b": ""}, steps=1500, checkpoint="250 steps", title="mpirun killed")
+    inside = _farm.Farm(folder, {"a": "", "b": ""}, steps=STEPS, checkpoint="250 steps", title="mpirun killed")
     inside.start(under=_faults.MPIRUN)
     inside.wait_for_step("a", 400)
     inside.wait_for_step("b", 50)
