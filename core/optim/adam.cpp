@@ -59,17 +59,7 @@ class Adam : public DenseOptimizer {
 
  private:
   AdamStep step(const SlotOptions& options, const HostScalars& scalars) const {
-    AdamStep step;
-    step.learning_rate = scalars.learning_rate;
-    step.beta1 = beta1_;
-    step.beta2 = beta2_;
-    step.eps = eps_;
-    step.correction1 = 1 - std::pow(beta1_, double(scalars.step));
-    step.correction2 = 1 - std::pow(beta2_, double(scalars.step));
-    step.l2 = decoupled_ ? 0 : options.weight_decay;
-    step.decay = decoupled_ ? 1 - scalars.learning_rate * options.weight_decay : 1;
-    step.gradient_scale = scalars.gradient_scale;
-    return step;
+    return adam_step({beta1_, beta2_, eps_, decoupled_}, options, scalars);
   }
 
   double beta1_ = 0, beta2_ = 0, eps_ = 0;
@@ -77,6 +67,20 @@ class Adam : public DenseOptimizer {
 };
 
 }  // namespace
+
+AdamStep adam_step(const AdamSettings& settings, const SlotOptions& options, const HostScalars& scalars) {
+  AdamStep step;
+  step.learning_rate = scalars.learning_rate;
+  step.beta1 = settings.beta1;
+  step.beta2 = settings.beta2;
+  step.eps = settings.eps;
+  step.correction1 = 1 - std::pow(settings.beta1, double(scalars.step));
+  step.correction2 = 1 - std::pow(settings.beta2, double(scalars.step));
+  step.l2 = settings.decoupled ? 0 : options.weight_decay;
+  step.decay = settings.decoupled ? 1 - scalars.learning_rate * options.weight_decay : 1;
+  step.gradient_scale = scalars.gradient_scale;
+  return step;
+}
 
 std::unique_ptr<Optimizer> make_adam(const Options& options, bool decoupled) {
   return std::make_unique<Adam>(options, decoupled);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/optim/loops.h"
 #include "core/optim/member_decays.h"
 #include "core/optim/optimizer.h"
 
@@ -31,6 +32,13 @@ struct HostScalars {
   int64_t step = 0;
   double gradient_scale = 1;
 };
+
+struct AdamSettings {
+  double beta1 = 0, beta2 = 0, eps = 0;
+  bool decoupled = false;  // AdamW's weight decay
+};
+// One update of one member, of dense slots and of rows alike.
+AdamStep adam_step(const AdamSettings& settings, const SlotOptions& options, const HostScalars& scalars);
 
 // Shaped [members, 1], to broadcast over [members, elements]; in the dtype of the arithmetic.
 struct TensorScalars {

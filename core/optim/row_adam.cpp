@@ -71,16 +71,7 @@ class RowAdam : public RowBase {
     adam_rows(list, gradient, step);
   }
   AdamStep step_of(const SlotOptions& options, const HostScalars& scalars) const {
-    AdamStep step;
-    step.learning_rate = scalars.learning_rate;
-    step.beta1 = beta1_;
-    step.beta2 = beta2_;
-    step.eps = eps_;
-    step.correction1 = 1 - std::pow(beta1_, double(scalars.step));
-    step.correction2 = 1 - std::pow(beta2_, double(scalars.step));
-    step.decay = decoupled_ ? 1 - scalars.learning_rate * options.weight_decay : 1;
-    step.gradient_scale = scalars.gradient_scale;
-    return step;
+    return adam_step({beta1_, beta2_, eps_, decoupled_}, options, scalars);
   }
 
   double beta1_ = 0, beta2_ = 0, eps_ = 0;
