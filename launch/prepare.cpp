@@ -10,8 +10,10 @@
 #include "launch/catalogues.h"
 #include "launch/describe.h"
 #include "launch/farm/read.h"
+#include "launch/mps.h"
 #include "launch/placement.h"
 #include "launch/plugin_check.h"
+#include "launch/topology.h"
 #include "models/catalogue.h"
 #include "strategies/catalogue.h"
 
@@ -133,6 +135,8 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
   placed.passive = placement.shared;
   placed.warnings = plan.warnings;
   placed.warnings.insert(placed.warnings.end(), placement.warnings.begin(), placement.warnings.end());
+  for (std::string& note : shared_gpu_notes(placed.job, topology, host_name(), run.variables))
+    placed.warnings.push_back(std::move(note));
   placed.table = placement.table;
   return placed;
 }

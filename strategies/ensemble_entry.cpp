@@ -54,7 +54,9 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
   check_row_tables(config, false);
-  Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}));
+  // Processes may share a GPU, at the same time where MPS runs; threads would have its streams to share.
+  const bool share_gpus = config.strategy.options.text("how") == "processes";
+  Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}), share_gpus);
   if (!threads) return made;
   Job& job = made.jobs.front();
   if (job.backend != "nccl") job.backend = "local";

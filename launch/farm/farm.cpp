@@ -2,12 +2,15 @@
 
 #include <cstdio>
 #include <iostream>
+#include <map>
 
 #include "core/inject/fault.h"
+#include "core/text.h"
 #include "launch/exit_codes.h"
 #include "launch/farm/claims.h"
 #include "launch/farm/slots.h"
 #include "launch/farm/supervisor.h"
+#include "launch/mps.h"
 #include "launch/topology.h"
 
 namespace convoy {
@@ -36,9 +39,21 @@ void refuse_what_is_for_one_run(const FarmRun& run) {
   }
 }
 
+// Of the GPUs that pipelines have a `share` of.
+void tell_shared_gpus(FarmRun& run) {
+  std::map<int, std::vector<std::string>> sharers;
+  for (const Pipeline& pipeline : run.farm.pipelines)
+    for (const int gpu : pipeline.terms.gpu_list) sharers[gpu].push_back(pipeline.name);
+  for (const auto& [gpu, names] : sharers)
+    if (names.size() > 1)
+      run.warnings.push_back(
+          shared_gpu_note(gpu, host_name(), "pipelines " + join(names, ", "), mps_folder(run.variables)));
+}
+
 int run_alone(FarmRun& run) {
   Yard yard = yard_of(this_host({true, false}));
   refuse_all(check_claims(run.farm, yard, rank_program()));
+  tell_shared_gpus(run);
   RunFolder folder = open_run_folder(farm_folder(run));
   if (folder.already_done) {
     for (const std::string& note : folder.notes) std::puts(note.c_str());

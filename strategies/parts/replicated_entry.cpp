@@ -128,7 +128,8 @@ Plan plan_data_axis(const RunConfig& config, const Topology& topology, const Pla
   return plan_replicas(config, topology, request, std::max(ranks, 1));
 }
 
-Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh) {
+Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh,
+                  bool share_gpus) {
   const int ranks = mesh.size();
   check_memory_options(config);
   const std::vector<std::string> left_out = check_shared_effects(config);
@@ -144,7 +145,8 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
                  host->gpus.size() == 1 ? " GPU" : " GPUs", ", fewer than ranks; take fewer ranks for the GPUs");
     }
   }
-  const std::string backend = backend_of(config, gpus, ranks);
+  const bool shared = gpus && share_gpus && short_of_gpus(topology, hosts) != nullptr;
+  const std::string backend = backend_of(config, gpus && !shared, ranks);
   const bool threads = backend == "local";
   if (threads && hosts.front() != hosts.back())
     throw ConfigError(Mark{}, "backend",
@@ -165,12 +167,13 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
     const auto host = static_cast<size_t>(plan.host);
     DevicePlan device;
     if (gpus) {
-      if (used[host] == static_cast<int>(topology.hosts[host].gpus.size()))
+      const int here = static_cast<int>(topology.hosts[host].gpus.size());
+      if (used[host] >= here && (!shared || backend == "nccl" || here == 0))
         throw ConfigError(Mark{}, "launch.ranks",
-                          str("host ", topology.hosts[host].name, " has ", used[host],
-                              " GPUs for more ranks than that; ", "take fewer ranks or `device: cpu`"));
+                          str("host ", topology.hosts[host].name, " has ", here, " GPUs for more ranks than that; ",
+                              "take fewer ranks or `device: cpu`"));
       device.kind = DevicePlan::Kind::gpu;
-      device.gpu = used[host]++;
+      device.gpu = used[host]++ % here;
     }
     plan.devices.push_back(device);
     if (!threads || rank == 0) job.processes.push_back({plan.host, {}});
@@ -338,7 +341,7 @@ std::vector<Option> memory_options() {
           "none"),
       describe::section(
           "loss_scale", "precision fp16: the factor on the loss that keeps small gradients, found while training",
-          {describe::real("initial", "factor at first", 65536.0).at_least(1),
+          {describe::real("initial", "factor at first", 65536.0).at_least(1).at_most(4294967296.0),
            describe::real("growth", "times so much, after growth_interval updates in a row", 2.0).above(1),
            describe::integer("growth_interval", "of updates whose gradients were finite", 2000)
                .at_least(1)

@@ -17,7 +17,9 @@ void check_micro_batches(const RunConfig& config, int64_t data_degree);
 // A job whose ranks stand on `mesh`, one process a rank, or for backend `local` one process of all. Hosts as the request
 // says, else in contiguous runs over the topology's hosts. Cores are left to the launcher's placement. `device: auto` takes
 // GPUs where every host has as many as ranks, else cores, which a warning tells.
-Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh);
+// `share_gpus`: more ranks than GPUs go round them, each a process of its own; not over nccl, which refuses that.
+Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanRequest& request, const Mesh& mesh,
+                  bool share_gpus = false);
 // The same on a mesh {data: ranks}.
 Plan plan_replicas(const RunConfig& config, const Topology& topology, const PlanRequest& request, int ranks);
 // The same with as many ranks as asked for, else one per GPU, else one.

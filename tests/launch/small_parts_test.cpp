@@ -9,6 +9,7 @@
 #include "launch/gpus.h"
 #include "launch/limits.h"
 #include "launch/lines.h"
+#include "launch/mps.h"
 #include "launch/networks.h"
 #include "launch/progress.h"
 #include "launch/rendezvous.h"
@@ -31,6 +32,39 @@ std::vector<std::string> uuids(const char* visible) {
     names.push_back(gpu.uuid);
   }
   return names;
+}
+
+TEST(Mps, IsFoundWhereADaemonRunsAndToldOfSharedGpus) {
+  const fs::path folder = fs::temp_directory_path() / str("convoy-mps-", getpid());
+  fs::create_directory(folder);
+  const std::string daemon = folder / "nvidia-cuda-mps-control.pid";
+  EXPECT_EQ(mps_folder({}, folder), "");
+  std::ofstream(daemon) << getpid() << "\n";
+  EXPECT_EQ(mps_folder({}, folder), folder.string());
+  std::ofstream(daemon) << 999999999 << "\n";  // larger than any process's number
+  EXPECT_EQ(mps_folder({}, folder), "");
+  const Variables named{{"CUDA_MPS_PIPE_DIRECTORY", folder}};
+  EXPECT_EQ(mps_folder(named), folder.string()) << "a container's user says where it is";
+
+  Topology topology;
+  topology.hosts.push_back({"here", {}, {}, 0});
+  topology.hosts.push_back({"there", {}, {}, 0});
+  Job job;
+  for (int rank = 0; rank < 5; ++rank) {
+    RankPlan plan;
+    plan.rank = plan.process = rank;
+    plan.host = rank / 3;
+    plan.devices.push_back({DevicePlan::Kind::gpu, 0, {}});
+    job.ranks.push_back(plan);
+  }
+  const std::vector<std::string> notes = shared_gpu_notes(job, topology, "here", named);
+  fs::remove_all(folder);
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_EQ(notes[0],
+            str("GPU 0 of here is shared by ranks 0-2: at the same time, through the MPS daemon of ", folder.string()));
+  EXPECT_EQ(notes[1].rfind("GPU 0 of there is shared by ranks 3-4: they take turns", 0), 0u) << notes[1];
+  job.ranks.resize(1);
+  EXPECT_TRUE(shared_gpu_notes(job, topology, "here", named).empty());
 }
 
 TEST(VisibleGpus, AsCudaReadsIt) {

@@ -64,6 +64,24 @@ TEST(EnsemblePlan, EveryGpuHasMembers) {
   EXPECT_EQ(plan(", how: stacked", machine(8, 4)).ranks.size(), 4u);
 }
 
+// As processes they may share a GPU; nccl could not, and threads share one process.
+TEST(EnsemblePlan, ProcessesMayShareAGpu) {
+  const auto shared = [](const std::string& how, const std::string& backend = "auto") {
+    RunConfig run = config(how);
+    run.device = "cuda";
+    run.backend = backend;
+    PlanRequest request;
+    request.ranks = 5;
+    return strategy_entry("ensemble").plan(run, machine(8, 2), request).jobs.at(0);
+  };
+  const Job job = shared(", how: processes");
+  EXPECT_EQ(job.backend, "gloo");
+  EXPECT_EQ(job.processes.size(), 5u);
+  for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(job.ranks[static_cast<size_t>(rank)].devices.at(0).gpu, rank % 2);
+  EXPECT_THROW(shared(", how: processes", "nccl"), ConfigError);
+  EXPECT_THROW(shared(", how: threads"), ConfigError);
+}
+
 TEST(EnsemblePlan, NoRankIsWithoutMembers) {
   EXPECT_EQ(plan(", members: 3, how: threads", machine(8, 0)).ranks.size(), 3u);
   EXPECT_EQ(error_of(", members: 3", 4).rfind("launch.ranks: ", 0), 0u) << error_of(", members: 3", 4);
