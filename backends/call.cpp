@@ -38,6 +38,12 @@ const char* name_of(at::ScalarType dtype) {
   }
 }
 
+std::string listed(const std::vector<int64_t>& counts) {
+  std::string text;
+  for (size_t i = 0; i < counts.size() && i < 8; ++i) text += str(i == 0 ? "" : ",", counts[i]);
+  return counts.size() > 8 ? text + ",…" : text;
+}
+
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15U;
   return hash ^ (hash >> 29);
@@ -95,6 +101,18 @@ void Call::reduces(ReduceOp op) {
 
 void Call::has_root(int root) { std::snprintf(more, sizeof more, "root %d", root); }
 
+void Call::exchanges(int place, const std::vector<int64_t>& sent, const std::vector<int64_t>& expected) {
+  const auto between_two = [](uint64_t from, uint64_t to, int64_t rows) {
+    return mixed(mixed(mixed(0x51ed2701, from + 1), to + 1), static_cast<uint64_t>(rows) + 1);
+  };
+  for (size_t other = 0; other < sent.size(); ++other) {
+    balance += between_two(static_cast<uint64_t>(place), other, sent[other]);
+    balance -= between_two(other, static_cast<uint64_t>(place), expected[other]);
+  }
+  between = sent;
+  between.insert(between.end(), expected.begin(), expected.end());
+}
+
 void Call::seal() {
   hash = mixed(static_cast<uint64_t>(operation) + 1, static_cast<uint64_t>(dtype));
   hash = mixed(hash, name.data(), name.size());
@@ -102,6 +120,12 @@ void Call::seal() {
   for (int64_t size : shape) hash = mixed(hash, static_cast<uint64_t>(size));
   for (int64_t count : counts) hash = mixed(hash, static_cast<uint64_t>(count));
   hash = mixed(hash, more, std::strlen(more));
+}
+
+std::string described_between(const Call& call) {
+  if (call.between.empty()) return "";
+  const auto half = call.between.begin() + static_cast<std::ptrdiff_t>(call.between.size() / 2);
+  return str("sends ", listed({call.between.begin(), half}), " and expects ", listed({half, call.between.end()}));
 }
 
 std::string describe(const Call& call) {
@@ -112,11 +136,7 @@ std::string describe(const Call& call) {
     for (size_t d = 0; d < call.shape.size(); ++d) text += str(d == 0 ? "" : ",", call.shape[d]);
     text += ']';
   }
-  if (!call.counts.empty()) {
-    text += " of counts";
-    for (size_t i = 0; i < call.counts.size() && i < 8; ++i) text += str(i == 0 ? " " : ",", call.counts[i]);
-    if (call.counts.size() > 8) text += ",…";
-  }
+  if (!call.counts.empty()) text += " of counts " + listed(call.counts);
   if (call.more[0] != '\0') text += str(' ', call.more);
   return text;
 }

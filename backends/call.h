@@ -37,20 +37,25 @@ struct Call {
   at::ScalarType dtype = at::ScalarType::Byte;
   int64_t elements = 0;  // of this rank's input, in the caller's dtype
   bool has_tensor = false;
-  c10::DimVector shape = {};         // that all ranks must have alike: of the input, or, with counts, of its rows
-  std::vector<int64_t> counts = {};  // rows that all ranks must know alike (all_gather_v)
-  char more[16] = "";                // "sum", "root 1"
-  int peer = -1;                     // of a send or receive
-  int rank = 0;                      // who calls, among the ranks of the job
-  int64_t number = 0;                // among the group's collectives, from 1; 0 for sends and receives
-  uint64_t hash = 0;                 // of all that must be alike; made by `seal`
+  c10::DimVector shape = {};          // that all ranks must have alike: of the input, or, with counts, of its rows
+  std::vector<int64_t> counts = {};   // rows that all ranks must know alike (all_gather_v)
+  char more[16] = "";                 // "sum", "root 1"
+  int peer = -1;                      // of a send or receive
+  int rank = 0;                       // who calls, among the ranks of the job
+  std::vector<int64_t> between = {};  // all_to_all_v: rows sent, then rows expected, by place in the group
+  int64_t number = 0;                 // among the group's collectives, from 1; 0 for sends and receives
+  uint64_t hash = 0;                  // of all that must be alike; made by `seal`
+  uint64_t balance = 0;               // 0 when summed over the ranks, if each expects of each other what that one sends
 
   void reduces(ReduceOp op);
   void has_root(int root);
+  // `place`: the caller's in the group.
+  void exchanges(int place, const std::vector<int64_t>& sent, const std::vector<int64_t>& expected);
   void seal();
 };
 
-std::string describe(const Call& call);  // "all_reduce 'bucket 2' float32[1024] sum"
+std::string described_between(const Call& call);  // "sends 3,1 and expects 2,2"; "" where none are
+std::string describe(const Call& call);           // "all_reduce 'bucket 2' float32[1024] sum"
 void note(CallNotes& notes, int group, const Call& call) noexcept;
 
 // Why ranks that called different things cannot go on, and which of them stands alone (-1: none does).

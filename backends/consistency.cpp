@@ -22,12 +22,6 @@ int64_t interval_at(int64_t number) {
   return interval;
 }
 
-std::string as_bytes(uint64_t hash) {
-  std::string bytes(sizeof hash, '\0');
-  std::memcpy(bytes.data(), &hash, sizeof hash);
-  return bytes;
-}
-
 }  // namespace
 
 bool compared_at(int64_t number) { return number > checked_at_first && number % interval_at(number) == 0; }
@@ -125,17 +119,19 @@ CallCheck::~CallCheck() = default;
 bool CallCheck::holds_back(const Call& call) {
   const bool all = state_.facts().checks == CallChecks::all;
   if (all || call.number <= checked_at_first) {
-    sum_ = 0;
+    sum_ = {};
     summed_from_ = call.number + 1;
     return true;
   }
-  sum_ = (sum_ ^ call.hash) * 0x9e3779b97f4a7c15U;
+  sum_.hash = (sum_.hash ^ call.hash) * 0x9e3779b97f4a7c15U;
+  // Times what all have alike, so that the mistakes of two calls do not make up for each other; 0 where all is right.
+  sum_.balance += call.balance * (2 * static_cast<uint64_t>(call.number) + 1);
   if (compared_at(call.number)) {
     std::string text = describe(call);
     if (summed_from_ < call.number)
       text += str(" (or another of the calls from ", summed_from_, " on; launch.check_collectives: all tells which)");
-    tell(call.number, sum_, text);
-    sum_ = 0;
+    tell(call.number, sum_, text, described_between(call));
+    sum_ = {};
     summed_from_ = call.number + 1;
   }
   // In order: nothing may pass what is held back.
@@ -153,21 +149,42 @@ PendingPtr CallCheck::begin_later(const Call& call, std::function<PendingPtr(con
     held_.emplace_back(call.number, held);
   }
   if (call.number <= checked_at_first || state_.facts().checks == CallChecks::all)
-    tell(call.number, call.hash, describe(call));
+    tell(call.number, {call.hash, call.balance}, describe(call), described_between(call));
   return std::make_unique<HeldBackPending>(std::move(held));
 }
 
-void CallCheck::tell(int64_t number, uint64_t hash, const std::string& text) {
+std::string CallCheck::as_bytes(const Vote& vote) {
+  std::string bytes(sizeof vote, '\0');
+  std::memcpy(bytes.data(), &vote, sizeof vote);
+  return bytes;
+}
+
+CallCheck::Vote CallCheck::from_bytes(const std::string& bytes) {
+  Vote vote;
+  CONVOY_CHECK(bytes.size() == sizeof vote, "a vote on a call has ", bytes.size(), " bytes");
+  std::memcpy(&vote, bytes.data(), sizeof vote);
+  return vote;
+}
+
+void CallCheck::tell(int64_t number, const Vote& vote, const std::string& text, const std::string& between) {
   const GroupFacts& facts = state_.facts();
-  channel_->agree_later(str(key_, number), facts.rank, facts.size, as_bytes(hash),
-                        [weak = state_.weak_from_this(), number, text](const std::vector<std::string>& hashes) {
-                          if (const auto state = weak.lock()) state->check()->told(number, text, hashes);
+  channel_->agree_later(str(key_, number), facts.rank, facts.size, as_bytes(vote),
+                        [weak = state_.weak_from_this(), number, text, between](const std::vector<std::string>& votes) {
+                          if (const auto state = weak.lock()) state->check()->told(number, text, between, votes);
                         });
 }
 
-// On the channel's thread. Every rank gets the same hashes, so all of them go on or none.
-void CallCheck::told(int64_t number, const std::string& text, const std::vector<std::string>& hashes) {
-  if (std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes.front(); })) {
+// On the channel's thread. Every rank gets the same votes, so all of them go on or none.
+void CallCheck::told(int64_t number, const std::string& text, const std::string& between,
+                     const std::vector<std::string>& votes) {
+  bool alike = true;
+  uint64_t balance = 0;
+  for (const std::string& bytes : votes) {
+    const Vote vote = from_bytes(bytes);
+    alike = alike && vote.hash == from_bytes(votes.front()).hash;
+    balance += vote.balance;
+  }
+  if (alike && balance == 0) {
     std::lock_guard issue(state_.issue);
     {
       std::lock_guard lock(mutex_);
@@ -176,7 +193,8 @@ void CallCheck::told(int64_t number, const std::string& text, const std::vector<
     return begin_agreed();
   }
   const GroupFacts& facts = state_.facts();
-  channel_->agree_later(str(key_, number, "/text"), facts.rank, facts.size, text,
+  channel_->agree_later(str(key_, number, "/text"), facts.rank, facts.size,
+                        alike && !between.empty() ? str(text, " that ", between) : text,
                         [weak = state_.weak_from_this(), number](const std::vector<std::string>& texts) {
                           if (const auto state = weak.lock()) state->check()->differ(number, texts);
                         });

@@ -1,7 +1,7 @@
 // CallCheck: whether the ranks of one group call the same collectives, found out over the control channel beside the data.
 //
 // The first calls of a group are held back: each rank tells the call's hash, and hands the operation to the transport only
-// once all hashes are there and equal. So a transport that cannot bear different sizes (gloo ends the process) never sees
+// once all hashes are there and equal, and what ranks send each other is what they expect. So a transport that cannot bear different sizes (gloo ends the process) never sees
 // them. Nobody waits where it calls: an operation that is held back is begun by the channel's thread, in order, and what
 // blocks is Work::wait, as without a check. Later calls go straight through; now and then the hash of all since the last
 // time is compared, of which nobody waits for the outcome. Intervals grow with the number of calls, so the whole cost is
@@ -50,15 +50,21 @@ class CallCheck {
   void fail(const CommError& error);
 
  private:
-  void tell(int64_t number, uint64_t hash, const std::string& text);
-  void told(int64_t number, const std::string& text, const std::vector<std::string>& hashes);
+  struct Vote {
+    uint64_t hash = 0, balance = 0;  // as in Call, of one call or of several
+  };
+  // `between`: described_between.
+  void tell(int64_t number, const Vote& vote, const std::string& text, const std::string& between);
+  void told(int64_t number, const std::string& text, const std::string& between, const std::vector<std::string>& votes);
+  static std::string as_bytes(const Vote& vote);
+  static Vote from_bytes(const std::string& bytes);
   void differ(int64_t number, const std::vector<std::string>& texts);
   void begin_agreed();  // under GroupState::issue
 
   GroupState& state_;
   SupervisedChannel* const channel_;  // the group's, which outlives it
   const std::string key_;
-  uint64_t sum_ = 0;         // of the hashes since the last comparison
+  Vote sum_;                 // since the last comparison
   int64_t summed_from_ = 1;  // the first of them
   int64_t agreed_ = 0;       // calls up to here are alike; guarded by mutex_, as what follows
   std::mutex mutex_;

@@ -193,6 +193,7 @@ WorkPtr GroupCommunicator::all_to_all_v(at::Tensor output, const std::vector<int
   at::Tensor from = as_bytes(staging.input(plain(input)));
   at::Tensor to = as_bytes(staging.output(plain(output)));
   call.shape = c10::DimVector(input.sizes().slice(1));
+  call.exchanges(rank(), input_counts, output_counts);
   return launch(std::move(call), std::move(staging),
                 [transport = transport_, to, to_parts = offsets(output_counts, row), from,
                  from_parts = offsets(input_counts, row)](const Call& c) {

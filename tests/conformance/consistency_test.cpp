@@ -107,6 +107,30 @@ TEST_P(Consistency, Counts) {
   });
 }
 
+// What one sends is not what the other expects: alike on none, so it is the sum over all ranks that tells.
+TEST_P(Consistency, CountsBetweenTwo) {
+  on_ranks([](Communicator& world) {
+    const int n = world.size();
+    const auto exchange = [n](int64_t to_last) {
+      return [n, to_last](Communicator& group) {
+        std::vector<int64_t> sent(static_cast<size_t>(n), 2), expected(static_cast<size_t>(n), 2);
+        sent.back() = to_last;
+        group.all_to_all_v(at::zeros({2 * n, 3}), expected, at::zeros({2 * (n - 1) + to_last, 3}), sent, {"rows"})
+            ->wait();
+      };
+    };
+    if (n == 1) return;
+    CommunicatorPtr right = world.split(0, world.rank(), {"right"});
+    for (int i = 0; i < 3; ++i) exchange(2)(*right);
+    CommunicatorPtr wrong = world.split(0, world.rank(), {"wrong"});
+    const CommError error = failure_of([&] { exchange(world.rank() == 0 ? 3 : 2)(*wrong); });
+    EXPECT_EQ(error.kind(), Failure::disagreement) << error.what();
+    EXPECT_TRUE(has(error.what(), world.backend() == "local" ? "rank 0 sends 36 bytes" : "rank 0: all_to_all_v 'rows'"))
+        << error.what();
+    world.barrier({"the world stands"})->wait();
+  });
+}
+
 TEST_P(Consistency, OneMoreCallOnOneRankIsFoundByTheNext) {
   on_ranks([](Communicator& world) {
     expect_difference(
