@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "core/config/run_config.h"
 #include "core/control/protocol.h"
 #include "core/control/state_file.h"
 #include "launch/exit_codes.h"
@@ -21,9 +22,9 @@ constexpr milliseconds settling{200};
 
 milliseconds to_milliseconds(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
 
-std::string stopped_text(int signal) {
+std::string stopped_text(int signal, bool resumes) {
   return str("stopped by ", signal != 0 ? str("SIG", sigabbrev_np(signal)) : "request",
-             "; the same command goes on from the checkpoint");
+             resumes ? "; the same command goes on from the checkpoint" : "; the same command starts anew");
 }
 
 int number_after(const std::string& key, const char* prefix) { return std::atoi(key.c_str() + strlen(prefix)); }
@@ -190,9 +191,23 @@ bool Gang::same_size(const Json& body) {
   return false;
 }
 
+// Ranks train what the one who serves has read: another file or --set of theirs would be left out without a word.
+bool Gang::same_config(const Json& body) {
+  const Json theirs = body.value("config", Json());
+  if (theirs.is_null() || request_.config.is_null()) return true;
+  const std::string key = first_difference(request_.config, theirs, {"launch", "log"});
+  if (key.empty()) return true;
+  const int process = body.at("process").get<int>();
+  fail({Failure::config, process, -1, 0, body.at("host").at("name").get<std::string>(),
+        str(key, ": rank ", process,
+            " was started with another one than rank 0; start all ranks with the same "
+            "configuration and the same --set")});
+  return false;
+}
+
 void Gang::posted(int participant, const std::string& topic, const Json& body) {
   if (topic == gang_topic::join) {
-    if (same_size(body)) add_agent(body.at("process").get<int>(), body.at("host"));
+    if (same_size(body) && same_config(body)) add_agent(body.at("process").get<int>(), body.at("host"));
   } else if (topic == gang_topic::ended) {
     const int process = body.at("process").get<int>();
     const ProcessEnd end{body.at("code").get<int>(), body.at("signal").get<int>()};
@@ -398,7 +413,7 @@ void Gang::request_stop(int signal) {
     bool saved = result_.has_value();
     for (size_t i = 0; i < members_.size(); ++i) saved = saved && has_results(static_cast<int>(i));
     fail({Failure::stopped, -1, saved ? result_->value("steps", int64_t{-1}) : -1, 0, "",
-          saved ? stopped_text(stop_signal_)
+          saved ? stopped_text(stop_signal_, request_.resumes)
                 : str("ranks had not stopped ", human_seconds(request_.launch.grace),
                       " (launch.grace) after the request and were killed")});
   });
@@ -430,8 +445,12 @@ GangOutcome Gang::outcome() {
     return member.end && member.end->code == exit_code::stopped;
   });
   if (!cause_ && stopped)
-    outcome.cause =
-        Abort{Failure::stopped, -1, outcome.result.value("steps", int64_t{-1}), 0, "", stopped_text(stop_signal_)};
+    outcome.cause = Abort{Failure::stopped,
+                          -1,
+                          outcome.result.value("steps", int64_t{-1}),
+                          0,
+                          "",
+                          stopped_text(stop_signal_, request_.resumes)};
   bool complete = result_.has_value();
   for (size_t i = 0; i < members_.size(); ++i) complete = complete && has_results(static_cast<int>(i));
   if (!outcome.cause && !complete)

@@ -27,7 +27,7 @@ struct Join {
 
 // Between agents and the one who serves, beside core/control/protocol.h.
 namespace gang_topic {
-inline constexpr char join[] = "join";            // {process, host, size, size_from}
+inline constexpr char join[] = "join";            // {process, host, size, size_from, config}
 inline constexpr char ended[] = "ended";          // {process, code, signal, made}; made: its convoy killed it
 inline constexpr char signalled[] = "signalled";  // {signal}: TERM or INT reached this convoy
 inline constexpr char verdict[] = "verdict";      // key: exit code of the job, set when everything is written
@@ -38,7 +38,9 @@ struct GangRequest {
   std::string address = "127.0.0.1";  // interface to serve on
   int processes = 0;                  // each is one rank where agents join
   bool joins = false;                 // agents start the processes; else the caller does
+  bool resumes = true;                // a stop leaves a checkpoint that the same command goes on from
   LaunchConfig launch;
+  Json config = {};  // without_marks; what agents that read one themselves must have read; null: not compared
 };
 
 struct GangEvents {
@@ -94,6 +96,7 @@ class Gang {
   ChannelServerEvents server_events();
   void add_agent(int process, const Json& host);
   bool same_size(const Json& body);
+  bool same_config(const Json& body);
   void posted(int participant, const std::string& topic, const Json& body);
   void left(int participant, bool orderly);
   void silent(int participant, double seconds);

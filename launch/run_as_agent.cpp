@@ -108,7 +108,8 @@ class RemoteAgent {
       own->post(gang_topic::join, {{"process", process},
                                    {"host", to_json(host_)},
                                    {"size", request_.as.size},
-                                   {"size_from", request_.as.size_from}});
+                                   {"size_from", request_.as.size_from},
+                                   {"config", request_.config}});
   }
 
   void start(const Assigned& assigned) {

@@ -35,6 +35,7 @@ struct AgentRequest {
   std::string requested_folder;
   double rendezvous = 300;     // seconds
   std::vector<int> processes;  // of the job; empty: the one of as.rank
+  Json config;                 // as this process read it (without_marks), where nobody else gave it the job; else null
   int input = -1;              // a descriptor whose end means that whoever started this is gone
 };
 int run_as_agent(EventLoop& loop, const AgentRequest& request, const Host& host);

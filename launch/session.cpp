@@ -73,6 +73,8 @@ Session::Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, Ga
   wanted.name = run.config.name;
   wanted.backend = run.config.backend;
   wanted.ranks.resize(static_cast<size_t>(request.processes));
+  request.config = without_marks(run.config.resolved);
+  request.resumes = run.snapshots.is_null() && run.arguments.bench.is_null();
   start_summary(wanted);
   try {
     gang_ = std::make_unique<Gang>(loop, request, events);

@@ -86,6 +86,7 @@ Descriptor listen_on(const std::string& address, uint16_t port) {
         str("control channel: cannot listen on ", address, " port ", port, ": ", step, ": ", std::strerror(errno),
             errno == EADDRINUSE      ? "; another job may have it; launch.port: auto takes a free one"
             : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
+            : errno == EINVAL        ? "; an address of one link needs its interface too: launch.address=fe80::1%eth0"
                                      : ""));
   };
   if (is_wildcard(info->ai_addr)) {

@@ -56,6 +56,7 @@ int run_launched(const RunArguments& arguments, const Variables& variables, cons
     AgentRequest request = agent_request(as, variables);
     request.requested_folder = requested_folder(folder_request(run));
     request.rendezvous = run.config.launch.rendezvous;
+    request.config = without_marks(run.config.resolved);
     return run_as_agent(loop, request, host);
   } catch (const CannotExecute& error) {
     if (as.rank == 0) std::cerr << error.what() << '\n';

@@ -1,4 +1,5 @@
-"""Case 14: one rank never starts; the others wait no longer than R and name it."""
+"""Case 14: one rank never starts; the others wait no longer than R and name it. And a rank of another configuration, which
+nobody would notice: ranks train what rank 0 has read."""
 import time
 
 import _faults
@@ -27,5 +28,20 @@ def missing(folder, backend):
     print(f"{run.title}: {[line for line in text.splitlines() if 'rank 1 of 2' in line][0]}")
 
 
+def other_configuration(folder):
+    run = _faults.Run(folder, "gloo", title="gloo: rank 1 of another seed")
+    where = {"CONVOY_WORLD_SIZE": "2", "CONVOY_JOB": "other"}
+    run.failed_at = time.time()
+    run.start(CONVOY_RANK="0", CONVOY_LOCAL_RANK="0", **where)
+    other = runs.subprocess.Popen(
+        runs.command(run.config, run.output, sets=["seed=7"]), cwd=runs.TOP, stdout=runs.subprocess.DEVNULL,
+        stderr=runs.subprocess.STDOUT,
+        env=runs.environment(**{_faults.MARK: run.identity, "CONVOY_RANK": "1", "CONVOY_LOCAL_RANK": "1", **where}))
+    code = other.wait(timeout=_faults.PATIENT_RENDEZVOUS)
+    run.ends(78, within=_faults.PATIENT_RENDEZVOUS, kind="config", rank=1, says=["seed", "rank 1"])
+    run.check(code == 78, f"rank 1's convoy ended with {code}")
+    print(f"{run.title}: refused")
+
+
 with runs.workspace() as folder:
-    _faults.together(lambda: missing(folder, "gloo"), lambda: missing(folder, "mpi"))
+    _faults.together(lambda: missing(folder, "gloo"), lambda: missing(folder, "mpi"), lambda: other_configuration(folder))
