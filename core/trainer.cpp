@@ -205,6 +205,7 @@ class Training {
       check_finite(result);
       if (result.updated && result.skipped.defined())
         skipped_ = skipped_.defined() ? skipped_ + result.skipped : result.skipped.to(at::kLong);
+      if (updated) ++updates_;
       if (updated && parts_.after_update) parts_.after_update(done);
       if (step_ == first_step_) report_first_step();
       report_training(done, epoch_ends);
@@ -225,6 +226,11 @@ class Training {
     const bool wants_evaluation = config_.train.evaluate_every.unit != Interval::Unit::never;
     if (wants_evaluation && !stopped_ && !evaluated_) evaluate(step_);
     if (!saved_ && (stopped_ || config_.train.checkpoint_every.unit != Interval::Unit::never)) save(step_);
+    if (skipped_.defined() && !stopped_ && context_.rank == 0 && updates_ > 0 &&
+        skipped_.min().item<int64_t>() == updates_)
+      log::warning(str("none of ", updates_,
+                       " updates was applied: every one's 16-bit gradients overflowed while the "
+                       "loss scale was still falling; train longer, or set strategy.loss_scale.initial lower"));
     context_.state->phase("done");
   }
 
@@ -301,7 +307,8 @@ class Training {
   }
 
   void report_training(int64_t done, bool epoch_ends) {
-    const bool interval = done % config_.train.log_every == 0 || done == first_step_ + 1 || epoch_ends;
+    const bool interval =
+        done % config_.train.log_every == 0 || done == first_step_ + 1 || epoch_ends || done == length_.total_steps;
     if (interval) {
       const auto values = train_metrics_.reduce(*context_.world);
       if (auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
@@ -530,6 +537,7 @@ class Training {
   BestMetrics best_;
   Unchecked unchecked_;  // what is gathered since the last update
   Unchecked pending_;    // of the update before, on CUDA
+  int64_t updates_ = 0;  // since this process began, skipped ones with them
   at::Tensor skipped_;   // updates that the loss scaler left out, since this process began; undefined without one
   at::Tensor learning_rate_;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();

@@ -54,10 +54,13 @@ Injector::~Injector() {
 }
 
 ModelPtr Injector::around(ModelPtr model) {
-  for (const Planned& planned : faults_)
-    if (planned.fault.block >= model->blocks())
-      throw Error(Failure::command_line, str("--inject ", planned.fault.text, ": the model has no block ",
-                                             planned.fault.block, "; it has 0 to ", model->blocks() - 1));
+  for (const Planned& planned : faults_) {
+    if (planned.fault.block < model->blocks()) continue;
+    const std::string message = str("--inject ", planned.fault.text, ": the model has no block ", planned.fault.block,
+                                    "; it has 0 to ", model->blocks() - 1);
+    faults_.clear();  // none of them is missed when the job ends for this
+    throw Error(Failure::command_line, message);
+  }
   const bool wanted = std::any_of(faults_.begin(), faults_.end(), [](const Planned& planned) {
     return in_model(planned.fault) || planned.fault.part == Part::parameters;
   });
