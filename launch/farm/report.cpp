@@ -109,8 +109,10 @@ Json farm_summary(const FarmRun& run, const std::vector<Member>& members, int at
   summary["samples_per_second"] = seconds > 0 ? samples / seconds : 0;
   summary["metrics"] = Json::object();
   const bool failed = end != nullptr && !end->cause.empty();
-  summary["failure"] = !failed ? Json() : Json{{"rank", nullptr},     {"step", nullptr},         {"signal", nullptr},
-                                               {"cause", end->cause}, {"message", end->message}, {"host", nullptr}};
+  summary["failure"] =
+      !failed ? Json() : Json{{"rank", nullptr},         {"step", nullptr},
+                              {"signal", nullptr},       {"cause", end->cause},
+                              {"message", end->message}, {"host", end->host.empty() ? Json() : Json(end->host)}};
   summary["pipelines"] = pipelines;
   summary["leaderboard"] = end == nullptr ? Json() : leaderboard(results, {run.farm.metric, run.farm.direction});
   summary["inject"] = run.arguments.faults;

@@ -12,6 +12,7 @@ struct FarmEnd {
   int exit_code = 0;
   std::string cause;  // "" where all are done
   std::string message;
+  std::string host = "";  // where it came from, if it is known
 };
 // 0: all are done; 1: some failed, which are named; 143: `stop_signal` asked it to stop before they had ended.
 FarmEnd farm_end(const std::vector<Member>& members, int stop_signal);

@@ -248,13 +248,14 @@ class FarmServer {
   // Launchers end the job with the first rank that fails: what runs is ended here, and goes on with the next submission.
   void left(int slot, const std::string& why) {
     if (slot < 0 || slot >= static_cast<int>(joined_.size()) || !supervisor_ || told_) return;
-    give_up(str("the convoy of slot ", slot, " on ", joined_[static_cast<size_t>(slot)]->name, " ", why));
+    const std::string& host = joined_[static_cast<size_t>(slot)]->name;
+    give_up(str("the convoy of slot ", slot, " on ", host, " ", why), host);
     // Nobody is left there to tell of their ends.
     for (int job : places_->jobs_of(slot)) events_.on_end(job, {0, SIGKILL}, {});
   }
 
-  void give_up(const std::string& why) {
-    supervisor_->give_up({exit_code::rendezvous, name_of(Failure::rendezvous), why}, true);
+  void give_up(const std::string& why, const std::string& host = "") {
+    supervisor_->give_up({exit_code::rendezvous, name_of(Failure::rendezvous), why, host}, true);
   }
 
   void stop(int signal) {
