@@ -13,6 +13,7 @@
 #include "core/config/run_config.h"
 #include "core/control/channel.h"
 #include "core/control/state_file.h"
+#include "core/device_graph.h"
 #include "core/mesh.h"
 
 namespace convoy {
@@ -37,6 +38,8 @@ struct Context {
   RunConfig config;
   // Adds to what the summary says of this rank (an object); replaces keys that it has. Never null.
   std::function<void(const Json&)> tell = [](const Json&) {};
+  // Of a device of this rank; null, or gives null, where it records none.
+  std::function<std::unique_ptr<DeviceGraph>(at::Device)> make_graph = nullptr;
 
   // This rank's group along an axis; a group of one for an axis that the mesh does not have.
   CommunicatorPtr axis(const std::string& name) const;

@@ -183,9 +183,11 @@ class Training {
     // Without an update that all ranks have made, nothing may stop or be saved: accumulation would be cut.
     bool updated = true;
     bool checkpoint_owed = false;
+    // A request to stop came during it.
+    if (evaluation_owed_) evaluate(step_, true);
     for (; step_ < length_.total_steps && !finished_; ++step_) {
       check_aborted();
-      if (updated && (stopped_ = stop_.stops_before(step_))) break;
+      if (stopped_ || (updated && (stopped_ = stops()))) break;
       context_.state->step(step_);
       context_.state->phase("loader");
       if (step_ % length_.steps_per_epoch == 0) reached(InjectPoint::epoch, step_ / length_.steps_per_epoch + 1);
@@ -210,7 +212,7 @@ class Training {
       if (step_ == first_step_) report_first_step();
       report_training(done, epoch_ends);
       evaluated_ = due(config_.train.evaluate_every, done, length_.steps_per_epoch);
-      if (evaluated_) evaluate(done);
+      if (evaluated_) evaluate(done, updated);
       checkpoint_owed |= due(config_.train.checkpoint_every, done, length_.steps_per_epoch);
       saved_ = checkpoint_owed && updated;
       if (saved_) {
@@ -224,7 +226,7 @@ class Training {
   // Ends with an evaluation and a checkpoint of the last state, whatever the intervals were.
   void finish() {
     const bool wants_evaluation = config_.train.evaluate_every.unit != Interval::Unit::never;
-    if (wants_evaluation && !stopped_ && !evaluated_) evaluate(step_);
+    if (wants_evaluation && !stopped_ && !evaluated_) evaluate(step_, true);
     if (!saved_ && (stopped_ || config_.train.checkpoint_every.unit != Interval::Unit::never)) save(step_);
     if (skipped_.defined() && !stopped_ && context_.rank == 0 && updates_ > 0 &&
         skipped_.min().item<int64_t>() == updates_)
@@ -237,6 +239,10 @@ class Training {
   void reached(InjectPoint point, int64_t number) {
     if (parts_.reached) parts_.reached(point, number);
   }
+
+  // Whether all ranks stop here. Every rank comes to the same places in the same order: between steps, and between the
+  // batches of an evaluation.
+  bool stops() { return stop_.stops_before(places_++); }
 
   void check_aborted() {
     if (!aborted_->load(std::memory_order_relaxed)) return;
@@ -362,7 +368,8 @@ class Training {
 
   // ---- evaluation and checkpoints ----------------------------------------------------------------------------
 
-  void evaluate(int64_t done) {
+  // Left off where all ranks are asked to stop, if they may (`may_stop`: accumulation would be cut), and owed from then on.
+  void evaluate(int64_t done, bool may_stop) {
     const bool split = parts_.data->size(Split::evaluate) > 0;
     if (!split && !holds_out_) return;
     pause_training_clock();
@@ -373,10 +380,12 @@ class Training {
     std::map<std::string, MetricValue> values;
     // Bounded slices, since candidates multiply the rows of an evaluation batch.
     if (split)
-      values = evaluated_on(Loader(parts_.data, parts_.transforms, length_.global_rows, loader_options()),
+      values = evaluated_on(Loader(parts_.data, parts_.transforms, length_.global_rows, loader_options()), may_stop,
                             [this](const Batch& batch) { return strategy_.evaluate(batch); });
-    if (holds_out_)
-      for (auto& [name, value] : evaluate_held_out()) values["out_of_fold_" + name] = value;
+    if (holds_out_ && !stopped_)
+      for (auto& [name, value] : evaluate_held_out(may_stop)) values["out_of_fold_" + name] = value;
+    evaluation_owed_ = stopped_;
+    if (stopped_) return resume_training_clock();
     evaluate_seconds_ += seconds_since(start);
     best_.add(values, done);
     Record record = written_record("evaluate", done);
@@ -391,11 +400,12 @@ class Training {
     resume_training_clock();
   }
 
-  std::map<std::string, MetricValue> evaluated_on(Loader loader,
+  std::map<std::string, MetricValue> evaluated_on(Loader loader, bool may_stop,
                                                   const std::function<std::vector<Metric>(const Batch&)>& evaluate) {
     MetricAccumulator metrics;
     while (std::optional<Batch> batch = loader.next()) {
       check_aborted();
+      if (may_stop && (stopped_ = stops())) return {};
       context_.state->phase("evaluating");  // again: that it moves on is seen by the time
       metrics.add(evaluate(*batch));
     }
@@ -403,11 +413,11 @@ class Training {
   }
 
   // Of each member on the rows that its fold leaves out, or of the one model on its own.
-  std::map<std::string, MetricValue> evaluate_held_out() {
+  std::map<std::string, MetricValue> evaluate_held_out(bool may_stop) {
     LoaderOptions options = loader_options();
     options.draws = own_rows_ != nullptr ? own_rows_->draws() : std::vector<MemberDraw>();
     return evaluated_on(Loader::held_out(parts_.data, parts_.transforms, sampler_, length_.global_rows, options),
-                        [this](const Batch& batch) {
+                        may_stop, [this](const Batch& batch) {
                           return own_rows_ != nullptr ? own_rows_->evaluate_own(batch) : strategy_.evaluate(batch);
                         });
   }
@@ -424,6 +434,7 @@ class Training {
                            {"global_rows", length_.global_rows},
                            {"train_seconds", train_seconds_before_ + train_seconds_},
                            {"evaluate_seconds", evaluate_seconds_},
+                           {"evaluation_owed", evaluation_owed_},
                            {"metrics", best_.json()}});
     context_.state->phase("training");
     resume_training_clock();
@@ -454,7 +465,9 @@ class Training {
       best_.restore(trainer.at("metrics"));
       finished_ = strategy_.evaluated({});  // before the checkpoint
       read_sampling();
-      saved_ = evaluated_ = true;
+      evaluation_owed_ = trainer.value("evaluation_owed", false);
+      saved_ = !evaluation_owed_;
+      evaluated_ = true;
       if (context_.rank == 0) log::info(str("resumed from ", info->path, " after step ", step_));
     }
     first_step_ = step_;
@@ -518,6 +531,8 @@ class Training {
   const TrainingLength length_;
   const Sampler sampler_;
   StopAgreement stop_;
+  int64_t places_ = 0;  // at which this rank might have stopped
+  bool evaluation_owed_ = false;
   Checkpoints checkpoints_;
   std::vector<std::unique_ptr<Sink>> sinks_;
   std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);

@@ -150,6 +150,18 @@ int64_t Gang::step_of(int rank) const {
   return report ? report->position.step : -1;
 }
 
+// "; rank 0: saving, step 20; rank 1: …", of the first few.
+std::string Gang::where_ranks_were() const {
+  constexpr int most = 4;
+  std::string text;
+  const int ranks = assigned_ ? static_cast<int>(assigned_->job.ranks.size()) : 0;
+  for (int rank = 0; rank < std::min(ranks, most); ++rank) {
+    const std::string phase = phase_of(rank);
+    if (!phase.empty()) text += str("; rank ", rank, ": ", phase, ", step ", step_of(rank));
+  }
+  return ranks > most && !text.empty() ? text + "; …" : text;
+}
+
 std::string Gang::phase_of(int rank) const {
   const auto position =
       assigned_ ? read_state_file(str(assigned_->folder, "/logs/rank", rank, ".state")) : std::nullopt;
@@ -415,7 +427,7 @@ void Gang::request_stop(int signal) {
     fail({Failure::stopped, -1, saved ? result_->value("steps", int64_t{-1}) : -1, 0, "",
           saved ? stopped_text(stop_signal_, request_.resumes)
                 : str("ranks had not stopped ", human_seconds(request_.launch.grace),
-                      " (launch.grace) after the request and were killed")});
+                      " (launch.grace) after the request and were killed", where_ranks_were())});
   });
 }
 

@@ -6,6 +6,7 @@
 #include "strategies/parts/members_entry.h"
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/row_tables_entry.h"
+#include "strategies/parts/step_graph_entry.h"
 
 namespace convoy {
 namespace {
@@ -54,6 +55,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
   check_row_tables(config, false);
+  check_graph(config, topology);
   // Processes may share a GPU, at the same time where MPS runs; threads would have its streams to share.
   const bool share_gpus = config.strategy.options.text("how") == "processes";
   Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}), share_gpus);
@@ -113,6 +115,7 @@ StrategyEntry ensemble_entry() {
                                            "of a stack: grouped (one for all members), each (one after another), auto "
                                            "(grouped on GPUs)",
                                            {"auto", "grouped", "each"}, "auto"));
+  entry.options.push_back(graph_option());
   entry.plan = plan;
   entry.cost = cost;
   entry.members = each_by_itself;

@@ -242,8 +242,7 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
 }
 
 std::string schedule(const Job& job, const Description& description) {
-  const int stages = job.mesh.degree("pipeline");
-  return stages == 1 ? "" : pipeline_text(Options(job.config.at("strategy")), stages, description);
+  return job.mesh.degree("pipeline") == 1 ? "" : pipeline_text(job, description);
 }
 
 Option data_axis() {

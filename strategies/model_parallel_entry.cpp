@@ -138,12 +138,14 @@ std::string schedule(const Job& job, const Description& description) {
   const auto micro = static_cast<int>(options.integer("micro_batches"));
   std::vector<BlockRange> stages;
   std::vector<int> device_of;
+  std::vector<std::string> devices;
   for (const PlacedBlocks& one : placed_blocks(options, job, description)) {
     stages.push_back(one.blocks);
     device_of.push_back(one.device);
+    devices.push_back(str("device ", one.device));
   }
   const double idle = 100 * examine(placed_schedule(device_of, micro), micro).bubble;
-  return str(stages_text(stages, device_of, "device", description), micro,
+  return str(stages_text(stages, devices, description), micro,
              " micro-batches go through them; idle: ", std::lround(idle),
              " % of the devices' time, where a backward takes as long as two forwards\n");
 }

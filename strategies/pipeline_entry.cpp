@@ -39,9 +39,7 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   return costs;
 }
 
-std::string schedule(const Job& job, const Description& description) {
-  return pipeline_text(Options(job.config.at("strategy")), job.mesh.degree("pipeline"), description);
-}
+std::string schedule(const Job& job, const Description& description) { return pipeline_text(job, description); }
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"
 #include "strategies/parts/row_tables.h"
+#include "strategies/parts/step_graph.h"
 #include "strategies/parts/update.h"
 #include "strategies/parts/visit_parts.h"
 
@@ -39,11 +40,21 @@ class Single : public Strategy {
     update_->attach(*flat_);
     update_->attach_tables(part_->tables());
     part_->state()->loss_scale = update_->loss_scale();
+    if (every_ == 1) graph_.emplace(context, options_.text("graph"), graph_parts());
   }
 
   Sampling sampling() const override { return {0, 1, micro_batches_}; }
 
-  StepResult step(const StepInput& input) override {
+  StepResult step(const StepInput& input) override { return graph_ ? graph_->run(input) : trained(input); }
+
+  std::vector<Metric> evaluate(const Batch& batch) override { return part_->metrics(part_->evaluate(batch), batch); }
+  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
+  void settle() override { update_->settle(); }
+  void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
+  void state_restored() override { update_->restored(); }
+
+ private:
+  StepResult trained(const StepInput& input) {
     const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
     if (accumulated_ == 0) {
       collector_->begin();
@@ -74,13 +85,15 @@ class Single : public Strategy {
     return result;
   }
 
-  std::vector<Metric> evaluate(const Batch& batch) override { return part_->metrics(part_->evaluate(batch), batch); }
-  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
-  void settle() override { update_->settle(); }
-  void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
-  void state_restored() override { update_->restored(); }
+  StepGraph::Parts graph_parts() {
+    return {[this] { update_->set_rate(); }, [this](const StepInput& input) { return trained(input); },
+            [this](const StateVisitor& visit) { visit_state(visit); },
+            [this]() -> std::string {
+              if (!update_->tables().empty()) return "row tables have as many rows as a step touches";
+              return part_->state()->drew ? "its dropout draws with keys of the host's" : "";
+            }};
+  }
 
- private:
   std::shared_ptr<StateFile> state_;
   Options options_;
   int64_t every_;
@@ -90,6 +103,7 @@ class Single : public Strategy {
   std::optional<FlatParameters> flat_;
   std::optional<GradientCollector> collector_;
   std::optional<Update> update_;
+  std::optional<StepGraph> graph_;  // none where several steps make an update
 };
 
 }  // namespace

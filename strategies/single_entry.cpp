@@ -2,6 +2,7 @@
 #include "core/text.h"
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/row_tables_entry.h"
+#include "strategies/parts/step_graph_entry.h"
 
 namespace convoy {
 namespace {
@@ -13,6 +14,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
                           " ranks were asked for, and strategy single has one rank; use strategy ddp, or type "
                           "--ranks 1"));
   check_row_tables(config, true);
+  check_graph(config, topology);
   return plan_replicas(config, topology, request, 1);
 }
 
@@ -26,7 +28,7 @@ StrategyEntry single_entry() {
   StrategyEntry entry;
   entry.name = "single";
   entry.help = "one rank on one device: nothing is sent";
-  entry.options = {sync_option(), micro_batches_option()};
+  entry.options = {sync_option(), micro_batches_option(), graph_option()};
   for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;

@@ -14,8 +14,9 @@ class StopAgreement {
  public:
   StopAgreement(std::shared_ptr<Channel> channel, int rank, int size, Timeout timeout);
   ~StopAgreement();
-  // Called by the rank's thread before step `step` (from 0, each step once). True: all stop before this step or an
-  // earlier one that every rank has done; false: do the step.
+  // Called by the rank's thread before part `step` of its work (from 0, each once): a step of training, or a batch of an
+  // evaluation, which every rank counts alike. True: all stop before this one or an earlier one that every rank has done;
+  // false: do it.
   bool stops_before(int64_t step);
 
  private:

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "backends/device_graphs.h"
 #include "core/binding.h"
 #include "core/control/protocol.h"
 #include "core/data/samples.h"
@@ -118,6 +119,8 @@ class RankThread {
 
     const auto injector = std::make_shared<Injector>(
         InjectRequest{assignment.faults, context.rank, context.size, assignment.attempt, host_, shared_.channel});
+    // A fault happens where the host comes by; a graph's launch passes none of these places.
+    if (injector->idle()) context.make_graph = make_device_graph;
     state_->phase("rendezvous");
     injector->reached(InjectPoint::join, 0);
     connect(context, injector);

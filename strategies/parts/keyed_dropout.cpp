@@ -90,6 +90,7 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& nam
                         const DropoutCut& cut) {
   CONVOY_CHECK(p > 0 && p < 1, "dropout ", name, " with p = ", p);
   at::NoGradGuard no_grad;
+  state.drew = true;
   const auto threshold = static_cast<uint32_t>(std::min(65535.0, std::max(1.0, std::round(p * 65536))));
   if (!state.exact) {
     const std::string ranked = convoy::str(name, "@", state.rank);

@@ -52,8 +52,9 @@ struct ForwardState {
   int rank = 0;           // keys fast randomness
   bool exact = true;      // random draws are functions of the global row; else of (step, layer, rank)
   bool training = false;
-  bool collecting = false;  // the strategy's own backward runs: gradients are written to Parameter::gradient
-  at::Tensor loss_scale;    // [1]: what backward multiplies the loss with (parts/loss_scaler.h); undefined: nothing
+  mutable bool drew = false;  // something was drawn whose key the host had chosen: no graph can draw it again
+  bool collecting = false;    // the strategy's own backward runs: gradients are written to Parameter::gradient
+  at::Tensor loss_scale;      // [1]: what backward multiplies the loss with (parts/loss_scaler.h); undefined: nothing
 };
 
 }  // namespace convoy

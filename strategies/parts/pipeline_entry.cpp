@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/describe.h"
+#include "core/units.h"
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/schedule.h"
 
@@ -200,15 +201,26 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   return cost;
 }
 
-std::string pipeline_text(const Options& section, int ranks, const Description& model) {
+std::string pipeline_text(const Job& job, const Description& model) {
+  const Options section(job.config.at("strategy"));
+  const int ranks = job.mesh.degree("pipeline");
+  std::vector<std::string> names;  // by place along the axis
+  for (int place = 0; place < ranks; ++place) {
+    std::vector<int> there;
+    for (int rank = 0; rank < job.mesh.size(); ++rank)
+      if (job.mesh.coordinate(rank, "pipeline") == place) there.push_back(rank);
+    names.push_back((there.size() == 1 ? "rank " : "ranks ") + units_text(there));
+  }
   const std::string& name = section.text("schedule");
   const int chunks = static_cast<int>(chunks_of(section));
   const auto micro = static_cast<int>(section.integer("micro_batches"));
   const StepSchedule steps = schedule_named(name, ranks, chunks, micro);
   const std::vector<BlockRange> stages = stage_ranges(section, ranks * chunks, model);
   const double idle = 100 * examine(steps, micro).bubble;
-  return str(stages_text(stages, steps.rank_of, "rank", model), name, ", ", micro,
-             " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps),
+  std::vector<std::string> holders;
+  for (const int place : steps.rank_of) holders.push_back(names[static_cast<size_t>(place)]);
+  return str(stages_text(stages, holders, model), name, ", ", micro,
+             " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps, names),
              "idle: ", std::lround(idle), " % of the ranks' time, where a backward takes as long as two forwards\n");
 }
 

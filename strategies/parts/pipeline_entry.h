@@ -40,7 +40,7 @@ PipelineShape pipeline_shape(const Job& job);
 RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>& stages, const Description& model,
                        int rank);
 
-// Which blocks each stage has, and what the ranks of a pipeline do in which order: lines for people.
-std::string pipeline_text(const Options& section, int ranks, const Description& model);
+// Which blocks each stage has and which ranks of the job hold them, and what these do in which order: lines for people.
+std::string pipeline_text(const Job& job, const Description& model);
 
 }  // namespace convoy

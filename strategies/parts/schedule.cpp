@@ -235,10 +235,10 @@ StepSchedule forward_only(const std::vector<int>& rank_of, int micro) {
   return schedule;
 }
 
-std::string to_text(const StepSchedule& schedule) {
+std::string to_text(const StepSchedule& schedule, const std::vector<std::string>& names) {
   std::string text;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
-    text += str("rank ", rank, ":");
+    text += (names.empty() ? str("rank ", rank) : names[static_cast<size_t>(rank)]) + ":";
     for (const Action& action : schedule.actions[static_cast<size_t>(rank)]) text += " " + name_of(action);
     text += "\n";
   }

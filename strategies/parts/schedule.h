@@ -44,7 +44,8 @@ StepSchedule schedule_named(const std::string& name, int ranks, int chunks, int 
 StepSchedule forward_only(const std::vector<int>& rank_of, int micro);
 
 // "rank 0: F0.0 F0.1 B0.0 …", a line a rank: kind, stage, micro-batch.
-std::string to_text(const StepSchedule& schedule);
+// A line for each rank; `names`: by rank, instead of "rank 0", ….
+std::string to_text(const StepSchedule& schedule, const std::vector<std::string>& names = {});
 
 // One boundary crossed: activations that are inputs of `stage` (after a forward), or gradients of its outputs.
 struct Message {

@@ -77,6 +77,7 @@ StackedMembers::StackedMembers(const Context& context, ModelPtr model, std::shar
       active_(static_cast<int64_t>(members_.size())) {
   build();
   update_ = std::make_unique<StackedUpdate>(context_, *storage_, members_);
+  graph_ = std::make_unique<StepGraph>(context_, context_.config.strategy.options.text("graph"), graph_parts());
 }
 
 StackedMembers::~StackedMembers() = default;
@@ -249,21 +250,42 @@ void StackedMembers::run_aside(const Batch& batch, int64_t step) {
   step_loss_ = joined(losses);
 }
 
-StackedMembers::Step StackedMembers::step(const Batch& given, int64_t step) {
-  const Batch batch = ready(given, context_.devices.front(), parameter_dtype(context_.config.precision));
-  choose(batch, step);
+StackedMembers::Step StackedMembers::step(const Batch& batch, int64_t step) {
+  if (!chosen_) choose(ready(batch, context_.devices.front(), parameter_dtype(context_.config.precision)), step);
+  StepInput input;
+  input.batch = batch;
+  input.step = step;
+  const StepResult result = graph_->run(input);
+  check_finite(result.finite, result.metrics.front().sum);
+  return {result.metrics.front(), {result.gradient_norm, result.finite, result.learning_rate}};
+}
+
+StepGraph::Parts StackedMembers::graph_parts() {
+  return {[this] { update_->set_rates(); }, [this](const StepInput& input) { return trained(input); },
+          [this](const StateVisitor& visit) { visit_state(visit); },
+          [this]() -> std::string {
+            bool drew = stack_ && stack_->state()->drew;
+            for (const Alone& alone : aside_) drew = drew || alone.part->state()->drew;
+            return drew ? "its dropout draws with keys of the host's" : "";
+          }};
+}
+
+StepResult StackedMembers::trained(const StepInput& input) {
+  const Batch batch = ready(input.batch, context_.devices.front(), parameter_dtype(context_.config.precision));
   if (stacked_)
-    run_stack(batch, step);
+    run_stack(batch, input.step);
   else
-    run_aside(batch, step);
+    run_aside(batch, input.step);
   context_.state->phase("optimizer");
   update_->begin();
   update_->add_loss(step_loss_);
-  Step done;
-  done.figures = update_->finish(nominal_of(batch));
-  done.loss = loss_metric(step_loss_);
-  check_finite(done.figures.finite, step_loss_.sum);
-  return done;
+  const StackedFigures figures = update_->finish(nominal_of(batch));
+  StepResult result;
+  result.metrics = {loss_metric(step_loss_)};
+  result.finite = figures.finite;
+  result.gradient_norm = figures.norm;
+  result.learning_rate = figures.learning_rate;
+  return result;
 }
 
 // Other ranks have members of their own: each tells for itself, and nobody waits for the others.
@@ -362,6 +384,7 @@ void StackedMembers::finish(const std::vector<int64_t>& numbers) {
   active_ = left;
   storage_->reorder(order);
   update_->attach(active_, order);
+  graph_->forget();
   if (!aside_.empty())
     for (size_t row = 0; row < aside_.size(); ++row) storage_->bind_row(*aside_[row].part, static_cast<int64_t>(row));
   else

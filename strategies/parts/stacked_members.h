@@ -13,6 +13,7 @@
 #include "core/strategy.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/stacked_update.h"
+#include "strategies/parts/step_graph.h"
 
 namespace convoy {
 
@@ -61,6 +62,8 @@ class StackedMembers {
   double seconds_of_a_pass(const Batch& batch, int64_t step);
   void drop_aside();
 
+  StepGraph::Parts graph_parts();
+  StepResult trained(const StepInput& input);
   void run_stack(const Batch& batch, int64_t step);
   void run_aside(const Batch& batch, int64_t step);
   Evaluation evaluate_stack(ModelPart& part, const Batch& batch, bool own) const;
@@ -81,6 +84,7 @@ class StackedMembers {
   std::vector<Alone> aside_;          // by row; empty while stacked
   std::unique_ptr<StackedStorage> storage_;
   std::unique_ptr<StackedUpdate> update_;
+  std::unique_ptr<StepGraph> graph_;
   Loss step_loss_;
   at::Tensor pending_finite_, pending_loss_;
 };

@@ -103,6 +103,19 @@ at::Tensor StackedUpdate::square_sums(at::Tensor& finite) const {
   return sums.to(real_);
 }
 
+void StackedUpdate::next_rates() {
+  std::vector<double> rates;
+  for (int64_t row = 0; row < active_; ++row)
+    rates.push_back(schedules_[static_cast<size_t>(row)].learning_rate(updates_));
+  ++updates_;
+  scalars_.learning_rate.copy_(at::tensor(rates, at::kDouble));
+}
+
+void StackedUpdate::set_rates() {
+  rates_are_set_ = true;
+  next_rates();
+}
+
 StackedFigures StackedUpdate::finish(double nominal) {
   at::NoGradGuard no_grad;
   // A member without a row of any weight: its gradients are zero, and so may be their scale.
@@ -113,11 +126,7 @@ StackedFigures StackedUpdate::finish(double nominal) {
   scalars_.apply.copy_(finite);
   // As torch's clip_grad_norm_, so that a norm of zero needs no case of its own.
   if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
-  std::vector<double> rates;
-  for (int64_t row = 0; row < active_; ++row)
-    rates.push_back(schedules_[static_cast<size_t>(row)].learning_rate(updates_));
-  ++updates_;
-  scalars_.learning_rate.copy_(at::tensor(rates, at::kDouble));
+  if (!rates_are_set_) next_rates();
   at::Tensor counts = counts_.narrow(0, 0, active_);
   at::add_out(scalars_.step, counts, 1);
   for (size_t g = 0; g < storage_.groups().size(); ++g) {

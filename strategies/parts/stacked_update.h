@@ -35,6 +35,9 @@ class StackedUpdate {
 
   void begin();
   void add_loss(const Loss& loss);  // sums and weights [active]
+  // The rates of the update to come, for a caller that does so before each of them from now on: `finish` then leaves to the
+  // host nothing that changes, and may be recorded (core/device_graph.h).
+  void set_rates();
   // Gradients are those of loss.sum ÷ nominal.
   StackedFigures finish(double nominal);
 
@@ -48,6 +51,7 @@ class StackedUpdate {
 
  private:
   void make_scalars(int64_t active);
+  void next_rates();
   void move_moments(size_t group, int64_t active, const at::Tensor& index, Optimizer& optimizer);
   at::Tensor square_sums(at::Tensor& finite) const;
 
@@ -64,6 +68,7 @@ class StackedUpdate {
   at::Tensor mean_scale_;
   UpdateScalars scalars_;
   std::vector<at::Tensor> rate_factors_;  // by group, [active]
+  bool rates_are_set_ = false;
   bool updated_ = false;
 };
 

@@ -211,7 +211,7 @@ double cut_time_share(const Description& model, const BlockRange& blocks, int te
   return share;
 }
 
-std::string stages_text(const std::vector<BlockRange>& stages, const std::vector<int>& on, const std::string& holder,
+std::string stages_text(const std::vector<BlockRange>& stages, const std::vector<std::string>& on,
                         const Description& model) {
   std::string text;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
@@ -221,9 +221,8 @@ std::string stages_text(const std::vector<BlockRange>& stages, const std::vector
       parameters += model.blocks[static_cast<size_t>(block)].parameters;
     const std::string& first = model.blocks[static_cast<size_t>(range.begin)].name;
     const std::string& last = model.blocks[static_cast<size_t>(range.end - 1)].name;
-    text +=
-        str("stage ", stage, " on ", holder, " ", on[stage], ": ", range.size() == 1 ? "block " : "blocks ",
-            to_text(range), " (", first, range.size() == 1 ? "" : " to " + last, "), ", parameters, " parameters\n");
+    text += str("stage ", stage, " on ", on[stage], ": ", range.size() == 1 ? "block " : "blocks ", to_text(range),
+                " (", first, range.size() == 1 ? "" : " to " + last, "), ", parameters, " parameters\n");
   }
   return text;
 }

@@ -30,8 +30,8 @@ std::vector<BlockRange> listed_stages(const Options& options);
 // `virtual`, `schedule` or `mesh.pipeline`).
 std::vector<BlockRange> stage_ranges(const Options& options, int stages, const Description& model);
 
-// "stage 0 on rank 0: blocks 0-2 (embed to block1), 1234 parameters", a line a stage; `on`: of each stage, the number of its `holder`.
-std::string stages_text(const std::vector<BlockRange>& stages, const std::vector<int>& on, const std::string& holder,
+// "stage 0 on rank 0: blocks 0-2 (embed to block1), 1234 parameters", a line a stage; `on`: who has each.
+std::string stages_text(const std::vector<BlockRange>& stages, const std::vector<std::string>& on,
                         const Description& model);
 
 // Cuts blocks of these costs into `stages` runs of at least one whose most expensive one is as cheap as can be; wants as

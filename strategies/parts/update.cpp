@@ -111,6 +111,11 @@ void Update::begin(double nominal) {
   figures_.zero_();
 }
 
+void Update::set_rate() {
+  rate_is_set_ = true;
+  scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
+}
+
 void Update::reduced(int bucket) {
   for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots) reduced_slot(slot);
 }
@@ -168,7 +173,7 @@ UpdateFigures Update::finish() {
   scalars_.apply.copy_((figures_.narrow(0, 1, 1) == 0).logical_and(loss_finite));
   // As torch's clip_grad_norm_, so that a norm of zero needs no case of its own.
   if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
-  scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
+  if (!rate_is_set_) scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
   at::add_out(scalars_.step, count_, 1);
   update_slots();
   count_.add_(scalars_.apply);
@@ -202,7 +207,7 @@ UpdateFigures Update::finish_on_host() {
   const double norm = std::sqrt(figures[0]) * scale;
   if (clip_norm_ > 0) scale *= std::min(1 / (norm + 1e-6) * clip_norm_, 1.0);
   *scalars_.apply.mutable_data_ptr<bool>() = apply;
-  *scalars_.learning_rate.mutable_data_ptr<double>() = schedule_.learning_rate(updates_++);
+  if (!rate_is_set_) *scalars_.learning_rate.mutable_data_ptr<double>() = schedule_.learning_rate(updates_++);
   int64_t& count = *count_.mutable_data_ptr<int64_t>();
   *scalars_.step.mutable_data_ptr<int64_t>() = count + 1;
   update_slots();

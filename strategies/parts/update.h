@@ -56,6 +56,9 @@ class Update {
   // Gradients are those of loss.sum × loss scale ÷ nominal, summed over ranks and micro-steps; the header holds the loss'
   // weight and sum, alike summed.
   void begin(double nominal);
+  // The rate of the update to come, for a caller that does so before each of them from now on: `finish` then leaves to the
+  // host nothing that changes, and may be recorded (core/device_graph.h).
+  void set_rate();
   void reduced(int bucket);     // of FlatParameters
   void reduced_slot(int slot);  // of either kind
   void reduced_rows();          // of all tables
@@ -111,7 +114,8 @@ class Update {
   at::Tensor figures_;  // [3]: sum of squares; number of slots and of losses that are not finite
   UpdateScalars scalars_;
   at::Tensor mean_scale_;  // what makes the gradients those of the mean loss; gradient_scale clips too
-  bool updated_ = false;   // the slots hold the gradients of an update
+  bool rate_is_set_ = false;
+  bool updated_ = false;  // the slots hold the gradients of an update
 };
 
 }  // namespace convoy

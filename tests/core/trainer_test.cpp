@@ -245,6 +245,26 @@ TEST_F(TrainerTest, StopsAfterTheStepWhenAskedAndSaves) {
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / ("step-" + std::to_string(strategy.steps.size()))));
 }
 
+// However long it takes: what was trained is saved at once, and the evaluation made up for when training goes on.
+TEST_F(TrainerTest, StopsBetweenTheBatchesOfAnEvaluationWhichIsOwedThen) {
+  Counting first;
+  first.on_step = [&](int64_t step) {
+    if (step != 2) return;  // the last one of the epoch
+    channel_->set(protocol::stop_request, "test");
+    channel_->get(protocol::stop_at + std::string("0"), Timeout(10000));
+  };
+  const TrainingResult stopped = run(first);
+  EXPECT_TRUE(stopped.stopped);
+  EXPECT_EQ(first.steps.size(), 3u);
+  EXPECT_EQ(first.evaluated_rows, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-3"));
+  Counting second;
+  const TrainingResult whole = run(second);
+  EXPECT_FALSE(whole.stopped);
+  EXPECT_EQ(second.steps.size(), 3u);
+  EXPECT_EQ(second.evaluated_rows, 2 * 3);
+}
+
 TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
   Counting strategy;
   strategy.on_step = [&](int64_t step) {
