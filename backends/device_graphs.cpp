@@ -1,7 +1,7 @@
-#include "backends/device_graphs.h"
-
+// Graphs of a rank's device (core/device_graph.h), whose code comes with LibTorch's CUDA half.
 #include "backends/cuda/make_graph.h"
 #include "backends/cuda_half.h"
+#include "backends/registry.h"
 #include "core/error.h"
 
 namespace convoy {

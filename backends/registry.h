@@ -1,5 +1,8 @@
 // Fills the registry with what this folder has; the only place that names its classes.
 #pragma once
+#include <memory>
+
+#include "core/device_graph.h"
 #include "core/registry.h"
 
 namespace convoy {
@@ -13,4 +16,7 @@ void allow_host_memory(bool allowed);
 // that those on a CPU, and 64 of them on a host, are there the sooner. Before anything asks LibTorch for a GPU, since it
 // asks once whether it has that half. Again is free; any thread. Throws Error(device_missing).
 void load_cuda_half();
+
+// Of a rank's device, for Context::make_graph. Null where it records none: on the CPU, and in a build without CUDA's headers.
+std::unique_ptr<DeviceGraph> make_device_graph(at::Device device);
 }  // namespace convoy

@@ -259,11 +259,14 @@ LaunchedAs launched_as(const Variables& variables) {
       as = *found;
       break;
     }
+  constexpr const char* how =
+      "; start with mpirun or srun, or set CONVOY_RANK, CONVOY_LOCAL_RANK, CONVOY_WORLD_SIZE and CONVOY_JOB for each "
+      "process";
   if (as.launcher == Launcher::none && read.has("PMIX_RANK"))
-    throw Error(
-        Failure::config,
-        "environment: PMIX_RANK is set, but nothing tells how many ranks there are; start with mpirun or srun, or "
-        "set CONVOY_RANK, CONVOY_LOCAL_RANK, CONVOY_WORLD_SIZE and CONVOY_JOB for each process");
+    throw Error(Failure::config, str("environment: PMIX_RANK is set, but nothing tells how many ranks there are", how));
+  if (as.launcher == Launcher::none && read.has("PMI_RANK"))
+    throw Error(Failure::config,
+                str("environment: PMI_RANK is set, by the launcher of an MPI that is not Open MPI", how));
   as.pmi = as.pmi || read.has("PMIX_RANK");
   as.channel = read.text("CONVOY_CHANNEL");
   if (as.launcher != Launcher::none) {

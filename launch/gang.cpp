@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "core/config/run_config.h"
+#include "core/control/phases.h"
 #include "core/control/protocol.h"
 #include "core/control/state_file.h"
+#include "core/units.h"
 #include "launch/exit_codes.h"
 #include "launch/stacks.h"
 #include "launch/topology.h"
@@ -141,7 +143,11 @@ int Gang::first_rank(int process) const {
 
 std::string Gang::label(int process) const {
   const std::string& host = members_[static_cast<size_t>(process)].host;
-  return str("rank ", first_rank(process), host.empty() ? "" : str(" on ", host));
+  const std::string where = host.empty() ? "" : str(" on ", host);
+  const int rank = culprit_of(process);
+  if (rank >= 0) return str("rank ", rank, where);
+  return str("the process of ranks ", units_text(assigned_->job.processes.at(static_cast<size_t>(process)).ranks),
+             where);
 }
 
 int64_t Gang::step_of(int rank) const {
@@ -150,16 +156,29 @@ int64_t Gang::step_of(int rank) const {
   return report ? report->position.step : -1;
 }
 
-// "; rank 0: saving, step 20; rank 1: …", of the first few.
-std::string Gang::where_ranks_were() const {
-  constexpr int most = 4;
-  std::string text;
-  const int ranks = assigned_ ? static_cast<int>(assigned_->job.ranks.size()) : 0;
-  for (int rank = 0; rank < std::min(ranks, most); ++rank) {
-    const std::string phase = phase_of(rank);
-    if (!phase.empty()) text += str("; rank ", rank, ": ", phase, ", step ", step_of(rank));
+// "; rank 0: saving, step 20; rank 1: …", of the first few; `process`: of its ranks, -1: of all.
+std::string Gang::where_ranks_were(int process) const {
+  constexpr size_t most = 4;
+  std::vector<std::string> places;
+  for (size_t rank = 0; assigned_ && rank < assigned_->job.ranks.size() && places.size() <= most; ++rank) {
+    if (process >= 0 && assigned_->job.ranks[rank].process != process) continue;
+    const int number = static_cast<int>(rank);
+    const std::string phase = phase_of(number);
+    if (!phase.empty()) places.push_back(str("; rank ", number, ": ", phase, ", step ", step_of(number)));
   }
-  return ranks > most && !text.empty() ? text + "; …" : text;
+  if (places.size() > most) places.back() = "; …";
+  return join(places, "");
+}
+
+// Whose end a process' end is: that of its one rank, of the rank whose thread crashed (launch/rank/crash.h), or of nobody
+// that is known: -1.
+int Gang::culprit_of(int process) const {
+  if (!assigned_) return first_rank(process);
+  const std::vector<int>& ranks = assigned_->job.processes.at(static_cast<size_t>(process)).ranks;
+  if (ranks.size() == 1) return ranks.front();
+  for (const int rank : ranks)
+    if (phase_of(rank) == crashed_phase) return rank;
+  return -1;
 }
 
 std::string Gang::phase_of(int rank) const {
@@ -295,14 +314,15 @@ void Gang::ended(int process, const ProcessEnd& end) {
   }
   if (end.signal != 0) {
     Abort reason = told_failure(process).value_or(Abort{});
-    const int rank = reason.rank >= 0 ? reason.rank : first_rank(process);
+    const int rank = reason.rank >= 0 ? reason.rank : culprit_of(process);
     const int64_t step = step_of(rank);
-    const bool connecting = phase_of(rank) == "rendezvous";
+    const bool connecting = phase_of(rank >= 0 ? rank : first_rank(process)) == "rendezvous";
     const Failure kind = connecting ? Failure::rendezvous : Failure::training;
     fail({reason.rank >= 0 ? reason.kind : kind, rank, step, connecting ? 0 : end.signal, member.host,
           str(label(process), " ", describe(end),
               connecting  ? " between joining the job and connecting to its peers"
               : step >= 0 ? str(" at step ", step)
+              : rank < 0  ? where_ranks_were(process)
                           : " before its first step",
               reason.message.empty() ? "" : ": ", reason.message)});
     return;
@@ -337,14 +357,15 @@ void Gang::ended_by_agent(int process, const ProcessEnd& end) {
 void Gang::ended_early(int process, const ProcessEnd& end) {
   if (end.ok() && has_results(process)) return;
   Abort reason{failure_of_exit(end.code),
-               first_rank(process),
-               step_of(first_rank(process)),
+               culprit_of(process),
+               step_of(culprit_of(process)),
                0,
                members_[static_cast<size_t>(process)].host,
                ""};
   if (end.ok()) {
     reason.kind = Failure::training;
-    reason.message = str(label(process), " ended with 0 before the training was done");
+    reason.message = str(label(process), " ended with 0 before the training was done",
+                         culprit_of(process) < 0 ? where_ranks_were(process) : "");
   } else if (end.code == exit_code::peer_lost) {
     reason.kind = Failure::rendezvous;
     reason.message = str(label(process), " lost a peer although none has ended: the network between them failed",
@@ -427,7 +448,7 @@ void Gang::request_stop(int signal) {
     fail({Failure::stopped, -1, saved ? result_->value("steps", int64_t{-1}) : -1, 0, "",
           saved ? stopped_text(stop_signal_, request_.resumes)
                 : str("ranks had not stopped ", human_seconds(request_.launch.grace),
-                      " (launch.grace) after the request and were killed", where_ranks_were())});
+                      " (launch.grace) after the request and were killed", where_ranks_were(-1))});
   });
 }
 

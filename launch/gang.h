@@ -113,7 +113,8 @@ class Gang {
   std::string label(int process) const;
   std::optional<Abort> told_failure(int process) const;
   int64_t step_of(int rank) const;
-  std::string where_ranks_were() const;
+  std::string where_ranks_were(int process) const;
+  int culprit_of(int process) const;
   std::string phase_of(int rank) const;
   std::chrono::milliseconds rendezvous() const;
 

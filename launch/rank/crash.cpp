@@ -5,11 +5,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/control/phases.h"
+
 namespace convoy {
 namespace {
 
 // A stack of its own, so that an overflow of the normal one can still be told.
 alignas(16) char signal_stack[64 * 1024];
+
+thread_local StateFile* rank_of_this_thread = nullptr;
 
 void say(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
@@ -17,6 +21,8 @@ void say(const char* text) {
 }
 
 void crashed(int signal_number) {
+  // Stores into mapped memory, no more.
+  if (rank_of_this_thread != nullptr) rank_of_this_thread->phase(crashed_phase);
   say("fatal: ");
   const char* name = sigabbrev_np(signal_number);
   say("SIG");
@@ -29,6 +35,8 @@ void crashed(int signal_number) {
 }
 
 }  // namespace
+
+void note_crashes_of_this_thread(StateFile* file) { rank_of_this_thread = file; }
 
 void install_crash_handlers() {
   // The first call loads libgcc, which allocates: not something to do in a handler.

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "backends/device_graphs.h"
+#include "backends/registry.h"
 #include "core/binding.h"
 #include "core/control/protocol.h"
 #include "core/data/samples.h"
@@ -19,6 +19,7 @@
 #include "launch/exit_codes.h"
 #include "launch/rank/bench.h"
 #include "launch/rank/caught.h"
+#include "launch/rank/crash.h"
 #include "launch/rank/located.h"
 #include "launch/rank/snapshots.h"
 #include "launch/rank/whereabouts.h"
@@ -69,11 +70,13 @@ CallChecks checks_named(const std::string& name) {
 class RankThread {
  public:
   RankThread(const Shared& shared, const RankPlan& plan) : shared_(shared), plan_(plan), host_(host_name()) {}
+  ~RankThread() { note_crashes_of_this_thread(nullptr); }
 
   // 0 when training ended in order, else an exit code; the failure has been told.
   int run() {
     try {
       state_ = std::make_shared<StateFile>(state_path());
+      note_crashes_of_this_thread(state_.get());
       notes_ = std::make_shared<CallNotes>(state_path());
       shared_.whereabouts->add(plan_.rank, notes_);
       train_rank();
