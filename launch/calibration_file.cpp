@@ -194,7 +194,9 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
     system_files().rename(partial, path);
   } catch (const Error& error) {
     unlink(partial.c_str());
-    throw Error(Failure::output, str(error.what(), "; change to a folder that may be written"));
+    // What it advises is for runs, which have an --output.
+    const std::string what = error.what();
+    throw Error(Failure::output, str(what.substr(0, what.find("; ")), "; change to a folder that may be written"));
   }
 }
 

@@ -176,10 +176,10 @@ class Group {
         throw ConfigError({}, str("launch.cores.", position),
                           str("names core ", unit, ", and this run may use ", units_text(may), " on ", host_.name));
       const auto [found, fresh] = owner_of_.emplace(unit, rank.rank);
-      if (fresh) continue;
-      result_.shared = true;
-      result_.warnings.push_back(str("launch.cores gives core ", unit, " of ", host_.name, " to ranks ", found->second,
-                                     " and ", rank.rank, ": expect less speed; ranks wait passively"));
+      if (!fresh)
+        throw ConfigError({}, str("launch.cores.", position),
+                          str("gives core ", unit, " of ", host_.name, " a second time, after rank ", found->second,
+                              "; ranks that are to share cores take launch.bind=none"));
     }
     rank.threads = static_cast<int>(restricted(host_.cores, rank.cores).size());
     return "launch.cores";

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "core/files.h"
+#include "core/temporary.h"
 #include "launch/candidate.h"
 #include "launch/catalogues.h"
 #include "launch/commands/run.h"
@@ -42,8 +43,8 @@ void sweep_left_behind(const std::filesystem::path& where) {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    sweep_left_behind(std::filesystem::temp_directory_path());
-    path_ = (std::filesystem::temp_directory_path() / str("convoy-verify-", getpid(), "-XXXXXX")).string();
+    sweep_left_behind(temporary_folder());
+    path_ = (temporary_folder() / str("convoy-verify-", getpid(), "-XXXXXX")).string();
     if (mkdtemp(path_.data()) == nullptr)
       throw Error(Failure::io,
                   str(path_, ": cannot be made: ", std::strerror(errno), "; set TMPDIR to another folder"));

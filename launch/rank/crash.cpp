@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <memory>
+
 #include "core/control/phases.h"
 
 namespace convoy {
@@ -14,6 +16,7 @@ namespace {
 alignas(16) char signal_stack[64 * 1024];
 
 thread_local StateFile* rank_of_this_thread = nullptr;
+thread_local std::unique_ptr<char[]> stack_of_this_thread;
 
 void say(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
@@ -36,7 +39,21 @@ void crashed(int signal_number) {
 
 }  // namespace
 
-void note_crashes_of_this_thread(StateFile* file) { rank_of_this_thread = file; }
+void note_crashes_of_this_thread(StateFile* file) {
+  rank_of_this_thread = file;
+  // A signal's stack is a thread's own; the main thread has one.
+  stack_t stack{};
+  sigaltstack(nullptr, &stack);
+  if (file != nullptr && (stack.ss_flags & SS_DISABLE) != 0) {
+    stack_of_this_thread = std::make_unique<char[]>(sizeof signal_stack);
+    stack = {stack_of_this_thread.get(), 0, sizeof signal_stack};
+    sigaltstack(&stack, nullptr);
+  } else if (file == nullptr && stack_of_this_thread) {
+    stack = {nullptr, SS_DISABLE, 0};
+    sigaltstack(&stack, nullptr);
+    stack_of_this_thread.reset();
+  }
+}
 
 void install_crash_handlers() {
   // The first call loads libgcc, which allocates: not something to do in a handler.

@@ -11,6 +11,7 @@
 
 #include "core/data/samples.h"
 #include "core/single_communicator.h"
+#include "core/temporary.h"
 
 namespace convoy {
 namespace {
@@ -42,8 +43,7 @@ class TimedBlock : public Block {
 
 // A step tells where it is, here to nobody: the file has no name any more.
 std::shared_ptr<StateFile> unread_state() {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / str("convoy-calibration-", getpid(), ".state");
+  const std::filesystem::path path = temporary_folder() / str("convoy-calibration-", getpid(), ".state");
   auto state = std::make_shared<StateFile>(path.string());
   std::error_code none;
   std::filesystem::remove(path, none);

@@ -10,15 +10,16 @@
 namespace convoy {
 namespace {
 
-std::vector<std::string> description_of(const std::vector<ModelPart*>& parts) {
+std::vector<std::string> description_of(const std::vector<ModelPart*>& parts, bool shapes) {
   std::vector<std::string> lines;
+  const auto add = [&](const std::string& name, const at::Tensor& value) {
+    lines.push_back(shapes ? convoy::str(name, " ", value.sizes(), " ", value.dtype().name())
+                           : convoy::str(name, " ", value.dim(), "-dimensional ", value.dtype().name()));
+  };
   for (const ModelPart* part : parts) {
     for (const auto* list : {&part->parameters(), &part->tables(), &part->frozen()})
-      for (const ParameterPtr& parameter : *list)
-        lines.push_back(
-            convoy::str(parameter->name, " ", parameter->value.sizes(), " ", parameter->value.dtype().name()));
-    for (const NamedBuffer& buffer : part->buffers())
-      lines.push_back(convoy::str(buffer.name, " ", buffer.value.sizes(), " ", buffer.value.dtype().name()));
+      for (const ParameterPtr& parameter : *list) add(parameter->name, parameter->value);
+    for (const NamedBuffer& buffer : part->buffers()) add(buffer.name, buffer.value);
   }
   return lines;
 }
@@ -34,14 +35,14 @@ std::string line_or_none(const std::vector<std::string>& lines, size_t index) {
   return index < lines.size() ? lines[index] : "no parameter";
 }
 
-}  // namespace
-
-void check_equal_start(const Context& context, const std::vector<ModelPart*>& parts) {
-  const std::string text = join(description_of(parts), "\n");
-  const std::vector<int> group = context.mesh.group(context.rank, "data");
+// The ranks along an axis of the mesh have the same `lines`.
+void check_equal_along(const std::string& axis, const Context& context, const std::vector<std::string>& lines) {
+  const std::string text = join(lines, "\n");
+  const std::vector<int> group = context.mesh.group(context.rank, axis);
   const auto size = static_cast<int>(group.size());
-  const int index = context.mesh.coordinate(context.rank, "data");
-  const std::string key = convoy::str("parameters/", group.front());
+  if (size == 1) return;
+  const int index = context.mesh.coordinate(context.rank, axis);
+  const std::string key = convoy::str("parameters/", axis, "/", group.front());
   const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
   const std::string digest = convoy::str(text.size(), "/", random_key(0, text));
   const auto digests = context.channel->agree(key + "/digest", index, size, digest, timeout);
@@ -63,6 +64,14 @@ void check_equal_start(const Context& context, const std::vector<ModelPart*>& pa
     }
   }
   throw Error(Failure::disagreement, "ranks have different models, and their lists of parameters are equal");
+}
+
+}  // namespace
+
+void check_equal_start(const Context& context, const std::vector<ModelPart*>& parts) {
+  check_equal_along("data", context, description_of(parts, true));
+  // Layers are cut there, and the shapes of what is held differ.
+  check_equal_along("tensor", context, description_of(parts, false));
 }
 
 void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group) {

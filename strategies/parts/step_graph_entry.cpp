@@ -16,7 +16,7 @@ Option graph_option() {
 
 void check_graph(const RunConfig& config, const Topology& topology) {
   const Options& options = config.strategy.options;
-  if (options.text("graph") == "always" && !on_gpus(config, topology))
+  if (options.has("graph") && options.text("graph") == "always" && !on_gpus(config, topology))
     options.fail("graph", "is always, and graphs are recorded on GPUs only; take auto");
 }
 

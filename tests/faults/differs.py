@@ -24,9 +24,9 @@ def collective(folder, backend, part):
     run.check("rank 0" in message and "rank 1" in message, "not both calls are printed")
 
 
-def model(folder, backend):
+def model(folder, backend, **strategy):
     run = _faults.Run(folder, backend, "mismatch:parameters:rank=1", title=backend, rendezvous=_faults.RENDEZVOUS,
-                      **strategy_of(backend))
+                      **(strategy or strategy_of(backend)))
     run.start().ends(76, within=_faults.RENDEZVOUS, kind="disagreement", says=["different models", "injected"])
     run.check(not runs.records(run.output) if (run.output / "metrics.jsonl").exists() else True, "a step was done")
 
@@ -36,3 +36,5 @@ with runs.workspace() as folder:
         for part in ("operation", "shape", "dtype"):
             collective(folder, backend, part)
         model(folder, backend)
+    for strategy in ("{name: tensor_parallel}", "{name: fsdp, shard: parameters}"):
+        model(folder, "gloo", strategy=strategy)

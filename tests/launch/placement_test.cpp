@@ -200,14 +200,10 @@ TEST(Placement, ListedCoresMustBeThere) {
               testing::AllOf(HasSubstr("launch.cores.1: "), HasSubstr("names core 7"), HasSubstr("may use 0-3 on m")));
 }
 
-TEST(Placement, ACoreListedTwiceIsShared) {
-  LaunchConfig launch;
-  launch.bind = "list";
-  launch.cores = {"0-1", "1-2"};
-  Job job = job_of(2);
-  const PlacementResult result = place(job, machine(4), launch);
-  EXPECT_TRUE(result.shared);
-  EXPECT_THAT(result.warnings, ElementsAre(HasSubstr("gives core 1 of m to ranks 0 and 1")));
+TEST(Placement, ACoreMayBeListedOnce) {
+  EXPECT_THAT(refusal({"0-1", "1-2"}), testing::AllOf(HasSubstr("launch.cores.1: "),
+                                                      HasSubstr("gives core 1 of m a second time, after rank 0")));
+  EXPECT_THAT(refusal({"0+0", "1"}), HasSubstr("launch.cores.0: "));
 }
 
 TEST(Placement, LaunchersMasksThatOverlapAreToldAndMayBeReplaced) {
