@@ -104,6 +104,8 @@ class Training {
     const int64_t first = step_;
     if (parts_.after_update) parts_.after_update(step_);
     started_ = lap_ = Clock::now();
+    // A request to stop came during it, or it is the first of members that were trained apart.
+    if (evaluation_owed_) evaluate(step_, true);
     if (step_ < length_.total_steps && !finished_) loop();
     end_loader();
     const double wall = seconds_since(started_);
@@ -183,8 +185,6 @@ class Training {
     // Without an update that all ranks have made, nothing may stop or be saved: accumulation would be cut.
     bool updated = true;
     bool checkpoint_owed = false;
-    // A request to stop came during it.
-    if (evaluation_owed_) evaluate(step_, true);
     for (; step_ < length_.total_steps && !finished_; ++step_) {
       check_aborted();
       if (stopped_ || (updated && (stopped_ = stops()))) break;

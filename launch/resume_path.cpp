@@ -8,6 +8,7 @@
 #include "core/config/run_config.h"
 #include "core/member_path.h"
 #include "launch/run_folder.h"
+#include "strategies/catalogue.h"
 
 namespace convoy {
 namespace {
@@ -33,11 +34,71 @@ fs::path step_folder(const std::string& path) {
   return {};
 }
 
+// What a member has of its own.
+constexpr const char* members_own[] = {"seed", "data.seed", "data.samples", "optimizer.lr", "optimizer.weight_decay"};
+
+[[noreturn]] void refuse(const Json& resolved, const std::string& key, const std::string& reason) {
+  throw ConfigError(mark_of(resolved, key), key, reason);
+}
+
+// The pipelines of a farm, in its order; none where the folder is no farm's.
+std::vector<std::string> pipelines_of(const std::string& folder) {
+  std::vector<std::string> folders;
+  std::ifstream file(folder + "/summary.json");
+  const Json summary = Json::parse(file, nullptr, false);
+  if (!summary.is_object() || !summary.contains("pipelines") || !summary["pipelines"].is_array()) return folders;
+  for (const Json& pipeline : summary["pipelines"])
+    folders.push_back(folder + "/" + pipeline.value("folder", std::string()));
+  return folders;
+}
+
+// One of a farm's pipelines as member `index` of the ensemble that this run is.
+void check_pipeline(const std::string& pipeline, size_t index, const std::vector<std::string>& overrides,
+                    const Json& resolved) {
+  const fs::path folder = step_folder(pipeline);
+  if (folder.empty()) refuse(resolved, "train.resume", str(pipeline, " holds no checkpoint"));
+  std::ifstream file(folder / "manifest.json");
+  const Json manifest = Json::parse(file, nullptr, false);
+  if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return;
+  std::vector<std::string> free = resumable_keys();
+  for (const char* key : {"name", "strategy"}) free.push_back(key);
+  for (const char* key : members_own) free.push_back(key);
+  if (const std::string key = first_difference(manifest["config"], resolved, free); !key.empty())
+    refuse(resolved, key, str("differs from that of ", pipeline, ", which is to be member ", index));
+  for (const std::string& text : overrides) {
+    const size_t equals = text.find('=');
+    const std::string key = text.substr(0, equals);
+    const Json wanted = Json::parse(text.substr(equals + 1), nullptr, false);
+    std::string pointer = "/" + key;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    const Json::json_pointer place(pointer);
+    if (!wanted.is_number() || !manifest["config"].contains(place) || manifest["config"][place] == wanted) continue;
+    refuse(resolved, "train.resume",
+           str(pipeline, " has ", key, ' ', manifest["config"][place].dump(), ", and member ", index,
+               " of this ensemble ", wanted.dump(), "; list the members as the farm's pipelines are"));
+  }
+}
+
+void check_farm(const std::vector<std::string>& pipelines, const Json& resolved) {
+  const RunConfig config = RunConfig::from_resolved(resolved);
+  const StrategyEntry& strategy = strategy_entry(config.strategy.name);
+  if (!strategy.members)
+    refuse(resolved, "train.resume",
+           "is a farm's folder, whose pipelines can be the members of an ensemble: take "
+           "strategy.name=ensemble, or give one pipeline's folder");
+  const std::vector<std::vector<std::string>> members = strategy.members(config);
+  if (members.size() != pipelines.size())
+    refuse(resolved, "train.resume",
+           str("is a farm of ", pipelines.size(), " pipelines, and strategy.members is ", members.size()));
+  for (size_t i = 0; i < pipelines.size(); ++i) check_pipeline(pipelines[i], i, members[i], resolved);
+}
+
 }  // namespace
 
 void check_resume_path(const std::string& resume, const Json& resolved) {
   if (resume == "auto" || resume == "never") return;
   const MemberPath wanted = member_path(resume);
+  if (const auto pipelines = pipelines_of(wanted.path); !pipelines.empty()) return check_farm(pipelines, resolved);
   const fs::path folder = step_folder(wanted.path);
   if (folder.empty())
     throw ConfigError(
@@ -50,8 +111,7 @@ void check_resume_path(const std::string& resume, const Json& resolved) {
   free.push_back("name");
   // A member has its own of these.
   if (wanted.member >= 0)
-    for (const char* own : {"seed", "data.seed", "data.samples", "optimizer.lr", "optimizer.weight_decay"})
-      free.push_back(own);
+    for (const char* own : members_own) free.push_back(own);
   free.push_back("strategy");  // a checkpoint holds whole tensors' pieces: any strategy puts them together
   const std::string key = first_difference(manifest["config"], resolved, free);
   if (!key.empty())

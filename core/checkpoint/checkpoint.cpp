@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/checkpoint/exchange.h"
+#include "core/checkpoint/joined.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/error.h"
@@ -102,6 +103,7 @@ CheckpointInfo info_of(const std::string& path, Manifest manifest) {
 }
 
 Manifest manifest_of(const CheckpointInfo& info) {
+  if (!info.members.empty()) return joined(info.members);
   Manifest manifest = read_manifest_file(info.path);
   return info.member < 0 ? manifest : of_member(std::move(manifest), info.member, info.path);
 }
@@ -185,10 +187,26 @@ std::optional<CheckpointInfo> Checkpoints::newest() {
   return info;
 }
 
+// A list of step-N folders.
+Json Checkpoints::newest_of(const std::vector<std::string>& pipelines) {
+  Json folders = Json::array();
+  for (const std::string& pipeline : pipelines) {
+    const auto info = newest_in(pipeline + "/checkpoints");
+    if (!info)
+      throw Error(Failure::config, convoy::str("train.resume: ", pipeline,
+                                               " of that farm holds no complete checkpoint; "
+                                               "the same command as before finishes what is left of it"));
+    folders.push_back(info->path);
+  }
+  return folders;
+}
+
 CheckpointInfo Checkpoints::find(const std::string& given) {
   const auto [path, member] = member_path(given);
   Exchange exchange(context_, "find");
   const std::string chosen = exchange.on_first("choose", [&, path = path]() -> std::string {
+    if (const std::vector<std::string> pipelines = pipeline_folders(path); !pipelines.empty())
+      return newest_of(pipelines).dump();
     struct stat status {};
     if (stat((path + "/manifest.json").c_str(), &status) == 0) {
       check_files(path, read_manifest_file(path));
@@ -203,6 +221,13 @@ CheckpointInfo Checkpoints::find(const std::string& given) {
   });
   CheckpointInfo info;
   exchange.together("read", [&, member = member] {
+    if (const Json list = Json::parse(chosen, nullptr, false); list.is_array()) {
+      const auto folders = list.get<std::vector<std::string>>();
+      for (const std::string& folder : folders) check_seen(folder, context_.host, "goes on from");
+      info = info_of(folders.front(), joined(folders));
+      info.members = folders;
+      return;
+    }
     check_seen(chosen, context_.host, "goes on from");
     info = member < 0 ? read_manifest(chosen) : info_of(chosen, of_member(read_manifest_file(chosen), member, chosen));
     info.member = member;
@@ -215,7 +240,9 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info) {
   Exchange exchange(context_, "load");
   std::vector<StateEntry> wanted;
   strategy.visit_state([&](const StateEntry& entry) {
-    if (entry.kind != StateKind::gradient) wanted.push_back(entry);
+    // What members share, as when each was best, is of no member's checkpoint: it begins anew.
+    const bool shared = !info.members.empty() && entry.member < 0;
+    if (entry.kind != StateKind::gradient && !shared) wanted.push_back(entry);
   });
   Json keys = Json::array();
   for (const StateEntry& entry : wanted) keys.push_back(entry.key());

@@ -26,6 +26,8 @@ struct CheckpointInfo {
   Json config;       // resolved configuration at the time of the save
   int member =
       -1;  // of an ensemble, that alone is to be loaded, under the names of a model by itself; -1: all there is
+  // step-N folders of models that are to be loaded as the members of one ensemble, `path` being the first; else none.
+  std::vector<std::string> members = {};
 };
 
 class Checkpoints {
@@ -40,8 +42,8 @@ class Checkpoints {
   // naming the file. Nothing where there are none at all; Error(corrupt_data) naming the file where all are broken.
   std::optional<CheckpointInfo> newest();
   // Collective. The checkpoint that a path names: a step-N folder, whose damage is an error, or a run folder (or its
-  // checkpoints folder), whose newest intact one is taken; of the member that "@memberN" behind it names, if any.
-  // Error(config) where there is none.
+  // checkpoints folder), whose newest intact one is taken; of the member that "@memberN" behind it names, if any. A farm's
+  // folder stands for the newest ones of its pipelines, as members of one ensemble. Error(config) where there is none.
   CheckpointInfo find(const std::string& path);
   // Collective. Fills every tensor the strategy shows from the checkpoint's pieces, checked by hash; dtypes are
   // converted. Error(config) naming tensors that are missing, left over or of another shape.
@@ -49,6 +51,7 @@ class Checkpoints {
 
  private:
   std::optional<CheckpointInfo> newest_in(const std::string& folder);
+  Json newest_of(const std::vector<std::string>& pipelines);
 
   const Context& context_;
   Shelf shelf_;

@@ -265,6 +265,23 @@ TEST_F(TrainerTest, StopsBetweenTheBatchesOfAnEvaluationWhichIsOwedThen) {
   EXPECT_EQ(second.evaluated_rows, 2 * 3);
 }
 
+TEST_F(TrainerTest, OwesTheLastEvaluationToo) {
+  const auto one_epoch = [](RunConfig& config) { config.train.epochs = 1; };
+  Counting first;
+  first.on_step = [&](int64_t step) {
+    if (step != 2) return;
+    channel_->set(protocol::stop_request, "test");
+    channel_->get(protocol::stop_at + std::string("0"), Timeout(10000));
+  };
+  EXPECT_TRUE(run(first, one_epoch).stopped);
+  for (const int64_t evaluated : {3, 0}) {  // and no second time
+    Counting again;
+    EXPECT_FALSE(run(again, one_epoch).stopped);
+    EXPECT_TRUE(again.steps.empty());
+    EXPECT_EQ(again.evaluated_rows, evaluated);
+  }
+}
+
 TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
   Counting strategy;
   strategy.on_step = [&](int64_t step) {

@@ -53,6 +53,20 @@ with runs.workspace() as folder:
     losses = [runs.summary(folder / "apart" / "pipelines" / name)["metrics"]["loss"]["last"] for name in sorted(attempts)]
     runs.check(close(losses, members(bagged)), f"as pipelines {losses}, as a stack {members(bagged)}")
     print("members as pipelines of a farm: the same, and one's crash is its own")
+    # And their vote: the farm's checkpoints are the members of one ensemble, in which nothing is left to train.
+    bag = [*SETS, "strategy.lr=0.003", "strategy.samples=bootstrap", "strategy.how=stacked"]
+    voted = runs.run(CONFIG, folder / "voted", [*bag, f"train.resume={folder / 'apart'}"], ranks=2)
+    for name, figures in bagged["metrics"].items():
+        runs.check(close([voted["metrics"][name]["last"]], [figures["last"]]), f"{name} of the farm's vote: {voted['metrics'][name]}")
+    runs.check(close(members(voted), members(bagged)), f"the farm's members: {members(voted)}")
+    for sets, key, word in ((["strategy.members=3"], "train.resume", "farm of 4 pipelines"),
+                            (["seed=2", "data.seed=1"], "train.resume", "has seed 1, and member 0"),
+                            (["model.hidden=[3]"], "model.hidden", "member 0"),
+                            (["strategy={name: single}"], "train.resume", "strategy.name=ensemble")):
+        runs.refused(f"a farm's vote with {sets}", 78, [key, word],
+                     runs.command(CONFIG, folder / "no", [*(bag if "single" not in sets[0] else SETS), *sets,
+                                                          f"train.resume={folder / 'apart'}"]))
+    print("the vote of a farm's pipelines: that of the same members trained together")
 
     lines = [json.loads(line) for line in (folder / "stacked" / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "evaluate"][-1]
