@@ -493,7 +493,7 @@ class Training {
     // The slowest or busiest rank's figure, so that one number tells of trouble; parameters are summed over owners.
     int64_t parameters = 0;
     strategy_.visit_state([&](const StateEntry& entry) {
-      if (entry.kind == StateKind::parameter && entry.owner) parameters += entry.tensor.numel();
+      if (entry.kind == StateKind::parameter && entry.owner && entry.replica < 0) parameters += entry.tensor.numel();
     });
     at::Tensor count = at::scalar_tensor(parameters, at::TensorOptions(at::kLong).device(context_.devices.front()));
     context_.world->all_reduce(count, ReduceOp::sum, {"parameter count", {}})->wait();

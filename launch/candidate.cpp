@@ -36,12 +36,25 @@ void plan_and_count(Candidate& candidate, const Topology& topology) {
   candidate.figures = figures_of(strategy, job, description);
   if (strategy.schedule) candidate.schedule = strategy.schedule(job, description);
   if (candidate.schedule.empty()) candidate.schedule = plain_schedule(job.config.at("strategy"));
+  if (strategy.tables) candidate.schedule += strategy.tables(job, description);
 }
 
 PreparedRun prepared(const RunArguments& arguments) { return prepare(arguments, {}, {}); }
 
 // Whether a strategy refused the number of ranks, and not what it is to do.
 bool is_about_ranks(const ConfigError& error) { return error.key() == "launch.ranks" || error.key() == "--ranks"; }
+
+// Ranks that train apart are those of strategies whose ranks are replicas; by any other the model is trained as if gradients
+// of every update were summed.
+void without_agreement(Json& section, const StrategyEntry& strategy) {
+  const auto sync = section.find("sync");
+  if (sync == section.end() || sync->value("what", "gradients") == "gradients") return;
+  for (const Option& option : strategy.options)
+    if (option.name == "sync")
+      for (const Option& key : option.options)
+        if (key.name == "groups") return;
+  section.erase("sync");
+}
 
 // The section was not written by the user, so where it stands says nothing.
 std::string without_place(const ConfigError& error) {
@@ -101,6 +114,7 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
   if (strategy != run.config.strategy.name) {
     Json section = {{"name", strategy}};
     section.update(shared_keys(run.config.strategy.options.json(), strategy_entry(strategy).options));
+    without_agreement(section, strategy_entry(strategy));
     arguments.overrides.push_back(str("strategy=", section.dump()));
   }
   arguments.overrides.insert(arguments.overrides.end(), overrides.begin(), overrides.end());

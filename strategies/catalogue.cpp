@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/sync_entry.h"
 
 namespace convoy {
 
@@ -42,12 +43,15 @@ const char* name_of(Exchange kind) {
   return "?";
 }
 
-bool wants_blocks(const StrategyEntry& entry, const Job& job) { return entry.check || !recomputed_names(job).empty(); }
+bool wants_blocks(const StrategyEntry& entry, const Job& job) {
+  return entry.check || !recomputed_names(job).empty() || !sync_policy(job.config.at("strategy")).patterns.empty();
+}
 
 void check_blocks(const StrategyEntry& entry, const Job& job, const Description& description) {
   std::vector<std::string> names;
   for (const BlockDescription& block : description.blocks) names.push_back(block.name);
   check_recomputed_names(recomputed_names(job), names);
+  check_sync_names(job, description);
   if (entry.check) entry.check(job, description);
 }
 

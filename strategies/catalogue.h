@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/config/run_config.h"
@@ -21,6 +22,14 @@ struct CutSize {
   int64_t size = 0;
   int64_t parts = 1;
   bool outputs = true;  // else inputs
+};
+// An embedding that is a row table, or becomes one where it is large enough.
+struct TableSize {
+  std::string name;  // canonical, of its weight
+  int64_t rows = 0, dim = 0;
+  bool asked = false;  // for rows, whatever its size
+  double row_ids = 0;  // looked up per row of a batch; 0 where that has not been found
+  double among = 0;    // of so many rows as many would be touched if ids were spread evenly; 0: of all
 };
 // Found by `convoy-rank --describe`: sizes of a model, per block. 0 where a figure has not been found.
 struct BlockDescription {
@@ -46,7 +55,9 @@ struct BlockDescription {
   int64_t product_tensors = 0;     // how many of those there are
   int64_t norms = 0;               // batch norm layers from Layers, which a data axis may synchronise
   int64_t norm_channels = 0;       // of them all together
-  double time = 0;                 // share of a step's forwards, as a calibration has measured it; not in the JSON
+  std::vector<TableSize> tables{};  // of parameters: those whose gradients may be rows
+  double time = 0;                  // share of a step's forwards, as a calibration has measured it; not in the JSON
+  std::vector<std::pair<std::string, int64_t>> named{};  // its parameters by canonical name, with their elements
 };
 struct Description {
   std::vector<BlockDescription> blocks;
@@ -105,6 +116,8 @@ struct StrategyEntry : Entry {
   // What ranks or devices do in a step, in which order, as lines for people. Null, or "": all ranks do
   // the same.
   std::function<std::string(const Job&, const Description&)> schedule;
+  // Lines on embeddings of which a step touches some rows only. Null, or "": there are none.
+  std::function<std::string(const Job&, const Description&)> tables = nullptr;
   // Of a strategy whose file describes several runs with a configuration each, and none itself: takes the file's tree
   // apart before anything of it is checked. Null: the file is one run.
   PipelineTexts (*pipelines)(const Node& root) = nullptr;

@@ -68,6 +68,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   threads.ranks = static_cast<int>(devices.size());
   check_row_tables(config, true);
   Plan made = plan_replicas(config, topology, threads, threads.ranks);
+  for (std::string& line : row_warnings(config)) made.warnings.push_back(std::move(line));
   Job& job = made.jobs.front();
   job.backend = backend;
   job.processes = {{0, {}}};

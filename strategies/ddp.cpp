@@ -14,7 +14,7 @@ namespace convoy {
 
 std::unique_ptr<Strategy> make_ddp(const Options& options) {
   MeshParts parts;
-  parts.every = options.section("sync").integer("every");
+  parts.every = sync_policy(options.json()).every;
   parts.micro_batches = options.integer("micro_batches");
   parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
     PartRequest request = part_request(context, options);

@@ -1,19 +1,30 @@
 // ddp: every rank holds the whole model and its share of each batch; gradients are all-reduced in buckets.
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/row_tables_entry.h"
+#include "strategies/parts/sync_entry.h"
 
 namespace convoy {
 namespace {
 
 Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   check_row_tables(config, true);
-  return plan_data_axis(config, topology, request);
+  Plan made = plan_data_axis(config, topology, request);
+  for (std::string& line : row_warnings(config)) made.warnings.push_back(std::move(line));
+  return made;
 }
 
 std::vector<RankCost> cost(const Job& job, const Description& description) {
-  const Options options(job.config.at("strategy"));
-  const BucketSizes buckets = bucket_sizes(options, replicated_bytes(description));
-  return replica_costs(job, description, buckets, options.section("sync").integer("every"));
+  return replica_costs(job, description, true);
+}
+
+std::string schedule(const Job& job, const Description& description) {
+  const auto ranks = static_cast<int>(job.ranks.size());
+  const Description dense = without(description, touched_tables(job.config, description, ranks));
+  return sync_text(job.config, dense, ranks);
+}
+
+std::string tables(const Job& job, const Description& description) {
+  return row_text(job.config, description, static_cast<int>(job.ranks.size()));
 }
 
 }  // namespace
@@ -23,11 +34,13 @@ StrategyEntry ddp_entry() {
   entry.name = "ddp";
   entry.help = "the whole model on every rank, each with its share of the batch; gradients are all-reduced";
   entry.options = replicated_data_options();
-  entry.options.push_back(sync_option());
+  entry.options.push_back(replica_sync_option());
   entry.options.push_back(micro_batches_option());
   for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
+  entry.schedule = schedule;
+  entry.tables = tables;
   return entry;
 }
 

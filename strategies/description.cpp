@@ -12,6 +12,14 @@ Json to_json(const Description& description) {
     Json cuts = Json::array();
     for (const CutSize& cut : block.cuts)
       cuts.push_back({{"layer", cut.layer}, {"size", cut.size}, {"parts", cut.parts}, {"outputs", cut.outputs}});
+    Json tables = Json::array();
+    for (const TableSize& table : block.tables)
+      tables.push_back({{"name", table.name},
+                        {"rows", table.rows},
+                        {"dim", table.dim},
+                        {"asked", table.asked},
+                        {"row_ids", table.row_ids},
+                        {"among", table.among}});
     blocks.push_back({{"name", block.name},
                       {"parameters", block.parameters},
                       {"buffers", block.buffers},
@@ -31,7 +39,9 @@ Json to_json(const Description& description) {
                       {"products", block.products},
                       {"norms", block.norms},
                       {"norm_channels", block.norm_channels},
+                      {"tables", tables},
                       {"cuts", cuts},
+                      {"named", block.named},
                       {"ties", ties}});
   }
   return {{"element_bytes", description.element_bytes}, {"blocks", blocks}};
@@ -61,9 +71,14 @@ Description description_from_json(const Json& json) {
     block.products = item.at("products").get<int64_t>();
     block.norms = item.at("norms").get<int64_t>();
     block.norm_channels = item.at("norm_channels").get<int64_t>();
+    block.named = item.at("named").get<std::vector<std::pair<std::string, int64_t>>>();
     for (const Json& cut : item.at("cuts"))
       block.cuts.push_back({cut.at("layer").get<std::string>(), cut.at("size").get<int64_t>(),
                             cut.at("parts").get<int64_t>(), cut.at("outputs").get<bool>()});
+    for (const Json& table : item.at("tables"))
+      block.tables.push_back({table.at("name").get<std::string>(), table.at("rows").get<int64_t>(),
+                              table.at("dim").get<int64_t>(), table.at("asked").get<bool>(),
+                              table.at("row_ids").get<double>(), table.at("among").get<double>()});
     for (const Json& tie : item.at("ties"))
       block.ties.push_back(
           {tie.at("name").get<std::string>(), tie.at("block").get<int64_t>(), tie.at("elements").get<int64_t>()});

@@ -74,7 +74,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   Job alone = job;
   alone.ranks.resize(1);
-  const RankCost one = replica_costs(alone, description, {}, 1).front();
+  const RankCost one = replica_costs(alone, description).front();
   const auto members = job.config.at("strategy").at("members").get<int64_t>();
   std::vector<RankCost> costs;
   for (const RankPlan& rank : job.ranks) {

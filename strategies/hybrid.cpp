@@ -21,7 +21,7 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
   const bool shards = data.is_object() && data.value("how", "ddp") == "fsdp";
   const ShardedOptions sharded = sharded_options(options);
   MeshParts parts;
-  parts.every = options.section("sync").integer("every");
+  parts.every = sync_policy(options.json()).every;
   parts.micro_batches = options.integer("micro_batches");
   const bool deferred = shards && sharded.shard == Shard::parameters;
   parts.runner = [options, deferred](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {

@@ -9,6 +9,7 @@
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/row_tables_entry.h"
 #include "strategies/parts/sharded_entry.h"
+#include "strategies/parts/sync_entry.h"
 #include "strategies/parts/tensor_group_entry.h"
 
 namespace convoy {
@@ -194,6 +195,11 @@ void add_data_axis(const Job& job, const Options& options, const Description& mo
     cost.moment_bytes = sharded.moment_bytes;
     return;
   }
+  if (!sync_policy(options.json()).plain()) {
+    add_sync_cost(job.config, model, job.mesh.degree("data"), cost);
+    add_buffer_exchanges(job.config, model, job.mesh.degree("data"), job.mesh.coordinate(rank, "data"), cost);
+    return;
+  }
   const BucketSizes buckets = bucket_sizes(options, cost.gradient_bytes);
   add_bucket_messages(job.mesh.degree("data"), buckets, options.section("sync").integer("every"),
                       options.boolean("overlap"), cost);
@@ -242,7 +248,8 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
 }
 
 std::string schedule(const Job& job, const Description& description) {
-  return job.mesh.degree("pipeline") == 1 ? "" : pipeline_text(job, description);
+  const std::string sync = sync_text(job.config, description, job.mesh.degree("data"));
+  return job.mesh.degree("pipeline") == 1 ? sync : pipeline_text(job, description) + sync;
 }
 
 Option data_axis() {
@@ -268,7 +275,7 @@ StrategyEntry hybrid_entry() {
   for (std::vector<Option> more :
        {tensor_options(), pipeline_section_options(), replicated_data_options(), shard_options()})
     for (Option& option : more) entry.options.push_back(std::move(option));
-  entry.options.push_back(sync_option());
+  entry.options.push_back(replica_sync_option());
   entry.options.push_back(micro_batches_option());
   for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;

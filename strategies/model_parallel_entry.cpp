@@ -102,7 +102,7 @@ void add_tied_gradients(const std::vector<PlacedBlocks>& placed, const Descripti
 // Of the whole rank: all of its devices together.
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   const Options options(job.config.at("strategy"));
-  RankCost cost = replica_costs(job, description, {}, 1).front();
+  RankCost cost = replica_costs(job, description).front();
   const std::vector<PlacedBlocks> placed = placed_blocks(options, job, description);
   const auto micro = static_cast<int>(options.integer("micro_batches"));
   std::vector<int> device_of;

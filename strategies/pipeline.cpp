@@ -28,7 +28,7 @@ std::unique_ptr<Strategy> make_pipeline(const Options& options) {
   };
   // Nobody shares a stage: one bucket, and no message of it.
   ReplicatedOptions whole;
-  whole.every = parts.every;
+  whole.sync = sync_policy(options.json());
   whole.first_bytes = whole.cap_bytes = std::numeric_limits<double>::infinity();
   parts.data = [whole](const Context& context, const std::vector<ModelPart*>& held) {
     return std::make_unique<ReplicatedData>(context, held, whole);

@@ -19,8 +19,10 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
 }
 
 std::vector<RankCost> cost(const Job& job, const Description& description) {
-  return replica_costs(job, description, {}, 1);
+  return replica_costs(job, description, true);
 }
+
+std::string tables(const Job& job, const Description& description) { return row_text(job.config, description, 1); }
 
 }  // namespace
 
@@ -32,6 +34,7 @@ StrategyEntry single_entry() {
   for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
+  entry.tables = tables;
   return entry;
 }
 

@@ -28,7 +28,7 @@ std::unique_ptr<Strategy> make_tensor_parallel(const Options& options) {
                              sharded_part(context, tensor_options_of(options), part_request(context, options)));
   };
   ReplicatedOptions replicated;
-  replicated.every = parts.every;
+  replicated.sync = sync_policy(options.json());
   // Nothing is reduced along a data axis of one: one bucket is the longest range for the optimizer.
   replicated.first_bytes = replicated.cap_bytes = std::numeric_limits<double>::max();
   parts.data = [replicated](const Context& context, const std::vector<ModelPart*>& held) {

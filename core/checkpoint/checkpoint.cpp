@@ -102,6 +102,45 @@ CheckpointInfo info_of(const std::string& path, Manifest manifest) {
   return {path, manifest.step, std::move(manifest.trainer), std::move(manifest.config)};
 }
 
+// Copies of ranks that went their own ways serve only as many ranks as made them; all others go on from what the copies
+// agree on. What there is no such thing of (what one rank had left over) stays as it is in a new run.
+constexpr const char* each_its_own = "own";
+
+std::string replicas_used(const Manifest& manifest, const std::set<std::string>& wanted, const std::string& path) {
+  std::set<std::string> stored;
+  for (const StoredPiece& piece : manifest.pieces)
+    if (piece.replica >= 0) stored.insert(piece.key);
+  if (stored == wanted) return each_its_own;
+  if (!stored.empty())
+    log::warning(str(
+        "checkpoint ", path, " has copies of ranks that went their own ways (strategy.sync), and this run ",
+        wanted.empty() ? "has none" : "has other ranks", ": all start from what those had in common, their average"));
+  return "";
+}
+
+// What all have in common, less the state of an outer step that nobody wants: it is of no use without one.
+Manifest common_to(Manifest manifest, const std::set<std::string>& wanted) {
+  const auto left_out = [&](const StoredPiece& piece) {
+    return piece.replica >= 0 || (piece.moment.rfind("outer_", 0) == 0 && wanted.count(piece.key) == 0);
+  };
+  auto& pieces = manifest.pieces;
+  pieces.erase(std::remove_if(pieces.begin(), pieces.end(), left_out), pieces.end());
+  return manifest;
+}
+
+// Entries to fill, those of a rank's own from the pieces that all have in common.
+std::vector<StateEntry> from_common(const std::vector<StateEntry>& wanted, const Manifest& manifest) {
+  std::set<std::string> there;
+  for (const StoredPiece& piece : manifest.pieces) there.insert(piece.key);
+  std::vector<StateEntry> entries;
+  for (StateEntry entry : wanted) {
+    const bool own = entry.replica >= 0;
+    entry.replica = -1;
+    if (!own || there.count(entry.key()) != 0) entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
 Manifest manifest_of(const CheckpointInfo& info) {
   if (!info.members.empty()) return joined(info.members);
   Manifest manifest = read_manifest_file(info.path);
@@ -244,18 +283,24 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info) {
     const bool shared = !info.members.empty() && entry.member < 0;
     if (entry.kind != StateKind::gradient && !shared) wanted.push_back(entry);
   });
-  Json keys = Json::array();
-  for (const StateEntry& entry : wanted) keys.push_back(entry.key());
-  const std::vector<std::string> all = exchange.to_first("keys", keys.dump());
-  exchange.on_first("names", [&] {
-    std::set<std::string> known;
+  Json keys = Json::array(), own = Json::array();
+  for (const StateEntry& entry : wanted) (entry.replica < 0 ? keys : own).push_back(entry.key());
+  const std::vector<std::string> all = exchange.to_first("keys", Json::array({keys, own}).dump());
+  const std::string used = exchange.on_first("names", [&] {
+    std::set<std::string> known, replicas;
     for (const std::string& part : all) {
-      for (const Json& key : Json::parse(part)) known.insert(key.get<std::string>());
+      const Json lists = Json::parse(part);
+      for (const Json& key : lists[0]) known.insert(key.get<std::string>());
+      for (const Json& key : lists[1]) replicas.insert(key.get<std::string>());
     }
-    check_names(manifest_of(info), known, info.path);
-    return std::string();
+    const Manifest manifest = manifest_of(info);
+    check_names(common_to(manifest, known), known, info.path);
+    return replicas_used(manifest, replicas, info.path);
   });
-  exchange.together("fill", [&] { restore(wanted, manifest_of(info), info.path); });
+  exchange.together("fill", [&] {
+    const Manifest manifest = manifest_of(info);
+    restore(used == each_its_own ? wanted : from_common(wanted, manifest), manifest, info.path);
+  });
 }
 
 CheckpointInfo read_manifest(const std::string& step_folder) {

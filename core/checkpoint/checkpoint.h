@@ -46,7 +46,9 @@ class Checkpoints {
   // folder stands for the newest ones of its pipelines, as members of one ensemble. Error(config) where there is none.
   CheckpointInfo find(const std::string& path);
   // Collective. Fills every tensor the strategy shows from the checkpoint's pieces, checked by hash; dtypes are
-  // converted. Error(config) naming tensors that are missing, left over or of another shape.
+  // converted. Error(config) naming tensors that are missing, left over or of another shape. Entries of one `replica` are
+  // filled by that one's pieces where the checkpoint has just the replicas that this run has, else by those that all have in
+  // common, which a warning tells; what has no such pieces is left as it is.
   void load(Strategy& strategy, const CheckpointInfo& info);
 
  private:

@@ -109,12 +109,16 @@ void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradie
   }
   if (ways_.lazy) return;
   table.history.advance(skipped(table.options, host));
+  now_current(table, rows);
+  if (table.history.length() == longest) settle(index);
+}
+
+void RowBase::now_current(Table& table, const at::Tensor& rows) {
   const at::Tensor touched = rows.cpu();
   const int64_t* list = touched.const_data_ptr<int64_t>();
   auto* last = table.last.mutable_data_ptr<int32_t>();
   const auto now = int32_t(table.history.length());
   for (int64_t i = 0; i < touched.numel(); ++i) last[list[i]] = now;
-  if (table.history.length() == longest) settle(index);
 }
 
 template <class T>
@@ -217,6 +221,20 @@ void RowBase::settle(int index) {
     }
   }
   restored(index);
+}
+
+void RowBase::settle_rows(int index, const at::Tensor& rows) {
+  at::NoGradGuard no_grad;
+  Table& table = tables_.at(index);
+  if (ways_.lazy || table.history.length() == 0 || rows.numel() == 0) return;
+  if (by_loops(table)) {
+    AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_settle", [&] {
+      run<scalar_t>(table, rows.const_data_ptr<int64_t>(), rows.numel(), nullptr, nullptr, {});
+    });
+  } else {
+    run_by_tensors(table, rows, {}, nullptr, {});
+  }
+  now_current(table, rows);
 }
 
 // Rows that nothing has moved are not written to: their memory may not even be there yet.

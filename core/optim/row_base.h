@@ -34,6 +34,7 @@ class RowBase : public RowOptimizer {
   void look_up(int table, const at::Tensor& rows, at::Tensor out) override;
   void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) override;
   void settle(int table) override;
+  void settle_rows(int table, const at::Tensor& rows) override;
   std::vector<std::pair<std::string, at::Tensor>> moments(int table) override;
   void restored(int table) override;
 
@@ -78,6 +79,7 @@ class RowBase : public RowOptimizer {
   void settle_part(Table& table, int64_t begin, int64_t end);
   void run_by_tensors(Table& table, const at::Tensor& rows, const at::Tensor& gradients, at::Tensor* out,
                       const HostScalars& scalars);
+  static void now_current(Table& table, const at::Tensor& rows);
   bool by_loops(const Table& table) const { return table.values.is_cpu() && !ways_.tensors; }
 
   std::vector<std::string> moment_names_;

@@ -32,6 +32,8 @@ class RowOptimizer {
   virtual void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) = 0;
   // Brings all rows of values and moments to this moment.
   virtual void settle(int table) = 0;
+  // The same of these rows alone (int64 [n] on its device, unique).
+  virtual void settle_rows(int table, const at::Tensor& rows) = 0;
   // By name, shaped as the values; writable. True of this moment only behind `settle`.
   virtual std::vector<std::pair<std::string, at::Tensor>> moments(int table) = 0;
   // Values and moments were written to from outside and are those of this moment.

@@ -21,6 +21,7 @@
 #include "launch/summary.h"
 #include "launch/verify_report.h"
 #include "strategies/catalogue.h"
+#include "strategies/parts/sync_entry.h"
 
 namespace convoy {
 namespace {
@@ -118,14 +119,25 @@ std::vector<StepDifferences> differences_in(const std::string& path, const std::
 
 }  // namespace
 
-void check_comparable(const RunConfig& config) {
-  const Options sync =
-      config.strategy.options.json().contains("sync") ? config.strategy.options.section("sync") : Options();
+namespace {
+
+// Of the section `sync` or one of its groups.
+void check_agreement(const Options& section) {
   const std::string agreed = "gradients";
-  if (!sync.json().contains("what") || sync.text("what") == agreed) return;
-  sync.fail("what",
-            str("is ", sync.text("what"), ", under which ranks train apart for a while: that is not meant to give ",
-                reference_strategy().name, "'s results; verify with ", agreed));
+  if (!section.json().contains("what") || section.text("what") == agreed) return;
+  section.fail("what", str("is ", section.text("what"),
+                           ", under which ranks train apart for a while: that is not meant to give ",
+                           reference_strategy().name, "'s results; verify with ", agreed));
+}
+
+}  // namespace
+
+void check_comparable(const RunConfig& config) {
+  if (!config.strategy.options.json().contains("sync")) return;
+  const Options sync = config.strategy.options.section("sync");
+  check_agreement(sync);
+  if (!sync.json().contains("groups")) return;
+  for (const Options& group : sync.sections("groups")) check_agreement(group);
 }
 
 std::vector<std::string> common_overrides(const RunConfig& config, const VerifyArguments& arguments,
@@ -197,7 +209,8 @@ int verify_command(const VerifyArguments& arguments) {
   }
   Prepared& reference = references.front();
 
-  const double tolerance = arguments.tolerance.value_or(arguments.precision == "fp64" ? 1e-9 : 1e-3);
+  const double tolerance = arguments.tolerance.value_or(
+      std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options.json())));
   std::cout << layout_text(configured) << ", against " << layout_text(reference)
             << (strategy.members ? str(", one run for each of ", references.size(), " members") : "") << ": "
             << arguments.steps << " steps of " << reference.run.config.train.batch.rows << " rows; " << join(said, "; ")

@@ -15,7 +15,7 @@ struct VerifyArguments {
   RunArguments run;  // `output` stays empty
   int steps = 5;     // global batches
   std::string precision = "fp64";
-  std::optional<double> tolerance;  // 1e-9 in fp64, 1e-3 in fp32
+  std::optional<double> tolerance;  // 1e-9 in fp64, 1e-3 in fp32, more where gradients are compressed
 };
 
 // 0 where they agree, exit_code::differs where not, the code of the run that failed. Throws what is wrong before ranks start.

@@ -12,6 +12,13 @@ namespace {
 
 std::string step_folder(const std::string& folder, int64_t step) { return str(folder, "/step-", step); }
 
+// Without what a rank has of its own: the reference has no other ranks.
+StateView in_common(StateView state) {
+  const auto own = [](const std::string& key) { return key.find("@replica") != std::string::npos; };
+  state.keys.erase(std::remove_if(state.keys.begin(), state.keys.end(), own), state.keys.end());
+  return state;
+}
+
 }  // namespace
 
 Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& request)
@@ -44,7 +51,7 @@ void Snapshots::compare_step(int64_t steps_done) {
   for (size_t i = 0; i < references_.size() && updated; ++i) {
     const int member = of_members_ ? static_cast<int>(i) : -1;
     for (TensorDifference& tensor :
-         compare(stored_state(mine, member), stored_state(step_folder(references_[i], steps_done)))) {
+         compare(in_common(stored_state(mine, member)), stored_state(step_folder(references_[i], steps_done)))) {
       if (of_members_) tensor.name += str("@member", member);
       step.tensors.push_back(std::move(tensor));
     }

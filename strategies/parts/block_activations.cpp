@@ -4,6 +4,9 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "core/single_communicator.h"
@@ -51,6 +54,10 @@ struct Exchanges {
       block->row_cut_input_bytes += static_cast<int64_t>(input.nbytes());
       ++block->cut_exchanges;
     }
+  }
+  std::map<std::string, std::vector<at::Tensor>>* lookups = nullptr;  // ids by table; null: nobody asks
+  void looked_up(const std::string& table, const at::Tensor& ids) {
+    if (lookups != nullptr) (*lookups)[table].push_back(ids.reshape({-1}));
   }
   void summed(const at::Tensor& output) {
     if (block == nullptr) return;
@@ -149,11 +156,13 @@ class MeasuredModel : public Model {
 
 // A layer that a tensor group would cut.
 struct WatchedLayer : LayerModule {
-  WatchedLayer(Layer inner, LinearOptions::Cut cut, bool gather, std::shared_ptr<Exchanges> exchanges)
+  WatchedLayer(Layer inner, LinearOptions::Cut cut, bool gather, std::shared_ptr<Exchanges> exchanges,
+               std::string table = "")
       : inner_(register_module("inner", std::move(inner))),
         cut_(cut),
         gather_(gather),
-        exchanges_(std::move(exchanges)) {}
+        exchanges_(std::move(exchanges)),
+        table_(std::move(table)) {}
 
   at::Tensor forward(const at::Tensor& input) override {
     const bool column = cut_ == LinearOptions::Cut::column;
@@ -167,6 +176,7 @@ struct WatchedLayer : LayerModule {
     }
     at::Tensor output = inner_->forward(input);
     if (!column) all.summed(output);
+    if (!table_.empty()) all.looked_up(table_, input);
     return output;
   }
 
@@ -175,6 +185,7 @@ struct WatchedLayer : LayerModule {
   LinearOptions::Cut cut_;
   bool gather_;
   std::shared_ptr<Exchanges> exchanges_;
+  std::string table_;  // of an embedding
 };
 
 class WatchedLayers : public PlainLayers {
@@ -193,8 +204,10 @@ class WatchedLayers : public PlainLayers {
     return std::make_shared<WatchedLayer>(std::move(inner), cut, options.gather, exchanges_);
   }
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override {
-    return std::make_shared<WatchedLayer>(PlainLayers::embedding(name, rows, dim, options), LinearOptions::Cut::none,
-                                          false, exchanges_);
+    EmbeddingOptions dense = options;  // what a step keeps is the same
+    dense.rows = EmbeddingOptions::Rows::dense;
+    return std::make_shared<WatchedLayer>(PlainLayers::embedding(name, rows, dim, dense), LinearOptions::Cut::none,
+                                          false, exchanges_, PlainLayers::name(name) + ".weight");
   }
 
  private:
@@ -209,10 +222,12 @@ namespace {
 // One step of `batch` as strategies make it, gradients in memory that is there already.
 std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& model,
                                     const std::shared_ptr<const LossFunction>& loss, const Batch& batch,
-                                    Description& description) {
+                                    Description& description,
+                                    std::map<std::string, std::vector<at::Tensor>>* lookups = nullptr) {
   const auto held = std::make_shared<HeldBytes>();
   const c10::DebugInfoGuard told(c10::DebugInfoKind::PROFILER_STATE, held);
   const auto exchanges = std::make_shared<Exchanges>(Exchanges{*held});
+  exchanges->lookups = lookups;
   const auto watched = std::make_shared<MeasuredModel>(model, *exchanges, description);
   Context context;
   context.config = config;
@@ -238,6 +253,16 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
   }
   part.set_hooks(nullptr);
   return measured;
+}
+
+// Of how many rows evenly drawn ids come to as many different ones.
+double drawn_among(double ids, double unique, double rows) {
+  double low = unique, high = rows;
+  for (int round = 0; round < 60; ++round) {
+    const double middle = (low + high) / 2;
+    (-middle * std::expm1(-ids / middle) < unique ? low : high) = middle;
+  }
+  return high;
 }
 
 int64_t working(const Measured& bytes) { return std::max<int64_t>(0, bytes.peak - bytes.end); }
@@ -267,6 +292,24 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
     const int64_t grows = fewer > 0 ? std::max<int64_t>(0, working(bytes) - working(small[index])) : working(bytes);
     block.row_working_bytes = grows / (fewer > 0 ? rows - fewer : rows);
     block.working_bytes = std::max<int64_t>(0, working(bytes) - block.row_working_bytes * rows);
+  }
+}
+
+void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
+                     const Batch& batch, Description& description) {
+  Description scratch = description;
+  std::map<std::string, std::vector<at::Tensor>> lookups;
+  measured_step(config, model, loss, batch, scratch, &lookups);
+  for (BlockDescription& block : description.blocks) {
+    for (TableSize& table : block.tables) {
+      const auto found = lookups.find(table.name);
+      if (found == lookups.end()) continue;
+      const at::Tensor ids = at::cat(found->second);
+      const auto all = static_cast<double>(ids.numel()), rows = static_cast<double>(table.rows);
+      if (all == 0) continue;
+      table.row_ids = all / static_cast<double>(std::max<int64_t>(batch.rows, 1));
+      table.among = drawn_among(all, static_cast<double>(std::get<0>(at::_unique2(ids)).numel()), rows);
+    }
   }
 }
 

@@ -18,4 +18,8 @@ namespace convoy {
 void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
                          const Batch& batch, Description& description);
 
+// Fills in how many rows of tables the batch's rows look up, by a step of it.
+void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
+                     const Batch& batch, Description& description);
+
 }  // namespace convoy

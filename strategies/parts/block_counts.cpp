@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 
 #include "core/error.h"
@@ -14,6 +15,7 @@ struct Counted {
   BlockDescription block;  // being built
   int64_t index = 0;
   std::map<std::string, TiedTensor> made;  // by canonical name, of all blocks so far
+  Description* finished = nullptr;         // the blocks before
 };
 
 struct Nothing : LayerModule {
@@ -46,8 +48,11 @@ class CountingLayers : public Layers {
     counted_.block.products += in * out;
     return std::make_shared<Nothing>();
   }
-  Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions&) override {
+  Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override {
     make(name + ".weight", rows * dim);
+    if (options.rows != EmbeddingOptions::Rows::dense)
+      counted_.block.tables.push_back(
+          {prefix_ + name + ".weight", rows, dim, options.rows == EmbeddingOptions::Rows::rows, 0, 0});
     counted_.block.cut_parameters += rows * dim;
     return std::make_shared<Nothing>();
   }
@@ -91,6 +96,7 @@ class CountingLayers : public Layers {
   void make(const std::string& name, int64_t elements) {
     counted_.block.parameters += elements;
     ++counted_.block.tensors;
+    counted_.block.named.emplace_back(prefix_ + name, elements);
     counted_.made.emplace(prefix_ + name, TiedTensor{prefix_ + name, counted_.index, elements});
   }
   Layer norm(const std::string& name, int64_t size) {
@@ -109,7 +115,20 @@ class CountingLayers : public Layers {
     if (found == counted_.made.end())
       throw Error(Failure::config,
                   convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
+    untable(to);
     if (found->second.block != counted_.index) counted_.block.ties.push_back(found->second);
+  }
+
+  // A table that a layer is tied to has a gradient of all rows.
+  void untable(const std::string& name) {
+    const auto drop = [&](BlockDescription& block) {
+      block.tables.erase(std::remove_if(block.tables.begin(), block.tables.end(),
+                                        [&](const TableSize& table) { return table.name == name; }),
+                         block.tables.end());
+    };
+    drop(counted_.block);
+    if (counted_.finished != nullptr)
+      for (BlockDescription& block : counted_.finished->blocks) drop(block);
   }
 
   Counted& counted_;
@@ -118,8 +137,10 @@ class CountingLayers : public Layers {
 
 // Of modules that the block made itself.
 void count_own(const Block& block, BlockDescription& into) {
-  for (const at::Tensor& parameter : block.parameters()) {
+  for (const auto& named : block.named_parameters()) {
+    const at::Tensor& parameter = named.value();
     if (!parameter.defined()) continue;
+    into.named.emplace_back(into.name + "." + named.key(), parameter.numel());
     into.parameters += parameter.numel();
     ++into.tensors;
     if (parameter.dim() > 1) into.products += parameter.numel();
@@ -134,6 +155,7 @@ Description count_blocks(const Model& model, int64_t element_bytes) {
   Description description;
   description.element_bytes = element_bytes;
   Counted counted;
+  counted.finished = &description;
   for (counted.index = 0; counted.index < model.blocks(); ++counted.index) {
     counted.block = {};
     counted.block.name = model.block_name(counted.index);

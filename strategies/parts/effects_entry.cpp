@@ -4,6 +4,7 @@
 
 #include "core/config/scalars.h"
 #include "core/config/without_effect.h"
+#include "strategies/parts/sync_entry.h"
 
 namespace convoy {
 namespace {
@@ -28,38 +29,42 @@ Copies copies_of(const Options& section) {
   if (section.has("mesh")) {
     const Json& data = section.at("mesh").value("data", Json(1));
     const bool shares = data.is_object() && data.value("how", "ddp") == "fsdp";
-    return shares ? Copies::shared : Copies::whole;
+    const Json degree = data.is_object() ? data.value("degree", Json(1)) : data;
+    return shares ? Copies::shared : degree == 1 ? Copies::none : Copies::whole;
   }
   if (section.json().contains("shard")) return Copies::shared;
   return section.json().contains("bucket_cap_mb") ? Copies::whole : Copies::none;
 }
 
-void check_agreement(const RunConfig& config) {
-  const Options& section = config.strategy.options;
-  if (!section.has("sync")) return;
-  const Options sync = section.section("sync");
+// Of the section `sync` or one of its groups, where ranks have no copies of their own.
+void check_agreement(const Options& section, const std::string& strategy, Copies copies) {
   const std::string agreed = "gradients";
-  if (!sync.has("what") || sync.text("what") == agreed) return;
-  const std::string& what = sync.text("what");
+  if (!section.has("what") || section.text("what") == agreed) return;
+  const std::string& what = section.text("what");
   if (what != "parameters" && what != "diloco") {
     const std::string near = nearest(what, {agreed});
-    sync.fail("what",
-              str("is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?"));
+    section.fail("what",
+                 str("is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?"));
   }
   const std::string trained = str("is ", what, ": ranks would train copies of the parameters apart for a while and ",
                                   what == "diloco" ? "step along their mean difference" : "average them", ", and ");
-  switch (copies_of(section)) {
-    case Copies::shared:
-      sync.fail("what", str(trained,
-                            "here they divide one copy among them, so there are none to train apart; take "
-                            "what: gradients, or a data axis of whole replicas"));
-    case Copies::none:
-      sync.fail("what", str(trained, "strategy ", config.strategy.name, " has one copy only; take what: gradients"));
-    case Copies::whole:
-      sync.fail("what", str(trained, "strategy ", config.strategy.name,
-                            " sums gradients, no more; take what: gradients, "
-                            "with sync.every to send them more rarely"));
-  }
+  if (copies == Copies::shared)
+    section.fail("what", str(trained,
+                             "here they divide one copy among them, so there are none to train apart; take "
+                             "what: gradients, or a data axis of whole replicas"));
+  section.fail("what", str(trained, "strategy ", strategy, " has one copy only; take what: gradients"));
+}
+
+std::vector<std::string> check_agreements(const RunConfig& config) {
+  const Options& section = config.strategy.options;
+  if (!section.has("sync")) return {};
+  const Copies copies = copies_of(section);
+  if (copies == Copies::whole) return check_sync(config, true);
+  const Options sync = section.section("sync");
+  check_agreement(sync, config.strategy.name, copies);
+  if (!sync.json().contains("groups")) return {};
+  for (const Options& group : sync.sections("groups")) check_agreement(group, config.strategy.name, copies);
+  return check_sync(config, false);
 }
 
 }  // namespace
@@ -67,7 +72,7 @@ void check_agreement(const RunConfig& config) {
 std::vector<std::string> check_shared_effects(const RunConfig& config) {
   std::vector<std::string> left_out;
   const Options& section = config.strategy.options;
-  check_agreement(config);
+  for (std::string& line : check_agreements(config)) left_out.push_back(std::move(line));
   check_named_once(section);
   if (config.precision != "fp16" && section.has("loss_scale"))
     add(left_out,

@@ -8,8 +8,9 @@
 
 namespace convoy {
 
-// Of the keys that all strategies share: `loss_scale` without fp16, a block that `recompute` names twice, and another
-// `sync.what` than gradients. Throws ConfigError at the key; returns a line for each key that --set left without effect.
+// Of the keys that all strategies share: `loss_scale` without fp16, a block that `recompute` names twice, and of `sync`
+// (sync_entry.h) what there are no replicas for, or what means nothing. Throws ConfigError at the key; returns a line for
+// each key that --set left without effect.
 std::vector<std::string> check_shared_effects(const RunConfig& config);
 
 // The same for `reshard_after_forward` where parameters are not sharded.

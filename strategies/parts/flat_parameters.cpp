@@ -123,6 +123,16 @@ at::Tensor FlatParameters::message(int bucket) const {
   return buffers_[range.device].gradients.narrow(0, begin, header_ + range.end - begin);
 }
 
+at::Tensor FlatParameters::bucket_values(int bucket) const {
+  const Bucket& range = buckets_[static_cast<size_t>(bucket)];
+  return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
+}
+
+at::Tensor FlatParameters::bucket_gradients(int bucket) const {
+  const Bucket& range = buckets_[static_cast<size_t>(bucket)];
+  return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
+}
+
 at::Tensor FlatParameters::header() const { return buffers_[buckets_.front().device].gradients.narrow(0, 0, 2); }
 
 void FlatParameters::add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first) {

@@ -50,8 +50,10 @@ class FlatParameters {
 
   at::Tensor values(int slot) const;  // [elements]
   at::Tensor gradients(int slot) const;
-  at::Tensor message(int bucket) const;  // the bucket's gradients, for bucket 0 with the header in front
-  at::Tensor header() const;             // [2]: weight and sum of the loss
+  at::Tensor message(int bucket) const;           // the bucket's gradients, for bucket 0 with the header in front
+  at::Tensor bucket_values(int bucket) const;     // [elements], all of its slots
+  at::Tensor bucket_gradients(int bucket) const;  // without the header
+  at::Tensor header() const;                      // [2]: weight and sum of the loss
   void add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first);  // `first` overwrites
 
  private:

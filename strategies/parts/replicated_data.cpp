@@ -8,13 +8,14 @@
 #include "strategies/parts/equal_start.h"
 #include "strategies/parts/replicated_entry.h"
 #include "strategies/parts/row_tables.h"
+#include "strategies/parts/row_tables_entry.h"
 #include "strategies/parts/visit_parts.h"
 
 namespace convoy {
 ReplicatedOptions replicated_options(const Options& strategy) {
   constexpr double mib = 1024 * 1024;
   ReplicatedOptions options;
-  options.every = strategy.section("sync").integer("every");
+  options.sync = sync_policy(strategy.json());
   options.first_bytes = strategy.real("first_bucket_mb") * mib;
   options.cap_bytes = strategy.is_auto("bucket_cap_mb") ? 0 : strategy.real("bucket_cap_mb") * mib;
   options.overlap = strategy.boolean("overlap");
@@ -30,9 +31,9 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
       device_(context.devices.front()),
       first_of_job_(context.rank == 0),
       parts_(std::move(parts)),
-      update_(context, options.every, {context.axis("tensor"), pipeline_}),
-      reducer_(group_, options.overlap),
-      rows_(group_, tables_of(parts_)),
+      update_(context, options.sync.every, {context.axis("tensor"), pipeline_}),
+      reducer_(group_, options.overlap, options.sync.compress),
+      rows_(group_, summed_tables(options.sync, tables_of(parts_))),
       sending_(parts_.size(), 0) {
   check_equal_start(context, parts_);
   update_.attach_tables(tables_of(parts_));
@@ -51,6 +52,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
     if (parameter->partial) partial_.push_back(parameter);
   std::sort(partial_.begin(), partial_.end(), [](const auto& a, const auto& b) { return a->name < b->name; });
   buffer_sync_.emplace(buffers_of(parts_), group_, options_.buffers);
+  apart_.emplace(context, options_.sync, parts_, update_, *buffer_sync_);
   late_bytes_ = options_.cap_bytes / 4;
   if (options_.cap_bytes == 0) {
     late_bytes_ = 6.25 * (1 << 20);
@@ -65,6 +67,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
 
 void ReplicatedData::begin(bool first, bool updates) {
   first_micro_ = first;
+  apart_->begin(first);
   if (first) {
     for (auto& collector : collectors_) collector->begin();
     flat_->header().zero_();
@@ -72,11 +75,19 @@ void ReplicatedData::begin(bool first, bool updates) {
   }
   std::fill(sending_.begin(), sending_.end(), 0);
   reducing_ = updates && order_known_ && !dense_with_rows();
-  if (reducing_) reducer_.start(*flat_);
+  if (reducing_) start_reducing();
+}
+
+void ReplicatedData::start_reducing() {
+  if (apart_->any())
+    reducer_.start(apart_->apart(), apart_->shares());
+  else
+    reducer_.start();
 }
 
 void ReplicatedData::add_loss(const Loss& loss) {
   flat_->add_to_header(loss.weight, loss.sum.detach(), first_micro_);
+  apart_->add_loss(loss.weight, loss.sum.detach());
   first_micro_ = false;
 }
 
@@ -99,10 +110,11 @@ UpdateFigures ReplicatedData::update(double nominal) {
   if (!order_known_) agree_on_order();
   for (auto& collector : collectors_) collector->finish();
   const bool apart = !dense_with_rows();
-  if (apart && !reducing_) reducer_.start(*flat_);
+  if (apart && !reducing_) start_reducing();
   reducing_ = false;
   if (apart) reducer_.flush();
-  buffer_sync_->start();
+  const bool buffers = apart_->shares_buffers();
+  if (buffers) buffer_sync_->start();
   exchange_rows();
   const auto buckets = static_cast<int>(flat_->buckets().size());
   if (!partial_.empty()) {
@@ -113,22 +125,28 @@ UpdateFigures ReplicatedData::update(double nominal) {
     if (apart && partial_.empty()) reducer_.wait(bucket);
     if (bucket == 0) {
       share_header();
+      apart_->prepare();
       update_.begin(nominal);
     }
     update_.reduced(bucket);
   }
   update_.reduced_rows();
   const UpdateFigures figures = update_.finish();
-  buffer_sync_->finish();
+  if (buffers) buffer_sync_->finish();
+  apart_->updated(figures);
   return figures;
 }
 
 // As numbers of one dtype, since a stage without parameters has its header in another than the rest.
 void ReplicatedData::share_header() {
-  at::Tensor header = flat_->header();
-  at::Tensor shared = header.to(at::TensorOptions(at::kDouble).device(device_));
+  const at::TensorOptions real = at::TensorOptions(at::kDouble).device(device_);
+  std::vector<at::Tensor> headers{flat_->header()};
+  if (apart_->any()) headers.push_back(apart_->own_header());
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& header : headers) wide.push_back(header.to(real));
+  at::Tensor shared = at::cat(wide);
   pipeline_->broadcast(shared, pipeline_->size() - 1, {"loss and weight", {}})->wait();
-  header.copy_(shared);
+  for (size_t i = 0; i < headers.size(); ++i) headers[i].copy_(shared.narrow(0, 2 * static_cast<int64_t>(i), 2));
 }
 
 void ReplicatedData::sum_partial() {
@@ -137,11 +155,12 @@ void ReplicatedData::sum_partial() {
 }
 
 bool ReplicatedData::dense_with_rows() const {
-  if (update_.tables().empty()) return false;
+  // Where sums are sent in another way too, or not at all, they take that.
+  if (update_.tables().empty() || !options_.sync.plain()) return false;
   int64_t bytes = 0;
   for (int bucket = 0; bucket < static_cast<int>(flat_->buckets().size()); ++bucket)
     bytes += static_cast<int64_t>(flat_->message(bucket).nbytes());
-  return bytes <= most_dense_with_rows;
+  return static_cast<double>(bytes) <= most_dense_with_rows;
 }
 
 void ReplicatedData::exchange_rows() {
@@ -149,17 +168,22 @@ void ReplicatedData::exchange_rows() {
   for (int bucket = 0; dense_with_rows() && bucket < static_cast<int>(flat_->buckets().size()); ++bucket)
     dense.push_back(flat_->message(bucket));
   rows_.run(dense);
+  apart_->exchange_rows();
 }
 
 void ReplicatedData::visit_state(const StateVisitor& visit) {
   visit_parts(parts_, *flat_, update_, {group_->rank(), group_->size(), first_of_job_}, visit);
+  apart_->visit(visit);
+  reducer_.visit(visit);
 }
 
 void ReplicatedData::lay_out(const std::vector<int>& order) {
-  const auto buckets = fill_buckets(parameters_, order, options_.first_bytes, options_.cap_bytes);
+  const auto buckets = apart_->buckets(parameters_, order, options_.first_bytes, options_.cap_bytes);
   auto flat = std::make_unique<FlatParameters>(parameters_, buckets, optimizer_);
   if (flat_) flat->header().copy_(flat_->header());
   update_.attach(*flat);
+  apart_->attach(flat_.get(), *flat);
+  reducer_.attach(flat_.get(), *flat, [this](int bucket) { return apart_->ever_shared(bucket); });
   flat_ = std::move(flat);
   laid_out_ = order;
 }

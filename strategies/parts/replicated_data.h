@@ -6,6 +6,8 @@
 // sums in the same order as one that was not. The loss' weight and sum travel in front of bucket 0, so that ragged shares
 // and ranks without rows need nothing of their own; where the model is cut along its depth, the ranks of the last part hand
 // them on along the axis `pipeline`.
+//
+// Parameters that ranks agree on in another way (`sync`, local_updates.h) have buckets of their own, which stay.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,20 +19,21 @@
 #include "strategies/parts/data_axis.h"
 #include "strategies/parts/flat_parameters.h"
 #include "strategies/parts/gradient_collector.h"
+#include "strategies/parts/local_updates.h"
 #include "strategies/parts/model_part.h"
 #include "strategies/parts/row_exchange.h"
 
 namespace convoy {
 
 struct ReplicatedOptions {
-  int64_t every = 1;              // steps an update
+  SyncPolicy sync;                // how often ranks agree, and on what
   double first_bytes = 0;         // of the first bucket
   double cap_bytes = 0;           // of the others; 0: as bucket_cap says
   bool overlap = true;            // false: everything is sent behind backward
   std::string buffers = "local";  // see BufferSync
 };
 
-// Of a strategy that has replicated_data_options() (parts/replicated_entry.h) and sync_option().
+// Of a strategy that has replicated_data_options() (parts/replicated_entry.h) and replica_sync_option().
 ReplicatedOptions replicated_options(const Options& strategy);
 
 class ReplicatedData : public DataAxis {
@@ -43,13 +46,17 @@ class ReplicatedData : public DataAxis {
   void last_backward(int part) override;
   void keep() override;
   UpdateFigures update(double nominal) override;
-  void settle() override { update_.settle(); }
+  void settle() override {
+    update_.settle();
+    apart_->settle();
+  }
   void visit_state(const StateVisitor& visit) override;
   void state_restored() override { update_.restored(); }
 
  private:
   void ready(int parameter);
   void lay_out(const std::vector<int>& order);
+  void start_reducing();
   void agree_on_order();
   bool sends_late() const;
   void share_header();
@@ -74,6 +81,7 @@ class ReplicatedData : public DataAxis {
   BucketReducer reducer_;
   RowExchange rows_;
   std::optional<BufferSync> buffer_sync_;
+  std::optional<LocalUpdates> apart_;
   std::vector<std::unique_ptr<GradientCollector>> collectors_;  // one per part
   std::vector<int> order_;                                      // in which gradients became ready, while it is recorded
   std::vector<char> seen_;                                      // by parameter: it stands in order_

@@ -6,6 +6,8 @@
 #include "core/describe.h"
 #include "core/text.h"
 #include "strategies/parts/effects_entry.h"
+#include "strategies/parts/row_tables_entry.h"
+#include "strategies/parts/sync_entry.h"
 
 namespace convoy {
 namespace {
@@ -223,7 +225,7 @@ RankWork whole_work(const Json& config, int degree) {
   work.passes = strategy.value("micro_batches", 1.0);
   work.rows = std::ceil(rows_per_rank(config, degree) / work.passes);
   work.span = work.own = work.passes;
-  if (strategy.contains("sync")) work.updates = 1 / strategy["sync"].value("every", 1.0);
+  work.updates = 1 / static_cast<double>(sync_policy(strategy).every);
   return work;
 }
 
@@ -277,6 +279,17 @@ void add_batch_norms(const Json& strategy, const Description& description, int r
   add_axis({"data", slices * 2 * others / ranks * summed, slices * layers}, cost);
 }
 
+// One all-reduce of all gradients an update, in buckets.
+void add_buckets(const Json& config, int ranks, RankCost& cost) {
+  const BucketSizes sizes = bucket_sizes(Options(config.at("strategy")), cost.gradient_bytes);
+  const double rest = std::max(0.0, cost.gradient_bytes - sizes.first_bytes),
+               messages = 1 + std::ceil(rest / sizes.other_bytes);
+  const double updates = whole_work(config, ranks).updates;
+  add_axis({"data", 2.0 * (ranks - 1) / ranks * cost.gradient_bytes * updates, messages * updates, Exchange::all_reduce,
+            beside_backward(config, messages)},
+           cost);
+}
+
 }  // namespace
 
 void add_buffer_exchanges(const Json& config, const Description& description, int ranks, int data_rank,
@@ -296,30 +309,31 @@ void add_buffer_exchanges(const Json& config, const Description& description, in
     add_axis({"data", data_rank == 0 ? others * bytes * updates : 0, updates, Exchange::gather}, cost);
 }
 
-std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
-                                    int64_t every) {
-  const auto ranks = static_cast<double>(job.ranks.size());
-  const auto element = static_cast<double>(description.element_bytes);
+std::vector<RankCost> replica_costs(const Job& job, const Description& description, bool row_tables) {
+  const auto ranks = static_cast<int>(job.ranks.size());
+  std::vector<TouchedTable> tables;
+  if (row_tables) tables = touched_tables(job.config, description, ranks);
+  const Description dense = without(description, tables);
   RankCost cost;
-  cost.parameter_bytes = replicated_bytes(description);
-  for (const BlockDescription& block : description.blocks) {
-    cost.buffer_bytes += static_cast<double>(block.buffers) * element;
-  }
-  cost.gradient_bytes = cost.parameter_bytes;
+  cost.parameter_bytes = cost.gradient_bytes = replicated_bytes(dense);
+  for (const BlockDescription& block : description.blocks)
+    cost.buffer_bytes += static_cast<double>(block.buffers) * static_cast<double>(description.element_bytes);
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
-  cost.activation_bytes = activation_bytes(job.config, description, static_cast<int>(job.ranks.size()));
-  cost.work = whole_work(job.config, static_cast<int>(job.ranks.size()));
-  if (ranks > 1) {
-    cost.bytes_sent_per_step = 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every);
-    const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
-    const double messages = 1 + std::ceil(rest / buckets.other_bytes);
-    cost.messages_per_step = messages / static_cast<double>(every);
-    cost.axes = {{"data", cost.bytes_sent_per_step, cost.messages_per_step, Exchange::all_reduce,
-                  beside_backward(job.config, messages)}};
+  cost.activation_bytes = activation_bytes(job.config, description, ranks);
+  cost.work = whole_work(job.config, ranks);
+  double with_rows = 0;
+  if (!sync_policy(job.config.at("strategy")).plain()) {
+    add_sync_cost(job.config, dense, ranks, cost);
+  } else if (ranks > 1) {
+    if (!tables.empty() && cost.gradient_bytes <= most_dense_with_rows)
+      with_rows = cost.gradient_bytes;
+    else
+      add_buckets(job.config, ranks, cost);
   }
+  add_row_cost(job.config, tables, ranks, with_rows, cost);
   std::vector<RankCost> costs(job.ranks.size(), cost);
   for (size_t rank = 0; rank < costs.size(); ++rank)
-    add_buffer_exchanges(job.config, description, static_cast<int>(ranks), static_cast<int>(rank), costs[rank]);
+    add_buffer_exchanges(job.config, description, ranks, static_cast<int>(rank), costs[rank]);
   return costs;
 }
 

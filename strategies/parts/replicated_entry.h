@@ -38,9 +38,9 @@ double bucket_cap(double gradient_bytes);
 
 double replicated_bytes(const Description& description);  // all parameters
 // Per rank of a job whose ranks all hold everything. Each step sends one ring all-reduce of the gradients, divided by
-// `every`: 2·(N−1)/N times their bytes.
-std::vector<RankCost> replica_costs(const Job& job, const Description& description, const BucketSizes& buckets,
-                                    int64_t every);
+// sync.every: 2·(N−1)/N times their bytes; under another policy what sync_entry.h says, and of row tables, where the strategy
+// has them (`row_tables`), what row_tables_entry.h says.
+std::vector<RankCost> replica_costs(const Job& job, const Description& description, bool row_tables = false);
 
 // Of a resolved configuration: moments that its optimizer keeps of each parameter, rows that each of `ranks` along the data
 // axis reads in a step (0 where that is not known), and what such a rank keeps of one micro-batch for backward, with

@@ -52,7 +52,4 @@ class RowExchange {
   bool warned_ = false;
 };
 
-// Bytes of dense gradients up to which they travel with the rows.
-constexpr int64_t most_dense_with_rows = int64_t{256} << 10;
-
 }  // namespace convoy

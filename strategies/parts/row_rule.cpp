@@ -7,10 +7,13 @@
 
 namespace convoy {
 
-RowRule::RowRule(const RunConfig& config) : optimizer_(config.optimizer), batch_rows_(config.train.batch.rows) {}
+RowRule::RowRule(const RunConfig& config)
+    : optimizer_(config.optimizer),
+      batch_rows_(config.train.batch.rows),
+      sync_(sync_policy(config.strategy.options.json())) {}
 
 bool RowRule::applies(const std::string& name, int64_t rows, EmbeddingOptions::Rows asked) const {
-  if (asked == EmbeddingOptions::Rows::dense) return false;
+  if (asked == EmbeddingOptions::Rows::dense || !sync_.allows_rows(name)) return false;
   const double decay = group_settings(optimizer_, name).weight_decay;
   const RowObstacle obstacle = row_obstacle(optimizer_.name, optimizer_.options, decay);
   if (asked == EmbeddingOptions::Rows::automatic) return obstacle.key.empty() && rows_by_size(rows, batch_rows_);

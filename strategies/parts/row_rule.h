@@ -5,6 +5,7 @@
 
 #include "core/config/run_config.h"
 #include "core/layers.h"
+#include "strategies/parts/sync_entry.h"
 
 namespace convoy {
 
@@ -17,6 +18,7 @@ class RowRule {
  private:
   Component optimizer_;
   int64_t batch_rows_ = 0;
+  SyncPolicy sync_;
 };
 
 }  // namespace convoy

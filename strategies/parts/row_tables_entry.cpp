@@ -1,6 +1,11 @@
 #include "strategies/parts/row_tables_entry.h"
 
+#include <algorithm>
+#include <cmath>
+#include <regex>
+
 #include "core/optim/row_entry.h"
+#include "strategies/parts/replicated_entry.h"
 
 namespace convoy {
 
@@ -18,6 +23,177 @@ void check_row_tables(const RunConfig& config, bool supported) {
   const Options& optimizer = config.optimizer.options;
   const RowObstacle obstacle = row_obstacle(config.optimizer.name, optimizer, optimizer.real("weight_decay"));
   if (!obstacle.key.empty()) optimizer.fail(obstacle.key, obstacle.reason);
+}
+
+std::vector<std::string> row_warnings(const RunConfig& config) {
+  const Options& model = config.model.options;
+  if (!model.json().contains("rows") || !model.at("rows").is_boolean() || !model.boolean("rows")) return {};
+  const SyncPolicy policy = sync_policy(config.strategy.options.json());
+  if (std::none_of(policy.groups.begin(), policy.groups.end(),
+                   [](const SyncGroup& group) { return group.what == Agreement::diloco; }))
+    return {};
+  return {
+      "model.rows is true, and embeddings under strategy.sync what: diloco stay dense: an outer step moves all rows; "
+      "take what: parameters for row tables that are averaged"};
+}
+
+namespace {
+
+int64_t batch_rows(const Json& config) {
+  const Json& batch = config.at("train").at("batch");
+  for (const char* key : {"global", "per_rank"})
+    if (const auto found = batch.find(key); found != batch.end() && found->is_number()) return found->get<int64_t>();
+  return 0;
+}
+
+RowObstacle obstacle_of(const Json& config, const std::string& table) {
+  const RunConfig run = RunConfig::from_resolved(config);
+  double decay = run.optimizer.options.real("weight_decay");
+  const Options& options = run.optimizer.options;
+  if (options.json().contains("groups"))
+    for (const Options& group : options.sections("groups"))
+      if (std::regex_search(table, std::regex(group.text("match")))) {
+        if (group.has("weight_decay")) decay = group.real("weight_decay");
+        break;
+      }
+  return row_obstacle(run.optimizer.name, options, decay);
+}
+
+// Why it is none of rows; "": it is one.
+std::string why_dense(const Json& config, const TableSize& table) {
+  if (!sync_policy(config.at("strategy")).allows_rows(table.name)) return "an outer step of diloco moves all rows";
+  const RowObstacle obstacle = obstacle_of(config, table.name);
+  if (!obstacle.key.empty()) return str("optimizer.", obstacle.key, " ", obstacle.reason);
+  if (!table.asked && !rows_by_size(table.rows, batch_rows(config)))
+    return "auto takes rows from 65536 rows and 50 times those of a batch on";
+  return "";
+}
+
+double padded(double bytes) { return std::ceil(bytes / 8) * 8; }
+
+// Of a data axis: what is sent in an update of the tables whose gradients are summed.
+void add_summed(const std::vector<TouchedTable>& tables, double every, int ranks, double dense, RankCost& cost) {
+  if (tables.empty()) return;
+  double bytes = 8 * static_cast<double>(tables.size()) + dense;
+  for (const TouchedTable& table : tables) {
+    const double unique = table.unique(every, 1);
+    bytes += padded(unique * table.number_bytes()) + padded(unique * table.width * table.element);
+  }
+  cost.axes.push_back({"data", (ranks - 1) * bytes / every, 2 / every, Exchange::gather, 0});
+}
+
+// Of those whose rows are averaged every so many updates, of `every` batches each.
+void add_averaged(const SyncGroup& group, const std::vector<TouchedTable>& tables, double every, int ranks,
+                  double moments, RankCost& cost) {
+  if (tables.empty()) return;
+  const double batches = every * static_cast<double>(group.every), others = ranks - 1;
+  const double tensors = group.average_moments ? 1 + moments : 1, count = static_cast<double>(tables.size());
+  double told = 8 * count, averaged = 0;
+  for (const TouchedTable& table : tables) {
+    told += table.unique(batches, 1) * table.number_bytes();
+    averaged += table.unique(batches, ranks) * table.width * table.element * tensors;
+  }
+  cost.axes.push_back({"data", others * told / batches, (1 + count) / batches, Exchange::gather, 0});
+  cost.axes.push_back(
+      {"data", 2 * others / ranks * averaged / batches, count * tensors / batches, Exchange::all_reduce, 0});
+}
+
+}  // namespace
+
+double TouchedTable::number_bytes() const { return rows <= 2147483647.0 ? 4 : 8; }
+
+double TouchedTable::unique(double batches, double ranks) const {
+  const double drawn = ids * batches * ranks;
+  return among <= 1 ? std::min(drawn, among) : -among * std::expm1(drawn * std::log1p(-1 / among));
+}
+
+std::vector<TouchedTable> touched_tables(const Json& config, const Description& description, int ranks) {
+  std::vector<TouchedTable> tables;
+  const double share = rows_per_rank(config, ranks);
+  for (const BlockDescription& block : description.blocks) {
+    for (const TableSize& one : block.tables) {
+      if (!why_dense(config, one).empty()) continue;
+      TouchedTable table;
+      table.name = one.name;
+      table.rows = static_cast<double>(one.rows);
+      table.width = static_cast<double>(one.dim);
+      table.element = static_cast<double>(description.element_bytes);
+      table.ids = share * (one.row_ids > 0 ? one.row_ids : 1);
+      table.among = one.among > 0 ? one.among : table.rows;
+      tables.push_back(table);
+    }
+  }
+  return tables;
+}
+
+Description without(const Description& description, const std::vector<TouchedTable>& tables) {
+  Description rest = description;
+  for (BlockDescription& block : rest.blocks) {
+    for (const TouchedTable& table : tables) {
+      const auto named = std::find_if(block.named.begin(), block.named.end(),
+                                      [&](const auto& one) { return one.first == table.name; });
+      if (named == block.named.end()) continue;
+      block.parameters -= named->second;
+      block.cut_parameters -= named->second;
+      --block.tensors;
+      block.named.erase(named);
+    }
+  }
+  return rest;
+}
+
+void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, int ranks, double dense,
+                  RankCost& cost) {
+  if (tables.empty()) return;
+  const SyncPolicy policy = sync_policy(config.at("strategy"));
+  const auto every = static_cast<double>(policy.every);
+  const double moments = moments_of(config);
+  std::vector<std::vector<TouchedTable>> by_group(policy.groups.size());
+  std::vector<TouchedTable> summed;
+  double touched = 0, whole = 0;
+  for (const TouchedTable& table : tables) {
+    const size_t index = policy.group_of(table.name);
+    const bool apart = policy.groups[index].what != Agreement::gradients;
+    (apart ? by_group[index] : summed).push_back(table);
+    const double own = table.unique(every, 1) * table.width * table.element;
+    const double all = table.unique(every, apart ? 1 : ranks) * table.width * table.element;
+    whole += table.bytes();
+    touched += all;
+    cost.moment_bytes += moments * table.bytes() + 4 * table.rows + (apart ? table.rows : 0);
+    // What rows hold and their gradients; then messages and the sum over ranks.
+    cost.gradient_bytes += 2 * own + (apart || ranks == 1 ? 0 : own * (1 + ranks) + all);
+  }
+  cost.parameter_bytes += whole;
+  const double rest = cost.parameter_bytes - whole;
+  cost.work.updated = cost.parameter_bytes > 0 ? (rest + touched) / cost.parameter_bytes : 1;
+  if (ranks == 1) return;
+  const size_t before = cost.axes.size();
+  add_summed(summed, every, ranks, dense, cost);
+  for (size_t index = 0; index < by_group.size(); ++index)
+    add_averaged(policy.groups[index], by_group[index], every, ranks, moments, cost);
+  for (size_t index = before; index < cost.axes.size(); ++index) {
+    cost.bytes_sent_per_step += cost.axes[index].bytes;
+    cost.messages_per_step += cost.axes[index].messages;
+  }
+}
+
+std::string row_text(const Json& config, const Description& description, int ranks) {
+  std::string lines;
+  const std::vector<TouchedTable> kept = touched_tables(config, description, ranks);
+  for (const BlockDescription& block : description.blocks) {
+    for (const TableSize& table : block.tables) {
+      const std::string what = str(table.name, " (", table.rows, " × ", table.dim, "): ");
+      const auto found =
+          std::find_if(kept.begin(), kept.end(), [&](const TouchedTable& one) { return one.name == table.name; });
+      if (found != kept.end())
+        lines +=
+            str(what, "row table", table.asked ? "" : ", since it is large",
+                "; a rank's share of a batch looks up about ", std::llround(found->unique(1, 1)), " different rows\n");
+      else if (table.asked || rows_by_size(table.rows, batch_rows(config)))
+        lines += str(what, "dense: ", why_dense(config, table), "\n");
+    }
+  }
+  return lines;
 }
 
 }  // namespace convoy

@@ -30,6 +30,16 @@ double number(const at::Tensor& tensor, int64_t index) {
   return tensor[index].item<double>();
 }
 
+template <class T>
+at::Tensor host_scalar(T value, const at::TensorOptions& options) {
+  at::Tensor scalar = at::empty({}, options);
+  *scalar.mutable_data_ptr<T>() = value;
+  return scalar;
+}
+
+// Of a count that lies on the CPU.
+int64_t& host_count(const at::Tensor& count) { return *count.mutable_data_ptr<int64_t>(); }
+
 }  // namespace
 
 Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut)
@@ -46,6 +56,19 @@ Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPt
   scalars_.step = at::zeros({1}, count_.options());
   scalars_.apply = at::ones({1}, real.dtype(at::kBool));
   if (context.config.precision == "fp16") scaler_.emplace(context.config.strategy.options.section("loss_scale"), real);
+}
+
+void Update::set_own(Own own) {
+  if (!own_.header.defined()) {
+    own_count_ = at::full_like(count_, -1);
+    figures_ = at::zeros({5}, figures_.options());
+    own_scalars_ = {scalars_.learning_rate, at::zeros_like(scalars_.step), at::zeros_like(scalars_.gradient_scale),
+                    at::ones_like(scalars_.apply)};
+  }
+  const auto any = [](const std::vector<char>& list) { return std::find(list.begin(), list.end(), 1) != list.end(); };
+  own_ = std::move(own);
+  owns_ = any(own_.slots) || any(own_.tables);
+  shares_ = own_.shares || !owns_;
 }
 
 std::unique_ptr<Optimizer> Update::optimizer_for(const std::vector<UpdateSlot>& slots) const {
@@ -100,13 +123,21 @@ void Update::attach_tables(std::vector<ParameterPtr> tables) {
   }
 }
 
+at::Tensor Update::scale_of(const at::Tensor& header, double nominal) const {
+  const at::Tensor weight = header.to(figures_.options()).narrow(0, 0, 1);
+  // Nobody had a row of any weight: the gradients are zero, and so may be their scale.
+  at::Tensor scale = at::where(weight > 0, nominal / weight, at::zeros_like(weight));
+  return scaler_ ? scale.div_(scaler_->scale()) : scale;
+}
+
 void Update::begin(double nominal) {
   at::NoGradGuard no_grad;
   if (figures_.is_cpu()) return begin_on_host(nominal);
-  const at::Tensor weight = header_.to(figures_.options()).narrow(0, 0, 1);
-  // Nobody had a row of any weight: the gradients are zero, and so may be their scale.
-  scalars_.gradient_scale.copy_(at::where(weight > 0, nominal / weight, at::zeros_like(weight)));
-  if (scaler_) scalars_.gradient_scale.div_(scaler_->scale());
+  scalars_.gradient_scale.copy_(scale_of(header_, nominal));
+  if (owns_) {
+    own_scalars_.gradient_scale.copy_(scale_of(own_.header, nominal));
+    own_count_.copy_(at::where(own_count_ < 0, count_, own_count_));
+  }
   mean_scale_.copy_(scalars_.gradient_scale);
   figures_.zero_();
 }
@@ -122,66 +153,96 @@ void Update::reduced(int bucket) {
 
 void Update::reduced_slot(int slot) {
   const UpdateSlot& range = slots_[static_cast<size_t>(slot)];
-  add_figures(range.gradients, range.counted);
+  add_figures(range.gradients, range.counted, is_own(static_cast<size_t>(slot)) ? 3 : 0);
 }
 
 void Update::reduced_rows() {
-  for (const ParameterPtr& table : tables_) add_figures(table->table->update().values, table->counted);
+  for (size_t table = 0; table < tables_.size(); ++table)
+    add_figures(tables_[table]->table->update().values, tables_[table]->counted, is_own_table(table) ? 3 : 0);
 }
 
-void Update::add_figures(const at::Tensor& gradients, bool counted) {
+void Update::add_figures(const at::Tensor& gradients, bool counted, int64_t first) {
   at::NoGradGuard no_grad;
   if (figures_.is_cpu() && gradients.is_cpu()) {
     const HostSquareSum part = host_square_sum(gradients);
     double* figures = figures_.mutable_data_ptr<double>();
-    if (counted) figures[0] += part.sum;
-    figures[1] += part.finite ? 0 : 1;
+    if (counted) figures[first] += part.sum;
+    figures[first + 1] += part.finite ? 0 : 1;
     return;
   }
   const at::Device here = figures_.device();
   const SquareSum part = square_sum(gradients);
-  if (counted) figures_.select(0, 0).add_(part.sum[0].to(here));
-  figures_.select(0, 1).add_(part.finite[0].logical_not().to(here));
+  if (counted) figures_.select(0, first).add_(part.sum[0].to(here));
+  figures_.select(0, first + 1).add_(part.finite[0].logical_not().to(here));
 }
 
 // Of a rank's further devices, copies.
-UpdateScalars Update::scalars_on(at::Device device) const {
-  if (device == scalars_.apply.device()) return scalars_;
-  return {scalars_.learning_rate.to(device), scalars_.step.to(device), scalars_.gradient_scale.to(device),
-          scalars_.apply.to(device)};
+UpdateScalars Update::scalars_on(at::Device device, const UpdateScalars& scalars) {
+  if (device == scalars.apply.device()) return scalars;
+  return {scalars.learning_rate.to(device), scalars.step.to(device), scalars.gradient_scale.to(device),
+          scalars.apply.to(device)};
+}
+
+// As torch's clip_grad_norm_, so that a norm of zero needs no case of its own.
+void Update::clip(UpdateScalars& scalars, const at::Tensor& norm) const {
+  if (clip_norm_ > 0) scalars.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
 }
 
 void Update::update_slots() {
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     const at::Tensor& gradients = slots_[slot].gradients;
-    optimizer_->update(static_cast<int>(slot), {gradients, {}, {}}, scalars_on(gradients.device()));
+    optimizer_->update(static_cast<int>(slot), {gradients, {}, {}},
+                       scalars_on(gradients.device(), is_own(slot) ? own_scalars_ : scalars_));
   }
   for (size_t table = 0; table < tables_.size(); ++table) {
     const TableRows& rows = tables_[table]->table->update();
-    row_optimizer_->update(static_cast<int>(table), rows.numbers, rows.values, scalars_on(rows.values.device()));
+    row_optimizer_->update(static_cast<int>(table), rows.numbers, rows.values,
+                           scalars_on(rows.values.device(), is_own_table(table) ? own_scalars_ : scalars_));
   }
 }
 
 UpdateFigures Update::finish() {
   at::NoGradGuard no_grad;
   if (figures_.is_cpu()) return finish_on_host();
+  const at::Tensor& judged = shares_ ? header_ : own_.header;
   // A loss that is not finite on one rank only, of those that should have it alike, stops the update on all.
-  figures_.select(0, 2).add_(at::isfinite(header_).all().logical_not().to(figures_.device()));
+  figures_.select(0, 2).add_(at::isfinite(judged).all().logical_not().to(figures_.device()));
   for (const CommunicatorPtr& group : cut_) group->all_reduce(figures_, ReduceOp::sum, {"gradient norm", {}})->wait();
+  // One loss scale for the sums of all ranks' gradients: what one rank found of its own counts for all.
+  if (scaler_ && owns_ && shares_)
+    own_.group->all_reduce(figures_.narrow(0, 4, 1), ReduceOp::sum, {"own gradients", {}})->wait();
   const at::Tensor loss_finite = figures_.narrow(0, 2, 1) == 0;
-  const at::Tensor norm = figures_.narrow(0, 0, 1).sqrt().mul_(scalars_.gradient_scale);
-  scalars_.apply.copy_((figures_.narrow(0, 1, 1) == 0).logical_and(loss_finite));
-  // As torch's clip_grad_norm_, so that a norm of zero needs no case of its own.
-  if (clip_norm_ > 0) scalars_.gradient_scale.mul_((clip_norm_ / (norm + 1e-6)).clamp_max_(1));
+  const at::Tensor own_finite = owns_ ? figures_.narrow(0, 4, 1) == 0 : at::ones_like(loss_finite);
+  const at::Tensor shared_finite = (figures_.narrow(0, 1, 1) == 0).logical_and(loss_finite);
+  at::Tensor norm = figures_.narrow(0, 0, 1).sqrt().mul_(scalars_.gradient_scale);
+  scalars_.apply.copy_(shared_finite.logical_and(own_finite));
+  clip(scalars_, norm);
+  if (owns_) {
+    const at::Tensor own_norm = figures_.narrow(0, 3, 1).sqrt().mul_(own_scalars_.gradient_scale);
+    at::logical_and_out(own_scalars_.apply, scalars_.apply, own_scalars_.gradient_scale > 0);
+    clip(own_scalars_, own_norm);
+    norm = at::hypot(norm, own_norm);
+    at::add_out(own_scalars_.step, own_count_, 1);
+  }
   if (!rate_is_set_) scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
   at::add_out(scalars_.step, count_, 1);
   update_slots();
   count_.add_(scalars_.apply);
+  if (owns_)
+    own_count_.add_(own_scalars_.apply);
+  else if (own_.header.defined())
+    own_count_.copy_(count_);
   updated_ = true;
-  UpdateFigures figures{norm[0], scalars_.apply[0].clone(), scalars_.learning_rate, {}};
+  // What ranks do not sum they do not know alike.
+  UpdateFigures figures{norm[0],
+                        (owns_ && !shares_ ? at::ones_like(shared_finite) : shared_finite)[0].clone(),
+                        scalars_.learning_rate,
+                        {}};
+  if (owns_) figures.own_finite = (shares_ ? own_finite : own_finite.logical_and(shared_finite))[0].clone();
   if (scaler_) {
-    figures.skipped = scaler_->excuses(loss_finite)[0].logical_and(figures.finite.logical_not());
+    figures.skipped = scaler_->excuses(loss_finite)[0].logical_and(scalars_.apply[0].logical_not());
     figures.finite = figures.finite.logical_or(figures.skipped);
+    if (owns_) figures.own_finite = figures.own_finite.logical_or(figures.skipped);
     scaler_->update(scalars_.apply);
   }
   return figures;
@@ -190,40 +251,68 @@ UpdateFigures Update::finish() {
 // On the CPU the same arithmetic, in the same order, without its tensors: these dozens of kernels on single numbers would be
 // a tenth of a light step.
 void Update::begin_on_host(double nominal) {
-  const double weight = number(header_, 0);
-  double scale = weight > 0 ? 1 / weight * nominal : 0;
-  if (scaler_) scale /= number(scaler_->scale(), 0);
+  const double scale = host_scale_of(header_, nominal);
   *scalars_.gradient_scale.mutable_data_ptr<double>() = scale;
   *mean_scale_.mutable_data_ptr<double>() = scale;
-  std::fill_n(figures_.mutable_data_ptr<double>(), 3, 0.0);
+  std::fill_n(figures_.mutable_data_ptr<double>(), figures_.numel(), 0.0);
+  if (!owns_) return;
+  *own_scalars_.gradient_scale.mutable_data_ptr<double>() = host_scale_of(own_.header, nominal);
+  int64_t& own_count = *own_count_.mutable_data_ptr<int64_t>();
+  if (own_count < 0) own_count = host_count(count_);
+}
+
+double Update::host_scale_of(const at::Tensor& header, double nominal) const {
+  const double weight = number(header, 0), scale = weight > 0 ? 1 / weight * nominal : 0;
+  return scaler_ ? scale / number(scaler_->scale(), 0) : scale;
 }
 
 UpdateFigures Update::finish_on_host() {
   double* figures = figures_.mutable_data_ptr<double>();
-  if (!std::isfinite(number(header_, 0)) || !std::isfinite(number(header_, 1))) figures[2] += 1;
+  const at::Tensor& judged = shares_ ? header_ : own_.header;
+  if (!std::isfinite(number(judged, 0)) || !std::isfinite(number(judged, 1))) figures[2] += 1;
   for (const CommunicatorPtr& group : cut_) group->all_reduce(figures_, ReduceOp::sum, {"gradient norm", {}})->wait();
-  const bool loss_finite = figures[2] == 0, apply = figures[1] == 0 && loss_finite;
-  double& scale = *scalars_.gradient_scale.mutable_data_ptr<double>();
-  const double norm = std::sqrt(figures[0]) * scale;
-  if (clip_norm_ > 0) scale *= std::min(1 / (norm + 1e-6) * clip_norm_, 1.0);
+  if (scaler_ && owns_ && shares_)
+    own_.group->all_reduce(figures_.narrow(0, 4, 1), ReduceOp::sum, {"own gradients", {}})->wait();
+  const bool loss_finite = figures[2] == 0, own_finite = !owns_ || figures[4] == 0;
+  const bool shared_finite = figures[1] == 0 && loss_finite, apply = shared_finite && own_finite;
   *scalars_.apply.mutable_data_ptr<bool>() = apply;
+  double norm = clipped_on_host(scalars_, figures[0]);
+  if (owns_) {
+    *own_scalars_.apply.mutable_data_ptr<bool>() = apply && number(own_scalars_.gradient_scale, 0) > 0;
+    norm = std::hypot(norm, clipped_on_host(own_scalars_, figures[3]));
+    *own_scalars_.step.mutable_data_ptr<int64_t>() = host_count(own_count_) + 1;
+  }
   if (!rate_is_set_) *scalars_.learning_rate.mutable_data_ptr<double>() = schedule_.learning_rate(updates_++);
-  int64_t& count = *count_.mutable_data_ptr<int64_t>();
-  *scalars_.step.mutable_data_ptr<int64_t>() = count + 1;
+  *scalars_.step.mutable_data_ptr<int64_t>() = host_count(count_) + 1;
   update_slots();
-  count += apply ? 1 : 0;
+  host_count(count_) += apply ? 1 : 0;
+  if (owns_)
+    host_count(own_count_) += *own_scalars_.apply.const_data_ptr<bool>() ? 1 : 0;
+  else if (own_.header.defined())
+    host_count(own_count_) = host_count(count_);
   updated_ = true;
-  UpdateFigures told{
-      at::empty({}, figures_.options()), at::empty({}, scalars_.apply.options()), scalars_.learning_rate, {}};
-  *told.norm.mutable_data_ptr<double>() = norm;
-  *told.finite.mutable_data_ptr<bool>() = apply;
+  const auto flag = [&](bool value) { return host_scalar(value, scalars_.apply.options()); };
+  UpdateFigures told{host_scalar(norm, figures_.options()),
+                     flag((owns_ && !shares_) || shared_finite),
+                     scalars_.learning_rate,
+                     {},
+                     {}};
+  if (owns_) told.own_finite = flag(shares_ ? own_finite : own_finite && shared_finite);
   if (scaler_) {
-    told.skipped = scaler_->excuses(at::full({1}, loss_finite, scalars_.apply.options()))[0].logical_and(
-        told.finite.logical_not());
+    told.skipped = scaler_->excuses(at::full({1}, loss_finite, scalars_.apply.options()))[0].logical_and(flag(!apply));
     told.finite = told.finite.logical_or(told.skipped);
+    if (owns_) told.own_finite = told.own_finite.logical_or(told.skipped);
     scaler_->update(scalars_.apply);
   }
   return told;
+}
+
+// The norm of the mean gradient; the scale is brought down where that is above clip_norm.
+double Update::clipped_on_host(UpdateScalars& scalars, double squares) const {
+  double& scale = *scalars.gradient_scale.mutable_data_ptr<double>();
+  const double norm = std::sqrt(squares) * scale;
+  if (clip_norm_ > 0) scale *= std::min(1 / (norm + 1e-6) * clip_norm_, 1.0);
+  return norm;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter) {
@@ -233,6 +322,7 @@ std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter
 }
 
 at::Tensor Update::table_gradient(size_t table) const {
+  if (is_own_table(table)) return {};  // one of many
   const RowTable& rows = *tables_[table]->table;
   const at::Tensor values = mean(rows.update().values);
   return values.defined() ? rows.dense(rows.update().numbers, values) : values;
@@ -242,7 +332,10 @@ void Update::settle() {
   for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->settle(static_cast<int>(table));
 }
 
-at::Tensor Update::gradient(size_t parameter) const { return mean(flat_->parameters()[parameter]->gradient); }
+at::Tensor Update::gradient(size_t parameter) const {
+  if (is_own(static_cast<size_t>(flat_->place(parameter).slot))) return {};  // one of many
+  return mean(flat_->parameters()[parameter]->gradient);
+}
 
 at::Tensor Update::mean(const at::Tensor& gradients) const {
   if (!updated_) return {};

@@ -7,6 +7,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,10 +31,11 @@ struct UpdateSlot {
 };
 
 struct UpdateFigures {
-  at::Tensor norm;           // float64 (float32 on CUDA), []: of the mean gradient, before clipping
-  at::Tensor finite;         // bool, []: false is a fault
-  at::Tensor learning_rate;  // [1]; overwritten by the next update
-  at::Tensor skipped;        // bool, []: by the loss scaler; undefined where there is none
+  at::Tensor norm;             // float64 (float32 on CUDA), []: of the mean gradient, before clipping
+  at::Tensor finite;           // bool, []: false is a fault
+  at::Tensor learning_rate;    // [1]; overwritten by the next update
+  at::Tensor skipped;          // bool, []: by the loss scaler; undefined where there is none
+  at::Tensor own_finite = {};  // bool, []: the same of this rank's own gradients alone; undefined where there are none
 };
 
 class Update {
@@ -49,6 +51,18 @@ class Update {
 
   // Takes row tables too, with moments of zero: once, before the first forward. Their gradients are RowTable::update().
   void attach_tables(std::vector<ParameterPtr> tables);
+  // What of the next updates is of this rank's rows alone.
+  struct Own {
+    std::vector<char> slots, tables;  // by index; those missing are not
+    at::Tensor header;                // [2], as attach's: of the rank's rows
+    // Other ranks' slots, or some of these, are of gradients that ranks sum, so that all must decide alike in fp16: `group`
+    // are those who do.
+    bool shares = true;
+    CommunicatorPtr group;
+  };
+  // From the next `begin` on: own gradients' scale is that of the weight in the own header, they are clipped by a norm of
+  // their own, and without rows nothing of what they belong to changes.
+  void set_own(Own own);
 
   // What backward multiplies the loss with: for ForwardState::loss_scale of all parts. Undefined: nothing.
   at::Tensor loss_scale() const { return scaler_ ? scaler_->scale() : at::Tensor(); }
@@ -81,22 +95,32 @@ class Update {
   }
   at::Tensor table_gradient(size_t table) const;
   void settle();
+  void settle_rows(size_t table, const at::Tensor& rows) { row_optimizer_->settle_rows(static_cast<int>(table), rows); }
 
-  const at::Tensor& count() const { return count_; }  // updates applied, int64 [1]
+  const at::Tensor& count() const { return count_; }          // updates applied, int64 [1]
+  int64_t made() const { return updates_; }                   // updates so far, those that were skipped too
+  const at::Tensor& own_count() const { return own_count_; }  // the same of own slots; −1: as many as count()
   // What is counted or kept beside parameters and moments, by name: `updates`, and the loss scaler's state.
   std::vector<std::pair<std::string, at::Tensor>> counters() const;
   void restored();  // counters() were written to from outside
 
  private:
-  void add_figures(const at::Tensor& gradients, bool counted);
+  // `first`: of figures_, where its sum of squares goes.
+  void add_figures(const at::Tensor& gradients, bool counted, int64_t first);
   std::unique_ptr<Optimizer> optimizer_for(const std::vector<UpdateSlot>& slots) const;
   // Of the mean loss over all rows, before clipping; undefined until there was an update.
   at::Tensor mean(const at::Tensor& gradients) const;
-  UpdateScalars scalars_on(at::Device device) const;
+  static UpdateScalars scalars_on(at::Device device, const UpdateScalars& scalars);
   void update_slots();
   // `begin` and `finish` where the scalars lie on the CPU.
   void begin_on_host(double nominal);
   UpdateFigures finish_on_host();
+  bool is_own(size_t slot) const { return slot < own_.slots.size() && own_.slots[slot] != 0; }
+  bool is_own_table(size_t table) const { return table < own_.tables.size() && own_.tables[table] != 0; }
+  at::Tensor scale_of(const at::Tensor& header, double nominal) const;
+  double host_scale_of(const at::Tensor& header, double nominal) const;
+  double clipped_on_host(UpdateScalars& scalars, double squares) const;
+  void clip(UpdateScalars& scalars, const at::Tensor& norm) const;
 
   Component optimizer_options_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -111,11 +135,18 @@ class Update {
   std::optional<LossScaler> scaler_;
   int64_t updates_ = 0;  // for the schedule: those applied and those skipped
   at::Tensor count_;
-  at::Tensor figures_;  // [3]: sum of squares; number of slots and of losses that are not finite
+  at::Tensor
+      figures_;  // [3]: sum of squares; number of slots and of losses that are not finite; [5] with own slots: the
+                 // first two of these
   UpdateScalars scalars_;
   at::Tensor mean_scale_;  // what makes the gradients those of the mean loss; gradient_scale clips too
   bool rate_is_set_ = false;
   bool updated_ = false;  // the slots hold the gradients of an update
+  Own own_;               // its header is undefined until set_own
+  bool owns_ = false;     // something is own
+  bool shares_ = true;    // something is not, here or on others
+  at::Tensor own_count_;
+  UpdateScalars own_scalars_;
 };
 
 }  // namespace convoy

@@ -123,8 +123,9 @@ TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
   EXPECT_EQ(refusal(", mesh: {data: {degree: 2, how: fsdp}}, bucket_cap_mb: 1", 2), "strategy.bucket_cap_mb");
   EXPECT_EQ(refusal(", mesh: {data: 2}, schedule: gpipe", 2), "strategy.schedule");
   EXPECT_EQ(refusal(", mesh: {data: 2}, sequence_parallel: true", 2), "strategy.sequence_parallel");
-  EXPECT_EQ(refused_key({"hybrid", ", mesh: {data: 2}, sync: {what: diloco}", 2}, gpt_subject(), {}),
-            "strategy.sync.what");
+  EXPECT_EQ(
+      refused_key({"hybrid", ", mesh: {data: {degree: 2, how: fsdp}}, sync: {what: diloco}", 2}, gpt_subject(), {}),
+      "strategy.sync.what");
 }
 
 TEST(Hybrid, TwoRunsAreBitwiseEqual) {

@@ -138,11 +138,43 @@ TEST(WithoutEffect, OfStrategies) {
   Sections half = with_strategy("{name: ddp, loss_scale: {initial: 8}}");
   half.more = "precision: fp16\n";
   EXPECT_EQ(refused(half), "");
-  for (const char* name : {"single", "ddp", "fsdp", "pipeline", "tensor_parallel", "data_parallel", "model_parallel"})
+  for (const char* name : {"single", "fsdp", "pipeline", "tensor_parallel", "model_parallel"})
     for (const char* what : {"parameters", "diloco", "gradient"})
       EXPECT_EQ(refused(with_strategy(str("{name: ", name, ", sync: {what: ", what, "}}"),
                                       name == std::string("single") || name == std::string("model_parallel") ? 1 : 2)),
                 in(strategy, "strategy.sync.what"));
+}
+
+// Of ranks that are replicas.
+TEST(WithoutEffect, OfAgreements) {
+  const auto sync = [](const std::string& text, const std::string& rest = "") {
+    return refused(with_strategy("{name: ddp, sync: {" + text + "}" + rest + "}"));
+  };
+  for (const char* what : {"parameters", "diloco"}) {
+    EXPECT_EQ(sync(str("what: ", what, ", every: 16, start_after: 2, moments: averaged")), "");
+    EXPECT_EQ(refused(with_strategy(str("{name: hybrid, mesh: {pipeline: 2}, sync: {what: ", what, "}}"))),
+              in(strategy, "strategy.sync.what"));
+    EXPECT_EQ(refused(with_strategy(str("{name: hybrid, mesh: {data: 2}, sync: {what: ", what, "}}"))), "");
+    EXPECT_EQ(
+        refused(with_strategy(str("{name: hybrid, mesh: {data: {degree: 2, how: fsdp}}, sync: {what: ", what, "}}"))),
+        in(strategy, "strategy.sync.what"));
+  }
+  EXPECT_EQ(sync("what: gradient"), in(strategy, "strategy.sync.what"));
+  EXPECT_EQ(sync("what: diloco, outer: {lr: 0.5}"), "");
+  EXPECT_EQ(sync("what: parameters, outer: {lr: 0.5}"), in(strategy, "strategy.sync.outer.lr"));
+  EXPECT_EQ(sync("start_after: 5"), in(strategy, "strategy.sync.start_after"));
+  EXPECT_EQ(sync("moments: averaged"), in(strategy, "strategy.sync.moments"));
+  EXPECT_EQ(sync("groups: [{match: bias, what: parameters, every: 3}]"), "");
+  EXPECT_EQ(sync("groups: [{match: bias, start_after: 3}]"), in(strategy, "strategy.sync.groups.0.start_after"));
+  EXPECT_EQ(sync("groups: [{match: '(', what: parameters}]"), in(strategy, "strategy.sync.groups.0.match"));
+  EXPECT_EQ(sync("every: 2, groups: [{match: bias, every: 2}, {match: weight, every: 4}]"),
+            in(strategy, "strategy.sync.groups.1.every"));
+  EXPECT_EQ(sync("what: parameters, every: 16, groups: [{match: bias, every: 4}]"), "");
+  EXPECT_EQ(sync("compress: bf16"), "");
+  EXPECT_EQ(sync("what: diloco, compress: bf16"), in(strategy, "strategy.sync.compress"));
+  EXPECT_EQ(sync("what: diloco, start_after: 9, compress: fp16"), "");
+  EXPECT_EQ(refused(with_strategy("{name: hybrid, mesh: {pipeline: 2}, sync: {compress: bf16}}")),
+            in(strategy, "strategy.sync.compress"));
 }
 
 // One file is tried in several ways: what --set leaves without effect is told, and not refused.

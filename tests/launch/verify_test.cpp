@@ -88,6 +88,16 @@ TEST(Verify, WhatIsNotMeantToAgreeIsRefusedAtItsKey) {
   }
 }
 
+TEST(Verify, AGroupThatTrainsApartIsRefusedAtItsKey) {
+  const RunConfig config = read({"strategy.sync.groups=[{match: bias}, {match: weight, what: diloco}]"});
+  try {
+    check_comparable(config);
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.key(), "strategy.sync.groups.1.what");
+  }
+}
+
 TensorDifference off(const std::string& kind, const std::string& name, double relative) {
   TensorDifference difference;
   difference.kind = kind;

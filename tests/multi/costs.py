@@ -32,6 +32,9 @@ CELLS = [
     ("fsdp", [*WORDS, "backend=mpi"]), ("fsdp", [*WORDS, "backend=mpi", "strategy.units=tensors", "model.tied=false"]),
     ("fsdp", [*WORDS, "backend=mpi", "precision=bf16", "strategy.recompute=blocks"]),
     ("tensor_parallel", ["strategy.sequence_parallel=true", "strategy.recompute=[blocks.1, blocks.2]"]),
+    ("ddp", ["strategy.sync.compress=bf16"]), ("ddp", ["strategy.sync={compress: fp16, groups: [{match: bias, what: parameters}]}"]),
+    ("ddp", ["strategy.sync={what: parameters, every: 2}"]), ("ddp", ["strategy.sync={what: diloco, moments: averaged}"]),
+    ("hybrid", ["strategy.sync={what: parameters}"]),
     ("hybrid", []), ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768"]),
 ]
 # What synchronised batch norm and its running figures add to what is sent: of a residual network, whose gradients are few.
@@ -41,6 +44,14 @@ NORMS = [
     "{name: ddp, batch_norm: sync, micro_batches: 2, recompute: blocks}",
     "{name: fsdp, shard: gradients, batch_norm: sync}",
     "{name: hybrid, mesh: {data: 2, pipeline: 2}, micro_batches: 2, batch_norm: sync}",
+]
+# Of a recommender whose tables are rows: which ids a batch has is drawn, and estimated.
+ROWS = ["data={name: synthetic, kind: interactions, rows: 40000, users: 20000, items: 10000, context: 3, candidates: 50}",
+        "model={name: ncf, gmf_dim: 4, mlp_dim: 8, hidden: [16, 8], rows: true}", "train.batch.global=256",
+        "train.max_steps=48", "train.evaluate_every=never", "train.checkpoint_every=never"]
+EXCHANGED = [
+    ("{name: ddp}", 0.03), ("{name: data_parallel}", 0.03), ("{name: ddp, sync: {every: 2}}", 0.1),
+    ("{name: ddp, sync: {compress: bf16}}", 0.03), ("{name: ddp, sync: {groups: [{match: user, what: parameters, every: 4}]}}", 0.1),
 ]
 TOLERANCE = 0.05
 # Of what is sent: sums of a few bytes (loss, weight, norm) are not counted, parts of shards are rounded up to 64 bytes.
@@ -88,5 +99,9 @@ with runs.workspace() as work:
                            [*RESNET, f"strategy={strategy}", f"launch.ranks={ranks}"])
         for rank, cost in zip(summary["ranks"], costs(summary)):
             wrong += off(f"resnet {strategy}", "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
+    for number, (strategy, within) in enumerate(EXCHANGED):
+        summary = runs.run("configs/tiny/ncf.yaml", work / f"rows{number}", [*ROWS, f"strategy={strategy}"])
+        for rank, cost in zip(summary["ranks"], costs(summary)):
+            wrong += off(f"rows {strategy}", "sent", rank["bytes_sent_per_step"], cost["sent"], within)
     runs.check(not wrong, f"off: {', '.join(wrong)}")
 print("ranks send and hold what cost() says")

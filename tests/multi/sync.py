@@ -1,0 +1,92 @@
+"""Ranks that go their own ways between agreements: stopped and resumed bit for bit, with other ranks from the average, refusals."""
+# timeout: 300
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+CONFIG = runs.TOP / "configs" / "tiny" / "ncf.yaml"
+SETS = ["launch.cores_per_rank=1", "train.epochs=4", "train.checkpoint_every=never", "train.log_every=1"]
+POLICIES = {
+    "parameters": ["strategy.sync.what=parameters", "strategy.sync.every=5"],
+    "diloco": ["strategy.sync.what=diloco", "strategy.sync.every=5", "strategy.sync.start_after=3"],
+    # Rows that are behind are brought up to where a run stops: only step by step has that the bits of one that did not stop.
+    "rows": ["strategy.sync.what=parameters", "strategy.sync.every=5", "model.rows=true", "optimizer.catch_up=exact"],
+    "groups": ["strategy.sync={compress: bf16, groups: [{match: embedding|users|items, what: parameters, every: 4, moments: averaged}]}"],
+}
+
+
+def undisturbed_and_stopped(folder, name, policy, backend):
+    """Weights of a run that was stopped in the middle of a period, and resumed, against those of one that was not."""
+    sets = [*SETS, *policy, f"backend={backend}", "strategy.name=ddp"]
+    whole = runs.run(CONFIG, folder / "whole", sets, ranks=2)
+    stopped = folder / "stopped"
+    process = runs.start(CONFIG, stopped, sets, ranks=2)
+    runs.rank_pids(process, 2)
+    runs.training(stopped, step=whole["steps"] // 3)
+    process.send_signal(signal.SIGTERM)
+    code = runs.end(process, 35)
+    runs.check(code == 143, f"{name}: exit {code} after SIGTERM, expected 143")
+    at = runs.newest_checkpoint(stopped).name
+    again = runs.run(CONFIG, stopped, sets, ranks=2)
+    runs.check(again["samples"] == whole["samples"], f"{name}: {again['samples']} samples, {whole['samples']} undisturbed")
+    runs.check(runs.weights(stopped) == runs.weights(folder / "whole"), f"{name}, {backend}: other weights after a stop at {at}")
+    print(f"{name}, {backend}: stopped at {at}, resumed: equal", flush=True)
+
+
+def resumed_by_others(folder, ranks):
+    """Four ranks' checkpoint, gone on with by others."""
+    sets = [*SETS, *POLICIES["diloco"], "strategy.name=ddp", "train.checkpoint_every=7 steps"]
+    runs.run(CONFIG, folder / "four", [*sets, "train.max_steps=7"], ranks=4)
+    line = runs.command(CONFIG, folder / "others", [*sets, f"train.resume={folder / 'four'}"], ranks)
+    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    runs.check(done.returncode == 0, f"{ranks} ranks after four: exit {done.returncode}\n{done.stdout}")
+    logs = done.stdout + "".join(path.read_text() for path in (folder / "others" / "logs").glob("rank*.log"))
+    runs.check("went their own ways" in logs and "average" in logs, f"{ranks} ranks after four: not told\n{logs}")
+
+
+def refused(folder, texts, *sets):
+    begun = time.monotonic()
+    done = subprocess.run(runs.command(CONFIG, folder / "refused", ["strategy.name=ddp", *sets], 2), cwd=runs.TOP,
+                          env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    runs.check(done.returncode == 78, f"{sets}: exit {done.returncode}, expected 78\n{done.stdout}")
+    for text in texts:
+        runs.check(text in done.stdout, f"{sets}: no '{text}' in\n{done.stdout}")
+    runs.check(not (folder / "refused").exists(), f"{sets}: a folder was made although nothing started")
+    return time.monotonic() - begun
+
+
+with runs.workspace() as work:
+    for name, policy in POLICIES.items():
+        for backend in ("gloo", "mpi"):
+            undisturbed_and_stopped(work / f"{name}-{backend}", name, policy, backend)
+    resumed_by_others(work, 2)
+    # Nothing of a rank's own is sent before the first agreement, and sums of 16-bit numbers are half of those of 32.
+    short = ["strategy.name=ddp", "train.max_steps=8", "train.evaluate_every=never", "launch.cores_per_rank=1"]
+    sent = {sync: runs.run(CONFIG, work / f"sent{number}", [*short, f"strategy.sync={sync}"], ranks=2)["bytes_sent_per_step"]
+            for number, sync in enumerate(["{}", "{what: parameters, every: 8}", "{compress: bf16}"])}
+    whole, averaged, narrow = sent.values()
+    runs.check(averaged < 0.2 * whole and 0.4 * whole < narrow < 0.6 * whole, f"bytes a step: {sent}")
+    refused(work, ["strategy.sync.groups.0.match", "nothing-has-this"],
+            "strategy.sync={groups: [{match: nothing-has-this, what: parameters}]}")
+    refused(work, ["strategy.sync.groups.0.every", "the same"], "strategy.sync={every: 2, groups: [{match: weight, every: 3}]}")
+    refused(work, ["strategy.sync.compress", "agree on parameters"], "strategy.sync={what: parameters, compress: bf16}")
+    refused(work, ["strategy.sync.compress", "loss scale"], "strategy.sync={compress: bf16}", "precision=fp16")
+    refused(work, ["strategy.sync.start_after", "what is gradients"], "strategy.sync={start_after: 3}")
+    # Tables of rows: told where they stay dense, and fewer bytes than dense ones.
+    tables = [*short, "data.users=20000", "data.items=10000", "train.checkpoint_every=never", "train.max_steps=16"]
+    often = ["strategy.sync={what: parameters, every: 4}"]
+    rows = runs.run(CONFIG, work / "rows", [*tables, *often, "model.rows=true"], ranks=2)["bytes_sent_per_step"]
+    dense = runs.run(CONFIG, work / "dense", [*tables, *often], ranks=2)["bytes_sent_per_step"]
+    runs.check(rows < dense / 2, f"rows {rows} bytes a step, dense {dense}")
+    line = runs.command(CONFIG, work / "told", [*short, "strategy.sync.what=diloco", "model.rows=true"], 2)
+    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    runs.check(done.returncode == 0 and "stay dense" in done.stdout, f"rows under diloco: {done.returncode}\n{done.stdout}")
+    refused(work, ["strategy.sync.outer", "diloco"], "strategy.sync={what: parameters, outer: {lr: 0.5}}")
+print("ranks that go their own ways resume, and refuse what means nothing")

@@ -1,0 +1,271 @@
+// What ranks that go their own ways promise beside equal results: going on after a restart, evaluations that disturb nothing,
+// what is sent, and faults.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+
+#include "core/error.h"
+#include "strategies/catalogue.h"
+#include "strategies/registry.h"
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
+
+namespace convoy::testing {
+namespace {
+
+using State = std::map<std::string, at::Tensor>;
+
+Layout ddp(int ranks, const std::string& sync) {
+  return {"ddp", ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006, sync: {" + sync + "}", ranks};
+}
+
+const std::vector<std::string> policies = {
+    "what: parameters, every: 4",
+    "what: parameters, every: 4, moments: averaged",
+    "what: diloco, every: 4",
+    "what: diloco, every: 3, start_after: 2",
+    "groups: [{match: weight, what: parameters, every: 4, start_after: 1}]",
+    "what: diloco, every: 4, groups: [{match: bias, what: gradients}, {match: 'blocks.0', what: parameters, every: 3}]",
+    "compress: bf16",
+    "compress: fp16, groups: [{match: bias, what: diloco, every: 4}]",
+};
+
+void step(const Subject& subject, Strategy& strategy, int64_t number) {
+  strategy.step({share(subject, strategy.sampling()), number, true});
+}
+
+// States of all ranks after `steps`, `each` being called in front of every step; `from`: begin with those after so many.
+std::vector<State> states_after(const Layout& layout, const Subject& subject, int64_t steps,
+                                const std::function<void(Strategy&)>& each, const std::vector<State>* from = nullptr,
+                                int64_t first = 0) {
+  std::vector<State> states(static_cast<size_t>(layout.ranks));
+  EXPECT_EQ(
+      run(layout, subject,
+          [&](const Context& context, Strategy& strategy) {
+            const auto rank = static_cast<size_t>(context.rank);
+            if (from != nullptr) {
+              strategy.visit_state([&](const StateEntry& entry) { entry.tensor.copy_((*from)[rank].at(entry.key())); });
+              strategy.state_restored();
+            }
+            for (int64_t number = first; number < steps; ++number) {
+              each(strategy);
+              step(subject, strategy, number);
+            }
+            strategy.settle();
+            states[rank] = state_of(strategy);
+          }),
+      "no error");
+  return states;
+}
+
+void expect_same(const std::vector<State>& one, const std::vector<State>& other) {
+  for (size_t rank = 0; rank < one.size(); ++rank)
+    EXPECT_TRUE(bitwise_equal(one[rank], other[rank])) << "rank " << rank;
+}
+
+// At every step of a period, between agreements and on them.
+TEST(SyncState, ARestoredRunGoesOnBitForBit) {
+  for (auto* make : {tied_subject, norms_subject}) {
+    const Subject subject = make();
+    for (const std::string& policy : policies) {
+      const Layout layout = ddp(3, policy);
+      const auto nothing = [](Strategy&) {};
+      const std::vector<State> undisturbed = states_after(layout, subject, 9, nothing);
+      for (int64_t interrupted : {1, 3, 4, 6}) {
+        SCOPED_TRACE(subject.name + ": " + policy + ", after " + std::to_string(interrupted));
+        const std::vector<State> saved = states_after(layout, subject, interrupted, nothing);
+        expect_same(states_after(layout, subject, 9, nothing, &saved, interrupted), undisturbed);
+      }
+    }
+  }
+}
+
+// Settled where they are saved, since what a row has missed is made up for up to there.
+TEST(SyncState, ARestoredRunOfRowTablesGoesOnBitForBit) {
+  const Subject subject = ranking_subject(true);
+  for (const std::string policy :
+       {"what: parameters, every: 4", "what: parameters, every: 3, moments: averaged, start_after: 2",
+        "groups: [{match: item, what: parameters, every: 4}]"}) {
+    const Layout layout = ddp(3, policy);
+    for (int64_t interrupted : {1, 3, 4, 6}) {
+      SCOPED_TRACE(policy + ", after " + std::to_string(interrupted));
+      const auto nothing = [](Strategy&) {};
+      int64_t begun[3] = {0, 0, 0};
+      std::mutex mutex;
+      const auto settled = [&](Strategy& strategy) {
+        int64_t number = 0;
+        {
+          std::lock_guard<std::mutex> lock(mutex);
+          number = begun[strategy.sampling().index]++;
+        }
+        if (number == interrupted) strategy.settle();
+      };
+      const std::vector<State> undisturbed = states_after(layout, subject, 9, settled);
+      const std::vector<State> saved = states_after(layout, subject, interrupted, nothing);
+      expect_same(states_after(layout, subject, 9, nothing, &saved, interrupted), undisturbed);
+      EXPECT_TRUE(std::any_of(saved[1].begin(), saved[1].end(), [](const auto& entry) {
+        return entry.first.find("item.weight.touched@replica1") != std::string::npos;
+      }));
+    }
+  }
+}
+
+// All ranks evaluate the same rows, and go on with their own.
+TEST(SyncState, RowsAreAveragedForEvaluationsAlone) {
+  const Subject subject = ranking_subject(true);
+  std::vector<State> shown(2);
+  EXPECT_EQ(run(ddp(2, "what: parameters, every: 4"), subject,
+                [&](const Context& context, Strategy& strategy) {
+                  const auto rank = static_cast<size_t>(context.rank);
+                  for (int64_t number = 0; number < 6; ++number) step(subject, strategy, number);
+                  strategy.settle();
+                  shown[rank] = state_of(strategy);
+                }),
+            "no error");
+  bool differ = false;
+  for (const auto& [key, tensor] : shown[0]) {
+    const size_t at = key.find("@replica0");
+    if (at == std::string::npos)
+      EXPECT_TRUE(tensor.equal(shown[1].at(key))) << key;
+    else if (key.rfind("parameter/", 0) == 0)
+      differ = differ || !tensor.equal(shown[1].at(key.substr(0, at) + "@replica1"));
+  }
+  EXPECT_TRUE(differ);
+}
+
+TEST(SyncState, EvaluationsDisturbNothing) {
+  const Subject subject = norms_subject();
+  for (const std::string& policy : policies) {
+    SCOPED_TRACE(policy);
+    const auto evaluate = [&](Strategy& strategy) {
+      strategy.settle();
+      strategy.evaluate(share(subject, strategy.sampling()));
+      strategy.settle();
+    };
+    expect_same(states_after(ddp(2, policy), subject, 7, evaluate),
+                states_after(ddp(2, policy), subject, 7, [](Strategy&) {}));
+  }
+}
+
+// All ranks evaluate the same model, and own exactly one copy of what they have in common.
+TEST(SyncState, RanksShowOneAverageAndTheirOwn) {
+  const Subject subject = norms_subject();
+  for (const std::string& policy : policies) {
+    SCOPED_TRACE(policy);
+    std::mutex mutex;
+    std::map<std::string, int> owners;
+    std::vector<State> states(3);
+    EXPECT_EQ(run(ddp(3, policy), subject,
+                  [&](const Context& context, Strategy& strategy) {
+                    for (int64_t number = 0; number < 3; ++number) step(subject, strategy, number);
+                    strategy.settle();
+                    std::lock_guard<std::mutex> lock(mutex);
+                    strategy.visit_state([&](const StateEntry& entry) {
+                      if (entry.kind != StateKind::gradient) owners[entry.key()] += entry.owner;
+                    });
+                    states[static_cast<size_t>(context.rank)] = state_of(strategy);
+                  }),
+              "no error");
+    for (const auto& [key, count] : owners) EXPECT_EQ(count, 1) << key;
+    for (const auto& [key, tensor] : states[0])
+      if (key.rfind("parameter/", 0) == 0 && key.find('@') == std::string::npos) {
+        EXPECT_TRUE(tensor.equal(states[1].at(key)) && tensor.equal(states[2].at(key))) << key;
+      }
+  }
+}
+
+TEST(SyncState, ReplicasDifferBetweenAgreements) {
+  const Subject subject = tied_subject();
+  const std::vector<State> states = states_after(ddp(2, "what: parameters, every: 4"), subject, 3, [](Strategy&) {});
+  bool differ = false;
+  for (const auto& [key, tensor] : states[0]) {
+    const size_t at = key.find("@replica0");
+    if (at == std::string::npos || key.rfind("parameter/", 0) != 0) continue;
+    differ = differ || !tensor.equal(states[1].at(key.substr(0, at) + "@replica1"));
+  }
+  EXPECT_TRUE(differ);
+}
+
+TEST(SyncState, NothingIsSentBetweenAgreements) {
+  const Subject subject = tied_subject();
+  EXPECT_EQ(run(ddp(2, "what: diloco, every: 3, start_after: 2"), subject,
+                [&](const Context& context, Strategy& strategy) {
+                  std::vector<bool> sent;
+                  for (int64_t number = 0; number < 8; ++number) {
+                    const int64_t before = context.world->bytes_sent();
+                    step(subject, strategy, number);
+                    sent.push_back(context.world->bytes_sent() > before);
+                  }
+                  EXPECT_EQ(sent, (std::vector<bool>{true, true, false, false, true, false, false, true}));
+                }),
+            "no error");
+}
+
+double bytes_of_last_step(const Layout& layout, const Subject& subject, int64_t steps) {
+  double bytes = 0;
+  EXPECT_EQ(run(layout, subject,
+                [&](const Context& context, Strategy& strategy) {
+                  int64_t first = 0;
+                  for (int64_t number = 0; number <= steps; ++number) {
+                    if (number == 1) first = context.world->bytes_sent();  // the first one agrees on an order too
+                    step(subject, strategy, number);
+                  }
+                  if (context.rank == 0)
+                    bytes = static_cast<double>(context.world->bytes_sent() - first) / static_cast<double>(steps);
+                }),
+            "no error");
+  return bytes;
+}
+
+// Over whole periods; beside what cost() counts go a few bytes of weights, and paddings.
+TEST(SyncState, BytesSentAreThoseOfTheCost) {
+  const Subject subject = mlp_subject();
+  for (const std::string policy :
+       {"what: parameters, every: 4", "what: parameters, every: 4, moments: averaged", "what: diloco, every: 2",
+        "compress: bf16", "compress: fp16", "groups: [{match: weight, what: parameters, every: 4}]",
+        "what: parameters, every: 4, groups: [{match: bias, what: gradients}]"}) {
+    SCOPED_TRACE(policy);
+    const Layout layout = ddp(4, policy);
+    Job job;
+    job.ranks.resize(4);
+    job.config = test_config(layout, {}).resolved;
+    const Description description = describe_model(*subject.model(), "fp64");
+    const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
+    const double counted = bytes_of_last_step(layout, subject, 8);
+    EXPECT_GE(counted, predicted);
+    EXPECT_LE(counted, predicted + 1.5 * (3 * 64 * 7 + 64));
+  }
+}
+
+TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
+  Job job;
+  job.ranks.resize(2);
+  Description description;
+  description.blocks = {{"all", 1000000, 0, 0, 0, 0}};
+  const auto sent = [&](const char* sync) {
+    job.config = test_config(ddp(2, sync), {}).resolved;
+    return strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
+  };
+  EXPECT_EQ(sent("compress: bf16") * 2, sent(""));
+}
+
+TEST(SyncState, ALossThatIsNotFiniteNamesItsRank) {
+  const Subject subject = mlp_subject();
+  const std::string error =
+      run(ddp(3, "what: parameters, every: 4"), subject, [&](const Context& context, Strategy& strategy) {
+        step(subject, strategy, 0);
+        Batch batch = share(subject, strategy.sampling());
+        if (context.rank == 1)
+          for (auto& entry : batch.tensors)
+            if (entry.first == "features") entry.second = entry.second * std::numeric_limits<double>::quiet_NaN();
+        strategy.step({batch, 1, true});
+        for (int64_t number = 2; number < 6; ++number) step(subject, strategy, number);
+      });
+  EXPECT_EQ(error.rfind("training: the loss of rank 1 is not finite at step 1", 0), 0u) << error;
+}
+
+}  // namespace
+}  // namespace convoy::testing
