@@ -139,4 +139,8 @@ const StrategyEntry& reference_strategy();
 // The one whose ranks are all alike, in any number and over every backend: where jobs that do not train have ranks.
 const StrategyEntry& plain_strategy();
 
+// Of a resolved section `strategy`: how far gradients that are sent narrow (sync.compress), and what follows from them, may be
+// from those of one rank, as `convoy verify` measures it: a bound that tests hold. 0 where nothing is rounded.
+double compression_error(const Json& strategy);
+
 }  // namespace convoy

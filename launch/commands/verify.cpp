@@ -21,7 +21,6 @@
 #include "launch/summary.h"
 #include "launch/verify_report.h"
 #include "strategies/catalogue.h"
-#include "strategies/parts/sync_entry.h"
 
 namespace convoy {
 namespace {

@@ -67,10 +67,6 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies);
 // Throws ConfigError at the key for a pattern that no parameter's name has.
 void check_sync_names(const Job& job, const Description& description);
 
-// How far gradients that are sent narrow, and what follows from them, may be from those of one rank, as `convoy verify`
-// measures it: a bound that tests hold. 0 where nothing is rounded.
-double compression_error(const Json& strategy);
-
 // Elements of each of the policy's groups, in proportion to what blocks hold (which a tensor group may have cut).
 std::vector<double> sync_elements(const SyncPolicy& policy, const Description& description);
 // What a data axis of so many replicas sends in a step, averaged over many, once `start_after` is over: into the cost,
