@@ -52,7 +52,8 @@ void check_resume_path(const std::string& resume, const Json& resolved) {
   if (wanted.member >= 0)
     for (const char* own : {"seed", "data.seed", "data.samples", "optimizer.lr", "optimizer.weight_decay"})
       free.push_back(own);
-  free.push_back("strategy");  // a checkpoint holds whole tensors' pieces: any strategy puts them together
+  free.push_back("strategy");    // a checkpoint holds whole tensors' pieces: any strategy puts them together
+  free.push_back("model.rows");  // and tables of all kinds hold the same
   const std::string key = first_difference(manifest["config"], resolved, free);
   if (!key.empty())
     throw ConfigError(

@@ -32,7 +32,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
       parts_(std::move(parts)),
       update_(context, options.every, {context.axis("tensor"), pipeline_}),
       reducer_(group_, options.overlap),
-      rows_(group_, tables_of(parts_)),
+      rows_(make_row_exchange(group_, tables_of(parts_))),
       sending_(parts_.size(), 0) {
   check_equal_start(context, parts_);
   update_.attach_tables(tables_of(parts_));
@@ -69,6 +69,7 @@ void ReplicatedData::begin(bool first, bool updates) {
     for (auto& collector : collectors_) collector->begin();
     flat_->header().zero_();
     begin_rows(update_.tables());
+    rows_->begin();
   }
   std::fill(sending_.begin(), sending_.end(), 0);
   reducing_ = updates && order_known_ && !dense_with_rows();
@@ -148,7 +149,7 @@ void ReplicatedData::exchange_rows() {
   std::vector<at::Tensor> dense;
   for (int bucket = 0; dense_with_rows() && bucket < static_cast<int>(flat_->buckets().size()); ++bucket)
     dense.push_back(flat_->message(bucket));
-  rows_.run(dense);
+  rows_->run(dense);
 }
 
 void ReplicatedData::visit_state(const StateVisitor& visit) {

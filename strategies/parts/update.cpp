@@ -126,7 +126,17 @@ void Update::reduced_slot(int slot) {
 }
 
 void Update::reduced_rows() {
+  RowSource* const source = tables_.empty() ? nullptr : tables_.front()->table->source();
+  if (source == nullptr) {
+    for (const ParameterPtr& table : tables_) add_figures(table->table->update().values, table->counted);
+    return;
+  }
+  // Those of all other gradients are the same on all ranks of the group.
+  const at::Tensor others = figures_.clone();
+  figures_.zero_();
   for (const ParameterPtr& table : tables_) add_figures(table->table->update().values, table->counted);
+  source->group().all_reduce(figures_, ReduceOp::sum, {"gradient norm of rows", {}})->wait();
+  figures_.add_(others);
 }
 
 void Update::add_figures(const at::Tensor& gradients, bool counted) {
