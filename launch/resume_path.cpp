@@ -112,7 +112,8 @@ void check_resume_path(const std::string& resume, const Json& resolved) {
   // A member has its own of these.
   if (wanted.member >= 0)
     for (const char* own : members_own) free.push_back(own);
-  free.push_back("strategy");  // a checkpoint holds whole tensors' pieces: any strategy puts them together
+  free.push_back("strategy");    // a checkpoint holds whole tensors' pieces: any strategy puts them together
+  free.push_back("model.rows");  // and tables of all kinds hold the same
   const std::string key = first_difference(manifest["config"], resolved, free);
   if (!key.empty())
     throw ConfigError(

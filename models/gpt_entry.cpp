@@ -2,12 +2,14 @@
 #include "core/config/without_effect.h"
 #include "core/describe.h"
 #include "models/entries.h"
+#include "models/row_option_entry.h"
 
 namespace convoy {
 
 namespace {
 
 void check(const Options& options) {
+  check_rows_option(options);
   const int64_t dim = options.integer("dim"), heads = options.integer("heads");
   if (dim % heads != 0)
     options.fail("dim", str("is ", dim, ", which ", heads, " heads do not divide; try ", (dim / heads + 1) * heads));

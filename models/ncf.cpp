@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/metrics/ranking.h"
 #include "models/entries.h"
+#include "models/pairs.h"
 #include "models/row_option.h"
 
 namespace convoy {
@@ -71,13 +72,11 @@ class FirstBlock : public Block {
     if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));
   }
   TensorList forward(const TensorList& inputs) override {
-    const auto user = inputs[0].split_with_sizes({gmf_, mlp_}, -1);
-    const auto item = inputs[1].split_with_sizes({gmf_, mlp_}, -1);
+    const Pairs pairs = pairs_of(inputs[0], inputs[1], inputs.size() > 2 ? inputs[2] : at::Tensor(), gmf_);
     TensorList outputs;
-    if (gmf_ > 0) outputs.push_back(user[0].unsqueeze(-2) * item[0]);
+    if (gmf_ > 0) outputs.push_back(pairs.product);
     if (mlp_ == 0) return outputs;
-    const at::Tensor per_row = inputs.size() > 2 ? at::cat({user[1], inputs[2]}, -1) : user[1];
-    const at::Tensor h = relu_of_sum(row_->forward(per_row), item_->forward(item[1]));
+    const at::Tensor h = relu_of_sum(row_->forward(pairs.row), item_->forward(pairs.item));
     outputs.push_back(dropout_ ? dropout_->forward(h) : h);
     return outputs;
   }

@@ -2,12 +2,14 @@
 #include "core/config/without_effect.h"
 #include "core/describe.h"
 #include "models/entries.h"
+#include "models/row_option_entry.h"
 
 namespace convoy {
 
 namespace {
 
 void check(const Options& options) {
+  check_rows_option(options);
   const int64_t mlp = options.integer("mlp_dim");
   if (options.integer("gmf_dim") == 0 && mlp == 0)
     options.fail("gmf_dim", "and mlp_dim are both 0: nothing is left to learn");

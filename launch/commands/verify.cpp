@@ -173,8 +173,7 @@ std::vector<std::string> reference_overrides(const RunConfig& config, int data_d
                                      str("train.batch=", Json{{"global", rows}}.dump())};
   // Row tables are held against dense ones.
   const Json& model = config.model.options.json();
-  if (model.contains("rows") && (model["rows"] == true || model["rows"] == "auto"))
-    overrides.push_back("model.rows=false");
+  if (model.contains("rows") && model["rows"] != false) overrides.push_back("model.rows=false");
   return overrides;
 }
 

@@ -6,20 +6,26 @@
 
 #include "core/error.h"
 #include "core/random_keys.h"
+#include "strategies/parts/row_table.h"
 
 namespace convoy {
 namespace {
 
+// Of a row table that is dealt out, the whole of it.
+std::vector<int64_t> shape_of(const Parameter& parameter) {
+  return parameter.table ? parameter.table->shape() : parameter.value.sizes().vec();
+}
+
 std::vector<std::string> description_of(const std::vector<ModelPart*>& parts, bool shapes) {
   std::vector<std::string> lines;
-  const auto add = [&](const std::string& name, const at::Tensor& value) {
-    lines.push_back(shapes ? convoy::str(name, " ", value.sizes(), " ", value.dtype().name())
+  const auto add = [&](const std::string& name, const at::Tensor& value, at::IntArrayRef sizes) {
+    lines.push_back(shapes ? convoy::str(name, " ", sizes, " ", value.dtype().name())
                            : convoy::str(name, " ", value.dim(), "-dimensional ", value.dtype().name()));
   };
   for (const ModelPart* part : parts) {
     for (const auto* list : {&part->parameters(), &part->tables(), &part->frozen()})
-      for (const ParameterPtr& parameter : *list) add(parameter->name, parameter->value);
-    for (const NamedBuffer& buffer : part->buffers()) add(buffer.name, buffer.value);
+      for (const ParameterPtr& parameter : *list) add(parameter->name, parameter->value, shape_of(*parameter));
+    for (const NamedBuffer& buffer : part->buffers()) add(buffer.name, buffer.value, buffer.value.sizes());
   }
   return lines;
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "strategies/parts/batch_reader.h"
+
 namespace convoy {
 namespace {
 
@@ -19,6 +21,7 @@ class MeshStrategy : public Strategy {
     original_ = context.axis("tensor")->rank() == 0;
     runner_ = parts_.runner(context, std::move(model), std::move(loss));
     data_ = parts_.data(context, runner_->parts());
+    reader_ = dynamic_cast<BatchReader*>(data_.get());
     const at::Tensor zero = at::zeros({}, at::TensorOptions(at::kDouble).device(context.devices.front()));
     nothing_ = {"loss", zero, zero, true};
   }
@@ -29,6 +32,7 @@ class MeshStrategy : public Strategy {
     const bool updates = accumulated_ + 1 == parts_.every || input.flush;
     const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
     data_->begin(accumulated_ == 0, updates);
+    if (reader_ != nullptr) reader_->expect(input.batch);
     StepResult result;
     result.metrics = {nothing_};
     Runner::Hooks hooks;
@@ -78,6 +82,7 @@ class MeshStrategy : public Strategy {
   int64_t accumulated_ = 0;  // steps since the last update
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<DataAxis> data_;
+  BatchReader* reader_ = nullptr;  // data_, where it is one
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "strategies/parts/keyed_dropout.h"
 #include "strategies/parts/linear_function.h"
 #include "strategies/parts/row_table.h"
+#include "strategies/parts/row_tables.h"
 #include "strategies/parts/swapped_storage.h"
 #include "strategies/parts/synchronised_batch_norm.h"
 #include "strategies/parts/whole_layers.h"
@@ -41,20 +42,6 @@ struct PlainEmbedding : LayerModule {
 
  private:
   at::Tensor weight_;
-};
-
-struct TableEmbedding : LayerModule {
-  // A layer that is tied to the table later makes a dense one of it.
-  TableEmbedding(ParameterPtr weight, StatePtr state) : weight_(std::move(weight)), state_(std::move(state)) {
-    register_parameter("weight", weight_->value);
-  }
-  at::Tensor forward(const at::Tensor& ids) override {
-    return weight_->table ? weight_->table->embed(ids, *state_) : at::embedding(weight_->value, ids);
-  }
-
- private:
-  ParameterPtr weight_;
-  StatePtr state_;
 };
 
 struct PlainConv2d : LayerModule {
@@ -187,6 +174,10 @@ namespace {
 // What else uses a table needs all of it in every step.
 void make_dense(Parameter& parameter, const std::string& user) {
   if (!parameter.table) return;
+  if (parameter.table->blocks())
+    throw Error(Failure::config,
+                convoy::str(parameter.name, ": rows: sharded, and ", user,
+                            " is tied to it and needs all rows in every step; ", "take rows: auto, or untie them"));
   parameter.table = nullptr;
   log::warning(
       convoy::str(parameter.name, " is no row table: ", user, " is tied to it, and has a gradient of all rows"));
@@ -198,8 +189,8 @@ ParameterPtr PlainLayers::tied(const std::string& name, const std::string& to, a
   const auto found = store_->by_name.find(to);
   if (found == store_->by_name.end() && store_->distant) return store_->distant(to, shape);
   if (found == store_->by_name.end()) fail_tie(prefix_ + name, to);
-  check_tie(prefix_ + name, to, shape, found->second->value.sizes());
   make_dense(*found->second, prefix_ + name);
+  check_tie(prefix_ + name, to, shape, found->second->value.sizes());
   return found->second;
 }
 
@@ -225,9 +216,7 @@ Layer PlainLayers::embedding(const std::string& name, int64_t rows, int64_t dim,
                                              "leave it dense"));
   if (!store_->rows || !store_->rows->applies(weight, rows, options.rows))
     return std::make_shared<PlainEmbedding>(make(name + ".weight", {rows, dim}, options.weight));
-  const ParameterPtr table = make_parameter(*store_, weight, {rows, dim}, options.weight, true);
-  table->table = std::make_shared<RowTable>(weight, table->value);
-  return std::make_shared<TableEmbedding>(table, store_->state);
+  return table_embedding(make_parameter(*store_, weight, {rows, dim}, options.weight, true), *store_);
 }
 
 Layer PlainLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,

@@ -33,7 +33,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
       parts_(std::move(parts)),
       update_(context, options.sync.every, {context.axis("tensor"), pipeline_}),
       reducer_(group_, options.overlap, options.sync.compress),
-      rows_(group_, summed_tables(options.sync, tables_of(parts_))),
+      rows_(make_row_exchange(group_, summed_tables(options.sync, tables_of(parts_)))),
       sending_(parts_.size(), 0) {
   check_equal_start(context, parts_);
   update_.attach_tables(tables_of(parts_));
@@ -72,6 +72,7 @@ void ReplicatedData::begin(bool first, bool updates) {
     for (auto& collector : collectors_) collector->begin();
     flat_->header().zero_();
     begin_rows(update_.tables());
+    rows_->begin();
   }
   std::fill(sending_.begin(), sending_.end(), 0);
   reducing_ = updates && order_known_ && !dense_with_rows();
@@ -167,7 +168,7 @@ void ReplicatedData::exchange_rows() {
   std::vector<at::Tensor> dense;
   for (int bucket = 0; dense_with_rows() && bucket < static_cast<int>(flat_->buckets().size()); ++bucket)
     dense.push_back(flat_->message(bucket));
-  rows_.run(dense);
+  rows_->run(dense);
   apart_->exchange_rows();
 }
 

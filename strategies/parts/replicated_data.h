@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "strategies/parts/batch_reader.h"
 #include "strategies/parts/bucket_reducer.h"
 #include "strategies/parts/buffer_sync.h"
 #include "strategies/parts/data_axis.h"
@@ -36,12 +37,13 @@ struct ReplicatedOptions {
 // Of a strategy that has replicated_data_options() (parts/replicated_entry.h) and replica_sync_option().
 ReplicatedOptions replicated_options(const Options& strategy);
 
-class ReplicatedData : public DataAxis {
+class ReplicatedData : public DataAxis, public BatchReader {
  public:
   // Takes part in check_equal_start and share_foreign_values along the axis.
   ReplicatedData(const Context& context, std::vector<ModelPart*> parts, const ReplicatedOptions& options);
 
   void begin(bool first, bool updates) override;
+  void expect(const Batch& batch) override { rows_->expect(batch); }
   void add_loss(const Loss& loss) override;
   void last_backward(int part) override;
   void keep() override;
@@ -79,7 +81,7 @@ class ReplicatedData : public DataAxis {
   std::unique_ptr<FlatParameters> flat_;
   Update update_;
   BucketReducer reducer_;
-  RowExchange rows_;
+  std::unique_ptr<RowExchange> rows_;
   std::optional<BufferSync> buffer_sync_;
   std::optional<LocalUpdates> apart_;
   std::vector<std::unique_ptr<GradientCollector>> collectors_;  // one per part

@@ -1,55 +1,34 @@
-// RowExchange: ranks of one group make the same update of row tables from what each of them has touched.
+// RowExchange: how the ranks of one group come to the same update of row tables from what each of them has touched.
 //
-// Each rank tells how many rows of each table it has, then one all-gather brings everybody every rank's rows, numbers and
-// gradients in one message of bytes; all ranks add them up in the order of ranks, so that replicas stay equal bit by bit.
-// Where the dense gradients are small they travel in front of that message and are summed the same way: one exchange for all
-// instead of an all-reduce beside it. A rank without rows takes part with none.
-// Sent by each of N ranks: (N−1)·(8·tables + dense bytes + Σ rows·(4 or 8 + width·element)), each part padded to 8.
+// Two ways: all ranks have all rows and tell all others what they touched (row_gather.h), or each row has one owner, who
+// tells what it holds and is told its gradients (row_shares.h).
+// Call order: begin at the start of each accumulation; lookups of tables and their backwards; run.
 // Threads: the rank's own. Failure: CommError.
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "core/batch.h"
 #include "core/communicator.h"
 #include "strategies/parts/parameter.h"
-#include "strategies/parts/row_index.h"
-#include "strategies/parts/row_table.h"
 
 namespace convoy {
 
 class RowExchange {
  public:
-  // The same tables in the same order on every rank.
-  RowExchange(CommunicatorPtr group, std::vector<ParameterPtr> tables);
-
+  virtual ~RowExchange() = default;
+  virtual void begin() {}
+  // The next forwards are of this batch, on all ranks: rows that it names may be fetched for all tables at once. Collective.
+  virtual void expect(const Batch&) {}
   // Sums `dense` (contiguous, the same on all ranks) in place, and sets what the tables' update is made of. Collective.
-  void run(const std::vector<at::Tensor>& dense);
-
- private:
-  struct Merged {  // rows of one table, over all ranks; memory stays from update to update
-    RowIndex index;
-    at::Tensor numbers, values;  // [capacity], [capacity, width]
-  };
-  void share_counts(const std::vector<TableRows>& own);
-  void pack(const std::vector<at::Tensor>& dense, const std::vector<TableRows>& own);
-  void merge(size_t table, const std::vector<int64_t>& begins);
-  void merge_on_device(size_t table, const std::vector<int64_t>& begins);
-  at::Tensor numbers_in(const at::Tensor& bytes, size_t table, int64_t begin, int64_t rows) const;
-  at::Tensor values_at(size_t table, int64_t begin, int64_t rows) const;
-  int64_t section(size_t table, int64_t rows) const;
-  int64_t number_bytes(size_t table) const;
-  void warn_if_more(int64_t bytes);
-
-  CommunicatorPtr group_;
-  std::vector<ParameterPtr> tables_;
-  std::vector<Merged> merged_;
-  at::Tensor counts_;             // int64 [ranks, tables] on the CPU
-  at::Tensor packed_, gathered_;  // bytes
-  int64_t own_bytes_ = 0;
-  std::vector<int64_t> bytes_;  // by rank
-  bool warned_ = false;
+  virtual void run(const std::vector<at::Tensor>& dense) = 0;
 };
+
+// The same tables in the same order on every rank; collective. All of them are dealt out to ranks, or none.
+std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std::vector<ParameterPtr> tables);
+// Whether these tables are dealt out.
+bool dealt_out(const std::vector<ParameterPtr>& tables);
 
 }  // namespace convoy

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "core/error.h"
 #include "core/large_tensor.h"
@@ -72,7 +73,8 @@ void scatter_add(T* to, const T* from, const int64_t* places, int64_t n, int64_t
 
 }  // namespace
 
-RowTable::RowTable(std::string name, at::Tensor value) : name_(std::move(name)), value_(std::move(value)) {
+RowTable::RowTable(std::string name, at::Tensor value, std::shared_ptr<const RowBlocks> blocks)
+    : name_(std::move(name)), value_(std::move(value)), blocks_(std::move(blocks)) {
   CONVOY_CHECK(value_.dim() == 2, name_, " is a table of shape ", value_.sizes());
   // So that a rank that never has a row has its tensors all the same.
   make_room(1);
@@ -84,8 +86,18 @@ void RowTable::connect(RowOptimizer* optimizer, int index) {
   index_ = index;
 }
 
+void RowTable::draw_from(RowSource* source, int table) {
+  source_ = source;
+  source_table_ = table;
+}
+
+void RowTable::look_up_held(const at::Tensor& places, const at::Tensor& out) const {
+  optimizer_->look_up(index_, places, out);
+}
+
 at::Tensor RowTable::embed(const at::Tensor& ids, const ForwardState& state) {
   CONVOY_CHECK(ids.scalar_type() == at::kLong, name_, " is asked for ids of ", ids.scalar_type());
+  CONVOY_CHECK(!blocks_ || (source_ != nullptr && optimizer_ != nullptr), name_, " is dealt out and has no source yet");
   if (!state.training || optimizer_ == nullptr) return embed_untrained(ids);
   return embed_trained(ids);
 }
@@ -97,10 +109,25 @@ at::Tensor RowTable::embed_untrained(const at::Tensor& ids) {
   std::vector<int64_t> shape = ids.sizes().vec();
   shape.push_back(value_.size(1));
   const at::Tensor flat = ids.reshape({-1}).contiguous(), values = value_.detach();
+  if (source_ != nullptr) return embed_fetched(flat).view(shape);
   if (optimizer_ == nullptr) return values.index_select(0, flat).view(shape);
   at::Tensor out = at::empty(shape, values.options());
   optimizer_->look_up(index_, flat, out.view({-1, value_.size(1)}));
   return out;
+}
+
+// Each row once: among candidates many are the same.
+at::Tensor RowTable::embed_fetched(const at::Tensor& ids) {
+  const int64_t n = ids.numel();
+  RowIndex index;
+  at::Tensor places = at::empty({n}, at::kLong);
+  int64_t* to = places.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < n; ++i) to[i] = index.place(ids.const_data_ptr<int64_t>()[i]);
+  const at::Tensor numbers = at::empty({index.size()}, at::kLong);
+  std::copy(index.numbers().begin(), index.numbers().end(), numbers.mutable_data_ptr<int64_t>());
+  const at::Tensor values = at::empty({index.size(), value_.size(1)}, value_.options().requires_grad(false));
+  source_->fetch(source_table_, numbers, values, false);
+  return values.index_select(0, places);
 }
 
 at::Tensor RowTable::embed_trained(const at::Tensor& ids) {
@@ -130,22 +157,52 @@ at::Tensor RowTable::embed_trained(const at::Tensor& ids) {
 }
 
 at::Tensor RowTable::places_of(const at::Tensor& ids) {
+  if (source_ != nullptr) lookups_.push_back({ids.const_data_ptr<int64_t>(), ids.numel()});
+  const at::Tensor known = foreseen(ids);
+  if (known.defined()) return known;
+  const int64_t first = places_.size();
+  const at::Tensor places = touch(ids);
+  fetch(first);
+  return places;
+}
+
+// Without what new rows hold.
+at::Tensor RowTable::touch(const at::Tensor& ids) {
   const int64_t first = places_.size(), n = ids.numel();
   at::Tensor places = at::empty({n}, at::kLong);
   const int64_t* numbers = ids.const_data_ptr<int64_t>();
   int64_t* to = places.mutable_data_ptr<int64_t>();
-  const auto rows = static_cast<uint64_t>(value_.size(0));
+  const auto all = static_cast<uint64_t>(rows());
   for (int64_t i = 0; i < n; ++i) {
-    if (static_cast<uint64_t>(numbers[i]) >= rows) check_ids(ids);
+    if (static_cast<uint64_t>(numbers[i]) >= all) check_ids(ids);
     to[i] = places_.place(numbers[i]);
   }
   make_room(places_.size());
   if (places_.size() > first)
     std::memcpy(numbers_.mutable_data_ptr<int64_t>() + first, places_.numbers().data() + first,
                 sizeof(int64_t) * static_cast<size_t>(places_.size() - first));
-  fetch(first);
   return places;
 }
+
+TableRows RowTable::foresee(const at::Tensor& ids) {
+  const int64_t first = places_.size();
+  foreseen_ids_ = ids;
+  foreseen_places_ = touch(ids.view({-1}));
+  const TableRows fresh = held_from(first);
+  gradients_.narrow(0, first, count_ - first).zero_();
+  return fresh;
+}
+
+// Undefined: these ids do not lie where they were foreseen.
+at::Tensor RowTable::foreseen(const at::Tensor& ids) const {
+  if (!foreseen_ids_.defined()) return {};
+  const auto* all = foreseen_ids_.const_data_ptr<int64_t>();
+  const auto* some = ids.const_data_ptr<int64_t>();
+  if (ids.numel() > 0 && (some < all || some + ids.numel() > all + foreseen_ids_.numel())) return {};
+  return foreseen_places_.narrow(0, ids.numel() == 0 ? 0 : some - all, ids.numel());
+}
+
+std::vector<RowTable::Lookup> RowTable::take_lookups() { return std::exchange(lookups_, {}); }
 
 // Places among all rows that are touched now, whose order is that of their numbers among those of one lookup.
 at::Tensor RowTable::places_on_device(const at::Tensor& ids) {
@@ -182,12 +239,16 @@ void RowTable::make_room(int64_t rows) {
   grown(gradients_, {larger, value_.size(1)}, options);
 }
 
+TableRows RowTable::held_from(int64_t first) const {
+  return {numbers_.narrow(0, first, count_ - first), held_.narrow(0, first, count_ - first)};
+}
+
 // What rows [first, count) hold, and no gradient yet.
 void RowTable::fetch(int64_t first) {
-  const int64_t fresh = count_ - first;
-  if (fresh == 0) return;
-  optimizer_->look_up(index_, numbers_.narrow(0, first, fresh), held_.narrow(0, first, fresh));
-  gradients_.narrow(0, first, fresh).zero_();
+  const TableRows fresh = held_from(first);
+  if (count_ > first) gradients_.narrow(0, first, count_ - first).zero_();
+  if (source_ != nullptr) return source_->fetch(source_table_, fresh.numbers, fresh.values, true);
+  if (count_ > first) optimizer_->look_up(index_, fresh.numbers, fresh.values);
 }
 
 void RowTable::add(const at::Tensor& places, const at::Tensor& gradient, int64_t round) {
@@ -209,6 +270,8 @@ void RowTable::begin() {
   ++round_;
   places_.clear();
   count_ = 0;
+  lookups_.clear();
+  foreseen_ids_ = foreseen_places_ = at::Tensor();
 }
 
 TableRows RowTable::touched() { return {numbers_.narrow(0, 0, count_), gradients_.narrow(0, 0, count_)}; }
@@ -224,9 +287,9 @@ void RowTable::check_ids(const at::Tensor& ids) const {
   if (!ids.is_cpu() || ids.numel() == 0) return;
   const auto [least, most] = at::aminmax(ids);
   const int64_t low = least.item<int64_t>(), high = most.item<int64_t>();
-  if (low < 0 || high >= value_.size(0))
+  if (low < 0 || high >= rows())
     throw Error(Failure::training,
-                convoy::str(name_, " is asked for rows ", low, " … ", high, " and has 0 … ", value_.size(0) - 1));
+                convoy::str(name_, " is asked for rows ", low, " … ", high, " and has 0 … ", rows() - 1));
 }
 
 }  // namespace convoy

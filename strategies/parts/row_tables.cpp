@@ -1,8 +1,33 @@
 #include "strategies/parts/row_tables.h"
 
+#include <ATen/ATen.h>
+
 #include "strategies/parts/row_table.h"
 
 namespace convoy {
+namespace {
+
+struct TableEmbedding : LayerModule {
+  // A layer that is tied to the table later makes a dense one of it.
+  TableEmbedding(ParameterPtr weight, std::shared_ptr<const ForwardState> state)
+      : weight_(std::move(weight)), state_(std::move(state)) {
+    register_parameter("weight", weight_->value);
+  }
+  at::Tensor forward(const at::Tensor& ids) override {
+    return weight_->table ? weight_->table->embed(ids, *state_) : at::embedding(weight_->value, ids);
+  }
+
+ private:
+  ParameterPtr weight_;
+  std::shared_ptr<const ForwardState> state_;
+};
+
+}  // namespace
+
+Layer table_embedding(const ParameterPtr& weight, const LayerStore& store, std::shared_ptr<const RowBlocks> blocks) {
+  weight->table = std::make_shared<RowTable>(weight->name, weight->value, std::move(blocks));
+  return std::make_shared<TableEmbedding>(weight, store.state);
+}
 
 std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts) {
   std::vector<ParameterPtr> all;

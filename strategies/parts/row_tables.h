@@ -4,9 +4,14 @@
 
 #include "strategies/parts/model_part.h"
 #include "strategies/parts/parameter.h"
+#include "strategies/parts/plain_layers.h"
+#include "strategies/parts/row_blocks.h"
 
 namespace convoy {
 
+// The layer of an embedding whose weight becomes a row table, which `blocks` deal out to ranks (null: they do not).
+Layer table_embedding(const ParameterPtr& weight, const LayerStore& store,
+                      std::shared_ptr<const RowBlocks> blocks = nullptr);
 std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts);
 // An accumulation begins.
 void begin_rows(const std::vector<ParameterPtr>& tables);

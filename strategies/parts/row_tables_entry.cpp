@@ -6,6 +6,7 @@
 
 #include "core/optim/row_entry.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_shares_entry.h"
 
 namespace convoy {
 
@@ -15,14 +16,22 @@ bool rows_by_size(int64_t table_rows, int64_t batch_rows) {
 
 void check_row_tables(const RunConfig& config, bool supported) {
   const Options& model = config.model.options;
-  if (!model.json().contains("rows") || !model.at("rows").is_boolean() || !model.boolean("rows")) return;
+  const bool shares = asks_for_shares(model);
+  if (!shares && (!model.json().contains("rows") || model.at("rows") != true)) return;
   if (!supported)
     model.fail("rows",
-               str("is true, and strategy ", config.strategy.name,
+               str("is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
                    " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model"));
   const Options& optimizer = config.optimizer.options;
   const RowObstacle obstacle = row_obstacle(config.optimizer.name, optimizer, optimizer.real("weight_decay"));
   if (!obstacle.key.empty()) optimizer.fail(obstacle.key, obstacle.reason);
+  if (!shares) return;
+  const SyncPolicy policy = sync_policy(config.strategy.options.json());
+  if (std::any_of(policy.groups.begin(), policy.groups.end(),
+                  [](const SyncGroup& group) { return group.what != Agreement::gradients; }))
+    model.fail("rows",
+               "is sharded, and by strategy.sync ranks train apart for a while, each with tables of its own; take "
+               "rows: true, or what: gradients");
 }
 
 std::vector<std::string> row_warnings(const RunConfig& config) {
@@ -80,6 +89,16 @@ void add_summed(const std::vector<TouchedTable>& tables, double every, int ranks
     bytes += padded(unique * table.number_bytes()) + padded(unique * table.width * table.element);
   }
   cost.axes.push_back({"data", (ranks - 1) * bytes / every, 2 / every, Exchange::gather, 0});
+}
+
+// Of tables that are dealt out: rows of their owners' there and back.
+void add_dealt_out(const std::vector<TouchedTable>& tables, double every, int ranks, double dense, RankCost& cost) {
+  if (tables.empty()) return;
+  std::vector<DealtTable> dealt;
+  for (const TouchedTable& table : tables)
+    dealt.push_back({table.rows, table.width, table.element, table.unique(every, 1)});
+  const RowCost sent = shared_rows_cost(dealt, ranks, dense);
+  cost.axes.push_back({"data", sent.bytes_sent / every, sent.messages / every, Exchange::gather, 0});
 }
 
 // Of those whose rows are averaged every so many updates, of `every` batches each.
@@ -148,6 +167,9 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, i
   const SyncPolicy policy = sync_policy(config.at("strategy"));
   const auto every = static_cast<double>(policy.every);
   const double moments = moments_of(config);
+  // Each row has one owner, who alone keeps and updates it.
+  const bool dealt = ranks > 1 && asks_for_shares(Options(config.at("model")));
+  const double owners = dealt ? ranks : 1;
   std::vector<std::vector<TouchedTable>> by_group(policy.groups.size());
   std::vector<TouchedTable> summed;
   double touched = 0, whole = 0;
@@ -157,18 +179,22 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, i
     (apart ? by_group[index] : summed).push_back(table);
     const double own = table.unique(every, 1) * table.width * table.element;
     const double all = table.unique(every, apart ? 1 : ranks) * table.width * table.element;
-    whole += table.bytes();
-    touched += all;
-    cost.moment_bytes += moments * table.bytes() + 4 * table.rows + (apart ? table.rows : 0);
+    whole += table.bytes() / owners;
+    touched += all / owners;
+    cost.moment_bytes += (moments * table.bytes() + 4 * table.rows) / owners + (apart ? table.rows : 0);
     // What rows hold and their gradients; then messages and the sum over ranks.
-    cost.gradient_bytes += 2 * own + (apart || ranks == 1 ? 0 : own * (1 + ranks) + all);
+    const double gathered = apart || ranks == 1 ? 0 : own * (1 + ranks) + all;
+    cost.gradient_bytes += 2 * own + (dealt ? 3 * own + all / owners : gathered);
   }
   cost.parameter_bytes += whole;
   const double rest = cost.parameter_bytes - whole;
   cost.work.updated = cost.parameter_bytes > 0 ? (rest + touched) / cost.parameter_bytes : 1;
   if (ranks == 1) return;
   const size_t before = cost.axes.size();
-  add_summed(summed, every, ranks, dense, cost);
+  if (dealt)
+    add_dealt_out(summed, every, ranks, dense, cost);
+  else
+    add_summed(summed, every, ranks, dense, cost);
   for (size_t index = 0; index < by_group.size(); ++index)
     add_averaged(policy.groups[index], by_group[index], every, ranks, moments, cost);
   for (size_t index = before; index < cost.axes.size(); ++index) {

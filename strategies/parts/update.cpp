@@ -157,8 +157,18 @@ void Update::reduced_slot(int slot) {
 }
 
 void Update::reduced_rows() {
-  for (size_t table = 0; table < tables_.size(); ++table)
-    add_figures(tables_[table]->table->update().values, tables_[table]->counted, is_own_table(table) ? 3 : 0);
+  RowSource* const source = tables_.empty() ? nullptr : tables_.front()->table->source();
+  if (source == nullptr) {
+    for (size_t table = 0; table < tables_.size(); ++table)
+      add_figures(tables_[table]->table->update().values, tables_[table]->counted, is_own_table(table) ? 3 : 0);
+    return;
+  }
+  // Those of all other gradients are the same on all ranks of the group. No rank has tables of its own there.
+  const at::Tensor others = figures_.clone();
+  figures_.zero_();
+  for (const ParameterPtr& table : tables_) add_figures(table->table->update().values, table->counted, 0);
+  source->group().all_reduce(figures_, ReduceOp::sum, {"gradient norm of rows", {}})->wait();
+  figures_.add_(others);
 }
 
 void Update::add_figures(const at::Tensor& gradients, bool counted, int64_t first) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "strategies/parts/row_table.h"
+
 namespace convoy {
 namespace {
 
@@ -52,19 +54,25 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
                  const StateVisitor& visit) {
   int64_t bytes = 0;
   for (const ParameterPtr& parameter : flat.parameters()) bytes += static_cast<int64_t>(parameter->value.nbytes());
-  for (const ParameterPtr& table : update.tables()) bytes += static_cast<int64_t>(table->value.nbytes());
+  for (const ParameterPtr& table : update.tables())
+    if (!table->table->blocks()) bytes += static_cast<int64_t>(table->value.nbytes());
   Owners owners(holder.index, holder.count, bytes >= spread_from);
   for (const ParameterPtr& parameter : flat.parameters())
     visit_pieces(*parameter, StateKind::parameter, "", parameter->value, owners.next(parameter->value), visit);
+  // What is dealt out is on one rank alone.
+  const auto owns = [&owners](const ParameterPtr& table, const at::Tensor& tensor) {
+    return table->table->blocks() != nullptr || owners.next(tensor);
+  };
   for (const ParameterPtr& table : update.tables())
-    visit_pieces(*table, StateKind::parameter, "", table->value, owners.next(table->value), visit);
+    visit_pieces(*table, StateKind::parameter, "", table->value, owns(table, table->value), visit);
   visit_untrained(parts, holder.index == 0, visit);
   for (size_t index = 0; index < flat.parameters().size(); ++index)
     for (const auto& [moment, tensor] : update.moments(index))
       visit_pieces(*flat.parameters()[index], StateKind::moment, moment, tensor, owners.next(tensor), visit);
   for (size_t index = 0; index < update.tables().size(); ++index)
     for (const auto& [moment, tensor] : update.table_moments(index))
-      visit_pieces(*update.tables()[index], StateKind::moment, moment, tensor, owners.next(tensor), visit);
+      visit_pieces(*update.tables()[index], StateKind::moment, moment, tensor, owns(update.tables()[index], tensor),
+                   visit);
   for (size_t index = 0; index < flat.parameters().size(); ++index) {
     const at::Tensor gradient = update.gradient(index);
     if (gradient.defined())
@@ -73,7 +81,8 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
   for (size_t index = 0; index < update.tables().size(); ++index) {
     const at::Tensor gradient = update.table_gradient(index);
     if (gradient.defined())
-      visit_pieces(*update.tables()[index], StateKind::gradient, "", gradient, owners.next(gradient), visit);
+      visit_pieces(*update.tables()[index], StateKind::gradient, "", gradient, owns(update.tables()[index], gradient),
+                   visit);
   }
   visit_counters(update, holder.first_of_job, visit);
 }

@@ -3,11 +3,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
+
 #include "core/error.h"
 #include "strategies/parts/model_part.h"
 #include "strategies/parts/row_table.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/whole_state.h"
 
 namespace convoy::testing {
 namespace {
@@ -15,13 +18,21 @@ namespace {
 // Batches of four rows: of 21 users and 30 items each touches a few.
 constexpr int64_t few = 4;
 
-Subject subject_of(const std::string& name, bool rows) {
-  if (name == "ncf") return ranking_subject(rows);
+Subject subject_of(const std::string& name, bool rows, bool sharded = false) {
+  // What the strategy reads of the model's options; the model itself has row tables either way.
+  const std::string section = sharded ? "{name: " + name + ", rows: sharded}" : "{name: net}";
+  if (name == "ncf") {
+    Subject ranking = ranking_subject(rows);
+    ranking.section = section;
+    return ranking;
+  }
   GptSizes sizes;
   sizes.vocabulary = 40;
   sizes.tied = false;
   sizes.rows = rows;
-  return gpt_of(sizes);
+  Subject gpt = gpt_of(sizes);
+  if (sharded) gpt.section = section;
+  return gpt;
 }
 
 struct Cell {
@@ -31,11 +42,12 @@ struct Cell {
   bool clipping = false;
   int64_t rows = few;
   std::string more = "";
+  bool sharded = false;
 };
 
 std::string name_of(const Cell& cell) {
-  return cell.subject + "_" + cell.strategy + std::to_string(cell.ranks) + "_every" + std::to_string(cell.every) +
-         (cell.clipping ? "_clipped" : "") + "_of" + std::to_string(cell.rows) +
+  return cell.subject + "_" + (cell.sharded ? "sharded_" : "") + cell.strategy + std::to_string(cell.ranks) + "_every" +
+         std::to_string(cell.every) + (cell.clipping ? "_clipped" : "") + "_of" + std::to_string(cell.rows) +
          (cell.more.empty()                                  ? ""
           : cell.more.find("recompute") != std::string::npos ? "_recomputed"
                                                              : "_sliced");
@@ -67,9 +79,24 @@ class RowsTest : public ::testing::TestWithParam<Cell> {};
 
 TEST_P(RowsTest, EqualDenseTables) {
   const Cell cell = GetParam();
-  const Trajectory rows = train(layout_of(cell), subject_of(cell.subject, true), training_of(cell));
+  const Trajectory rows = train(layout_of(cell), subject_of(cell.subject, true, cell.sharded), training_of(cell));
   const Trajectory dense = train(reference_of(cell), subject_of(cell.subject, false), training_of(cell));
   expect_equal(rows, dense);
+}
+
+// Rows dealt out to ranks.
+void add_sharded(const std::string& subject, std::vector<Cell>& all) {
+  for (const int every : {1, 4})
+    for (const bool clipping : {false, true})
+      for (int ranks = 2; ranks <= 4; ++ranks) all.push_back({subject, "ddp", ranks, every, clipping, few, "", true});
+  all.push_back({subject, "data_parallel", 2, 1, true, few, "", true});
+  all.push_back({subject, "ddp", 1, 1, true, few, "", true});
+  // Ragged shares, ranks without any row, several micro-batches, blocks that are run again.
+  all.push_back({subject, "ddp", 3, 1, true, 16, "", true});
+  all.push_back({subject, "ddp", 3, 1, true, 2, "", true});
+  all.push_back({subject, "ddp", 4, 2, true, 2, "", true});
+  all.push_back({subject, "ddp", 2, 2, true, 8, ", micro_batches: 3", true});
+  all.push_back({subject, "ddp", 2, 1, true, 8, ", recompute: blocks", true});
 }
 
 std::vector<Cell> cells() {
@@ -91,6 +118,7 @@ std::vector<Cell> cells() {
     }
     // Dense gradients on their own way, in buckets.
     all.push_back({subject, "ddp", 2, 1, true, 8, ", overlap: false"});
+    add_sharded(subject, all);
   }
   return all;
 }
@@ -100,11 +128,13 @@ INSTANTIATE_TEST_SUITE_P(Table, RowsTest, ::testing::ValuesIn(cells()),
 
 TEST(Rows, TheWholeWayOnTwoRanks) {
   const Cell cell{"ncf", "ddp", 2, 1, true};
-  const Trajectory rows = train(layout_of(cell), subject_of("ncf", true), training_of(cell, 300));
   const Trajectory dense = train(reference_of(cell), subject_of("ncf", false), training_of(cell, 300));
-  const Difference worst = difference(rows.final, dense.final);
-  EXPECT_LE(worst.worst, tolerance) << worst.key;
   EXPECT_GT(difference(dense.final, dense.initial).worst, 0.1);
+  for (const bool sharded : {false, true}) {
+    const Trajectory rows = train(layout_of(cell), subject_of("ncf", true, sharded), training_of(cell, 300));
+    const Difference worst = difference(rows.final, dense.final);
+    EXPECT_LE(worst.worst, tolerance) << worst.key << (sharded ? ", sharded" : "");
+  }
 }
 
 // With a schedule, and optimizers that have rows of their own kind.
@@ -117,19 +147,23 @@ TEST(Rows, OtherOptimizers) {
     const Cell cell{"ncf", "ddp", 2, 1, true};
     Training training = training_of(cell, 20);
     training.optimizer = optimizer;
-    const Trajectory rows = train(layout_of(cell), subject_of("ncf", true), training);
     const Trajectory dense = train(reference_of(cell), subject_of("ncf", false), training);
-    const Difference worst = difference(rows.final, dense.final);
-    EXPECT_LE(worst.worst, tolerance) << optimizer << ": " << worst.key;
+    for (const bool sharded : {false, true}) {
+      const Trajectory rows = train(layout_of(cell), subject_of("ncf", true, sharded), training);
+      const Difference worst = difference(rows.final, dense.final);
+      EXPECT_LE(worst.worst, tolerance) << optimizer << ": " << worst.key << (sharded ? ", sharded" : "");
+    }
     EXPECT_GT(difference(dense.final, dense.initial).worst, 1e-3) << optimizer;
   }
 }
 
 TEST(Rows, TwoRunsAreBitwiseEqual) {
   const Cell cell{"ncf", "ddp", 3, 1, true};
-  const Trajectory first = train(layout_of(cell), subject_of("ncf", true), training_of(cell));
-  const Trajectory second = train(layout_of(cell), subject_of("ncf", true), training_of(cell));
-  EXPECT_TRUE(bitwise_equal(first.final, second.final));
+  for (const bool sharded : {false, true}) {
+    const Trajectory first = train(layout_of(cell), subject_of("ncf", true, sharded), training_of(cell));
+    const Trajectory second = train(layout_of(cell), subject_of("ncf", true, sharded), training_of(cell));
+    EXPECT_TRUE(bitwise_equal(first.final, second.final));
+  }
 }
 
 // In fp32 what two ranks hold is the same bit by bit all the same: WholeState checks it.
@@ -154,9 +188,16 @@ StepInput batch_at(const Subject& subject, int64_t step, const Sampling& samplin
 
 using State = std::map<std::string, at::Tensor>;
 
+// What of a whole tensor an entry holds.
+at::Tensor piece_of(at::Tensor whole, const Piece& piece) {
+  for (int64_t d = 0; d < whole.dim(); ++d)
+    whole = whole.narrow(d, piece.offset[static_cast<size_t>(d)], piece.length[static_cast<size_t>(d)]);
+  return whole;
+}
+
 // Steps [begin, end) from `start` (empty: the initial values); settled.
 State trained(const Layout& layout, const Subject& subject, int64_t begin, int64_t end, const State& start) {
-  State result;
+  WholeState result;
   Training training = adamw(true);
   const RunConfig config = test_config(layout, training, subject.section);
   with_ranks(layout, config, [&](const Context& context) {
@@ -164,7 +205,8 @@ State trained(const Layout& layout, const Subject& subject, int64_t begin, int64
     strategy->setup(context, subject.model(), subject.loss);
     if (!start.empty()) {
       strategy->visit_state([&](const StateEntry& entry) {
-        if (entry.kind != StateKind::gradient) at::Tensor(entry.tensor).copy_(start.at(entry.key()));
+        if (entry.kind != StateKind::gradient)
+          at::Tensor(entry.tensor).copy_(piece_of(start.at(entry.key()), entry.piece));
       });
       strategy->state_restored();
     }
@@ -173,14 +215,18 @@ State trained(const Layout& layout, const Subject& subject, int64_t begin, int64
       if (step == 11) strategy->settle();  // as where a checkpoint is saved
     }
     strategy->settle();
-    if (context.rank == 0) result = state_of(*strategy);
+    strategy->visit_state([&](const StateEntry& entry) {
+      if (entry.kind != StateKind::gradient) result.add(entry);
+    });
   });
-  return result;
+  return result.tensors();
 }
 
 TEST(Rows, AResumedRunIsBitwiseAsOneThatWasNot) {
-  for (const Layout& layout : {Layout{"single", "", 1}, Layout{"ddp", "", 2}}) {
-    const Subject subject = subject_of("ncf", true);
+  for (const auto& [layout, sharded] :
+       {std::pair{Layout{"single", "", 1}, false}, std::pair{Layout{"ddp", "", 2}, false},
+        std::pair{Layout{"ddp", "", 3}, true}}) {
+    const Subject subject = subject_of("ncf", true, sharded);
     const State whole = trained(layout, subject, 0, 30, {});
     const State half = trained(layout, subject, 0, 12, {});
     EXPECT_TRUE(bitwise_equal(trained(layout, subject, 12, 30, half), whole)) << to_string(layout);
@@ -189,13 +235,57 @@ TEST(Rows, AResumedRunIsBitwiseAsOneThatWasNot) {
 }
 
 TEST(Rows, CheckpointsOfDenseTablesServeRowsAndTheOtherWayRound) {
-  const Layout one{"single", "", 1}, two{"ddp", "", 2};
-  const Subject rows = subject_of("ncf", true), dense = subject_of("ncf", false);
+  const Layout one{"single", "", 1}, two{"ddp", "", 2}, three{"ddp", "", 3};
+  const Subject rows = subject_of("ncf", true), dense = subject_of("ncf", false),
+                sharded = subject_of("ncf", true, true);
   const State reference = trained(one, dense, 0, 30, {});
   const State from_dense = trained(two, rows, 12, 30, trained(one, dense, 0, 12, {}));
   const State from_rows = trained(one, dense, 12, 30, trained(two, rows, 0, 12, {}));
   EXPECT_LE(difference(from_dense, reference).worst, tolerance);
   EXPECT_LE(difference(from_rows, reference).worst, tolerance);
+  // Dealt out to two ranks, then to three, then to none.
+  const State dealt = trained(two, sharded, 6, 12, trained(one, dense, 0, 6, {}));
+  const State again = trained(three, sharded, 12, 20, dealt);
+  EXPECT_LE(difference(trained(two, rows, 20, 30, again), reference).worst, tolerance);
+}
+
+// A rank keeps its share of each table and of its moments, as even as a block allows.
+TEST(Rows, SharesOfTwoRanksTakeHalfTheMemoryEach) {
+  const Subject subject = subject_of("ncf", true, true);
+  const Layout layout{"ddp", "", 2};
+  const RunConfig config = test_config(layout, adamw(false), subject.section);
+  std::mutex mutex;
+  std::vector<int64_t> rows;
+  with_ranks(layout, config, [&](const Context& context) {
+    const auto strategy = make_strategy(config);
+    strategy->setup(context, subject.model(), subject.loss);
+    int64_t held = 0, moments = 0;
+    strategy->visit_state([&](const StateEntry& entry) {
+      if (entry.name.rfind("embedding.", 0) != 0) return;
+      EXPECT_TRUE(entry.owner) << entry.key();
+      (entry.kind == StateKind::parameter ? held : moments) += entry.tensor.size(0);
+    });
+    EXPECT_EQ(moments, 2 * held);
+    std::lock_guard<std::mutex> lock(mutex);
+    rows.push_back(held);
+  });
+  EXPECT_EQ(rows[0] + rows[1], 21 + 30);
+  EXPECT_LE(std::abs(rows[0] - rows[1]), 2);
+}
+
+TEST(Rows, SharesAreRefusedWhereATableIsTied) {
+  GptSizes sizes;
+  sizes.rows = true;
+  Subject tied = gpt_of(sizes);
+  tied.section = "{name: gpt, rows: sharded}";
+  const Cell cell{"gpt", "ddp", 2, 1, true};
+  try {
+    train(layout_of(cell), tied, training_of(cell));
+    ADD_FAILURE() << "nothing is refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("tied"), std::string::npos) << error.what();
+  }
 }
 
 // What the tests above rest on: these models' embeddings are tables, and the others' are not.

@@ -1,9 +1,13 @@
 // Row tables by themselves, and what several ranks make of theirs.
-#include "strategies/parts/row_exchange.h"
+#include "strategies/parts/row_gather.h"
+#include "strategies/parts/row_shares.h"
+#include "strategies/parts/row_shares_entry.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <mutex>
 
 #include "core/error.h"
 #include "core/optim/row_optimizer.h"
@@ -32,10 +36,16 @@ struct Made {
   std::unique_ptr<RowOptimizer> optimizer = make_row_optimizer(adamw());
   ForwardState state;
 
-  explicit Made(int64_t rows = table_rows) {
+  explicit Made(int64_t rows = table_rows, const std::shared_ptr<const RowBlocks>& blocks = nullptr) {
     parameter->name = "table";
-    parameter->value = normal({rows, width}, "values").set_requires_grad(true);
-    parameter->table = std::make_shared<RowTable>("table", parameter->value);
+    at::Tensor value = normal({rows, width}, "values");
+    if (blocks) {
+      std::vector<at::Tensor> own;
+      for (const RowBlocks::Stretch& one : blocks->own()) own.push_back(value.narrow(0, one.first, one.rows));
+      value = at::cat(own);
+    }
+    parameter->value = value.set_requires_grad(true);
+    parameter->table = std::make_shared<RowTable>("table", parameter->value, blocks);
     SlotOptions options;
     options.weight_decay = 0.1;
     parameter->table->connect(optimizer.get(), optimizer->add_table(parameter->value.detach(), options));
@@ -125,7 +135,7 @@ TEST(RowExchange, EveryRankGetsTheSumOfAll) {
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
     const auto rank = static_cast<size_t>(context.rank);
     Made made;
-    RowExchange exchange(context.axis("data"), {made.parameter});
+    RowGather exchange(context.axis("data"), {made.parameter});
     for (int round = 0; round < 2; ++round) {
       made.table().begin();
       if (!used[rank].empty()) made.use(at::tensor(used[rank], at::kLong), "g" + std::to_string(rank));
@@ -147,6 +157,131 @@ TEST(RowExchange, EveryRankGetsTheSumOfAll) {
   EXPECT_EQ(sent[0], 2 * (8 + 40 + 8 + 2 * width * 8));
   EXPECT_EQ(sent[1], 2 * (8 + 40));
   EXPECT_EQ(sent[2], 2 * (8 + 40 + 16 + 4 * width * 8));
+}
+
+Batch batch_of(const at::Tensor& ids) {
+  Batch batch;
+  batch.rows = ids.size(0);
+  batch.tensors = {{"other", at::zeros({ids.size(0)})}, {"ids", ids}};
+  return batch;
+}
+
+// Where what an owner's update is made of stands in the whole table.
+at::Tensor whole_sum(const TableRows& rows, const RowBlocks& blocks) {
+  at::Tensor all = at::zeros({blocks.rows(), width}, at::kDouble);
+  for (int64_t i = 0; i < rows.numbers.numel(); ++i)
+    for (const RowBlocks::Stretch& own : blocks.own()) {
+      const auto place = rows.numbers[i].item<int64_t>();
+      if (own.place <= place && place < own.place + own.rows) all[own.first + place - own.place] += rows.values[i];
+    }
+  return all;
+}
+
+// Three ranks, one of them without a row in its second step; the third step fetches for all tables at once.
+TEST(RowShares, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
+  const at::Tensor values = normal({table_rows, width}, "values");
+  std::mutex mutex;
+  const Layout layout{"ddp", "", 3};
+  std::vector<at::Tensor> found(3), expected(3);
+  for (auto* list : {&found, &expected})
+    for (at::Tensor& one : *list) one = at::zeros({table_rows, width}, at::kDouble);
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    const auto blocks = std::make_shared<RowBlocks>(table_rows, context.rank, 3);
+    Made made(table_rows, blocks);
+    RowShares exchange(context.axis("data"), {made.parameter});
+    for (int64_t step = 0; step < 3; ++step) {
+      const int64_t n = step == 1 && context.rank == 1 ? 0 : 20 + 5 * step;
+      const at::Tensor ids = (at::arange(n) * (context.rank + 3) + step) % table_rows;
+      const std::string name = convoy::str("g", context.rank, step);
+      const Batch batch = batch_of(ids);
+      made.table().begin();
+      exchange.begin();
+      exchange.expect(batch);
+      const at::Tensor rows = made.table().embed(batch.at("ids"), made.state);
+      EXPECT_TRUE(rows.equal(values.index_select(0, ids))) << "step " << step;
+      torch::autograd::backward({rows}, {normal({n, width}, name)});
+      at::Tensor dense = at::full({5}, static_cast<double>(context.rank + 1), at::kDouble);
+      exchange.run({dense});
+      EXPECT_TRUE(dense.equal(at::full({5}, 6.0, at::kDouble)));
+      made.state.training = false;
+      EXPECT_TRUE(made.table().embed(ids.view({n, 1}), made.state).view({n, width}).equal(rows));
+      made.state.training = true;
+      std::lock_guard<std::mutex> lock(mutex);
+      found[size_t(step)] += whole_sum(made.table().update(), *blocks);
+      expected[size_t(step)].index_add_(0, ids, normal({n, width}, name));
+    }
+  });
+  for (size_t step = 0; step < 3; ++step)
+    EXPECT_LE((found[step] - expected[step]).abs().max().item<double>(), 1e-14) << step;
+}
+
+// What is sent is what the cost says: rows picked at random, each asked for once.
+TEST(RowShares, SendAsMuchAsTheirCost) {
+  constexpr int64_t rows = 20000, touched = 1500;
+  const Layout layout{"ddp", "", 2};
+  std::vector<int64_t> sent(2);
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    Made made(rows, std::make_shared<RowBlocks>(rows, context.rank, 2));
+    RowShares exchange(context.axis("data"), {made.parameter});
+    for (int64_t step = 0; step < 3; ++step) {
+      const Batch batch = batch_of((at::arange(touched) * 13 + 1000 * (step + context.rank)) % rows);
+      const int64_t before = context.world->bytes_sent();
+      made.table().begin();
+      exchange.begin();
+      exchange.expect(batch);
+      made.use(batch.at("ids"), "g");
+      at::Tensor dense = at::ones({100}, at::kDouble);
+      exchange.run({dense});
+      sent[size_t(context.rank)] = context.world->bytes_sent() - before;
+    }
+  });
+  const RowCost cost = shared_rows_cost({{double(rows), width, 8, double(touched)}}, 2, 800);
+  for (const int64_t bytes : sent) EXPECT_NEAR(static_cast<double>(bytes) / cost.bytes_sent, 1, 0.08);
+  EXPECT_EQ(cost.held_rows, rows / 2);
+  // As many ranks, all rows everywhere: twice the updates, and from three ranks on more bytes.
+  EXPECT_NEAR(gathered_rows_cost({{double(rows), width, 8, double(touched)}}, 2, 800).updated_rows,
+              2 * cost.updated_rows, 1);
+}
+
+TEST(RowShares, RefuseALookupBeyondWhatRanksAgreedOn) {
+  const Layout layout{"ddp", "", 2};
+  try {
+    with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+      Made made(table_rows, std::make_shared<RowBlocks>(table_rows, context.rank, 2));
+      RowShares exchange(context.axis("data"), {made.parameter});
+      for (int64_t step = 0; step < 2; ++step) {
+        const Batch batch = batch_of(ids_of({1, 2, 3}));
+        made.table().begin();
+        exchange.begin();
+        exchange.expect(batch);
+        made.use(step == 0 ? batch.at("ids") : batch.at("ids") + 7, "g");
+        exchange.run({});
+      }
+    });
+    ADD_FAILURE() << "nothing is refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::training);
+    EXPECT_NE(std::string(error.what()).find("model.rows: true"), std::string::npos) << error.what();
+  }
+}
+
+// Ids that the model makes itself are asked for in its forward, step by step.
+TEST(RowShares, FetchInForwardWhatTheBatchDoesNotHold) {
+  const at::Tensor values = normal({table_rows, width}, "values");
+  const Layout layout{"ddp", "", 2};
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    Made made(table_rows, std::make_shared<RowBlocks>(table_rows, context.rank, 2));
+    RowShares exchange(context.axis("data"), {made.parameter});
+    for (int64_t step = 0; step < 3; ++step) {
+      const Batch batch = batch_of(ids_of({1, 2, 3}));
+      made.table().begin();
+      exchange.begin();
+      exchange.expect(batch);
+      const at::Tensor ids = batch.at("ids") + step + context.rank;
+      EXPECT_TRUE(made.table().embed(ids, made.state).equal(values.index_select(0, ids)));
+      exchange.run({});
+    }
+  });
 }
 
 }  // namespace

@@ -1,0 +1,171 @@
+#include "models/pairs.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "core/vectorised.h"
+
+namespace convoy {
+namespace {
+
+struct Sizes {
+  int64_t rows, group, factors, features, context;  // features: beside the factors
+};
+
+template <class T>
+inline __attribute__((always_inline)) void forward_body(const T* __restrict user, const T* __restrict item,
+                                                        const T* __restrict context, T* __restrict product,
+                                                        T* __restrict row, T* __restrict own, const Sizes& s) {
+  const int64_t width = s.factors + s.features;
+  for (int64_t b = 0; b < s.rows; ++b, user += width) {
+    row = std::copy_n(user + s.factors, s.features, row);
+    if (context != nullptr) {
+      row = std::copy_n(context, s.context, row);
+      context += s.context;
+    }
+    for (int64_t n = 0; n < s.group; ++n, item += width, product += s.factors) {
+      for (int64_t f = 0; f < s.factors; ++f) product[f] = user[f] * item[f];
+      own = std::copy_n(item + s.factors, s.features, own);
+    }
+  }
+}
+
+// Gradients that are null are zero.
+template <class T>
+inline __attribute__((always_inline)) void backward_body(const T* __restrict user, const T* __restrict item,
+                                                         const T* __restrict product, const T* __restrict row,
+                                                         const T* __restrict own, T* __restrict to_user,
+                                                         T* __restrict to_item, const Sizes& s) {
+  const int64_t width = s.factors + s.features;
+  for (int64_t b = 0; b < s.rows; ++b, user += width, to_user += width) {
+    std::fill_n(to_user, s.factors, T(0));
+    if (row != nullptr) {
+      std::copy_n(row, s.features, to_user + s.factors);
+      row += s.features + s.context;
+    } else {
+      std::fill_n(to_user + s.factors, s.features, T(0));
+    }
+    for (int64_t n = 0; n < s.group; ++n, item += width, to_item += width) {
+      if (product != nullptr) {
+        for (int64_t f = 0; f < s.factors; ++f) {
+          to_item[f] = product[f] * user[f];
+          to_user[f] += product[f] * item[f];
+        }
+        product += s.factors;
+      } else {
+        std::fill_n(to_item, s.factors, T(0));
+      }
+      if (own != nullptr) {
+        std::copy_n(own, s.features, to_item + s.factors);
+        own += s.features;
+      } else {
+        std::fill_n(to_item + s.factors, s.features, T(0));
+      }
+    }
+  }
+}
+
+#define CONVOY_PAIR_LOOPS(T)                                                                                       \
+  CONVOY_VECTORISED void forward_loop(const T* user, const T* item, const T* context, T* product, T* row, T* own,  \
+                                      const Sizes& sizes) {                                                        \
+    forward_body(user, item, context, product, row, own, sizes);                                                   \
+  }                                                                                                                \
+  CONVOY_VECTORISED void backward_loop(const T* user, const T* item, const T* product, const T* row, const T* own, \
+                                       T* to_user, T* to_item, const Sizes& sizes) {                               \
+    backward_body(user, item, product, row, own, to_user, to_item, sizes);                                         \
+  }
+
+CONVOY_PAIR_LOOPS(float)
+CONVOY_PAIR_LOOPS(double)
+
+Sizes sizes_of(const at::Tensor& user, const at::Tensor& item, int64_t context, int64_t factors) {
+  const int64_t width = user.size(-1);
+  return {user.numel() / std::max<int64_t>(1, width), item.size(-2), factors, width - factors, context};
+}
+
+at::Tensor shaped(const at::Tensor& like, int64_t width) {
+  std::vector<int64_t> shape = like.sizes().vec();
+  shape.back() = width;
+  return at::empty(shape, like.options().requires_grad(false));
+}
+
+class PairsFunction : public torch::autograd::Function<PairsFunction> {
+ public:
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* saved, const at::Tensor& user,
+                                                const at::Tensor& item, const std::optional<at::Tensor>& data,
+                                                int64_t factors) {
+    const at::Tensor context = data.value_or(at::Tensor());
+    const at::Tensor plain_user = user.contiguous(), plain_item = item.contiguous();
+    const at::Tensor plain_context = context.defined() ? context.contiguous() : context;
+    const Sizes sizes = sizes_of(user, item, context.defined() ? context.size(-1) : 0, factors);
+    at::Tensor product = shaped(item, factors), row = shaped(user, sizes.features + sizes.context),
+               own = shaped(item, sizes.features);
+    AT_DISPATCH_FLOATING_TYPES(user.scalar_type(), "pairs", [&] {
+      forward_loop(plain_user.const_data_ptr<scalar_t>(), plain_item.const_data_ptr<scalar_t>(),
+                   plain_context.defined() ? plain_context.const_data_ptr<scalar_t>() : nullptr,
+                   product.mutable_data_ptr<scalar_t>(), row.mutable_data_ptr<scalar_t>(),
+                   own.mutable_data_ptr<scalar_t>(), sizes);
+    });
+    saved->set_materialize_grads(false);
+    saved->save_for_backward({plain_user, plain_item});
+    saved->saved_data["context"] = sizes.context;
+    saved->saved_data["factors"] = factors;
+    return {product, row, own};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* saved,
+                                                 torch::autograd::variable_list gradients) {
+    const auto kept = saved->get_saved_variables();
+    const at::Tensor &user = kept[0], &item = kept[1];
+    const Sizes sizes =
+        sizes_of(user, item, saved->saved_data["context"].toInt(), saved->saved_data["factors"].toInt());
+    for (at::Tensor& gradient : gradients)
+      if (gradient.defined()) gradient = gradient.contiguous();
+    at::Tensor to_user = at::empty(user.sizes(), user.options()), to_item = at::empty(item.sizes(), item.options());
+    AT_DISPATCH_FLOATING_TYPES(user.scalar_type(), "pairs_backward", [&] {
+      const auto data = [&](size_t index) {
+        return gradients[index].defined() ? gradients[index].const_data_ptr<scalar_t>() : nullptr;
+      };
+      backward_loop(user.const_data_ptr<scalar_t>(), item.const_data_ptr<scalar_t>(), data(0), data(1), data(2),
+                    to_user.mutable_data_ptr<scalar_t>(), to_item.mutable_data_ptr<scalar_t>(), sizes);
+    });
+    return {to_user, to_item, at::Tensor(), at::Tensor()};
+  }
+};
+
+// Whether the loops above serve: what only broadcasts, or is half as wide, is left to LibTorch.
+bool by_loops(const at::Tensor& user, const at::Tensor& item, const at::Tensor& context) {
+  const auto dtype = user.scalar_type();
+  const auto rows = [](const at::Tensor& tensor, int64_t behind) {
+    return tensor.sizes().slice(0, static_cast<size_t>(tensor.dim() - behind));
+  };
+  return user.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble) && item.scalar_type() == dtype &&
+         user.dim() + 1 == item.dim() && rows(user, 1) == rows(item, 2) && user.size(-1) == item.size(-1) &&
+         (!context.defined() || (context.scalar_type() == dtype && !context.requires_grad() &&
+                                 context.dim() == user.dim() && rows(context, 1) == rows(user, 1)));
+}
+
+}  // namespace
+
+Pairs pairs_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor& context, int64_t factors) {
+  const int64_t features = user.size(-1) - factors;
+  Pairs pairs;
+  if (by_loops(user, item, context)) {
+    auto made = PairsFunction::apply(user, item, context.defined() ? std::optional<at::Tensor>(context) : std::nullopt,
+                                     factors);
+    pairs = {made[0], made[1], made[2]};
+  } else {
+    const auto users = user.split_with_sizes({factors, features}, -1);
+    const auto items = item.split_with_sizes({factors, features}, -1);
+    pairs = {users[0].unsqueeze(-2) * items[0], context.defined() ? at::cat({users[1], context}, -1) : users[1],
+             items[1]};
+  }
+  if (factors == 0) pairs.product = at::Tensor();
+  if (features == 0) pairs.row = pairs.item = at::Tensor();
+  return pairs;
+}
+
+}  // namespace convoy

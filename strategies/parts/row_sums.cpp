@@ -1,0 +1,50 @@
+#include "strategies/parts/row_sums.h"
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+
+namespace convoy {
+namespace {
+
+// sums[places[i]] = or += from[i]
+template <class T>
+void add_rows(RowIndex& index, T* sums, const T* from, const int64_t* numbers, int64_t n, int64_t width) {
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t known = index.size(), place = index.place(numbers[i]);
+    T* __restrict to = sums + place * width;
+    const T* __restrict row = from + i * width;
+    if (place == known)
+      std::memcpy(to, row, sizeof(T) * static_cast<size_t>(width));
+    else
+      for (int64_t k = 0; k < width; ++k) to[k] += row[k];
+  }
+}
+
+}  // namespace
+
+void RowSums::begin(int64_t most, const at::Tensor& value) {
+  index_.clear();
+  if (values_.defined() && values_.size(0) >= most) return;
+  const int64_t room = most + most / 2;
+  values_ = at::empty({room, value.size(1)}, value.options().requires_grad(false));
+  numbers_ = at::empty({room}, at::kLong);
+}
+
+void RowSums::add(const int64_t* numbers, const at::Tensor& values) {
+  if (values.size(0) == 0) return;
+  AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "row_sums", [&] {
+    add_rows(index_, values_.mutable_data_ptr<scalar_t>(), values.const_data_ptr<scalar_t>(), numbers, values.size(0),
+             values.size(1));
+  });
+}
+
+TableRows RowSums::rows() {
+  const int64_t n = index_.size();
+  if (n > 0)
+    std::memcpy(numbers_.mutable_data_ptr<int64_t>(), index_.numbers().data(),
+                sizeof(int64_t) * static_cast<size_t>(n));
+  return {numbers_.narrow(0, 0, n), values_.narrow(0, 0, n)};
+}
+
+}  // namespace convoy
