@@ -40,7 +40,7 @@ def undisturbed_and_stopped(folder, name, policy, backend):
 
 def resumed_by_others(folder, ranks):
     """Four ranks' checkpoint, gone on with by others."""
-    sets = [*SETS, *POLICIES["diloco"], "strategy.name=ddp", "train.checkpoint_every=7 steps"]
+    sets = [*SETS, *POLICIES["diloco"], "strategy.name=ddp", "train.checkpoint_every=7 steps", "launch.cores_per_rank=auto"]
     runs.run(CONFIG, folder / "four", [*sets, "train.max_steps=7"], ranks=4)
     line = runs.command(CONFIG, folder / "others", [*sets, f"train.resume={folder / 'four'}"], ranks)
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,
@@ -67,7 +67,8 @@ with runs.workspace() as work:
             undisturbed_and_stopped(work / f"{name}-{backend}", name, policy, backend)
     resumed_by_others(work, 2)
     # Nothing of a rank's own is sent before the first agreement, and sums of 16-bit numbers are half of those of 32.
-    short = ["strategy.name=ddp", "train.max_steps=8", "train.evaluate_every=never", "launch.cores_per_rank=1"]
+    short = ["strategy.name=ddp", "train.max_steps=8", "train.evaluate_every=never", "train.checkpoint_every=never",
+             "launch.cores_per_rank=1"]
     sent = {sync: runs.run(CONFIG, work / f"sent{number}", [*short, f"strategy.sync={sync}"], ranks=2)["bytes_sent_per_step"]
             for number, sync in enumerate(["{}", "{what: parameters, every: 8}", "{compress: bf16}"])}
     whole, averaged, narrow = sent.values()
@@ -79,7 +80,7 @@ with runs.workspace() as work:
     refused(work, ["strategy.sync.compress", "loss scale"], "strategy.sync={compress: bf16}", "precision=fp16")
     refused(work, ["strategy.sync.start_after", "what is gradients"], "strategy.sync={start_after: 3}")
     # Tables of rows: told where they stay dense, and fewer bytes than dense ones.
-    tables = [*short, "data.users=20000", "data.items=10000", "train.checkpoint_every=never", "train.max_steps=16"]
+    tables = [*short, "data.users=20000", "data.items=10000", "train.max_steps=16"]
     often = ["strategy.sync={what: parameters, every: 4}"]
     rows = runs.run(CONFIG, work / "rows", [*tables, *often, "model.rows=true"], ranks=2)["bytes_sent_per_step"]
     dense = runs.run(CONFIG, work / "dense", [*tables, *often], ranks=2)["bytes_sent_per_step"]
