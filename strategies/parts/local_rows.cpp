@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "strategies/parts/flat_shadow.h"
+#include "strategies/parts/row_table.h"
 #include "strategies/parts/row_tables.h"
 
 namespace convoy {
@@ -36,7 +37,7 @@ LocalRows::LocalRows(CommunicatorPtr data, const SyncPolicy& policy, Update& upd
         {index, group, at::zeros({value.size(0)}, at::TensorOptions(at::kByte).device(value.device())), {}});
     members[group].push_back(parameter);
   }
-  for (auto& [group, tables] : members) exchanges_[group] = std::make_unique<RowExchange>(data_, std::move(tables));
+  for (auto& [group, tables] : members) exchanges_[group] = make_row_exchange(data_, std::move(tables));
 }
 
 bool LocalRows::shares(int64_t number) const {

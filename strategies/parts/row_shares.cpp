@@ -177,18 +177,24 @@ void RowShares::write_request(int peer, const std::vector<Wanted>& wanted, const
   }
 }
 
-// What each rank asks this one for: places, by Wanted and asker.
-std::vector<RowShares::Lists> RowShares::ask(const std::vector<Wanted>& wanted, const std::vector<Dealt>& dealt,
-                                             bool trained) {
-  Sizes& sizes = sizes_of(wanted, trained);
+// Of what a peer asks for, by its message.
+int64_t RowShares::asked_of(int peer, size_t index) const {
+  int64_t count = 0;
+  std::memcpy(&count, incoming_[static_cast<size_t>(peer)].bytes.const_data_ptr<uint8_t>() + 8 * index, sizeof count);
+  return count;
+}
+
+// Requests as long as both ends expect them to be, and then what did not fit.
+void RowShares::exchange_requests(const std::vector<Wanted>& wanted, const std::vector<Dealt>& dealt,
+                                  const Sizes& sizes) {
   std::vector<Transfer> first, rest;
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     const auto at = static_cast<size_t>(peer);
     write_request(peer, wanted, dealt, sizes.out[at]);
     const Message& out = outgoing_[at];
-    first.push_back({Transfer::Kind::receive,
-                     with_room(incoming_[at].bytes, sizes.in[at], at::kCPU).narrow(0, 0, sizes.in[at]), peer});
+    with_room(incoming_[at].bytes, sizes.in[at], at::kCPU);
+    first.push_back({Transfer::Kind::receive, incoming_[at].bytes.narrow(0, 0, sizes.in[at]), peer});
     first.push_back({Transfer::Kind::send, out.bytes.narrow(0, 0, sizes.out[at]), peer});
     if (out.length > sizes.out[at])
       rest.push_back({Transfer::Kind::send, out.bytes.narrow(0, sizes.out[at], out.length - sizes.out[at]), peer});
@@ -199,45 +205,41 @@ std::vector<RowShares::Lists> RowShares::ask(const std::vector<Wanted>& wanted, 
     const auto at = static_cast<size_t>(peer);
     Message& in = incoming_[at];
     in.length = 8 * static_cast<int64_t>(wanted.size());
-    const auto* counts = in.bytes.const_data_ptr<uint8_t>();
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      int64_t count = 0;
-      std::memcpy(&count, counts + 8 * i, sizeof count);
-      in.length += padded(count * number_bytes(wanted[i].table));
-    }
-    if (in.length > sizes.in[at]) {
-      const at::Tensor come = in.bytes;
-      with_room(in.bytes, in.length, at::kCPU);
-      if (!in.bytes.is_same(come)) in.bytes.narrow(0, 0, sizes.in[at]).copy_(come.narrow(0, 0, sizes.in[at]));
-      rest.push_back({Transfer::Kind::receive, in.bytes.narrow(0, sizes.in[at], in.length - sizes.in[at]), peer});
-    }
+    for (size_t i = 0; i < wanted.size(); ++i) in.length += padded(asked_of(peer, i) * number_bytes(wanted[i].table));
+    if (in.length <= sizes.in[at]) continue;
+    const at::Tensor come = in.bytes;
+    with_room(in.bytes, in.length, at::kCPU);
+    if (!in.bytes.is_same(come)) in.bytes.narrow(0, 0, sizes.in[at]).copy_(come.narrow(0, 0, sizes.in[at]));
+    rest.push_back({Transfer::Kind::receive, in.bytes.narrow(0, sizes.in[at], in.length - sizes.in[at]), peer});
   }
   if (!rest.empty()) group_->group(rest, {"more numbers of rows", {}})->wait();
+}
 
+// What each rank asks this one for: places, by Wanted and asker.
+std::vector<RowShares::Lists> RowShares::ask(const std::vector<Wanted>& wanted, const std::vector<Dealt>& dealt,
+                                             bool trained) {
+  Sizes& sizes = sizes_of(wanted, trained);
+  exchange_requests(wanted, dealt, sizes);
   std::vector<Lists> asked(wanted.size(), Lists(static_cast<size_t>(ranks_)));
   for (int peer = 0; peer < ranks_; ++peer) {
     const auto at = static_cast<size_t>(peer);
-    const char* from = peer == rank_ ? nullptr : data_of(incoming_[at].bytes);
     int64_t begin = 8 * static_cast<int64_t>(wanted.size());
     for (size_t i = 0; i < wanted.size(); ++i) {
       std::vector<int64_t>& places = asked[i][at];
-      if (from == nullptr) {
+      if (peer == rank_) {
         places = dealt[i].numbers[at];
       } else {
-        int64_t count = 0;
-        std::memcpy(&count, from + 8 * i, sizeof count);
-        if (number_bytes(wanted[i].table) == 4) {
-          const auto* numbers = reinterpret_cast<const int32_t*>(from + begin);
-          places.assign(numbers, numbers + count);
-        } else {
-          const auto* numbers = reinterpret_cast<const int64_t*>(from + begin);
-          places.assign(numbers, numbers + count);
-        }
-        begin += padded(count * number_bytes(wanted[i].table));
+        const int64_t count = asked_of(peer, i), bytes = number_bytes(wanted[i].table);
+        const char* from = data_of(incoming_[at].bytes) + begin;
+        if (bytes == 4)
+          places.assign(reinterpret_cast<const int32_t*>(from), reinterpret_cast<const int32_t*>(from) + count);
+        else
+          places.assign(reinterpret_cast<const int64_t*>(from), reinterpret_cast<const int64_t*>(from) + count);
+        begin += padded(count * bytes);
       }
       for (int64_t& one : places) one = blocks(wanted[i].table).place(one);
     }
-    if (from == nullptr || !trained) continue;
+    if (peer == rank_ || !trained) continue;
     // Both ends know these, and so the sizes of the next ones.
     const auto next = [](int64_t size, int64_t length) { return std::max(size, padded(length + length / 8)); };
     sizes.out[at] = next(sizes.out[at], outgoing_[at].length);

@@ -51,6 +51,8 @@ class RowShares : public RowExchange, private RowSource {
   void fetch(int table, const at::Tensor& numbers, const at::Tensor& out, bool trained) override;
   void fetch_all(const std::vector<Wanted>& wanted, bool trained);
   std::vector<Dealt> deal(const std::vector<Wanted>& wanted) const;
+  int64_t asked_of(int peer, size_t index) const;
+  void exchange_requests(const std::vector<Wanted>& wanted, const std::vector<Dealt>& dealt, const Sizes& sizes);
   std::vector<Lists> ask(const std::vector<Wanted>& wanted, const std::vector<Dealt>& dealt, bool trained);
   Sizes& sizes_of(const std::vector<Wanted>& wanted, bool trained);
   void write_request(int peer, const std::vector<Wanted>& wanted, const std::vector<Dealt>& dealt, int64_t least);
