@@ -92,9 +92,24 @@ PreparedRun described_run(const RunArguments& arguments) {
 Candidate configured_candidate(const PreparedRun& run, const Topology& topology) {
   Candidate candidate;
   candidate.run = run;
-  candidate.strategy = run.config.strategy.name;
+  candidate.strategy = candidate.title = run.config.strategy.name;
   plan_and_count(candidate, topology);
   return candidate;
+}
+
+std::optional<Candidate> dense_variant(const Candidate& candidate, const Topology& topology) {
+  if (!candidate.refused.empty() || !candidate.run.config.model.options.has("rows")) return std::nullopt;
+  Candidate dense = candidate_under(candidate.run, candidate.strategy, topology, {"model.rows=false"});
+  // Gradients of rows are counted otherwise.
+  const auto gradients = [](const Candidate& one) { return costs_of(one).front().gradient_bytes; };
+  if (!dense.refused.empty() || gradients(dense) == gradients(candidate)) return std::nullopt;
+  dense.title = candidate.title + ", dense tables";
+  if (candidate.prediction) {
+    dense.prediction.emplace();
+    dense.prediction->reason =
+        "times were measured with row tables; --set model.rows=false --calibrate measures dense ones";
+  }
+  return dense;
 }
 
 std::vector<RankCost> costs_of(const Candidate& candidate, const Calibration* calibration) {
@@ -109,7 +124,7 @@ std::vector<RankCost> costs_of(const Candidate& candidate, const Calibration* ca
 Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology,
                           const std::vector<std::string>& overrides) {
   Candidate candidate;
-  candidate.strategy = strategy;
+  candidate.strategy = candidate.title = strategy;
   RunArguments arguments = run.arguments;
   if (strategy != run.config.strategy.name) {
     Json section = {{"name", strategy}};

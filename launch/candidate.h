@@ -12,6 +12,7 @@ namespace convoy {
 
 struct Candidate {
   std::string strategy;
+  std::string title;    // what it is called beside others
   std::string refused;  // why it cannot be run so; the rest is then empty
   std::string note;     // what was done differently from what was asked
   PreparedRun run;
@@ -34,6 +35,9 @@ Candidate configured_candidate(const PreparedRun& run, const Topology& topology)
 // refuses is in `refused`.
 Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology,
                           const std::vector<std::string>& overrides = {});
+
+// The same with dense tables, where the candidate has row tables; else nothing.
+std::optional<Candidate> dense_variant(const Candidate& candidate, const Topology& topology);
 
 // What its ranks cost by the formulas, with what a calibration has measured of the model's blocks; null: without.
 std::vector<RankCost> costs_of(const Candidate& candidate, const Calibration* calibration = nullptr);

@@ -186,9 +186,9 @@ std::vector<std::pair<std::string, Cell>> prediction_rows() {
 std::string notes_of(const Candidate& candidate) {
   if (!candidate.prediction) return "";
   if (!candidate.prediction->reason.empty())
-    return str(candidate.strategy, ": no time is predicted: ", candidate.prediction->reason, "\n");
+    return str(candidate.title, ": no time is predicted: ", candidate.prediction->reason, "\n");
   std::string text;
-  for (const std::string& note : candidate.prediction->notes) text += str(candidate.strategy, ": ", note, "\n");
+  for (const std::string& note : candidate.prediction->notes) text += str(candidate.title, ": ", note, "\n");
   return text;
 }
 
@@ -207,6 +207,17 @@ std::string prediction_text(const Candidate& candidate) {
                 std::round(part.messages * 10) / 10, part.messages == 1 ? " message takes " : " messages take ",
                 human_seconds(part.seconds), ", of which ", human_seconds(part.shown), " show\n");
   return text + notes_of(candidate);
+}
+
+// What row tables are good for; `dense`: the same with dense ones.
+std::string tables_text(const Candidate& rows, const Candidate& dense) {
+  const double sent = largest(rows.figures, &RankFigures::sent).value,
+               all = largest(dense.figures, &RankFigures::sent).value;
+  if (sent >= all)
+    return str(rows.title, ": row tables send more than dense ones, ", human_bytes(sent), " instead of ",
+               human_bytes(all), "; take model.rows=false, or auto\n");
+  return str(rows.title, ": row tables send 1/", std::lround(all / std::max(sent, 1.0)),
+             " of what dense ones would, and update only rows that a step touches\n");
 }
 
 std::string idle_gpus(const Candidate& candidate, const Topology& topology) {
@@ -251,7 +262,7 @@ std::string compared(const std::vector<Candidate>& candidates) {
   std::vector<std::vector<std::string>> lines{{"of the rank that has most"}};
   std::vector<size_t> columns;
   for (const Candidate& candidate : candidates) {
-    lines.front().push_back(candidate.strategy);
+    lines.front().push_back(candidate.title);
     columns.push_back(columns.size() + 1);
   }
   for (const auto& [name, cell] : rows) {
@@ -260,10 +271,13 @@ std::string compared(const std::vector<Candidate>& candidates) {
       lines.back().push_back(candidate.refused.empty() ? cell(candidate) : "refused");
   }
   std::string text = text_table(lines, columns);
+  for (size_t i = 1; i < candidates.size(); ++i)
+    if (candidates[i].strategy == candidates[i - 1].strategy && candidates[i].placed.job.ranks.size() > 1)
+      text += tables_text(candidates[i - 1], candidates[i]);
   for (const Candidate& candidate : candidates) {
-    if (!candidate.refused.empty()) text += str(candidate.strategy, " is refused: ", candidate.refused, "\n");
-    if (!candidate.note.empty()) text += str(candidate.strategy, " ", candidate.note, "\n");
-    for (const std::string& warning : candidate.placed.warnings) text += str(candidate.strategy, ": ", warning, "\n");
+    if (!candidate.refused.empty()) text += str(candidate.title, " is refused: ", candidate.refused, "\n");
+    if (!candidate.note.empty()) text += str(candidate.title, " ", candidate.note, "\n");
+    for (const std::string& warning : candidate.placed.warnings) text += str(candidate.title, ": ", warning, "\n");
     text += notes_of(candidate);
   }
   return text;

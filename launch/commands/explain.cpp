@@ -33,6 +33,16 @@ std::string source_of(const ExplainArguments& arguments) {
                                  : str("if each of them were ", arguments.topology.empty() ? "like " : "", kind);
 }
 
+// Each that has row tables is followed by itself with dense ones.
+std::vector<Candidate> beside_dense_tables(const std::vector<Candidate>& candidates, const Topology& topology) {
+  std::vector<Candidate> all;
+  for (const Candidate& candidate : candidates) {
+    all.push_back(candidate);
+    if (std::optional<Candidate> dense = dense_variant(candidate, topology)) all.push_back(std::move(*dense));
+  }
+  return all;
+}
+
 }  // namespace
 
 Topology hosts_to_explain(const ExplainArguments& arguments, const Host& each) {
@@ -63,6 +73,7 @@ void explain(const ExplainArguments& arguments, std::ostream& out) {
                                   arguments.topology.empty() && arguments.hosts.empty()};
     advice = forecast(request, run, topology, candidates);
   }
+  if (!arguments.compare.empty()) candidates = beside_dense_tables(candidates, topology);
   out << (arguments.compare.empty() ? explained(candidates.front(), topology, source_of(arguments))
                                     : compared(candidates));
   out << advice;

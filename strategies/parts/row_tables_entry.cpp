@@ -70,6 +70,9 @@ RowObstacle obstacle_of(const Json& config, const std::string& table) {
 
 // Why it is none of rows; "": it is one.
 std::string why_dense(const Json& config, const TableSize& table) {
+  // A description may have been made with them.
+  const Json& model = config.at("model");
+  if (model.contains("rows") && model["rows"] == false) return "model.rows is false";
   if (!sync_policy(config.at("strategy")).allows_rows(table.name)) return "an outer step of diloco moves all rows";
   const RowObstacle obstacle = obstacle_of(config, table.name);
   if (!obstacle.key.empty()) return str("optimizer.", obstacle.key, " ", obstacle.reason);

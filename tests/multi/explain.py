@@ -14,8 +14,8 @@ TOPOLOGIES = runs.TOP / "tests" / "topologies"
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 
 
-def explain(*arguments, expect=0, cwd=runs.TOP):
-    line = [str(runs.CONVOY), "explain", str(config), *map(str, arguments)]
+def explain(*arguments, expect=0, cwd=runs.TOP, of=config):
+    line = [str(runs.CONVOY), "explain", str(of), *map(str, arguments)]
     done = subprocess.run(line, cwd=cwd, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
     runs.check(done.returncode == expect, f"{' '.join(line)}: exit {done.returncode}, expected {expect}\n{done.stdout}")
@@ -44,6 +44,11 @@ with runs.workspace() as folder:
     runs.check([row[1] for row in two] == ["a", "a", "b", "b"], f"hosts: {two}")
     text = explain("--ranks", 2, "--compare", "single,ddp,fsdp,pipeline")
     runs.check("refused" not in text.splitlines()[1] and "moments" in text, text)
+    text = explain("--ranks", 2, "--compare", "single,ddp", "--set", "model.rows=true",
+                   of=runs.TOP / "configs" / "tiny" / "ncf.yaml")
+    header, sent = (next(line for line in text.splitlines() if line.startswith(word)) for word in ("of the rank", "sent a step"))
+    runs.check("single, dense tables" in header and "ddp, dense tables" in header and "0  " in sent, text)
+    runs.check("ddp: row tables send " in text, text)
     text = explain("--ranks", 2, "--set", "strategy.name=pipeline")
     runs.check("F0.0" in text and "stage 1 on rank 1" in text and "idle:" in text, text)
     runs.check("did you mean ddp?" in explain("--compare", "dpd", expect=64), "a name that is none")
