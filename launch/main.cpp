@@ -76,7 +76,7 @@ again and again until the run is over.
 
 Examples:
   convoy top runs/farm
-  convoy top runs/ncf-ddp --once
+  convoy top runs/farm --once
 
 Exit codes: 0, 64 no run there, 128+n ended by signal n.)";
 
