@@ -2,6 +2,7 @@
 // the library takes pointers to GPU memory it is given them for what is only moved, and sums alone are made on the host.
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "backends/group.h"
 #include "backends/host_transport.h"
@@ -169,9 +170,22 @@ class MpiTransport final : public Transport {
   int64_t number_ = 0;
 };
 
+constexpr auto straggler_patience = std::chrono::seconds(1);
+
 // MPI of this process, made when it is first asked for.
 class MpiHome {
  public:
+  MpiHome() = default;
+  // The channel's thread may still hold a group that it was told about. MPI_Finalize is this thread's, and before the process
+  // ends: a rank that leaves without it is a failure to whoever started it.
+  ~MpiHome() {
+    const auto deadline = Clock::now() + straggler_patience;
+    while (engine_.use_count() > 1 && Clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  MpiHome(const MpiHome&) = delete;
+  MpiHome& operator=(const MpiHome&) = delete;
+
   CommunicatorPtr make(const BackendRequest& request) {
     std::lock_guard lock(mutex_);
     if (request.size == 1) return make_world(request, "mpi", nullptr);

@@ -101,8 +101,8 @@ std::optional<Candidate> dense_variant(const Candidate& candidate, const Topolog
   if (!candidate.refused.empty() || !candidate.run.config.model.options.has("rows")) return std::nullopt;
   Candidate dense = candidate_under(candidate.run, candidate.strategy, topology, {"model.rows=false"});
   // Gradients of rows are counted otherwise.
-  const auto gradients = [](const Candidate& one) { return costs_of(one).front().gradient_bytes; };
-  if (!dense.refused.empty() || gradients(dense) == gradients(candidate)) return std::nullopt;
+  if (!dense.refused.empty() || dense.figures.front().gradients.value == candidate.figures.front().gradients.value)
+    return std::nullopt;
   dense.title = candidate.title + ", dense tables";
   if (candidate.prediction) {
     dense.prediction.emplace();

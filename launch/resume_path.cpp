@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "core/config/run_config.h"
+#include "core/farm_folder.h"
 #include "core/member_path.h"
 #include "launch/run_folder.h"
 #include "strategies/catalogue.h"
@@ -41,15 +42,23 @@ constexpr const char* members_own[] = {"seed", "data.seed", "data.samples", "opt
   throw ConfigError(mark_of(resolved, key), key, reason);
 }
 
-// The pipelines of a farm, in its order; none where the folder is no farm's.
-std::vector<std::string> pipelines_of(const std::string& folder) {
-  std::vector<std::string> folders;
-  std::ifstream file(folder + "/summary.json");
-  const Json summary = Json::parse(file, nullptr, false);
-  if (!summary.is_object() || !summary.contains("pipelines") || !summary["pipelines"].is_array()) return folders;
-  for (const Json& pipeline : summary["pipelines"])
-    folders.push_back(folder + "/" + pipeline.value("folder", std::string()));
-  return folders;
+// Of the run that made a step-N folder; null where the manifest cannot be read: ranks say what is wrong with it.
+Json config_of(const fs::path& step) {
+  std::ifstream file(step / "manifest.json");
+  const Json manifest = Json::parse(file, nullptr, false);
+  const bool whole = manifest.is_object() && manifest.contains("config") && manifest["config"].is_object();
+  return whole ? manifest["config"] : Json();
+}
+
+// Keys in which this run may differ from the one that it goes on from; `member`: from one that was a member.
+std::vector<std::string> free_keys(bool member) {
+  std::vector<std::string> free = resumable_keys();
+  free.push_back("name");
+  if (member)
+    for (const char* own : members_own) free.push_back(own);
+  free.push_back("strategy");    // a checkpoint holds whole tensors' pieces: any strategy puts them together
+  free.push_back("model.rows");  // and tables of all kinds hold the same
+  return free;
 }
 
 // One of a farm's pipelines as member `index` of the ensemble that this run is.
@@ -57,13 +66,9 @@ void check_pipeline(const std::string& pipeline, size_t index, const std::vector
                     const Json& resolved) {
   const fs::path folder = step_folder(pipeline);
   if (folder.empty()) refuse(resolved, "train.resume", str(pipeline, " holds no checkpoint"));
-  std::ifstream file(folder / "manifest.json");
-  const Json manifest = Json::parse(file, nullptr, false);
-  if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return;
-  std::vector<std::string> free = resumable_keys();
-  for (const char* key : {"name", "strategy"}) free.push_back(key);
-  for (const char* key : members_own) free.push_back(key);
-  if (const std::string key = first_difference(manifest["config"], resolved, free); !key.empty())
+  const Json made = config_of(folder);
+  if (made.is_null()) return;
+  if (const std::string key = first_difference(made, resolved, free_keys(true)); !key.empty())
     refuse(resolved, key, str("differs from that of ", pipeline, ", which is to be member ", index));
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
@@ -72,10 +77,10 @@ void check_pipeline(const std::string& pipeline, size_t index, const std::vector
     std::string pointer = "/" + key;
     std::replace(pointer.begin(), pointer.end(), '.', '/');
     const Json::json_pointer place(pointer);
-    if (!wanted.is_number() || !manifest["config"].contains(place) || manifest["config"][place] == wanted) continue;
+    if (!wanted.is_number() || !made.contains(place) || made[place] == wanted) continue;
     refuse(resolved, "train.resume",
-           str(pipeline, " has ", key, ' ', manifest["config"][place].dump(), ", and member ", index,
-               " of this ensemble ", wanted.dump(), "; list the members as the farm's pipelines are"));
+           str(pipeline, " has ", key, ' ', made[place].dump(), ", and member ", index, " of this ensemble ",
+               wanted.dump(), "; list the members as the farm's pipelines are"));
   }
 }
 
@@ -98,23 +103,15 @@ void check_farm(const std::vector<std::string>& pipelines, const Json& resolved)
 void check_resume_path(const std::string& resume, const Json& resolved) {
   if (resume == "auto" || resume == "never") return;
   const MemberPath wanted = member_path(resume);
-  if (const auto pipelines = pipelines_of(wanted.path); !pipelines.empty()) return check_farm(pipelines, resolved);
+  if (const auto pipelines = pipeline_folders(wanted.path); !pipelines.empty()) return check_farm(pipelines, resolved);
   const fs::path folder = step_folder(wanted.path);
   if (folder.empty())
     throw ConfigError(
         mark_of(resolved, "train.resume"), "train.resume",
         str(wanted.path, " holds no checkpoint; give a run folder, or one of its checkpoints/step-N folders"));
-  std::ifstream file(folder / "manifest.json");
-  const Json manifest = Json::parse(file, nullptr, false);
-  if (!manifest.is_object() || !manifest.contains("config") || !manifest["config"].is_object()) return;
-  std::vector<std::string> free = resumable_keys();
-  free.push_back("name");
-  // A member has its own of these.
-  if (wanted.member >= 0)
-    for (const char* own : members_own) free.push_back(own);
-  free.push_back("strategy");    // a checkpoint holds whole tensors' pieces: any strategy puts them together
-  free.push_back("model.rows");  // and tables of all kinds hold the same
-  const std::string key = first_difference(manifest["config"], resolved, free);
+  const Json made = config_of(folder);
+  if (made.is_null()) return;
+  const std::string key = first_difference(made, resolved, free_keys(wanted.member >= 0));
   if (!key.empty())
     throw ConfigError(
         mark_of(resolved, key), key,

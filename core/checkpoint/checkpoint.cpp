@@ -13,6 +13,7 @@
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/farm_folder.h"
 #include "core/log.h"
 #include "core/member_path.h"
 

@@ -8,9 +8,6 @@
 
 namespace convoy {
 
-// The run folders of a farm's pipelines (`strategy: independent`), in its order; none where `folder` is no farm's.
-std::vector<std::string> pipeline_folders(const std::string& folder);
-
 // Member k is what the step-N folder number k holds. The trainer's figures are those of the first, with an evaluation owed:
 // nobody has evaluated the members together. Error(config) where they have made different numbers of steps, or one is itself
 // an ensemble; Error(corrupt_data) as read_manifest_file.

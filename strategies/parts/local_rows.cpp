@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "core/error.h"
 #include "strategies/parts/flat_shadow.h"
+#include "strategies/parts/row_numbers.h"
 #include "strategies/parts/row_table.h"
 #include "strategies/parts/row_tables.h"
 
@@ -76,7 +76,7 @@ at::Tensor LocalRows::touched_by_any(const Table& table, const at::Tensor& own,
                                      const std::vector<int64_t>& counts) const {
   int64_t all = 0;
   for (int64_t count : counts) all += count;
-  const bool narrow = table.touched.size(0) <= std::numeric_limits<int32_t>::max();
+  const bool narrow = number_bytes(table.touched.size(0)) == 4;
   const at::Tensor sent = own.to(narrow ? at::kInt : at::kLong);
   at::Tensor gathered = at::empty({all}, sent.options());
   data_->all_gather_v(gathered, sent, counts, {"rows of " + parameter(table)->name, {}})->wait();

@@ -75,7 +75,7 @@ void ReplicatedData::begin(bool first, bool updates) {
     rows_->begin();
   }
   std::fill(sending_.begin(), sending_.end(), 0);
-  reducing_ = updates && order_known_ && !dense_with_rows();
+  reducing_ = updates && order_known_ && with_rows_.empty();
   if (reducing_) start_reducing();
 }
 
@@ -110,7 +110,7 @@ void ReplicatedData::keep() {
 UpdateFigures ReplicatedData::update(double nominal) {
   if (!order_known_) agree_on_order();
   for (auto& collector : collectors_) collector->finish();
-  const bool apart = !dense_with_rows();
+  const bool apart = with_rows_.empty();
   if (apart && !reducing_) start_reducing();
   reducing_ = false;
   if (apart) reducer_.flush();
@@ -140,6 +140,7 @@ UpdateFigures ReplicatedData::update(double nominal) {
 
 // As numbers of one dtype, since a stage without parameters has its header in another than the rest.
 void ReplicatedData::share_header() {
+  if (pipeline_->size() == 1) return;
   const at::TensorOptions real = at::TensorOptions(at::kDouble).device(device_);
   std::vector<at::Tensor> headers{flat_->header()};
   if (apart_->any()) headers.push_back(apart_->own_header());
@@ -155,20 +156,21 @@ void ReplicatedData::sum_partial() {
     parameter->partial->all_reduce(parameter->gradient, ReduceOp::sum, {"gradient of " + parameter->name, {}})->wait();
 }
 
-bool ReplicatedData::dense_with_rows() const {
+// The dense gradients' messages, where they are small enough to travel with rows; none otherwise.
+std::vector<at::Tensor> ReplicatedData::messages_with_rows() const {
   // Where sums are sent in another way too, or not at all, they take that.
-  if (update_.tables().empty() || !options_.sync.plain()) return false;
-  int64_t bytes = 0;
-  for (int bucket = 0; bucket < static_cast<int>(flat_->buckets().size()); ++bucket)
-    bytes += static_cast<int64_t>(flat_->message(bucket).nbytes());
-  return static_cast<double>(bytes) <= most_dense_with_rows;
+  if (update_.tables().empty() || !options_.sync.plain()) return {};
+  std::vector<at::Tensor> messages;
+  double bytes = 0;
+  for (int bucket = 0; bucket < static_cast<int>(flat_->buckets().size()); ++bucket) {
+    messages.push_back(flat_->message(bucket));
+    bytes += static_cast<double>(messages.back().nbytes());
+  }
+  return bytes <= most_dense_with_rows ? messages : std::vector<at::Tensor>();
 }
 
 void ReplicatedData::exchange_rows() {
-  std::vector<at::Tensor> dense;
-  for (int bucket = 0; dense_with_rows() && bucket < static_cast<int>(flat_->buckets().size()); ++bucket)
-    dense.push_back(flat_->message(bucket));
-  rows_->run(dense);
+  rows_->run(with_rows_);
   apart_->exchange_rows();
 }
 
@@ -186,6 +188,7 @@ void ReplicatedData::lay_out(const std::vector<int>& order) {
   apart_->attach(flat_.get(), *flat);
   reducer_.attach(flat_.get(), *flat, [this](int bucket) { return apart_->ever_shared(bucket); });
   flat_ = std::move(flat);
+  with_rows_ = messages_with_rows();
   laid_out_ = order;
 }
 

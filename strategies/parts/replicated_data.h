@@ -63,8 +63,7 @@ class ReplicatedData : public DataAxis, public BatchReader {
   bool sends_late() const;
   void share_header();
   void sum_partial();
-  // Row tables (row_exchange.h): whether small dense gradients travel with their rows, and the exchange.
-  bool dense_with_rows() const;
+  std::vector<at::Tensor> messages_with_rows() const;
   void exchange_rows();
 
   ReplicatedOptions options_;
@@ -82,6 +81,7 @@ class ReplicatedData : public DataAxis, public BatchReader {
   Update update_;
   BucketReducer reducer_;
   std::unique_ptr<RowExchange> rows_;
+  std::vector<at::Tensor> with_rows_;  // the dense gradients' messages, where they travel with rows (row_exchange.h)
   std::optional<BufferSync> buffer_sync_;
   std::optional<LocalUpdates> apart_;
   std::vector<std::unique_ptr<GradientCollector>> collectors_;  // one per part

@@ -4,11 +4,10 @@
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
-#include <limits>
+
+#include "strategies/parts/row_numbers.h"
 
 namespace convoy {
-
-inline int64_t padded(int64_t bytes) { return (bytes + 7) / 8 * 8; }
 
 inline int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
@@ -24,8 +23,5 @@ inline at::Tensor& with_room(at::Tensor& buffer, int64_t bytes, at::Device devic
     buffer = at::empty({bytes + bytes / 2}, at::TensorOptions(at::kByte).device(device));
   return buffer;
 }
-
-// Of the numbers of a table of so many rows.
-inline int64_t number_bytes(int64_t rows) { return rows <= std::numeric_limits<int32_t>::max() ? 4 : 8; }
 
 }  // namespace convoy

@@ -1,14 +1,17 @@
 #include "strategies/parts/row_shares_entry.h"
 
 #include <cmath>
-#include <limits>
+
+#include "strategies/parts/row_numbers.h"
 
 namespace convoy {
 namespace {
 
-double number_bytes(const DealtTable& table) {
-  return table.rows <= static_cast<double>(std::numeric_limits<int32_t>::max()) ? 4 : 8;
+double bytes_of_number(const DealtTable& table) {
+  return static_cast<double>(number_bytes(static_cast<int64_t>(table.rows)));
 }
+
+double padded_bytes(double bytes) { return static_cast<double>(padded(std::llround(std::ceil(bytes)))); }
 
 // Different rows that several ranks touch together, each of them as many at random; fewer where some are frequent.
 double together(const DealtTable& table, int ranks) {
@@ -29,7 +32,8 @@ RowCost gathered_rows_cost(const std::vector<DealtTable>& tables, int ranks, dou
   cost.messages = ranks > 1 ? 2 : 0;
   cost.bytes_sent = others * (dense_bytes + 8 * static_cast<double>(tables.size()));
   for (const DealtTable& table : tables) {
-    cost.bytes_sent += others * table.touched * (number_bytes(table) + table.width * table.element_bytes);
+    cost.bytes_sent += others * (padded_bytes(table.touched * bytes_of_number(table)) +
+                                 padded_bytes(table.touched * table.width * table.element_bytes));
     cost.held_rows += table.rows;
     cost.updated_rows += together(table, ranks);
   }
@@ -43,7 +47,8 @@ RowCost shared_rows_cost(const std::vector<DealtTable>& tables, int ranks, doubl
   cost.messages = ranks > 1 ? 4 : 0;
   cost.bytes_sent = others * (dense_bytes + 8 * static_cast<double>(tables.size()));
   for (const DealtTable& table : tables) {
-    cost.bytes_sent += others / ranks * table.touched * (number_bytes(table) + 2 * table.width * table.element_bytes);
+    cost.bytes_sent +=
+        others / ranks * table.touched * (bytes_of_number(table) + 2 * table.width * table.element_bytes);
     cost.held_rows += table.rows / ranks;
     cost.updated_rows += together(table, ranks) / ranks;
   }

@@ -6,6 +6,7 @@
 
 #include "core/optim/row_entry.h"
 #include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/row_numbers.h"
 #include "strategies/parts/row_shares_entry.h"
 
 namespace convoy {
@@ -81,26 +82,14 @@ std::string why_dense(const Json& config, const TableSize& table) {
   return "";
 }
 
-double padded(double bytes) { return std::ceil(bytes / 8) * 8; }
-
-// Of a data axis: what is sent in an update of the tables whose gradients are summed.
-void add_summed(const std::vector<TouchedTable>& tables, double every, int ranks, double dense, RankCost& cost) {
+// Of a data axis: what is sent in an update of the tables whose gradients are summed, or, `dealt`, whose rows their owners tell.
+void add_summed(const std::vector<TouchedTable>& tables, bool dealt, double every, int ranks, double dense,
+                RankCost& cost) {
   if (tables.empty()) return;
-  double bytes = 8 * static_cast<double>(tables.size()) + dense;
-  for (const TouchedTable& table : tables) {
-    const double unique = table.unique(every, 1);
-    bytes += padded(unique * table.number_bytes()) + padded(unique * table.width * table.element);
-  }
-  cost.axes.push_back({"data", (ranks - 1) * bytes / every, 2 / every, Exchange::gather, 0});
-}
-
-// Of tables that are dealt out: rows of their owners' there and back.
-void add_dealt_out(const std::vector<TouchedTable>& tables, double every, int ranks, double dense, RankCost& cost) {
-  if (tables.empty()) return;
-  std::vector<DealtTable> dealt;
+  std::vector<DealtTable> touched;
   for (const TouchedTable& table : tables)
-    dealt.push_back({table.rows, table.width, table.element, table.unique(every, 1)});
-  const RowCost sent = shared_rows_cost(dealt, ranks, dense);
+    touched.push_back({table.rows, table.width, table.element, table.unique(every, 1)});
+  const RowCost sent = (dealt ? shared_rows_cost : gathered_rows_cost)(touched, ranks, dense);
   cost.axes.push_back({"data", sent.bytes_sent / every, sent.messages / every, Exchange::gather, 0});
 }
 
@@ -112,7 +101,7 @@ void add_averaged(const SyncGroup& group, const std::vector<TouchedTable>& table
   const double tensors = group.average_moments ? 1 + moments : 1, count = static_cast<double>(tables.size());
   double told = 8 * count, averaged = 0;
   for (const TouchedTable& table : tables) {
-    told += table.unique(batches, 1) * table.number_bytes();
+    told += table.unique(batches, 1) * static_cast<double>(number_bytes(static_cast<int64_t>(table.rows)));
     averaged += table.unique(batches, ranks) * table.width * table.element * tensors;
   }
   cost.axes.push_back({"data", others * told / batches, (1 + count) / batches, Exchange::gather, 0});
@@ -121,8 +110,6 @@ void add_averaged(const SyncGroup& group, const std::vector<TouchedTable>& table
 }
 
 }  // namespace
-
-double TouchedTable::number_bytes() const { return rows <= 2147483647.0 ? 4 : 8; }
 
 double TouchedTable::unique(double batches, double ranks) const {
   const double drawn = ids * batches * ranks;
@@ -194,10 +181,7 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, i
   cost.work.updated = cost.parameter_bytes > 0 ? (rest + touched) / cost.parameter_bytes : 1;
   if (ranks == 1) return;
   const size_t before = cost.axes.size();
-  if (dealt)
-    add_dealt_out(summed, every, ranks, dense, cost);
-  else
-    add_summed(summed, every, ranks, dense, cost);
+  add_summed(summed, dealt, every, ranks, dense, cost);
   for (size_t index = 0; index < by_group.size(); ++index)
     add_averaged(policy.groups[index], by_group[index], every, ranks, moments, cost);
   for (size_t index = before; index < cost.axes.size(); ++index) {

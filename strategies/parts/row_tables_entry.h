@@ -25,7 +25,6 @@ struct TouchedTable {
   double ids = 0;    // looked up by a rank's share of a batch
   double among = 0;  // of so many rows, were they drawn evenly
   double bytes() const { return rows * width * element; }
-  double number_bytes() const;  // of the number of a row, as it is sent
   // Different rows that so many ranks touch in so many batches.
   double unique(double batches, double ranks) const;
 };

@@ -76,6 +76,14 @@ struct StepGraph::Recording {
   StepResult result;
   int64_t launches = 0;
   std::unique_ptr<DeviceGraph> graph;  // last, so that it goes first
+
+  // The step of another batch, into `result`.
+  void launch(const Batch& batch) {
+    at::NoGradGuard no_grad;
+    for (size_t i = 0; i < batch.tensors.size(); ++i)
+      input.batch.tensors[i].second.copy_(batch.tensors[i].second, /*non_blocking=*/true);
+    graph->launch();
+  }
 };
 
 // All that steps change, as it was.
@@ -118,7 +126,7 @@ StepGraph::~StepGraph() = default;
 
 StepResult StepGraph::run(const StepInput& input) {
   parts_.before();
-  if (off_) return plain(input);
+  if (off_) return parts_.step(input);
   const Key key(input);
   const bool usual = usual_ && key == *usual_;
   others_ = usual ? 0 : others_ + 1;
@@ -127,11 +135,11 @@ StepResult StepGraph::run(const StepInput& input) {
     recording_.reset();
     usual_ = std::make_unique<Key>(key);
     seen_ = 1;
-    return plain(input);
+    return parts_.step(input);
   }
-  if (!usual) return plain(input);
+  if (!usual) return parts_.step(input);
   if (recording_) return launched(input);
-  if (++seen_ <= warm_up || !record(input)) return plain(input);
+  if (++seen_ <= warm_up || !record(input)) return parts_.step(input);
   return launched(input);
 }
 
@@ -140,17 +148,12 @@ void StepGraph::forget() {
   usual_.reset();
 }
 
-StepResult StepGraph::plain(const StepInput& input) { return parts_.step(input); }
-
 StepResult StepGraph::launched(const StepInput& input) {
   if (mode_ == "auto" && recording_->launches == tried_again_after) {
-    if (!holds(input, false)) return plain(input);
+    if (!holds(input, false)) return parts_.step(input);
     ++recording_->launches;
   }
-  at::NoGradGuard no_grad;
-  for (size_t i = 0; i < input.batch.tensors.size(); ++i)
-    recording_->input.batch.tensors[i].second.copy_(input.batch.tensors[i].second, /*non_blocking=*/true);
-  recording_->graph->launch();
+  recording_->launch(input.batch);
   ++recording_->launches;
   return copied(recording_->result);
 }
@@ -188,16 +191,13 @@ bool StepGraph::record(const StepInput& input) {
 bool StepGraph::holds(const StepInput& input, bool timed) {
   const Trial before(parts_);
   const auto launch = [&] {
-    at::NoGradGuard no_grad;
-    for (size_t i = 0; i < input.batch.tensors.size(); ++i)
-      recording_->input.batch.tensors[i].second.copy_(input.batch.tensors[i].second);
-    recording_->graph->launch();
+    recording_->launch(input.batch);
     return recording_->result.metrics.front().sum;
   };
   const double launched_loss = launch().sum().item<double>();
   const Trial by_graph(parts_);
   before.restore(parts_);
-  const double plain_loss = plain(input).metrics.front().sum.sum().item<double>();
+  const double plain_loss = parts_.step(input).metrics.front().sum.sum().item<double>();
   const Trial by_steps(parts_);
   before.restore(parts_);
   auto [error, where] = by_graph.difference(by_steps);
@@ -216,7 +216,7 @@ bool StepGraph::holds(const StepInput& input, bool timed) {
     });
   };
   const double graphed = several(launch) / timed_steps;
-  const double by_itself = several([&] { return plain(input).metrics.front().sum; }) / timed_steps;
+  const double by_itself = several([&] { return parts_.step(input).metrics.front().sum; }) / timed_steps;
   before.restore(parts_);
   if (graphed >= by_itself) {
     give_up(str("a launch of its graph takes ", graphed * 1e3, " ms, and the step by itself ", by_itself * 1e3, " ms"));
@@ -227,7 +227,6 @@ bool StepGraph::holds(const StepInput& input, bool timed) {
 }
 
 void StepGraph::say(const std::string& what) {
-  told_ = what;
   context_.tell({{"graph", what}});
   if (context_.rank == 0) log::info(str("rank 0: ", what));
 }

@@ -34,15 +34,12 @@ class StepGraph {
   StepResult run(const StepInput& input);
   // Tensors have changed hands, or something else than a step has: to be recorded anew.
   void forget();
-  // What the log said of it last; "" while nothing is decided.
-  const std::string& told() const { return told_; }
 
  private:
   struct Key;
   struct Recording;
   struct Trial;
 
-  StepResult plain(const StepInput& input);
   StepResult launched(const StepInput& input);
   bool record(const StepInput& input);
   bool holds(const StepInput& input, bool timed);
@@ -57,7 +54,6 @@ class StepGraph {
   int64_t others_ = 0;  // of other shapes since the last one of these
   std::unique_ptr<Key> usual_;
   std::unique_ptr<Recording> recording_;
-  std::string told_;
 };
 
 }  // namespace convoy

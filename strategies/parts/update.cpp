@@ -144,7 +144,15 @@ void Update::begin(double nominal) {
 
 void Update::set_rate() {
   rate_is_set_ = true;
-  scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
+  next_rate();
+}
+
+void Update::next_rate() {
+  const double rate = schedule_.learning_rate(updates_++);
+  if (scalars_.learning_rate.is_cpu())
+    *scalars_.learning_rate.mutable_data_ptr<double>() = rate;
+  else
+    scalars_.learning_rate.fill_(rate);
 }
 
 void Update::reduced(int bucket) {
@@ -234,7 +242,7 @@ UpdateFigures Update::finish() {
     norm = at::hypot(norm, own_norm);
     at::add_out(own_scalars_.step, own_count_, 1);
   }
-  if (!rate_is_set_) scalars_.learning_rate.fill_(schedule_.learning_rate(updates_++));
+  if (!rate_is_set_) next_rate();
   at::add_out(scalars_.step, count_, 1);
   update_slots();
   count_.add_(scalars_.apply);
@@ -292,7 +300,7 @@ UpdateFigures Update::finish_on_host() {
     norm = std::hypot(norm, clipped_on_host(own_scalars_, figures[3]));
     *own_scalars_.step.mutable_data_ptr<int64_t>() = host_count(own_count_) + 1;
   }
-  if (!rate_is_set_) *scalars_.learning_rate.mutable_data_ptr<double>() = schedule_.learning_rate(updates_++);
+  if (!rate_is_set_) next_rate();
   *scalars_.step.mutable_data_ptr<int64_t>() = host_count(count_) + 1;
   update_slots();
   host_count(count_) += apply ? 1 : 0;

@@ -112,6 +112,7 @@ class Update {
   at::Tensor mean(const at::Tensor& gradients) const;
   static UpdateScalars scalars_on(at::Device device, const UpdateScalars& scalars);
   void update_slots();
+  void next_rate();
   // `begin` and `finish` where the scalars lie on the CPU.
   void begin_on_host(double nominal);
   UpdateFigures finish_on_host();

@@ -215,7 +215,7 @@ TEST(Work, AHybridHasAllOfIt) {
 
 Candidate candidate_of(const std::string& strategy, const Mesh& mesh) {
   Candidate candidate;
-  candidate.strategy = strategy;
+  candidate.strategy = candidate.title = strategy;
   candidate.run.config.train.batch.rows = 64;
   candidate.placed.job = job_of(strategy, mesh);
   const Topology machine = machine_named("dgx");
@@ -245,7 +245,7 @@ TEST(Explain, SaysWhatDoesNotFit) {
 
 TEST(Explain, ComparesSideBySide) {
   Candidate refused;
-  refused.strategy = "hybrid";
+  refused.strategy = refused.title = "hybrid";
   refused.refused = "strategy.mesh: multiplies to 1";
   const std::string text =
       compared({candidate_of("single", Mesh({{"data", 1}})), candidate_of("fsdp", Mesh({{"data", 4}})), refused});

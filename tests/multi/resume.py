@@ -29,14 +29,6 @@ with runs.workspace() as folder:
         runs.check(runs.weights(killed) == runs.weights(folder / f"{backend}-whole"), f"{backend}: other weights after a kill")
 
         stopped = folder / f"{backend}-stopped"
-        process = runs.start(config, stopped, sets, ranks=2)
-        runs.rank_pids(process, 2)
-        runs.training(stopped, step=whole["steps"] // 4)
-        process.send_signal(signal.SIGTERM)
-        code = runs.end(process, 35)
-        runs.check(code == 143, f"{backend}: exit {code} after SIGTERM, expected 143")
-        at = runs.newest_checkpoint(stopped).name
-        again = runs.run(config, stopped, sets, ranks=2)
-        runs.check(again["samples"] == whole["samples"], f"{backend}: {again['samples']} samples, {whole['samples']} undisturbed")
+        at = runs.stopped_and_resumed(backend, config, stopped, sets, whole, after=whole["steps"] // 4)
         runs.check(runs.weights(stopped) == runs.weights(folder / f"{backend}-whole"), f"{backend}: other weights after a stop")
         print(f"{backend}: killed, stopped at {at}, resumed: equal")

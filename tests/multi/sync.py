@@ -1,7 +1,6 @@
 """Ranks that go their own ways between agreements: stopped and resumed bit for bit, with other ranks from the average, refusals."""
 # timeout: 300
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -25,15 +24,7 @@ def undisturbed_and_stopped(folder, name, policy, backend):
     sets = [*SETS, *policy, f"backend={backend}", "strategy.name=ddp"]
     whole = runs.run(CONFIG, folder / "whole", sets, ranks=2)
     stopped = folder / "stopped"
-    process = runs.start(CONFIG, stopped, sets, ranks=2)
-    runs.rank_pids(process, 2)
-    runs.training(stopped, step=whole["steps"] // 3)
-    process.send_signal(signal.SIGTERM)
-    code = runs.end(process, 35)
-    runs.check(code == 143, f"{name}: exit {code} after SIGTERM, expected 143")
-    at = runs.newest_checkpoint(stopped).name
-    again = runs.run(CONFIG, stopped, sets, ranks=2)
-    runs.check(again["samples"] == whole["samples"], f"{name}: {again['samples']} samples, {whole['samples']} undisturbed")
+    at = runs.stopped_and_resumed(name, CONFIG, stopped, sets, whole, after=whole["steps"] // 3)
     runs.check(runs.weights(stopped) == runs.weights(folder / "whole"), f"{name}, {backend}: other weights after a stop at {at}")
     print(f"{name}, {backend}: stopped at {at}, resumed: equal", flush=True)
 

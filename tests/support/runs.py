@@ -170,6 +170,21 @@ def training(output, seconds=60, step=1):
     wait_for(reached, seconds, f"step {step} of {output}")
 
 
+def stopped_and_resumed(title, config, output, sets, whole, after):
+    """Two ranks, stopped by TERM after so many steps, gone on with: as many samples as `whole`, the run that was not.
+    Returns the checkpoint's name."""
+    process = start(config, output, sets, ranks=2)
+    rank_pids(process, 2)
+    training(output, step=after)
+    process.send_signal(signal.SIGTERM)
+    code = end(process, 35)
+    check(code == 143, f"{title}: exit {code} after SIGTERM, expected 143")
+    at = newest_checkpoint(output).name
+    again = run(config, output, sets, ranks=2)
+    check(again["samples"] == whole["samples"], f"{title}: {again['samples']} samples, {whole['samples']} undisturbed")
+    return at
+
+
 def end(process, seconds):
     try:
         return process.wait(timeout=seconds)

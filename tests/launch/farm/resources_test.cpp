@@ -213,11 +213,16 @@ TEST(ResourceWatch, CostsLittleForTwoHundred) {
   loop.after(std::chrono::seconds(1), [&] { done = true; });  // what is new is looked at more closely
   loop.run_until([&] { return done; });
   const double before = watch.cost();
+  const auto start = std::chrono::steady_clock::now();
+  bool late = false;
   done = false;
+  rounds = 0;
   loop.after(std::chrono::seconds(4), [&] { done = true; });
-  loop.run_until([&] { return done; });
+  loop.after(std::chrono::seconds(30), [&] { late = true; });
+  loop.run_until([&] { return late || (done && rounds > 0); });  // the slower a machine, the rarer it looks
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EXPECT_GE(rounds, 1);
-  EXPECT_LT((watch.cost() - before) / 4, 0.02) << "of a core; 0.01 where nothing else runs";
+  EXPECT_LT((watch.cost() - before) / seconds, 0.02) << "of a core; 0.01 where nothing else runs";
 }
 
 TEST(GpuShare, OfWhatTheDriverTells) {
