@@ -20,7 +20,7 @@ std::unique_ptr<Strategy> make_ddp(const Options& options) {
   parts.micro_batches = options.integer("micro_batches");
   parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
     PartRequest request = part_request(context, options);
-    request.rows = std::make_shared<RowRule>(context.config);
+    request.rows = std::make_shared<RowRule>(context.config, context.axis("data")->size());
     request.layers = row_share_layers(context);
     return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
   };

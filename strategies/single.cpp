@@ -29,7 +29,7 @@ class Single : public Strategy {
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
     state_ = context.state;
     PartRequest request = part_request(context, options_);
-    request.rows = std::make_shared<RowRule>(context.config);
+    request.rows = std::make_shared<RowRule>(context.config, 1);
     part_.emplace(context, std::move(model), std::move(loss), std::move(request));
     const auto& parameters = part_->parameters();
     std::vector<int> order(parameters.size());

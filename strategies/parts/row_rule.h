@@ -11,13 +11,14 @@ namespace convoy {
 
 class RowRule {
  public:
-  explicit RowRule(const RunConfig& config);
+  // `ranks`: of the data axis.
+  RowRule(const RunConfig& config, int ranks);
   // Error(config) where one is asked for that the optimizer cannot update.
   bool applies(const std::string& name, int64_t rows, EmbeddingOptions::Rows asked) const;
 
  private:
   Component optimizer_;
-  int64_t batch_rows_ = 0;
+  int64_t update_rows_ = 0;  // of all ranks
   SyncPolicy sync_;
 };
 

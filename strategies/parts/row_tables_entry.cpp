@@ -11,8 +11,8 @@
 
 namespace convoy {
 
-bool rows_by_size(int64_t table_rows, int64_t batch_rows) {
-  return table_rows >= 65536 && table_rows >= 50 * batch_rows;
+bool rows_by_size(int64_t table_rows, int64_t update_rows) {
+  return table_rows >= 65536 && table_rows >= 50 * update_rows;
 }
 
 void check_row_tables(const RunConfig& config, bool supported) {
@@ -49,11 +49,10 @@ std::vector<std::string> row_warnings(const RunConfig& config) {
 
 namespace {
 
-int64_t batch_rows(const Json& config) {
-  const Json& batch = config.at("train").at("batch");
-  for (const char* key : {"global", "per_rank"})
-    if (const auto found = batch.find(key); found != batch.end() && found->is_number()) return found->get<int64_t>();
-  return 0;
+// Of an update, over all ranks.
+int64_t update_rows(const Json& config, int ranks) {
+  const double every = static_cast<double>(sync_policy(config.at("strategy")).every);
+  return std::llround(rows_per_rank(config, ranks) * ranks * every);
 }
 
 RowObstacle obstacle_of(const Json& config, const std::string& table) {
@@ -70,15 +69,15 @@ RowObstacle obstacle_of(const Json& config, const std::string& table) {
 }
 
 // Why it is none of rows; "": it is one.
-std::string why_dense(const Json& config, const TableSize& table) {
+std::string why_dense(const Json& config, int ranks, const TableSize& table) {
   // A description may have been made with them.
   const Json& model = config.at("model");
   if (model.contains("rows") && model["rows"] == false) return "model.rows is false";
   if (!sync_policy(config.at("strategy")).allows_rows(table.name)) return "an outer step of diloco moves all rows";
   const RowObstacle obstacle = obstacle_of(config, table.name);
   if (!obstacle.key.empty()) return str("optimizer.", obstacle.key, " ", obstacle.reason);
-  if (!table.asked && !rows_by_size(table.rows, batch_rows(config)))
-    return "auto takes rows from 65536 rows and 50 times those of a batch on";
+  if (!table.asked && !rows_by_size(table.rows, update_rows(config, ranks)))
+    return "auto takes rows from 65536 rows and 50 times those of an update of all ranks on";
   return "";
 }
 
@@ -121,7 +120,7 @@ std::vector<TouchedTable> touched_tables(const Json& config, const Description& 
   const double share = rows_per_rank(config, ranks);
   for (const BlockDescription& block : description.blocks) {
     for (const TableSize& one : block.tables) {
-      if (!why_dense(config, one).empty()) continue;
+      if (!why_dense(config, ranks, one).empty()) continue;
       TouchedTable table;
       table.name = one.name;
       table.rows = static_cast<double>(one.rows);
@@ -202,8 +201,8 @@ std::string row_text(const Json& config, const Description& description, int ran
         lines +=
             str(what, "row table", table.asked ? "" : ", since it is large",
                 "; a rank's share of a batch looks up about ", std::llround(found->unique(1, 1)), " different rows\n");
-      else if (table.asked || rows_by_size(table.rows, batch_rows(config)))
-        lines += str(what, "dense: ", why_dense(config, table), "\n");
+      else if (table.asked || rows_by_size(table.rows, update_rows(config, ranks)))
+        lines += str(what, "dense: ", why_dense(config, ranks, table), "\n");
     }
   }
   return lines;

@@ -8,9 +8,10 @@
 
 namespace convoy {
 
-// `rows: auto`: tables of at least 65,536 rows and 50 times those of a batch. Below, a sweep over the whole table costs
-// less than what rows cost beside their bytes.
-bool rows_by_size(int64_t table_rows, int64_t batch_rows);
+// `rows: auto`: tables of at least 65,536 rows and 50 times those of an update, over all ranks. Below, a sweep over the whole
+// table costs less than what rows cost beside their bytes; and where there are more ranks, each of which gathers all
+// others' rows, those may be more bytes than the table's.
+bool rows_by_size(int64_t table_rows, int64_t update_rows);
 
 // Whether a model that says `rows: true` has row tables by this configuration; `supported`: its strategy can have them. Throws
 // ConfigError at the key that stands in their way.

@@ -25,11 +25,12 @@ def anonymous(pid):
 
 
 class Watch(threading.Thread):
-    """When the tree of a process passed the limit, and when it was gone."""
+    """When the tree of a process passed the limit, or was last seen below it where it was gone before the next look, and when
+    it was gone."""
 
     def __init__(self, pid):
         super().__init__(daemon=True)
-        self.pid, self.passed, self.gone = pid, None, None
+        self.pid, self.passed, self.above, self.gone = pid, None, False, None
         self.start()
 
     def run(self):
@@ -38,8 +39,9 @@ class Watch(threading.Thread):
             now = time.monotonic()
             if not with_children:
                 self.gone = now
-            elif self.passed is None and anonymous(self.pid) > LIMIT * 1000000:
+            elif not self.above:
                 self.passed = now
+                self.above = anonymous(self.pid) > LIMIT * 1000000
             time.sleep(0.02)
 
 
