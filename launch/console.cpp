@@ -2,7 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "core/text.h"
 #include "launch/progress.h"
@@ -36,8 +39,13 @@ RankLogs::~RankLogs() {
 
 RankLogs::File& RankLogs::file(const std::string& name) {
   auto [found, fresh] = files_.try_emplace(name);
-  if (fresh)
-    found->second.fd = ::open(str(folder_, "/", name, ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (!fresh) return found->second;
+  const std::string path = str(folder_, "/", name, ".log");
+  const auto open = [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644); };
+  found->second.fd = open();
+  // Whose log it is mostly makes the folder before it says a word.
+  if (found->second.fd < 0 && errno == ENOENT && (mkdir(folder_.c_str(), 0755) == 0 || errno == EEXIST))
+    found->second.fd = open();
   return found->second;
 }
 

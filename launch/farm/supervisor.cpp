@@ -239,7 +239,7 @@ void FarmSupervisor::begin(const Grant& grant) {
   member.detail.clear();
   member.started = unix_seconds();
   std::error_code problem;
-  std::filesystem::create_directories(member.folder + "/logs", problem);
+  std::filesystem::create_directories(member.folder, problem);
   try {
     if (problem) throw Error(Failure::output, str(member.folder, ": cannot be created: ", problem.message()));
     write_config(member);
