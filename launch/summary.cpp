@@ -138,7 +138,11 @@ Json finished_summary(Json summary, const GangOutcome& outcome, std::optional<do
 Json read_summary(const std::string& folder) {
   std::ifstream file(folder + "/summary.json");
   Json summary = Json::parse(file, nullptr, false);
-  return summary.is_object() ? summary : Json::object();
+  // Somebody else's file may have any type under our names.
+  if (!summary.is_object()) return Json::object();
+  for (const char* key : {"status", "name", "strategy", "version"})
+    if (summary.contains(key) && !summary[key].is_string()) return Json::object();
+  return summary;
 }
 
 void write_summary(const std::string& folder, const Json& summary, bool lasting) {

@@ -24,7 +24,7 @@ constexpr size_t longest_reason = 1 << 20;
 [[noreturn]] void over(const std::string& folder, const std::string& status) {
   throw Error(Failure::output,
               str(folder, ": nobody runs this farm any more (it is ", status == "running" ? "left unfinished" : status,
-                  "); put the pipeline into the farm's own file and start that again, or run it alone"));
+                  "); run the pipeline alone, or put it into the farm's file and start that with another --output"));
 }
 
 // Whoever runs it.
@@ -66,21 +66,25 @@ void check_name(const std::string& folder, const Pipeline& pipeline) {
                       str("is '", name, "', as another pipeline of ", folder, " is; give it another"));
 }
 
-std::string reason_in(const std::string& path) {
+// Which names the file that was put into the inbox, and its first line: its author knows `file`.
+std::string reason_in(const std::string& path, const std::string& put, const std::string& file) {
   std::string reason = read_file(path, longest_reason);
   reason.erase(reason.find_last_not_of("\n ") + 1);
+  for (const std::string& place : {put + ":1:1", put})
+    for (size_t at = 0; (at = reason.find(place, at)) != std::string::npos; at += file.size())
+      reason.replace(at, place.size(), file);
   return reason;
 }
 
 // Waits for one of the answers; true when it was taken. Throws where it was refused, or nobody is left to answer.
-bool answered(const std::string& folder, const std::string& path, double seconds) {
+bool answered(const std::string& folder, const std::string& path, const std::string& file, double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   std::error_code none;
   while (true) {
     const bool alive = lock_holder(folder).held;  // asked before: it may answer and then end
     if (fs::exists(path + ".taken", none)) return true;
     if (fs::exists(path + ".refused", none))
-      throw Error(Failure::config, str("not added: ", reason_in(path + ".refused")));
+      throw Error(Failure::config, str("not added: ", reason_in(path + ".refused", path, file)));
     if (!alive) {
       unlink(path.c_str());
       over(folder, read_summary(folder).value("status", "ended"));
@@ -107,11 +111,11 @@ int add_command(const AddArguments& arguments) {
   if (problem) throw Error(Failure::output, str(folder, "/inbox: cannot be created: ", problem.message()));
   unlink((path + ".refused").c_str());  // the answer to an earlier try
   write_whole(path, pipeline_yaml(pipeline), true);
-  if (!answered(folder, path, arguments.wait)) {
+  if (!answered(folder, path, file, arguments.wait)) {
     if (unlink(path.c_str()) == 0)
       throw Error(Failure::hang, str("not added: the farm in ", folder, " did not answer within ", arguments.wait,
                                      " s; is it stopped, or its host very busy? Try again, or wait longer by --wait"));
-    if (!answered(folder, path, 1))  // it was just about to
+    if (!answered(folder, path, file, 1))  // it was just about to
       throw Error(Failure::io, str(path, ": is gone, and the farm said nothing; look into ", folder, "/journal.jsonl"));
   }
   std::cout << pipeline.name << ": in the queue of " << arguments.folder << ", priority " << pipeline.terms.priority

@@ -120,6 +120,10 @@ class Checks {
       PlanRequest request;
       request.ranks = static_cast<int>(config.launch.ranks);
       strategy_entry(config.strategy.name).plan(config, slot_topology(claim), request);
+      if (config.backend == "nccl" && claim.gpus == 0)
+        throw ConfigError(Mark{}, "backend",
+                          "is nccl, which needs a GPU for each rank, and there is none for it; take gloo",
+                          Failure::device_missing);
       for (const BackendEntry& backend : backend_catalogue())
         if (backend.name == config.backend && !backend.built)
           throw ConfigError(Mark{}, "backend", str("this build has no ", backend.name, "; ", backend.how_to_get));
@@ -182,15 +186,25 @@ class Checks {
     }
   }
 
-  // Whether some that may run at a time are promised more than the host has: those with the largest limits first.
+  // Whether some that may run at a time are promised more than the host has: tried with those first that have the largest
+  // limits, and with those that have the largest for each core.
   void host_memory() {
+    if (yard_.hosts.front().memory <= 0 || yard_.hosts.size() > 1) return;
+    if (!memory_in_order([&](size_t index) { return static_cast<double>(farm_.pipelines[index].terms.memory); }))
+      return;
+    memory_in_order([&](size_t index) {
+      const double cores = index < claims_.size() ? std::max(claims_[index].cores, 1) * claims_[index].share : 1;
+      return static_cast<double>(farm_.pipelines[index].terms.memory) / cores;
+    });
+  }
+
+  // False where a mistake was found.
+  template <class Weight>
+  bool memory_in_order(const Weight& weight) {
     const int64_t available = yard_.hosts.front().memory;
-    if (available <= 0 || yard_.hosts.size() > 1) return;
     std::vector<size_t> order(farm_.pipelines.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return farm_.pipelines[a].terms.memory > farm_.pipelines[b].terms.memory;
-    });
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return weight(a) > weight(b); });
     Queue running(yard_.machines, farm_.max_parallel);
     int64_t sum = 0;
     for (size_t index : order) {
@@ -207,8 +221,9 @@ class Checks {
               str("makes ", human_bytes(static_cast<double>(sum)), " of those that may run at a time, and ",
                   yard_.hosts.front().name, " has ", human_bytes(static_cast<double>(available)),
                   " for this job; give less, or max_parallel"));
-      return;
+      return false;
     }
+    return true;
   }
 
   Farm& farm_;

@@ -1,10 +1,13 @@
 #include "launch/farm/memory_group.h"
 
+#include <dirent.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <utility>
@@ -42,6 +45,18 @@ std::optional<Place> own_group(const std::string& root) {
   return second;
 }
 
+// Groups that supervisors left behind which were killed; one that is not empty stays.
+void sweep(const std::string& folder) {
+  DIR* const all = opendir(folder.c_str());
+  if (all == nullptr) return;
+  while (const dirent* entry = readdir(all)) {
+    int owner = 0;
+    if (sscanf(entry->d_name, "convoy-%d-", &owner) != 1 || owner <= 0 || owner == getpid()) continue;
+    if (kill(owner, 0) != 0 && errno == ESRCH) rmdir((folder + entry->d_name).c_str());
+  }
+  closedir(all);
+}
+
 bool write_line(const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text << '\n';
@@ -60,8 +75,11 @@ std::unique_ptr<MemoryGroup> MemoryGroup::make(const std::string& name, int64_t 
   }
   std::string folder = place->folder;
   if (folder.back() != '/') folder += '/';
+  sweep(folder);
   folder += str("convoy-", getpid(), "-", name);
-  if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
+  // One of this name is of a start before: its counts are not to be taken for this one's.
+  if (mkdir(folder.c_str(), 0755) != 0 &&
+      (errno != EEXIST || ((rmdir(folder.c_str()) != 0 || mkdir(folder.c_str(), 0755) != 0) && errno != EBUSY))) {
     why = str(folder, ": ", strerror(errno));
     return nullptr;
   }

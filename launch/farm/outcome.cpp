@@ -1,5 +1,7 @@
 #include "launch/farm/outcome.h"
 
+#include <signal.h>
+
 #include "core/version.h"
 #include "launch/exit_codes.h"
 #include "launch/retry.h"
@@ -47,8 +49,9 @@ Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail
       return failed(exit_code::hang, "timeout", detail, true);
     case StopReason::preempt:
     case StopReason::stopped:
-      // SIGKILL: it did not stop within its grace; it goes on from the checkpoint before.
-      if (end.code == exit_code::stopped || end.signal == 9)
+      // SIGKILL: it did not stop within its grace; it goes on from the checkpoint before. SIGTERM: it had not come so far as
+      // to listen.
+      if (end.code == exit_code::stopped || end.signal == SIGKILL || end.signal == SIGTERM)
         return {asked == StopReason::preempt ? Verdict::What::preempted : Verdict::What::stopped, true,
                 exit_code::stopped, name_of(Failure::stopped), detail};
       break;

@@ -156,11 +156,13 @@ std::optional<Grant> Queue::next(double now) {
   return std::nullopt;
 }
 
-bool Queue::would_fit(const Claim& claim, const std::set<int>& without) const {
+bool Queue::would_fit(const Claim& claim, const std::set<int>& without, const Load& kept) const {
   size_t running = 0;
   for (const auto& [job, job_running] : running_)
     if (!job_running.stopping && without.count(job) == 0) ++running;
-  const Load load = load_of_running(false, without);
+  Load load = load_of_running(false, without);
+  for (size_t i = 0; i < load.slots.size(); ++i) load.slots[i] += kept.slots[i];
+  for (size_t i = 0; i < load.gpus.size(); ++i) load.gpus[i] += kept.gpus[i];
   return room_for_one(running) && place(claim, load, load).has_value();
 }
 
@@ -170,8 +172,16 @@ std::vector<int> Queue::give_way(double now) {
     return waiting.claim.preempt && waiting.not_before <= now;
   });
   if (urgent == order_.end()) return {};
+  // What becomes free is kept for those first that are more urgent still: nobody is to stop for that.
+  const Load lasting = load_of_running(false);
+  Load kept = no_load();
+  for (auto other = order_.begin(); other != urgent; ++other) {
+    const Waiting& waiting = waiting_.at(other->job);
+    if (waiting.not_before > now) continue;
+    if (const auto later = place(waiting.claim, kept, lasting)) put(kept, *later, waiting.claim.share);
+  }
   const Claim& claim = waiting_.at(urgent->job).claim;
-  if (would_fit(claim, {})) return {};  // what stops already is enough
+  if (would_fit(claim, {}, kept)) return {};  // what stops already is enough
   // The least urgent first, of those the one that started last: it has the least behind it.
   std::vector<std::pair<std::pair<int64_t, uint64_t>, int>> candidates;
   for (const auto& [job, running] : running_)
@@ -181,15 +191,15 @@ std::vector<int> Queue::give_way(double now) {
   std::set<int> chosen;
   std::vector<int> order;
   for (const auto& [key, job] : candidates) {
-    if (would_fit(claim, chosen)) break;
+    if (would_fit(claim, chosen, kept)) break;
     chosen.insert(job);
     order.push_back(job);
   }
-  if (!would_fit(claim, chosen)) return {};
+  if (!would_fit(claim, chosen, kept)) return {};
   // Some may stand where they are in nobody's way.
   for (auto job = order.rbegin(); job != order.rend(); ++job) {
     chosen.erase(*job);
-    if (!would_fit(claim, chosen)) chosen.insert(*job);
+    if (!would_fit(claim, chosen, kept)) chosen.insert(*job);
   }
   std::vector<int> victims(chosen.begin(), chosen.end());
   for (int job : victims) running_.at(job).stopping = true;

@@ -98,7 +98,8 @@ class Queue {
   std::optional<Grant> place(const Claim& claim, const Load& load, const Load& preferred) const;
   std::optional<Grant> place_on(int host, const Claim& claim, const Load& load, const Load& preferred) const;
   bool room_for_one(size_t running) const;
-  bool would_fit(const Claim& claim, const std::set<int>& without) const;
+  // If those were gone, beside the running ones and what is kept.
+  bool would_fit(const Claim& claim, const std::set<int>& without, const Load& kept) const;
 
   Machines machines_;
   int max_parallel_;

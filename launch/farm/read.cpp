@@ -17,7 +17,8 @@
 namespace convoy {
 namespace {
 
-constexpr size_t most_shown = 50;  // mistakes
+constexpr size_t most_shown = 50;        // mistakes
+constexpr size_t most_looked_for = 200;  // of pipelines; a grid's points mostly share theirs
 
 // The strategy of a file that is several runs; null for any other, whose mistakes are its reader's to tell.
 const StrategyEntry* farm_strategy(const Node& root) {
@@ -68,6 +69,30 @@ Pipeline read_text(const PipelineText& text, const Catalogues& catalogues, std::
   return pipeline;
 }
 
+// Keys of the farm's file that no pipeline's tree has: nobody else would read them. Unknown ones are mistakes; `warnings`: of
+// others.
+std::vector<ConfigError> unused_keys(const Node& root, const std::vector<PipelineText>& pipelines,
+                                     std::vector<std::string>& warnings) {
+  std::vector<std::string> valid;
+  for (const Option& option : run_options()) valid.push_back(option.name);
+  std::vector<ConfigError> mistakes;
+  if (pipelines.empty() || root.kind != Node::Kind::map) return mistakes;
+  for (const Node::Field& field : root.fields) {
+    if (field.key == "name" || field.key == "launch" || field.key == "strategy") continue;
+    if (std::any_of(pipelines.begin(), pipelines.end(),
+                    [&](const PipelineText& text) { return text.config.find(field.key) != nullptr; }))
+      continue;
+    if (std::find(valid.begin(), valid.end(), field.key) != valid.end()) {
+      warnings.push_back(str(to_string(field.mark), ": ", field.key, ": no pipeline takes it over"));
+      continue;
+    }
+    const std::string near = nearest(field.key, valid);
+    mistakes.emplace_back(field.mark, printable(field.key),
+                          near.empty() ? std::string("unknown key") : str("unknown key; did you mean ", near, "?"));
+  }
+  return mistakes;
+}
+
 Node read_tree(const RunArguments& arguments) {
   Node root = arguments.config.empty() ? map_node({}) : read_yaml_file(arguments.config);
   for (const std::string& assignment : arguments.overrides) apply_override(root, assignment);
@@ -109,9 +134,13 @@ std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables&
   PipelineTexts texts = strategy->pipelines(root);
   add(mistakes, texts.mistakes);
   run.farm = texts.farm;
-  for (const PipelineText& text : texts.pipelines) run.farm.pipelines.push_back(read_text(text, catalogues, mistakes));
+  add(mistakes, unused_keys(root, texts.pipelines, run.warnings));
+  for (const PipelineText& text : texts.pipelines) {
+    run.farm.pipelines.push_back(read_text(text, catalogues, mistakes));
+    if (mistakes.size() > most_looked_for) break;
+  }
   refuse_all(mistakes);
-  run.warnings = as.inherited;
+  run.warnings.insert(run.warnings.begin(), as.inherited.begin(), as.inherited.end());
   return run;
 }
 

@@ -119,15 +119,26 @@ void FarmSupervisor::start(Places& places) {
       folder_.path,
       farm_summary(run_, members_, folder_.attempt, static_cast<int>(yard_.machines.slots.size()), 0, nullptr), false);
   size_t done = 0;
+  scheduling_ = true;  // nobody starts before all have been queued
   for (size_t job = 0; job < members_.size(); ++job) {
     Member& member = members_[job];
     if (member.state == Member::State::done) {
       ++done;
       continue;
     }
+    // One that was added to an earlier farm may want what this one has not got.
+    if (!queue_.possible(member.claim)) {
+      refused(
+          static_cast<int>(job), exit_code::config,
+          str("needs ", member.claim.cores, " cores",
+              member.claim.gpus > 0 ? str(" and ", member.claim.gpus, " GPUs") : "", " of one host, and this farm's ",
+              yard_.machines.slots.size(), " slots do not hold them; start it again with more"));
+      continue;
+    }
     note(member, "queued", Json::object(), job + 1 == members_.size());
     queue_.add(static_cast<int>(job), member.claim);
   }
+  scheduling_ = false;
   console_.say(str(members_.size(), members_.size() == 1 ? " pipeline" : " pipelines",
                    done > 0 ? str(", of which ", done, done == 1 ? " is" : " are", " done already") : "", ", ",
                    yard_.machines.slots.size(), " slots",
@@ -153,9 +164,12 @@ void FarmSupervisor::look_into_inbox() {
   for (const std::string& path : inbox_.arrived()) {
     try {
       Farm alone;
-      // Those that name their cores and GPUs are in its way too, as long as they are not done.
+      alone.max_parallel = run_.farm.max_parallel;
+      // Those that name their cores and GPUs, or are promised memory, are in its way too, as long as they are not done.
       for (const Member& member : members_) {
-        const bool named = !member.pipeline.terms.core_list.empty() || !member.pipeline.terms.gpu_list.empty();
+        const QueueTerms& terms = member.pipeline.terms;
+        const bool named =
+            !terms.core_list.empty() || !terms.gpu_list.empty() || terms.memory > 0 || terms.gpu_memory > 0;
         const bool ended = member.state == Member::State::done || member.state == Member::State::failed;
         if (named && !ended) alone.pipelines.push_back(member.pipeline);
       }
@@ -454,6 +468,13 @@ int FarmSupervisor::finish() {
     return exit_code_of(error.kind());
   }
   console_.result(leaderboard_table(summary.at("leaderboard")));
+  const Json& rows = summary.at("leaderboard").at("rows");
+  const auto done = [](const Json& row) { return row.at("status") == "done"; };
+  const auto rated = [](const Json& row) { return row.at("value").is_number(); };
+  if (!run_.farm.metric.empty() && std::any_of(rows.begin(), rows.end(), done) &&
+      std::none_of(rows.begin(), rows.end(), rated))
+    console_.say(
+        str("strategy.metric is ", run_.farm.metric, ", which no pipeline has told: see `metrics` in their summaries"));
   if (!end.message.empty()) console_.say(end.message);
   console_.result("  " + folder_.path + "/summary.json\n");
   return end.exit_code;

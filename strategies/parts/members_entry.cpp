@@ -130,6 +130,10 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
   const std::vector<uint64_t> seed = seeds(options, count, config.seed);
   const std::vector<double> rate = all_alike("lr", 0), decay = all_alike("weight_decay", 0);
   const std::vector<int64_t> patient = patience(options, count);
+  if (config.train.evaluate_every.unit == Interval::Unit::never &&
+      std::any_of(patient.begin(), patient.end(), [](int64_t one) { return one > 0; }))
+    options.section("early_stop")
+        .fail("patience", "counts evaluations, and train.evaluate_every is never; give one, such as 1 epoch");
   std::vector<MemberSettings> members;
   for (size_t i = 0; i < draws.size(); ++i) {
     MemberSettings member{static_cast<int64_t>(i), seed[i], rate[i], decay[i], patient[i], draws[i]};

@@ -1,5 +1,6 @@
 // The parts of a farm that write down and judge: journal, inbox, ends of pipelines, slots of a launcher.
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include <filesystem>
@@ -94,6 +95,9 @@ TEST(FarmVerdict, WhatTheFarmDidIsTheCause) {
   EXPECT_EQ(judge({143, 0}, StopReason::timeout, "took too long", {}).cause, "timeout");
   EXPECT_EQ(judge({143, 0}, StopReason::preempt, "", {}).what, Verdict::What::preempted);
   EXPECT_EQ(judge({143, 0}, StopReason::stopped, "", {}).what, Verdict::What::stopped);
+  EXPECT_EQ(judge({0, SIGTERM}, StopReason::preempt, "", {}).what, Verdict::What::preempted)
+      << "before it could listen";
+  EXPECT_EQ(judge({0, SIGTERM}, StopReason::none, "", {}).cause, "signal") << "by somebody else";
   EXPECT_EQ(judge({70, 0}, StopReason::preempt, "", summary_of("failed", "training")).cause, "training");
 }
 

@@ -49,6 +49,22 @@ TEST_F(FakeGroups, VersionOneIsBoundedAQuarterAboveTheLimit) {
   EXPECT_TRUE(group->killed_some());
 }
 
+TEST_F(FakeGroups, WhatKilledSupervisorsLeftGoes) {
+  listed("0::/mine\n");
+  const std::string groups = root_ + "/sys/fs/cgroup/mine/";
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  waitpid(gone, nullptr, 0);
+  const std::string left = groups + "convoy-" + std::to_string(gone) + "-a", used = left + "b",
+                    living = groups + "convoy-" + std::to_string(getppid()) + "-a", foreign = groups + "other";
+  for (const std::string& folder : {left, used, living, foreign}) std::filesystem::create_directory(folder);
+  std::ofstream(used + "/a-process-that-is-not-gone") << 1;
+  const auto group = MemoryGroup::make("c", 1000, why_, root_);
+  ASSERT_NE(group, nullptr) << why_;
+  EXPECT_FALSE(std::filesystem::exists(left));
+  for (const std::string& folder : {used, living, foreign}) EXPECT_TRUE(std::filesystem::exists(folder)) << folder;
+}
+
 TEST_F(FakeGroups, VersionTwoSwapsNothingOut) {
   listed("0::/mine\n");
   const auto group = MemoryGroup::make("b", 1000, why_, root_);

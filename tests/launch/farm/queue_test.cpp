@@ -179,6 +179,18 @@ TEST(FarmQueue, OnlyTheLessUrgentGiveWay) {
   EXPECT_THAT(started(queue), ElementsAre(4));
 }
 
+TEST(FarmQueue, NobodyGivesWayToOneThatWouldWaitForAMoreUrgentGang) {
+  Queue queue(cores(2), 0);
+  queue.add(0, urgent(1));
+  queue.add(1, urgent(1));
+  EXPECT_EQ(started(queue).size(), 2u);
+  queue.add(2, urgent(50, false, 2));
+  queue.add(3, urgent(10, true));
+  EXPECT_THAT(queue.give_way(0), IsEmpty()) << "both cores are kept for the gang";
+  queue.drop(2);
+  EXPECT_THAT(queue.give_way(0), ElementsAre(1));
+}
+
 TEST(FarmQueue, AsManyGiveWayAsAGangNeeds) {
   Queue queue(cores(4), 0);
   for (int job = 0; job < 4; ++job) queue.add(job, {});

@@ -183,12 +183,34 @@ TEST_F(FarmFile, MemoryLimitsOfThoseAtATimeFitTheHost) {
   const Host host = two_cores();
   const std::string pipelines = "  pipelines: [{name: a, memory: 5 GiB}, {name: b, memory: 5 GiB}, {name: c}]\n";
   EXPECT_THAT(mistakes(pipelines, &host), HasSubstr("b.memory: makes 10 GiB"));
+  // The two of one core each are more than the wide one with the largest limit.
+  EXPECT_THAT(
+      mistakes(
+          "  pipelines: [{name: a, memory: 6 GiB, cores: 2}, {name: b, memory: 5 GiB}, {name: c, memory: 5 GiB}]\n",
+          &host),
+      HasSubstr("makes 10 GiB"));
   EXPECT_EQ(mistakes("  max_parallel: 1\n" + pipelines, &host), "no error");
 }
 
 TEST_F(FarmFile, WhatAPipelinesOwnStrategyRefusesIsToldToo) {
   const Host host = two_cores();
   EXPECT_THAT(mistakes("  pipelines: [{name: a, config: {launch: {ranks: 2}}}]\n", &host), HasSubstr("launch.ranks"));
+}
+
+TEST_F(FarmFile, KeysThatNoPipelineTakesOverAreTold) {
+  write("one.yaml", R"(name: one
+model: {name: mlp, hidden: [4]}
+data: {name: synthetic}
+optimizer: {name: sgd, lr: 0.1}
+train: {batch: {global: 8}}
+strategy: single
+)");
+  const std::string pipelines = "  pipelines: [{name: a, config: one.yaml}]\n";
+  EXPECT_THAT(mistakes(pipelines + "sede: 2\n"), HasSubstr("sede: unknown key; did you mean seed?"));
+  const FarmRun run = read(pipelines + "seed: 2\n");
+  EXPECT_THAT(run.warnings, testing::Contains(HasSubstr("seed: no pipeline takes it over")));
+  const FarmRun shared = read("  pipelines: [{name: a}]\nseed: 2\n");
+  EXPECT_TRUE(shared.warnings.empty());
 }
 
 TEST_F(FarmFile, AnAddedPipelineReadsBackTheSame) {
