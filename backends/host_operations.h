@@ -19,6 +19,11 @@ struct HostGroup : ProgressGroup {
   int rank = 0;
   int64_t issued = 0;            // chunks, of all operations so far; under the group's issue lock
   std::atomic<int64_t> turn{0};  // the first chunk of the operation whose turn it is here
+  // Messages to, or from, one rank: `issued` under the group's issue lock, `turn` under the engine's.
+  struct Line {
+    int64_t issued = 0, turn = 0;
+  };
+  std::vector<Line> sends, receives;  // by peer
   int size() const { return segment->size(); }
 };
 using HostOperationPtr = std::shared_ptr<ProgressOperation>;

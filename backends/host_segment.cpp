@@ -54,16 +54,24 @@ void* map(const File& file, int64_t bytes) {
 
 void allow_host_memory(bool is_allowed) { allowed = is_allowed; }
 
+// Memory: the token's page, counters, slots, lanes. Pages that nobody writes to take none.
+int64_t HostSegment::counter_bytes(int size) {
+  const int64_t bytes =
+      static_cast<int64_t>(sizeof(Progress)) * size + static_cast<int64_t>(sizeof(Lane)) * lanes_for(size);
+  return (bytes + 4095) / 4096 * 4096;
+}
+
 int64_t HostSegment::bytes_for(int size) {
-  const auto progress = (static_cast<int64_t>(sizeof(Progress)) * size + 4095) / 4096 * 4096;
-  return header_bytes + progress + size * slots * chunk_bytes;
+  return header_bytes + counter_bytes(size) + size * slots * chunk_bytes + lanes_for(size) * lane_bytes;
 }
 
 HostSegment::HostSegment(void* memory, int size)
     : memory_(memory),
       size_(size),
       progress_(reinterpret_cast<Progress*>(static_cast<char*>(memory) + header_bytes)),
-      data_(static_cast<char*>(memory) + bytes_for(size) - size * slots * chunk_bytes) {}
+      lanes_(reinterpret_cast<Lane*>(progress_ + size)),
+      data_(static_cast<char*>(memory) + header_bytes + counter_bytes(size)),
+      lane_data_(data_ + size * slots * chunk_bytes) {}
 
 HostSegment::~HostSegment() { munmap(memory_, static_cast<size_t>(bytes_for(size_))); }
 
@@ -89,6 +97,8 @@ std::shared_ptr<HostSegment> HostSegment::meet(const BackendRequest& request, co
       std::memcpy(memory, token.data(), token_bytes);
       auto* progress = reinterpret_cast<Progress*>(static_cast<char*>(memory) + header_bytes);
       for (int one = 0; one < size; ++one) new (progress + one) Progress;
+      auto* lanes = reinterpret_cast<Lane*>(progress + size);
+      for (int64_t one = 0; one < lanes_for(size); ++one) new (lanes + one) Lane;
     }
     channel.set(prefix + "/file", memory == nullptr ? "" : str("/proc/", getpid(), "/fd/", made->get(), " ", token));
   } else {
@@ -106,9 +116,11 @@ std::shared_ptr<HostSegment> HostSegment::meet(const BackendRequest& request, co
   }
   std::shared_ptr<HostSegment> segment;
   if (memory != nullptr) segment.reset(new HostSegment(memory, size));
-  const std::vector<std::string> have =
-      channel.agree(prefix + "/mapped", rank, size, segment == nullptr ? "no" : "yes", timeout);
-  return std::count(have.begin(), have.end(), "no") > 0 ? nullptr : segment;
+  const std::string mine = segment == nullptr ? "no" : request.device.is_cpu() ? "yes, of the CPU" : "yes";
+  const std::vector<std::string> have = channel.agree(prefix + "/mapped", rank, size, mine, timeout);
+  if (std::count(have.begin(), have.end(), "no") > 0) return nullptr;
+  segment->has_lanes_ = lanes_for(size) > 0 && std::count(have.begin(), have.end(), "yes") == 0;
+  return segment;
 }
 
 }  // namespace convoy

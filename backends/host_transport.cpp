@@ -1,6 +1,8 @@
 // Which operation goes which way.
 #include "backends/host_transport.h"
 
+#include "backends/host_exchange.h"
+
 namespace convoy {
 namespace {
 
@@ -33,7 +35,8 @@ class HostTransport final : public Transport {
     return inner().all_to_all(call, output, output_parts, input, input_parts);
   }
   PendingPtr exchange(const Call& call, const std::vector<Transfer>& transfers) override {
-    return inner().exchange(call, transfers);
+    if (!group_->segment->has_lanes()) return inner().exchange(call, transfers);
+    return start(host_exchange(group_, transfers));
   }
   PendingPtr barrier(const Call& call) override { return inner().barrier(call); }
 
@@ -57,6 +60,8 @@ class HostTransport final : public Transport {
     group->segment = HostSegment::meet(request, label, rank, size, timeout);
     if (group->segment == nullptr) return inner;
     group->rank = rank;
+    group->sends.resize(static_cast<size_t>(size));
+    group->receives.resize(static_cast<size_t>(size));
     return std::make_shared<HostTransport>(std::move(inner), request, std::move(engine), std::move(group));
   }
 

@@ -1,7 +1,8 @@
 // The transport of ranks that share a host: collectives through the memory that they share, the rest over another transport.
 //
 // Two processes on a core each sum 4 KB in microseconds where sockets take hundreds, and large tensors at the speed of memory.
-// What has counts that not all ranks know (all-to-all), sends, receives and barriers go over the inner transport.
+// Sends and receives take lanes of that memory where ranks are few and on the CPU; what has counts that not all ranks know
+// (all-to-all) and barriers go over the inner transport.
 #pragma once
 #include <memory>
 

@@ -14,6 +14,15 @@ namespace convoy {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
+namespace {
+
+constexpr auto at_once = microseconds(200);  // between an operation and the wait for it
+// Operations that were waited for at once count up to the former, each late one halves them; from the latter on the next one is
+// expected to be waited for at once too: less than one in so many is late.
+constexpr int prompt_most = 64, prompt_enough = 32;
+
+}  // namespace
+
 std::string nothing_from(const std::vector<int>& ranks) {
   std::vector<std::string> names;
   for (int rank : ranks) names.push_back(std::to_string(rank));
@@ -66,7 +75,9 @@ void ProgressEngine::start(const std::shared_ptr<ProgressOperation>& operation) 
     if (operation->error_) abandoned_.push_back(operation);
     return;
   }
+  operation->started_ = Clock::now();
   active_.push_back(operation);
+  ++issued_;
   ++under_way_;
   if (asleep_) {
     std::lock_guard sleep_lock(sleep_mutex_);
@@ -98,7 +109,22 @@ bool ProgressEngine::poll(const ProgressOperation& operation) {
   return operation.over() || operation.failed();
 }
 
+void ProgressEngine::meet(const ProgressOperation& operation) {
+  if (operation.over() || operation.met_.exchange(true)) return;
+  if (Clock::now() - operation.started_ > at_once)
+    prompt_ = prompt_ / 2;
+  else if (prompt_ < prompt_most)
+    ++prompt_;
+}
+
+bool ProgressEngine::unattended() const {
+  const auto now = Clock::now();
+  return std::any_of(active_.begin(), active_.end(),
+                     [&](const auto& one) { return !one->met_ && now - one->started_ > at_once; });
+}
+
 bool ProgressEngine::wait_until(const ProgressOperation& operation, Clock::time_point deadline) {
+  meet(operation);
   struct Count {
     explicit Count(std::atomic<int>& n) : n_(n) { ++n_; }
     ~Count() { --n_; }
@@ -149,11 +175,15 @@ void ProgressEngine::fail(ProgressGroup& group, const std::string& reason) {
 void ProgressEngine::run_background() {
   prctl(PR_SET_NAME, thread_name_);
   prctl(PR_SET_TIMERSLACK, 1000UL);
-  constexpr auto short_nap = microseconds(50), long_nap = microseconds(500);
+  constexpr auto short_nap = microseconds(50), long_nap = microseconds(500), rare_nap = microseconds(20000);
   auto nap = short_nap;
+  int64_t seen = 0;
   auto last_use = Clock::now();
   std::unique_lock lock(sleep_mutex_);
   while (!stop_) {
+    const auto idle_nap = prompt_ >= prompt_enough ? rare_nap : long_nap;
+    if (issued_ != seen || under_way_ > 0) last_use = Clock::now();
+    seen = issued_;
     if (under_way_ == 0) {
       // Waking costs the one who issues an operation, so between steps this thread looks by itself now and then.
       if (Clock::now() - last_use > milliseconds(50)) {
@@ -162,19 +192,21 @@ void ProgressEngine::run_background() {
         asleep_ = false;
         last_use = Clock::now();
       } else {
-        sleep_.wait_for(lock, long_nap);
+        sleep_.wait_for(lock, idle_nap);
       }
       nap = short_nap;
       continue;
     }
-    last_use = Clock::now();
     if (waiters_ > 0) {
-      sleep_.wait_for(lock, long_nap);
+      sleep_.wait_for(lock, idle_nap);
       continue;
     }
     lock.unlock();
     bool moved = false;
-    if (std::unique_lock engine(mutex_, std::try_to_lock); engine) moved = pass();
+    if (std::unique_lock engine(mutex_, std::try_to_lock); engine) {
+      if (prompt_ > 0 && unattended()) prompt_ = 0;
+      moved = pass();
+    }
     lock.lock();
     if (moved) {
       nap = short_nap;

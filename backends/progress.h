@@ -1,7 +1,9 @@
 // ProgressEngine: operations that are state machines in this process, and who drives them (mpi, ranks of one host).
 //
 // Whoever waits polls all operations of the engine; a background thread polls, backing off, only while something is under way
-// and nobody waits, so that communication overlaps with computing without stealing the rank's only core.
+// and nobody waits, so that communication overlaps with computing without stealing the rank's only core. Where operation after
+// operation is waited for as soon as it is issued there is nothing for it to do, and it hardly looks: each look of a timer costs
+// a light step's core tens of microseconds.
 // Threads: thread-safe; operations advance under the engine's lock.
 #pragma once
 #include <atomic>
@@ -45,6 +47,8 @@ class ProgressOperation {
   std::vector<at::Tensor> tensors_;  // kept until the end
   std::exception_ptr error_;
   std::atomic<bool> over_{false};
+  Clock::time_point started_;
+  mutable std::atomic<bool> met_{false};  // somebody has come to wait for it
 };
 
 class ProgressEngine {
@@ -66,6 +70,8 @@ class ProgressEngine {
 
  private:
   bool pass();  // polls every operation once, under the lock; true when anything moved
+  void meet(const ProgressOperation& operation);  // one who waits for it
+  bool unattended() const;                        // nobody came to wait for what is under way; under the lock
   bool step(ProgressOperation& operation, bool& moved);
   void run_background();
 
@@ -73,6 +79,8 @@ class ProgressEngine {
   std::vector<std::shared_ptr<ProgressOperation>> abandoned_;  // their memory may still be written to
   std::atomic<int> under_way_{0};
   std::atomic<int> waiters_{0};
+  std::atomic<int64_t> issued_{0};  // operations that were not over at once
+  std::atomic<int> prompt_{0};      // how many of the last of these somebody came to wait for at once
 
   const char* thread_name_;
   std::mutex sleep_mutex_;

@@ -1,6 +1,7 @@
 #include "strategies/parts/row_exchange.h"
 
 #include "core/error.h"
+#include "strategies/parts/device_row_gather.h"
 #include "strategies/parts/row_gather.h"
 #include "strategies/parts/row_shares.h"
 
@@ -14,6 +15,8 @@ std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std
   for (const ParameterPtr& table : tables)
     CONVOY_CHECK((table->table->blocks() != nullptr) == dealt_out(tables), table->name, " is not kept as other tables");
   if (dealt_out(tables)) return std::make_unique<RowShares>(group, std::move(tables));
+  if (!tables.empty() && !tables.front()->value.is_cpu())
+    return std::make_unique<DeviceRowGather>(group, std::move(tables));
   return std::make_unique<RowGather>(group, std::move(tables));
 }
 

@@ -2,153 +2,157 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cstring>
 #include <numeric>
 
-#include "core/error.h"
-#include "core/log.h"
 #include "strategies/parts/row_bytes.h"
 
 namespace convoy {
+namespace {
+
+char* data_of(const at::Tensor& bytes) { return static_cast<char*>(bytes.mutable_data_ptr()); }
+
+int64_t sum(const std::vector<int64_t>& list) { return std::accumulate(list.begin(), list.end(), int64_t{0}); }
+
+}  // namespace
 
 RowGather::RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables)
-    : group_(std::move(group)), tables_(std::move(tables)), sums_(tables_.size()) {}
-
-int64_t RowGather::number_bytes(size_t table) const { return convoy::number_bytes(tables_[table]->value.size(0)); }
+    : group_(std::move(group)),
+      ranks_(static_cast<size_t>(group_->size())),
+      tables_(std::move(tables)),
+      sums_(tables_.size()),
+      lengths_(ranks_),
+      messages_(ranks_) {}
 
 int64_t RowGather::section(size_t table, int64_t rows) const {
   const at::Tensor& value = tables_[table]->value;
-  return padded(rows * number_bytes(table)) + padded(rows * value.size(1) * static_cast<int64_t>(value.element_size()));
+  return padded(rows * number_bytes(value.size(0))) +
+         padded(rows * value.size(1) * static_cast<int64_t>(value.element_size()));
+}
+
+// As the rank's message says.
+int64_t RowGather::count(size_t rank, size_t table) const {
+  int64_t rows = 0;
+  std::memcpy(&rows, data_of(messages_[rank].bytes) + messages_[rank].begin + 8 * table, sizeof rows);
+  return rows;
+}
+
+int64_t RowGather::length(size_t rank, int64_t dense) const {
+  int64_t bytes = 8 * static_cast<int64_t>(tables_.size()) + dense;
+  for (size_t table = 0; table < tables_.size(); ++table) bytes += section(table, count(rank, table));
+  return bytes;
 }
 
 void RowGather::run(const std::vector<at::Tensor>& dense) {
   if (tables_.empty()) return;
   at::NoGradGuard no_grad;
-  std::vector<TableRows> own;
-  for (const ParameterPtr& table : tables_) own.push_back(table->table->touched());
-  share_counts(own);
-  pack(dense, own);
-  const int64_t all = std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0});
-  with_room(gathered_, all, packed_.device());
-  group_->all_gather_v(gathered_.narrow(0, 0, all), packed_.narrow(0, 0, own_bytes_), bytes_, {"rows", {}})->wait();
-  int64_t fixed = 0;
-  for (const at::Tensor& one : dense) fixed += padded(bytes_of(one));
-  warn_if_more(all - own_bytes_ - fixed * (group_->size() - 1));
+  dense_ = dense_bytes(dense);
+  // All ranks know how much there is before the first row.
+  const int64_t least = 8 * static_cast<int64_t>(tables_.size()) + dense_;
+  expected_.resize(ranks_, least);
+  for (int64_t& bytes : expected_) bytes = std::max(bytes, least);
+  pack(dense);
+  gather();
 
-  std::vector<int64_t> begins(bytes_.size(), 0);  // of what is to be read next, by rank
-  for (size_t rank = 1; rank < bytes_.size(); ++rank) begins[rank] = begins[rank - 1] + bytes_[rank - 1];
-  for (const at::Tensor& one : dense) {
-    for (size_t rank = 0; rank < begins.size(); ++rank) {
-      const at::Tensor part = bytes_as(gathered_, begins[rank], one.numel(), one.scalar_type()).view(one.sizes());
-      if (rank == 0)
-        one.copy_(part);
-      else
-        one.add_(part);
-      begins[rank] += padded(bytes_of(one));
-    }
+  std::vector<int64_t> begins(ranks_);  // of what is to be read next, by rank
+  for (size_t rank = 0; rank < ranks_; ++rank) {
+    messages_[rank].begin += 8 * static_cast<int64_t>(tables_.size());
+    begins[rank] = messages_[rank].begin + dense_;
   }
-  const auto counts = counts_.accessor<int64_t, 2>();
+  sum_dense(dense, messages_);
+  for (MessagePart& message : messages_) message.begin -= 8 * static_cast<int64_t>(tables_.size());
+  for (size_t table = 0; table < tables_.size(); ++table) merge(table, begins);
+}
+
+void RowGather::pack(const std::vector<at::Tensor>& dense) {
+  const auto own = static_cast<size_t>(group_->rank());
+  std::vector<TableRows> touched;
+  int64_t bytes = 8 * static_cast<int64_t>(tables_.size()) + dense_;
   for (size_t table = 0; table < tables_.size(); ++table) {
-    if (gathered_.is_cpu())
-      merge(table, begins);
+    touched.push_back(tables_[table]->table->touched());
+    bytes += section(table, touched.back().numbers.numel());
+  }
+  with_room(packed_, std::max(bytes, expected_[own]), at::kCPU);
+  char* to = data_of(packed_);
+  for (const TableRows& rows : touched) {
+    const int64_t count = rows.numbers.numel();
+    std::memcpy(to, &count, sizeof count);
+    to += sizeof count;
+  }
+  to = write_dense(to, dense);
+  for (size_t table = 0; table < tables_.size(); ++table) {
+    const TableRows& rows = touched[table];
+    const int64_t count = rows.numbers.numel(), size = number_bytes(tables_[table]->value.size(0));
+    const int64_t* numbers = rows.numbers.const_data_ptr<int64_t>();
+    if (size == 4)
+      std::transform(numbers, numbers + count, reinterpret_cast<int32_t*>(to),
+                     [](int64_t number) { return static_cast<int32_t>(number); });
     else
-      merge_on_device(table, begins);
-    for (size_t rank = 0; rank < begins.size(); ++rank)
-      begins[rank] += section(table, counts[static_cast<int64_t>(rank)][static_cast<int64_t>(table)]);
+      std::copy(numbers, numbers + count, reinterpret_cast<int64_t*>(to));
+    to += padded(count * size);
+    std::memcpy(to, rows.values.const_data_ptr(), rows.values.nbytes());
+    to += padded(bytes_of(rows.values));
   }
 }
 
-void RowGather::share_counts(const std::vector<TableRows>& own) {
-  const auto tables = static_cast<int64_t>(tables_.size());
-  const at::Device device = tables_.front()->value.device();
-  at::Tensor mine = at::empty({tables}, at::kLong);
-  for (int64_t table = 0; table < tables; ++table) mine[table] = own[static_cast<size_t>(table)].numbers.numel();
-  at::Tensor all = at::empty({group_->size(), tables}, at::TensorOptions(at::kLong).device(device));
-  group_->all_gather(all, mine.to(device), {"numbers of rows", {}})->wait();
-  counts_ = all.cpu();
-}
-
-void RowGather::pack(const std::vector<at::Tensor>& dense, const std::vector<TableRows>& own) {
-  int64_t fixed = 0;
-  for (const at::Tensor& one : dense) fixed += padded(bytes_of(one));
-  bytes_.assign(static_cast<size_t>(group_->size()), fixed);
-  const auto counts = counts_.accessor<int64_t, 2>();
-  for (size_t rank = 0; rank < bytes_.size(); ++rank)
-    for (size_t table = 0; table < tables_.size(); ++table)
-      bytes_[rank] += section(table, counts[static_cast<int64_t>(rank)][static_cast<int64_t>(table)]);
-  own_bytes_ = bytes_[static_cast<size_t>(group_->rank())];
-  with_room(packed_, own_bytes_, tables_.front()->value.device());
-  int64_t at = 0;
-  for (const at::Tensor& one : dense) {
-    bytes_as(packed_, at, one.numel(), one.scalar_type()).copy_(one.view({-1}));
-    at += padded(bytes_of(one));
+void RowGather::gather() {
+  const auto own = static_cast<size_t>(group_->rank());
+  const int64_t all = sum(expected_);
+  with_room(gathered_, all, at::kCPU);
+  group_->all_gather_v(gathered_.narrow(0, 0, all), packed_.narrow(0, 0, expected_[own]), expected_, {"rows", {}})
+      ->wait();
+  int64_t begin = 0, received = 0;
+  bool whole = true;
+  for (size_t rank = 0; rank < ranks_; ++rank) {
+    messages_[rank] = {gathered_, begin};
+    lengths_[rank] = length(rank, dense_);
+    whole = whole && lengths_[rank] <= expected_[rank];
+    begin += expected_[rank];
+    if (rank != own) received += lengths_[rank] - dense_;
   }
-  for (size_t table = 0; table < tables_.size(); ++table) {
-    const int64_t rows = own[table].numbers.numel();
-    numbers_in(packed_, table, at, rows).copy_(own[table].numbers);
-    at += padded(rows * number_bytes(table));
-    const at::Tensor& values = own[table].values;
-    bytes_as(packed_, at, values.numel(), values.scalar_type()).copy_(values.view({-1}));
-    at += padded(bytes_of(values));
+  if (!warned_) warned_ = warn_if_more_than_dense(*group_, tables_, received);
+  if (!whole) gather_rest();
+}
+
+// Seldom: a message is longer than its rank's ever was.
+void RowGather::gather_rest() {
+  const auto own = static_cast<size_t>(group_->rank());
+  std::vector<int64_t> rests(ranks_);
+  for (size_t rank = 0; rank < ranks_; ++rank) rests[rank] = std::max<int64_t>(lengths_[rank] - expected_[rank], 0);
+  const int64_t all = sum(rests);
+  with_room(rest_, all, at::kCPU);
+  group_->all_gather_v(rest_.narrow(0, 0, all), packed_.narrow(0, expected_[own], rests[own]), rests, {"more rows", {}})
+      ->wait();
+  int64_t begin = 0;
+  for (size_t rank = 0; rank < ranks_; ++rank) {
+    if (rests[rank] == 0) continue;
+    const at::Tensor message = at::empty({lengths_[rank]}, at::kByte);
+    std::memcpy(data_of(message), data_of(gathered_) + messages_[rank].begin, static_cast<size_t>(expected_[rank]));
+    std::memcpy(data_of(message) + expected_[rank], data_of(rest_) + begin, static_cast<size_t>(rests[rank]));
+    begin += rests[rank];
+    messages_[rank] = {message, 0};
+    expected_[rank] = lengths_[rank];
   }
 }
 
-at::Tensor RowGather::numbers_in(const at::Tensor& bytes, size_t table, int64_t begin, int64_t rows) const {
-  return bytes_as(bytes, begin, rows, number_bytes(table) == 4 ? at::kInt : at::kLong);
-}
-
-at::Tensor RowGather::values_at(size_t table, int64_t begin, int64_t rows) const {
+void RowGather::merge(size_t table, std::vector<int64_t>& begins) {
   const at::Tensor& value = tables_[table]->value;
-  return bytes_as(gathered_, begin + padded(rows * number_bytes(table)), rows * value.size(1), value.scalar_type())
-      .view({rows, value.size(1)});
-}
-
-void RowGather::merge(size_t table, const std::vector<int64_t>& begins) {
-  const auto counts = counts_.accessor<int64_t, 2>();
-  const auto rows_of = [&](size_t rank) { return counts[static_cast<int64_t>(rank)][static_cast<int64_t>(table)]; };
   int64_t most = 0;
-  for (size_t rank = 0; rank < begins.size(); ++rank) most += rows_of(rank);
+  for (size_t rank = 0; rank < ranks_; ++rank) most += count(rank, table);
   RowSums& sums = sums_[table];
-  sums.begin(most, tables_[table]->value);
-  for (size_t rank = 0; rank < begins.size(); ++rank) {
-    const at::Tensor numbers = numbers_in(gathered_, table, begins[rank], rows_of(rank)).to(at::kLong);
-    sums.add(numbers.const_data_ptr<int64_t>(), values_at(table, begins[rank], rows_of(rank)));
+  sums.begin(most, value);
+  for (size_t rank = 0; rank < ranks_; ++rank) {
+    const int64_t rows = count(rank, table), size = number_bytes(value.size(0));
+    const char* numbers = data_of(messages_[rank].bytes) + begins[rank];
+    const char* values = numbers + padded(rows * size);
+    if (size == 4)
+      sums.add(reinterpret_cast<const int32_t*>(numbers), values, rows);
+    else
+      sums.add(reinterpret_cast<const int64_t*>(numbers), values, rows);
+    begins[rank] += section(table, rows);
   }
   tables_[table]->table->set_update(sums.rows());
-}
-
-// Ranks one after the other, each of which has a row once: a GPU too adds them in this order.
-void RowGather::merge_on_device(size_t table, const std::vector<int64_t>& begins) {
-  const at::Tensor& value = tables_[table]->value;
-  const auto counts = counts_.accessor<int64_t, 2>();
-  std::vector<at::Tensor> numbers, values;
-  for (size_t rank = 0; rank < begins.size(); ++rank) {
-    const int64_t rows = counts[static_cast<int64_t>(rank)][static_cast<int64_t>(table)];
-    numbers.push_back(numbers_in(gathered_, table, begins[rank], rows).to(at::kLong));
-    values.push_back(values_at(table, begins[rank], rows));
-  }
-  const auto [unique, places, times] = at::_unique2(at::cat(numbers), true, true, false);
-  at::Tensor total = at::zeros({unique.numel(), value.size(1)}, value.options().requires_grad(false));
-  int64_t at = 0;
-  for (size_t rank = 0; rank < begins.size(); ++rank) {
-    const int64_t rows = numbers[rank].numel();
-    total.index_add_(0, places.narrow(0, at, rows), values[rank]);
-    at += rows;
-  }
-  tables_[table]->table->set_update({unique, total});
-}
-
-void RowGather::warn_if_more(int64_t received) {
-  if (warned_ || group_->rank() != 0 || group_->size() == 1) return;
-  double dense = 0;
-  for (const ParameterPtr& table : tables_) dense += static_cast<double>(bytes_of(table->value));
-  // What one rank takes in of a ring all-reduce.
-  dense *= 2.0 * (group_->size() - 1) / group_->size();
-  if (static_cast<double>(received) <= dense) return;
-  warned_ = true;
-  log::warning(convoy::str("row tables: ranks receive ", received,
-                           " bytes an update, and gradients of whole tables would "
-                           "be ",
-                           static_cast<int64_t>(dense), "; take model.rows: false, or auto"));
 }
 
 }  // namespace convoy

@@ -1,11 +1,11 @@
 // RowGather: every rank of the group has all rows of all tables and makes the same update, of what all of them touched.
 //
-// Each rank tells how many rows of each table it has, then one all-gather brings everybody every rank's rows, numbers and
-// gradients in one message of bytes; all ranks add them up in the order of ranks, so that replicas stay equal bit by bit.
-// Where the dense gradients are small they travel in front of that message and are summed the same way: one exchange for all
-// instead of an all-reduce beside it. A rank without rows takes part with none.
+// One all-gather brings everybody every rank's message: how many rows of each table it has, the dense gradients where they are
+// small, instead of an all-reduce beside it, then numbers and gradients of the rows. All ranks add them up in the order of
+// ranks, so that replicas stay equal bit by bit. A rank without rows takes part with none.
+// A message goes at the length of the rank's longest so far, which all know; what does not fit follows in a second one.
 // Sent by each of N ranks: (N−1)·(8·tables + dense bytes + Σ rows·(4 or 8 + width·element)), each part padded to 8.
-// Threads: the rank's own. Failure: CommError.
+// On the CPU, by bytes and without tensors (device_row_gather.h: elsewhere). Threads: the rank's own. Failure: CommError.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "strategies/parts/row_exchange.h"
+#include "strategies/parts/row_messages.h"
 #include "strategies/parts/row_sums.h"
 #include "strategies/parts/row_table.h"
 
@@ -26,23 +27,24 @@ class RowGather : public RowExchange {
   void run(const std::vector<at::Tensor>& dense) override;
 
  private:
-  void share_counts(const std::vector<TableRows>& own);
-  void pack(const std::vector<at::Tensor>& dense, const std::vector<TableRows>& own);
-  void merge(size_t table, const std::vector<int64_t>& begins);
-  void merge_on_device(size_t table, const std::vector<int64_t>& begins);
-  at::Tensor numbers_in(const at::Tensor& bytes, size_t table, int64_t begin, int64_t rows) const;
-  at::Tensor values_at(size_t table, int64_t begin, int64_t rows) const;
+  void pack(const std::vector<at::Tensor>& dense);
+  void gather();
+  void gather_rest();
+  int64_t count(size_t rank, size_t table) const;
+  int64_t length(size_t rank, int64_t dense) const;
   int64_t section(size_t table, int64_t rows) const;
-  int64_t number_bytes(size_t table) const;
-  void warn_if_more(int64_t bytes);
+  void merge(size_t table, std::vector<int64_t>& begins);
 
   CommunicatorPtr group_;
+  size_t ranks_;
   std::vector<ParameterPtr> tables_;
-  std::vector<RowSums> sums_;     // by table
-  at::Tensor counts_;             // int64 [ranks, tables] on the CPU
-  at::Tensor packed_, gathered_;  // bytes
-  int64_t own_bytes_ = 0;
-  std::vector<int64_t> bytes_;  // by rank
+  std::vector<RowSums> sums_;          // by table
+  int64_t dense_ = 0;                  // bytes of the dense gradients
+  at::Tensor packed_;                  // the own message
+  at::Tensor gathered_, rest_;         // first and second messages of all
+  std::vector<int64_t> expected_;      // length of first messages, by rank
+  std::vector<int64_t> lengths_;       // of whole ones
+  std::vector<MessagePart> messages_;  // whole ones
   bool warned_ = false;
 };
 

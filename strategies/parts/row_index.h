@@ -12,6 +12,8 @@ class RowIndex {
   void clear();
   // Place of `number`, which is not negative.
   int64_t place(int64_t number);
+  // Soon it will be asked for.
+  void prefetch(int64_t number) const { __builtin_prefetch(&cells_[first_cell(number)]); }
   const std::vector<int64_t>& numbers() const { return numbers_; }  // by place
   int64_t size() const { return static_cast<int64_t>(numbers_.size()); }
 
@@ -22,6 +24,7 @@ class RowIndex {
     int32_t place = 0;
   };
   void grow();
+  size_t first_cell(int64_t number) const;
   size_t cell_of(int64_t number) const;
 
   std::vector<Cell> cells_;  // a power of two, at most half full
@@ -29,10 +32,14 @@ class RowIndex {
   uint32_t round_ = 1;
 };
 
-inline size_t RowIndex::cell_of(int64_t number) const {
-  // Multiplied by 2⁶⁴ ÷ the golden ratio: numbers that follow each other lie far apart.
+// Multiplied by 2⁶⁴ ÷ the golden ratio: numbers that follow each other lie far apart.
+inline size_t RowIndex::first_cell(int64_t number) const {
   const uint64_t mixed = static_cast<uint64_t>(number) * 0x9E3779B97F4A7C15u;
-  size_t cell = static_cast<size_t>(mixed >> 32) & (cells_.size() - 1);
+  return static_cast<size_t>(mixed >> 32) & (cells_.size() - 1);
+}
+
+inline size_t RowIndex::cell_of(int64_t number) const {
+  size_t cell = first_cell(number);
   while (cells_[cell].round == round_ && cells_[cell].number != number) cell = (cell + 1) & (cells_.size() - 1);
   return cell;
 }

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "strategies/parts/row_bytes.h"
+#include "strategies/parts/row_messages.h"
 
 namespace convoy {
 namespace {
@@ -320,14 +321,9 @@ void RowShares::run(const std::vector<at::Tensor>& dense) {
 }
 
 void RowShares::send_gradients(const std::vector<at::Tensor>& dense) {
-  dense_bytes_ = 0;
-  for (const at::Tensor& one : dense) dense_bytes_ += padded(bytes_of(one));
+  dense_bytes_ = convoy::dense_bytes(dense);
   with_room(own_dense_, dense_bytes_, at::kCPU);
-  int64_t begin = 0;
-  for (const at::Tensor& one : dense) {
-    std::memcpy(data_of(own_dense_) + begin, data_of(one), one.nbytes());
-    begin += padded(bytes_of(one));
-  }
+  write_dense(data_of(own_dense_), dense);
   for (int peer = 0; peer < ranks_; ++peer) {
     const auto at = static_cast<size_t>(peer);
     int64_t out = dense_bytes_, in = dense_bytes_;
@@ -351,18 +347,10 @@ void RowShares::send_gradients(const std::vector<at::Tensor>& dense) {
 }
 
 void RowShares::add_dense(const std::vector<at::Tensor>& dense) {
-  int64_t begin = 0;
-  for (const at::Tensor& one : dense) {
-    for (int rank = 0; rank < ranks_; ++rank) {
-      const at::Tensor& bytes = rank == rank_ ? own_dense_ : incoming_[static_cast<size_t>(rank)].bytes;
-      const at::Tensor part = bytes_as(bytes, begin, one.numel(), one.scalar_type()).view(one.sizes());
-      if (rank == 0)
-        one.copy_(part);
-      else
-        one.add_(part);
-    }
-    begin += padded(bytes_of(one));
-  }
+  std::vector<MessagePart> parts;
+  for (int rank = 0; rank < ranks_; ++rank)
+    parts.push_back({rank == rank_ ? own_dense_ : incoming_[static_cast<size_t>(rank)].bytes, 0});
+  sum_dense(dense, parts);
 }
 
 void RowShares::add_rows() {
@@ -377,15 +365,15 @@ void RowShares::add_rows() {
       const auto at = static_cast<size_t>(rank);
       const std::vector<int64_t>& places = asked_[table][at];
       const int64_t n = length_of(places);
-      at::Tensor bytes = incoming_[at].bytes;
-      int64_t begin = begins[at];
+      const char* values = nullptr;
       if (rank == rank_) {
-        bytes = with_room(scratch_, n * row, at::kCPU);
-        begin = 0;
-        gather_rows(data_of(bytes), data_of(tables_[table]->table->touched().values), order_[table][at], row);
+        char* const own = data_of(with_room(scratch_, n * row, at::kCPU));
+        gather_rows(own, data_of(tables_[table]->table->touched().values), order_[table][at], row);
+        values = own;
+      } else if (n > 0) {
+        values = data_of(incoming_[at].bytes) + begins[at];
       }
-      sums_[table].add(places.data(),
-                       bytes_as(bytes, begin, n * value.size(1), value.scalar_type()).view({n, value.size(1)}));
+      sums_[table].add(places.data(), values, n);
       begins[at] += padded(n * row);
     }
     tables_[table]->table->set_update(sums_[table].rows());

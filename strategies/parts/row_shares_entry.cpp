@@ -29,7 +29,8 @@ bool asks_for_shares(const Options& model) {
 RowCost gathered_rows_cost(const std::vector<DealtTable>& tables, int ranks, double dense_bytes) {
   const double others = ranks - 1;
   RowCost cost;
-  cost.messages = ranks > 1 ? 2 : 0;
+  // Numbers and gradients in one; on an accelerator the host has to know their counts first.
+  cost.messages = ranks > 1 ? 1 : 0;
   cost.bytes_sent = others * (dense_bytes + 8 * static_cast<double>(tables.size()));
   for (const DealtTable& table : tables) {
     cost.bytes_sent += others * (padded_bytes(table.touched * bytes_of_number(table)) +

@@ -7,10 +7,13 @@
 namespace convoy {
 namespace {
 
-// sums[places[i]] = or += from[i]
-template <class T>
-void add_rows(RowIndex& index, T* sums, const T* from, const int64_t* numbers, int64_t n, int64_t width) {
+constexpr int64_t ahead = 8;  // rows whose cells are asked for before they are needed
+
+// sums[place of numbers[i]] = or += from[i]
+template <class T, class Number>
+void add_rows(RowIndex& index, T* sums, const T* from, const Number* numbers, int64_t n, int64_t width) {
   for (int64_t i = 0; i < n; ++i) {
+    if (i + ahead < n) index.prefetch(numbers[i + ahead]);
     const int64_t known = index.size(), place = index.place(numbers[i]);
     T* __restrict to = sums + place * width;
     const T* __restrict row = from + i * width;
@@ -31,13 +34,25 @@ void RowSums::begin(int64_t most, const at::Tensor& value) {
   numbers_ = at::empty({room}, at::kLong);
 }
 
-void RowSums::add(const int64_t* numbers, const at::Tensor& values) {
-  if (values.size(0) == 0) return;
-  AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "row_sums", [&] {
-    add_rows(index_, values_.mutable_data_ptr<scalar_t>(), values.const_data_ptr<scalar_t>(), numbers, values.size(0),
-             values.size(1));
+template <class Number>
+void RowSums::add_any(const Number* numbers, const char* values, int64_t n) {
+  if (n == 0) return;
+  const int64_t width = values_.size(1);
+  // The first rank's are all new.
+  if (index_.size() == 0) {
+    for (int64_t i = 0; i < n; ++i) index_.place(numbers[i]);
+    std::memcpy(values_.mutable_data_ptr(), values, static_cast<size_t>(n * width * values_.element_size()));
+    return;
+  }
+  AT_DISPATCH_FLOATING_TYPES(values_.scalar_type(), "row_sums", [&] {
+    add_rows(index_, values_.mutable_data_ptr<scalar_t>(), reinterpret_cast<const scalar_t*>(values), numbers, n,
+             width);
   });
 }
+
+void RowSums::add(const int32_t* numbers, const char* values, int64_t n) { add_any(numbers, values, n); }
+
+void RowSums::add(const int64_t* numbers, const char* values, int64_t n) { add_any(numbers, values, n); }
 
 TableRows RowSums::rows() {
   const int64_t n = index_.size();

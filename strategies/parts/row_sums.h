@@ -11,14 +11,19 @@ namespace convoy {
 
 class RowSums {
  public:
-  // Nothing is added up yet; `most` rows will come, of `value`'s width, dtype and device.
+  // Nothing is added up yet; `most` rows will come, of `value`'s width and dtype (fp32 or fp64).
   void begin(int64_t most, const at::Tensor& value);
-  // numbers [n] int64, values [n, width], contiguous.
-  void add(const int64_t* numbers, const at::Tensor& values);
+  // One rank's n rows, as messages hold them: numbers [n] without one twice, of 4 or 8 bytes, and values [n, width] of the
+  // dtype, at its alignment.
+  void add(const int32_t* numbers, const char* values, int64_t n);
+  void add(const int64_t* numbers, const char* values, int64_t n);
   // Valid until the next begin.
   TableRows rows();
 
  private:
+  template <class Number>
+  void add_any(const Number* numbers, const char* values, int64_t n);
+
   RowIndex index_;
   at::Tensor numbers_, values_;  // [capacity], [capacity, width]
 };

@@ -92,6 +92,24 @@ TEST_P(Failures, ReceiveFromASilentPeerEnds) {
   });
 }
 
+// Sockets and local ranks have words of their own for it.
+TEST_P(Failures, AReceiveOfAnotherLengthIsToldOf) {
+  const std::string backend = std::get<0>(GetParam());
+  if (backend == "local" || backend == sockets) GTEST_SKIP() << "not by lengths";
+  on_ranks([](Communicator& world) {
+    if (world.size() == 1) return;
+    CommunicatorPtr group = world.split(0, world.rank(), {"split"});
+    if (world.rank() == 0) group->send(at::ones({3}), 1, {"x"})->wait();
+    if (world.rank() == 1) {
+      at::Tensor tensor = at::ones({5});
+      const CommError error = failure_of([&] { group->receive(tensor, 0, {"x"})->wait(); });
+      EXPECT_EQ(error.kind(), Failure::disagreement) << error.what();
+      EXPECT_TRUE(has(error.what(), "sent 12 bytes where 20 were expected")) << error.what();
+    }
+    world.barrier({"the world stands"})->wait();
+  });
+}
+
 TEST_P(Failures, CallsOfDifferentKindsAreToldApart) {
   on_ranks([](Communicator& world) {
     if (world.size() != 2 || world.backend() == "gloo") return;  // gloo's own checks end the process

@@ -1,4 +1,5 @@
 // Row tables by themselves, and what several ranks make of theirs.
+#include "strategies/parts/device_row_gather.h"
 #include "strategies/parts/row_gather.h"
 #include "strategies/parts/row_shares.h"
 #include "strategies/parts/row_shares_entry.h"
@@ -120,8 +121,9 @@ TEST(RowTable, RefusesRowsThatItDoesNotHave) {
   }
 }
 
-// Three ranks, one of them without a row; dense gradients beside.
-TEST(RowExchange, EveryRankGetsTheSumOfAll) {
+// Three ranks, one of them without a row; dense gradients beside. The first messages are shorter than what there is.
+template <class Exchange>
+void expect_the_sum_of_all() {
   const std::vector<std::vector<int64_t>> used{{4, 7, 4}, {}, {7, 9, 11, 4}};
   at::Tensor expected = at::zeros({table_rows, width}, at::kDouble);
   for (int rank = 0; rank < 3; ++rank) {
@@ -135,7 +137,7 @@ TEST(RowExchange, EveryRankGetsTheSumOfAll) {
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
     const auto rank = static_cast<size_t>(context.rank);
     Made made;
-    RowGather exchange(context.axis("data"), {made.parameter});
+    Exchange exchange(context.axis("data"), {made.parameter});
     for (int round = 0; round < 2; ++round) {
       made.table().begin();
       if (!used[rank].empty()) made.use(at::tensor(used[rank], at::kLong), "g" + std::to_string(rank));
@@ -157,6 +159,40 @@ TEST(RowExchange, EveryRankGetsTheSumOfAll) {
   EXPECT_EQ(sent[0], 2 * (8 + 40 + 8 + 2 * width * 8));
   EXPECT_EQ(sent[1], 2 * (8 + 40));
   EXPECT_EQ(sent[2], 2 * (8 + 40 + 16 + 4 * width * 8));
+}
+
+TEST(RowExchange, EveryRankGetsTheSumOfAll) { expect_the_sum_of_all<RowGather>(); }
+
+// What accelerators take, of tables on the CPU.
+TEST(RowExchange, EveryRankGetsTheSumOfAllByTensorsToo) { expect_the_sum_of_all<DeviceRowGather>(); }
+
+// A step with fewer rows than the longest before goes at that one's length, and one with more in two messages: no row of either
+// is lost, and none of an older message comes back.
+TEST(RowExchange, MessagesThatGrowAndShrinkAreWhole) {
+  const Layout layout{"ddp", "", 2};
+  std::mutex mutex;
+  std::vector<at::Tensor> found(5), expected(5);
+  for (auto* list : {&found, &expected})
+    for (at::Tensor& one : *list) one = at::zeros({table_rows, width}, at::kDouble);
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    Made made;
+    RowGather exchange(context.axis("data"), {made.parameter});
+    for (int64_t step = 0; step < 5; ++step) {
+      const int64_t n = std::vector<int64_t>{10, 3, 25, 0, 40}[size_t(step)] + (context.rank == 1 ? step % 2 : 0);
+      const at::Tensor ids = (at::arange(n) * 3 + step + context.rank) % table_rows;
+      const std::string name = convoy::str("g", context.rank, step);
+      made.table().begin();
+      if (n > 0) made.use(ids, name);
+      at::Tensor dense = at::full({3}, static_cast<double>(step + context.rank), at::kFloat);
+      exchange.run({dense});
+      EXPECT_TRUE(dense.equal(at::full({3}, static_cast<double>(2 * step + 1), at::kFloat)));
+      std::lock_guard<std::mutex> lock(mutex);
+      if (context.rank == 0) found[size_t(step)] += dense_sum(made.table().update());
+      if (n > 0) expected[size_t(step)].index_add_(0, ids, normal({n, width}, name));
+    }
+  });
+  for (size_t step = 0; step < 5; ++step)
+    EXPECT_LE((found[step] - expected[step]).abs().max().item<double>(), 1e-14) << step;
 }
 
 Batch batch_of(const at::Tensor& ids) {
