@@ -4,7 +4,8 @@
 // small, instead of an all-reduce beside it, then numbers and gradients of the rows. All ranks add them up in the order of
 // ranks, so that replicas stay equal bit by bit. A rank without rows takes part with none.
 // A message goes at the length of the rank's longest so far, which all know; what does not fit follows in a second one.
-// Sent by each of N ranks: (N−1)·(8·tables + dense bytes + Σ rows·(4 or 8 + width·element)), each part padded to 8.
+// Sent by each of N ranks: (N−1)·(8·tables + dense bytes + Σ rows·(4 or 8 + width·element)), each part padded to 8, with the rows
+// of that longest message: a few in a hundred more than those of this update.
 // On the CPU, by bytes and without tensors (device_row_gather.h: elsewhere). Threads: the rank's own. Failure: CommError.
 #pragma once
 #include <ATen/core/Tensor.h>
