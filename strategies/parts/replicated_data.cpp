@@ -33,7 +33,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
       parts_(std::move(parts)),
       update_(context, options.sync.every, {context.axis("tensor"), pipeline_}),
       reducer_(group_, options.overlap, options.sync.compress),
-      rows_(make_row_exchange(group_, summed_tables(options.sync, tables_of(parts_)))),
+      rows_(make_row_exchange(group_, summed_tables(options.sync, tables_of(parts_)), options.sync.compress)),
       sending_(parts_.size(), 0) {
   check_equal_start(context, parts_);
   update_.attach_tables(tables_of(parts_));
@@ -178,6 +178,7 @@ void ReplicatedData::visit_state(const StateVisitor& visit) {
   visit_parts(parts_, *flat_, update_, {group_->rank(), group_->size(), first_of_job_}, visit);
   apart_->visit(visit);
   reducer_.visit(visit);
+  rows_->visit(visit);
 }
 
 void ReplicatedData::lay_out(const std::vector<int>& order) {

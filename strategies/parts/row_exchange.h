@@ -12,7 +12,9 @@
 
 #include "core/batch.h"
 #include "core/communicator.h"
+#include "core/state.h"
 #include "strategies/parts/parameter.h"
+#include "strategies/parts/sync_entry.h"
 
 namespace convoy {
 
@@ -24,10 +26,14 @@ class RowExchange {
   virtual void expect(const Batch&) {}
   // Sums `dense` (contiguous, the same on all ranks) in place, and sets what the tables' update is made of. Collective.
   virtual void run(const std::vector<at::Tensor>& dense) = 0;
+  // What it keeps from one update to the next, of this rank alone.
+  virtual void visit(const StateVisitor&) const {}
 };
 
-// The same tables in the same order on every rank; collective. All of them are dealt out to ranks, or none.
-std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std::vector<ParameterPtr> tables);
+// The same tables in the same order on every rank; collective. All of them are dealt out to ranks, or none. `numbers`: what
+// gradients of rows are sent in, by ranks that have all rows on the CPU; the others send them as they are.
+std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std::vector<ParameterPtr> tables,
+                                               Compression numbers = Compression::none);
 // Whether these tables are dealt out.
 bool dealt_out(const std::vector<ParameterPtr>& tables);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "strategies/parts/flat_shadow.h"
 #include "strategies/parts/row_bytes.h"
 
 namespace convoy {
@@ -17,18 +18,28 @@ int64_t sum(const std::vector<int64_t>& list) { return std::accumulate(list.begi
 
 }  // namespace
 
-RowGather::RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables)
+RowGather::RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers)
     : group_(std::move(group)),
       ranks_(static_cast<size_t>(group_->size())),
       tables_(std::move(tables)),
       sums_(tables_.size()),
       lengths_(ranks_),
-      messages_(ranks_) {}
+      messages_(ranks_) {
+  if (ranks_ == 1 || numbers == Compression::none) return;
+  for (const ParameterPtr& table : tables_) narrow_.emplace_back(table, numbers);
+}
+
+void RowGather::visit(const StateVisitor& visit) const {
+  for (size_t table = 0; table < narrow_.size(); ++table)
+    visit_beside(*tables_[table], StateKind::moment, "left_over", narrow_[table].left_over(), group_->rank(), true,
+                 visit);
+}
 
 int64_t RowGather::section(size_t table, int64_t rows) const {
   const at::Tensor& value = tables_[table]->value;
-  return padded(rows * number_bytes(value.size(0))) +
-         padded(rows * value.size(1) * static_cast<int64_t>(value.element_size()));
+  const int64_t values = narrow_.empty() ? padded(rows * value.size(1) * static_cast<int64_t>(value.element_size()))
+                                         : narrow_[table].bytes(rows);
+  return padded(rows * number_bytes(value.size(0))) + values;
 }
 
 // As the rank's message says.
@@ -91,6 +102,10 @@ void RowGather::pack(const std::vector<at::Tensor>& dense) {
     else
       std::copy(numbers, numbers + count, reinterpret_cast<int64_t*>(to));
     to += padded(count * size);
+    if (!narrow_.empty()) {
+      to = narrow_[table].encode(to, rows);
+      continue;
+    }
     std::memcpy(to, rows.values.const_data_ptr(), rows.values.nbytes());
     to += padded(bytes_of(rows.values));
   }
@@ -146,6 +161,7 @@ void RowGather::merge(size_t table, std::vector<int64_t>& begins) {
     const int64_t rows = count(rank, table), size = number_bytes(value.size(0));
     const char* numbers = data_of(messages_[rank].bytes) + begins[rank];
     const char* values = numbers + padded(rows * size);
+    if (!narrow_.empty()) values = narrow_[table].decode(values, rows);
     if (size == 4)
       sums.add(reinterpret_cast<const int32_t*>(numbers), values, rows);
     else

@@ -6,6 +6,7 @@
 // A message goes at the length of the rank's longest so far, which all know; what does not fit follows in a second one.
 // Sent by each of N ranks: (N−1)·(8·tables + dense bytes + Σ rows·(4 or 8 + width·element)), each part padded to 8, with the rows
 // of that longest message: a few in a hundred more than those of this update.
+// Where gradients are compressed (sync.compress), those of rows are too: 2·width in place of width·element, and 8 a table.
 // On the CPU, by bytes and without tensors (device_row_gather.h: elsewhere). Threads: the rank's own. Failure: CommError.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "strategies/parts/narrow_rows.h"
 #include "strategies/parts/row_exchange.h"
 #include "strategies/parts/row_messages.h"
 #include "strategies/parts/row_sums.h"
@@ -22,10 +24,11 @@ namespace convoy {
 
 class RowGather : public RowExchange {
  public:
-  // The same tables in the same order on every rank.
-  RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables);
+  // The same tables in the same order on every rank. `numbers`: that gradients of rows are sent in (narrow_rows.h).
+  RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers = Compression::none);
 
   void run(const std::vector<at::Tensor>& dense) override;
+  void visit(const StateVisitor& visit) const override;
 
  private:
   void pack(const std::vector<at::Tensor>& dense);
@@ -40,6 +43,7 @@ class RowGather : public RowExchange {
   size_t ranks_;
   std::vector<ParameterPtr> tables_;
   std::vector<RowSums> sums_;          // by table
+  std::vector<NarrowRows> narrow_;     // by table; empty where rows are sent as they are
   int64_t dense_ = 0;                  // bytes of the dense gradients
   at::Tensor packed_;                  // the own message
   at::Tensor gathered_, rest_;         // first and second messages of all

@@ -33,8 +33,10 @@ RowCost gathered_rows_cost(const std::vector<DealtTable>& tables, int ranks, dou
   cost.messages = ranks > 1 ? 1 : 0;
   cost.bytes_sent = others * (dense_bytes + 8 * static_cast<double>(tables.size()));
   for (const DealtTable& table : tables) {
-    cost.bytes_sent += others * (padded_bytes(table.touched * bytes_of_number(table)) +
-                                 padded_bytes(table.touched * table.width * table.element_bytes));
+    const bool narrow = table.sent_bytes > 0;
+    const double values = table.touched * table.width * (narrow ? table.sent_bytes : table.element_bytes);
+    cost.bytes_sent +=
+        others * (padded_bytes(table.touched * bytes_of_number(table)) + padded_bytes(values) + (narrow ? 8 : 0));
     cost.held_rows += table.rows;
     cost.updated_rows += together(table, ranks);
   }

@@ -17,6 +17,7 @@ struct DealtTable {
   double width = 0;
   double element_bytes = 4;
   double touched = 0;
+  double sent_bytes = 0;  // of a number where all gather it; 0: as it is
 };
 // What one rank of `ranks` has to do with an update of these tables, where each holds them whole and gathers what all touched
 // (row_gather.h), or each row has one owner (row_shares.h). `dense_bytes`: of other gradients, where they travel along.

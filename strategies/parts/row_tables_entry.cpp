@@ -82,12 +82,14 @@ std::string why_dense(const Json& config, int ranks, const TableSize& table) {
 }
 
 // Of a data axis: what is sent in an update of the tables whose gradients are summed, or, `dealt`, whose rows their owners tell.
-void add_summed(const std::vector<TouchedTable>& tables, bool dealt, double every, int ranks, double dense,
+void add_summed(const std::vector<TouchedTable>& tables, bool dealt, const SyncPolicy& policy, int ranks, double dense,
                 RankCost& cost) {
   if (tables.empty()) return;
+  const auto every = static_cast<double>(policy.every);
+  const double sent_bytes = policy.compress == Compression::none ? 0 : 2;
   std::vector<DealtTable> touched;
   for (const TouchedTable& table : tables)
-    touched.push_back({table.rows, table.width, table.element, table.unique(every, 1)});
+    touched.push_back({table.rows, table.width, table.element, table.unique(every, 1), sent_bytes});
   const RowCost sent = (dealt ? shared_rows_cost : gathered_rows_cost)(touched, ranks, dense);
   cost.axes.push_back({"data", sent.bytes_sent / every, sent.messages / every, Exchange::gather, 0});
 }
@@ -174,13 +176,15 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, i
     // What rows hold and their gradients; then messages and the sum over ranks.
     const double gathered = apart || ranks == 1 ? 0 : own * (1 + ranks) + all;
     cost.gradient_bytes += 2 * own + (dealt ? 3 * own + all / owners : gathered);
+    // What rounding leaves over of each row.
+    if (!apart && !dealt && ranks > 1 && policy.compress != Compression::none) cost.gradient_bytes += table.bytes();
   }
   cost.parameter_bytes += whole;
   const double rest = cost.parameter_bytes - whole;
   cost.work.updated = cost.parameter_bytes > 0 ? (rest + touched) / cost.parameter_bytes : 1;
   if (ranks == 1) return;
   const size_t before = cost.axes.size();
-  add_summed(summed, dealt, every, ranks, dense, cost);
+  add_summed(summed, dealt, policy, ranks, dense, cost);
   for (size_t index = 0; index < by_group.size(); ++index)
     add_averaged(policy.groups[index], by_group[index], every, ranks, moments, cost);
   for (size_t index = before; index < cost.axes.size(); ++index) {

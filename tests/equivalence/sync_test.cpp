@@ -322,6 +322,21 @@ TEST(Sync, CompressedGradientsAreWithinTheirStatedError) {
       }
 }
 
+// Rows' gradients are rounded as others are, and what is left over of a row waits for its next touch.
+TEST(Sync, CompressedRowsAreWithinTheirStatedError) {
+  for (const char* numbers : {"fp16", "bf16"})
+    for (int ranks : {2, 3}) {
+      SCOPED_TRACE(std::string(numbers) + " on " + std::to_string(ranks));
+      const std::string sync = std::string("compress: ") + numbers;
+      const double stated = compression_error(Json{{"sync", {{"compress", numbers}}}});
+      const Trajectory narrow = train(ddp(ranks, sync), ranking_subject(true), adamw(false));
+      const Trajectory wide = train(ddp(ranks, ""), ranking_subject(true), adamw(false));
+      const Difference worst = difference(in_common(narrow.final), wide.final);
+      EXPECT_LE(worst.worst, stated) << worst.key;
+      EXPECT_GT(worst.worst, 1e-9) << "nothing was rounded";
+    }
+}
+
 TEST(Sync, CompressionWithAccumulationAndEmptyRanks) {
   Training training = adamw(false);
   training.global_rows = 3;
