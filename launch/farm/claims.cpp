@@ -40,12 +40,13 @@ class Checks {
  public:
   Checks(Farm& farm, const Yard& yard) : farm_(farm), yard_(yard) {}
 
-  std::vector<ConfigError> all(const std::string& rank_program) {
+  std::vector<ConfigError> all(const std::string& rank_program, size_t known) {
     for (Pipeline& pipeline : farm_.pipelines) {
       const size_t before = mistakes_.size();
-      one(pipeline, rank_program);
+      const bool fresh = claims_.size() >= known;
+      if (fresh) one(pipeline, rank_program);
       claims_.push_back(claim_of(pipeline, yard_, farm_.max_parallel));
-      if (mistakes_.size() == before) planned(pipeline, claims_.back());
+      if (fresh && mistakes_.size() == before) planned(pipeline, claims_.back());
     }
     twice("core", [](const Pipeline& pipeline) { return pipeline.terms.core_list; });
     twice("GPU", [](const Pipeline& pipeline) { return pipeline.terms.gpu_list; });
@@ -304,8 +305,8 @@ std::vector<int> units_of(const Grant& grant, const Claim& claim, const Machines
   return units;
 }
 
-std::vector<ConfigError> check_claims(Farm& farm, const Yard& yard, const std::string& rank_program) {
-  return Checks(farm, yard).all(rank_program);
+std::vector<ConfigError> check_claims(Farm& farm, const Yard& yard, const std::string& rank_program, size_t known) {
+  return Checks(farm, yard).all(rank_program, known);
 }
 
 }  // namespace convoy

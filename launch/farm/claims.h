@@ -28,6 +28,7 @@ std::vector<int> units_of(const Grant& grant, const Claim& claim, const Machines
 // Everything that is wrong with the pipelines on these machines: what each of them wants and is not there, what its own
 // strategy refuses, cores and GPUs that two name without `share`, shares and memory limits that together are more than a
 // device has. Completes the configurations of those that bring plugins. `rank_program`: of convoy-rank.
-std::vector<ConfigError> check_claims(Farm& farm, const Yard& yard, const std::string& rank_program);
+// The first `known` were checked before, and only take their part of cores, GPUs and memory.
+std::vector<ConfigError> check_claims(Farm& farm, const Yard& yard, const std::string& rank_program, size_t known = 0);
 
 }  // namespace convoy

@@ -174,7 +174,7 @@ void FarmSupervisor::look_into_inbox() {
         if (named && !ended) alone.pipelines.push_back(member.pipeline);
       }
       alone.pipelines.push_back(read_pipeline(path));
-      refuse_all(check_claims(alone, yard_, rank_program()));
+      refuse_all(check_claims(alone, yard_, rank_program(), alone.pipelines.size() - 1));
       const Pipeline& pipeline = alone.pipelines.back();
       for (const Member& member : members_)
         if (member.pipeline.name == pipeline.name)
