@@ -2,13 +2,14 @@
 //
 // Each rank has slots of its own in it, through which what it exchanges goes in chunks, and counters that say how far it is
 // in the group's stream of chunks; where ranks are few, each has a lane to each other too, for messages between two
-// (host_exchange.h). The memory has no name: it is gone with the last process that maps it, however that ends.
+// (host_exchange.h).
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "core/host_memory.h"
 #include "core/registry.h"
 
 namespace convoy {
@@ -42,7 +43,6 @@ class HostSegment {
   // one host, may not see each other's memory, or one was told not to (allow_host_memory).
   static std::shared_ptr<HostSegment> meet(const BackendRequest& request, const std::string& label, int rank, int size,
                                            std::chrono::milliseconds timeout);
-  ~HostSegment();
   HostSegment(const HostSegment&) = delete;
   HostSegment& operator=(const HostSegment&) = delete;
 
@@ -55,12 +55,12 @@ class HostSegment {
   char* slot(int rank, int64_t chunk) const { return data_ + (rank * slots + chunk % slots) * chunk_bytes; }
 
  private:
-  HostSegment(void* memory, int size);
+  HostSegment(std::shared_ptr<HostMemory> memory, int size);
   static int64_t lanes_for(int size) { return size > most_with_lanes ? 0 : int64_t{size} * size; }
   static int64_t counter_bytes(int size);
   static int64_t bytes_for(int size);
 
-  void* memory_;
+  std::shared_ptr<HostMemory> memory_;
   int size_;
   bool has_lanes_ = false;
   Progress* progress_;

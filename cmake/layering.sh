@@ -50,7 +50,7 @@ done < <(grep -E '^launch/' <<<"$includes" | grep -E ' " (backends|strategies|mo
 # --- what goes without LibTorch -----------------------------------------------------------------------------------
 
 torch_free='([^:]*_entry\.cpp|[^:]*/catalogue\.(h|cpp)|core/config/|core/control/|tests/base/|tests/launch/'
-torch_free+='|strategies/(description\.cpp|parts/(block_placement|schedule|stages)\.(h|cpp))'
+torch_free+='|strategies/(description\.cpp|parts/stages/(block_placement|schedule|stages)\.(h|cpp))'
 torch_free+='|launch/[^/:]*\.(h|cpp)|launch/commands/|launch/farm/|core/(error|log|text|mesh|plan|topology|options)\.(h|cpp))'
 while read -r where kind target; do
   complain "$where" "includes $target, but this file is also part of convoy, which links no LibTorch; move what needs \

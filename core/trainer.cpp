@@ -16,6 +16,7 @@
 #include "core/control/supervised_channel.h"
 #include "core/data/loader.h"
 #include "core/data/samples.h"
+#include "core/data/trained_rows.h"
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
 #include "core/metrics/best_metrics.h"
@@ -53,20 +54,6 @@ bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch) 
 // How the one model draws its rows, or the first member, in whose numbers of rows all are alike.
 MemberDraw draw_read(const Sampling& sampling, const RunConfig& config) {
   return sampling.draws.empty() ? data_draw(config.data.options, config.seed) : sampling.draws.front();
-}
-
-// Whether rows to train on can be evaluated on as well: not so where an evaluation row is another thing, such as a user with
-// candidates.
-bool trained_rows_evaluate(const Dataset& data) {
-  if (data.size(Split::evaluate) == 0) return data.instances_per_row() == 1;
-  const at::Tensor first = at::zeros({1}, at::kLong);
-  const Batch trained = data.gather_once(Split::train, first, 0),
-              evaluated = data.gather_once(Split::evaluate, first, 0);
-  bool same = trained.tensors.size() == evaluated.tensors.size();
-  for (size_t i = 0; same && i < trained.tensors.size(); ++i)
-    same = trained.tensors[i].first == evaluated.tensors[i].first &&
-           trained.tensors[i].second.sizes() == evaluated.tensors[i].second.sizes();
-  return same;
 }
 
 // One run of the loop. Members are the loop's variables, so that its phases read as sentences.

@@ -57,7 +57,21 @@ PassTiming pass_timing(const std::vector<const StepSamples*>& ranks) {
   return pass;
 }
 
-StepTimings step_timings(const std::vector<const std::vector<StepSamples>*>& ranks, int threads) {
+// Of that row count, or the nearest that was asked for: a data set may have had fewer rows.
+UpdatedShare share_at(const std::vector<int64_t>& rows, const std::vector<UpdatedShare>& shares, int64_t wanted) {
+  UpdatedShare found;
+  int64_t nearest = -1;
+  for (size_t i = 0; i < std::min(rows.size(), shares.size()); ++i) {
+    const int64_t distance = std::abs(rows[i] - wanted);
+    if (nearest >= 0 && distance >= nearest) continue;
+    nearest = distance;
+    found = shares[i];
+  }
+  return found;
+}
+
+StepTimings step_timings(const std::vector<const std::vector<StepSamples>*>& ranks, int threads,
+                         const std::vector<int64_t>& rows, const std::vector<UpdatedShare>& shares) {
   StepTimings timings;
   timings.ranks = static_cast<int>(ranks.size());
   timings.threads = threads;
@@ -65,8 +79,11 @@ StepTimings step_timings(const std::vector<const std::vector<StepSamples>*>& ran
   for (size_t point = 0; point < ranks.front()->size(); ++point) {
     std::vector<const StepSamples*> samples;
     for (const std::vector<StepSamples>* rank : ranks) samples.push_back(&rank->at(point));
-    for (const StepSamples* rank : samples) updates.insert(updates.end(), rank->updates.begin(), rank->updates.end());
-    const PassTiming pass = pass_timing(samples);
+    const UpdatedShare share = share_at(rows, shares, samples.front()->rows);
+    for (const StepSamples* rank : samples)
+      for (const double seconds : rank->updates) updates.push_back(seconds / share.three);
+    PassTiming pass = pass_timing(samples);
+    pass.updated = share.one;
     // Of a small data set, larger batches are all of it.
     const bool known = std::any_of(timings.passes.begin(), timings.passes.end(),
                                    [&](const PassTiming& other) { return other.rows == pass.rows; });
@@ -76,8 +93,19 @@ StepTimings step_timings(const std::vector<const std::vector<StepSamples>*>& ran
             [](const PassTiming& a, const PassTiming& b) { return a.rows < b.rows; });
   timings.update = difference_of(updates);
   for (const PassTiming& pass : timings.passes)  // noise must not make a pass take less than nothing
-    timings.update.seconds = std::min(timings.update.seconds, 0.95 * pass.step.seconds);
+    timings.update.seconds = std::min(timings.update.seconds, 0.95 * pass.step.seconds / pass.updated);
   return timings;
+}
+
+// An update of few rows is a small part of a step: as large a part of each as of those of one rank alone, where noise is least.
+void share_update(const StepTimings& alone, StepTimings& together) {
+  const PassTiming& pass = together.passes.back();
+  const auto nearest =
+      std::min_element(alone.passes.begin(), alone.passes.end(), [&](const PassTiming& a, const PassTiming& b) {
+        return std::abs(a.rows - pass.rows) < std::abs(b.rows - pass.rows);
+      });
+  const double part = alone.update.seconds * nearest->updated / nearest->step.seconds;
+  together.update = {part * pass.step.seconds / pass.updated, alone.update.spread};
 }
 
 std::vector<std::pair<std::string, double>> block_shares(const std::vector<std::pair<std::string, double>>& seconds) {
@@ -142,12 +170,16 @@ Calibration calibration_of(const MeasurementRequest& request, const std::vector<
   for (const Gpu& gpu : host.gpus) calibration.gpus.push_back(gpu.uuid);
   calibration.run = timed_sections(resolved);
   calibration.blocks = block_shares(first.blocks);
-  calibration.steps.push_back(step_timings({&first.alone}, request.alone.threads));
+  calibration.steps.push_back(
+      step_timings({&first.alone}, request.alone.threads, request.alone_rows, request.alone_updated));
   if (!request.together.empty()) {
     std::vector<const std::vector<StepSamples>*> ranks;
     for (const Measurement& one : measured) ranks.push_back(&one.together);
-    calibration.steps.push_back(step_timings(ranks, request.together.front().threads));
+    calibration.steps.push_back(
+        step_timings(ranks, request.together.front().threads, request.together_rows, request.together_updated));
   }
+  if (!request.together.empty() && !request.together_updated.empty())
+    share_update(calibration.steps.front(), calibration.steps.back());
   for (const ExchangeSamples& samples : first.exchanges) {
     auto& all = calibration.exchanges;
     auto found = std::find_if(all.begin(), all.end(), [&](const ExchangeTimings& one) {

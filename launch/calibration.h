@@ -2,6 +2,7 @@
 // reference strategy's step, and what backends take between two ranks. Pure data and its file, calibration.json, which
 // docs/explain.md describes.
 #pragma once
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,14 +24,15 @@ Timing difference_of(std::vector<double> samples);
 
 struct PassTiming {
   double rows = 0;
-  Timing step;       // of the rank that is slowest each time: forward, backward and update
-  double apart = 0;  // what the mean rank takes less than the slowest one, seconds
+  Timing step;         // of the rank that is slowest each time: forward, backward and update
+  double apart = 0;    // what the mean rank takes less than the slowest one, seconds
+  double updated = 1;  // share of all parameters that its update touches
 };
 // The reference strategy's step by `ranks` that each do the same at once, with `threads` threads.
 struct StepTimings {
   int ranks = 1;
   int threads = 1;
-  Timing update;                   // of all parameters, in each of those steps
+  Timing update;                   // of all parameters, of which each of those steps' touches a share
   std::vector<PassTiming> passes;  // by rows, ascending; at least one
 };
 struct MessageTiming {
@@ -59,6 +61,8 @@ struct Calibration {
   std::vector<std::pair<std::string, double>> blocks;  // share of a forward's time; empty where it was not measured
   std::vector<StepTimings> steps;                      // at least one: ranks 1
   std::vector<ExchangeTimings> exchanges;
+  std::shared_ptr<const Calibration>
+      dense_tables;  // the same with dense tables in place of row tables; null: was not measured
 };
 
 // Sections of a resolved configuration that times depend on: model, data, loss, optimizer, precision, recomputation.

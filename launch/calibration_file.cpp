@@ -85,7 +85,8 @@ StepTimings steps_from(const Reader& reader) {
   steps.threads = reader.whole("threads", 1);
   steps.update = {reader.number("update_seconds", 0), reader.number("update_spread", 0)};
   for (const Reader& item : reader.list("passes", 1))
-    steps.passes.push_back({item.number("rows", 0, true), timing(item, 0, true), item.number("apart", 0)});
+    steps.passes.push_back({item.number("rows", 0, true), timing(item, 0, true), item.number("apart", 0),
+                            item.number("updated", 0, true)});
   check_ascending(reader, "passes", steps.passes, [](const PassTiming& pass) { return pass.rows; });
   return steps;
 }
@@ -116,6 +117,7 @@ Json to_json(const Calibration& calibration) {
       Json item{{"rows", pass.rows}};
       item.update(to_json(pass.step));
       item["apart"] = pass.apart;
+      item["updated"] = pass.updated;
       passes.push_back(item);
     }
     steps.push_back({{"ranks", one.ranks},
@@ -139,21 +141,23 @@ Json to_json(const Calibration& calibration) {
                          {"messages", messages}});
   }
   for (const auto& [name, share] : calibration.blocks) blocks.push_back({{"name", name}, {"share", share}});
-  return {{"format", format},
-          {"version", format_version},
-          {"made", calibration.made},
-          {"convoy", calibration.convoy},
-          {"host",
-           {{"name", calibration.host},
-            {"processor", calibration.processor},
-            {"cores", calibration.cores},
-            {"memory", calibration.memory},
-            {"gpus", calibration.gpus}}},
-          {"device", calibration.device},
-          {"run", calibration.run},
-          {"blocks", blocks},
-          {"steps", steps},
-          {"exchanges", exchanges}};
+  Json json{{"format", format},
+            {"version", format_version},
+            {"made", calibration.made},
+            {"convoy", calibration.convoy},
+            {"host",
+             {{"name", calibration.host},
+              {"processor", calibration.processor},
+              {"cores", calibration.cores},
+              {"memory", calibration.memory},
+              {"gpus", calibration.gpus}}},
+            {"device", calibration.device},
+            {"run", calibration.run},
+            {"blocks", blocks},
+            {"steps", steps},
+            {"exchanges", exchanges}};
+  if (calibration.dense_tables) json["dense_tables"] = to_json(*calibration.dense_tables);
+  return json;
 }
 
 Calibration calibration_from_json(const Json& json, const std::string& path) {
@@ -181,6 +185,9 @@ Calibration calibration_from_json(const Json& json, const std::string& path) {
     calibration.blocks.emplace_back(block.text("name"), block.number("share", 0));
   for (const Reader& item : reader.list("steps", 1)) calibration.steps.push_back(steps_from(item));
   for (const Reader& item : reader.list("exchanges", 0)) calibration.exchanges.push_back(exchange_from(item));
+  if (json.contains("dense_tables"))
+    calibration.dense_tables =
+        std::make_shared<Calibration>(calibration_from_json(json["dense_tables"], path + ", dense_tables"));
   return calibration;
 }
 

@@ -14,7 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr double measured_seconds = 4.4;  // of the five that are promised; making data and model comes before
 constexpr milliseconds limit{60000};
 constexpr size_t most_rows_each = 4, most_sizes = 7;
 constexpr int64_t small_message = 256, middle_message = 64 << 10;
@@ -217,7 +216,6 @@ MeasurementRequest measurement_for(const Candidate& measured, const Candidate& r
                                    const std::vector<const Candidate*>& candidates, const Host& host, bool here) {
   MeasurementRequest request;
   request.config = measured.run.config.resolved;
-  request.seconds = measured_seconds;
   request.address = data_address(reference.run.config.launch.address, "127.0.0.1");
   std::vector<const Candidate*> alone, together;
   const Candidate* widest = nullptr;

@@ -11,8 +11,8 @@
 namespace convoy {
 
 // What to measure for `candidates` and `reference`, that of the reference strategy: row counts of their passes, kinds and
-// sizes of exchanges. `measured` is the reference as it is to be measured. `here`: they are planned for this host, whose
-// cores then are the ranks' own; else cores are divided alike.
+// sizes of exchanges; in how many seconds is left to the caller. `measured` is the reference as it is to be measured. `here`:
+// they are planned for this host, whose cores then are the ranks' own; else cores are divided alike.
 MeasurementRequest measurement_for(const Candidate& measured, const Candidate& reference,
                                    const std::vector<const Candidate*>& candidates, const Host& host, bool here);
 

@@ -97,19 +97,26 @@ Candidate configured_candidate(const PreparedRun& run, const Topology& topology)
   return candidate;
 }
 
-std::optional<Candidate> dense_variant(const Candidate& candidate, const Topology& topology) {
-  if (!candidate.refused.empty() || !candidate.run.config.model.options.has("rows")) return std::nullopt;
-  Candidate dense = candidate_under(candidate.run, candidate.strategy, topology, {"model.rows=false"});
+std::vector<Candidate> table_variants(const Candidate& candidate, const Topology& topology) {
+  using Tables = Candidate::Tables;
+  if (!candidate.refused.empty() || !candidate.run.config.model.options.has("rows")) return {};
+  const auto kept = [&](Tables tables, const char* rows, const char* title) -> std::optional<Candidate> {
+    Candidate other = candidate_under(candidate.run, candidate.strategy, topology, {str("model.rows=", rows)});
+    other.tables = tables;
+    other.title = str(candidate.title, ", ", title);
+    return other.refused.empty() ? std::optional<Candidate>(std::move(other)) : std::nullopt;
+  };
+  std::optional<Candidate> dense = kept(Tables::dense, "false", "dense tables");
   // Gradients of rows are counted otherwise.
-  if (!dense.refused.empty() || dense.figures.front().gradients.value == candidate.figures.front().gradients.value)
-    return std::nullopt;
-  dense.title = candidate.title + ", dense tables";
-  if (candidate.prediction) {
-    dense.prediction.emplace();
-    dense.prediction->reason =
-        "times were measured with row tables; --set model.rows=false --calibrate measures dense ones";
-  }
-  return dense;
+  if (!dense || dense->figures.front().gradients.value == candidate.figures.front().gradients.value) return {};
+  std::vector<Candidate> all;
+  const bool sharded = candidate.run.config.model.options.json()["rows"] == "sharded";
+  std::optional<Candidate> other =
+      sharded ? kept(Tables::whole, "true", "whole rows") : kept(Tables::sharded, "sharded", "sharded rows");
+  if (other && other->figures.front().sent.value != candidate.figures.front().sent.value)
+    all.push_back(*std::move(other));
+  all.push_back(*std::move(dense));
+  return all;
 }
 
 std::vector<RankCost> costs_of(const Candidate& candidate, const Calibration* calibration) {

@@ -15,6 +15,8 @@ struct Candidate {
   std::string title;    // what it is called beside others
   std::string refused;  // why it cannot be run so; the rest is then empty
   std::string note;     // what was done differently from what was asked
+  // How its row tables are kept, where that is not as it was configured.
+  enum class Tables { as_configured, whole, sharded, dense } tables = Tables::as_configured;
   PreparedRun run;
   Placed placed;
   std::vector<RankFigures> figures;  // by rank
@@ -36,8 +38,9 @@ Candidate configured_candidate(const PreparedRun& run, const Topology& topology)
 Candidate candidate_under(const PreparedRun& run, const std::string& strategy, const Topology& topology,
                           const std::vector<std::string>& overrides = {});
 
-// The same with dense tables, where the candidate has row tables; else nothing.
-std::optional<Candidate> dense_variant(const Candidate& candidate, const Topology& topology);
+// The same with its row tables kept in other ways: dealt out to ranks, or whole on each; and dense. Without what its strategy
+// refuses; empty where it has no row tables.
+std::vector<Candidate> table_variants(const Candidate& candidate, const Topology& topology);
 
 // What its ranks cost by the formulas, with what a calibration has measured of the model's blocks; null: without.
 std::vector<RankCost> costs_of(const Candidate& candidate, const Calibration* calibration = nullptr);

@@ -220,6 +220,19 @@ std::string tables_text(const Candidate& rows, const Candidate& dense) {
              " of what dense ones would, and update only rows that a step touches\n");
 }
 
+// Of candidates that differ in how their tables are kept alone, each against the dense one, which is their last.
+std::string all_tables_text(const std::vector<Candidate>& candidates) {
+  std::string text;
+  for (size_t dense = 0; dense < candidates.size(); ++dense) {
+    if (candidates[dense].tables != Candidate::Tables::dense || candidates[dense].placed.job.ranks.size() == 1)
+      continue;
+    size_t first = dense;
+    while (first > 0 && candidates[first].tables != Candidate::Tables::as_configured) --first;
+    for (; first < dense; ++first) text += tables_text(candidates[first], candidates[dense]);
+  }
+  return text;
+}
+
 std::string idle_gpus(const Candidate& candidate, const Topology& topology) {
   for (const Host& host : topology.hosts)
     if (!host.gpus.empty() && candidate.run.config.device == "cpu")
@@ -271,9 +284,7 @@ std::string compared(const std::vector<Candidate>& candidates) {
       lines.back().push_back(candidate.refused.empty() ? cell(candidate) : "refused");
   }
   std::string text = text_table(lines, columns);
-  for (size_t i = 1; i < candidates.size(); ++i)
-    if (candidates[i].strategy == candidates[i - 1].strategy && candidates[i].placed.job.ranks.size() > 1)
-      text += tables_text(candidates[i - 1], candidates[i]);
+  text += all_tables_text(candidates);
   for (const Candidate& candidate : candidates) {
     if (!candidate.refused.empty()) text += str(candidate.title, " is refused: ", candidate.refused, "\n");
     if (!candidate.note.empty()) text += str(candidate.title, " ", candidate.note, "\n");

@@ -1,7 +1,9 @@
 #include "launch/forecast.h"
 
 #include <algorithm>
+#include <iostream>
 
+#include "core/text.h"
 #include "launch/calibration_run.h"
 #include "launch/explain_advice.h"
 #include "launch/topology.h"
@@ -11,9 +13,11 @@ namespace convoy {
 namespace {
 
 constexpr const char* file_name = "calibration.json";
-constexpr int rarely = 8;  // steps an update, as what is tried beside the configured
+constexpr double measured_seconds = 4.4;  // of the five that are promised; making data and model comes before
+constexpr int rarely = 8;                 // steps an update, as what is tried beside the configured
 
 // For measuring, an update happens when it is asked for, and a pass is a whole one.
+const char* const dense_rows = "model.rows=false";
 const std::vector<std::string> measured_overrides{"strategy.sync.every=1000000000", "strategy.micro_batches=1"};
 
 class Forecast {
@@ -46,22 +50,68 @@ class Forecast {
 
   // Measures or reads; returns a line that says which.
   std::string obtain(const std::vector<Candidate>& candidates) {
-    if (!request_.calibrate) {
+    if (!request_.calibration.empty()) {
       calibration_ = read_calibration(request_.calibration);
       check_calibration(calibration_, run_.config.resolved, request_.calibration);
       return str("\ntimes: from ", request_.calibration, ", measured on ", where(), ", ", calibration_.made, "\n");
     }
-    const Host here = this_host({true, false});
-    const Candidate measured = reference_on(request_.here ? topology_ : Topology{{here}}, measured_overrides);
-    std::vector<const Candidate*> planned;
+    std::vector<const Candidate*> planned, dense;
     for (const Candidate& candidate : candidates)
-      if (candidate.refused.empty()) planned.push_back(&candidate);
-    const MeasurementRequest request = measurement_for(measured, reference_, planned, here, request_.here);
-    calibration_ =
-        calibration_of(request, measure(request, run_.rank_program, current_variables()), here, run_.config.resolved);
-    write_calibration(file_name, calibration_);
-    return str("\ntimes: measured now on ", where(), "; kept in ", file_name, "\n");
+      if (candidate.refused.empty()) (has_dense(candidate) ? dense : planned).push_back(&candidate);
+    const double seconds = dense.empty() ? measured_seconds : measured_seconds / 2;
+    std::cerr << "convoy: measuring one rank's step and the backend, for some seconds\n";
+    calibration_ = measured_for(planned, {}, seconds);
+    if (!dense.empty())
+      calibration_.dense_tables = std::make_shared<Calibration>(measured_for(dense, {dense_rows}, seconds));
+    if (request_.keep) write_calibration(file_name, calibration_);
+    return str("\ntimes: measured now on ", where(), request_.keep ? str("; kept in ", file_name) : "", "\n");
   }
+
+  Calibration measured_for(const std::vector<const Candidate*>& candidates, const std::vector<std::string>& tables,
+                           double seconds) const {
+    const Host here = this_host({true, false});
+    std::vector<std::string> overrides = measured_overrides;
+    overrides.insert(overrides.end(), tables.begin(), tables.end());
+    const Candidate measured = reference_on(request_.here ? topology_ : Topology{{here}}, overrides);
+    MeasurementRequest request = measurement_for(measured, reference_, candidates, here, request_.here);
+    request.seconds = seconds;
+    check_room(measured, request, here);
+    if (tables.empty()) {
+      request.alone_updated = updated_shares(request.alone_rows);
+      request.together_updated = updated_shares(request.together_rows);
+    }
+    Json resolved = run_.config.resolved;
+    if (!tables.empty()) resolved["model"] = measured.run.config.resolved.at("model");
+    return calibration_of(request, measure(request, run_.rank_program, current_variables()), here, resolved);
+  }
+
+  // What is measured is one rank's whole model in each of as many processes as ranks would stand here.
+  static void check_room(const Candidate& measured, const MeasurementRequest& request, const Host& here) {
+    const double ranks = std::max<double>(1, static_cast<double>(request.together.size()));
+    const double bytes = ranks * memory_of(measured.figures.front()).bytes;
+    if (request.alone.gpu >= 0 || here.memory == 0 || bytes < 0.8 * static_cast<double>(here.memory)) return;
+    throw Error(Failure::out_of_memory,
+                str("a step of the whole model on ", ranks, ranks == 1 ? " rank" : " ranks", " takes ",
+                    human_bytes(bytes), ", and this host has ", human_bytes(static_cast<double>(here.memory)),
+                    "; take a smaller model with the same blocks, or read --calibration FILE of a larger host"));
+  }
+
+  // Of the reference, by rows of a batch; empty where it updates all parameters whatever they are.
+  std::vector<UpdatedShare> updated_shares(const std::vector<int64_t>& rows) const {
+    const auto share = [&](int64_t count, int batches) {
+      const Candidate one =
+          reference_on(topology_, {str("train.batch={global: ", count, "}"), str("strategy.sync.every=", batches)});
+      return costs_of(one).front().work.updated;
+    };
+    std::vector<UpdatedShare> shares;
+    for (const int64_t count : rows) {
+      shares.push_back({share(count, 1), share(count, 3)});
+      if (shares.back().three >= 1) return {};
+    }
+    return shares;
+  }
+
+  static bool has_dense(const Candidate& candidate) { return candidate.tables == Candidate::Tables::dense; }
 
   std::string where() const {
     return str(calibration_.host, " (", calibration_.processor.empty() ? "" : calibration_.processor + ", ",
@@ -69,12 +119,19 @@ class Forecast {
   }
 
   void predict(Candidate& candidate) const {
-    candidate.prediction = convoy::predict(candidate.placed.job, costs_of(candidate, &calibration_), topology_,
-                                           calibration_, request_.link);
+    if (has_dense(candidate) && !calibration_.dense_tables) {
+      candidate.prediction.emplace();
+      candidate.prediction->reason = str(
+          request_.calibration, " has times of row tables alone; --compare with --calibrate measures dense ones too");
+      return;
+    }
+    const Calibration& calibration = has_dense(candidate) ? *calibration_.dense_tables : calibration_;
+    candidate.prediction =
+        convoy::predict(candidate.placed.job, costs_of(candidate, &calibration), topology_, calibration, request_.link);
   }
 
   static Contender contender(const Candidate& candidate) {
-    return {candidate.strategy, static_cast<int>(candidate.placed.job.ranks.size()), candidate.update_rows(),
+    return {candidate.title, static_cast<int>(candidate.placed.job.ranks.size()), candidate.update_rows(),
             *candidate.prediction};
   }
 
@@ -82,8 +139,10 @@ class Forecast {
   std::optional<Contender::Rarely> less_often(const Candidate& candidate) const {
     const Json& section = candidate.placed.job.config.at("strategy");
     if (!section.contains("sync") || section["sync"].value("every", 1) != 1) return std::nullopt;
-    Candidate rare = candidate_under(run_, candidate.strategy, topology_, {str("strategy.sync.every=", rarely)});
+    Candidate rare =
+        candidate_under(candidate.run, candidate.strategy, topology_, {str("strategy.sync.every=", rarely)});
     if (!rare.refused.empty()) return std::nullopt;
+    rare.tables = candidate.tables;
     predict(rare);
     if (!rare.prediction->reason.empty()) return std::nullopt;
     return Contender::Rarely{rarely, rare.update_rows(), *rare.prediction};

@@ -10,14 +10,15 @@
 namespace convoy {
 
 struct ForecastRequest {
-  bool calibrate = false;   // measure, and write calibration.json into the current folder
-  std::string calibration;  // else read this file
+  std::string calibration;  // read this file; "": measure
   std::optional<Link> link;
-  bool here = true;  // candidates are planned for this host
+  bool here = true;   // candidates are planned for this host
+  bool keep = false;  // what was measured, in calibration.json in the current folder
 };
 
 // Gives each candidate that is not refused its prediction. Returns lines for people: the calibration, and the advice.
-// Throws what measuring, reading or writing the calibration throws.
+// Candidates with dense tables beside such with row tables are measured for themselves. Throws what measuring, reading or writing
+// the calibration throws; Error(out_of_memory) where this host has not the room to measure.
 std::string forecast(const ForecastRequest& request, const PreparedRun& run, const Topology& topology,
                      std::vector<Candidate>& candidates);
 

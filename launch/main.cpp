@@ -47,8 +47,9 @@ Examples:
 Exit codes: 0 agree, 1 differ, else as of `convoy run`.)";
 
 constexpr const char* explain_footer = R"(
-Starts nothing: where each rank would run and why, what it would send and hold, in which order it would work. With
---calibrate it measures one rank's step for some seconds and predicts how long a step of each candidate would take.
+Starts no run: where each rank would run and why, what it would send and hold, in which order it would work. With
+--calibrate, and to --compare on this machine, it measures one rank's step for some seconds and predicts how long a step of
+each candidate would take.
 
 Examples:
   convoy explain configs/ncf_ddp.yaml
@@ -170,6 +171,9 @@ int run(int argc, char** argv) {
           ->type_name("FILE")
           ->excludes(calibrate);
   calibrate->excludes(calibration);
+  explain->add_flag("--no-times", question.no_times, "Compare without measuring, by what is counted alone")
+      ->excludes(calibrate)
+      ->excludes(calibration);
   explain->add_option("--link", question.link, "Between hosts: latency and bandwidth, as 20us,12GB/s")
       ->type_name("LATENCY,BYTES/s");
   explain->footer(explain_footer);

@@ -12,6 +12,18 @@ MeasuredRank rank_from_json(const Json& json) {
           json.at("uuid").get<std::string>()};
 }
 
+Json to_json(const std::vector<UpdatedShare>& shares) {
+  Json json = Json::array();
+  for (const UpdatedShare& share : shares) json.push_back({{"one", share.one}, {"three", share.three}});
+  return json;
+}
+
+std::vector<UpdatedShare> shares_from_json(const Json& json) {
+  std::vector<UpdatedShare> shares;
+  for (const Json& share : json) shares.push_back({share.at("one").get<double>(), share.at("three").get<double>()});
+  return shares;
+}
+
 Json to_json(const std::vector<StepSamples>& points) {
   Json json = Json::array();
   for (const StepSamples& point : points)
@@ -48,6 +60,8 @@ Json to_json(const MeasurementRequest& request) {
           {"together", together},
           {"alone_rows", request.alone_rows},
           {"together_rows", request.together_rows},
+          {"alone_updated", to_json(request.alone_updated)},
+          {"together_updated", to_json(request.together_updated)},
           {"exchanges", exchanges},
           {"bytes", request.bytes},
           {"seconds", request.seconds},
@@ -61,6 +75,8 @@ MeasurementRequest measurement_request(const Json& json) {
   for (const Json& rank : json.at("together")) request.together.push_back(rank_from_json(rank));
   request.alone_rows = json.at("alone_rows").get<std::vector<int64_t>>();
   request.together_rows = json.at("together_rows").get<std::vector<int64_t>>();
+  request.alone_updated = shares_from_json(json.at("alone_updated"));
+  request.together_updated = shares_from_json(json.at("together_updated"));
   for (const Json& wanted : json.at("exchanges")) {
     WantedExchange exchange{wanted.at("backend").get<std::string>(), wanted.at("threads").get<bool>(), {}};
     for (const Json& kind : wanted.at("kinds")) exchange.kinds.push_back(exchange_named(kind.get<std::string>()));

@@ -21,11 +21,16 @@ struct WantedExchange {
   bool threads = false;  // ranks of this backend are threads of one process
   std::vector<Exchange> kinds;
 };
+// Of all parameters, what the update of one batch touches, and that of three whose gradients were added up.
+struct UpdatedShare {
+  double one = 1, three = 1;
+};
 struct MeasurementRequest {
   Json config;                         // resolved, of the reference strategy
   MeasuredRank alone;                  // as the reference strategy's rank stands
   std::vector<MeasuredRank> together;  // as ranks of this host stand beside each other; empty: none are to be measured
-  std::vector<int64_t> alone_rows, together_rows;  // of a pass; the most important first, then a small one
+  std::vector<int64_t> alone_rows, together_rows;             // of a pass; the most important first, then a small one
+  std::vector<UpdatedShare> alone_updated, together_updated;  // by those; empty: everything is updated
   std::vector<WantedExchange> exchanges;
   std::vector<int64_t> bytes;  // that a rank sends of one exchange, ascending
   double seconds = 0;          // for all of it, behind the making of data set and model

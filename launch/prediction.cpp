@@ -39,6 +39,15 @@ bool measured_at(const std::vector<PassTiming>& passes, double rows) {
                      [rows](const PassTiming& pass) { return std::abs(pass.rows - rows) <= 0.02 * rows; });
 }
 
+// Share of the parameters that the update of a step of so many rows touches; as steps' times are found.
+double updated_at(const std::vector<PassTiming>& passes, double rows) {
+  if (passes.size() == 1) return passes.front().updated;
+  size_t upper = 1;
+  while (upper + 1 < passes.size() && passes[upper].rows < rows) ++upper;
+  const PassTiming &a = passes[upper - 1], &b = passes[upper];
+  return std::clamp(a.updated + (b.updated - a.updated) / (b.rows - a.rows) * (rows - a.rows), 0.0, 1.0);
+}
+
 double spread_near(const std::vector<PassTiming>& passes, double rows) {
   const auto nearest = std::min_element(passes.begin(), passes.end(), [rows](const PassTiming& a, const PassTiming& b) {
     return std::abs(a.rows - rows) < std::abs(b.rows - rows);
@@ -55,8 +64,9 @@ Estimate step_seconds(const StepTimings& steps, double rows) {
         std::min_element(steps.passes.begin(), steps.passes.end(), [rows](const PassTiming& a, const PassTiming& b) {
           return std::abs(std::log(a.rows / rows)) < std::abs(std::log(b.rows / rows));
         });
-    const double pass = std::max(0.0, nearest->step.seconds - steps.update.seconds);
-    doubt = std::abs(steps.update.seconds + pass * rows / nearest->rows - step.value) / 2;
+    const double update = steps.update.seconds * nearest->updated;
+    const double pass = std::max(0.0, nearest->step.seconds - update);
+    doubt = std::abs(update + pass * rows / nearest->rows - step.value) / 2;
   }
   step.error = root_of_squares({spread_near(steps.passes, rows) * step.value, doubt});
   return step;
@@ -250,7 +260,8 @@ class Predictor {
                              "; measure with --calibrate and this strategy among those compared");
         return false;
       }
-      seconds *= messages;
+      // The processor's part of it takes turns too.
+      seconds *= messages * (1 + busy * (crowd_.turns - 1));
       const double hidden = std::min(axis.beside * (1 - busy) * seconds, window);
       window -= hidden;
       one.exchanges.push_back({axis.axis, axis.kind, axis.bytes, axis.messages, seconds, seconds - hidden});
@@ -291,14 +302,16 @@ class Predictor {
 Estimate pass_seconds(const Calibration& calibration, int ranks, int threads, double rows) {
   return with_threads(calibration, ranks, threads, [rows](const StepTimings& steps) {
     Estimate step = step_seconds(steps, rows);
-    step.value = std::max(0.0, step.value - steps.update.seconds);
+    step.value = std::max(0.0, step.value - steps.update.seconds * updated_at(steps.passes, rows));
     return step;
   });
 }
 
 Estimate pass_overhead(const Calibration& calibration, int ranks, int threads) {
   return with_threads(calibration, ranks, threads, [](const StepTimings& steps) {
-    const double none = steps.passes.size() > 1 ? interpolated(steps.passes, 0) - steps.update.seconds : 0;
+    const double none = steps.passes.size() > 1
+                            ? interpolated(steps.passes, 0) - steps.update.seconds * updated_at(steps.passes, 0)
+                            : 0;
     return Estimate{std::max(0.0, none), 0};
   });
 }

@@ -45,6 +45,7 @@ struct Estimate {
 Estimate pass_seconds(const Calibration& calibration, int ranks, int threads, double rows);
 // What a pass costs that has no rows.
 Estimate pass_overhead(const Calibration& calibration, int ranks, int threads);
+// Of all parameters.
 Estimate update_seconds(const Calibration& calibration, int ranks, int threads);
 // Of one message of which a rank sends `bytes`, among `ranks` of one host; empty where its backend was not measured.
 std::optional<Estimate> exchange_seconds(const Calibration& calibration, const std::string& backend, Exchange kind,

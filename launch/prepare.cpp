@@ -10,12 +10,14 @@
 #include "launch/catalogues.h"
 #include "launch/describe.h"
 #include "launch/farm/read.h"
+#include "launch/gpu_memory.h"
 #include "launch/mps.h"
 #include "launch/placement.h"
 #include "launch/plugin_check.h"
 #include "launch/topology.h"
 #include "models/catalogue.h"
 #include "strategies/catalogue.h"
+#include "strategies/parts/members/catalogue.h"
 
 namespace convoy {
 namespace {
@@ -187,6 +189,13 @@ void check_parts_fit(const RunConfig& config) {
   check_loss_rows(config.loss.options, config.data.options, rows);
 }
 
+// A figure that evaluations never tell would be found out behind the first of them.
+void check_figures(const PreparedRun& run) {
+  if (!watches_figures(run.config)) return;
+  const Json told = describe_run(run.rank_program, run.config.resolved, "figures").at("figures");
+  if (!told.is_null()) check_watched_figures(run.config, evaluation_figures_from_json(told));
+}
+
 // A file of several runs may lack what one run must have; then that is no mistake of it.
 RunConfig read_one_run(const ReadRequest& request, const RunArguments& arguments) {
   try {
@@ -208,6 +217,7 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   faults_from_texts(arguments.faults);
   run.arguments = arguments;
   run.variables = variables;
+  gpu_memory_limit(variables);  // what is wrong with it is told now
   run.as = as;
   ReadRequest request{arguments.config, arguments.overrides};
   if (arguments.ranks > 0) request.overrides.push_back(str("launch.ranks=", arguments.ranks));
@@ -221,7 +231,9 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   check_plugins(run.config, run.rank_program);
   check_parts_fit(run.config);
   // Other hosts need not have the file at all, and all ranks meet the same mistakes: the first tells.
-  if (run.as.rank == 0) check_data_files(run.config.data.name, run.config.data.options);
+  if (run.as.rank > 0) return run;
+  check_data_files(run.config.data.name, run.config.data.options);
+  check_figures(run);
   return run;
 }
 

@@ -6,6 +6,7 @@
 #include "launch/networks.h"
 #include "launch/run_modes.h"
 #include "launch/session.h"
+#include "launch/trial.h"
 
 namespace convoy {
 
@@ -46,8 +47,10 @@ int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
     for (const std::string& note : folder.notes) std::puts(note.c_str());
     return exit_code::done;
   }
+  Placed taken = placed;
+  if (const auto code = settle_way(loop, run, folder.path, taken)) return *code;
   Attempts attempts(std::move(folder), restart_rules(run));
-  return make_attempts(loop, [&] { return one_attempt(loop, run, placed, attempts); });
+  return make_attempts(loop, [&] { return one_attempt(loop, run, taken, attempts); });
 }
 
 }  // namespace convoy

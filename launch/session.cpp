@@ -8,6 +8,7 @@
 #include "launch/progress.h"
 #include "launch/summary.h"
 #include "launch/topology.h"
+#include "launch/trial.h"
 
 #include "core/control/protocol.h"
 #include "core/inject/fault.h"
@@ -115,6 +116,10 @@ void Session::begin(const Placed& placed) {
                        run_.arguments.bench};
   write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
   start_summary(placed.job, placed.table);
+  if (const Json choice = choice_of(run_, folder_.path, placed.job); !choice.is_null()) {
+    summary_["ways"] = choice;
+    write_summary(folder_.path, summary_, false);
+  }
   // What an earlier attempt left would be taken for the words of this one.
   unlink((folder_.path + "/progress.json").c_str());
   for (const RankPlan& rank : placed.job.ranks) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());

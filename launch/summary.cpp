@@ -138,11 +138,25 @@ Json finished_summary(Json summary, const GangOutcome& outcome, std::optional<do
 Json read_summary(const std::string& folder) {
   std::ifstream file(folder + "/summary.json");
   Json summary = Json::parse(file, nullptr, false);
-  // Somebody else's file may have any type under our names.
-  if (!summary.is_object()) return Json::object();
+  return summary.is_object() && foreign_key(summary).empty() ? summary : Json::object();
+}
+
+std::string foreign_key(const Json& summary) {
+  const auto is = [&summary](const Json& in, const char* key, auto type, bool or_null) {
+    const auto found = in.find(key);
+    return found == in.end() || ((*found).*type)() || (or_null && found->is_null());
+  };
   for (const char* key : {"status", "name", "strategy", "version"})
-    if (summary.contains(key) && !summary[key].is_string()) return Json::object();
-  return summary;
+    if (!is(summary, key, &Json::is_string, false)) return key;
+  for (const char* key : {"config", "metrics", "failure"})
+    if (!is(summary, key, &Json::is_object, true)) return key;
+  for (const char* key : {"exit_code", "attempt"})
+    if (!is(summary, key, &Json::is_number_integer, true)) return key;
+  const auto failure = summary.find("failure");
+  for (const char* key : {"cause", "message"})
+    if (failure != summary.end() && failure->is_object() && !is(*failure, key, &Json::is_string, false))
+      return str("failure.", key);
+  return "";
 }
 
 void write_summary(const std::string& folder, const Json& summary, bool lasting) {

@@ -19,8 +19,10 @@ Json finished_summary(Json summary, const GangOutcome& outcome, std::optional<do
 
 Json failure_json(const Abort& cause);
 
-// {} when there is none, or none that can be read.
+// {} when there is none, or none that can be read, or somebody else's.
 Json read_summary(const std::string& folder);
+// The first key of an object that has another type than any convoy gives it; "" where it may be a summary.
+std::string foreign_key(const Json& summary);
 // Error(io) naming the file. `lasting`: also flushed to the disk. While the status is "running" this process keeps room on
 // the disk, so that the end is told although the run has filled it. One thread.
 void write_summary(const std::string& folder, const Json& summary, bool lasting);

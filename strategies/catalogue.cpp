@@ -2,8 +2,8 @@
 #include "strategies/catalogue.h"
 
 #include "core/error.h"
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/sync_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/replicas/sync_entry.h"
 
 namespace convoy {
 

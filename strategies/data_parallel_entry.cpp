@@ -1,10 +1,13 @@
 // data_parallel: ddp's ranks as threads of one process, one per device. The class is ddp's own (ddp.cpp says what is
 // replicated and sent); replicas stay from step to step, and threads reduce through shared memory, GPUs through NCCL.
+#include <algorithm>
+
 #include "core/describe.h"
 #include "core/text.h"
 #include "strategies/parts/devices_entry.h"
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/row_tables_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
+#include "strategies/parts/step_graph_entry.h"
 
 namespace convoy {
 
@@ -93,6 +96,9 @@ StrategyEntry data_parallel_entry() {
                                                  describe::option(OptionType::text, "device", "one device"), "auto");
   devices.also_auto = true;
   entry.options.insert(entry.options.begin(), devices);
+  // Ranks that are threads of one process would record beside each other.
+  const auto graph = [](const Option& option) { return option.name == graph_option().name; };
+  entry.options.erase(std::remove_if(entry.options.begin(), entry.options.end(), graph), entry.options.end());
   entry.plan = plan;
   return entry;
 }

@@ -1,13 +1,15 @@
 // ddp: every rank holds the whole model and its share of each batch; gradients are all-reduced in buckets.
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/row_tables_entry.h"
-#include "strategies/parts/sync_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/replicas/sync_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
+#include "strategies/parts/step_graph_entry.h"
 
 namespace convoy {
 namespace {
 
 Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   check_row_tables(config, true);
+  check_graph(config, topology);
   Plan made = plan_data_axis(config, topology, request);
   for (std::string& line : row_warnings(config)) made.warnings.push_back(std::move(line));
   return made;
@@ -23,9 +25,7 @@ std::string schedule(const Job& job, const Description& description) {
   return sync_text(job.config, dense, ranks);
 }
 
-std::string tables(const Job& job, const Description& description) {
-  return row_text(job.config, description, static_cast<int>(job.ranks.size()));
-}
+std::string tables(const Job& job, const Description& description) { return row_text(job, description); }
 
 }  // namespace
 
@@ -36,6 +36,7 @@ StrategyEntry ddp_entry() {
   entry.options = replicated_data_options();
   entry.options.push_back(replica_sync_option());
   entry.options.push_back(micro_batches_option());
+  entry.options.push_back(graph_option());
   for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;

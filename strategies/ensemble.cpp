@@ -3,7 +3,7 @@
 // Replicated: nothing. Sharded: the members, in contiguous runs over the ranks of the axis `members`. Sent per step:
 // nothing; per evaluation batch, the sums over members that their vote is made of. Memory per rank with k members of P
 // parameters of e bytes, m moments each: k·P·e·(2 + m), and what backward keeps of k batches.
-// A rank's members are one stack (parts/stacked_members.h): one batched product per layer, one optimizer pass. A member is
+// A rank's members are one stack (parts/members/stacked_members.h): one batched product per layer, one optimizer pass. A member is
 // trained as it would be by itself with its seed, rows and rates, whatever ranks there are and however its rank does it.
 #include "strategies/ensemble.h"
 
@@ -12,10 +12,10 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/own_rows.h"
-#include "strategies/parts/early_stop.h"
+#include "strategies/parts/members/early_stop.h"
+#include "strategies/parts/members/stacked_members.h"
+#include "strategies/parts/members/stacked_vote.h"
 #include "strategies/parts/precision.h"
-#include "strategies/parts/stacked_members.h"
-#include "strategies/parts/stacked_vote.h"
 
 namespace convoy {
 namespace {

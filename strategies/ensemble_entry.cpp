@@ -1,11 +1,12 @@
 // ensemble: many small models of one kind at once, each with its own seed, rows and rates.
 #include <algorithm>
+#include <map>
 
 #include "core/describe.h"
 #include "core/text.h"
-#include "strategies/parts/members_entry.h"
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/row_tables_entry.h"
+#include "strategies/parts/members/members_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
 #include "strategies/parts/step_graph_entry.h"
 
 namespace convoy {
@@ -21,6 +22,10 @@ int devices_here(const RunConfig& config, const Topology& topology, bool one_hos
   return std::max(1, static_cast<int>(count));
 }
 
+bool threads_may_exchange_by(const std::string& backend) {
+  return backend == "auto" || backend == "local" || backend == "nccl";
+}
+
 bool as_threads(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   const std::string& how = config.strategy.options.text("how");
   const bool spread = topology.hosts.size() > 1 || (!request.rank_hosts.empty() && request.ranks > 1);
@@ -28,7 +33,16 @@ bool as_threads(const RunConfig& config, const Topology& topology, const PlanReq
     throw ConfigError(Mark{}, "strategy.how",
                       "threads are of one process on one host, and the job was started once per rank by a launcher, or "
                       "on several hosts; start it alone, or take how: processes");
-  return how == "threads" || (how == "auto" && !spread);
+  return how == "threads" || (how == "auto" && !spread && threads_may_exchange_by(config.backend));
+}
+
+int64_t threads_on_a_gpu(const Job& job) {
+  std::map<int, int64_t> threads;
+  int64_t most = 0;
+  for (const RankPlan& rank : job.ranks)
+    for (const DevicePlan& device : rank.devices)
+      if (device.kind == DevicePlan::Kind::gpu) most = std::max(most, ++threads[device.gpu]);
+  return most;
 }
 
 // A rank for each device, none without a member. `stacked` leaves a CPU's cores to one rank unless more are asked for.
@@ -47,17 +61,18 @@ int ranks_of(const RunConfig& config, const Topology& topology, const PlanReques
 Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   members_of(config);  // throws where they contradict each other
   const bool threads = as_threads(config, topology, request);
-  if (threads && config.backend != "auto" && config.backend != "local" && config.backend != "nccl")
+  if (threads && !threads_may_exchange_by(config.backend))
     throw ConfigError(Mark{}, "backend",
-                      str("is ", config.backend, ", and strategy.how: ", config.strategy.options.text("how"),
-                          " makes threads of one process, which exchange by local; leave it auto, or take how: "
-                          "processes"));
+                      str("is ", config.backend,
+                          ", and strategy.how: threads makes threads of one process, which exchange by local; leave it "
+                          "auto, or take how: processes"));
   PlanRequest wanted = request;
   wanted.ranks = ranks_of(config, topology, request, threads);
   check_row_tables(config, false);
   check_graph(config, topology);
-  // Processes may share a GPU, at the same time where MPS runs; threads would have its streams to share.
-  const bool share_gpus = config.strategy.options.text("how") == "processes";
+  // Processes may share a GPU, at the same time where MPS runs, and threads too, by streams of one process.
+  const std::string& how = config.strategy.options.text("how");
+  const bool share_gpus = how == "processes" || how == "threads";
   Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}), share_gpus);
   if (!threads) return made;
   Job& job = made.jobs.front();
@@ -67,6 +82,9 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
     rank.process = 0;
     job.processes.front().ranks.push_back(rank.rank);
   }
+  if (threads_on_a_gpu(job) > 1)
+    made.warnings.push_back(
+        str("up to ", threads_on_a_gpu(job), " threads share a GPU, each with a stream of its own"));
   return made;
 }
 
@@ -107,8 +125,8 @@ StrategyEntry ensemble_entry() {
       describe::choice(
           "how",
           "stacked: one batched product per layer for all members of a rank; threads: stacks divided over "
-          "threads of one process, one per core or GPU; processes: over processes; auto: threads, and each "
-          "measures a few steps stacked and side by side and keeps the faster",
+          "threads of one process, one per core or GPU; processes: over processes; auto: a few steps of each are "
+          "measured before the run and the fastest is kept, and so is, on each rank, a stack or members side by side",
           {"stacked", "threads", "processes", "auto"}, "auto"));
   entry.options.push_back(describe::boolean("vote", "evaluate the members' majority and mean too", true));
   entry.options.push_back(describe::choice("convolutions",

@@ -7,11 +7,11 @@
 //   shard: gradients   memory P·e·(1 + (1 + k)/N) + p; sent f·P·e a micro-batch and f·P·e an update
 //   shard: parameters  memory P·e·(2 + k)/N + 2·p; sent 3·f·P·e a micro-batch, less what the last block needs not gather
 //                      again (2·f·P·e with reshard_after_forward: false, which needs P·e in place of a p)
-// and what backward keeps of the share. When what is sent: parts/sharded_data.h; formulas in full: parts/sharded_entry.h.
+// and what backward keeps of the share. When what is sent: parts/shards/sharded_data.h; formulas in full: parts/shards/sharded_entry.h.
 #include "strategies/fsdp.h"
 
 #include "strategies/parts/mesh_strategy.h"
-#include "strategies/parts/sharded_data.h"
+#include "strategies/parts/shards/sharded_data.h"
 
 namespace convoy {
 

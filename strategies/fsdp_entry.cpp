@@ -1,9 +1,9 @@
 // fsdp: ranks of the axis `data` train on their shares of each batch and divide the optimizer's state, gradients and
 // parameters among them.
 #include "strategies/parts/effects_entry.h"
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/row_tables_entry.h"
-#include "strategies/parts/sharded_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
+#include "strategies/parts/shards/sharded_entry.h"
 
 namespace convoy {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "strategies/parts/equal_start.h"
 #include "strategies/parts/mesh_strategy.h"
-#include "strategies/parts/pipeline_runner.h"
-#include "strategies/parts/replicated_data.h"
-#include "strategies/parts/sharded_data.h"
-#include "strategies/parts/sharded_layers.h"
+#include "strategies/parts/replicas/replicated_data.h"
+#include "strategies/parts/shards/sharded_data.h"
+#include "strategies/parts/stages/pipeline_runner.h"
+#include "strategies/parts/tensor/sharded_layers.h"
 
 namespace convoy {
 

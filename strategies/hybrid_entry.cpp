@@ -5,12 +5,12 @@
 
 #include "core/describe.h"
 #include "strategies/parts/effects_entry.h"
-#include "strategies/parts/pipeline_entry.h"
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/row_tables_entry.h"
-#include "strategies/parts/sharded_entry.h"
-#include "strategies/parts/sync_entry.h"
-#include "strategies/parts/tensor_group_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/replicas/sync_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
+#include "strategies/parts/shards/sharded_entry.h"
+#include "strategies/parts/stages/pipeline_entry.h"
+#include "strategies/parts/tensor/tensor_group_entry.h"
 
 namespace convoy {
 namespace {

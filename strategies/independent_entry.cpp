@@ -1,7 +1,9 @@
 // independent: several runs with a configuration each, which share nothing but the machine. Each is planned by a strategy
 // of its own and runs in a slot of its own; nothing is sent between them, and none's end is another's.
+#include <algorithm>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "core/config/option_reader.h"
 #include "core/config/pipeline_texts.h"
@@ -9,7 +11,7 @@
 #include "core/config/reader.h"
 #include "core/describe.h"
 #include "strategies/catalogue.h"
-#include "strategies/parts/grid_entry.h"
+#include "strategies/parts/members/grid_entry.h"
 
 namespace convoy {
 namespace {
@@ -74,54 +76,112 @@ class Taken {
   }
 
   PipelineTexts texts() {
-    Node whole = map_node(section_.mark);
-    whole.fields.push_back({"strategy", section_.mark, section_});
-    found_.mistakes = all_mistakes(whole, [](const Node& root) { read_section(root); });
-    if (found_.mistakes.empty()) {
-      const Options own = read_section(whole);
-      terms_ = with_terms({}, own);
-      if (own.has("max_parallel")) found_.farm.max_parallel = static_cast<int>(own.integer("max_parallel"));
-      if (own.has("metric")) found_.farm.metric = own.text("metric");
-      found_.farm.direction = own.text("direction");
-    }
+    read_own();
     const Node* pipelines = section_.find("pipelines");
     const Node* grid = section_.find("grid");
     const bool some = pipelines != nullptr && !pipelines->items.empty();
-    if (some && grid != nullptr)
+    if (some && grid != nullptr && grid->kind != Node::Kind::null)
       mistake(grid->mark, "strategy.grid", "stands beside pipelines; give one of the two");
     else if (some)
-      for (size_t i = 0; i < pipelines->items.size(); ++i) take(pipelines->items[i], str("strategy.pipelines.", i));
+      take_all(*pipelines);
     else if (grid != nullptr && grid->kind == Node::Kind::map && !grid->fields.empty())
       spread(*grid);
-    else
+    else if (!told("strategy.pipelines") && !told("strategy.grid"))
       mistake(section_.mark, "strategy.pipelines", "is missing: give pipelines, the runs, or a grid over keys");
-    refuse_equal_names();
+    const Node* each = section_.find("each");
+    if (each != nullptr && is_typed(each->mark) && !found_.pipelines.empty() &&
+        std::none_of(found_.pipelines.begin(), found_.pipelines.end(),
+                     [&](const PipelineText& text) { return holds_text_of(text.config, each->mark.file); }))
+      mistake(each->mark, "strategy.each", "has no effect, as every pipeline chooses a strategy of its own");
     return std::move(found_);
   }
 
  private:
-  // Throws the first mistake.
-  static Options read_section(const Node& whole) {
-    const Catalogues none;
-    OptionReader reader(none, {});
-    const Json values = reader.read_fields(with_name(own_options()), *whole.find("strategy"), "strategy");
-    const Options own(Json{{"strategy", values}}, reader.marks());
-    const Options section = own.section("strategy");
-    const QueueTerms common = with_terms({}, section);
-    if (!common.core_list.empty() && section.sections("pipelines").size() != 1)
-      section.fail("cores", "names the same cores for every pipeline; give a count, or cores to each of them");
-    if (!common.gpu_list.empty() && section.sections("pipelines").size() != 1)
-      section.fail("gpus", "names the same GPUs for every pipeline; give a count, or GPUs to each of them");
-    for (const Options& item : section.sections("pipelines")) {
-      with_terms(common, item);
-      const Json& config = item.at("config");
-      if (!config.is_null() && !config.is_string() && !config.is_object())
-        item.fail("config", "must be the path of a file, or keys of the run");
-      if (item.has("set") && !item.at("set").is_object()) item.fail("set", "must be keys of the run");
-      if (item.has("set") && !config.is_string())
-        item.fail("set", "is for a config that is a file; put its keys there");
+  // The section's own keys. Where one is wrong, its mistake is told and it has no value.
+  void read_own() {
+    Node whole = map_node(section_.mark);
+    whole.fields.push_back({"strategy", section_.mark, section_});
+    bool first = true;
+    found_.mistakes = all_mistakes(whole, [&](const Node& root, std::vector<ConfigError>& mistakes) {
+      const Catalogues none;
+      OptionReader reader(none, {}, &mistakes);
+      const Json values = reader.read_fields(with_name(own_options()), *root.find("strategy"), "strategy");
+      const Options own = Options(Json{{"strategy", values}}, reader.marks()).section("strategy");
+      if (std::exchange(first, false)) own_ = own;
+      check_own(own, mistakes);
+    });
+    items_ = own_.sections("pipelines");
+    terms_ = terms_over({}, own_);
+    if (own_.has("max_parallel")) found_.farm.max_parallel = static_cast<int>(own_.integer("max_parallel"));
+    if (own_.has("metric")) found_.farm.metric = own_.text("metric");
+    if (own_.has("direction")) found_.farm.direction = own_.text("direction");
+  }
+
+  // A value that is wrong by itself is null here.
+  static void check_own(const Options& own, std::vector<ConfigError>& mistakes) {
+    const auto attempt = [&](const auto& check) {
+      try {
+        check();
+      } catch (const ConfigError& mistake) {
+        mistakes.push_back(mistake);
+      }
+    };
+    const std::vector<Options> items = own.sections("pipelines");
+    attempt([&] {
+      const QueueTerms common = with_terms({}, own);
+      if (!common.core_list.empty() && items.size() != 1)
+        own.fail("cores", "names the same cores for every pipeline; give a count, or cores to each of them");
+      if (!common.gpu_list.empty() && items.size() != 1)
+        own.fail("gpus", "names the same GPUs for every pipeline; give a count, or GPUs to each of them");
+    });
+    if (own.has("names"))
+      attempt([&] {
+        if (!items.empty()) own.fail("names", "is for a grid; pipelines have a `name` each");
+        if (own.text("names").empty())
+          own.fail("names", "is empty; write a pattern, such as lr{optimizer.lr}-{index}, or leave it out");
+      });
+    for (const Options& item : items) {
+      attempt([&] { with_terms({}, item); });
+      const Json config = item.json().value("config", Json());
+      attempt([&] {
+        if (!config.is_null() && !config.is_string() && !config.is_object())
+          item.fail("config", "must be the path of a file, or keys of the run");
+      });
+      attempt([&] {
+        if (item.has("set") && !item.at("set").is_object()) item.fail("set", "must be keys of the run");
+        if (item.has("set") && !config.is_string())
+          item.fail("set", "is for a config that is a file; put its keys there");
+      });
     }
-    return section;
+    refuse_set_in_vain(own, items, mistakes);
+  }
+
+  // Who types a key wants it to mean something.
+  static void refuse_set_in_vain(const Options& own, const std::vector<Options>& items,
+                                 std::vector<ConfigError>& mistakes) {
+    for (const Option& option : queue_options(true)) {
+      const auto mark = own.marks().find(option.name);
+      if (items.empty() || mark == own.marks().end() || !is_typed(mark->second)) continue;
+      if (std::all_of(items.begin(), items.end(), [&](const Options& item) { return item.has(option.name); }))
+        mistakes.emplace_back(
+            mark->second, str("strategy.", option.name),
+            str("has no effect, as every pipeline gives its own; set that, as in strategy.pipelines.0.", option.name));
+    }
+  }
+
+  // Where one of them is wrong, it has been told.
+  static QueueTerms terms_over(const QueueTerms& terms, const Options& written) {
+    try {
+      return with_terms(terms, written);
+    } catch (const ConfigError&) {
+      return terms;
+    }
+  }
+
+  bool told(const std::string& key) const {
+    return std::any_of(found_.mistakes.begin(), found_.mistakes.end(), [&](const ConfigError& mistake) {
+      return mistake.key() == key || mistake.key().rfind(key + ".", 0) == 0;
+    });
   }
 
   void mistake(const Mark& mark, const std::string& key, const std::string& reason) {
@@ -136,8 +196,13 @@ class Taken {
     return base;
   }
 
-  void take(const Node& item, const std::string& path) {
-    if (item.kind != Node::Kind::map) return;  // told by read_section
+  void take_all(const Node& pipelines) {
+    for (size_t i = 0; i < pipelines.items.size(); ++i)
+      if (pipelines.items[i].kind == Node::Kind::map) take(i, pipelines.items[i], str("strategy.pipelines.", i));
+    refuse_equal_names();
+  }
+
+  void take(size_t index, const Node& item, const std::string& path) {
     PipelineText pipeline;
     pipeline.mark = item.mark;
     const Node* config = item.find("config");
@@ -145,7 +210,7 @@ class Taken {
     try {
       if (config != nullptr && config->kind == Node::Kind::scalar) {
         pipeline.config = read_file(*config, path + ".config");
-        if (set != nullptr) pipeline.config = merged(pipeline.config, *set);
+        if (set != nullptr && set->kind == Node::Kind::map) pipeline.config = merged(pipeline.config, *set);
       } else {
         pipeline.config = config != nullptr && config->kind == Node::Kind::map ? merged(base(), *config) : base();
       }
@@ -155,21 +220,12 @@ class Taken {
     }
     const Node* name = item.find("name");
     if (name == nullptr || name->kind == Node::Kind::null) name = pipeline.config.find("name");
-    if (name == nullptr || name->kind != Node::Kind::scalar) {
-      if (name == nullptr)
-        mistake(item.mark, path + ".name", "is missing: the pipeline's configuration has none either");
-      return;
-    }
-    pipeline.terms = terms_of(item, path);
-    add(std::move(pipeline), *name);
-  }
-
-  QueueTerms terms_of(const Node& item, const std::string& path) const {
-    if (!found_.mistakes.empty()) return terms_;
-    const Catalogues none;
-    OptionReader reader(none, {});
-    const Json values = reader.read_fields(item_options(), item, path);
-    return with_terms(terms_, Options(values, reader.marks(), path));
+    const bool named = name != nullptr && name->kind == Node::Kind::scalar;
+    if (name == nullptr) mistake(item.mark, path + ".name", "is missing: the pipeline's configuration has none either");
+    // Whatever it is called, the rest of it is looked at too.
+    const Node called = named ? *name : scalar_node(str("pipeline-", index), item.mark, true);
+    pipeline.terms = index < items_.size() ? terms_over(terms_, items_[index]) : terms_;
+    add(std::move(pipeline), called);
   }
 
   static Node read_file(const Node& config, const std::string& key) {
@@ -185,24 +241,58 @@ class Taken {
   }
 
   void spread(const Node& grid) {
+    const Node base = this->base();
     const Node* names = section_.find("names");
     const bool named = names != nullptr && names->kind == Node::Kind::scalar;
+    const Mark& mark = named ? names->mark : grid.mark;
     std::vector<GridPoint> points;
-    try {
-      points = grid_points(grid, named ? names->text : "", named ? names->mark : grid.mark);
-    } catch (const ConfigError& error) {
-      found_.mistakes.push_back(error);
-      return;
-    }
-    for (const GridPoint& point : points) {
-      PipelineText pipeline{"", base(), terms_, grid.mark};
+    if (sound(grid, base)) {
       try {
-        for (const auto& [key, value] : point.values) put_at(pipeline.config, key, value);
+        points = grid_points(grid, named ? names->text : "", mark);
       } catch (const ConfigError& error) {
-        found_.mistakes.push_back(error);  // every point's is the same
-        return;
+        found_.mistakes.push_back(error);
       }
-      add(std::move(pipeline), scalar_node(point.name, named ? names->mark : grid.mark, true));
+    }
+    const bool all = !points.empty();
+    // Nothing will start; still each value is to be looked at.
+    if (!all) points = grid_values(grid);
+    for (const GridPoint& point : points) {
+      PipelineText pipeline{"", base, terms_, grid.mark};
+      for (const auto& [key, value] : point.values) lay(pipeline.config, key, *value);
+      add(std::move(pipeline), scalar_node(point.name, mark, true));
+    }
+    if (all) refuse_equal_names();
+  }
+
+  // What is wrong with its keys is told.
+  bool sound(const Node& grid, const Node& base) {
+    bool sound = !told("strategy.grid");
+    const auto refuse = [&](const Mark& mark, const std::string& key, const std::string& reason) {
+      mistake(mark, str("strategy.grid.", key), reason);
+      sound = false;
+    };
+    for (const Node::Field& axis : grid.fields) {
+      if (axis.key == "name")
+        refuse(axis.mark, axis.key, "is what each point is called: write strategy.names, a pattern, instead");
+      else if (axis.value.kind == Node::Kind::list && axis.value.items.empty())
+        refuse(axis.value.mark, axis.key, "is an empty list; give it a value");
+      else if (axis.value.kind == Node::Kind::list)
+        try {
+          Node tried = base;
+          put_at(tried, axis.key, axis.value.items.front());
+        } catch (const ConfigError& error) {
+          found_.mistakes.push_back(error);
+          sound = false;
+        }
+    }
+    return sound;
+  }
+
+  // Where it has no place that is told already.
+  static void lay(Node& config, const std::string& key, const Node& value) {
+    try {
+      put_at(config, key, value);
+    } catch (const ConfigError&) {
     }
   }
 
@@ -228,7 +318,9 @@ class Taken {
   }
 
   Node section_, common_;
-  QueueTerms terms_;
+  Options own_;                 // the section, read
+  std::vector<Options> items_;  // of `pipelines`
+  QueueTerms terms_;            // of all of them
   PipelineTexts found_;
 };
 

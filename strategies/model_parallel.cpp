@@ -8,9 +8,9 @@
 // idle for (d−1)/(m+d−1) of the time.
 #include "strategies/model_parallel.h"
 
-#include "strategies/parts/device_runner.h"
-#include "strategies/parts/local_data.h"
 #include "strategies/parts/mesh_strategy.h"
+#include "strategies/parts/replicas/local_data.h"
+#include "strategies/parts/stages/device_runner.h"
 
 namespace convoy {
 

@@ -4,10 +4,10 @@
 #include <set>
 
 #include "core/text.h"
-#include "strategies/parts/block_placement.h"
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/row_tables_entry.h"
-#include "strategies/parts/schedule.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
+#include "strategies/parts/stages/block_placement.h"
+#include "strategies/parts/stages/schedule.h"
 
 namespace convoy {
 namespace {

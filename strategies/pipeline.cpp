@@ -7,14 +7,14 @@
 // each of the n ranks that hold it. Idle, with stages alike: (p−1)/(m+p−1) of a step, 1/v of that time with v stages a rank.
 // Memory per rank: its P'·e·(2 + k), and what backward keeps of its live micro-batches: at most p − rank of them (1f1b),
 // m (gpipe), or 2·(p−1−rank) + (v−1)·p + 1 of 1/v stages (interleaved).
-// Schedules: parts/schedule.h; messages: parts/rank_link.h; ties: parts/ties.h.
+// Schedules: parts/stages/schedule.h; messages: parts/stages/rank_link.h; ties: parts/stages/ties.h.
 #include "strategies/pipeline.h"
 
 #include <limits>
 
 #include "strategies/parts/mesh_strategy.h"
-#include "strategies/parts/pipeline_runner.h"
-#include "strategies/parts/replicated_data.h"
+#include "strategies/parts/replicas/replicated_data.h"
+#include "strategies/parts/stages/pipeline_runner.h"
 
 namespace convoy {
 

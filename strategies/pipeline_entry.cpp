@@ -1,8 +1,8 @@
 // pipeline: each rank has consecutive blocks of the model, and micro-batches go through them.
-#include "strategies/parts/pipeline_entry.h"
+#include "strategies/parts/stages/pipeline_entry.h"
 
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/row_tables_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
 
 namespace convoy {
 namespace {

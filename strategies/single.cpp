@@ -11,7 +11,7 @@
 #include "strategies/parts/flat_parameters.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"
-#include "strategies/parts/row_tables.h"
+#include "strategies/parts/rows/row_tables.h"
 #include "strategies/parts/step_graph.h"
 #include "strategies/parts/update.h"
 #include "strategies/parts/visit_parts.h"
@@ -40,7 +40,10 @@ class Single : public Strategy {
     update_->attach(*flat_);
     update_->attach_tables(part_->tables());
     part_->state()->loss_scale = update_->loss_scale();
-    if (every_ == 1) graph_.emplace(context, options_.text("graph"), graph_parts());
+    if (every_ == 1)
+      graph_.emplace(context, options_.text("graph"), graph_parts());
+    else
+      tell_no_graph(context, options_.text("graph"), not_every_step(every_));
   }
 
   Sampling sampling() const override { return {0, 1, micro_batches_}; }

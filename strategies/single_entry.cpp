@@ -1,7 +1,7 @@
 // single: one rank on one device; the reference that every other strategy is held against.
 #include "core/text.h"
-#include "strategies/parts/replicated_entry.h"
-#include "strategies/parts/row_tables_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
 #include "strategies/parts/step_graph_entry.h"
 
 namespace convoy {
@@ -22,7 +22,7 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   return replica_costs(job, description, true);
 }
 
-std::string tables(const Job& job, const Description& description) { return row_text(job.config, description, 1); }
+std::string tables(const Job& job, const Description& description) { return row_text(job, description); }
 
 }  // namespace
 

@@ -7,15 +7,15 @@
 // gradient, the others are waited for. With shares of sequences (N−1)/N·(3·I + 2·O) and one activation more. Memory
 // per rank, C of P elements being cut, e bytes each, k moments: (P − C + C/N)·e·(2 + k), and what backward keeps: 1/N
 // of what lies between cut layers, with shares of sequences of all.
-// The layers: parts/sharded_layers.h.
+// The layers: parts/tensor/sharded_layers.h.
 #include "strategies/tensor_parallel.h"
 
 #include <limits>
 
 #include "strategies/parts/equal_start.h"
 #include "strategies/parts/mesh_strategy.h"
-#include "strategies/parts/replicated_data.h"
-#include "strategies/parts/sharded_layers.h"
+#include "strategies/parts/replicas/replicated_data.h"
+#include "strategies/parts/tensor/sharded_layers.h"
 
 namespace convoy {
 

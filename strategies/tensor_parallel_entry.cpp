@@ -1,6 +1,6 @@
 // tensor_parallel: one replica whose linear layers and embeddings the ranks share out.
-#include "strategies/parts/row_tables_entry.h"
-#include "strategies/parts/tensor_group_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
+#include "strategies/parts/tensor/tensor_group_entry.h"
 
 namespace convoy {
 namespace {

@@ -77,18 +77,21 @@ void emit_value(const Json& value, const std::string& indent, std::string& out) 
   }
 }
 
+void emit_entry(const std::string& key, const Json& value, const std::string& indent, std::string& out) {
+  out += indent + text_of(key, Place::key) + ":";
+  emit_value(value, indent, out);
+}
+
 void emit_map(const Json& map, const std::string& indent, std::string& out) {
-  for (const auto& entry : map.items()) {
-    out += indent + text_of(entry.key(), Place::key) + ":";
-    emit_value(entry.value(), indent, out);
-  }
+  for (const auto& entry : map.items()) emit_entry(entry.key(), entry.value(), indent, out);
 }
 
 }  // namespace
 
 std::string to_yaml(const Json& resolved) {
   std::string out;
-  emit_map(without_marks(resolved), "", out);
+  for (const auto& entry : resolved.items())
+    if (entry.key() != "marks") emit_entry(entry.key(), entry.value(), "", out);
   return out;
 }
 

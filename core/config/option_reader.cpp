@@ -52,8 +52,20 @@ std::string in_a_section(const std::string& key, const std::vector<Option>& opti
 
 }  // namespace
 
-OptionReader::OptionReader(const Catalogues& catalogues, std::set<std::string> open_kinds)
-    : catalogues_(catalogues), open_kinds_(std::move(open_kinds)) {}
+OptionReader::OptionReader(const Catalogues& catalogues, std::set<std::string> open_kinds,
+                           std::vector<ConfigError>* mistakes)
+    : catalogues_(catalogues), open_kinds_(std::move(open_kinds)), mistakes_(mistakes) {}
+
+template <class Read>
+Json OptionReader::gathered(const Read& read) {
+  if (mistakes_ == nullptr || in_default_ > 0) return read();
+  try {
+    return read();
+  } catch (const ConfigError& mistake) {
+    mistakes_->push_back(mistake);
+    return nullptr;
+  }
+}
 
 void OptionReader::remember(const std::string& path, const Mark& mark) {
   if (in_default_ == 0) marks_[path] = mark;
@@ -66,9 +78,10 @@ void OptionReader::remember_all(const Node& node, const std::string& path) {
 }
 
 void OptionReader::refuse_unknown_keys(const std::vector<Option>& options, const Node& node, const std::string& path) {
-  const std::vector<std::string> valid = names_of(options);
   for (const Node::Field& field : node.fields) {
-    if (std::find(valid.begin(), valid.end(), field.key) != valid.end()) continue;
+    if (std::any_of(options.begin(), options.end(), [&](const Option& option) { return option.name == field.key; }))
+      continue;
+    const std::vector<std::string> valid = names_of(options);
     const std::string key = below(path, printable(field.key));
     if (in_renamed_ > 0 && !field.value.overridden) {
       warnings_.push_back(str(to_string(field.mark), ": ", key, ": left out, as what --set chose does not take it"));
@@ -77,9 +90,11 @@ void OptionReader::refuse_unknown_keys(const std::vector<Option>& options, const
     std::string near = nearest(field.key, valid);
     if (near.empty()) near = in_a_section(field.key, options);
     const Mark& mark = field.value.overridden ? field.value.mark : field.mark;
-    throw ConfigError(
-        mark, key,
-        near.empty() ? "unknown key; valid here: " + join(valid, ", ") : "unknown key; did you mean " + near + "?");
+    gathered([&]() -> Json {
+      throw ConfigError(
+          mark, key,
+          near.empty() ? "unknown key; valid here: " + join(valid, ", ") : "unknown key; did you mean " + near + "?");
+    });
   }
 }
 
@@ -89,7 +104,8 @@ Json OptionReader::read_fields(const std::vector<Option>& options, const Node& n
   for (const Option& option : options) {
     const Node* field = node.find(option.name);
     const std::string key = below(path, option.name);
-    values[option.name] = field != nullptr ? read(option, *field, key) : fallback(option, node, key);
+    values[option.name] =
+        gathered([&] { return field != nullptr ? read(option, *field, key) : fallback(option, node, key); });
   }
   return values;
 }
@@ -158,9 +174,11 @@ Json OptionReader::read_list(const Option& option, const Node& node, const std::
   Json list = Json::array();
   for (size_t i = 0; i < node.items.size(); ++i) {
     const std::string item = below(path, str(i));
-    if (node.items[i].kind == Node::Kind::null && !option.options.front().nullable)
-      throw ConfigError(node.items[i].mark, item, "is empty; give a value or leave the item out");
-    list.push_back(read(option.options.front(), node.items[i], item));
+    list.push_back(gathered([&] {
+      if (node.items[i].kind == Node::Kind::null && !option.options.front().nullable)
+        throw ConfigError(node.items[i].mark, item, "is empty; give a value or leave the item out");
+      return read(option.options.front(), node.items[i], item);
+    }));
   }
   return list;
 }
@@ -170,7 +188,8 @@ Json OptionReader::read_map(const Option& option, const Node& node, const std::s
   CONVOY_CHECK(option.options.size() == 1, "map '", path, "' must describe one value");
   Json map = Json::object();
   for (const Node::Field& field : node.fields) {
-    map[field.key] = read(option.options.front(), field.value, below(path, printable(field.key)));
+    map[field.key] =
+        gathered([&] { return read(option.options.front(), field.value, below(path, printable(field.key))); });
   }
   return map;
 }

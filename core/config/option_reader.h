@@ -18,9 +18,13 @@ class OptionReader {
  public:
   // `open_kinds`: names of these kinds may come from a plugin that is not loaded yet; a component whose name no
   // catalogue has is then kept as it was written.
-  OptionReader(const Catalogues& catalogues, std::set<std::string> open_kinds);
+  // `mistakes`: instead of ending with the first mistake, all of them are added there, and null stands in place of each value
+  // that has one.
+  OptionReader(const Catalogues& catalogues, std::set<std::string> open_kinds,
+               std::vector<ConfigError>* mistakes = nullptr);
 
   Json read_fields(const std::vector<Option>& options, const Node& node, const std::string& path);
+  void refuse_unknown_keys(const std::vector<Option>& options, const Node& node, const std::string& path);
   Json read_component(const Option& option, const Node& node, const std::string& path);
 
   const std::map<std::string, Mark>& marks() const { return marks_; }  // by key path, of what was written
@@ -36,12 +40,14 @@ class OptionReader {
   Json read_plugin_model(const Node& node, const std::string& path);
   Json fallback(const Option& option, const Node& parent, const std::string& path);
   void check_range(const Option& option, double value, const Node& node, const std::string& path) const;
-  void refuse_unknown_keys(const std::vector<Option>& options, const Node& node, const std::string& path);
+  template <class Read>
+  Json gathered(const Read& read);
   void remember(const std::string& path, const Mark& mark);
   void remember_all(const Node& node, const std::string& path);
 
   const Catalogues& catalogues_;
   std::set<std::string> open_kinds_;
+  std::vector<ConfigError>* mistakes_;
   std::map<std::string, Mark> marks_;
   std::vector<std::string> warnings_;
   int in_default_ = 0;  // reading a description's own default: no marks, no ranges

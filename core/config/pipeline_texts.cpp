@@ -112,20 +112,39 @@ void put_at(Node& root, const std::string& path, const Node& value) {
   node->renamed = other;
 }
 
-std::vector<ConfigError> all_mistakes(Node root, const std::function<void(const Node&)>& read, size_t most) {
+bool holds_text_of(const Node& node, const std::string& file) {
+  return node.mark.file == file ||
+         std::any_of(node.items.begin(), node.items.end(), [&](const Node& n) { return holds_text_of(n, file); }) ||
+         std::any_of(node.fields.begin(), node.fields.end(),
+                     [&](const Node::Field& field) { return holds_text_of(field.value, file); });
+}
+
+bool is_typed(const Mark& mark) { return mark.file.rfind("--set ", 0) == 0; }
+
+std::vector<ConfigError> all_mistakes(Node root, const ReadTree& read) {
   std::vector<ConfigError> mistakes;
   std::vector<std::string> taken;
-  while (mistakes.size() < most) {
+  for (bool again = true; again;) {
+    std::vector<ConfigError> found;
     try {
-      read(root);
-      return mistakes;
-    } catch (const ConfigError& error) {
-      const std::string& key = error.key();
-      if (std::any_of(taken.begin(), taken.end(), [&](const std::string& gone) { return around(key, gone); })) break;
-      mistakes.push_back(error);
-      taken.push_back(key);
-      if (key.empty() || !take_out(root, keys_of(key), 0)) break;
+      read(root, found);
+    } catch (const ConfigError& mistake) {
+      found.push_back(mistake);
     }
+    found.erase(std::remove_if(found.begin(), found.end(),
+                               [&](const ConfigError& mistake) {
+                                 return std::any_of(taken.begin(), taken.end(), [&](const std::string& gone) {
+                                   return around(mistake.key(), gone);
+                                 });
+                               }),
+                found.end());
+    again = false;
+    // Items of a list from its end: what is left keeps its number.
+    for (auto mistake = found.rbegin(); mistake != found.rend(); ++mistake) {
+      taken.push_back(mistake->key());
+      again = (!mistake->key().empty() && take_out(root, keys_of(mistake->key()), 0)) || again;
+    }
+    mistakes.insert(mistakes.end(), found.begin(), found.end());
   }
   return mistakes;
 }

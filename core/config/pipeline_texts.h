@@ -1,6 +1,7 @@
 // A file that describes several runs, taken apart: the tree of each, as its own file would have held it.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,36 @@ Node merged(const Node& base, const Node& over);
 // ConfigError at the value's mark where the path cannot be followed.
 void put_at(Node& root, const std::string& path, const Node& value);
 
+// Whether anything in the tree stands in this file; of --set, whether it has the value of that assignment (Mark::file).
+bool holds_text_of(const Node& node, const std::string& file);
+bool is_typed(const Mark& mark);  // came by --set
+
 // read_run_config of a tree.
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues);
 
-// All mistakes of a tree, where reading it tells of the first alone: reads again and again, each time without what the
-// last mistake was about, until nothing is wrong, a mistake comes of what was taken out, or `most` were found.
-std::vector<ConfigError> all_mistakes(Node root, const std::function<void(const Node&)>& read, size_t most = 20);
+// All mistakes of a tree. `read` reads it, adds the mistakes that it meets to the list or throws one, and looks at what
+// several values are together only where it met none: so it is called again without the values that were wrong, until
+// nothing new comes of it. A mistake that may come of what was taken out is none.
+using ReadTree = std::function<void(const Node&, std::vector<ConfigError>& mistakes)>;
+std::vector<ConfigError> all_mistakes(Node root, const ReadTree& read);
+
+// Reads many trees that have most of their values in common: each top-level value is read and checked once, however many
+// trees hold it. Threads: one.
+class RunTreesReader {
+ public:
+  explicit RunTreesReader(const Catalogues& catalogues);
+  ~RunTreesReader();
+  RunTreesReader(const RunTreesReader&) = delete;
+  RunTreesReader& operator=(const RunTreesReader&) = delete;
+
+  // RunConfig::resolved of the tree; null where anything of it is wrong.
+  Json read(const Node& root);
+  // Of all trees read so far, each once.
+  const std::vector<ConfigError>& mistakes() const;
+
+ private:
+  struct Inner;
+  std::unique_ptr<Inner> inner_;
+};
 
 }  // namespace convoy

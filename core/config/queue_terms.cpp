@@ -76,7 +76,10 @@ std::vector<Option> queue_options(bool defaults) {
           .at_least(1)
           .in("bytes")
           .may_be_null(),
-      describe::option(OptionType::bytes, "gpu_memory", "that it may take on each of its GPUs, looked at once a second")
+      describe::option(
+          OptionType::bytes, "gpu_memory",
+          "that its tensors may take of each of its GPUs: LibTorch's allocator is held to it, and what goes "
+          "round that is looked at once a second")
           .at_least(1)
           .in("bytes")
           .may_be_null(),

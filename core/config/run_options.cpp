@@ -91,7 +91,7 @@ Option launch_section() {
            {"none", "sampled", "all"}, "sampled"),
        describe::boolean("host_memory",
                          "backends gloo and mpi: ranks of one host exchange tensors through memory that they share "
-                         "instead of sockets or messages",
+                         "instead of sockets or messages; and they keep one copy of row tables instead of one each",
                          true),
        describe::integer(
            "max_restarts",

@@ -7,9 +7,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
-#include <unordered_map>
 
 #include "core/data/delimited.h"
 #include "core/data/header.h"
@@ -18,25 +18,55 @@
 namespace convoy {
 namespace {
 
-struct TokenHash {
-  size_t operator()(std::string_view token) const { return XXH3_64bits(token.data(), token.size()); }
-};
-
-// From the words of the file to 0, 1, 2, …
+// From the words of the file to 0, 1, 2, … A table by hash: most lines look up words that are there, and what they wait for is
+// memory, so a cell holds all that tells words of up to seven bytes apart.
 class Numbering {
  public:
+  Numbering() : cells_(cells_at_first) {}
   int32_t operator()(std::string_view token) {
-    return numbers_.try_emplace(token, int32_t(numbers_.size())).first->second;
+    const uint64_t key = key_of(token);
+    size_t at = cell_of(key);
+    for (; cells_[at].number >= 0; at = (at + 1) & (cells_.size() - 1)) {
+      const Cell& cell = cells_[at];
+      if (cell.key == key && (token.size() <= most_in_key || tokens_[size_t(cell.number)] == token)) return cell.number;
+    }
+    const auto number = int32_t(tokens_.size());
+    cells_[at] = {key, number};
+    tokens_.push_back(token);
+    if (2 * tokens_.size() > cells_.size()) grow();
+    return number;
   }
-  int64_t size() const { return int64_t(numbers_.size()); }
-  std::vector<std::string_view> in_order() const {
-    std::vector<std::string_view> tokens(numbers_.size());
-    for (const auto& [token, number] : numbers_) tokens[size_t(number)] = token;
-    return tokens;
-  }
+  int64_t size() const { return int64_t(tokens_.size()); }
+  const std::vector<std::string_view>& in_order() const { return tokens_; }
 
  private:
-  std::unordered_map<std::string_view, int32_t, TokenHash> numbers_;
+  struct Cell {
+    uint64_t key = 0;
+    int32_t number = -1;
+  };
+  static constexpr size_t cells_at_first = 1024, most_in_key = 7;
+
+  // The word itself and its length, or a hash with the highest bit set, which no length sets.
+  static uint64_t key_of(std::string_view token) {
+    if (token.size() > most_in_key) return XXH3_64bits(token.data(), token.size()) | uint64_t{1} << 63;
+    uint64_t key = 0;
+    std::memcpy(&key, token.data(), token.size());
+    return key | uint64_t{token.size()} << 56;
+  }
+  size_t cell_of(uint64_t key) const { return XXH3_64bits(&key, sizeof key) & (cells_.size() - 1); }
+  void grow() {
+    std::vector<Cell> before(2 * cells_.size());
+    before.swap(cells_);
+    for (const Cell& cell : before) {
+      if (cell.number < 0) continue;
+      size_t at = cell_of(cell.key);
+      while (cells_[at].number >= 0) at = (at + 1) & (cells_.size() - 1);
+      cells_[at] = cell;
+    }
+  }
+
+  std::vector<Cell> cells_;  // a power of two of them, half of them empty at least
+  std::vector<std::string_view> tokens_;
 };
 
 Columns columns_of(const Interactions& all) {

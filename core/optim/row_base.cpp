@@ -47,7 +47,7 @@ std::vector<RowFactors<T>>& factors_of(std::vector<RowFactors<float>>& single, s
 RowBase::RowBase(std::vector<std::string> moment_names, double first, double second, RowWays ways)
     : moment_names_(std::move(moment_names)), first_(first), second_(second), ways_(ways) {}
 
-int RowBase::add_table(at::Tensor values, const SlotOptions& options) {
+int RowBase::add_table(at::Tensor values, const SlotOptions& options, const TableMemory& memory) {
   at::NoGradGuard no_grad;
   const auto dtype = values.scalar_type();
   CONVOY_CHECK(values.dim() == 2 && values.is_contiguous() && (dtype == at::kFloat || dtype == at::kDouble),
@@ -55,16 +55,21 @@ int RowBase::add_table(at::Tensor values, const SlotOptions& options) {
   check(options);
   const double precision = dtype == at::kDouble ? 1e-17 : 1e-9;
   const bool exact = ways_.exact.value_or(dtype == at::kDouble) && values.is_cpu() && !ways_.tensors;
+  const auto zeros = [&](at::IntArrayRef shape, at::ScalarType type) {
+    return memory.zeros ? memory.zeros(shape, type) : untouched_zeros(shape, type);
+  };
   Table table{values.detach(),
               options,
               {},
-              untouched_zeros({values.size(0)}, at::kInt),
+              zeros({values.size(0)}, at::kInt),
               RowHistory(ways_.lazy ? 0 : first_, ways_.lazy ? 1 : second_, precision),
               exact,
+              memory.own,
               {},
               {}};
+  if (table.own.empty()) table.own.emplace_back(0, values.size(0));
   for (size_t i = 0; i < moment_names_.size(); ++i)
-    table.moments.push_back(values.is_cpu() ? untouched_zeros(values.sizes(), dtype) : at::zeros_like(table.values));
+    table.moments.push_back(values.is_cpu() ? zeros(values.sizes(), dtype) : at::zeros_like(table.values));
   tables_.push_back(std::move(table));
   return int(tables_.size()) - 1;
 }
@@ -78,7 +83,7 @@ std::vector<std::pair<std::string, at::Tensor>> RowBase::moments(int table) {
 void RowBase::restored(int index) {
   Table& table = tables_.at(index);
   table.history.restart();
-  table.last.zero_();
+  for (const auto& [begin, end] : table.own) table.last.narrow(0, begin, end - begin).zero_();
 }
 
 void RowBase::look_up(int index, const at::Tensor& rows, at::Tensor out) {
@@ -210,14 +215,17 @@ void RowBase::settle(int index) {
   if (by_loops(table)) {
     AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_settle", [&] {
       const int64_t width = std::max<int64_t>(1, table.values.size(1)), block = std::max<int64_t>(1, grain / width);
-      at::parallel_for(0, table.values.size(0), block,
-                       [&](int64_t begin, int64_t end) { settle_part<scalar_t>(table, begin, end); });
+      for (const auto& [first, last] : table.own)
+        at::parallel_for(first, last, block,
+                         [&](int64_t begin, int64_t end) { settle_part<scalar_t>(table, begin, end); });
     });
   } else {
     constexpr int64_t block = 1 << 16;
-    for (int64_t begin = 0; begin < table.values.size(0); begin += block) {
-      const int64_t end = std::min(begin + block, table.values.size(0));
-      run_by_tensors(table, at::arange(begin, end, table.values.options().dtype(at::kLong)), {}, nullptr, {});
+    for (const auto& [first, last] : table.own) {
+      for (int64_t begin = first; begin < last; begin += block) {
+        const int64_t end = std::min(begin + block, last);
+        run_by_tensors(table, at::arange(begin, end, table.values.options().dtype(at::kLong)), {}, nullptr, {});
+      }
     }
   }
   restored(index);

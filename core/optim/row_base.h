@@ -30,7 +30,7 @@ class RowBase : public RowOptimizer {
  public:
   RowBase(std::vector<std::string> moment_names, double first, double second, RowWays ways);
 
-  int add_table(at::Tensor values, const SlotOptions& options) override;
+  int add_table(at::Tensor values, const SlotOptions& options, const TableMemory& memory) override;
   void look_up(int table, const at::Tensor& rows, at::Tensor out) override;
   void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) override;
   void settle(int table) override;
@@ -63,6 +63,7 @@ class RowBase : public RowOptimizer {
     at::Tensor last;  // int32 [rows] on the CPU: updates of the history
     RowHistory history;
     bool exact = false;
+    std::vector<std::pair<int64_t, int64_t>> own;  // rows to settle
     std::vector<RowFactors<float>> factors;
     std::vector<RowFactors<double>> double_factors;
   };

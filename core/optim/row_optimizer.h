@@ -11,6 +11,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,17 +21,24 @@
 
 namespace convoy {
 
+// Where what an optimizer keeps of a table lies, and which rows it settles, where several processes share one table.
+struct TableMemory {
+  std::function<at::Tensor(at::IntArrayRef shape, at::ScalarType dtype)> zeros;  // none: memory of this process
+  std::vector<std::pair<int64_t, int64_t>> own;                                  // [begin, end) each; none: all rows
+};
+
 class RowOptimizer {
  public:
   virtual ~RowOptimizer() = default;
   // `values` [rows, width], contiguous, stays the caller's and keeps its storage. Moments start at zero.
-  virtual int add_table(at::Tensor values, const SlotOptions& options) = 0;
+  virtual int add_table(at::Tensor values, const SlotOptions& options, const TableMemory& memory = {}) = 0;
   // What the table's `rows` (int64 [n] on its device) hold now, into `out` [n, width]. Writes nothing else.
   virtual void look_up(int table, const at::Tensor& rows, at::Tensor out) = 0;
   // One update of a table: every update calls it for every table, with no rows where none was touched. `rows`
   // are unique; `gradients` [n, width]. Where scalars.apply is false nothing is changed.
   virtual void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) = 0;
-  // Brings all rows of values and moments to this moment.
+  // Brings all rows of values and moments to this moment: the own ones, where there are others'. All who share a table call it
+  // and `update` for the same updates.
   virtual void settle(int table) = 0;
   // The same of these rows alone (int64 [n] on its device, unique).
   virtual void settle_rows(int table, const at::Tensor& rows) = 0;

@@ -7,10 +7,13 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
+#include <utility>
 
-#include "core/files.h"
+#include "core/config/reader.h"
 #include "launch/exit_codes.h"
 #include "launch/farm/holder.h"
+#include "launch/farm/inbox.h"
 #include "launch/farm/read.h"
 #include "launch/summary.h"
 
@@ -18,8 +21,6 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t longest_reason = 1 << 20;
 
 [[noreturn]] void over(const std::string& folder, const std::string& status) {
   throw Error(Failure::output,
@@ -66,25 +67,52 @@ void check_name(const std::string& folder, const Pipeline& pipeline) {
                       str("is '", name, "', as another pipeline of ", folder, " is; give it another"));
 }
 
-// Which names the file that was put into the inbox, and its first line: its author knows `file`.
-std::string reason_in(const std::string& path, const std::string& put, const std::string& file) {
-  std::string reason = read_file(path, longest_reason);
-  reason.erase(reason.find_last_not_of("\n ") + 1);
-  for (const std::string& place : {put + ":1:1", put})
-    for (size_t at = 0; (at = reason.find(place, at)) != std::string::npos; at += file.size())
-      reason.replace(at, place.size(), file);
-  return reason;
-}
+// The farm knows the file that was put into the inbox, and its lines; its author knows `file`.
+class Author {
+ public:
+  Author(std::string file, const Pipeline& pipeline) : file_(std::move(file)), pipeline_(pipeline) {}
+
+  std::string reason(const std::string& told, const std::string& put) const {
+    std::string all;
+    std::istringstream lines(told);
+    for (std::string line; std::getline(lines, line);) all += (all.empty() ? "" : "\n") + retold(line, put);
+    return all;
+  }
+
+ private:
+  std::string retold(std::string line, const std::string& put) const {
+    const size_t place_end = line.find(": "), key_end = line.find(": ", place_end + 2);
+    if (line.rfind(put, 0) == 0 && key_end != std::string::npos) {
+      const std::string key = line.substr(place_end + 2, key_end - place_end - 2);
+      return to_string(mark(key)) + line.substr(place_end);
+    }
+    for (size_t at = 0; (at = line.find(put, at)) != std::string::npos; at += file_.size())
+      line.replace(at, put.size(), file_);
+    return line;
+  }
+
+  // NAME.KEY is the pipeline's own, any other one its configuration's.
+  Mark mark(const std::string& key) const {
+    const std::string own = pipeline_.name + ".";
+    if (key.rfind(own, 0) != 0) return mark_of(pipeline_.config, key);
+    const Node root = read_yaml_file(file_);
+    const Node* value = root.find(key.substr(own.size()));
+    return value == nullptr ? pipeline_.mark : value->mark;
+  }
+
+  const std::string file_;
+  const Pipeline& pipeline_;
+};
 
 // Waits for one of the answers; true when it was taken. Throws where it was refused, or nobody is left to answer.
-bool answered(const std::string& folder, const std::string& path, const std::string& file, double seconds) {
+bool answered(const std::string& folder, const std::string& path, const Author& author, double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   std::error_code none;
   while (true) {
     const bool alive = lock_holder(folder).held;  // asked before: it may answer and then end
     if (fs::exists(path + ".taken", none)) return true;
-    if (fs::exists(path + ".refused", none))
-      throw Error(Failure::config, str("not added: ", reason_in(path + ".refused", path, file)));
+    if (const auto refusal = Inbox::refusal(path))
+      throw Error(refusal->kind(), str("not added: ", author.reason(refusal->what(), path)));
     if (!alive) {
       unlink(path.c_str());
       over(folder, read_summary(folder).value("status", "ended"));
@@ -111,11 +139,12 @@ int add_command(const AddArguments& arguments) {
   if (problem) throw Error(Failure::output, str(folder, "/inbox: cannot be created: ", problem.message()));
   unlink((path + ".refused").c_str());  // the answer to an earlier try
   write_whole(path, pipeline_yaml(pipeline), true);
-  if (!answered(folder, path, file, arguments.wait)) {
+  const Author author(file, pipeline);
+  if (!answered(folder, path, author, arguments.wait)) {
     if (unlink(path.c_str()) == 0)
       throw Error(Failure::hang, str("not added: the farm in ", folder, " did not answer within ", arguments.wait,
                                      " s; is it stopped, or its host very busy? Try again, or wait longer by --wait"));
-    if (!answered(folder, path, file, 1))  // it was just about to
+    if (!answered(folder, path, author, 1))  // it was just about to
       throw Error(Failure::io, str(path, ": is gone, and the farm said nothing; look into ", folder, "/journal.jsonl"));
   }
   std::cout << pipeline.name << ": in the queue of " << arguments.folder << ", priority " << pipeline.terms.priority

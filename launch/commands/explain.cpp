@@ -33,14 +33,26 @@ std::string source_of(const ExplainArguments& arguments) {
                                  : str("if each of them were ", arguments.topology.empty() ? "like " : "", kind);
 }
 
-// Each that has row tables is followed by itself with dense ones.
-std::vector<Candidate> beside_dense_tables(const std::vector<Candidate>& candidates, const Topology& topology) {
+// Each that has row tables is followed by itself with tables that are kept in other ways.
+std::vector<Candidate> with_other_tables(const std::vector<Candidate>& candidates, const Topology& topology) {
   std::vector<Candidate> all;
   for (const Candidate& candidate : candidates) {
     all.push_back(candidate);
-    if (std::optional<Candidate> dense = dense_variant(candidate, topology)) all.push_back(std::move(*dense));
+    for (Candidate& other : table_variants(candidate, topology)) all.push_back(std::move(other));
   }
   return all;
+}
+
+// A comparison asks for times, but where nobody can tell what it would take to measure them it does without.
+std::string measured_or_not(const ForecastRequest& request, const PreparedRun& run, const Topology& topology,
+                            std::vector<Candidate>& candidates) {
+  try {
+    return forecast(request, run, topology, candidates);
+  } catch (const Error& error) {
+    if (error.kind() == Failure::stopped) throw;
+    for (Candidate& candidate : candidates) candidate.prediction.reset();
+    return str("\ntimes: none were measured: ", error.what(), "\n");
+  }
 }
 
 }  // namespace
@@ -67,13 +79,17 @@ void explain(const ExplainArguments& arguments, std::ostream& out) {
   std::vector<Candidate> candidates;
   for (const std::string& name : arguments.compare) candidates.push_back(candidate_under(run, name, topology));
   if (candidates.empty()) candidates.push_back(configured_candidate(run, topology));
+  if (!arguments.compare.empty()) candidates = with_other_tables(candidates, topology);
+  const bool here = arguments.topology.empty() && arguments.hosts.empty();
+  const ForecastRequest request{arguments.calibration, link, here, arguments.calibrate};
   std::string advice;
-  if (arguments.calibrate || !arguments.calibration.empty()) {
-    const ForecastRequest request{arguments.calibrate, arguments.calibration, link,
-                                  arguments.topology.empty() && arguments.hosts.empty()};
+  if (arguments.calibrate || !arguments.calibration.empty())
     advice = forecast(request, run, topology, candidates);
-  }
-  if (!arguments.compare.empty()) candidates = beside_dense_tables(candidates, topology);
+  else if (!arguments.compare.empty() && here && !arguments.no_times)
+    advice = measured_or_not(request, run, topology, candidates);
+  else if (!arguments.compare.empty())
+    advice = str("\ntimes: not asked for; --calibrate measures them", here ? "" : " on this host",
+                 ", --calibration FILE takes those of before\n");
   out << (arguments.compare.empty() ? explained(candidates.front(), topology, source_of(arguments))
                                     : compared(candidates));
   out << advice;

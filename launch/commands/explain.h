@@ -1,9 +1,9 @@
 // `convoy explain CONFIG [--topology FILE] [--ranks N] [--hosts A,B] [--compare a,b,c] [--calibrate | --calibration FILE]
-// [--link LATENCY,BANDWIDTH] [--set k=v]…`: what would happen, and how long would a step take?
+// [--no-times] [--link LATENCY,BANDWIDTH] [--set k=v]…`: what would happen, and how long would a step take?
 //
 // Plans, places and counts as `convoy run` would, here or on machines that are not here, and starts nothing but
-// `convoy-rank --describe`, which tells the sizes of the model's blocks, and for --calibrate what launch/calibration_run.h
-// starts for a few seconds.
+// `convoy-rank --describe`, which tells the sizes of the model's blocks, and for --calibrate, and a comparison of what this host
+// would run, what launch/calibration_run.h starts for a few seconds.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -19,6 +19,7 @@ struct ExplainArguments {
   std::vector<std::string> hosts;    // names; each is a machine of that topology; empty: one
   std::vector<std::string> compare;  // strategies; empty: the configured one in detail
   bool calibrate = false;            // measure, and write calibration.json into the current folder
+  bool no_times = false;             // do not measure what a comparison on this host asks for
   std::string calibration;           // a file to read instead; "": none
   std::string link;                  // "20us,12GB/s", between hosts; "": not told
 };

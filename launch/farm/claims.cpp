@@ -38,18 +38,22 @@ std::vector<Core> share_of(const std::vector<Core>& cores, size_t index, size_t 
 
 class Checks {
  public:
-  Checks(Farm& farm, const Yard& yard) : farm_(farm), yard_(yard) {}
+  // Without a yard only what no machine has to be known for.
+  Checks(Farm& farm, const Yard* yard) : farm_(farm), yard_(yard) {}
 
   std::vector<ConfigError> all(const std::string& rank_program, size_t known) {
-    for (Pipeline& pipeline : farm_.pipelines) {
-      const size_t before = mistakes_.size();
-      const bool fresh = claims_.size() >= known;
-      if (fresh) one(pipeline, rank_program);
-      claims_.push_back(claim_of(pipeline, yard_, farm_.max_parallel));
-      if (fresh && mistakes_.size() == before) planned(pipeline, claims_.back());
+    for (size_t i = 0; i < farm_.pipelines.size(); ++i) {
+      Pipeline& pipeline = farm_.pipelines[i];
+      const bool fresh = i >= known;
+      const bool whole = fresh && has_its_files(pipeline, rank_program);
+      if (yard_ == nullptr) continue;
+      claims_.push_back(claim_of(pipeline, *yard_, farm_.max_parallel));
+      if (fresh && devices_are_there(pipeline) && fits(pipeline, claims_.back()) && whole)
+        planned(pipeline, claims_.back());
     }
     twice("core", [](const Pipeline& pipeline) { return pipeline.terms.core_list; });
     twice("GPU", [](const Pipeline& pipeline) { return pipeline.terms.gpu_list; });
+    if (yard_ == nullptr) return std::move(mistakes_);
     gpu_memory();
     host_memory();
     return std::move(mistakes_);
@@ -80,17 +84,34 @@ class Checks {
     }
   }
 
-  void one(Pipeline& pipeline, const std::string& rank_program) {
-    attempt(pipeline, [&] {
-      RunConfig config = RunConfig::from_resolved(pipeline.config);
-      check_plugins(config, rank_program);
-      pipeline.config = config.resolved;
-      const std::string data = config.data.options.json().dump();
-      if (looked_for_.insert(config.data.name + data).second) check_data_files(config.data.name, config.data.options);
-    });
+  // Plugins and data; whether its configuration is complete.
+  bool has_its_files(Pipeline& pipeline, const std::string& rank_program) {
+    if (pipeline.config.is_null()) return false;  // its mistakes are told by who has read it
+    bool whole = true;
+    const Json& model = pipeline.config.at("model");
+    if (model.contains("plugin") || !pipeline.config.at("plugins").empty()) {
+      whole = false;
+      attempt(pipeline, [&] {
+        RunConfig config = RunConfig::from_resolved(pipeline.config);
+        check_plugins(config, rank_program);
+        pipeline.config = config.resolved;
+        whole = true;
+      });
+    }
+    if (whole && looked_for_.insert(pipeline.config.at("data").dump()).second)
+      attempt(pipeline, [&] {
+        const RunConfig config = RunConfig::from_resolved(pipeline.config);
+        check_data_files(config.data.name, config.data.options);
+      });
+    return whole;
+  }
+
+  // That it names.
+  bool devices_are_there(const Pipeline& pipeline) {
+    const size_t before = mistakes_.size();
     const QueueTerms& terms = pipeline.terms;
-    const Host& first = yard_.hosts.front();
-    const std::vector<int> units = units_of(first.cores);
+    const Host& first = yard_->hosts.front();
+    const std::vector<int> units = terms.core_list.empty() ? std::vector<int>{} : units_of(first.cores);
     for (int core : terms.core_list)
       if (std::find(units.begin(), units.end(), core) == units.end())
         mistake(pipeline, "cores", str("names ", core, ", and ", first.name, " lets this job use ", units_text(units)));
@@ -98,26 +119,51 @@ class Checks {
       if (gpu >= static_cast<int>(first.gpus.size()))
         mistake(pipeline, "gpus", str("names GPU ", gpu, ", and ", first.name, " shows ", first.gpus.size()),
                 Failure::device_missing);
+    return mistakes_.size() == before;
   }
 
-  // As the strategy of its own will find it in its slot.
-  void planned(const Pipeline& pipeline, const Claim& claim) {
-    Queue empty(yard_.machines, 0);
-    if (claim.gpus > 0 && std::none_of(yard_.hosts.begin(), yard_.hosts.end(), [&](const Host& host) {
+  bool fits(const Pipeline& pipeline, const Claim& claim) {
+    const Queue empty(yard_->machines, 0);
+    if (claim.gpus > 0 && std::none_of(yard_->hosts.begin(), yard_->hosts.end(), [&](const Host& host) {
           return static_cast<int>(host.gpus.size()) >= claim.gpus;
         })) {
       mistake(pipeline, "gpus", str("are ", claim.gpus, ", which no host here has"), Failure::device_missing);
-      return;
+      return false;
     }
-    if (!empty.possible(claim)) {
-      mistake(pipeline, "cores",
-              str("are ", claim.cores, claim.gpus > 0 ? str(", with ", claim.gpus, " GPUs") : "",
-                  ", and no host has slots for that; there are ", cores_in(yard_), " cores in ",
-                  yard_.machines.slots.size(), " slots"));
-      return;
+    if (empty.possible(claim)) return true;
+    mistake(pipeline, "cores",
+            str("are ", claim.cores, claim.gpus > 0 ? str(", with ", claim.gpus, " GPUs") : "",
+                ", and no host has slots for that; there are ", cores_in(*yard_), " cores in ",
+                yard_->machines.slots.size(), " slots"));
+    return false;
+  }
+
+  // In all that a plan may depend on.
+  static bool alike(const Pipeline& a, const Pipeline& b) {
+    if (a.terms.cores != b.terms.cores || a.terms.core_list != b.terms.core_list || a.terms.gpus != b.terms.gpus ||
+        a.config.size() != b.config.size())
+      return false;
+    for (auto left = a.config.begin(), right = b.config.begin(); left != a.config.end(); ++left, ++right) {
+      const std::string& key = left.key();
+      if (key != right.key() || (key != "marks" && key != "name" && key != "seed" && *left != *right)) return false;
     }
+    return true;
+  }
+
+  // As the strategy of its own will find it in its slot. Where its ranks go depends on neither its name nor its seed, so of
+  // those that differ in nothing else the first is planned.
+  void planned(const Pipeline& pipeline, const Claim& claim) {
+    if (last_planned_ != nullptr && alike(*last_planned_, pipeline)) return;
+    last_planned_ = &pipeline;
+    Json unmarked = Json::object();  // marks are looked up where something is wrong: they cost more than all the rest
+    std::string about = str(claim.cores, " ", claim.gpus, " ", Json(claim.core_list).dump());
+    for (const auto& [key, value] : pipeline.config.items())
+      if (key != "marks" && key != "name" && key != "seed") about += value.dump();
+    if (!planned_.insert(std::move(about)).second) return;
+    for (const auto& [key, value] : pipeline.config.items())
+      if (key != "marks") unmarked[key] = value;
     attempt(pipeline, [&] {
-      const RunConfig config = RunConfig::from_resolved(pipeline.config);
+      const RunConfig config = RunConfig::from_resolved(unmarked);
       PlanRequest request;
       request.ranks = static_cast<int>(config.launch.ranks);
       strategy_entry(config.strategy.name).plan(config, slot_topology(claim), request);
@@ -132,8 +178,8 @@ class Checks {
   }
 
   Topology slot_topology(const Claim& claim) const {
-    Host host = yard_.hosts.front();
-    for (const Host& other : yard_.hosts)
+    Host host = yard_->hosts.front();
+    for (const Host& other : yard_->hosts)
       if (other.cores.size() > host.cores.size()) host = other;
     if (!claim.core_list.empty()) host.cores = restricted(host.cores, claim.core_list);
     host.cores.resize(std::min(host.cores.size(), static_cast<size_t>(std::max(claim.cores, 1))));
@@ -172,7 +218,7 @@ class Checks {
     for (const Pipeline& pipeline : farm_.pipelines) {
       const int64_t limit = pipeline.terms.gpu_memory;
       if (limit == 0) continue;
-      const std::vector<Gpu>& gpus = yard_.hosts.front().gpus;
+      const std::vector<Gpu>& gpus = yard_->hosts.front().gpus;
       for (const Gpu& gpu : gpus) {
         const std::vector<int>& list = pipeline.terms.gpu_list;
         const bool named = std::find(list.begin(), list.end(), gpu.index) != list.end();
@@ -190,7 +236,7 @@ class Checks {
   // Whether some that may run at a time are promised more than the host has: tried with those first that have the largest
   // limits, and with those that have the largest for each core.
   void host_memory() {
-    if (yard_.hosts.front().memory <= 0 || yard_.hosts.size() > 1) return;
+    if (yard_->hosts.front().memory <= 0 || yard_->hosts.size() > 1) return;
     if (!memory_in_order([&](size_t index) { return static_cast<double>(farm_.pipelines[index].terms.memory); }))
       return;
     memory_in_order([&](size_t index) {
@@ -202,11 +248,11 @@ class Checks {
   // False where a mistake was found.
   template <class Weight>
   bool memory_in_order(const Weight& weight) {
-    const int64_t available = yard_.hosts.front().memory;
+    const int64_t available = yard_->hosts.front().memory;
     std::vector<size_t> order(farm_.pipelines.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return weight(a) > weight(b); });
-    Queue running(yard_.machines, farm_.max_parallel);
+    Queue running(yard_->machines, farm_.max_parallel);
     int64_t sum = 0;
     for (size_t index : order) {
       const Pipeline& pipeline = farm_.pipelines[index];
@@ -220,7 +266,7 @@ class Checks {
       if (sum <= available) continue;
       mistake(pipeline, "memory",
               str("makes ", human_bytes(static_cast<double>(sum)), " of those that may run at a time, and ",
-                  yard_.hosts.front().name, " has ", human_bytes(static_cast<double>(available)),
+                  yard_->hosts.front().name, " has ", human_bytes(static_cast<double>(available)),
                   " for this job; give less, or max_parallel"));
       return false;
     }
@@ -228,9 +274,10 @@ class Checks {
   }
 
   Farm& farm_;
-  const Yard& yard_;
+  const Yard* yard_;
   std::vector<Claim> claims_;
-  std::set<std::string> looked_for_;
+  const Pipeline* last_planned_ = nullptr;
+  std::set<std::string> looked_for_, planned_;  // as text
   std::vector<ConfigError> mistakes_;
 };
 
@@ -276,8 +323,10 @@ Claim claim_of(const Pipeline& pipeline, const Yard& yard, int max_parallel) {
   claim.share = terms.share;
   claim.core_list = terms.core_list;
   claim.gpu_list = terms.gpu_list;
-  const Json& launch = pipeline.config.at("launch");
+  const bool known = !pipeline.config.is_null();
   const auto count = [&](const char* key) {
+    if (!known) return 1;
+    const Json& launch = pipeline.config.at("launch");
     return launch.at(key).is_number_integer() ? std::max(1, launch.at(key).get<int>()) : 1;
   };
   const int ranks = count("ranks");
@@ -289,7 +338,7 @@ Claim claim_of(const Pipeline& pipeline, const Yard& yard, int max_parallel) {
   }
   const bool any =
       std::any_of(yard.hosts.begin(), yard.hosts.end(), [](const Host& host) { return !host.gpus.empty(); });
-  const bool wants = pipeline.config.at("device") != "cpu" && any;
+  const bool wants = known && any && pipeline.config.at("device") != "cpu";
   claim.gpus = terms.gpus >= 0 ? terms.gpus : wants ? ranks : 0;
   return claim;
 }
@@ -306,7 +355,11 @@ std::vector<int> units_of(const Grant& grant, const Claim& claim, const Machines
 }
 
 std::vector<ConfigError> check_claims(Farm& farm, const Yard& yard, const std::string& rank_program, size_t known) {
-  return Checks(farm, yard).all(rank_program, known);
+  return Checks(farm, &yard).all(rank_program, known);
+}
+
+std::vector<ConfigError> check_anywhere(Farm& farm, const std::string& rank_program) {
+  return Checks(farm, nullptr).all(rank_program, 0);
 }
 
 }  // namespace convoy

@@ -21,6 +21,7 @@ Yard yard_of(const Host& host);
 // agents that may all use the same cores of a host divide them.
 Yard yard_of(const std::vector<Host>& agents);
 
+// Of a pipeline whose configuration is null as far as its terms tell.
 Claim claim_of(const Pipeline& pipeline, const Yard& yard, int max_parallel);
 // Processing units of a grant: those that the claim names, else all of its slots'.
 std::vector<int> units_of(const Grant& grant, const Claim& claim, const Machines& machines);
@@ -28,7 +29,10 @@ std::vector<int> units_of(const Grant& grant, const Claim& claim, const Machines
 // Everything that is wrong with the pipelines on these machines: what each of them wants and is not there, what its own
 // strategy refuses, cores and GPUs that two name without `share`, shares and memory limits that together are more than a
 // device has. Completes the configurations of those that bring plugins. `rank_program`: of convoy-rank.
+// Of a pipeline without a configuration (null), since that has mistakes, only its terms are looked at.
 // The first `known` were checked before, and only take their part of cores, GPUs and memory.
 std::vector<ConfigError> check_claims(Farm& farm, const Yard& yard, const std::string& rank_program, size_t known = 0);
+// Of these, what no machine has to be known for: plugins, data files, and what two name without `share`.
+std::vector<ConfigError> check_anywhere(Farm& farm, const std::string& rank_program);
 
 }  // namespace convoy

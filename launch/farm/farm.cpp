@@ -52,7 +52,9 @@ void tell_shared_gpus(FarmRun& run) {
 
 int run_alone(FarmRun& run) {
   Yard yard = yard_of(this_host({true, false}));
-  refuse_all(check_claims(run.farm, yard, rank_program()));
+  std::vector<ConfigError> mistakes = run.mistakes;
+  for (const ConfigError& mistake : check_claims(run.farm, yard, rank_program())) mistakes.push_back(mistake);
+  refuse_all(mistakes);
   tell_shared_gpus(run);
   RunFolder folder = open_run_folder(farm_folder(run));
   if (folder.already_done) {
@@ -81,8 +83,13 @@ FolderRequest farm_folder(const FarmRun& run) {
 }
 
 int run_farm(FarmRun run) {
-  refuse_what_is_for_one_run(run);
+  if (run.mistakes.empty()) refuse_what_is_for_one_run(run);
   if (run.as.launcher == Launcher::none) return run_alone(run);
+  if (!run.mistakes.empty()) {
+    // Of the machines nothing is known before the slots have met, which they will not.
+    for (const ConfigError& mistake : check_anywhere(run.farm, rank_program())) run.mistakes.push_back(mistake);
+    refuse_all(run.mistakes);
+  }
   return run_in_slots(run);
 }
 

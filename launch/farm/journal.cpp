@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <utility>
 
 #include "launch/session.h"
 
@@ -29,8 +30,7 @@ Journal::~Journal() {
   if (fd_ >= 0) close(fd_);
 }
 
-void Journal::write(const std::string& pipeline, const std::string& event, int attempt, const Json& details,
-                    bool last) {
+void Journal::write(const std::string& pipeline, const std::string& event, int attempt, const Json& details) {
   Json line = {{"time", unix_seconds()}, {"pipeline", pipeline}, {"event", event}, {"attempt", attempt}};
   line.update(details);
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -41,7 +41,12 @@ void Journal::write(const std::string& pipeline, const std::string& event, int a
     if (written < 0) throw Error(Failure::io, str(path_, ": cannot be written: ", strerror(errno)));
     done += static_cast<size_t>(written);
   }
-  if (last && fdatasync(fd_) != 0) throw Error(Failure::io, str(path_, ": cannot be flushed: ", strerror(errno)));
+  written_ = true;
+}
+
+void Journal::sync() {
+  if (!std::exchange(written_, false)) return;
+  if (fdatasync(fd_) != 0) throw Error(Failure::io, str(path_, ": cannot be flushed: ", strerror(errno)));
 }
 
 std::map<std::string, int> starts_in_journal(const std::string& run_folder) {
@@ -49,7 +54,8 @@ std::map<std::string, int> starts_in_journal(const std::string& run_folder) {
   std::ifstream file(journal_path(run_folder));
   for (std::string text; std::getline(file, text);) {
     const Json line = Json::parse(text, nullptr, false);
-    if (line.is_object() && line.value("event", "") == "started") ++starts[line.value("pipeline", "")];
+    if (!line.is_object() || !line.contains("event") || line["event"] != "started") continue;
+    if (line.contains("pipeline") && line["pipeline"].is_string()) ++starts[line["pipeline"].get<std::string>()];
   }
   return starts;
 }

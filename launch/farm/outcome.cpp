@@ -35,7 +35,8 @@ Verdict by_itself(const ProcessEnd& end, const Json& summary) {
 
 }  // namespace
 
-Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail, const Json& found) {
+Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail, const Json& found,
+              const std::string& held_to) {
   const Json summary = found.is_object() ? found : Json::object();  // it may have ended before it wrote any
   if (end.ok()) {
     if (summary.value("status", "") == "done") return {Verdict::What::done, false, exit_code::done, "", ""};
@@ -58,7 +59,12 @@ Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail
     case StopReason::none:
       break;
   }
-  return by_itself(end, summary);
+  Verdict verdict = by_itself(end, summary);
+  if (!held_to.empty() && verdict.cause == name_of(Failure::out_of_memory)) {
+    verdict.cause = "memory";
+    verdict.message += str(" (", held_to, ")");
+  }
+  return verdict;
 }
 
 Json with_end(Json summary, const std::string& name, const Verdict& verdict) {

@@ -13,6 +13,8 @@ namespace {
 
 // Ids come round again, and a stranger's may do so unseen between two passes.
 constexpr uint64_t forget_strangers_every = 30;
+constexpr uint64_t pass_over_proc_every = 10;
+constexpr size_t few_trees = 16;  // of three processes with some threads each: cheaper than a pass over a thousand
 
 // The start of /proc/PID/NAME, without the cost of a stream: "" when the process is gone.
 class ProcText {
@@ -71,6 +73,29 @@ MemoryUse memory_of(pid_t pid, bool swap) {
   return use;
 }
 
+// Of its first thread. The list may leave one out while others end: it is there the next time.
+std::vector<pid_t> children_of(pid_t pid) {
+  std::vector<pid_t> children;
+  char name[48];
+  std::snprintf(name, sizeof name, "task/%d/children", static_cast<int>(pid));
+  const ProcText list(pid, name);
+  for (const char* at = list.text(); *at != '\0';) {
+    char* end = nullptr;
+    const long child = std::strtol(at, &end, 10);
+    // A number at the end of a full buffer may be cut.
+    if (end == at || *end != ' ') break;
+    children.push_back(static_cast<pid_t>(child));
+    at = end + 1;
+  }
+  return children;
+}
+
+bool children_are_told() {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/children", static_cast<int>(getpid()));
+  return access(path, R_OK) == 0;
+}
+
 }  // namespace
 
 struct ProcessTrees::Stat {
@@ -97,14 +122,14 @@ bool ProcessTrees::read_stat(pid_t pid, Stat& stat) {
   return true;
 }
 
-ProcessTrees::ProcessTrees() : proc_(opendir("/proc")), swap_(has_swap()) {}
+ProcessTrees::ProcessTrees() : proc_(opendir("/proc")), swap_(has_swap()), children_told_(children_are_told()) {}
 
 void ProcessTrees::add(const std::string& tree, pid_t root) {
   remove(tree);
-  trees_[tree];
-  Stat stat;
-  if (read_stat(root, stat)) join(root, tree, stat);
-  strangers_.clear();  // what it has started already may be among them
+  drop(root);
+  trees_[tree].processes.insert(root);
+  processes_[root].tree = tree;  // the rest comes with the next look: many end before that
+  strangers_.clear();            // what it has started already may be among them
 }
 
 void ProcessTrees::remove(const std::string& tree) {
@@ -157,9 +182,58 @@ void ProcessTrees::place(const std::unordered_map<pid_t, Stat>& fresh) {
   }
 }
 
-void ProcessTrees::refresh() {
+bool ProcessTrees::same(const Process& process, const Stat& stat) {
+  return process.started == 0 || process.started == stat.started;
+}
+
+void ProcessTrees::follow(pid_t pid, Process& process, const Stat& stat) {
+  if (process.started == 0 && stat.group == pid) groups_.emplace(pid, process.tree);
+  process.started = stat.started;
+  trees_.at(process.tree).ticks += stat.ticks - process.ticks;
+  process.ticks = stat.ticks;
+  process.ended = stat.state == 'Z';
+}
+
+void ProcessTrees::refresh(bool all) {
   if (!proc_) return;
-  if (++passes_ % forget_strangers_every == 0) strangers_.clear();
+  ++passes_;
+  if (!all && children_told_ && trees_.size() <= few_trees && passes_ % pass_over_proc_every != 0)
+    look_below();
+  else
+    look_through_proc();
+}
+
+void ProcessTrees::look_below() {
+  std::vector<pid_t> known;
+  for (const auto& [pid, process] : processes_) known.push_back(pid);
+  std::vector<pid_t> parents{getpid()};  // whose own parent has ended come here
+  for (pid_t pid : known) {
+    Stat stat;
+    Process& process = processes_.at(pid);
+    if (!read_stat(pid, stat) || !same(process, stat)) {
+      drop(pid);
+      continue;
+    }
+    follow(pid, process, stat);
+    if (!process.ended) parents.push_back(pid);
+  }
+  std::unordered_map<pid_t, Stat> fresh;
+  while (!parents.empty()) {
+    const pid_t parent = parents.back();
+    parents.pop_back();
+    for (pid_t child : children_of(parent)) {
+      Stat stat;
+      if (processes_.count(child) > 0 || strangers_.count(child) > 0 || fresh.count(child) > 0) continue;
+      if (!read_stat(child, stat)) continue;
+      fresh.emplace(child, stat);
+      parents.push_back(child);
+    }
+  }
+  place(fresh);
+}
+
+void ProcessTrees::look_through_proc() {
+  if (passes_ % forget_strangers_every == 0) strangers_.clear();
   rewinddir(proc_.get());
   std::unordered_map<pid_t, Stat> fresh;
   std::unordered_set<pid_t> seen, strangers;
@@ -173,10 +247,8 @@ void ProcessTrees::refresh() {
     Stat stat;
     if (!read_stat(pid, stat)) continue;
     const auto known = processes_.find(pid);
-    if (known != processes_.end() && known->second.started == stat.started) {
-      trees_.at(known->second.tree).ticks += stat.ticks - known->second.ticks;
-      known->second.ticks = stat.ticks;
-      known->second.ended = stat.state == 'Z';
+    if (known != processes_.end() && same(known->second, stat)) {
+      follow(pid, known->second, stat);
     } else {
       drop(pid);
       fresh.emplace(pid, stat);

@@ -28,8 +28,10 @@ class ProcessTrees {
   void add(const std::string& tree, pid_t root);
   void remove(const std::string& tree);
 
-  // One pass over /proc: finds what is new, drops what has ended, adds up CPU time.
-  void refresh();
+  // Finds what is new, drops what has ended, adds up CPU time. By a pass over /proc; but of few trees nine times out of ten
+  // only the known processes are looked at, and what these and this process have as children of their first threads, unless
+  // `all` is asked for.
+  void refresh(bool all = false);
   // Of the processes of the last refresh, read now.
   MemoryUse memory(const std::string& tree) const;
   double cpu_seconds(const std::string& tree) const;            // up to the last refresh, ended processes included
@@ -38,7 +40,7 @@ class ProcessTrees {
  private:
   struct Process {
     std::string tree;
-    uint64_t started = 0;  // tells a process from a later one of the same id
+    uint64_t started = 0;  // tells a process from a later one of the same id; 0: not looked at yet
     uint64_t ticks = 0;
     bool ended = false;  // not yet waited for
   };
@@ -48,6 +50,10 @@ class ProcessTrees {
   };
   struct Stat;
   static bool read_stat(pid_t pid, Stat& stat);
+  void look_through_proc();
+  void look_below();
+  static bool same(const Process& process, const Stat& stat);
+  void follow(pid_t pid, Process& process, const Stat& stat);
   void join(pid_t pid, const std::string& tree, const Stat& stat);
   void drop(pid_t pid);
   void place(const std::unordered_map<pid_t, Stat>& fresh);
@@ -56,7 +62,8 @@ class ProcessTrees {
     void operator()(DIR* folder) const { closedir(folder); }
   };
   std::unique_ptr<DIR, Closer> proc_;
-  bool swap_ = false;  // this host has any
+  bool swap_ = false;           // this host has any
+  bool children_told_ = false;  // the kernel lists a process's children
   uint64_t passes_ = 0;
   std::map<std::string, Tree> trees_;
   std::unordered_map<pid_t, Process> processes_;   // of the trees

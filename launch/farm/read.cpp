@@ -17,8 +17,7 @@
 namespace convoy {
 namespace {
 
-constexpr size_t most_shown = 50;        // mistakes
-constexpr size_t most_looked_for = 200;  // of pipelines; a grid's points mostly share theirs
+constexpr size_t most_shown = 50;  // mistakes
 
 // The strategy of a file that is several runs; null for any other, whose mistakes are its reader's to tell.
 const StrategyEntry* farm_strategy(const Node& root) {
@@ -31,7 +30,7 @@ const StrategyEntry* farm_strategy(const Node& root) {
 }
 
 // Of the whole file only these keys mean the farm itself too.
-Json own_values(const Node& root, const Catalogues& catalogues) {
+Json own_values(const Node& root, const Catalogues& catalogues, std::vector<ConfigError>& mistakes) {
   std::vector<Option> options;
   Node own = map_node(root.mark);
   for (const Option& option : run_options()) {
@@ -39,7 +38,7 @@ Json own_values(const Node& root, const Catalogues& catalogues) {
     options.push_back(option);
     if (const Node* value = root.find(option.name)) own.fields.push_back({option.name, value->mark, *value});
   }
-  OptionReader reader(catalogues, {});
+  OptionReader reader(catalogues, {}, &mistakes);
   return reader.read_fields(options, own, "");
 }
 
@@ -56,18 +55,18 @@ void add(std::vector<ConfigError>& all, const std::vector<ConfigError>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
-// A whole run's tree, read strictly: the pipeline, or all its mistakes.
-Pipeline read_text(const PipelineText& text, const Catalogues& catalogues, std::vector<ConfigError>& mistakes) {
+// A whole run's tree, read strictly; what is wrong with it is among the reader's mistakes, or these.
+Pipeline read_text(const PipelineText& text, RunTreesReader& reader, std::vector<ConfigError>& mistakes) {
   Pipeline pipeline{text.name, {}, text.terms, text.mark};
-  if (const StrategyEntry* nested = farm_strategy(text.config)) {
+  if (const StrategyEntry* nested = farm_strategy(text.config))
     mistakes.emplace_back(text.config.find("strategy")->mark, "strategy",
                           str("is ", nested->name, ", which is several runs itself; a pipeline is one run"));
-    return pipeline;
-  }
-  const auto read = [&](const Node& root) { pipeline.config = read_run_tree(root, catalogues).resolved; };
-  add(mistakes, all_mistakes(text.config, read));
+  else
+    pipeline.config = reader.read(text.config);
   return pipeline;
 }
+
+bool means_the_farm(const std::string& key) { return key == "name" || key == "launch" || key == "strategy"; }
 
 // Keys of the farm's file that no pipeline's tree has: nobody else would read them. Unknown ones are mistakes; `warnings`: of
 // others.
@@ -78,12 +77,15 @@ std::vector<ConfigError> unused_keys(const Node& root, const std::vector<Pipelin
   std::vector<ConfigError> mistakes;
   if (pipelines.empty() || root.kind != Node::Kind::map) return mistakes;
   for (const Node::Field& field : root.fields) {
-    if (field.key == "name" || field.key == "launch" || field.key == "strategy") continue;
-    if (std::any_of(pipelines.begin(), pipelines.end(),
-                    [&](const PipelineText& text) { return text.config.find(field.key) != nullptr; }))
+    if (means_the_farm(field.key)) continue;
+    // One that is a file of its own has nothing of this one.
+    if (std::any_of(pipelines.begin(), pipelines.end(), [&](const PipelineText& text) {
+          return text.config.mark.file == root.mark.file && text.config.find(field.key) != nullptr;
+        }))
       continue;
     if (std::find(valid.begin(), valid.end(), field.key) != valid.end()) {
-      warnings.push_back(str(to_string(field.mark), ": ", field.key, ": no pipeline takes it over"));
+      if (!field.value.overridden)
+        warnings.push_back(str(to_string(field.mark), ": ", field.key, ": no pipeline takes it over"));
       continue;
     }
     const std::string near = nearest(field.key, valid);
@@ -91,6 +93,29 @@ std::vector<ConfigError> unused_keys(const Node& root, const std::vector<Pipelin
                           near.empty() ? std::string("unknown key") : str("unknown key; did you mean ", near, "?"));
   }
   return mistakes;
+}
+
+// Who types a key wants it to mean something; what every pipeline gives anew means nothing.
+void refuse_set_in_vain(const Node& node, const std::string& path, const std::vector<PipelineText>& pipelines,
+                        std::vector<ConfigError>& mistakes) {
+  if (!node.overridden) return;
+  for (const Node::Field& field : node.fields)
+    if (!path.empty() || !means_the_farm(field.key))
+      refuse_set_in_vain(field.value, path.empty() ? field.key : str(path, ".", field.key), pipelines, mistakes);
+  for (size_t i = 0; i < node.items.size(); ++i)
+    refuse_set_in_vain(node.items[i], str(path, ".", i), pipelines, mistakes);
+  const std::string& typed = node.mark.file;
+  if (path.empty() || !is_typed(node.mark)) return;
+  for (const ConfigError& told : mistakes)
+    if (told.mark().file == typed) return;
+  if (std::any_of(pipelines.begin(), pipelines.end(),
+                  [&](const PipelineText& text) { return holds_text_of(text.config, typed); }))
+    return;
+  mistakes.emplace_back(
+      node.mark, path,
+      str("has no effect, as no pipeline takes it over: each gives its own, or is a file of its own. Set "
+          "that instead: strategy.grid.",
+          path, ", strategy.pipelines.0.config.", path, ", or strategy.pipelines.0.set.", path, " beside a file"));
 }
 
 Node read_tree(const RunArguments& arguments) {
@@ -129,17 +154,18 @@ std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables&
   run.as = as;
   run.strategy = strategy->name;
   run.resolved = untyped(root, true);
-  std::vector<ConfigError> mistakes =
-      all_mistakes(root, [&](const Node& tree) { read_common(run, own_values(tree, catalogues)); });
+  run.mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& mistakes) {
+    const Json own = own_values(tree, catalogues, mistakes);
+    if (mistakes.empty()) read_common(run, own);
+  });
   PipelineTexts texts = strategy->pipelines(root);
-  add(mistakes, texts.mistakes);
+  add(run.mistakes, texts.mistakes);
   run.farm = texts.farm;
-  add(mistakes, unused_keys(root, texts.pipelines, run.warnings));
-  for (const PipelineText& text : texts.pipelines) {
-    run.farm.pipelines.push_back(read_text(text, catalogues, mistakes));
-    if (mistakes.size() > most_looked_for) break;
-  }
-  refuse_all(mistakes);
+  add(run.mistakes, unused_keys(root, texts.pipelines, run.warnings));
+  if (!texts.pipelines.empty()) refuse_set_in_vain(root, "", texts.pipelines, run.mistakes);
+  RunTreesReader reader(catalogues);
+  for (const PipelineText& text : texts.pipelines) run.farm.pipelines.push_back(read_text(text, reader, run.mistakes));
+  add(run.mistakes, reader.mistakes());
   run.warnings.insert(run.warnings.begin(), as.inherited.begin(), as.inherited.end());
   return run;
 }
@@ -175,10 +201,11 @@ Pipeline read_pipeline(const std::string& path) {
   const std::vector<Option> options = added_pipeline_options();
   PipelineText text;
   text.mark = root.mark;
-  std::vector<ConfigError> mistakes = all_mistakes(root, [&](const Node& tree) {
+  std::vector<ConfigError> mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& found) {
     const Catalogues none;
-    OptionReader reader(none, {});
+    OptionReader reader(none, {}, &found);
     const Json values = reader.read_fields(options, tree, "");
+    if (!found.empty()) return;
     const Options written(values, reader.marks());
     text.terms = with_terms({}, written);
     if (!written.at("config").is_string() && !written.at("config").is_object())
@@ -190,10 +217,18 @@ Pipeline read_pipeline(const std::string& path) {
   if (config->kind == Node::Kind::scalar) {
     const std::filesystem::path given = config->text;
     const std::filesystem::path beside = std::filesystem::path(path).parent_path();
-    text.config = read_yaml_file((given.is_absolute() ? given : beside / given).lexically_normal().string());
+    try {
+      text.config = read_yaml_file((given.is_absolute() ? given : beside / given).lexically_normal().string());
+    } catch (const ConfigError& error) {
+      mistakes.push_back(error);
+      refuse_all(mistakes);
+    }
   }
   if (const Node* name = root.find("name")) put_at(text.config, "name", *name);
-  const Pipeline pipeline = read_text(text, all_catalogues(), mistakes);
+  const Catalogues catalogues = all_catalogues();
+  RunTreesReader reader(catalogues);
+  const Pipeline pipeline = read_text(text, reader, mistakes);
+  add(mistakes, reader.mistakes());
   refuse_all(mistakes);
   Pipeline named = pipeline;
   named.name = pipeline.config.at("name").get<std::string>();

@@ -25,9 +25,12 @@ struct FarmRun {
   double heartbeat = 60;    // seconds of silence after which one of them is lost
   std::string address;      // launch.address; "": chosen
   std::vector<std::string> warnings;
+  // All that is wrong with the file. Then nothing may start; but they are told (refuse_all) together with what the machines
+  // have against it. A pipeline with mistakes in its configuration has none (null).
+  std::vector<ConfigError> mistakes;
 };
 
-// Nothing where the file describes one run. Throws ConfigError, or Error(config) whose message has a mistake a line.
+// Nothing where the file describes one run. Throws ConfigError where it cannot be read at all.
 std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as);
 // For what takes one run alone: throws ConfigError where the file describes several.
 void refuse_several(const RunArguments& arguments);
@@ -35,7 +38,7 @@ void refuse_several(const RunArguments& arguments);
 FarmRun farm_run(const PreparedRun& run, const Farm& farm);
 
 // A further pipeline for a farm that runs: a map of name, config (a file, or a whole run's keys) and queue options. Checked
-// as strictly; throws like read_farm.
+// as strictly: throws ConfigError, or Error(config) whose message has a mistake a line.
 Pipeline read_pipeline(const std::string& path);
 // The same as YAML that read_pipeline reads back, wherever it stands: nothing in it is another file.
 std::string pipeline_yaml(const Pipeline& pipeline);

@@ -173,7 +173,9 @@ void ResourceWatch::Inner::look_at(Entry& entry, Clock::time_point now) {
 void ResourceWatch::Inner::sample_all(std::unique_lock<std::mutex>& lock, Clock::time_point now) {
   if (entries.empty()) return;
   const std::map<std::string, GpuReading> readings = read_gpus(lock);
-  trees.refresh();
+  // What counts towards a limit is found at once, whoever has started it.
+  trees.refresh(std::any_of(entries.begin(), entries.end(),
+                            [](const auto& entry) { return entry.second.pipeline.memory_limit > 0; }));
   std::vector<ResourceSample> samples;
   for (auto& [name, entry] : entries) {
     ResourceSample& sample = entry.sample;

@@ -11,6 +11,7 @@
 
 #include "core/units.h"
 #include "launch/exit_codes.h"
+#include "launch/farm/folders.h"
 #include "launch/farm/leaderboard.h"
 #include "launch/progress.h"
 #include "launch/retry.h"
@@ -23,11 +24,14 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds look_every{500};  // into the inbox
+constexpr uint64_t sync_every = 2;       // of these, the journal to the disk
 constexpr double kill_slack = 1.5;       // seconds beyond its own grace that a pipeline has to end
 constexpr size_t log_limit = 4u << 20;   // of a pipeline's own console; its ranks have logs of their own
 constexpr char fault_separator = '/';    // --inject NAME/FAULT
 
 milliseconds to_milliseconds(double seconds) { return milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000))); }
+
+std::string held_to(const QueueTerms& terms) { return terms.gpu_memory > 0 ? "gpu_memory" : ""; }
 
 double grace_of(const Member& member) { return member.pipeline.config.at("launch").at("grace").get<double>(); }
 
@@ -37,20 +41,6 @@ void never_mind(Member& member) {
   member.state = Member::State::stopped;
   member.verdict = {Verdict::What::stopped, true, exit_code::stopped, name_of(Failure::stopped),
                     "the farm was asked to stop before it started"};
-}
-
-// What came of it in an earlier farm of this folder, against what it is to be now.
-std::optional<ConfigError> differs(const Pipeline& pipeline, const std::string& folder, const Json& summary) {
-  if (!summary.contains("config")) return std::nullopt;
-  const bool done = summary.value("status", "") == "done";
-  std::error_code none;
-  if (!done && !std::filesystem::exists(folder + "/checkpoints", none)) return std::nullopt;
-  const std::vector<std::string> may = done ? std::vector<std::string>{"train.resume"} : resumable_keys();
-  const std::string key = first_difference(summary["config"], pipeline.config, may);
-  if (key.empty()) return std::nullopt;
-  return ConfigError(mark_of(pipeline.config, key), key,
-                     str("differs from the ", done ? "finished" : "unfinished", " run in ", folder,
-                         "; give another --output, or the pipeline another name"));
 }
 
 }  // namespace
@@ -104,7 +94,9 @@ void FarmSupervisor::resume_added() {
 
 void FarmSupervisor::look_at_folders() {
   std::vector<ConfigError> mistakes;
+  make_own_folder(folder_.path + "/pipelines");
   for (Member& member : members_) {
+    if (auto mistake = occupied(member.pipeline, member.folder)) mistakes.push_back(std::move(*mistake));
     const Json summary = read_summary(member.folder);
     if (const auto mistake = differs(member.pipeline, member.folder, summary)) mistakes.push_back(*mistake);
     if (summary.value("status", "") == "done") member.state = Member::State::done;
@@ -135,10 +127,11 @@ void FarmSupervisor::start(Places& places) {
               yard_.machines.slots.size(), " slots do not hold them; start it again with more"));
       continue;
     }
-    note(member, "queued", Json::object(), job + 1 == members_.size());
+    note(member, "queued");
     queue_.add(static_cast<int>(job), member.claim);
   }
   scheduling_ = false;
+  sync_journal();
   console_.say(str(members_.size(), members_.size() == 1 ? " pipeline" : " pipelines",
                    done > 0 ? str(", of which ", done, done == 1 ? " is" : " are", " done already") : "", ", ",
                    yard_.machines.slots.size(), " slots",
@@ -152,6 +145,7 @@ void FarmSupervisor::start(Places& places) {
 
 void FarmSupervisor::tick() {
   look_into_inbox();
+  if (++ticks_ % sync_every == 0) sync_journal();
   console_.progress({{"text", farm_progress(members_)}});
   loop_.after(look_every, [this, alive = alive_] {
     if (*alive) tick();
@@ -188,7 +182,7 @@ void FarmSupervisor::look_into_inbox() {
       any = true;
     } catch (const Error& error) {
       console_.say(str("not added: ", error.what()));
-      inbox_.refuse(path, error.what());
+      inbox_.refuse(path, error);
     }
   }
   if (any) schedule();
@@ -239,10 +233,12 @@ PipelineOrder FarmSupervisor::order_of(const Member& member, int job) const {
 }
 
 void FarmSupervisor::write_config(const Member& member) const {
-  Json config = without_marks(member.pipeline.config);
+  const std::string path = member.folder + "/pipeline.yaml";
+  if (member.starts == 0) return write_whole(path, to_yaml(member.pipeline.config), false);
   // What it has saved goes before what it once began with.
-  if (member.starts > 0) config["train"]["resume"] = "auto";
-  write_whole(member.folder + "/pipeline.yaml", to_yaml(config), false);
+  Json config = member.pipeline.config;
+  config["train"]["resume"] = "auto";
+  write_whole(path, to_yaml(config), false);
 }
 
 void FarmSupervisor::begin(const Grant& grant) {
@@ -339,8 +335,9 @@ void FarmSupervisor::ended(int job, const ProcessEnd& end, const ResourceSample&
   if (member.state != Member::State::running) return;
   member.seconds += unix_seconds() - member.started;
   if (!used.pipeline.empty()) resources_.end(used);
+  if (end.signal != 0) remove_left_lock(member.folder);
   const Json summary = read_summary(member.folder);
-  const Verdict verdict = judge(end, member.asked, member.detail, summary);
+  const Verdict verdict = judge(end, member.asked, member.detail, summary, held_to(member.pipeline.terms));
   const Json told = with_end(summary, member.pipeline.name, verdict);
   if (told != summary) {
     try {
@@ -361,8 +358,7 @@ void FarmSupervisor::settle(int job, const Verdict& verdict) {
   const Json ending = {{"exit_code", verdict.exit_code}, {"cause", verdict.cause}, {"message", verdict.message}};
   if (verdict.what == Verdict::What::done) {
     member.state = Member::State::done;
-    // Its own summary says so too: the next line that something follows from takes this one to the disk.
-    note(member, "done", {{"exit_code", 0}}, false);
+    note(member, "done", {{"exit_code", 0}});
     console_.say(str(name, ": done after ", clock_text(member.seconds)));
   } else if (verdict.what == Verdict::What::preempted && !stopping_) {
     member.state = Member::State::waiting;
@@ -391,9 +387,17 @@ void FarmSupervisor::settle(int job, const Verdict& verdict) {
 }
 
 // Where not even this can be written down nothing is safe any more; what runs is still ended in order.
-void FarmSupervisor::note(const Member& member, const std::string& event, const Json& details, bool last) {
+void FarmSupervisor::note(const Member& member, const std::string& event, const Json& details) {
   try {
-    journal_.write(member.pipeline.name, event, member.starts, details, last);
+    journal_.write(member.pipeline.name, event, member.starts, details);
+  } catch (const Error& error) {
+    give_up({exit_code_of(error.kind()), name_of(error.kind()), error.what()}, false);
+  }
+}
+
+void FarmSupervisor::sync_journal() {
+  try {
+    journal_.sync();
   } catch (const Error& error) {
     give_up({exit_code_of(error.kind()), name_of(error.kind()), error.what()}, false);
   }
@@ -457,6 +461,7 @@ bool FarmSupervisor::over() const {
 
 int FarmSupervisor::finish() {
   console_.flush();
+  sync_journal();
   const FarmEnd end = given_up_ ? *given_up_ : farm_end(members_, stop_signal_);
   const Json summary = farm_summary(run_, members_, folder_.attempt, static_cast<int>(yard_.machines.slots.size()),
                                     seconds_since(began_), &end);

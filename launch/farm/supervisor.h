@@ -59,7 +59,8 @@ class FarmSupervisor {
   void settle(int job, const Verdict& verdict);
   void end_it(int job, StopReason why, const std::string& detail);
   void limit_time(int job);
-  void note(const Member& member, const std::string& event, const Json& details = Json::object(), bool last = true);
+  void note(const Member& member, const std::string& event, const Json& details = Json::object());
+  void sync_journal();
   void line(int job, const std::string& text);
   void wake_at(double when);
   void tick();
@@ -84,6 +85,7 @@ class FarmSupervisor {
   StopRequests requests_;
   int stop_signal_ = 0;
   std::optional<FarmEnd> given_up_;
+  uint64_t ticks_ = 0;
   bool scheduling_ = false;
   bool stopping_ = false;
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "launch/descendants.h"
+#include "launch/gpu_memory.h"
 
 namespace convoy {
 
@@ -15,6 +16,11 @@ Json to_json(const PipelineOrder& order) {
       {"job", order.job},   {"name", order.name},           {"folder", order.folder}, {"cores", order.cores},
       {"gpus", order.gpus}, {"hide_gpus", order.hide_gpus}, {"memory", order.memory}, {"gpu_memory", order.gpu_memory},
       {"nice", order.nice}, {"inject", Json(order.faults)}};
+}
+
+// Each rank's allocator is held to the limit; this is for what goes round it.
+int64_t watched_gpu_memory(const PipelineOrder& order) {
+  return order.gpu_memory > 0 ? (order.gpu_memory + outside_allocator) * static_cast<int64_t>(order.gpus.size()) : 0;
 }
 
 PipelineOrder order_from_json(const Json& json) {
@@ -59,12 +65,13 @@ pid_t Workplace::start(const PipelineOrder& order) {
   start.environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
   if (!order.gpus.empty()) start.environment["CUDA_VISIBLE_DEVICES"] = join(order.gpus, ",");
   if (order.hide_gpus) start.environment["CUDA_VISIBLE_DEVICES"] = "";
+  if (order.gpu_memory > 0 && !order.gpus.empty())
+    start.environment[gpu_memory_variable] = std::to_string(order.gpu_memory);
   start.cores = order.cores;
   const pid_t pid = agent_.start(order.job, start);
   // Its ranks, which it starts later, inherit it.
   if (order.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(pid), getpriority(PRIO_PROCESS, 0) + order.nice);
-  started_[order.job] = {pid, order.name, order.gpu_memory * static_cast<int64_t>(order.gpus.size()), order.memory,
-                         memory_group(order, pid)};
+  started_[order.job] = {pid, order.name, watched_gpu_memory(order), order.memory, memory_group(order, pid)};
   watch_.add({order.name, pid, order.memory, order.gpus});
   return pid;
 }
@@ -112,7 +119,7 @@ void Workplace::sampled(const std::vector<ResourceSample>& samples) {
     const int64_t limit = found->second.gpu_memory;
     if (limit > 0 && sample.gpu_memory > limit)
       over_limit(sample.pipeline, str("took ", human_bytes(static_cast<double>(sample.gpu_memory)),
-                                      " of its GPUs' memory, and its limit is ",
+                                      " of its GPUs' memory, and its limit, with what CUDA itself needs, is ",
                                       human_bytes(static_cast<double>(limit)), " (gpu_memory)"));
   }
 }

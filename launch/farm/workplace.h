@@ -31,6 +31,8 @@ struct PipelineOrder {
 };
 Json to_json(const PipelineOrder& order);
 PipelineOrder order_from_json(const Json& json);
+// Bytes on all of its GPUs together at which it is killed, its allocator's limit notwithstanding; 0: none.
+int64_t watched_gpu_memory(const PipelineOrder& order);
 
 struct WorkplaceEvents {
   std::function<void(int job, const std::string& line)> on_line;
@@ -64,7 +66,7 @@ class Workplace {
   struct Started {
     pid_t pid = -1;
     std::string name;
-    int64_t gpu_memory = 0;  // bytes on all of its GPUs; 0: no limit
+    int64_t gpu_memory = 0;  // bytes on all of its GPUs at which it is killed; 0: no limit
     int64_t memory = 0;
     std::unique_ptr<MemoryGroup> group;  // null: no limit, or none may be made
   };

@@ -58,12 +58,13 @@ class Calibration {
     subject_.emplace(config_, registry_, device_, process_ == 0 ? request_.alone.threads : rank_.threads);
     meet("made");
     start_ = Clock::now();
-    if (process_ == 0) measured_.alone = steps(request_.alone_rows, alone_part * request_.seconds, false);
+    if (process_ == 0)
+      measured_.alone = steps(request_.alone_rows, request_.alone_updated, alone_part * request_.seconds, false);
     meet("alone");
     place(rank_);
     if (!request_.together.empty())
-      measured_.together =
-          steps(request_.together_rows, together_part * request_.seconds - seconds_since(start_), true);
+      measured_.together = steps(request_.together_rows, request_.together_updated,
+                                 together_part * request_.seconds - seconds_since(start_), true);
     for (const BlockTime& block : subject_->block_times()) measured_.blocks.emplace_back(block.name, block.seconds);
     subject_.reset();  // its memory and its loader's thread
     exchange_all();
@@ -82,8 +83,11 @@ class Calibration {
   }
 
   // The first row count matters most and is always measured. The second is a small one, which tells the update apart and
-  // what the others will take; of those, one that could not be measured twice in the time that is left is left out.
-  std::vector<StepSamples> steps(const std::vector<int64_t>& rows, double limit, bool all) {
+  // what the others will take; of those, one that could not be measured twice in the time that is left is left out. An
+  // update of few rows is too short to be told apart there, and is at the first.
+  std::vector<StepSamples> steps(const std::vector<int64_t>& rows, const std::vector<UpdatedShare>& updated,
+                                 double limit, bool all) {
+    const size_t with_updates = rows.size() == 1 || !updated.empty() ? 0 : 1;
     std::vector<StepSamples> points;
     const Clock::time_point start = Clock::now();
     for (size_t index = 0; index < rows.size(); ++index) {
@@ -94,7 +98,7 @@ class Calibration {
       if (!go) continue;
       const double share =
           index == 0 && rows.size() > 1 ? 0.45 * limit : left / static_cast<double>(rows.size() - index);
-      points.push_back(point(rows[index], std::max(expected, share), index == 1 || rows.size() == 1, all));
+      points.push_back(point(rows[index], std::max(expected, share), index == with_updates, all));
     }
     return points;
   }

@@ -2,7 +2,8 @@
 //
 //   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
 //   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks their options;
-//                            `--describe blocks` also tells the model's blocks, `--describe activations` what they keep
+//                            `--describe blocks` also tells the model's blocks, `--describe activations` what they keep,
+//                            `--describe figures` what its evaluations tell
 //   convoy-rank --calibrate  one process of a calibration (launch/measurement.h); the same environment as a job's
 #include <malloc.h>
 #include <unistd.h>
@@ -16,15 +17,19 @@
 #include <thread>
 #include <vector>
 
+#include "backends/cuda/registry.h"
 #include "backends/registry.h"
 #include "core/control/protocol.h"
+#include "core/data/few_rows.h"
 #include "core/log.h"
 #include "core/tensor_memory.h"
 #include "core/version.h"
 #include "launch/exit_codes.h"
+#include "launch/gpu_memory.h"
 #include "launch/rank/calibrate.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/crash.h"
+#include "launch/rank/figures.h"
 #include "launch/rank/own_stacks.h"
 #include "launch/rank/rank.h"
 #include "launch/rank/stop_signals.h"
@@ -64,7 +69,13 @@ int describe(const std::string& what) {
   RunConfig config = RunConfig::from_resolved(Json::parse(text));
   const Registry registry = make_registry(config);
   Json told{{"version", version}, {"config", config.resolved}};
-  if (!what.empty()) told["model"] = to_json(describe_blocks(config, registry, what == "activations"));
+  config.data = few_rows(config.data);
+  if (what == "figures") {
+    const auto figures = evaluation_figures(config, registry);
+    told["figures"] = figures ? to_json(*figures) : Json();
+  } else if (!what.empty()) {
+    told["model"] = to_json(describe_blocks(config, registry, what == "activations"));
+  }
   std::cout << told.dump() << '\n';
   return 0;
 }
@@ -106,7 +117,10 @@ int run() {
     Assignment assignment = read_assignment(*channel, process, Timeout(30000));
     assignment.data_address = data_address(assignment.config.launch.address, address.host);
     log::set_level(log::level_named(assignment.config.log_level));
-    if (has_gpu(assignment.job)) load_cuda_half();
+    if (has_gpu(assignment.job)) {
+      load_cuda_half();
+      limit_device_memory(limit_of_process(assignment.job, process, gpu_memory_limit(current_variables())));
+    }
     const Registry registry = make_registry(assignment.config);
     code = run_ranks(assignment, registry, channel);
   } catch (...) {
@@ -142,7 +156,7 @@ int main(int argc, char** argv) {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     const std::string what = arguments.size() == 2 ? arguments[1] : "";
     if (!arguments.empty() && arguments.size() <= 2 && arguments[0] == "--describe" &&
-        (what.empty() || what == "blocks" || what == "activations"))
+        (what.empty() || what == "blocks" || what == "activations" || what == "figures"))
       return describe(what);
     if (arguments.size() == 1 && arguments[0] == "--calibrate") return measure();
     if (!arguments.empty())

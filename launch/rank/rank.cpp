@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +25,7 @@
 #include "launch/rank/crash.h"
 #include "launch/rank/located.h"
 #include "launch/rank/snapshots.h"
+#include "launch/rank/trial_steps.h"
 #include "launch/rank/whereabouts.h"
 #include "strategies/registry.h"
 
@@ -63,6 +66,15 @@ struct Shared {
   TrainedParts trained;  // empty in a job that does not train
   std::shared_ptr<Whereabouts> whereabouts;
 };
+
+// Or takes steps of a training for a trial: else it has no model and no data.
+bool trains(const Assignment& assignment) { return assignment.bench.is_null() || assignment.bench.contains("trial"); }
+
+// For all that this thread does from here on; what is on the common one would run in turn.
+void take_own_stream(const at::Device& device) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.exchangeStream(guard.getStreamFromGlobalPool(device));
+}
 
 CallChecks checks_named(const std::string& name) {
   return name == "none" ? CallChecks::none : name == "all" ? CallChecks::all : CallChecks::sampled;
@@ -120,6 +132,7 @@ class RankThread {
     context.state = state_;
     context.tell = [this](const Json& more) { tell_more(more); };
     tell_info(context);
+    if (shares_gpu()) take_own_stream(context.devices.front());
 
     const auto injector = std::make_shared<Injector>(
         InjectRequest{assignment.faults, context.rank, context.size, assignment.attempt, host_, shared_.channel});
@@ -128,7 +141,7 @@ class RankThread {
     state_->phase("rendezvous");
     injector->reached(InjectPoint::join, 0);
     connect(context, injector);
-    if (!assignment.bench.is_null()) return tell_end(context, run_bench(context, assignment.bench));
+    if (!trains(assignment)) return tell_end(context, run_bench(context, assignment.bench));
     std::unique_ptr<Strategy> strategy =
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
     const int64_t rows = rows_read(strategy->sampling(), config, shared_.trained.data->size(Split::train));
@@ -138,6 +151,8 @@ class RankThread {
 
     strategy->setup(context, injector->around(shared_.trained.model), shared_.trained.loss);
     TrainingParts parts{shared_.trained.data, shared_.trained.transforms, strategy.get()};
+    if (!assignment.bench.is_null())
+      return tell_end(context, run_trial(context, parts, length, assignment.bench.at("trial")));
     if (!injector->idle()) {
       parts.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
       parts.files = &injector->around(system_files());
@@ -148,6 +163,17 @@ class RankThread {
       parts.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
     }
     tell_end(context, train(context, parts));
+  }
+
+  // With another rank of this process.
+  bool shares_gpu() const {
+    const DevicePlan& mine = plan_.devices.front();
+    const Job& job = shared_.assignment.job;
+    const std::vector<int>& ranks = job.processes[static_cast<size_t>(plan_.process)].ranks;
+    return mine.kind == DevicePlan::Kind::gpu && std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+             const DevicePlan& other = job.ranks[static_cast<size_t>(rank)].devices.front();
+             return rank != plan_.rank && other.kind == mine.kind && other.gpu == mine.gpu;
+           });
   }
 
   void tell_end(const Context& context, const TrainingResult& result) {
@@ -190,7 +216,7 @@ class RankThread {
     };
     request.notes = notes_;
     // A benchmark measures the collective alone.
-    request.checks = assignment.bench.is_null()
+    request.checks = trains(assignment)
                          ? checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"))
                          : CallChecks::none;
     request.late = [whereabouts = shared_.whereabouts, rank = plan_.rank](const LateCall& call) {
@@ -297,7 +323,7 @@ int run_ranks(const Assignment& assignment, const Registry& registry, std::share
   Shared shared{assignment, registry, channel, {}, {}};
   shared.whereabouts =
       Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
-  if (assignment.bench.is_null()) shared.trained = located_parts(assignment.config, registry);
+  if (trains(assignment)) shared.trained = located_parts(assignment.config, registry);
 
   const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;
   std::vector<int> codes(ranks.size(), 0);

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "core/data/few_rows.h"
 #include "core/data/samples.h"
 #include "core/single_communicator.h"
 #include "core/temporary.h"
@@ -80,7 +81,8 @@ class TimedModel : public Model {
 
 TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads)
     : config_(config), device_(device), times_(std::make_shared<std::vector<BlockTime>>()) {
-  data_ = registry.datasets.make(config.data.name, config.data.options, data_seed(config.data.options, config.seed));
+  config_.data = few_rows(config.data);
+  data_ = registry.datasets.make(config_.data.name, config_.data.options, data_seed(config.data.options, config.seed));
   for (const Options& transform : config.data.options.sections("transforms"))
     transforms_.push_back(registry.transforms.make(transform.text("name"), transform));
   const ModelPtr model = registry.models.make(config.model.name, config.model.options, data_->schema());

@@ -4,7 +4,7 @@
 
 #include "core/config/scalars.h"
 #include "core/config/without_effect.h"
-#include "strategies/parts/sync_entry.h"
+#include "strategies/parts/replicas/sync_entry.h"
 
 namespace convoy {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/random_keys.h"
-#include "strategies/parts/row_table.h"
+#include "strategies/parts/rows/row_table.h"
 
 namespace convoy {
 namespace {

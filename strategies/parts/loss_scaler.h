@@ -17,7 +17,7 @@ namespace convoy {
 
 class LossScaler {
  public:
-  // `options`: a section of loss_scale_option() (parts/replicated_entry.h). `real`: dtype and device of scalars.
+  // `options`: a section of loss_scale_option() (parts/replicas/replicated_entry.h). `real`: dtype and device of scalars.
   LossScaler(const Options& options, const at::TensorOptions& real);
 
   const at::Tensor& scale() const { return scale_; }  // [1]; changed in place by `update`

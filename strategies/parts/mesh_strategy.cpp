@@ -3,8 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "core/control/channel.h"
 #include "strategies/parts/batch_reader.h"
+#include "strategies/parts/recordable.h"
+#include "strategies/parts/step_graph.h"
 
 namespace convoy {
 namespace {
@@ -24,11 +28,35 @@ class MeshStrategy : public Strategy {
     reader_ = dynamic_cast<BatchReader*>(data_.get());
     const at::Tensor zero = at::zeros({}, at::TensorOptions(at::kDouble).device(context.devices.front()));
     nothing_ = {"loss", zero, zero, true};
+    auto* recordable = dynamic_cast<Recordable*>(data_.get());
+    if (recordable == nullptr || parts_.graph == "never") return;
+    if (parts_.every == 1)
+      graph_.emplace(context, parts_.graph, graph_parts(context, *recordable));
+    else
+      tell_no_graph(context, parts_.graph, not_every_step(parts_.every));
   }
 
   Sampling sampling() const override { return sampling_; }
 
-  StepResult step(const StepInput& input) override {
+  StepResult step(const StepInput& input) override { return graph_ ? graph_->run(input) : trained(input); }
+
+  std::vector<Metric> evaluate(const Batch& batch) override {
+    std::vector<Metric> metrics = runner_->evaluate(batch);
+    if (original_) return metrics;
+    for (Metric& metric : metrics) {
+      metric.sum = at::zeros_like(metric.sum);
+      metric.weight = at::zeros_like(metric.weight);
+    }
+    return metrics;
+  }
+
+  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
+  void settle() override { data_->settle(); }
+  void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
+  void state_restored() override { data_->state_restored(); }
+
+ private:
+  StepResult trained(const StepInput& input) {
     const bool updates = accumulated_ + 1 == parts_.every || input.flush;
     const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
     data_->begin(accumulated_ == 0, updates);
@@ -58,22 +86,23 @@ class MeshStrategy : public Strategy {
     return result;
   }
 
-  std::vector<Metric> evaluate(const Batch& batch) override {
-    std::vector<Metric> metrics = runner_->evaluate(batch);
-    if (original_) return metrics;
-    for (Metric& metric : metrics) {
-      metric.sum = at::zeros_like(metric.sum);
-      metric.weight = at::zeros_like(metric.weight);
-    }
-    return metrics;
+  StepGraph::Parts graph_parts(const Context& context, Recordable& recordable) {
+    return {[&recordable] { recordable.set_rates(); }, [this](const StepInput& input) { return trained(input); },
+            [this](const StateVisitor& visit) { visit_state(visit); }, [&recordable] { return recordable.obstacle(); },
+            [this, channel = context.channel, rank = context.rank, size = context.size,
+             patience = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000))](
+                const std::string& mine) { return agreed(*channel, rank, size, patience, mine); }};
   }
 
-  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
-  void settle() override { data_->settle(); }
-  void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
-  void state_restored() override { data_->state_restored(); }
+  // What the first rank that has anything against it says.
+  std::string agreed(Channel& channel, int rank, int size, Timeout patience, const std::string& mine) {
+    if (size == 1) return mine;
+    const std::vector<std::string> all = channel.agree(str("step graph/", agreements_++), rank, size, mine, patience);
+    for (size_t other = 0; other < all.size(); ++other)
+      if (!all[other].empty()) return static_cast<int>(other) == rank ? mine : str("rank ", other, ": ", all[other]);
+    return "";
+  }
 
- private:
   std::shared_ptr<StateFile> state_;
   MeshParts parts_;
   Sampling sampling_;
@@ -82,7 +111,9 @@ class MeshStrategy : public Strategy {
   int64_t accumulated_ = 0;  // steps since the last update
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<DataAxis> data_;
-  BatchReader* reader_ = nullptr;  // data_, where it is one
+  BatchReader* reader_ = nullptr;   // data_, where it is one
+  std::optional<StepGraph> graph_;  // none where several steps make an update
+  int64_t agreements_ = 0;          // on the graph, so far
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "core/strategy.h"
 #include "strategies/parts/data_axis.h"
@@ -12,8 +13,9 @@
 namespace convoy {
 
 struct MeshParts {
-  int64_t every = 1;          // steps an update
-  int64_t micro_batches = 1;  // of a step
+  int64_t every = 1;            // steps an update
+  int64_t micro_batches = 1;    // of a step
+  std::string graph = "never";  // of graph_option(); of use where the data axis is Recordable
   std::function<std::unique_ptr<Runner>(const Context&, ModelPtr, std::shared_ptr<const LossFunction>)> runner;
   std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data;
 };

@@ -14,7 +14,7 @@
 #include "core/random.h"
 #include "strategies/parts/default_generator.h"
 #include "strategies/parts/precision.h"
-#include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
 
 namespace convoy {
 namespace {

@@ -18,7 +18,7 @@ struct HeldPiece {
   Piece piece;
 };
 
-class RowTable;  // strategies/parts/row_table.h
+class RowTable;  // strategies/parts/rows/row_table.h
 
 struct Parameter {
   std::string name;      // canonical
@@ -27,7 +27,7 @@ struct Parameter {
   bool written = false;  // `gradient` holds something of this accumulation; until then a write overwrites what is there
   bool foreign = false;  // made by a block itself and not by Layers
   // Writes elements first, first + 1, … (row-major) of the initial values. Set where `value` has no memory yet
-  // (LayerStore::deferred): whoever stores it makes what it holds.
+  // (LayerStore::deferred): whoever stores it makes what it holds; and where several ranks make one table together (host_rows.h).
   std::function<void(const at::Tensor& out, int64_t first)> initial;
   bool products_only = false;  // layers only multiply with it: under autocast a copy in the narrow dtype does as well
   // Where ranks of one replica share a model among them (tensor and pipeline groups; never along the data axis):

@@ -9,8 +9,8 @@
 #include "strategies/parts/init.h"
 #include "strategies/parts/keyed_dropout.h"
 #include "strategies/parts/linear_function.h"
-#include "strategies/parts/row_table.h"
-#include "strategies/parts/row_tables.h"
+#include "strategies/parts/rows/row_table.h"
+#include "strategies/parts/rows/row_tables.h"
 #include "strategies/parts/swapped_storage.h"
 #include "strategies/parts/synchronised_batch_norm.h"
 #include "strategies/parts/whole_layers.h"
@@ -178,6 +178,14 @@ void make_dense(Parameter& parameter, const std::string& user) {
     throw Error(Failure::config,
                 convoy::str(parameter.name, ": rows: sharded, and ", user,
                             " is tied to it and needs all rows in every step; ", "take rows: auto, or untie them"));
+  if (parameter.table->host()) {
+    // From here on each rank updates all of it by itself.
+    at::NoGradGuard no_grad;
+    const at::Tensor own = untouched_zeros(parameter.value.sizes(), parameter.value.scalar_type());
+    parameter.initial(own, 0);
+    parameter.initial = nullptr;
+    parameter.value.set_data(own);
+  }
   parameter.table = nullptr;
   log::warning(
       convoy::str(parameter.name, " is no row table: ", user, " is tied to it, and has a gradient of all rows"));

@@ -13,7 +13,7 @@
 #include "core/layers.h"
 #include "strategies/parts/block_borders.h"
 #include "strategies/parts/parameter.h"
-#include "strategies/parts/row_rule.h"
+#include "strategies/parts/rows/row_rule.h"
 
 namespace convoy {
 
@@ -32,7 +32,7 @@ struct LayerStore {
   std::vector<NamedBuffer> buffers;
   std::shared_ptr<BlockBorders> borders;  // null: what goes from block to block goes as it is
   // Where a model is built in several parts, gives this part's copy of a tensor that a layer is tied to and that none of its
-  // own layers has made (parts/ties.h). Null: there are no other parts.
+  // own layers has made (parts/stages/ties.h). Null: there are no other parts.
   std::function<ParameterPtr(const std::string& name, at::IntArrayRef shape)> distant;
   std::vector<ParameterPtr> followers;  // copies that another part's parameter of this rank stands for
 };

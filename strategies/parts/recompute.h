@@ -23,7 +23,7 @@ struct Recompute {
 
   bool includes(const std::string& block) const;
 };
-// Of a strategy that has recompute_option() (parts/replicated_entry.h), as check_recompute() let it pass.
+// Of a strategy that has recompute_option() (parts/replicas/replicated_entry.h), as check_recompute() let it pass.
 Recompute recompute_of(const Options& strategy);
 
 using BlockForward = std::function<TensorList(const TensorList&)>;

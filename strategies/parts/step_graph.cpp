@@ -49,6 +49,17 @@ StepResult copied(const StepResult& result) {
   return copy;
 }
 
+constexpr char by_operations[] = "steps are launched operation by operation: ";
+
+bool records(const Context& context, const std::string& mode) {
+  return mode != "never" && context.make_graph && context.make_graph(context.devices.front());
+}
+
+void say(const Context& context, const std::string& what) {
+  context.tell({{"graph", what}});
+  if (context.rank == 0) log::info(str("rank 0: ", what));
+}
+
 }  // namespace
 
 // What must be as it was for a recording to stand for a step.
@@ -119,7 +130,7 @@ struct StepGraph::Trial {
 
 StepGraph::StepGraph(const Context& context, const std::string& mode, Parts parts)
     : context_(context), mode_(mode), parts_(std::move(parts)) {
-  off_ = mode_ == "never" || !context_.make_graph || !context_.make_graph(context_.devices.front());
+  off_ = !records(context_, mode_);
 }
 
 StepGraph::~StepGraph() = default;
@@ -158,15 +169,27 @@ StepResult StepGraph::launched(const StepInput& input) {
   return copied(recording_->result);
 }
 
+// Whether any rank has something against it: then all go on step by step.
+bool StepGraph::given_up(const std::string& mine) {
+  const std::string why = parts_.agreed ? parts_.agreed(mine) : mine;
+  if (why.empty()) return false;
+  give_up(why);
+  return true;
+}
+
 // True where there is something to launch.
 bool StepGraph::record(const StepInput& input) {
   std::string obstacle = parts_.obstacle();
   if (obstacle.empty() && mode_ == "auto" && state_bytes(parts_.state) > light_bytes)
     obstacle = str("a model whose state is ", human_bytes(state_bytes(parts_.state)), " has no light step");
-  if (!obstacle.empty()) {
-    give_up(obstacle);
-    return false;
-  }
+  if (given_up(obstacle) || given_up(recorded(input))) return false;
+  if (mode_ == "auto") return holds(input, true);
+  say("steps are launched as one graph, as strategy.graph asks for");
+  return true;
+}
+
+// "", or why there is no recording.
+std::string StepGraph::recorded(const StepInput& input) {
   const at::Device device = context_.devices.front();
   recording_ = std::make_unique<Recording>();
   recording_->input = input;
@@ -175,26 +198,26 @@ bool StepGraph::record(const StepInput& input) {
   try {
     recording_->graph->record([this] { recording_->result = parts_.step(recording_->input); });
   } catch (const std::exception& error) {
-    give_up(str("it cannot be recorded: ", std::string(error.what()).substr(0, 300)));
-    return false;
+    return str("it cannot be recorded: ", std::string(error.what()).substr(0, 300));
   }
-  if (!recording_->result.updated) {
-    give_up("not every step makes an update");
-    return false;
-  }
-  if (mode_ == "auto") return holds(input, true);
-  say("steps are launched as one graph, as strategy.graph asks for");
-  return true;
+  return recording_->result.updated ? "" : "not every step makes an update";
 }
 
 // Whether a launch does what the step does, and, `timed`, is quicker. Leaves everything as it was.
 bool StepGraph::holds(const StepInput& input, bool timed) {
+  if (given_up(difference(input))) return false;
+  if (!timed) return true;
+  std::string times;
+  if (given_up(slower(input, times))) return false;
+  say("steps are launched as one graph: " + times);
+  return true;
+}
+
+// "", or what a launch leaves different from what the step leaves.
+std::string StepGraph::difference(const StepInput& input) {
   const Trial before(parts_);
-  const auto launch = [&] {
-    recording_->launch(input.batch);
-    return recording_->result.metrics.front().sum;
-  };
-  const double launched_loss = launch().sum().item<double>();
+  recording_->launch(input.batch);
+  const double launched_loss = recording_->result.metrics.front().sum.sum().item<double>();
   const Trial by_graph(parts_);
   before.restore(parts_);
   const double plain_loss = parts_.step(input).metrics.front().sum.sum().item<double>();
@@ -203,11 +226,12 @@ bool StepGraph::holds(const StepInput& input, bool timed) {
   auto [error, where] = by_graph.difference(by_steps);
   const double of_loss = std::abs(launched_loss - plain_loss) / std::max(std::abs(plain_loss), 1e-12);
   if (!(of_loss <= alike)) std::tie(error, where) = std::make_pair(of_loss, std::string("the loss"));
-  if (!(error <= alike)) {
-    give_up(str("a graph of it leaves ", where, " different by ", error));
-    return false;
-  }
-  if (!timed) return true;
+  return error <= alike ? "" : str("a graph of it leaves ", where, " different by ", error);
+}
+
+// "", or both times of a launch that is no quicker than the step; else they are in `times`.
+std::string StepGraph::slower(const StepInput& input, std::string& times) {
+  const Trial before(parts_);
   const auto several = [](const std::function<at::Tensor()>& step) {
     return seconds_of([&] {
       at::Tensor loss;
@@ -215,21 +239,19 @@ bool StepGraph::holds(const StepInput& input, bool timed) {
       return loss;
     });
   };
-  const double graphed = several(launch) / timed_steps;
+  const double graphed = several([&] {
+                           recording_->launch(input.batch);
+                           return recording_->result.metrics.front().sum;
+                         }) /
+                         timed_steps;
   const double by_itself = several([&] { return parts_.step(input).metrics.front().sum; }) / timed_steps;
   before.restore(parts_);
-  if (graphed >= by_itself) {
-    give_up(str("a launch of its graph takes ", graphed * 1e3, " ms, and the step by itself ", by_itself * 1e3, " ms"));
-    return false;
-  }
-  say(str("steps are launched as one graph: ", graphed * 1e3, " ms instead of ", by_itself * 1e3, " ms"));
-  return true;
+  times = str(graphed * 1e3, " ms instead of ", by_itself * 1e3, " ms");
+  if (graphed < by_itself) return "";
+  return str("a launch of its graph takes ", graphed * 1e3, " ms, and the step by itself ", by_itself * 1e3, " ms");
 }
 
-void StepGraph::say(const std::string& what) {
-  context_.tell({{"graph", what}});
-  if (context_.rank == 0) log::info(str("rank 0: ", what));
-}
+void StepGraph::say(const std::string& what) { convoy::say(context_, what); }
 
 void StepGraph::give_up(const std::string& why) {
   recording_.reset();
@@ -238,7 +260,13 @@ void StepGraph::give_up(const std::string& why) {
     throw Error(
         Failure::training,
         str("strategy.graph is always, and the step is launched operation by operation: ", why, "; take graph: auto"));
-  say(str("steps are launched operation by operation: ", why));
+  say(by_operations + why);
 }
+
+void tell_no_graph(const Context& context, const std::string& mode, const std::string& why) {
+  if (records(context, mode)) say(context, by_operations + why);
+}
+
+std::string not_every_step(int64_t every) { return str("with sync.every: ", every, " not every step makes an update"); }
 
 }  // namespace convoy

@@ -6,7 +6,8 @@
 namespace convoy {
 
 Option graph_option();
-// Throws ConfigError where graphs are asked for and no GPU will record them.
+// Throws ConfigError at the key where graphs are asked for, and no GPU will record them, or `sync` makes steps unlike each
+// other.
 void check_graph(const RunConfig& config, const Topology& topology);
 
 }  // namespace convoy

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/optim/norm.h"
-#include "strategies/parts/row_table.h"
+#include "strategies/parts/rows/row_table.h"
 
 namespace convoy {
 namespace {
@@ -119,7 +119,7 @@ void Update::attach_tables(std::vector<ParameterPtr> tables) {
     SlotOptions options;
     options.learning_rate_factor = group.learning_rate_factor;
     options.weight_decay = group.weight_decay;
-    table->table->connect(row_optimizer_.get(), row_optimizer_->add_table(table->value.detach(), options));
+    table->table->connect(row_optimizer_.get(), options);
   }
 }
 
@@ -165,8 +165,8 @@ void Update::reduced_slot(int slot) {
 }
 
 void Update::reduced_rows() {
-  RowSource* const source = tables_.empty() ? nullptr : tables_.front()->table->source();
-  if (source == nullptr) {
+  Communicator* const group = tables_.empty() ? nullptr : tables_.front()->table->updates_with();
+  if (group == nullptr) {
     for (size_t table = 0; table < tables_.size(); ++table)
       add_figures(tables_[table]->table->update().values, tables_[table]->counted, is_own_table(table) ? 3 : 0);
     return;
@@ -175,7 +175,7 @@ void Update::reduced_rows() {
   const at::Tensor others = figures_.clone();
   figures_.zero_();
   for (const ParameterPtr& table : tables_) add_figures(table->table->update().values, table->counted, 0);
-  source->group().all_reduce(figures_, ReduceOp::sum, {"gradient norm of rows", {}})->wait();
+  group->all_reduce(figures_, ReduceOp::sum, {"gradient norm of rows", {}})->wait();
   figures_.add_(others);
 }
 
@@ -243,6 +243,7 @@ UpdateFigures Update::finish() {
     at::add_out(own_scalars_.step, own_count_, 1);
   }
   if (!rate_is_set_) next_rate();
+  ++made_;
   at::add_out(scalars_.step, count_, 1);
   update_slots();
   count_.add_(scalars_.apply);
@@ -301,6 +302,7 @@ UpdateFigures Update::finish_on_host() {
     *own_scalars_.step.mutable_data_ptr<int64_t>() = host_count(own_count_) + 1;
   }
   if (!rate_is_set_) next_rate();
+  ++made_;
   *scalars_.step.mutable_data_ptr<int64_t>() = host_count(count_) + 1;
   update_slots();
   host_count(count_) += apply ? 1 : 0;
@@ -374,6 +376,7 @@ std::vector<std::pair<std::string, at::Tensor>> Update::counters() const {
 void Update::restored() {
   updates_ = count_.cpu()[0].item<int64_t>();
   if (scaler_) updates_ += scaler_->skipped().cpu()[0].item<int64_t>();
+  made_ = updates_;
   for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->restored(static_cast<int>(table));
 }
 

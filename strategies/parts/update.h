@@ -98,7 +98,7 @@ class Update {
   void settle_rows(size_t table, const at::Tensor& rows) { row_optimizer_->settle_rows(static_cast<int>(table), rows); }
 
   const at::Tensor& count() const { return count_; }          // updates applied, int64 [1]
-  int64_t made() const { return updates_; }                   // updates so far, those that were skipped too
+  int64_t made() const { return made_; }                      // updates so far, those that were skipped too
   const at::Tensor& own_count() const { return own_count_; }  // the same of own slots; −1: as many as count()
   // What is counted or kept beside parameters and moments, by name: `updates`, and the loss scaler's state.
   std::vector<std::pair<std::string, at::Tensor>> counters() const;
@@ -134,7 +134,8 @@ class Update {
   std::vector<ParameterPtr> tables_;
   at::Tensor header_;
   std::optional<LossScaler> scaler_;
-  int64_t updates_ = 0;  // for the schedule: those applied and those skipped
+  int64_t updates_ = 0;  // for the schedule: those that have a rate, applied and skipped
+  int64_t made_ = 0;     // those that the host has finished
   at::Tensor count_;
   at::Tensor
       figures_;  // [3]: sum of squares; number of slots and of losses that are not finite; [5] with own slots: the

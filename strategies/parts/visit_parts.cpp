@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "strategies/parts/row_table.h"
+#include "strategies/parts/rows/row_table.h"
 
 namespace convoy {
 namespace {

@@ -69,13 +69,16 @@ def spread(values):
 
 
 def interleave(rounds, contestants, reference=None, expected=None, slower_is="more", retries=6):
-    """Measures every contestant once a round, in turn. A round in which the reference fell behind 0.75 of its known
+    """Measures every contestant once a round, in turns, of which each round begins one further. A round in which the reference fell behind 0.75 of its known
     figure is repeated: a slow peer wins nothing. `expected` is that figure, a function of the round's figures where it
     depends on how fast the machine is, or {name: figure} of several references. Returns {name: [figure per round]}."""
     figures = {name: [] for name in contestants}
-    done = 0
+    names = list(contestants)
+    done = tried = 0
     while done < rounds:
-        this = {name: measure() for name, measure in contestants.items()}
+        turn = tried % len(names)
+        tried += 1
+        this = {name: contestants[name]() for name in names[turn:] + names[:turn]}
         if expected:
             figure = expected(this) if callable(expected) else expected
             wanted = figure if isinstance(figure, dict) else {reference: figure}
@@ -91,7 +94,7 @@ def interleave(rounds, contestants, reference=None, expected=None, slower_is="mo
         done += 1
         for name, figure in this.items():
             figures[name].append(figure)
-        say(f"round {done}/{rounds}: " + "  ".join(f"{name} {figure:.4g}" for name, figure in this.items()))
+        say(f"round {done}/{rounds}: " + "  ".join(f"{name} {this[name]:.4g}" for name in names))
     return figures
 
 

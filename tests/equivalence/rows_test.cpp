@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "strategies/parts/model_part.h"
-#include "strategies/parts/row_table.h"
+#include "strategies/parts/rows/row_table.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/whole_state.h"
@@ -225,7 +225,8 @@ State trained(const Layout& layout, const Subject& subject, int64_t begin, int64
 TEST(Rows, AResumedRunIsBitwiseAsOneThatWasNot) {
   for (const auto& [layout, sharded] :
        {std::pair{Layout{"single", "", 1}, false}, std::pair{Layout{"ddp", "", 2}, false},
-        std::pair{Layout{"ddp", "", 3}, true}}) {
+        std::pair{Layout{"ddp", "", 3}, true}, std::pair{Layout{"ddp", ", sync: {compress: bf16}", 2}, false},
+        std::pair{Layout{"ddp", ", sync: {compress: fp16}", 3}, true}}) {
     const Subject subject = subject_of("ncf", true, sharded);
     const State whole = trained(layout, subject, 0, 30, {});
     const State half = trained(layout, subject, 0, 12, {});

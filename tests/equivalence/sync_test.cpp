@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "strategies/parts/sync_entry.h"
+#include "strategies/parts/replicas/sync_entry.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -323,18 +323,27 @@ TEST(Sync, CompressedGradientsAreWithinTheirStatedError) {
 }
 
 // Rows' gradients are rounded as others are, and what is left over of a row waits for its next touch.
+void expect_within_stated_error(const char* numbers, int ranks, const Subject& subject, const std::string& more) {
+  SCOPED_TRACE(std::string(numbers) + " on " + std::to_string(ranks) + more);
+  const std::string sync = std::string("compress: ") + numbers + more;
+  const double stated = compression_error(Json{{"sync", {{"compress", numbers}}}});
+  const Trajectory narrow = train(ddp(ranks, sync), subject, adamw(false));
+  const Trajectory wide = train(ddp(ranks, more.empty() ? "" : more.substr(2)), subject, adamw(false));
+  const Difference worst = difference(in_common(narrow.final), wide.final);
+  EXPECT_LE(worst.worst, stated) << worst.key;
+  EXPECT_GT(worst.worst, 1e-9) << "nothing was rounded";
+}
+
 TEST(Sync, CompressedRowsAreWithinTheirStatedError) {
-  for (const char* numbers : {"fp16", "bf16"})
+  Subject sharded = ranking_subject(true);
+  sharded.section = "{name: ncf, rows: sharded}";
+  for (const char* numbers : {"fp16", "bf16"}) {
     for (int ranks : {2, 3}) {
-      SCOPED_TRACE(std::string(numbers) + " on " + std::to_string(ranks));
-      const std::string sync = std::string("compress: ") + numbers;
-      const double stated = compression_error(Json{{"sync", {{"compress", numbers}}}});
-      const Trajectory narrow = train(ddp(ranks, sync), ranking_subject(true), adamw(false));
-      const Trajectory wide = train(ddp(ranks, ""), ranking_subject(true), adamw(false));
-      const Difference worst = difference(in_common(narrow.final), wide.final);
-      EXPECT_LE(worst.worst, stated) << worst.key;
-      EXPECT_GT(worst.worst, 1e-9) << "nothing was rounded";
+      expect_within_stated_error(numbers, ranks, ranking_subject(true), "");
+      expect_within_stated_error(numbers, ranks, sharded, "");
     }
+    expect_within_stated_error(numbers, 2, sharded, ", every: 2");
+  }
 }
 
 TEST(Sync, CompressionWithAccumulationAndEmptyRanks) {

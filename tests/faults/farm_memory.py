@@ -80,6 +80,7 @@ with runs.workspace() as folder:
     entry, own = farm.result("greedy")
     farm.check(entry["status"] == "failed" and entry["cause"] == "memory" and entry["attempts"] == 1, f"{entry}")
     farm.check(own["failure"]["cause"] == "memory" and "limit" in own["failure"]["message"], f"{own['failure']}")
+    farm.check(not (farm.pipeline("greedy") / ".lock").exists(), "the lock of the one that was killed is left")
     farm.check("greedy (memory)" in summary["failure"]["message"], summary["failure"]["message"])
     for name in ("plain", "mapping"):
         farm.check(farm.result(name)[0]["status"] == "done", f"{farm.result(name)[0]}")

@@ -102,8 +102,26 @@ TEST_F(Calibrations, TheSlowestRankCountsWhereRanksKeepStep) {
   EXPECT_NEAR(calibration.exchanges[0].busy, 0.8, 1e-12);
 }
 
+// Of rows that three batches touched together, where a step's update is of one's.
+TEST(Updates, OfFewRowsAreHeldAgainstAllParameters) {
+  MeasurementRequest request;
+  request.alone_rows = {256, 64};
+  request.alone_updated = {{0.01, 0.025}, {0.003, 0.008}};
+  Measurement one;
+  one.alone = {{256, {10e-3, 10e-3}, {5e-3, 5e-3}}, {64, {4e-3, 4e-3}, {}}};
+  one.device = "cpu";
+  const Calibration calibration = calibration_of(request, {one}, Host(), resolved());
+  const StepTimings& steps = calibration.steps.front();
+  EXPECT_NEAR(steps.update.seconds, 5e-3 / 0.025, 1e-12);  // were it of all
+  ASSERT_EQ(steps.passes.size(), 2u);
+  EXPECT_EQ(steps.passes[0].updated, 0.003);
+  EXPECT_EQ(steps.passes[1].updated, 0.01);
+}
+
 TEST_F(Calibrations, AreReadAsTheyWereWritten) {
-  const Calibration calibration = measured();
+  Calibration calibration = measured();
+  calibration.dense_tables = std::make_shared<Calibration>(measured());
+  calibration.steps[0].passes[0].updated = 0.25;
   write_calibration(path(), calibration);
   EXPECT_EQ(to_json(read_calibration(path())), to_json(calibration));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);  // nothing half-written beside it

@@ -77,6 +77,20 @@ TEST(Prediction, OneRankTakesWhatWasMeasured) {
   EXPECT_EQ(step.error, 0);
 }
 
+// Of row tables: a step updates what its batch touches, and ranks that gather everybody's rows that of all of them.
+TEST(Prediction, UpdatesOfRowsCountByHowManyThereAre) {
+  Calibration calibration = made();
+  for (StepTimings& one : calibration.steps) {
+    one.update.seconds = 400 * ms;  // were it of all
+    for (PassTiming& pass : one.passes) pass.updated = 0.01;
+  }
+  RankCost rank = cost(32);
+  rank.work.updated = 0.02;
+  const StepPrediction step = predict(job(Mesh({{"data", 2}})), {rank, rank}, hosts(1, 2), calibration);
+  EXPECT_NEAR(step.compute, 34 * ms, 1e-9);
+  EXPECT_NEAR(step.update, 8 * ms, 1e-9);
+}
+
 TEST(Prediction, RowsBetweenAndBeyondAreLinear) {
   EXPECT_NEAR(pass_seconds(made(), 1, 1, 16).value, 18 * ms, 1e-9);
   EXPECT_NEAR(pass_seconds(made(), 1, 1, 128).value, 130 * ms, 1e-9);

@@ -50,8 +50,10 @@ ROWS = ["data={name: synthetic, kind: interactions, rows: 40000, users: 20000, i
         "model={name: ncf, gmf_dim: 4, mlp_dim: 8, hidden: [16, 8], rows: true}", "train.batch.global=256",
         "train.max_steps=48", "train.evaluate_every=never", "train.checkpoint_every=never"]
 EXCHANGED = [
-    ("{name: ddp}", 0.03), ("{name: data_parallel}", 0.03), ("{name: ddp, sync: {every: 2}}", 0.1),
-    ("{name: ddp, sync: {compress: bf16}}", 0.03), ("{name: ddp, sync: {groups: [{match: user, what: parameters, every: 4}]}}", 0.1),
+    ("{name: ddp}", 0.03, "true"), ("{name: data_parallel}", 0.03, "true"), ("{name: ddp, sync: {every: 2}}", 0.1, "true"),
+    ("{name: ddp, sync: {compress: bf16}}", 0.03, "true"),
+    ("{name: ddp, sync: {groups: [{match: user, what: parameters, every: 4}]}}", 0.1, "true"),
+    ("{name: ddp}", 0.05, "sharded"), ("{name: ddp, sync: {compress: fp16}}", 0.05, "sharded"),
 ]
 TOLERANCE = 0.05
 # Of what is sent: sums of a few bytes (loss, weight, norm) are not counted, parts of shards are rounded up to 64 bytes.
@@ -99,9 +101,9 @@ with runs.workspace() as work:
                            [*RESNET, f"strategy={strategy}", f"launch.ranks={ranks}"])
         for rank, cost in zip(summary["ranks"], costs(summary)):
             wrong += off(f"resnet {strategy}", "sent", rank["bytes_sent_per_step"], cost["sent"], SENT_TOLERANCE)
-    for number, (strategy, within) in enumerate(EXCHANGED):
-        summary = runs.run("configs/tiny/ncf.yaml", work / f"rows{number}", [*ROWS, f"strategy={strategy}"])
+    for number, (strategy, within, rows) in enumerate(EXCHANGED):
+        summary = runs.run("configs/tiny/ncf.yaml", work / f"rows{number}", [*ROWS, f"model.rows={rows}", f"strategy={strategy}"])
         for rank, cost in zip(summary["ranks"], costs(summary)):
-            wrong += off(f"rows {strategy}", "sent", rank["bytes_sent_per_step"], cost["sent"], within)
+            wrong += off(f"rows {rows} {strategy}", "sent", rank["bytes_sent_per_step"], cost["sent"], within)
     runs.check(not wrong, f"off: {', '.join(wrong)}")
 print("ranks send and hold what cost() says")

@@ -2,6 +2,7 @@
 before anything starts; what is done is never repeated."""
 # timeout: 180
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -87,10 +88,49 @@ with runs.workspace() as folder:
                    "    - {name: b, cores: [0]}\n    - {name: c, cores: [4000]}\n    - {name: d, config: {launch: {ranks: 2}}}\n")
     runs.refused("cores given twice, and others", 78, ["b.cores: gives core 0 a second time", "c.cores: names 4000", "launch.ranks"],
                  runs.command(bad, folder / "bad"))
+    bad.write_text(f"{text}strategy:\n  name: independent\n  pipelines:\n    - {{name: a, cores: [0], config: {{trian: 1}}}}\n"
+                   "    - {name: b, cores: [0], memory: 900 TB}\n    - {name: c, config: {model: mpl, data: syntetic, optimizer: {name: adm}}}\n"
+                   "    - {name: d, config: {data: {name: table, path: nowhere.csv}}}\n    - a text\n    - another\n")
+    told = ["bad.yaml:12:38: trian: unknown key", "b.cores: gives core 0 a second time", "b.memory: makes", "model: unknown model 'mpl'",
+            "data: unknown data 'syntetic'", "optimizer.name: unknown optimizer 'adm'", "nowhere.csv: no such file",
+            "strategy.pipelines.4: must be", "strategy.pipelines.5: must be", "9 mistakes"]
+    runs.refused("mistakes of every kind", 78, told, runs.command(bad, folder / "bad"))
+    del told[2]  # what hosts have nobody knows before the slots have met
+    runs.refused("the same under mpirun", 78, told[:-1] + ["8 mistakes"],
+                 runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
+
+    # Ten thousand, one of which is wrong: told in the time that one run has.
+    grid = "strategy.grid={optimizer.lr: [%s], seed: [%s]}" % (", ".join(f"0.{i:03}" for i in range(1, 101)), ", ".join(map(str, range(100))))
+    for title, values, words in (("a wrong value in a large grid", grid.replace(" 57,", " much,"), ["seed: is 'much'"]),
+                                 ("what no host has in a large grid", grid, ["cores: are 4096"])):
+        line = runs.command(GRID, folder / "bad", [values, "strategy.names=~"] + (["strategy.cores=4096"] if "host" in title else []))
+        before = os.times()
+        runs.refused(title, 78, words, line, within=10)
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        # 1.1 s where nobody else is on these cores.
+        runs.check(used < 2.5, f"{title}: told after {used:.2f} s of processor time")
+    runs.refused("a key that the grid has", 78, ["--set seed=5: seed: has no effect", "strategy.grid.seed"],
+                 runs.command(GRID, folder / "bad", [*SETS, "seed=5"]))
+
     many = "strategy.grid={seed: [%s], train.epochs: [%s]}" % (",".join(map(str, range(101))), ",".join(map(str, range(1, 101))))
     runs.refused("too large a grid", 78, ["more than 10000"], runs.command(GRID, folder / "bad", [many, "strategy.names=~"]))
     runs.refused("one run's option", 64, ["max_parallel"], runs.command(GRID, folder / "bad", SETS, ranks=2))
     runs.refused("a fault for nobody", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
     runs.refused("explain looks at one run", 78, ["describes several runs"], [str(runs.CONVOY), "explain", str(GRID)])
     runs.check(not (folder / "bad").exists(), "a folder was made although nothing started")
+
+    # Folders of somebody else's are told before anything starts.
+    for title, place, content, words in (
+        ("a file in the place of the pipelines", "pipelines", "", ["pipelines: is no folder"]),
+        ("a file in the place of the inbox", "inbox", "", ["inbox: is no folder"]),
+        ("a file in the place of a pipeline", f"pipelines/{NAMES[1]}", "", [f"{NAMES[1]}: is no folder"]),
+        ("a summary of somebody else's", f"pipelines/{NAMES[0]}/summary.json", '{"status": "failed", "failure": {"cause": 5}}',
+         [f"{NAMES[0]}/summary.json: has a `failure.cause`"]),
+    ):
+        output = folder / title.replace(" ", "-")
+        (output / place).parent.mkdir(parents=True)
+        (output / place).write_text(content)
+        runs.refused(title, 73, words, runs.command(GRID, output, SETS))
+        runs.check((output / place).read_text() == content and not list(output.rglob("rank0.log")), f"{title}: something started")
     print("one leaderboard alone and inside mpirun; mistakes are told all at once")

@@ -16,6 +16,7 @@ POLICIES = {
     # Rows that are behind are brought up to where a run stops: only step by step has that the bits of one that did not stop.
     "rows": ["strategy.sync.what=parameters", "strategy.sync.every=5", "model.rows=true", "optimizer.catch_up=exact"],
     "narrow rows": ["strategy.sync.compress=bf16", "model.rows=true", "optimizer.catch_up=exact"],
+    "narrow sharded rows": ["strategy.sync.compress=fp16", "model.rows=sharded", "optimizer.catch_up=exact"],
     "groups": ["strategy.sync={compress: bf16, groups: [{match: embedding|users|items, what: parameters, every: 4, moments: averaged}]}"],
 }
 

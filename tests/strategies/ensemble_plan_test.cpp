@@ -3,7 +3,8 @@
 
 #include "core/error.h"
 #include "strategies/catalogue.h"
-#include "strategies/parts/members_entry.h"
+#include "strategies/parts/members/catalogue.h"
+#include "strategies/parts/members/members_entry.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy {
@@ -64,22 +65,29 @@ TEST(EnsemblePlan, EveryGpuHasMembers) {
   EXPECT_EQ(plan(", how: stacked", machine(8, 4)).ranks.size(), 4u);
 }
 
-// As processes they may share a GPU; nccl could not, and threads share one process.
-TEST(EnsemblePlan, ProcessesMayShareAGpu) {
+// As processes they may share a GPU, and as threads of one process by its streams; nccl could not.
+TEST(EnsemblePlan, RanksMayShareAGpu) {
   const auto shared = [](const std::string& how, const std::string& backend = "auto") {
     RunConfig run = config(how);
     run.device = "cuda";
     run.backend = backend;
     PlanRequest request;
     request.ranks = 5;
-    return strategy_entry("ensemble").plan(run, machine(8, 2), request).jobs.at(0);
+    return strategy_entry("ensemble").plan(run, machine(8, 2), request);
   };
-  const Job job = shared(", how: processes");
+  const Job job = shared(", how: processes").jobs.at(0);
   EXPECT_EQ(job.backend, "gloo");
   EXPECT_EQ(job.processes.size(), 5u);
   for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(job.ranks[static_cast<size_t>(rank)].devices.at(0).gpu, rank % 2);
   EXPECT_THROW(shared(", how: processes", "nccl"), ConfigError);
-  EXPECT_THROW(shared(", how: threads"), ConfigError);
+  const Plan threads = shared(", how: threads");
+  EXPECT_EQ(threads.jobs.at(0).backend, "local");
+  EXPECT_EQ(threads.jobs.at(0).processes.size(), 1u);
+  for (int rank = 0; rank < 5; ++rank)
+    EXPECT_EQ(threads.jobs.at(0).ranks[static_cast<size_t>(rank)].devices.at(0).gpu, rank % 2);
+  ASSERT_FALSE(threads.warnings.empty());
+  EXPECT_EQ(threads.warnings.back(), "up to 3 threads share a GPU, each with a stream of its own");
+  EXPECT_THROW(shared(", how: threads", "nccl"), ConfigError);
 }
 
 TEST(EnsemblePlan, NoRankIsWithoutMembers) {
@@ -160,6 +168,52 @@ TEST(EnsemblePlan, ThreadsAndOtherBackendsExcludeEachOther) {
   launched.rank_hosts = {0, 0};
   EXPECT_THROW(strategy_entry("ensemble").plan(run, machine(2, 0), launched), ConfigError);
   EXPECT_EQ(strategy_entry("ensemble").plan(config(""), machine(2, 0), launched).jobs[0].processes.size(), 2u);
+  // What is left to convoy is what is possible.
+  run = config("");
+  run.backend = "gloo";
+  EXPECT_EQ(strategy_entry("ensemble").plan(run, machine(2, 0), {}).jobs[0].processes.size(), 2u);
+}
+
+TEST(EnsemblePlan, WaysAreThoseThatAreLeftOpen) {
+  EXPECT_TRUE(ways_of(config(", how: threads")).empty());
+  EXPECT_TRUE(ways_of(testing::test_config({"single", "", 1}, {})).empty());
+  std::vector<std::string> planned;
+  for (const Way& way : ways_of(config(", members: 3"))) {
+    RunConfig run = config(", members: 3");
+    run.resolved["strategy"] = way.section;
+    run = RunConfig::from_resolved(run.resolved);
+    run.device = "auto";
+    const Job job = strategy_entry("ensemble").plan(run, machine(2, 0), {}).jobs.at(0);
+    EXPECT_EQ(way_of(job), way.name);
+    planned.push_back(convoy::str(way.name, ' ', job.ranks.size(), ' ', job.processes.size()));
+  }
+  EXPECT_EQ(planned, (std::vector<std::string>{"stacked 1 1", "threads 2 1", "processes 2 2"}));
+}
+
+// A figure that no evaluation of a member tells is refused, and told what there is.
+TEST(EnsemblePlan, TheWatchedFigureIsOneThatIsTold) {
+  const EvaluationFigures told{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
+  const auto error = [](const std::string& options, const EvaluationFigures& figures) -> std::string {
+    try {
+      check_watched_figures(config(", members: 3, " + options), figures);
+    } catch (const ConfigError& error) {
+      return error.key() + ": " + error.what();
+    }
+    return "";
+  };
+  EXPECT_FALSE(watches_figures(config(", members: 3")));
+  EXPECT_TRUE(watches_figures(config(", members: 3, early_stop: {patience: [0, 0, 2]}")));
+  EXPECT_EQ(error("early_stop: {patience: 1}", told), "");
+  EXPECT_EQ(error("early_stop: {patience: 1, metric: accuracy}", told), "");
+  const std::string wrong = error("early_stop: {patience: 1, metric: acuracy}", told);
+  EXPECT_EQ(wrong.rfind("strategy.early_stop.metric: ", 0), 0u) << wrong;
+  EXPECT_NE(wrong.find("there are loss, accuracy; did you mean accuracy?"), std::string::npos) << wrong;
+  EXPECT_NE(error("early_stop: {patience: 1, metric: mean_loss}", told), "") << "of no member";
+  const std::string held_out = "early_stop: {patience: 1, metric: out_of_fold_loss}";
+  EXPECT_NE(error(held_out, told), "");
+  EXPECT_EQ(error(held_out + ", samples: {folds: 3}", told), "");
+  EXPECT_NE(error("early_stop: {patience: 1}", none).find("no rows to evaluate on"), std::string::npos);
+  EXPECT_EQ(evaluation_figures_from_json(to_json(told)).held_out, told.held_out);
 }
 
 TEST(EnsemblePlan, CostsAreThoseOfItsMembers) {

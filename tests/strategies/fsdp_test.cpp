@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "strategies/catalogue.h"
 #include "strategies/parts/runner.h"
-#include "strategies/parts/sharded_data.h"
+#include "strategies/parts/shards/sharded_data.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"

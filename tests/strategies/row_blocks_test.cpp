@@ -1,4 +1,4 @@
-#include "strategies/parts/row_blocks.h"
+#include "strategies/parts/rows/row_blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,9 @@
 // Row tables by themselves, and what several ranks make of theirs.
-#include "strategies/parts/device_row_gather.h"
-#include "strategies/parts/row_gather.h"
-#include "strategies/parts/row_shares.h"
-#include "strategies/parts/row_shares_entry.h"
+#include "strategies/parts/rows/device_row_gather.h"
+#include "strategies/parts/rows/row_gather.h"
+#include "strategies/parts/rows/row_numbers.h"
+#include "strategies/parts/rows/row_shares.h"
+#include "strategies/parts/rows/row_shares_entry.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -49,7 +50,7 @@ struct Made {
     parameter->table = std::make_shared<RowTable>("table", parameter->value, blocks);
     SlotOptions options;
     options.weight_decay = 0.1;
-    parameter->table->connect(optimizer.get(), optimizer->add_table(parameter->value.detach(), options));
+    parameter->table->connect(optimizer.get(), options);
     state.training = true;
     parameter->table->begin();
   }
@@ -277,6 +278,100 @@ TEST(RowShares, SendAsMuchAsTheirCost) {
   // As many ranks, all rows everywhere: twice the updates, and from three ranks on more bytes.
   EXPECT_NEAR(gathered_rows_cost({{double(rows), width, 8, double(touched)}}, 2, 800).updated_rows,
               2 * cost.updated_rows, 1);
+}
+
+// ---- in 16 bits ------------------------------------------------------------------------------------------------
+
+constexpr int64_t narrow_steps = 12;
+
+// Twenty rows, of all owners.
+at::Tensor narrow_ids(int rank) { return (at::arange(20) * 7 + 11 * rank) % table_rows; }
+
+// Three ranks that send the same rows in every step: the sum over all steps of what updates were made of,
+// and what each step's was off by at most, both against sums of unrounded gradients.
+struct Narrowed {
+  at::Tensor all = at::zeros({table_rows, width}, at::kDouble), expected = all.clone();
+  double worst_step = 0;
+  std::vector<std::string> kept;  // what rank 0 shows of its state
+  std::vector<int64_t> sent = std::vector<int64_t>(3);
+};
+template <class Exchange>
+Narrowed narrowed(Compression numbers, bool dealt) {
+  Narrowed result;
+  std::mutex mutex;
+  std::vector<at::Tensor> found(narrow_steps), expected(narrow_steps);
+  for (auto* list : {&found, &expected})
+    for (at::Tensor& one : *list) one = at::zeros({table_rows, width}, at::kDouble);
+  const Layout layout{"ddp", "", 3};
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    const auto blocks = dealt ? std::make_shared<RowBlocks>(table_rows, context.rank, 3) : nullptr;
+    Made made(table_rows, blocks);
+    Exchange exchange(context.axis("data"), {made.parameter}, numbers);
+    for (int64_t step = 0; step < narrow_steps; ++step) {
+      const at::Tensor ids = narrow_ids(context.rank);
+      const Batch batch = batch_of(ids);
+      made.table().begin();
+      exchange.begin();
+      exchange.expect(batch);
+      const at::Tensor gradient = normal({20, width}, convoy::str("n", context.rank, step)) * 1e-4;
+      torch::autograd::backward({made.table().embed(batch.at("ids"), made.state)}, {gradient});
+      const int64_t before = context.world->bytes_sent();
+      exchange.run({});
+      result.sent[size_t(context.rank)] = context.world->bytes_sent() - before;
+      std::lock_guard<std::mutex> lock(mutex);
+      if (dealt)
+        found[size_t(step)] += whole_sum(made.table().update(), *blocks);
+      else if (context.rank == 0)
+        found[size_t(step)] += dense_sum(made.table().update());
+      expected[size_t(step)].index_add_(0, ids, gradient);
+    }
+    if (context.rank == 0)
+      exchange.visit([&](const StateEntry& entry) {
+        result.kept.push_back(entry.key());
+        EXPECT_TRUE(entry.tensor.sizes().equals({table_rows, width}));
+        EXPECT_GT(entry.tensor.abs().max().item<double>(), 0);
+      });
+  });
+  for (size_t step = 0; step < narrow_steps; ++step) {
+    result.worst_step = std::max(result.worst_step, (found[step] - expected[step]).abs().max().item<double>());
+    result.all += found[step];
+    result.expected += expected[step];
+  }
+  return result;
+}
+
+void expect_error_feedback(const Narrowed& narrow, Compression numbers) {
+  const double rounding = numbers == Compression::fp16 ? 0x1p-11 : 0x1p-8, most = 5e-4;  // of gradients
+  EXPECT_GT(narrow.worst_step, 0) << "nothing was rounded";
+  EXPECT_LE(narrow.worst_step, 3 * 2.5 * most * rounding);
+  // One rounding of each rank's row is left in the end, however many steps there were.
+  EXPECT_LE((narrow.all - narrow.expected).abs().max().item<double>(), 3 * 1.5 * most * rounding);
+  ASSERT_EQ(narrow.kept.size(), 1U);
+  EXPECT_NE(narrow.kept.front().find("left_over"), std::string::npos);
+}
+
+TEST(NarrowRows, LoseOneRoundingHoweverManySteps) {
+  for (const Compression numbers : {Compression::fp16, Compression::bf16}) {
+    SCOPED_TRACE(numbers == Compression::fp16 ? "fp16" : "bf16");
+    const Narrowed gathered = narrowed<RowGather>(numbers, false);
+    expect_error_feedback(gathered, numbers);
+    const Narrowed by_tensors = narrowed<DeviceRowGather>(numbers, false);
+    expect_error_feedback(by_tensors, numbers);
+    EXPECT_LE((by_tensors.all - gathered.all).abs().max().item<double>(), 1e-18);
+    expect_error_feedback(narrowed<RowShares>(numbers, true), numbers);
+  }
+}
+
+TEST(NarrowRows, SendAsMuchAsTheirCost) {
+  const DealtTable table{double(table_rows), width, 8, 20, 2};
+  const Narrowed gathered = narrowed<RowGather>(Compression::bf16, false);
+  for (const int64_t bytes : gathered.sent) EXPECT_EQ(bytes, gathered_rows_cost({table}, 3, 0).bytes_sent);
+  const Narrowed by_tensors = narrowed<DeviceRowGather>(Compression::bf16, false);
+  for (const int64_t bytes : by_tensors.sent) EXPECT_EQ(bytes, gathered_rows_cost({table}, 3, 0, true).bytes_sent);
+  EXPECT_EQ(gathered_rows_cost({table}, 3, 0, true).messages, 2);
+  // Gradients alone, without what lookups sent: a quarter of fp64's, and a head and padding for each owner.
+  for (const int64_t bytes : narrowed<RowShares>(Compression::bf16, true).sent)
+    EXPECT_NEAR(static_cast<double>(bytes), 20 * 2.0 / 3 * width * 2 + 2 * narrow_head, 6 * width * 2);
 }
 
 TEST(RowShares, RefuseALookupBeyondWhatRanksAgreedOn) {

@@ -1,4 +1,4 @@
-#include "strategies/parts/row_index.h"
+#include "strategies/parts/rows/row_index.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Schedules on paper: what they look like, that they can be executed, what they keep alive and how long ranks are idle.
-#include "strategies/parts/schedule.h"
+#include "strategies/parts/stages/schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "strategies/parts/sharded_layers.h"
+#include "strategies/parts/tensor/sharded_layers.h"
 #include "tests/support/torch/ranks.h"
 
 namespace convoy::testing {

@@ -1,5 +1,5 @@
 // Units of sharded parameters: who has which part, memory that comes and goes, and the pool that lends it.
-#include "strategies/parts/sharded_unit.h"
+#include "strategies/parts/shards/sharded_unit.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/single_communicator.h"
-#include "strategies/parts/unit_plan.h"
+#include "strategies/parts/shards/unit_plan.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/ranks.h"
 

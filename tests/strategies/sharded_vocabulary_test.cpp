@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "strategies/parts/sharded_loss.h"
+#include "strategies/parts/tensor/sharded_loss.h"
 #include "tests/strategies/sharded_pair.h"
 
 namespace convoy::testing {

@@ -1,5 +1,5 @@
 // Which blocks a stage or a device has, and what is refused.
-#include "strategies/parts/stages.h"
+#include "strategies/parts/stages/stages.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "strategies/parts/block_placement.h"
+#include "strategies/parts/stages/block_placement.h"
 
 namespace convoy {
 namespace {

@@ -8,50 +8,11 @@
 #include "core/error.h"
 #include "core/registry.h"
 #include "strategies/registry.h"
+#include "tests/support/torch/rerun_graph.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 namespace {
-
-struct Counted {
-  int64_t records = 0, launches = 0;
-};
-
-// Recording leaves nothing behind: what the work did meanwhile is undone.
-class Rerun : public DeviceGraph {
- public:
-  Rerun(Strategy& strategy, Counted& counted, double wrong) : strategy_(strategy), counted_(counted), wrong_(wrong) {}
-  void record(const std::function<void()>& work) override {
-    std::vector<at::Tensor> before;
-    strategy_.visit_state([&](const StateEntry& entry) { before.push_back(entry.tensor.clone()); });
-    work();
-    size_t index = 0;
-    strategy_.visit_state([&](const StateEntry& entry) {
-      at::NoGradGuard no_grad;
-      at::Tensor tensor = entry.tensor;
-      tensor.copy_(before[index++]);
-    });
-    work_ = work;
-    ++counted_.records;
-  }
-  void launch() override {
-    work_();
-    ++counted_.launches;
-    if (wrong_ == 0) return;
-    at::NoGradGuard no_grad;
-    bool first = true;
-    strategy_.visit_state([&](const StateEntry& entry) {
-      at::Tensor tensor = entry.tensor;
-      if (std::exchange(first, false)) tensor.add_(wrong_);
-    });
-  }
-
- private:
-  Strategy& strategy_;
-  Counted& counted_;
-  const double wrong_;
-  std::function<void()> work_;
-};
 
 struct Result {
   std::map<std::string, at::Tensor> state;

@@ -63,6 +63,25 @@ TEST(InteractionsReader, IdsAreNumberedByAppearance) {
   EXPECT_FALSE(all.context.defined() || all.weight.defined());
 }
 
+// Short words, words that begin alike, and more of them than a table has cells at first.
+TEST(InteractionsReader, ManyWordsOfAllLengths) {
+  std::vector<std::string> words;
+  for (int number = 0; number < 4000; ++number) {
+    words.push_back(std::to_string(number));
+    words.push_back("visitor-" + std::to_string(number) + "@example");
+    if (number < 8) words.push_back(std::string(static_cast<size_t>(number + 1), 'v'));
+  }
+  std::string text = "user_id:token\titem_id:token\ttimestamp:float\n";
+  for (int time = 0; time < 2; ++time)
+    for (const std::string& word : words) text += word + "\t" + word.substr(0, 1) + "\t1\n";
+  const auto all = parse_interactions("f.inter", text, typed());
+  ASSERT_EQ(all.users, static_cast<int64_t>(words.size()));
+  EXPECT_EQ(all.items, 10 + 1);  // digits and v
+  const std::vector<int32_t> users = values<int32_t>(all.user);
+  for (size_t row = 0; row < users.size(); ++row)
+    ASSERT_EQ(users[row], static_cast<int32_t>(row % words.size())) << row;
+}
+
 TEST(InteractionsReader, CsvWithContextWeightQuotesAndWindowsLineEnds) {
   const auto all = parse_interactions(
       "f.csv", "\xEF\xBB\xBFwhat,who,when,a,b,w\r\n\"x, y\",1, 7 ,0.5,-2,1\r\nz,\"1\",8,1e3,0,2.5\r\n\r\n", csv());

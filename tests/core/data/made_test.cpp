@@ -8,6 +8,7 @@
 
 #include "core/data/bytes.h"
 #include "core/data/fashion_mnist.h"
+#include "core/data/few_rows.h"
 #include "core/data/synthetic.h"
 #include "core/data/transforms.h"
 #include "core/error.h"
@@ -25,6 +26,17 @@ SyntheticVectors::Shape shape(bool classification) {
   made.targets = 3;
   made.noise = 0.1;
   return made;
+}
+
+TEST(FewRows, OfMadeUpDataAreMadeInAMomentAndNotKept) {
+  const auto rows_of = [](const std::string& name, int64_t rows) {
+    return few_rows({name, Options(Json{{"rows", rows}, {"cache", "folder"}})}).options;
+  };
+  EXPECT_EQ(rows_of("synthetic", 50'000'000).integer("rows"), 131072);
+  EXPECT_FALSE(rows_of("synthetic", 50'000'000).has("cache"));
+  EXPECT_EQ(rows_of("synthetic", 1000).integer("rows"), 1000);
+  EXPECT_EQ(rows_of("table", 50'000'000).integer("rows"), 50'000'000);
+  EXPECT_EQ(rows_of("table", 1000).text("cache"), "folder");
 }
 
 TEST(Synthetic, RowsAreFunctionsOfTheSeed) {

@@ -58,10 +58,15 @@ TEST_F(FarmFolder, TheInboxTellsOfWhatArrived) {
   std::ofstream(folder_ + "/inbox/b.yaml") << "x";
   EXPECT_THAT(inbox.arrived(), ElementsAre(folder_ + "/inbox/a.yaml", folder_ + "/inbox/b.yaml"));
   inbox.take(folder_ + "/inbox/a.yaml");
-  inbox.refuse(folder_ + "/inbox/b.yaml", "no");
+  EXPECT_EQ(Inbox::refusal(folder_ + "/inbox/b.yaml"), nullptr);
+  inbox.refuse(folder_ + "/inbox/b.yaml", Error(Failure::device_missing, "no\nno GPU"));
   EXPECT_THAT(inbox.arrived(), IsEmpty());
   EXPECT_THAT(inbox.taken(), ElementsAre(folder_ + "/inbox/a.yaml.taken"));
-  EXPECT_EQ(read("inbox/b.yaml.refused"), "no\n");
+  EXPECT_EQ(read("inbox/b.yaml.refused"), "no\nno GPU\nexit code 69\n");
+  const auto refusal = Inbox::refusal(folder_ + "/inbox/b.yaml");
+  ASSERT_NE(refusal, nullptr);
+  EXPECT_EQ(refusal->kind(), Failure::device_missing);
+  EXPECT_STREQ(refusal->what(), "no\nno GPU");
 }
 
 Json summary_of(const char* status, const char* cause = nullptr) {

@@ -38,7 +38,7 @@ class FarmFile : public ::testing::Test {
     std::ofstream(folder_ + "/" + name) << text;
     return folder_ + "/" + name;
   }
-  FarmRun read(const std::string& strategy, const std::vector<std::string>& overrides = {}) const {
+  FarmRun with_mistakes(const std::string& strategy, const std::vector<std::string>& overrides = {}) const {
     RunArguments arguments;
     arguments.config = write("farm.yaml", common + strategy);
     arguments.overrides = overrides;
@@ -46,10 +46,18 @@ class FarmFile : public ::testing::Test {
     EXPECT_TRUE(run.has_value());
     return *run;
   }
-  std::string mistakes(const std::string& strategy, const Host* host = nullptr) const {
+  FarmRun read(const std::string& strategy, const std::vector<std::string>& overrides = {}) const {
+    const FarmRun run = with_mistakes(strategy, overrides);
+    refuse_all(run.mistakes);
+    return run;
+  }
+  std::string mistakes(const std::string& strategy, const Host* host = nullptr,
+                       const std::vector<std::string>& overrides = {}) const {
     try {
-      FarmRun run = read(strategy);
-      if (host != nullptr) refuse_all(check_claims(run.farm, yard_of(*host), ""));
+      FarmRun run = with_mistakes(strategy, overrides);
+      if (host != nullptr)
+        for (const ConfigError& mistake : check_claims(run.farm, yard_of(*host), "")) run.mistakes.push_back(mistake);
+      refuse_all(run.mistakes);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Failure::config);
       return error.what();
@@ -233,6 +241,76 @@ config:
   EXPECT_EQ(to_json(again.terms), to_json(pipeline.terms));
   EXPECT_THAT(again.terms.core_list, ElementsAre(0, 1));
   EXPECT_TRUE(again.terms.preempt);
+}
+
+TEST_F(FarmFile, WhatTheMachinesHaveAgainstItIsToldWithTheRest) {
+  const Host host = two_cores();
+  const std::string told = mistakes(R"(  pipelines:
+    - {name: a, cores: [0], memory: 999 GB, config: {trian: 2}}
+    - {name: b, cores: [0, 4000], config: {data: {name: table, path: nowhere.csv}}}
+    - {name: c, cores: 3, config: {seed: x}}
+)",
+                                    &host);
+  EXPECT_THAT(told, HasSubstr("farm.yaml:10:54: trian: unknown key; did you mean train?"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:10:7: a.memory: makes 930 GiB"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:11:7: b.cores: names 4000"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:11:7: b.cores: gives core 0 a second time, after a"));
+  EXPECT_THAT(told, HasSubstr("nowhere.csv"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:12:42: seed: is 'x'"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:12:7: c.cores: are 3"));
+  EXPECT_THAT(told, HasSubstr("7 mistakes"));
+}
+
+TEST_F(FarmFile, AllMistakesOfOnePipeline) {
+  const std::string told = mistakes(
+      "  pipelines: [{name: a, config: {model: mpl, data: syntetic, optimizer: {name: adm}, train: {epochs: one, "
+      "batch: {per_rank: 4}}, launch: {ranks: two, bind: list, address: here}}}, text, [list], {name: b, priority: x, "
+      "nice: 40, cores: []}]\n");
+  for (const char* mistake :
+       {"model: unknown model 'mpl'; did you mean mlp?", "data: unknown data 'syntetic'; did you mean synthetic?",
+        "optimizer.name: unknown optimizer 'adm'; did you mean adam?", "train.epochs: is 'one'",
+        "train.batch: has both global and per_rank", "launch.ranks: is 'two'", "launch.bind: is list",
+        "launch.address: is 'here'", "strategy.pipelines.1: must be", "strategy.pipelines.2: must be",
+        "strategy.pipelines.3.priority: is 'x'", "strategy.pipelines.3.nice: is 40",
+        "strategy.pipelines.3.cores: is '[]'", "13 mistakes"})
+    EXPECT_THAT(told, HasSubstr(mistake));
+}
+
+TEST_F(FarmFile, AGridThatIsNoneStillHasItsValuesLookedAt) {
+  const std::string told =
+      mistakes("  names: ''\n  grid: {name: [a, b], seed: [], lr: 5, optimizer.lr: [0.1, fast]}\nprecison: fp32\n");
+  EXPECT_THAT(told, HasSubstr("strategy.grid.name: is what each point is called: write strategy.names"));
+  EXPECT_THAT(told, HasSubstr("strategy.grid.seed: is an empty list"));
+  EXPECT_THAT(told, HasSubstr("strategy.grid.lr: must be a list"));
+  EXPECT_THAT(told, HasSubstr("strategy.names: is empty"));
+  EXPECT_THAT(told, HasSubstr("optimizer.lr: is 'fast'"));
+  EXPECT_THAT(told, HasSubstr("precison: unknown key; did you mean precision?"));
+  EXPECT_THAT(told, HasSubstr("6 mistakes"));
+  EXPECT_THAT(mistakes("  names: 'x{seed}'\n  pipelines: [{name: a}]\n"), HasSubstr("strategy.names: is for a grid"));
+}
+
+TEST_F(FarmFile, WhatIsTypedHasAnEffect) {
+  write("one.yaml", R"(name: one
+model: {name: mlp, hidden: [4]}
+data: {name: synthetic}
+optimizer: {name: sgd, lr: 0.1}
+train: {batch: {global: 8}}
+strategy: single
+)");
+  const std::string some = "  pipelines: [{name: a, config: {seed: 1}}, {name: b}]\n";
+  EXPECT_EQ(mistakes(some, nullptr, {"seed=5", "train.epochs=2", "optimizer={name: sgd, lr: 0.1}"}), "no error");
+  const std::string each =
+      "  pipelines: [{name: a, priority: 1, config: {seed: 1, strategy: ddp}},"
+      " {name: b, priority: 2, config: {seed: 2, strategy: ddp}}]\n";
+  const std::string told =
+      mistakes(each, nullptr, {"seed=5", "strategy.priority=3", "strategy.each=ddp", "precision=fp64"});
+  EXPECT_THAT(told, HasSubstr("--set seed=5: seed: has no effect"));
+  EXPECT_THAT(told, HasSubstr("--set strategy.priority=3: strategy.priority: has no effect"));
+  EXPECT_THAT(told, HasSubstr("--set strategy.each=ddp: strategy.each: has no effect"));
+  EXPECT_THAT(told, HasSubstr("3 mistakes"));
+  EXPECT_THAT(mistakes("  grid: {seed: [1, 2]}\n", nullptr, {"seed=5"}), HasSubstr("strategy.grid.seed"));
+  EXPECT_THAT(mistakes("  pipelines: [{name: a, config: one.yaml}]\n", nullptr, {"train.epochs=5"}),
+              HasSubstr("--set train.epochs=5: train.epochs: has no effect"));
 }
 
 TEST_F(FarmFile, OverridesReachIntoIt) {

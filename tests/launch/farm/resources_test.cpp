@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "launch/farm/gpu_use.h"
 #include "launch/farm/process_trees.h"
@@ -122,8 +123,10 @@ TEST(ProcessTrees, FollowsGrandchildrenAlsoWithoutTheirParent) {
   ProcessTrees trees;
   trees.refresh();  // everything is a stranger
   trees.add("a", child.pid());
-  trees.refresh();
-  ASSERT_EQ(trees.processes("a").size(), 3u);
+  ASSERT_TRUE(eventually([&] {
+    trees.refresh();
+    return trees.processes("a").size() == 3;
+  }));
   const std::vector<pid_t> all = trees.processes("a");
   EXPECT_EQ(std::count(all.begin(), all.end(), stranger.pid()), 0);
 
@@ -148,6 +151,27 @@ TEST(ProcessTrees, FollowsGrandchildrenAlsoWithoutTheirParent) {
   EXPECT_GE(trees.cpu_seconds("a"), before);
   trees.remove("a");
   EXPECT_TRUE(trees.processes("a").empty());
+}
+
+TEST(ProcessTrees, FindsWhatAnotherThreadHasStarted) {
+  const Child child([] {
+    std::thread([] {
+      if (fork() == 0)
+        while (true) pause();
+      while (true) pause();
+    }).detach();
+  });
+  ProcessTrees trees;
+  trees.add("a", child.pid());
+  EXPECT_TRUE(eventually([&] {
+    trees.refresh(true);
+    return trees.processes("a").size() == 2;
+  }));
+  // And after some time in any case.
+  ProcessTrees others;
+  others.add("a", child.pid());
+  for (int i = 0; i < 10; ++i) others.refresh();
+  EXPECT_EQ(others.processes("a").size(), 2u);
 }
 
 TEST(ResourceWatch, TellsOfTheOneAboveItsLimitWithinASecond) {

@@ -20,7 +20,7 @@
 #include "launch/catalogues.h"
 #include "models/registry.h"
 #include "strategies/parts/block_activations.h"
-#include "strategies/parts/replicated_entry.h"
+#include "strategies/parts/replicas/replicated_entry.h"
 #include "strategies/registry.h"
 
 namespace {

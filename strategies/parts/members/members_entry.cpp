@@ -1,0 +1,198 @@
+#include "strategies/parts/members/members_entry.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/data/samples.h"
+#include "core/describe.h"
+#include "core/text.h"
+
+namespace convoy {
+namespace {
+
+// A value for each member: one for all, a list with one each, or {from, to}, evenly apart or, with `scale: log`, evenly in
+// their logarithms. `what` and `least` are for messages.
+std::vector<double> spread(const Options& options, const std::string& name, int64_t members, double least) {
+  const Json& value = options.at(name);
+  std::vector<double> values;
+  if (value.is_number()) {
+    values.assign(static_cast<size_t>(members), value.get<double>());
+  } else if (value.is_array()) {
+    for (const Json& one : value) {
+      if (!one.is_number()) options.fail(name, "must hold numbers, one for each member");
+      values.push_back(one.get<double>());
+    }
+    if (static_cast<int64_t>(values.size()) != members)
+      options.fail(name, str("has ", values.size(), " values for ", members, " members; give one for each"));
+  } else if (value.is_object() && value.contains("from") && value.contains("to") && value["from"].is_number() &&
+             value["to"].is_number()) {
+    const std::string scale = value.contains("scale") && value["scale"].is_string() ? value["scale"] : Json("linear");
+    for (const auto& [key, unused] : value.items())
+      if (key != "from" && key != "to" && key != "scale")
+        options.fail(name, str("has a key '", key, "'; a range has from, to and scale (linear or log)"));
+    if (scale != "linear" && scale != "log") options.fail(name, str("has scale ", scale, "; it is linear or log"));
+    const double from = value["from"].get<double>(), to = value["to"].get<double>();
+    if (scale == "log" && (from <= 0 || to <= 0)) options.fail(name, "has scale log, and a bound that is not above 0");
+    for (int64_t member = 0; member < members; ++member) {
+      const double share = members > 1 ? static_cast<double>(member) / static_cast<double>(members - 1) : 0;
+      values.push_back(scale == "log" ? from * std::pow(to / from, share) : from + (to - from) * share);
+    }
+  } else {
+    options.fail(name, "must be a number, a list with one for each member, or {from: 1.0e-4, to: 1.0e-2, scale: log}");
+  }
+  for (double one : values)
+    if (!std::isfinite(one) || one < least) options.fail(name, str("holds ", one, "; it must be at least ", least));
+  return values;
+}
+
+uint64_t seed_from(const Options& options, const Json& value) {
+  const bool whole = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
+  if (!whole) options.fail("seed", "must hold whole numbers, none below 0");
+  return value.get<uint64_t>();
+}
+
+std::vector<uint64_t> seeds(const Options& options, int64_t members, uint64_t of_run) {
+  const Json& value = options.at("seed");
+  std::vector<uint64_t> all;
+  if (value.is_array()) {
+    for (const Json& one : value) all.push_back(seed_from(options, one));
+    if (static_cast<int64_t>(all.size()) != members)
+      options.fail("seed", str("has ", all.size(), " values for ", members, " members; give one for each"));
+    return all;
+  }
+  if (!value.is_null() && !value.is_number())
+    options.fail("seed", "must be the first member's, from which the others count on, or a list with one for each");
+  const uint64_t first = value.is_null() ? of_run : seed_from(options, value);
+  for (int64_t member = 0; member < members; ++member) all.push_back(first + static_cast<uint64_t>(member));
+  return all;
+}
+
+MemberDraw draw_of(const Options& options, int64_t members) {
+  const Json& value = options.at("samples");
+  MemberDraw draw;
+  if (value == "all") return draw;
+  if (value == "bootstrap") {
+    draw.rows = MemberDraw::Rows::bootstrap;
+    return draw;
+  }
+  const bool one_key = value.is_object() && value.size() == 1;
+  if (one_key && value.contains("subset") && value["subset"].is_number()) {
+    draw.rows = MemberDraw::Rows::subset;
+    draw.fraction = value["subset"].get<double>();
+    if (!(draw.fraction > 0 && draw.fraction <= 1))
+      options.fail("samples", str("has a subset of ", draw.fraction, " of the rows; it is above 0 and at most 1"));
+    return draw;
+  }
+  if (one_key && value.contains("folds") && value["folds"].is_number_integer()) {
+    draw.rows = MemberDraw::Rows::fold;
+    draw.folds = value["folds"].get<int64_t>();
+    if (draw.folds < 2) options.fail("samples", str("has ", draw.folds, " folds; there are at least 2"));
+    if (draw.folds > members)
+      options.fail("samples", str("has ", draw.folds, " folds for ", members,
+                                  " members, so that some rows would be left out by none; take at most as many folds "
+                                  "as members"));
+    return draw;
+  }
+  options.fail("samples", "must be all, bootstrap, {subset: 0.8} or {folds: 5}");
+}
+
+std::vector<int64_t> patience(const Options& options, int64_t members) {
+  const Options stop = options.section("early_stop");
+  std::vector<int64_t> all;
+  for (double one : spread(stop, "patience", members, 0)) {
+    if (one != std::floor(one)) stop.fail("patience", str("holds ", one, "; it counts evaluations"));
+    all.push_back(static_cast<int64_t>(one));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<MemberDraw> draws_of(const Options& strategy) {
+  const int64_t members = strategy.integer("members");
+  std::vector<MemberDraw> all(static_cast<size_t>(members), draw_of(strategy, members));
+  for (size_t member = 0; member < all.size(); ++member) all[member].member = static_cast<int64_t>(member);
+  return all;
+}
+
+std::vector<MemberSettings> members_of(const RunConfig& config) {
+  const Options& options = config.strategy.options;
+  const Options& data = config.data.options;
+  if (data_draw(data, config.seed).rows != MemberDraw::Rows::all)
+    data.fail("samples", "is for one model by itself; what each member trains on is strategy.samples");
+  const Options& optimizer = config.optimizer.options;
+  const int64_t count = options.integer("members");
+  const auto all_alike = [&](const char* name, double least) {
+    if (options.has(name)) return spread(options, name, count, least);
+    return std::vector<double>(static_cast<size_t>(count), optimizer.real(name));
+  };
+  const std::vector<MemberDraw> draws = draws_of(options);
+  const std::vector<uint64_t> seed = seeds(options, count, config.seed);
+  const std::vector<double> rate = all_alike("lr", 0), decay = all_alike("weight_decay", 0);
+  const std::vector<int64_t> patient = patience(options, count);
+  if (config.train.evaluate_every.unit == Interval::Unit::never &&
+      std::any_of(patient.begin(), patient.end(), [](int64_t one) { return one > 0; }))
+    options.section("early_stop")
+        .fail("patience", "counts evaluations, and train.evaluate_every is never; give one, such as 1 epoch");
+  std::vector<MemberSettings> members;
+  for (size_t i = 0; i < draws.size(); ++i) {
+    MemberSettings member{static_cast<int64_t>(i), seed[i], rate[i], decay[i], patient[i], draws[i]};
+    member.draw.seed = seed[i];
+    members.push_back(member);
+  }
+  return members;
+}
+
+std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member) {
+  using Rows = MemberDraw::Rows;
+  std::vector<std::string> overrides = {str("seed=", member.seed),
+                                        str("optimizer.lr=", Json(member.learning_rate).dump()),
+                                        str("optimizer.weight_decay=", Json(member.weight_decay).dump())};
+  // What a data set draws itself does not depend on the member.
+  if (config.data.options.has("seed"))
+    overrides.push_back(str("data.seed=", data_seed(config.data.options, config.seed)));
+  const MemberDraw& draw = member.draw;
+  Json samples;
+  if (draw.rows == Rows::bootstrap) samples = {{"how", "bootstrap"}};
+  if (draw.rows == Rows::subset) samples = {{"how", "subset"}, {"fraction", draw.fraction}};
+  if (draw.rows == Rows::fold) samples = {{"how", "folds"}, {"folds", draw.folds}, {"fold", draw.member % draw.folds}};
+  if (!samples.is_null()) overrides.push_back("data.samples=" + samples.dump());
+  return overrides;
+}
+
+std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks) {
+  const int64_t base = members / ranks, larger = members % ranks;
+  const int64_t first = rank * base + std::min<int64_t>(rank, larger);
+  return {first, first + base + (rank < larger ? 1 : 0)};
+}
+
+Component optimizer_of(const Component& optimizer, const MemberSettings& member) {
+  Json values = optimizer.options.json();
+  values["lr"] = member.learning_rate;
+  values["weight_decay"] = member.weight_decay;
+  return {optimizer.name, Options(std::move(values), optimizer.options.marks(), optimizer.options.path())};
+}
+
+std::vector<Option> member_options() {
+  return {
+      describe::integer("members", "models of the same kind, trained at once", 10).at_least(1).at_most(100000),
+      describe::option(OptionType::any, "samples",
+                       "rows that a member trains on: all, bootstrap (as many, drawn with replacement), {subset: f} "
+                       "(that share, without), or {folds: k} (all but one of k parts)",
+                       "all"),
+      describe::option(OptionType::any, "seed",
+                       "the first member's, the others' counting on from it (the run's seed), or a list with one each"),
+      describe::option(
+          OptionType::any, "lr",
+          "in place of optimizer.lr: a list with one for each member, or {from, to, scale: linear or log}"),
+      describe::option(OptionType::any, "weight_decay", "in place of optimizer.weight_decay, likewise"),
+      describe::section(
+          "early_stop", "a member that gets no better ends, and leaves the others the device",
+          {describe::option(OptionType::any, "patience",
+                            "evaluations without a better figure, for all members or a list with one each; 0: never",
+                            0),
+           describe::text("metric", "the figure, of the evaluation split", "loss")}),
+  };
+}
+
+}  // namespace convoy

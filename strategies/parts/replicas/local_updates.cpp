@@ -1,0 +1,315 @@
+#include "strategies/parts/replicas/local_updates.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+#include "strategies/parts/visit_parts.h"
+
+namespace convoy {
+namespace {
+
+StateEntry replica_entry(const std::string& name, StateKind kind, const at::Tensor& tensor, int replica, bool owner) {
+  StateEntry entry;
+  entry.name = name;
+  entry.kind = kind;
+  entry.piece = Piece::whole(tensor.sizes());
+  entry.replica = replica;
+  entry.tensor = tensor.detach();
+  entry.owner = owner;
+  return entry;
+}
+
+}  // namespace
+
+LocalUpdates::LocalUpdates(const Context& context, SyncPolicy policy, const std::vector<ModelPart*>& parts,
+                           Update& update, BufferSync& buffers)
+    : policy_(std::move(policy)),
+      context_(context),
+      data_(context.axis("data")),
+      piped_(context.axis("pipeline")->size() > 1),
+      parts_(parts),
+      buffers_(buffers_of(parts)),
+      update_(update),
+      buffer_sync_(buffers),
+      rows_(data_, policy_, update) {
+  if (!any()) return;
+  const auto real = at::TensorOptions(at::kDouble).device(context.devices.front());
+  own_header_ = at::zeros({2}, real);
+  since_ = at::zeros({static_cast<int64_t>(policy_.groups.size())}, real);
+}
+
+std::vector<std::vector<int>> LocalUpdates::buckets(const std::vector<ParameterPtr>& parameters,
+                                                    const std::vector<int>& order, double first, double cap) const {
+  if (!any()) return fill_buckets(parameters, order, first, cap);
+  std::vector<size_t> groups(policy_.groups.size());
+  std::iota(groups.begin(), groups.end(), 0);
+  // So that the first bucket, which the loss travels with, is sent as long as any is.
+  std::stable_sort(groups.begin(), groups.end(), [&](size_t a, size_t b) {
+    const SyncGroup &one = policy_.groups[a], &other = policy_.groups[b];
+    const bool summed = one.what == Agreement::gradients, too = other.what == Agreement::gradients;
+    return summed != too ? summed : one.start_after > other.start_after;
+  });
+  std::vector<std::vector<int>> buckets;
+  for (size_t group : groups) {
+    std::vector<int> own;
+    for (int parameter : order)
+      if (policy_.group_of(parameters[static_cast<size_t>(parameter)]->name) == group) own.push_back(parameter);
+    if (own.empty()) continue;
+    for (std::vector<int>& bucket : fill_buckets(parameters, own, buckets.empty() ? first : cap, cap))
+      buckets.push_back(std::move(bucket));
+  }
+  if (buckets.empty()) buckets.emplace_back();
+  return buckets;
+}
+
+void LocalUpdates::attach(const FlatParameters* before, const FlatParameters& flat) {
+  groups_.clear();
+  for (const FlatParameters::Bucket& bucket : flat.buckets())
+    groups_.push_back(bucket.parameters.empty()
+                          ? policy_.groups.size() - 1
+                          : policy_.group_of(flat.parameters()[static_cast<size_t>(bucket.parameters.front())]->name));
+  flat_ = &flat;
+  if (!any()) return;
+  CONVOY_CHECK(!aside_, "parameters are laid out anew while averages stand in their place");
+  const auto outer = [this](int bucket) { return group(bucket).what == Agreement::diloco; };
+  before_.attach(before, flat, outer);
+  momentum_.attach(before, flat, outer);
+  if (before == nullptr) update_.set_own({{}, {}, own_header_, true, data_});
+}
+
+bool LocalUpdates::ever_shared(int bucket) const { return !group(bucket).apart(0); }
+
+void LocalUpdates::begin(bool first) {
+  if (!any()) return;
+  at::NoGradGuard no_grad;
+  if (first) own_header_.zero_();
+  if (!aside_) return;
+  for (size_t bucket = 0; bucket < groups_.size(); ++bucket)
+    if (own_values_.has(static_cast<int>(bucket)))
+      flat_->bucket_values(static_cast<int>(bucket)).copy_(own_values_.bucket(static_cast<int>(bucket)));
+  for (auto& [slot, own] : own_moments_) {
+    const auto moments = update_.slot_moments(slot);
+    for (size_t i = 0; i < own.size(); ++i) at::Tensor(moments[i].second).copy_(own[i].second);
+  }
+  for (size_t i = 0; i < own_buffers_.size(); ++i) buffers_[i].value.copy_(own_buffers_[i].second);
+  rows_.restore();
+  own_values_.clear();
+  own_moments_.clear();
+  own_buffers_.clear();
+  aside_ = false;
+}
+
+void LocalUpdates::add_loss(const at::Tensor& weight, const at::Tensor& sum) {
+  if (!any()) return;
+  own_header_.select(0, 0).add_(weight.to(own_header_.options()));
+  own_header_.select(0, 1).add_(sum.to(own_header_.options()));
+}
+
+std::vector<char> LocalUpdates::apart() const {
+  std::vector<char> apart(groups_.size(), 0);
+  for (size_t bucket = 0; bucket < groups_.size(); ++bucket)
+    apart[bucket] = group(static_cast<int>(bucket)).apart(update_.made());
+  return apart;
+}
+
+bool LocalUpdates::shares() const {
+  const int64_t number = update_.made();
+  const auto shared = [number](const SyncGroup& group) { return !group.apart(number); };
+  // Others of this replica may have parameters of a group that this rank has none of.
+  if (rows_.shares(number)) return true;
+  if (piped_) return std::any_of(policy_.groups.begin(), policy_.groups.end(), shared);
+  return std::any_of(groups_.begin(), groups_.end(), [&](size_t group) { return shared(policy_.groups[group]); });
+}
+
+bool LocalUpdates::buffers_drifted(int64_t made) const {
+  if (made == 0) return false;
+  return std::all_of(groups_.begin(), groups_.end(), [&](size_t group) {
+    return policy_.groups[group].apart(made - 1) && !policy_.groups[group].due(made - 1);
+  });
+}
+
+bool LocalUpdates::shares_buffers() const { return !any() || !buffers_drifted(update_.made() + 1); }
+
+void LocalUpdates::exchange_rows() { rows_.exchange(update_.made()); }
+
+void LocalUpdates::prepare() {
+  if (!any()) return;
+  at::NoGradGuard no_grad;
+  std::vector<char> slots(flat_->slots().size(), 0);
+  const std::vector<char> apart = this->apart();
+  for (size_t bucket = 0; bucket < apart.size(); ++bucket) {
+    for (int slot : flat_->buckets()[bucket].slots) slots[static_cast<size_t>(slot)] = apart[bucket];
+    const auto index = static_cast<int>(bucket);
+    if (before_.has(index) && update_.made() == group(index).start_after)
+      before_.bucket(index).copy_(flat_->bucket_values(index));
+  }
+  update_.set_own({std::move(slots), rows_.apart(update_.made()), own_header_, shares(), data_});
+}
+
+void LocalUpdates::updated(const UpdateFigures& figures) {
+  if (!any()) return;
+  at::NoGradGuard no_grad;
+  if (figures.own_finite.defined()) {
+    at::Tensor finite = figures.own_finite, header = own_header_;
+    int64_t step = parts_.front()->state()->step;
+    // On CUDA that of the update before is read, so that the host never waits for the one under way.
+    if (finite.is_cuda()) {
+      header = header.clone();
+      std::swap(finite, pending_finite_);
+      std::swap(header, pending_header_);
+      --step;
+    }
+    check(finite, header, step);
+  }
+  const int64_t number = update_.made() - 1;
+  for (size_t group = 0; group < policy_.groups.size(); ++group)
+    if (policy_.groups[group].apart(number))
+      since_.select(0, static_cast<int64_t>(group)).add_(own_header_.select(0, 0));
+  rows_.updated(number);
+  agree(number);
+}
+
+// Nobody else knows: this rank's failure ends the others.
+void LocalUpdates::check(const at::Tensor& finite, const at::Tensor& header, int64_t step) const {
+  if (!finite.defined() || finite.item<bool>()) return;
+  const bool loss = !at::isfinite(header).all().item<bool>();
+  throw Error(Failure::training,
+              convoy::str(loss ? "the loss of rank " : "a gradient of rank ", context_.rank, " is not finite at step ",
+                          step, ", between two agreements of ranks (strategy.sync)",
+                          "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
+                          "optimizer.clip_norm, or look at the data of that step"));
+}
+
+// Of each group, what this rank's values count: its share of the rows' weight since the last agreement.
+at::Tensor LocalUpdates::fractions() const {
+  at::Tensor all = since_.clone();
+  data_->all_reduce(all, ReduceOp::sum, {"weights of replicas", {}})->wait();
+  return at::where(all > 0, since_ / all, at::full_like(all, 1.0 / data_->size()));
+}
+
+std::vector<int> LocalUpdates::buckets_of(const std::function<bool(const SyncGroup&)>& wanted) const {
+  std::vector<int> buckets;
+  for (size_t bucket = 0; bucket < groups_.size(); ++bucket)
+    if (wanted(policy_.groups[groups_[bucket]])) buckets.push_back(static_cast<int>(bucket));
+  return buckets;
+}
+
+void LocalUpdates::average(const std::vector<int>& values, const std::vector<int>& moments,
+                           const at::Tensor& fractions) {
+  std::vector<WorkPtr> works;
+  const auto launch = [&](at::Tensor tensor, const at::Tensor& fraction, const std::string& name) {
+    tensor.mul_(fraction.to(tensor.device(), tensor.scalar_type()));
+    works.push_back(data_->all_reduce(tensor, ReduceOp::sum, {name, {}}));
+  };
+  const auto fraction = [&](int bucket) { return fractions.select(0, static_cast<int64_t>(group_of(bucket))); };
+  for (int bucket : values)
+    launch(flat_->bucket_values(bucket), fraction(bucket), convoy::str("parameters, bucket ", bucket));
+  for (int bucket : moments)
+    for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots)
+      for (const auto& [name, tensor] : update_.slot_moments(slot))
+        launch(tensor, fraction(bucket), convoy::str(name, ", bucket ", bucket));
+  for (const WorkPtr& work : works) work->wait();
+}
+
+void LocalUpdates::outer_step(int bucket) {
+  const SyncGroup& group = this->group(bucket);
+  at::Tensor values = flat_->bucket_values(bucket);
+  at::Tensor &before = before_.bucket(bucket), &momentum = momentum_.bucket(bucket);
+  const at::Tensor way = before - values;
+  momentum.mul_(group.outer_momentum).add_(way);
+  before.sub_(group.nesterov ? way.add_(momentum, group.outer_momentum) : momentum, group.outer_rate);
+  values.copy_(before);
+}
+
+void LocalUpdates::agree_on_scale() {
+  for (const auto& [name, tensor] : update_.counters())
+    if (name == "loss_scale" || name == "loss_scale_streak")
+      data_->all_reduce(tensor, ReduceOp::min, {name, {}})->wait();
+}
+
+void LocalUpdates::agree(int64_t number) {
+  const auto due = [number](const SyncGroup& group) { return group.due(number); };
+  if (std::none_of(policy_.groups.begin(), policy_.groups.end(), due)) return;
+  const at::Tensor fractions = this->fractions();
+  average(buckets_of(due), buckets_of([&](const SyncGroup& group) { return due(group) && group.average_moments; }),
+          fractions);
+  rows_.average(due, fractions);
+  for (int bucket : buckets_of(due))
+    if (group(bucket).what == Agreement::diloco) outer_step(bucket);
+  for (size_t group = 0; group < policy_.groups.size(); ++group)
+    if (due(policy_.groups[group])) since_.select(0, static_cast<int64_t>(group)).zero_();
+  agree_on_scale();
+}
+
+void LocalUpdates::keep_own(const std::vector<int>& values, const std::vector<int>& moments) {
+  own_values_.attach(nullptr, *flat_,
+                     [&](int bucket) { return std::find(values.begin(), values.end(), bucket) != values.end(); });
+  for (int bucket : values) own_values_.bucket(bucket).copy_(flat_->bucket_values(bucket));
+  for (int bucket : moments)
+    for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots)
+      for (const auto& [name, tensor] : update_.slot_moments(slot))
+        own_moments_[slot].emplace_back(name, tensor.clone());
+}
+
+void LocalUpdates::settle() {
+  if (!any() || aside_) return;
+  at::NoGradGuard no_grad;
+  check(pending_finite_, pending_header_, parts_.front()->state()->step);
+  pending_finite_.reset();
+  const int64_t made = update_.made();
+  const auto drifted = [made](const SyncGroup& group) { return group.drifted(made); };
+  const auto moments = [made](const SyncGroup& group) { return group.moments_drifted(made); };
+  if (rows_.drifted(made) || std::any_of(policy_.groups.begin(), policy_.groups.end(), moments)) {
+    const at::Tensor fractions = this->fractions();
+    keep_own(buckets_of(drifted), buckets_of(moments));
+    average(buckets_of(drifted), buckets_of(moments), fractions);
+    rows_.put_average(made, fractions);
+    aside_ = true;
+  }
+  if (!buffers_drifted(made)) return;
+  for (const NamedBuffer& buffer : buffers_) own_buffers_.emplace_back(buffer.name, buffer.value.clone());
+  buffer_sync_.start();
+  buffer_sync_.finish();
+  aside_ = true;
+}
+
+void LocalUpdates::visit(const StateVisitor& visit) {
+  if (!any()) return;
+  const int replica = data_->rank();
+  for (size_t index = 0; index < flat_->parameters().size(); ++index) {
+    const Parameter& parameter = *flat_->parameters()[index];
+    const FlatParameters::Place& place = flat_->place(index);
+    if (group(place.bucket).what == Agreement::gradients) continue;
+    const at::Tensor kept = own_values_.view(*flat_, index);
+    visit_beside(parameter, StateKind::parameter, "", kept.defined() ? kept : parameter.value, replica, true, visit);
+    const auto own = own_moments_.find(place.slot);
+    auto moments = update_.moments(index);
+    for (size_t i = 0; i < moments.size(); ++i) {
+      const at::Tensor tensor =
+          own == own_moments_.end() ? moments[i].second : flat_->view(index, own->second[i].second);
+      visit_beside(parameter, StateKind::moment, moments[i].first, tensor, replica, true, visit);
+    }
+    const at::Tensor before = before_.view(*flat_, index);
+    if (!before.defined()) continue;
+    visit_beside(parameter, StateKind::moment, "outer_value", before, -1, replica == 0, visit);
+    visit_beside(parameter, StateKind::moment, "outer_momentum", momentum_.view(*flat_, index), -1, replica == 0,
+                 visit);
+  }
+  rows_.visit(visit);
+  const bool counts = parts_.front()->store()->counts;
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    visit(replica_entry(buffers_[i].name, StateKind::buffer,
+                        own_buffers_.empty() ? buffers_[i].value : own_buffers_[i].second, replica, counts));
+  // All ranks of a replica count alike.
+  const bool first = context_.mesh.coordinate(context_.rank, "pipeline") == 0 &&
+                     context_.mesh.coordinate(context_.rank, "tensor") == 0;
+  for (const auto& [name, tensor] : update_.counters())
+    visit(replica_entry(name, StateKind::counter, tensor, replica, first));
+  visit(replica_entry("own_updates", StateKind::counter, update_.own_count(), replica, first));
+  visit(replica_entry("weight_since_agreement", StateKind::counter, since_, replica, first));
+}
+
+}  // namespace convoy

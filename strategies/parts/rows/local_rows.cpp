@@ -1,0 +1,170 @@
+#include "strategies/parts/rows/local_rows.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "strategies/parts/replicas/flat_shadow.h"
+#include "strategies/parts/rows/row_numbers.h"
+#include "strategies/parts/rows/row_table.h"
+#include "strategies/parts/rows/row_tables.h"
+
+namespace convoy {
+namespace {
+
+bool summed(const SyncGroup& group) { return group.what == Agreement::gradients; }
+
+}  // namespace
+
+std::vector<ParameterPtr> summed_tables(const SyncPolicy& policy, const std::vector<ParameterPtr>& tables) {
+  std::vector<ParameterPtr> chosen;
+  for (const ParameterPtr& table : tables)
+    if (summed(policy.groups[policy.group_of(table->name)])) chosen.push_back(table);
+  return chosen;
+}
+
+LocalRows::LocalRows(CommunicatorPtr data, const SyncPolicy& policy, Update& update)
+    : data_(std::move(data)), policy_(policy), update_(update) {
+  std::map<size_t, std::vector<ParameterPtr>> members;
+  for (size_t index = 0; index < update.tables().size(); ++index) {
+    const ParameterPtr& parameter = update.tables()[index];
+    const size_t group = policy.group_of(parameter->name);
+    if (summed(policy.groups[group])) continue;
+    CONVOY_CHECK(policy.groups[group].what == Agreement::parameters, parameter->name, " is a row table under diloco");
+    const at::Tensor& value = parameter->value;
+    tables_.push_back(
+        {index, group, at::zeros({value.size(0)}, at::TensorOptions(at::kByte).device(value.device())), {}});
+    members[group].push_back(parameter);
+  }
+  for (auto& [group, tables] : members)
+    exchanges_[group] = make_row_exchange(data_, std::move(tables),
+                                          policy.groups[group].start_after > 0 ? policy.compress : Compression::none);
+}
+
+bool LocalRows::shares(int64_t number) const {
+  return tables_.size() < update_.tables().size() ||
+         std::any_of(tables_.begin(), tables_.end(), [&](const Table& table) { return !group(table).apart(number); });
+}
+
+std::vector<char> LocalRows::apart(int64_t number) const {
+  std::vector<char> apart(update_.tables().size(), 0);
+  for (const Table& table : tables_) apart[table.index] = group(table).apart(number);
+  return apart;
+}
+
+void LocalRows::exchange(int64_t number) {
+  for (const Table& table : tables_)
+    if (group(table).apart(number)) take_rows({parameter(table)});
+  for (auto& [group, exchange] : exchanges_)
+    if (!policy_.groups[group].apart(number)) exchange->run({});
+}
+
+void LocalRows::updated(int64_t number) {
+  for (Table& table : tables_) {
+    if (!group(table).apart(number)) continue;
+    const at::Tensor& rows = parameter(table)->table->update().numbers;
+    table.touched.index_fill_(0, rows.to(table.touched.device()), 1);
+  }
+}
+
+std::vector<at::Tensor> LocalRows::tensors(const Table& table) const {
+  std::vector<at::Tensor> all{parameter(table)->value.detach()};
+  for (const auto& [name, tensor] : update_.table_moments(table.index)) all.push_back(tensor);
+  return all;
+}
+
+at::Tensor LocalRows::touched_by_any(const Table& table, const at::Tensor& own,
+                                     const std::vector<int64_t>& counts) const {
+  int64_t all = 0;
+  for (int64_t count : counts) all += count;
+  const bool narrow = number_bytes(table.touched.size(0)) == 4;
+  const at::Tensor sent = own.to(narrow ? at::kInt : at::kLong);
+  at::Tensor gathered = at::empty({all}, sent.options());
+  data_->all_gather_v(gathered, sent, counts, {"rows of " + parameter(table)->name, {}})->wait();
+  return std::get<0>(at::_unique2(gathered.to(at::kLong), /*sorted=*/true));
+}
+
+void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, const at::Tensor& fractions) {
+  std::vector<Table*> due;
+  for (Table& table : tables_)
+    if (wanted(group(table))) due.push_back(&table);
+  if (due.empty()) return;
+  const auto tables = static_cast<int64_t>(due.size());
+  const auto whole = due.front()->touched.options().dtype(at::kLong);
+  std::vector<at::Tensor> own;
+  std::vector<int64_t> lengths;
+  for (const Table* table : due) {
+    own.push_back(at::nonzero(table->touched).view({-1}));
+    lengths.push_back(own.back().numel());
+  }
+  at::Tensor counts = at::empty({data_->size(), tables}, whole);
+  data_->all_gather(counts, at::tensor(lengths, at::kLong).to(whole.device()), {"numbers of rows", {}})->wait();
+  counts = counts.cpu();
+  for (int64_t i = 0; i < tables; ++i) {
+    Table& table = *due[static_cast<size_t>(i)];
+    const at::Tensor column = counts.select(1, i).contiguous();
+    const int64_t* begin = column.const_data_ptr<int64_t>();
+    const at::Tensor rows =
+        touched_by_any(table, own[static_cast<size_t>(i)], std::vector<int64_t>(begin, begin + data_->size()));
+    table.touched.zero_();
+    if (rows.numel() == 0) continue;
+    update_.settle_rows(table.index, rows);
+    std::vector<at::Tensor> averaged = tensors(table);
+    if (!group(table).average_moments) averaged.resize(1);
+    const at::Tensor fraction = fractions.select(0, static_cast<int64_t>(table.group));
+    for (at::Tensor& tensor : averaged) {
+      at::Tensor part = tensor.index_select(0, rows);
+      part.mul_(fraction.to(part.device(), part.scalar_type()));
+      data_->all_reduce(part, ReduceOp::sum, {"averages of " + parameter(table)->name, {}})->wait();
+      tensor.index_copy_(0, rows, part);
+    }
+  }
+}
+
+bool LocalRows::drifted(int64_t made) const {
+  return std::any_of(tables_.begin(), tables_.end(),
+                     [&](const Table& table) { return made > group(table).start_after; });
+}
+
+void LocalRows::put_average(int64_t made, const at::Tensor& fractions) {
+  for (Table& table : tables_) {
+    if (made <= group(table).start_after) continue;
+    const at::Tensor fraction = fractions.select(0, static_cast<int64_t>(table.group));
+    for (at::Tensor& tensor : tensors(table)) {
+      table.own.push_back(tensor.clone());
+      tensor.mul_(fraction.to(tensor.device(), tensor.scalar_type()));
+      data_->all_reduce(tensor, ReduceOp::sum, {"average of " + parameter(table)->name, {}})->wait();
+    }
+  }
+}
+
+void LocalRows::restore() {
+  for (Table& table : tables_) {
+    const std::vector<at::Tensor> places = tensors(table);
+    for (size_t i = 0; i < table.own.size(); ++i) at::Tensor(places[i]).copy_(table.own[i]);
+    table.own.clear();
+  }
+}
+
+void LocalRows::visit(const StateVisitor& visit) const {
+  const int replica = data_->rank();
+  for (const auto& [group, exchange] : exchanges_) exchange->visit(visit);
+  for (const Table& table : tables_) {
+    const Parameter& parameter = *this->parameter(table);
+    const std::vector<at::Tensor> shown = table.own.empty() ? tensors(table) : table.own;
+    visit_beside(parameter, StateKind::parameter, "", shown.front(), replica, true, visit);
+    const auto moments = update_.table_moments(table.index);
+    for (size_t i = 0; i < moments.size(); ++i)
+      visit_beside(parameter, StateKind::moment, moments[i].first, shown[i + 1], replica, true, visit);
+    StateEntry entry;
+    entry.name = parameter.name + ".touched";
+    entry.kind = StateKind::counter;
+    entry.piece = Piece::whole(table.touched.sizes());
+    entry.replica = replica;
+    entry.tensor = table.touched;
+    visit(entry);
+  }
+}
+
+}  // namespace convoy

@@ -1,0 +1,307 @@
+#include "strategies/parts/rows/row_table.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "core/error.h"
+#include "core/large_tensor.h"
+#include "strategies/parts/rows/host_rows.h"
+
+namespace convoy {
+
+using torch::autograd::variable_list;
+
+// Leads to the anchor, so that a graph that wants the table's gradient comes by here.
+class RowTable::Backward : public torch::autograd::Node {
+ public:
+  Backward(std::shared_ptr<RowTable> table, at::Tensor places)
+      : table_(std::move(table)), places_(std::move(places)), round_(table_->round_) {}
+
+  std::string name() const override { return "ConvoyRowTableBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (at::GradMode::is_enabled())
+      throw Error(Failure::config, convoy::str(table_->name_,
+                                               " is a row table, which has no second derivative; take a "
+                                               "dense one"));
+    if (gradients[0].defined()) {
+      at::NoGradGuard no_grad;
+      table_->add(places_, gradients[0], round_);
+    }
+    return variable_list(1);
+  }
+
+ private:
+  std::shared_ptr<RowTable> table_;
+  at::Tensor places_;
+  int64_t round_;
+};
+
+namespace {
+
+// out[i] = from[places[i]]
+template <class T>
+void gather(T* out, const T* from, const int64_t* places, int64_t n, int64_t width) {
+  at::parallel_for(0, n, std::max<int64_t>(1, (1 << 16) / width), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(out + i * width, from + places[i] * width, sizeof(T) * static_cast<size_t>(width));
+  });
+}
+
+// to[places[i]] += from[i], those of one place in order, whoever adds them.
+template <class T>
+void scatter_add(T* to, const T* from, const int64_t* places, int64_t n, int64_t width) {
+  constexpr int64_t worth = 1 << 17;  // elements for another thread
+  const int64_t parts = std::clamp<int64_t>(n * width / worth, 1, at::get_num_threads());
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t place = places[i], part = place % parts;
+      if (part < begin || part >= end) continue;
+      T* __restrict row = to + place * width;
+      const T* __restrict add = from + i * width;
+      for (int64_t k = 0; k < width; ++k) row[k] += add[k];
+    }
+  });
+}
+
+}  // namespace
+
+RowTable::RowTable(std::string name, at::Tensor value, std::shared_ptr<const RowBlocks> blocks,
+                   std::shared_ptr<HostRows> host)
+    : name_(std::move(name)), value_(std::move(value)), blocks_(std::move(blocks)), host_(std::move(host)) {
+  CONVOY_CHECK(value_.dim() == 2, name_, " is a table of shape ", value_.sizes());
+  // So that a rank that never has a row has its tensors all the same.
+  make_room(1);
+  count_ = 0;
+  if (host_) updaters_ = host_->blocks(value_.size(0));
+}
+
+void RowTable::connect(RowOptimizer* optimizer, const SlotOptions& options) {
+  optimizer_ = optimizer;
+  TableMemory memory;
+  if (host_) {
+    memory.zeros = [this](at::IntArrayRef shape, at::ScalarType dtype) { return host_->zeros(shape, dtype); };
+    for (const RowBlocks::Stretch& own : updaters_->own()) memory.own.emplace_back(own.first, own.first + own.rows);
+  }
+  index_ = optimizer->add_table(value_.detach(), options, memory);
+}
+
+Communicator* RowTable::updates_with() const {
+  return source_ != nullptr ? &source_->group() : host_ ? &host_->group() : nullptr;
+}
+
+void RowTable::draw_from(RowSource* source, int table) {
+  source_ = source;
+  source_table_ = table;
+}
+
+void RowTable::look_up_held(const at::Tensor& places, const at::Tensor& out) const {
+  optimizer_->look_up(index_, places, out);
+}
+
+at::Tensor RowTable::embed(const at::Tensor& ids, const ForwardState& state) {
+  CONVOY_CHECK(ids.scalar_type() == at::kLong, name_, " is asked for ids of ", ids.scalar_type());
+  CONVOY_CHECK(!blocks_ || (source_ != nullptr && optimizer_ != nullptr), name_, " is dealt out and has no source yet");
+  if (!state.training || optimizer_ == nullptr) return embed_untrained(ids);
+  return embed_trained(ids);
+}
+
+// Of no step: what rows hold now is asked for and forgotten.
+at::Tensor RowTable::embed_untrained(const at::Tensor& ids) {
+  at::NoGradGuard no_grad;
+  check_ids(ids);
+  std::vector<int64_t> shape = ids.sizes().vec();
+  shape.push_back(value_.size(1));
+  const at::Tensor flat = ids.reshape({-1}).contiguous(), values = value_.detach();
+  if (source_ != nullptr) return embed_fetched(flat).view(shape);
+  if (optimizer_ == nullptr) return values.index_select(0, flat).view(shape);
+  at::Tensor out = at::empty(shape, values.options());
+  optimizer_->look_up(index_, flat, out.view({-1, value_.size(1)}));
+  return out;
+}
+
+// Each row once: among candidates many are the same.
+at::Tensor RowTable::embed_fetched(const at::Tensor& ids) {
+  const int64_t n = ids.numel();
+  RowIndex index;
+  at::Tensor places = at::empty({n}, at::kLong);
+  int64_t* to = places.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < n; ++i) to[i] = index.place(ids.const_data_ptr<int64_t>()[i]);
+  const at::Tensor numbers = at::empty({index.size()}, at::kLong);
+  std::copy(index.numbers().begin(), index.numbers().end(), numbers.mutable_data_ptr<int64_t>());
+  const at::Tensor values = at::empty({index.size(), value_.size(1)}, value_.options().requires_grad(false));
+  source_->fetch(source_table_, numbers, values, false);
+  return values.index_select(0, places);
+}
+
+at::Tensor RowTable::embed_trained(const at::Tensor& ids) {
+  at::Tensor places, out;
+  {
+    at::NoGradGuard no_grad;
+    std::vector<int64_t> shape = ids.sizes().vec();
+    shape.push_back(value_.size(1));
+    const at::Tensor flat = ids.reshape({-1}).contiguous();
+    places = value_.is_cpu() ? places_of(flat) : places_on_device(flat);
+    if (value_.is_cpu()) {
+      out = at::empty(shape, value_.options().requires_grad(false));
+      AT_DISPATCH_FLOATING_TYPES(value_.scalar_type(), "row_gather", [&] {
+        gather(out.mutable_data_ptr<scalar_t>(), held_.const_data_ptr<scalar_t>(), places.const_data_ptr<int64_t>(),
+               places.numel(), value_.size(1));
+      });
+    } else {
+      out = held_.index_select(0, places).view(shape);
+    }
+  }
+  if (torch::autograd::compute_requires_grad(value_)) {
+    auto node = std::make_shared<Backward>(shared_from_this(), places);
+    node->set_next_edges(torch::autograd::collect_next_edges(value_));
+    torch::autograd::set_history(out, node);
+  }
+  return out;
+}
+
+at::Tensor RowTable::places_of(const at::Tensor& ids) {
+  if (source_ != nullptr) lookups_.push_back({ids.const_data_ptr<int64_t>(), ids.numel()});
+  const at::Tensor known = foreseen(ids);
+  if (known.defined()) return known;
+  const int64_t first = places_.size();
+  const at::Tensor places = touch(ids);
+  fetch(first);
+  return places;
+}
+
+// Without what new rows hold.
+at::Tensor RowTable::touch(const at::Tensor& ids) {
+  const int64_t first = places_.size(), n = ids.numel();
+  at::Tensor places = at::empty({n}, at::kLong);
+  const int64_t* numbers = ids.const_data_ptr<int64_t>();
+  int64_t* to = places.mutable_data_ptr<int64_t>();
+  const auto all = static_cast<uint64_t>(rows());
+  for (int64_t i = 0; i < n; ++i) {
+    if (static_cast<uint64_t>(numbers[i]) >= all) check_ids(ids);
+    to[i] = places_.place(numbers[i]);
+  }
+  make_room(places_.size());
+  if (places_.size() > first)
+    std::memcpy(numbers_.mutable_data_ptr<int64_t>() + first, places_.numbers().data() + first,
+                sizeof(int64_t) * static_cast<size_t>(places_.size() - first));
+  return places;
+}
+
+TableRows RowTable::foresee(const at::Tensor& ids) {
+  const int64_t first = places_.size();
+  foreseen_ids_ = ids;
+  foreseen_places_ = touch(ids.view({-1}));
+  const TableRows fresh = held_from(first);
+  gradients_.narrow(0, first, count_ - first).zero_();
+  return fresh;
+}
+
+// Undefined: these ids do not lie where they were foreseen.
+at::Tensor RowTable::foreseen(const at::Tensor& ids) const {
+  if (!foreseen_ids_.defined()) return {};
+  const auto* all = foreseen_ids_.const_data_ptr<int64_t>();
+  const auto* some = ids.const_data_ptr<int64_t>();
+  if (ids.numel() > 0 && (some < all || some + ids.numel() > all + foreseen_ids_.numel())) return {};
+  return foreseen_places_.narrow(0, ids.numel() == 0 ? 0 : some - all, ids.numel());
+}
+
+std::vector<RowTable::Lookup> RowTable::take_lookups() { return std::exchange(lookups_, {}); }
+
+// Places among all rows that are touched now, whose order is that of their numbers among those of one lookup.
+at::Tensor RowTable::places_on_device(const at::Tensor& ids) {
+  const auto [numbers, inverse, counts] = at::_unique2(ids, true, true, false);
+  const int64_t first = count_;
+  at::Tensor known = at::full({numbers.numel()}, -1, numbers.options());
+  if (first > 0) {
+    const auto [sorted, order] = numbers_.narrow(0, 0, first).sort();
+    const at::Tensor spot = at::searchsorted(sorted, numbers).clamp_max(first - 1);
+    known = at::where(sorted.index_select(0, spot) == numbers, order.index_select(0, spot), known);
+  }
+  const at::Tensor fresh = known < 0;
+  const at::Tensor added = numbers.masked_select(fresh);
+  make_room(first + added.numel());
+  numbers_.narrow(0, first, added.numel()).copy_(added);
+  known = at::where(fresh, fresh.to(at::kLong).cumsum(0) - 1 + first, known);
+  fetch(first);
+  return known.index_select(0, inverse);
+}
+
+void RowTable::make_room(int64_t rows) {
+  count_ = rows;
+  const int64_t capacity = numbers_.defined() ? numbers_.numel() : 0;
+  if (rows <= capacity) return;
+  const int64_t larger = std::max<int64_t>(rows + rows / 2, 64);
+  const auto grown = [&](at::Tensor& tensor, at::IntArrayRef shape, const at::TensorOptions& options) {
+    at::Tensor next = at::empty(shape, options);
+    if (tensor.defined()) next.narrow(0, 0, capacity).copy_(tensor);
+    tensor = std::move(next);
+  };
+  const auto options = value_.options().requires_grad(false);
+  grown(numbers_, {larger}, options.dtype(at::kLong));
+  grown(held_, {larger, value_.size(1)}, options);
+  grown(gradients_, {larger, value_.size(1)}, options);
+}
+
+TableRows RowTable::held_from(int64_t first) const {
+  return {numbers_.narrow(0, first, count_ - first), held_.narrow(0, first, count_ - first)};
+}
+
+// What rows [first, count) hold, and no gradient yet.
+void RowTable::fetch(int64_t first) {
+  const TableRows fresh = held_from(first);
+  if (count_ > first) gradients_.narrow(0, first, count_ - first).zero_();
+  if (source_ != nullptr) return source_->fetch(source_table_, fresh.numbers, fresh.values, true);
+  if (count_ > first) optimizer_->look_up(index_, fresh.numbers, fresh.values);
+}
+
+void RowTable::add(const at::Tensor& places, const at::Tensor& gradient, int64_t round) {
+  CONVOY_CHECK(round == round_, "a gradient of ", name_, " comes after its update");
+  const int64_t width = value_.size(1);
+  const at::Tensor rows = gradient.reshape({-1, width}).to(value_.scalar_type()).contiguous();
+  if (!value_.is_cpu()) {
+    // Sums in a fixed order, which index_add_ does not on a GPU.
+    gradients_.narrow(0, 0, count_).add_(at::embedding_dense_backward(rows, places, count_, -1, false));
+    return;
+  }
+  AT_DISPATCH_FLOATING_TYPES(value_.scalar_type(), "row_scatter", [&] {
+    scatter_add(gradients_.mutable_data_ptr<scalar_t>(), rows.const_data_ptr<scalar_t>(),
+                places.const_data_ptr<int64_t>(), places.numel(), width);
+  });
+}
+
+void RowTable::begin() {
+  ++round_;
+  places_.clear();
+  count_ = 0;
+  lookups_.clear();
+  foreseen_ids_ = foreseen_places_ = at::Tensor();
+}
+
+TableRows RowTable::touched() { return {numbers_.narrow(0, 0, count_), gradients_.narrow(0, 0, count_)}; }
+
+at::Tensor RowTable::dense(const at::Tensor& numbers, const at::Tensor& values) const {
+  at::NoGradGuard no_grad;
+  at::Tensor all = value_.is_cpu() ? untouched_zeros(value_.sizes(), value_.scalar_type(), Touched::little)
+                                   : at::zeros_like(value_.detach());
+  return all.index_copy_(0, numbers, values);
+}
+
+void RowTable::check_ids(const at::Tensor& ids) const {
+  if (!ids.is_cpu() || ids.numel() == 0) return;
+  const auto [least, most] = at::aminmax(ids);
+  const int64_t low = least.item<int64_t>(), high = most.item<int64_t>();
+  if (low < 0 || high >= rows())
+    throw Error(Failure::training,
+                convoy::str(name_, " is asked for rows ", low, " … ", high, " and has 0 … ", rows() - 1));
+}
+
+}  // namespace convoy

@@ -1,0 +1,47 @@
+#include "strategies/parts/rows/row_tables.h"
+
+#include <ATen/ATen.h>
+
+#include "strategies/parts/rows/row_table.h"
+
+namespace convoy {
+namespace {
+
+struct TableEmbedding : LayerModule {
+  // A layer that is tied to the table later makes a dense one of it.
+  TableEmbedding(ParameterPtr weight, std::shared_ptr<const ForwardState> state)
+      : weight_(std::move(weight)), state_(std::move(state)) {
+    register_parameter("weight", weight_->value);
+  }
+  at::Tensor forward(const at::Tensor& ids) override {
+    return weight_->table ? weight_->table->embed(ids, *state_) : at::embedding(weight_->value, ids);
+  }
+
+ private:
+  ParameterPtr weight_;
+  std::shared_ptr<const ForwardState> state_;
+};
+
+}  // namespace
+
+Layer table_embedding(const ParameterPtr& weight, const LayerStore& store, std::shared_ptr<const RowBlocks> blocks,
+                      std::shared_ptr<HostRows> host) {
+  weight->table = std::make_shared<RowTable>(weight->name, weight->value, std::move(blocks), std::move(host));
+  return std::make_shared<TableEmbedding>(weight, store.state);
+}
+
+std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts) {
+  std::vector<ParameterPtr> all;
+  for (const ModelPart* part : parts) all.insert(all.end(), part->tables().begin(), part->tables().end());
+  return all;
+}
+
+void begin_rows(const std::vector<ParameterPtr>& tables) {
+  for (const ParameterPtr& table : tables) table->table->begin();
+}
+
+void take_rows(const std::vector<ParameterPtr>& tables) {
+  for (const ParameterPtr& table : tables) table->table->set_update(table->table->touched());
+}
+
+}  // namespace convoy

@@ -1,0 +1,232 @@
+#include "strategies/parts/shards/sharded_unit.h"
+
+#include <ATen/ATen.h>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector
+
+int64_t bytes_of(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
+
+UnitLayout layout_of(const UnitRequest& request, int ranks, const Component& optimizer) {
+  CONVOY_CHECK(!request.parameters.empty(), "unit ", request.name, " has no parameter");
+  const Parameter& first = *request.parameters.front();
+  for (const ParameterPtr& parameter : request.parameters)
+    CONVOY_CHECK(parameter->value.scalar_type() == first.value.scalar_type() &&
+                     parameter->value.device() == first.value.device(),
+                 parameter->name, " has another dtype or device than ", first.name);
+  const at::ScalarType dtype = first.value.scalar_type();
+  const int64_t narrowest = std::min(bytes_of(dtype), bytes_of(request.gathered.value_or(dtype)));
+  return UnitLayout(request.parameters, ranks, alignment / narrowest, optimizer);
+}
+
+// Elements [begin, end) of the parameter's values, made where it has none yet.
+void write_values(const Parameter& parameter, const UnitLayout::Range& range, const at::Tensor& out) {
+  if (range.size() == 0) return;
+  if (parameter.initial)
+    parameter.initial(out, range.begin);
+  else
+    out.copy_(parameter.value.detach().reshape({-1}).narrow(0, range.begin, range.size()));
+}
+
+}  // namespace
+
+ShardedUnit::ShardedUnit(const UnitRequest& request, CommunicatorPtr group, std::shared_ptr<BufferPool> pool,
+                         const Component& optimizer)
+    : name_(request.name),
+      shard_(request.shard),
+      group_(std::move(group)),
+      pool_(std::move(pool)),
+      dtype_(request.parameters.front()->value.scalar_type()),
+      gathered_(request.gathered.value_or(dtype_)),
+      device_(request.parameters.front()->value.device()),
+      layout_(layout_of(request, group_->size(), optimizer)) {
+  CONVOY_CHECK(gathers() || gathered_ == dtype_, "unit ", name_, " is whole in its own dtype");
+  at::NoGradGuard no_grad;
+  if (gathers())
+    store_part();
+  else
+    store_whole();
+  for (const ParameterPtr& parameter : layout_.parameters()) {
+    parameter->initial = nullptr;
+    parameter->gradient = at::Tensor();
+  }
+  if (shard_ != Shard::optimizer) {
+    gradients_ = at::zeros({layout_.part()}, values_.options());
+    return;
+  }
+  whole_gradients_ = at::zeros({layout_.whole()}, values_.options());
+  gradients_ = whole_gradients_.narrow(0, group_->rank() * layout_.part(), layout_.part());
+  bind_gradients(whole_gradients_);
+}
+
+void ShardedUnit::store_part() {
+  values_ = at::zeros({layout_.part()}, at::TensorOptions(dtype_).device(device_));
+  storage_ = std::make_unique<SwappedStorage>(layout_.whole(), gathered_, device_);
+  const int64_t begin = group_->rank() * layout_.part();
+  for (size_t i = 0; i < layout_.parameters().size(); ++i) {
+    const Parameter& parameter = *layout_.parameters()[i];
+    const UnitLayout::Range range = layout_.held(i, group_->rank());
+    if (range.size() > 0)
+      write_values(parameter, range, values_.narrow(0, layout_.offset(i) + range.begin - begin, range.size()));
+    parameter.value.set_data(storage_->view(layout_.offset(i), parameter.value.sizes()));
+  }
+  versions_.resize(layout_.parameters().size());
+}
+
+void ShardedUnit::store_whole() {
+  whole_values_ = at::zeros({layout_.whole()}, at::TensorOptions(dtype_).device(device_));
+  values_ = whole_values_.narrow(0, group_->rank() * layout_.part(), layout_.part());
+  for (size_t i = 0; i < layout_.parameters().size(); ++i) {
+    const Parameter& parameter = *layout_.parameters()[i];
+    const at::Tensor place = whole_values_.narrow(0, layout_.offset(i), parameter.value.numel());
+    write_values(parameter, {0, parameter.value.numel()}, place);
+    parameter.value.set_data(place.view(parameter.value.sizes()));
+  }
+}
+
+int64_t ShardedUnit::bytes() const {
+  const int64_t values = gathers() ? layout_.part() : layout_.whole();
+  const int64_t gradients = shard_ == Shard::optimizer ? layout_.whole() : layout_.part();
+  return (values + gradients) * bytes_of(dtype_);
+}
+
+at::Tensor ShardedUnit::by_rank(const at::Tensor& flat) const { return flat.view({group_->size(), layout_.part()}); }
+
+// ---- values ----------------------------------------------------------------------------------------------------
+
+void ShardedUnit::prefetch() {
+  if (!gathers() || gather_ || storage_->present()) return;
+  at::NoGradGuard no_grad;
+  incoming_ = pool_->take(layout_.whole() * bytes_of(gathered_));
+  gather_ = group_->all_gather(by_rank(numbers_in(incoming_, layout_.whole(), gathered_)), values_.to(gathered_),
+                               {"parameters of " + name_, {}});
+}
+
+void ShardedUnit::spread() {
+  if (gathers()) return;
+  at::NoGradGuard no_grad;
+  // A copy, since the part is also where the result goes.
+  gather_ = group_->all_gather(by_rank(whole_values_), values_.clone(), {"parameters of " + name_, {}});
+}
+
+void ShardedUnit::settle() {
+  if (gathers() || !gather_) return;
+  gather_->wait();
+  gather_ = nullptr;
+}
+
+void ShardedUnit::acquire() {
+  prefetch();
+  ++uses_;
+  if (!gather_) return;
+  gather_->wait();
+  gather_ = nullptr;
+  if (!gathers()) return;
+  storage_->put(std::move(incoming_));
+  for (size_t i = 0; i < versions_.size(); ++i) versions_[i] = layout_.parameters()[i]->value._version();
+}
+
+void ShardedUnit::release() {
+  CONVOY_CHECK(uses_ > 0, "unit ", name_, " is released more often than it was acquired");
+  if (--uses_ == 0 && !kept_) drop();
+}
+
+void ShardedUnit::keep() { kept_ = gathers(); }
+
+void ShardedUnit::let_go() {
+  kept_ = false;
+  if (uses_ == 0) drop();
+}
+
+void ShardedUnit::drop() {
+  if (!gathers() || !storage_->present()) return;
+  check_unwritten();
+  pool_->give(storage_->take());
+}
+
+// The next gathering brings the owners' values: what a block wrote to its own parameters would be lost without a word.
+void ShardedUnit::check_unwritten() const {
+  for (size_t i = 0; i < versions_.size(); ++i) {
+    const Parameter& parameter = *layout_.parameters()[i];
+    if (parameter.value._version() != versions_[i])
+      throw Error(Failure::training,
+                  convoy::str(parameter.name,
+                              " was written to in place while it was gathered, and the change would be "
+                              "lost; leave that to the optimizer, or keep parameters whole (shard: "
+                              "gradients)"));
+  }
+}
+
+// ---- gradients -------------------------------------------------------------------------------------------------
+
+void ShardedUnit::begin() {
+  fresh_ = true;
+  if (shard_ != Shard::optimizer) return;
+  for (const ParameterPtr& parameter : layout_.parameters()) parameter->written = false;
+}
+
+void ShardedUnit::bind_gradients(const at::Tensor& whole) {
+  for (size_t i = 0; i < layout_.parameters().size(); ++i) {
+    Parameter& parameter = *layout_.parameters()[i];
+    parameter.gradient = whole.narrow(0, layout_.offset(i), parameter.value.numel()).view(parameter.value.sizes());
+    parameter.written = false;
+  }
+}
+
+void ShardedUnit::open_gradients() {
+  if (open_) return;
+  open_ = true;
+  if (shard_ == Shard::optimizer) return;
+  at::NoGradGuard no_grad;
+  borrowed_ = pool_->take(layout_.whole() * bytes_of(dtype_));
+  const at::Tensor whole = numbers_in(borrowed_, layout_.whole(), dtype_);
+  for (const UnitLayout::Range& gap : layout_.gaps()) whole.narrow(0, gap.begin, gap.size()).zero_();
+  bind_gradients(whole);
+}
+
+void ShardedUnit::reduce() {
+  at::NoGradGuard no_grad;
+  open_gradients();
+  for (const ParameterPtr& parameter : layout_.parameters()) {
+    if (!parameter->written) parameter->gradient.zero_();
+    if (shard_ != Shard::optimizer) parameter->gradient = at::Tensor();
+  }
+  const at::Tensor whole =
+      shard_ == Shard::optimizer ? whole_gradients_ : numbers_in(borrowed_, layout_.whole(), dtype_);
+  at::Tensor result = gradients_;
+  // The first sum needs no addition, but may not be written into what it is made of.
+  if (!fresh_ || shard_ == Shard::optimizer) {
+    sum_ = pool_->take(layout_.part() * bytes_of(dtype_));
+    result = numbers_in(sum_, layout_.part(), dtype_);
+  }
+  reduction_ = group_->reduce_scatter(result, by_rank(whole), ReduceOp::sum, {"gradients of " + name_, {}});
+}
+
+void ShardedUnit::finish_reduce() {
+  if (!reduction_) return;
+  at::NoGradGuard no_grad;
+  reduction_->wait();
+  reduction_ = nullptr;
+  if (sum_.defined()) {
+    const at::Tensor sum = numbers_in(sum_, layout_.part(), dtype_);
+    if (shard_ == Shard::optimizer)
+      gradients_.copy_(sum);
+    else
+      gradients_.add_(sum);
+  }
+  pool_->give(std::move(sum_));
+  pool_->give(std::move(borrowed_));
+  sum_ = borrowed_ = at::Tensor();
+  fresh_ = false;
+  open_ = false;
+}
+
+void ShardedUnit::zero_if_none() {
+  if (fresh_) gradients_.zero_();
+}
+
+}  // namespace convoy

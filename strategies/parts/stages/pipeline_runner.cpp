@@ -1,0 +1,132 @@
+#include "strategies/parts/stages/pipeline_runner.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "strategies/parts/block_counts.h"
+#include "strategies/parts/evaluation_slices.h"
+#include "strategies/parts/stages/pipeline_entry.h"
+#include "strategies/parts/stages/rank_link.h"
+#include "strategies/parts/stages/stage_loop.h"
+#include "strategies/parts/stages/stages.h"
+
+namespace convoy {
+namespace {
+
+class PipelineRunner : public Runner {
+ public:
+  PipelineRunner(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss,
+                 const PipelineOptions& options, const PartRequest& base)
+      : options_(options),
+        group_(context.axis("pipeline")),
+        device_(base.device.value_or(context.devices.front())),
+        link_(context, device_) {
+    const auto chunks = static_cast<int>(options.chunks);
+    rank_of_ = round_robin(group_->size(), chunks);
+    const auto ranges = stage_ranges(options.section, static_cast<int>(rank_of_.size()), count_blocks(*model, 0));
+    std::vector<HeldStage> held;
+    for (int stage = group_->rank(); stage < static_cast<int>(ranges.size()); stage += group_->size()) {
+      PartRequest request = base;
+      request.begin = ranges[static_cast<size_t>(stage)].begin;
+      request.end = ranges[static_cast<size_t>(stage)].end;
+      models_.push_back(std::make_unique<ModelPart>(context, model, loss, ties_.watched(std::move(request), stage)));
+      parts_.push_back(models_.back().get());
+      held.push_back({stage, static_cast<int>(held.size()), parts_.back()});
+    }
+    loop_ = std::make_unique<StageLoop>(std::move(held), ties_);
+    ties_.connect(context);
+  }
+
+  const std::vector<ModelPart*>& parts() const override { return parts_; }
+
+  void train(const std::vector<Batch>& micro, int64_t step, double nominal, const Hooks& hooks) override {
+    ties_.refresh();
+    const StepSchedule& schedule = training_schedule(static_cast<int>(micro.size()));
+    link_.begin(schedule, micro, true);
+    loop_->train(mine(schedule), {micro, step, nominal, hooks}, link_);
+    link_.finish();
+  }
+
+  std::vector<Metric> evaluate(const Batch& batch) override {
+    ties_.refresh();
+    const std::vector<Batch> slices = evaluation_slices(batch, options_.micro_batches);
+    const StepSchedule schedule = forward_only(rank_of_, static_cast<int>(slices.size()));
+    // What this sends may still be on its way when the next batch begins: ranks work on several at once.
+    link_.begin(schedule, slices, false);
+    std::vector<Metric> metrics = loop_->evaluate(mine(schedule), slices, link_);
+    if (nothing_.empty()) learn_names(metrics);
+    if (!parts_.back()->last()) return nothing_;
+    CONVOY_CHECK(metrics.size() == nothing_.size(), "metrics changed their number from ", nothing_.size(), " to ",
+                 metrics.size());
+    return metrics;
+  }
+
+ private:
+  const std::vector<Action>& mine(const StepSchedule& schedule) const {
+    return schedule.actions[static_cast<size_t>(group_->rank())];
+  }
+
+  const StepSchedule& training_schedule(int micro) {
+    const auto known = schedules_.find(micro);
+    if (known != schedules_.end()) return known->second;
+    return schedules_[micro] =
+               schedule_named(options_.schedule, group_->size(), static_cast<int>(options_.chunks), micro);
+  }
+
+  // The last stage's rank tells all: names, which way is better, and how many members each has.
+  void learn_names(const std::vector<Metric>& metrics) {
+    Json told = Json::array();
+    for (const Metric& metric : metrics)
+      told.push_back({metric.name, metric.lower_is_better, metric.sum.sizes().vec()});
+    std::string text = told.dump();
+    at::Tensor length = at::tensor({static_cast<int64_t>(text.size())}, at::kLong).to(device_);
+    const int root = group_->size() - 1;
+    group_->broadcast(length, root, {"names of metrics", {}})->wait();
+    text.resize(static_cast<size_t>(length.item<int64_t>()));
+    at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+    std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+    bytes = bytes.to(device_);
+    group_->broadcast(bytes, root, {"names of metrics", {}})->wait();
+    bytes = bytes.cpu();
+    const uint8_t* first = bytes.const_data_ptr<uint8_t>();
+    const Json heard = Json::parse(first, first + bytes.numel());
+    for (const Json& item : heard) {
+      const at::Tensor zero =
+          at::zeros(item.at(2).get<std::vector<int64_t>>(), at::TensorOptions(at::kDouble).device(device_));
+      nothing_.push_back({item.at(0).get<std::string>(), zero, zero, item.at(1).get<bool>()});
+    }
+  }
+
+  PipelineOptions options_;
+  CommunicatorPtr group_;
+  at::Device device_;
+  std::vector<int> rank_of_;  // of each stage
+  Ties ties_;
+  std::vector<std::unique_ptr<ModelPart>> models_;
+  std::vector<ModelPart*> parts_;
+  std::unique_ptr<StageLoop> loop_;
+  RankLink link_;
+  std::map<int, StepSchedule> schedules_;  // by number of micro-batches
+  std::vector<Metric> nothing_;            // what a rank without the last stage gives; empty until names are known
+};
+
+}  // namespace
+
+PipelineOptions pipeline_options(const Options& section) {
+  PipelineOptions options;
+  options.section = section;
+  options.schedule = section.text("schedule");
+  options.chunks = chunks_of(section);
+  options.micro_batches = section.integer("micro_batches");
+  return options;
+}
+
+std::unique_ptr<Runner> make_pipeline_runner(const Context& context, ModelPtr model,
+                                             std::shared_ptr<const LossFunction> loss, const PipelineOptions& options,
+                                             const PartRequest& base) {
+  return std::make_unique<PipelineRunner>(context, std::move(model), std::move(loss), options, base);
+}
+
+}  // namespace convoy
