@@ -17,22 +17,7 @@ namespace {
 constexpr int64_t header_bytes = 4096;  // begins with a token, by which a mapping is known to be the right one
 constexpr size_t token_bytes = 32;
 
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return descriptor_; }
-  int release() { return std::exchange(descriptor_, -1); }
-
- private:
-  int descriptor_;
-};
-
-void* map(const File& file, int64_t bytes) {
+void* map(const Descriptor& file, int64_t bytes) {
   if (file.get() < 0) return nullptr;
   void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   return memory == MAP_FAILED ? nullptr : memory;
@@ -45,12 +30,12 @@ std::string new_token() {
 }
 
 // Where the others find it, and by what they know it.
-std::string told_of(const File& file, const std::string& token) {
+std::string told_of(const Descriptor& file, const std::string& token) {
   return str("/proc/", getpid(), "/fd/", file.get(), " ", token);
 }
 
 // None where it could not be made.
-void* make(const File& file, int64_t bytes, const std::string& token, const std::function<void(char*)>& prepare) {
+void* make(const Descriptor& file, int64_t bytes, const std::string& token, const std::function<void(char*)>& prepare) {
   if (file.get() < 0 || ftruncate(file.get(), bytes) != 0) return nullptr;
   void* memory = map(file, bytes);
   if (memory == nullptr) return nullptr;
@@ -63,7 +48,7 @@ void* open_told(const std::string& told, int64_t bytes) {
   const size_t space = told.find(' ');
   if (space == std::string::npos) return nullptr;
   // Another container's process of that number has another file there, or none.
-  const File file(open(told.substr(0, space).c_str(), O_RDWR | O_CLOEXEC));
+  const Descriptor file(open(told.substr(0, space).c_str(), O_RDWR | O_CLOEXEC));
   void* memory = lseek(file.get(), 0, SEEK_END) == bytes ? map(file, bytes) : nullptr;
   if (memory == nullptr || std::memcmp(memory, told.data() + space + 1, token_bytes) == 0) return memory;
   munmap(memory, static_cast<size_t>(bytes));
@@ -89,7 +74,7 @@ std::shared_ptr<HostMemory> HostMemory::meet(Channel& channel, const std::string
     return nullptr;
   const int64_t all = header_bytes + bytes;
   const std::string token = new_token();
-  const File made(participant == 0 ? memfd_create("convoy", MFD_CLOEXEC) : -1);  // open until all have it
+  const Descriptor made(participant == 0 ? memfd_create("convoy", MFD_CLOEXEC) : -1);  // open until all have it
   void* memory = nullptr;
   if (participant == 0) {
     memory = make(made, all, token, prepare);
@@ -110,21 +95,18 @@ std::shared_ptr<HostMemory> HostMemory::meet(Channel& channel, const std::string
 std::shared_ptr<HostMemory> HostMemory::first_come(Channel& channel, const std::string& label, int64_t bytes) {
   const int64_t all = header_bytes + bytes;
   const std::string token = new_token();
-  File file(memfd_create("convoy", MFD_CLOEXEC));
+  Descriptor file(memfd_create("convoy", MFD_CLOEXEC));
   void* const made = make(file, all, token, {});
   if (made == nullptr) return nullptr;
   const std::string mine = told_of(file, token);
   const std::string there = channel.compare_set("host-memory/" + label, "", mine);
-  if (there == mine) return std::shared_ptr<HostMemory>(new HostMemory(made, bytes, file.release()));
+  if (there == mine) return std::shared_ptr<HostMemory>(new HostMemory(made, bytes, std::move(file)));
   munmap(made, static_cast<size_t>(all));
   void* const memory = open_told(there, all);
   return memory == nullptr ? nullptr : std::shared_ptr<HostMemory>(new HostMemory(memory, bytes));
 }
 
-HostMemory::~HostMemory() {
-  munmap(memory_, static_cast<size_t>(header_bytes + bytes_));
-  if (file_ >= 0) close(file_);
-}
+HostMemory::~HostMemory() { munmap(memory_, static_cast<size_t>(header_bytes + bytes_)); }
 
 char* HostMemory::data() const { return static_cast<char*>(memory_) + header_bytes; }
 

@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/control/channel.h"
+#include "core/control/socket.h"
 
 namespace convoy {
 
@@ -41,11 +43,12 @@ class HostMemory {
   int64_t bytes() const { return bytes_; }
 
  private:
-  HostMemory(void* memory, int64_t bytes, int file = -1) : memory_(memory), bytes_(bytes), file_(file) {}
+  HostMemory(void* memory, int64_t bytes, Descriptor file = Descriptor())
+      : memory_(memory), bytes_(bytes), file_(std::move(file)) {}
 
   void* memory_;
   int64_t bytes_;
-  int file_;  // held open for others; -1: none
+  Descriptor file_;  // held open for others
 };
 
 }  // namespace convoy

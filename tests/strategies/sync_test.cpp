@@ -231,6 +231,7 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
     const Layout layout = ddp(4, policy);
     Job job;
     job.ranks.resize(4);
+    for (RankPlan& rank : job.ranks) rank.devices.resize(1);
     job.config = test_config(layout, {}).resolved;
     const Description description = describe_model(*subject.model(), "fp64");
     const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
@@ -243,6 +244,7 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
 TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
   Job job;
   job.ranks.resize(2);
+  for (RankPlan& rank : job.ranks) rank.devices.resize(1);
   Description description;
   description.blocks = {{"all", 1000000, 0, 0, 0, 0}};
   const auto sent = [&](const char* sync) {

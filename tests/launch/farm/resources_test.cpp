@@ -212,7 +212,8 @@ TEST(ResourceWatch, TellsOfTheOneAboveItsLimitWithinASecond) {
   EXPECT_LT(told - *passed, 1.2);
   bool more = false;
   loop.after(std::chrono::milliseconds(1500), [&] { more = true; });
-  loop.run_until([&] { return more; });
+  // The slower a machine, the rarer it looks: what all of them use is told later than what is above its limit.
+  loop.run_until([&] { return late || (more && samples.size() == 2 && samples[0].memory_peak >= int64_t(72 * mib)); });
   EXPECT_EQ(over, "large") << "told once";
   ASSERT_EQ(samples.size(), 2u);
   EXPECT_EQ(samples[0].pipeline, "large");
