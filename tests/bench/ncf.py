@@ -2,6 +2,7 @@
 import glob
 import json
 import math
+import os
 import pathlib
 import statistics
 import sys
@@ -24,10 +25,10 @@ KNOWN = {LOOP: 17400, VECTORISED: 26500, DDP: 22000, FUSED: 30000, SPARSE: 59200
 SETTINGS = ["train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never"]
 
 
-def convoy(ranks, backend, steps, warm, *more):
+def convoy(ranks, backend, steps, warm, *more, under=()):
     def measure():
         run = harness.Run(CONFIG, [*SETTINGS, f"backend={backend}", f"train.max_steps={steps + warm}",
-                                   f"train.log_every={max(1, min(100, warm))}", *more], ranks=ranks)
+                                   f"train.log_every={max(1, min(100, warm))}", *more], ranks=ranks, under=under)
         return ranks * BATCH * WIDTH / run.step_seconds(skip=warm)
     return measure
 
@@ -117,14 +118,16 @@ if __name__ == "__main__":
     parser.add_argument("--chart", type=pathlib.Path, default=CHART, help="where the chart goes (default %(default)s)")
     parser.add_argument("--only", nargs="*", help="these contestants, without verdicts")
     options = parser.parse_args()
+    # Its loader too: left to itself it takes the second core, which ranks have their own use for.
+    one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
     contestants = {
         VECTORISED: peer(20),
         SPARSE: peer(300, "--sparse", "--warm", 30),
         DDP: peer(15, "--ranks", 2),
         FUSED: peer(20, "--ranks", 2, "--fused"),
         LOOP: peer(15, "--per-row", "--warm", 2),
-        DENSE: convoy(1, "auto", 60, 10, "strategy={name: single}", "model.rows=false"),
-        CORE: convoy(1, "auto", 3000, 300, "strategy={name: single}"),
+        DENSE: convoy(1, "auto", 60, 10, "strategy={name: single}", "model.rows=false", under=one_core),
+        CORE: convoy(1, "auto", 3000, 300, "strategy={name: single}", under=one_core),
         GLOO: convoy(2, "gloo", 1500, 300),
         FOUR: convoy(4, "mpi", 3000, 300),
         MPI: convoy(2, "mpi", 4000, 300),
