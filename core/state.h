@@ -31,10 +31,11 @@ struct StateEntry {
   std::string moment;  // for kind moment: "exp_avg", "exp_avg_sq", "momentum", …; else ""
   StateKind kind = StateKind::parameter;
   Piece piece;
-  int member = -1;    // of an ensemble; -1: none
-  int replica = -1;   // which copy, where copies may differ (moments under local SGD); -1: all are the same
-  at::Tensor tensor;  // shape: piece.length, or [end - begin] for a flat range; may be written to when restoring
-  bool owner = true;  // exactly one rank of all that hold the same piece says true
+  int member = -1;      // of an ensemble; -1: none
+  int replica = -1;     // which copy, where copies may differ (moments under local SGD); -1: all are the same
+  at::Tensor tensor;    // shape: piece.length, or [end - begin] for a flat range; may be written to when restoring
+  bool owner = true;    // exactly one rank of all that hold the same piece says true
+  bool behind = false;  // of a row table that has not been settled since it was trained: of an earlier moment
 
   // Unique within a layout: "parameter/NAME", "moment/exp_avg/NAME", with "@member" and "@replica" where they apply.
   std::string key() const;

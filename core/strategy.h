@@ -71,8 +71,11 @@ class Strategy {
   // Loss and the model's metrics of this share; no gradient, no dropout. Rows may be 0.
   virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
 
-  // Forces what was postponed (averages, row catch-up). Called before evaluation, checkpoints and verify.
+  // Forces what was postponed (averages, row catch-up). Called before checkpoints, and before verify compares what it shows.
   virtual void settle() = 0;
+  // What of it `evaluate` needs. Rows of tables may stay behind, which lookups make up for without writing: so that what
+  // a run comes to does not depend on how often it is evaluated.
+  virtual void settle_for_evaluation() { settle(); }
   // The job's figures of an evaluation, on all ranks the same. What `sampling` says may be another thing afterwards (a
   // member of an ensemble may have finished). True: nothing is left to train, on all ranks alike.
   virtual bool evaluated(const std::map<std::string, MetricValue>& figures) = 0;

@@ -363,7 +363,7 @@ class Training {
     const Clock::time_point start = Clock::now();
     context_.state->phase("evaluating");
     reached(InjectPoint::evaluate, ++evaluations_);
-    strategy_.settle();
+    strategy_.settle_for_evaluation();
     std::map<std::string, MetricValue> values;
     // Bounded slices, since candidates multiply the rows of an evaluation batch.
     if (split)

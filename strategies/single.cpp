@@ -53,6 +53,7 @@ class Single : public Strategy {
   std::vector<Metric> evaluate(const Batch& batch) override { return part_->metrics(part_->evaluate(batch), batch); }
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void settle() override { update_->settle(); }
+  void settle_for_evaluation() override {}
   void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
   void state_restored() override { update_->restored(); }
 

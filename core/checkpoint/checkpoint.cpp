@@ -47,11 +47,12 @@ void check_seen(const std::string& folder, const std::string& host, const char* 
 }
 
 // A rank that owns nothing, as all but one replica, needs no folder either.
-Written write_pieces(Strategy& strategy, const Context& context, const std::string& folder, bool with_gradients,
+Written write_pieces(Strategy& strategy, const Context& context, const std::string& folder, bool for_comparing,
                      FileSystem& files) {
   std::vector<StateEntry> entries;
   strategy.visit_state([&](const StateEntry& entry) {
-    if (entry.owner && (with_gradients || entry.kind != StateKind::gradient)) entries.push_back(entry);
+    CONVOY_CHECK(!entry.behind || for_comparing, "state entry ", entry.key(), " is saved before it was settled");
+    if (entry.owner && !entry.behind && (for_comparing || entry.kind != StateKind::gradient)) entries.push_back(entry);
   });
   std::stable_sort(entries.begin(), entries.end(),
                    [](const StateEntry& a, const StateEntry& b) { return a.key() < b.key(); });
@@ -153,7 +154,7 @@ Manifest manifest_of(const CheckpointInfo& info) {
 Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
     : context_(context), shelf_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
 
-void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool with_gradients) {
+void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing) {
   at::NoGradGuard no_grad;
   Exchange exchange(context_, "save");
   const std::string folder = shelf_.temporary_path(step, exchange.token());
@@ -164,7 +165,7 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
       return std::string();
     });
     Written mine;
-    exchange.together("write", [&] { mine = write_pieces(strategy, context_, folder, with_gradients, files_); });
+    exchange.together("write", [&] { mine = write_pieces(strategy, context_, folder, for_comparing, files_); });
     const std::vector<std::string> parts = exchange.to_first("list", to_text(mine));
     exchange.on_first("publish", [&] {
       Manifest manifest{step, trainer, context_.config.resolved, {}, {}};

@@ -35,9 +35,9 @@ class Checkpoints {
   // keep_last 0 keeps all. `files` outlives this object.
   Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
 
-  // Collective. Owners write their pieces; those of gradients only `with_gradients`, which nothing is resumed from: for
-  // comparing runs.
-  void save(Strategy& strategy, int64_t step, const Json& trainer, bool with_gradients = false);
+  // Collective. Owners write their pieces. `for_comparing` runs: those of gradients too, which nothing is resumed from, and
+  // without what is behind.
+  void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false);
   // Collective. Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning
   // naming the file. Nothing where there are none at all; Error(corrupt_data) naming the file where all are broken.
   std::optional<CheckpointInfo> newest();

@@ -2,24 +2,31 @@
 #include "core/data/candidates.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/random_keys.h"
 
 namespace convoy {
 namespace {
 
+using Words = std::array<uint32_t, 4>;
+
+constexpr size_t ahead = 8;        // samples
 constexpr uint64_t patience = 16;  // blocks before a negative is selected from the list of what is left
 
 uint32_t scaled(uint32_t word, int64_t bound) { return uint32_t(uint64_t(word) * uint64_t(bound) >> 32); }
 
 }  // namespace
 
-void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample,
-                    int64_t count, int64_t* out) {
+namespace {
+
+// `first`: the words of the sample's block 0.
+void draw(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample, const Words& first,
+          int64_t count, int64_t* out) {
   int64_t have = 0;
   uint64_t block = 0;
   for (; have < count && block < patience + uint64_t(count); ++block) {
-    for (uint32_t word : philox(key, sample, block)) {
+    for (uint32_t word : block == 0 ? first : philox(key, sample, block)) {
       const auto item = int32_t(scaled(word, items));
       if (positives.contains(user, item)) continue;
       out[have] = item;
@@ -30,6 +37,31 @@ void draw_negatives(const Positives& positives, int64_t items, int32_t user, uin
   for (; have < count; ++block) {
     const uint32_t word = philox(key, sample, block)[0];
     out[have++] = positives.missing(user, scaled(word, left));
+  }
+}
+
+}  // namespace
+
+void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample,
+                    int64_t count, int64_t* out) {
+  if (count > 0) draw(positives, items, user, key, sample, philox(key, sample, 0), count, out);
+}
+
+void draw_negatives(const Positives& positives, int64_t items, const int64_t* users, uint64_t key,
+                    const int64_t* samples, int64_t rows, int64_t count, int64_t* out, int64_t stride) {
+  if (count == 0) return;
+  std::array<Words, ahead> words;  // of the samples to come
+  const auto ask_for = [&](int64_t r) {
+    Words& first = words[size_t(r) % ahead];
+    first = philox(key, uint64_t(samples[r]), 0);
+    positives.prefetch(int32_t(users[r]));
+    for (uint32_t word : first) positives.prefetch(int32_t(users[r]), int32_t(scaled(word, items)));
+  };
+  for (int64_t r = 0; r < std::min<int64_t>(rows, ahead); ++r) ask_for(r);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Words first = words[size_t(r) % ahead];
+    if (r + int64_t(ahead) < rows) ask_for(r + int64_t(ahead));
+    draw(positives, items, int32_t(users[r]), key, uint64_t(samples[r]), first, count, out + r * stride);
   }
 }
 

@@ -12,6 +12,11 @@ namespace convoy {
 void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample,
                     int64_t count, int64_t* out);
 
+// The same for `rows` samples at once, into out[r * stride]: what a draw looks up lies anywhere in memory, and is asked for some
+// samples ahead.
+void draw_negatives(const Positives& positives, int64_t items, const int64_t* users, uint64_t key,
+                    const int64_t* samples, int64_t rows, int64_t count, int64_t* out, int64_t stride);
+
 // Distinct items, neither a positive of the user nor the held-out item; keyed by (key, user).
 class Candidates {
  public:

@@ -163,10 +163,7 @@ Batch InteractionsDataset::gather_train(const int64_t* samples, int64_t rows, in
   Batch batch = gather_positives("", split_.train.data(), samples, rows, width, buffers);
   const int64_t* user = batch.at("user").const_data_ptr<int64_t>();
   int64_t* item = batch.at("item").mutable_data_ptr<int64_t>();
-  for (int64_t r = 0; r < rows; ++r) {
-    draw_negatives(positives_, all_.items, int32_t(user[r]), key, uint64_t(samples[r]), options_.negatives,
-                   item + r * width + 1);
-  }
+  draw_negatives(positives_, all_.items, user, key, samples, rows, options_.negatives, item + 1, width);
   gather_columns(batch, split_.train.data(), samples, rows, buffers);
   return batch;
 }

@@ -16,9 +16,15 @@ class Positives {
   Positives(int64_t users, int64_t items, const int32_t* user, const int32_t* item, const std::vector<int32_t>& rows);
 
   bool contains(int32_t user, int32_t item) const {
-    const uint64_t bit = exact_ ? uint64_t(user) * uint64_t(items_) + uint64_t(item) : hashed(user, item);
+    const uint64_t bit = bit_of(user, item);
     if ((bits_[bit >> 6] >> (bit & 63) & 1) == 0) return false;
     return exact_ || listed(user, item);
+  }
+  // Soon they will be asked for: the bitmap's word, and where the user's list is found.
+  void prefetch(int32_t user, int32_t item) const { __builtin_prefetch(&bits_[bit_of(user, item) >> 6]); }
+  void prefetch(int32_t user) const {
+    __builtin_prefetch(&begin_[size_t(user)]);
+    __builtin_prefetch(&count_[size_t(user)]);
   }
   // Sorted, each once: [first, second).
   std::pair<const int32_t*, const int32_t*> of(int32_t user) const {
@@ -29,6 +35,9 @@ class Positives {
   int32_t missing(int32_t user, int64_t position) const;
 
  private:
+  uint64_t bit_of(int32_t user, int32_t item) const {
+    return exact_ ? uint64_t(user) * uint64_t(items_) + uint64_t(item) : hashed(user, item);
+  }
   uint64_t hashed(int32_t user, int32_t item) const {
     const uint64_t pair = uint64_t(uint32_t(user)) << 32 | uint32_t(item);
     return (pair * 0x9E3779B97F4A7C15u ^ (pair >> 29)) * 0xBF58476D1CE4E5B9u >> shift_;

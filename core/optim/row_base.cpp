@@ -208,10 +208,12 @@ void RowBase::look_up_exactly(Table& table, const int64_t* rows, int64_t begin, 
   }
 }
 
+bool RowBase::behind(int table) const { return !ways_.lazy && tables_.at(table).history.length() > 0; }
+
 void RowBase::settle(int index) {
   at::NoGradGuard no_grad;
   Table& table = tables_.at(index);
-  if (ways_.lazy || table.history.length() == 0) return;
+  if (!behind(index)) return;
   if (by_loops(table)) {
     AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_settle", [&] {
       const int64_t width = std::max<int64_t>(1, table.values.size(1)), block = std::max<int64_t>(1, grain / width);
@@ -234,7 +236,7 @@ void RowBase::settle(int index) {
 void RowBase::settle_rows(int index, const at::Tensor& rows) {
   at::NoGradGuard no_grad;
   Table& table = tables_.at(index);
-  if (ways_.lazy || table.history.length() == 0 || rows.numel() == 0) return;
+  if (!behind(index) || rows.numel() == 0) return;
   if (by_loops(table)) {
     AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_settle", [&] {
       run<scalar_t>(table, rows.const_data_ptr<int64_t>(), rows.numel(), nullptr, nullptr, {});

@@ -35,6 +35,7 @@ class RowBase : public RowOptimizer {
   void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) override;
   void settle(int table) override;
   void settle_rows(int table, const at::Tensor& rows) override;
+  bool behind(int table) const override;
   std::vector<std::pair<std::string, at::Tensor>> moments(int table) override;
   void restored(int table) override;
 

@@ -42,6 +42,8 @@ class RowOptimizer {
   virtual void settle(int table) = 0;
   // The same of these rows alone (int64 [n] on its device, unique).
   virtual void settle_rows(int table, const at::Tensor& rows) = 0;
+  // Whether `settle` would find anything to do.
+  virtual bool behind(int table) const = 0;
   // By name, shaped as the values; writable. True of this moment only behind `settle`.
   virtual std::vector<std::pair<std::string, at::Tensor>> moments(int table) = 0;
   // Values and moments were written to from outside and are those of this moment.

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "core/checkpoint/stored_files.h"
-#include "core/compare.h"
 #include "launch/summary.h"
 
 namespace convoy {
@@ -12,11 +12,14 @@ namespace {
 
 std::string step_folder(const std::string& folder, int64_t step) { return str(folder, "/step-", step); }
 
+StateView without(StateView state, const std::function<bool(const std::string& key)>& left_out) {
+  state.keys.erase(std::remove_if(state.keys.begin(), state.keys.end(), left_out), state.keys.end());
+  return state;
+}
+
 // Without what a rank has of its own: the reference has no other ranks.
 StateView in_common(StateView state) {
-  const auto own = [](const std::string& key) { return key.find("@replica") != std::string::npos; };
-  state.keys.erase(std::remove_if(state.keys.begin(), state.keys.end(), own), state.keys.end());
-  return state;
+  return without(std::move(state), [](const std::string& key) { return key.find("@replica") != std::string::npos; });
 }
 
 }  // namespace
@@ -35,10 +38,20 @@ Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& req
 }
 
 void Snapshots::take(int64_t steps_done) {
-  strategy_.settle();
+  const bool last = steps_done >= context_.total_steps;
+  last ? strategy_.settle() : strategy_.settle_for_evaluation();
+  behind_.clear();
+  strategy_.visit_state([this](const StateEntry& entry) {
+    if (entry.behind) behind_.insert(entry.key());
+  });
   checkpoints_.save(strategy_, steps_done, Json::object(), true);
   // The others go on meanwhile, as far as the next collective.
   if (!references_.empty() && context_.rank == 0) compare_step(steps_done);
+}
+
+StateView Snapshots::of_reference(const std::string& folder, int64_t steps_done) const {
+  return without(stored_state(step_folder(folder, steps_done)),
+                 [this](const std::string& key) { return behind_.count(key) > 0; });
 }
 
 void Snapshots::compare_step(int64_t steps_done) {
@@ -51,7 +64,7 @@ void Snapshots::compare_step(int64_t steps_done) {
   for (size_t i = 0; i < references_.size() && updated; ++i) {
     const int member = of_members_ ? static_cast<int>(i) : -1;
     for (TensorDifference& tensor :
-         compare(in_common(stored_state(mine, member)), stored_state(step_folder(references_[i], steps_done)))) {
+         compare(in_common(stored_state(mine, member)), of_reference(references_[i], steps_done))) {
       if (of_members_) tensor.name += str("@member", member);
       step.tensors.push_back(std::move(tensor));
     }

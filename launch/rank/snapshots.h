@@ -1,14 +1,19 @@
 // What `convoy verify` has its runs do: the state after every update as a checkpoint with gradients, kept where this run is
 // the reference, else held against the reference's and removed.
 //
+// Row tables are left behind as they are in training, so that what makes up for it is held against the reference too: their
+// values and moments are compared after the last update, where they are settled, their gradients after each.
+//
 // Results go to FOLDER/differences.json, a list of StepDifferences (core/difference.h), written anew after each update, so
 // that a run that fails later has told what it found.
 // Threads: the rank's own; all ranks of the job call alike. Failure: what checkpoints throw.
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/compare.h"
 #include "core/context.h"
 #include "core/strategy.h"
 
@@ -19,11 +24,12 @@ class Snapshots {
   // `request`: {"folder": where snapshots go, "reference": that of the reference's, "" for the reference itself, or a list with
   // the folder of each member's where this run is an ensemble}.
   Snapshots(const Context& context, Strategy& strategy, const Json& request);
-  // Collective, after setup (0 steps done) and after each update.
+  // Collective, after setup (0 steps done) and after each update, up to Context::total_steps.
   void take(int64_t steps_done);
 
  private:
   void compare_step(int64_t steps_done);
+  StateView of_reference(const std::string& folder, int64_t steps_done) const;
 
   const Context& context_;
   Strategy& strategy_;
@@ -31,6 +37,7 @@ class Snapshots {
   std::vector<std::string> references_;  // none: this run is one; several: by member
   bool of_members_ = false;
   Checkpoints checkpoints_;
+  std::set<std::string> behind_;  // keys of this step that are not compared
   Json differences_ = Json::array();
 };
 

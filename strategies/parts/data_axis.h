@@ -25,6 +25,7 @@ class DataAxis {
   virtual UpdateFigures update(double nominal) = 0;
 
   virtual void settle() = 0;
+  virtual void settle_for_evaluation() { settle(); }  // Strategy's
   virtual void visit_state(const StateVisitor& visit) = 0;
   virtual void state_restored() = 0;
 };

@@ -52,6 +52,7 @@ class MeshStrategy : public Strategy {
 
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
   void settle() override { data_->settle(); }
+  void settle_for_evaluation() override { data_->settle_for_evaluation(); }
   void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
   void state_restored() override { data_->state_restored(); }
 

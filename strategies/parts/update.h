@@ -95,6 +95,7 @@ class Update {
   }
   at::Tensor table_gradient(size_t table) const;
   void settle();
+  bool table_behind(size_t table) const { return row_optimizer_->behind(static_cast<int>(table)); }
   void settle_rows(size_t table, const at::Tensor& rows) { row_optimizer_->settle_rows(static_cast<int>(table), rows); }
 
   const at::Tensor& count() const { return count_; }          // updates applied, int64 [1]

@@ -37,9 +37,10 @@ StateEntry entry_of(const std::string& name, StateKind kind, const at::Tensor& t
 
 // A parameter or something of its shape: one entry for each piece of the whole that is held here.
 void visit_pieces(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
-                  bool owner, const StateVisitor& visit) {
+                  bool owner, const StateVisitor& visit, bool behind = false) {
   StateEntry entry = entry_of(parameter.name, kind, tensor, owner && parameter.counted);
   entry.moment = moment;
+  entry.behind = behind;
   if (parameter.held.empty()) return visit(entry);
   for (const HeldPiece& held : parameter.held) {
     entry.piece = held.piece;
@@ -63,8 +64,11 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
   const auto owns = [&owners](const ParameterPtr& table, const at::Tensor& tensor) {
     return table->table->blocks() != nullptr || owners.next(tensor);
   };
-  for (const ParameterPtr& table : update.tables())
-    visit_pieces(*table, StateKind::parameter, "", table->value, owns(table, table->value), visit);
+  for (size_t index = 0; index < update.tables().size(); ++index) {
+    const ParameterPtr& table = update.tables()[index];
+    visit_pieces(*table, StateKind::parameter, "", table->value, owns(table, table->value), visit,
+                 update.table_behind(index));
+  }
   visit_untrained(parts, holder.index == 0, visit);
   for (size_t index = 0; index < flat.parameters().size(); ++index)
     for (const auto& [moment, tensor] : update.moments(index))
@@ -72,7 +76,7 @@ void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& fla
   for (size_t index = 0; index < update.tables().size(); ++index)
     for (const auto& [moment, tensor] : update.table_moments(index))
       visit_pieces(*update.tables()[index], StateKind::moment, moment, tensor, owns(update.tables()[index], tensor),
-                   visit);
+                   visit, update.table_behind(index));
   for (size_t index = 0; index < flat.parameters().size(); ++index) {
     const at::Tensor gradient = update.gradient(index);
     if (gradient.defined())

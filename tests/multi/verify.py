@@ -56,6 +56,11 @@ with runs.workspace() as work:
              ["backend=mpi", "strategy.sync.every=2", "train.batch={per_rank: 20}"], steps=5)
     verified(work, "threads, fp32, ragged and clipped", 0, ["agree", "precision fp32"], mlp,
              [*DDP, "backend=local", "optimizer.clip_norm=0.1", "train.batch.global=37"], ranks=3, precision="fp32")
+    # Rows that a step does not touch stay behind, as in training: what makes up for them is compared at the end.
+    rows = [*DDP, "model.rows=true", "train.batch={per_rank: 4}"]
+    verified(work, "rows, step by step", 0, ["agree"], TINY / "ncf.yaml", rows, steps=8)
+    text = verified(work, "rows, by the formula", 1, ["differ: first after step ", "of embedding."], TINY / "ncf.yaml",
+                    [*rows, "optimizer.catch_up=closed"], steps=8)
     # Rounding differs; so the verdict hangs on the tolerance.
     verified(work, "no tolerance for rounding", 1, ["differ: first after step"], mlp, DDP, tolerance="1e-300")
 

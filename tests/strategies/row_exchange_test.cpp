@@ -4,6 +4,8 @@
 #include "strategies/parts/rows/row_numbers.h"
 #include "strategies/parts/rows/row_shares.h"
 #include "strategies/parts/rows/row_shares_entry.h"
+#include "strategies/parts/rows/row_sums.h"
+#include "strategies/parts/rows/touched_sums.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -278,6 +280,47 @@ TEST(RowShares, SendAsMuchAsTheirCost) {
   // As many ranks, all rows everywhere: twice the updates, and from three ranks on more bytes.
   EXPECT_NEAR(gathered_rows_cost({{double(rows), width, 8, double(touched)}}, 2, 800).updated_rows,
               2 * cost.updated_rows, 1);
+}
+
+// Four ranks of one host: each row that any has touched is updated by exactly one that has, by the same sum that RowSums comes to,
+// and ranks that touch as much update as much.
+TEST(TouchedSums, DealRowsOutToWhoHasThem) {
+  constexpr int ranks = 4;
+  constexpr int64_t each = 400, all_rows = 1000;
+  std::vector<RowIndex> touched(ranks);
+  std::vector<at::Tensor> values;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int64_t i = 0; i < each; ++i) touched[size_t(rank)].place((i * 7 + 331 * rank + (i % 5) * 13) % all_rows);
+    values.push_back(normal({touched[size_t(rank)].size(), width}, convoy::str("t", rank)));
+  }
+  const at::Tensor like = at::empty({all_rows, width}, at::kDouble);
+  RowSums together;
+  together.begin(ranks * each, like);
+  for (size_t rank = 0; rank < ranks; ++rank)
+    together.add(touched[rank].numbers().data(), static_cast<const char*>(values[rank].const_data_ptr()),
+                 touched[rank].size());
+  at::Tensor expected = at::zeros({all_rows, width}, at::kDouble), found = expected.clone();
+  expected.index_copy_(0, together.rows().numbers, together.rows().values);
+  at::Tensor times = at::zeros({all_rows}, at::kLong);
+  for (int rank = 0; rank < ranks; ++rank) {
+    TouchedSums sums;
+    for (int round = 0; round < 2; ++round) {  // nothing of the first is left in the second
+      sums.begin(touched[size_t(rank)], rank, ranks, like);
+      for (int other = 0; other < ranks; ++other)
+        if (other != rank) sums.tell(other, touched[size_t(other)].numbers().data(), touched[size_t(other)].size());
+      for (int other = 0; other < ranks; ++other)
+        sums.add(other, static_cast<const char*>(values[size_t(other)].const_data_ptr()),
+                 touched[size_t(other)].size());
+    }
+    const TableRows mine = sums.rows();
+    times.index_add_(0, mine.numbers, at::ones_like(mine.numbers));
+    found.index_copy_(0, mine.numbers, mine.values);
+    EXPECT_NEAR(static_cast<double>(mine.numbers.numel()), static_cast<double>(together.rows().numbers.numel()) / ranks,
+                0.15 * each);
+  }
+  EXPECT_TRUE(found.equal(expected));
+  EXPECT_EQ(times.max().item<int64_t>(), 1);
+  EXPECT_EQ(times.sum().item<int64_t>(), together.rows().numbers.numel());
 }
 
 // ---- in 16 bits ------------------------------------------------------------------------------------------------

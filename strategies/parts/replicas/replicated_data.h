@@ -58,6 +58,10 @@ class ReplicatedData : public DataAxis, public BatchReader, public Recordable {
     rows_->read();
     apart_->settle();
   }
+  void settle_for_evaluation() override {
+    // Averages are of settled rows.
+    apart_->any() ? settle() : rows_->read();
+  }
   void visit_state(const StateVisitor& visit) override;
   void state_restored() override {
     update_.restored();

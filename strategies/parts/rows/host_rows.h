@@ -1,5 +1,6 @@
 // HostRows: ranks along the axis `data` that run on one host keep one copy of each row table and of its moments, in memory
-// that all of them map. Every rank looks rows up there; each updates, and settles, those that are its own (row_blocks.h).
+// that all of them map. Every rank looks rows up there; each settles those that are its own (row_blocks.h), and updates these, or,
+// where the axis has no other hosts, its part of those that it has touched (touched_sums.h).
 //
 // So a host holds a table once, however many ranks it has, and a rank's updates are a share of what all have touched. Who has
 // written marks it (`written`), on all ranks alike, and none looks at a table before all have come to `read`.

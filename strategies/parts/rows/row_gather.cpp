@@ -23,6 +23,7 @@ RowGather::RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Co
       ranks_(static_cast<size_t>(group_->size())),
       tables_(std::move(tables)),
       sums_(tables_.size()),
+      touched_sums_(tables_.size()),
       narrow_(narrow_rows(tables_, group_->size(), numbers)),
       lengths_(ranks_),
       messages_(ranks_) {}
@@ -68,8 +69,13 @@ void RowGather::merge_all(bool complete) {
   std::vector<int64_t> begins(ranks_);  // of what is to be read next, by rank
   for (size_t rank = 0; rank < ranks_; ++rank)
     begins[rank] = messages_[rank].begin + 8 * static_cast<int64_t>(tables_.size()) + dense_;
-  for (size_t table = 0; table < tables_.size(); ++table)
-    merge(table, begins, complete ? nullptr : tables_[table]->table->updaters());
+  for (size_t table = 0; table < tables_.size(); ++table) {
+    const std::vector<Section> told = sections(table, begins);
+    if (number_bytes(tables_[table]->value.size(0)) == 4)
+      add_up<int32_t>(table, told, complete);
+    else
+      add_up<int64_t>(table, told, complete);
+  }
 }
 
 void RowGather::written() {
@@ -159,24 +165,44 @@ void RowGather::gather_rest() {
   }
 }
 
-void RowGather::merge(size_t table, std::vector<int64_t>& begins, const RowBlocks* updaters) {
-  const at::Tensor& value = tables_[table]->value;
-  int64_t most = 0;
-  for (size_t rank = 0; rank < ranks_; ++rank) most += count(rank, table);
-  RowSums& sums = sums_[table];
-  sums.begin(most, value, updaters);
+std::vector<RowGather::Section> RowGather::sections(size_t table, std::vector<int64_t>& begins) const {
+  std::vector<Section> all;
+  const int64_t size = number_bytes(tables_[table]->value.size(0));
   for (size_t rank = 0; rank < ranks_; ++rank) {
-    const int64_t rows = count(rank, table), size = number_bytes(value.size(0));
+    const int64_t rows = count(rank, table);
     const char* numbers = data_of(messages_[rank].bytes) + begins[rank];
-    const char* values = numbers + padded(rows * size);
-    if (!narrow_.empty()) values = narrow_[table].decode(values, rows);
-    if (size == 4)
-      sums.add(reinterpret_cast<const int32_t*>(numbers), values, rows);
-    else
-      sums.add(reinterpret_cast<const int64_t*>(numbers), values, rows);
+    all.push_back({numbers, numbers + padded(rows * size), rows});
     begins[rank] += section(table, rows);
   }
-  tables_[table]->table->set_update(sums.rows());
+  return all;
+}
+
+// In the table's dtype; valid until the next one's.
+const char* RowGather::values_of(size_t table, const Section& section) {
+  return narrow_.empty() ? section.values : narrow_[table].decode(section.values, section.rows);
+}
+
+template <class Number>
+void RowGather::add_up(size_t table, const std::vector<Section>& sections, bool complete) {
+  const auto numbers_of = [](const Section& section) { return reinterpret_cast<const Number*>(section.numbers); };
+  const at::Tensor& value = tables_[table]->value;
+  RowTable& rows = *tables_[table]->table;
+  if (!complete && rows.updaters() != nullptr && host()->group().size() == group_->size()) {
+    TouchedSums& sums = touched_sums_[table];
+    sums.begin(rows.places(), group_->rank(), group_->size(), value);
+    for (size_t rank = 0; rank < ranks_; ++rank)
+      if (static_cast<int>(rank) != group_->rank())
+        sums.tell(static_cast<int>(rank), numbers_of(sections[rank]), sections[rank].rows);
+    for (size_t rank = 0; rank < ranks_; ++rank)
+      sums.add(static_cast<int>(rank), values_of(table, sections[rank]), sections[rank].rows);
+    return rows.set_update(sums.rows());
+  }
+  int64_t most = 0;
+  for (const Section& section : sections) most += section.rows;
+  RowSums& sums = sums_[table];
+  sums.begin(most, value, complete ? nullptr : rows.updaters());
+  for (const Section& section : sections) sums.add(numbers_of(section), values_of(table, section), section.rows);
+  rows.set_update(sums.rows());
 }
 
 }  // namespace convoy

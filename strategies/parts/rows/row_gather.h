@@ -7,7 +7,8 @@
 // Sent by each of N ranks: (N−1)·(8·tables + dense bytes + Σ rows·(4 or 8 + width·element)), each part padded to 8, with the rows
 // of that longest message: a few in a hundred more than those of this update.
 // Where gradients are compressed (sync.compress), those of rows are too: 2·width in place of width·element, and 8 a table.
-// Where ranks of a host share the tables (host_rows.h), each adds up only the rows that it updates.
+// Where ranks of a host share the tables (host_rows.h), each adds up only the rows that it updates (touched_sums.h where all are of
+// one host).
 // On the CPU, by bytes and without tensors (device_row_gather.h: elsewhere). Threads: the rank's own. Failure: CommError.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -20,6 +21,7 @@
 #include "strategies/parts/rows/row_messages.h"
 #include "strategies/parts/rows/row_sums.h"
 #include "strategies/parts/rows/row_table.h"
+#include "strategies/parts/rows/touched_sums.h"
 
 namespace convoy {
 
@@ -43,13 +45,22 @@ class RowGather : public RowExchange {
   int64_t length(size_t rank, int64_t dense) const;
   int64_t section(size_t table, int64_t rows) const;
   void merge_all(bool complete);
-  void merge(size_t table, std::vector<int64_t>& begins, const RowBlocks* updaters);
+  // What a rank's message holds of a table.
+  struct Section {
+    const char *numbers, *values;
+    int64_t rows;
+  };
+  std::vector<Section> sections(size_t table, std::vector<int64_t>& begins) const;
+  const char* values_of(size_t table, const Section& section);
+  template <class Number>
+  void add_up(size_t table, const std::vector<Section>& sections, bool complete);
   HostRows* host() const { return tables_.empty() ? nullptr : tables_.front()->table->host().get(); }
 
   CommunicatorPtr group_;
   size_t ranks_;
   std::vector<ParameterPtr> tables_;
-  std::vector<RowSums> sums_;          // by table
+  std::vector<RowSums> sums_;  // by table
+  std::vector<TouchedSums> touched_sums_;
   std::vector<NarrowRows> narrow_;     // by table; empty where rows are sent as they are
   int64_t dense_ = 0;                  // bytes of the dense gradients
   at::Tensor packed_;                  // the own message

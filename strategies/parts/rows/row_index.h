@@ -12,6 +12,11 @@ class RowIndex {
   void clear();
   // Place of `number`, which is not negative.
   int64_t place(int64_t number);
+  // −1: it was not told.
+  int64_t known(int64_t number) const {
+    const Cell& cell = cells_[cell_of(number)];
+    return cell.round == round_ ? cell.place : -1;
+  }
   // Soon it will be asked for.
   void prefetch(int64_t number) const { __builtin_prefetch(&cells_[first_cell(number)]); }
   const std::vector<int64_t>& numbers() const { return numbers_; }  // by place

@@ -54,6 +54,8 @@ class RowTable : public std::enable_shared_from_this<RowTable> {
   const std::shared_ptr<HostRows>& host() const { return host_; }             // null: this copy is this rank's alone
   // Of a table that ranks of a host share: which of them updates which rows. Null: this rank updates all that it holds.
   const RowBlocks* updaters() const { return updaters_.get(); }
+  // Places of the rows touched since `begin`, in the order of `touched`; of tables on the CPU.
+  const RowIndex& places() const { return places_; }
   // Among whom an update's rows are divided; null: this rank updates all.
   Communicator* updates_with() const;
   // Of the whole table.
