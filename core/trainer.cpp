@@ -453,8 +453,10 @@ class Training {
       finished_ = strategy_.evaluated({});  // before the checkpoint
       read_sampling();
       evaluation_owed_ = trainer.value("evaluation_owed", false);
-      saved_ = !evaluation_owed_;
-      evaluated_ = true;
+      // What is told of a member alone, and where it is an ordinary checkpoint, is this run's, also with nothing left to train.
+      const bool others = info->member >= 0;
+      saved_ = !evaluation_owed_ && !others;
+      evaluated_ = !others;
       if (context_.rank == 0) log::info(str("resumed from ", info->path, " after step ", step_));
     }
     first_step_ = step_;

@@ -4,6 +4,9 @@
 #include <map>
 
 #include "backends/catalogue.h"
+#include "core/config/overrides.h"
+#include "core/config/pipeline_texts.h"
+#include "core/config/reader.h"
 #include "core/data/data_files.h"
 #include "core/data/described_rows.h"
 #include "core/inject/fault.h"
@@ -196,6 +199,16 @@ void check_figures(const PreparedRun& run) {
   if (!told.is_null()) check_watched_figures(run.config, evaluation_figures_from_json(told));
 }
 
+// Of a file that is no run, everything that is wrong with it.
+void refuse_with_all_mistakes(const ReadRequest& request) {
+  Node root = request.path.empty() ? map_node({}) : read_yaml_file(request.path);
+  for (const std::string& assignment : request.overrides) apply_override(root, assignment);
+  const Catalogues catalogues = all_catalogues();
+  RunTreesReader reader(catalogues);
+  reader.read(root);
+  refuse_all(reader.mistakes());
+}
+
 // A file of several runs may lack what one run must have; then that is no mistake of it.
 RunConfig read_one_run(const ReadRequest& request, const RunArguments& arguments) {
   try {
@@ -204,6 +217,7 @@ RunConfig read_one_run(const ReadRequest& request, const RunArguments& arguments
     return config;
   } catch (const ConfigError&) {
     refuse_several(arguments);
+    refuse_with_all_mistakes(request);
     throw;
   }
 }

@@ -44,7 +44,7 @@ std::string measured_text(const std::vector<TriedWay>& ways) {
   for (const TriedWay& way : ways) {
     if (way.seconds >= 0)
       measured.push_back(str(way.name, " ", milliseconds_text(way.seconds), " a step"));
-    else
+    else if (!way.left_out.empty())
       left_out.push_back(str(way.name, " not measured: ", way.left_out));
   }
   if (!measured.empty()) left_out.insert(left_out.begin(), join(measured, ", "));
@@ -212,7 +212,8 @@ std::optional<int> settle_way(EventLoop& loop, const PreparedRun& run, const std
     because = "the only way here, so that nothing was measured";
   }
   const Json choice = choice_json(ways, taken, because);
-  const std::string note = said(taken, str(because, "; ", measured_text(ways)));
+  const std::string measured = measured_text(ways);
+  const std::string note = said(taken, str(because, measured.empty() ? "" : "; ", measured));
   Placed chosen = placed;  // as it was planned, where no way could be measured
   for (const TriedWay& way : ways)
     if (way.placed && way.name == taken) chosen = *way.placed;

@@ -134,6 +134,7 @@ StrategyEntry ensemble_entry() {
                                            "(grouped on GPUs)",
                                            {"auto", "grouped", "each"}, "auto"));
   entry.options.push_back(graph_option());
+  entry.Entry::check = check_members;
   entry.plan = plan;
   entry.cost = cost;
   entry.members = each_by_itself;

@@ -46,8 +46,10 @@ std::vector<Option> own_options() {
       describe::integer("max_parallel", "at a time; unless given as many as there are cores or GPUs for")
           .at_least(1)
           .may_be_null(),
-      describe::text("metric",
-                     "that the leaderboard is sorted by; unless given the one that all of them evaluate first")
+      describe::text(
+          "metric",
+          "that the leaderboard is sorted by; unless given the one that most of them are evaluated by, a loss only "
+          "where there is no other")
           .may_be_null(),
       describe::choice("direction", "of that metric", {"auto", "maximize", "minimize"}, "auto"),
   };
@@ -87,7 +89,7 @@ class Taken {
     else if (grid != nullptr && grid->kind == Node::Kind::map && !grid->fields.empty())
       spread(*grid);
     else if (!told("strategy.pipelines") && !told("strategy.grid"))
-      mistake(section_.mark, "strategy.pipelines", "is missing: give pipelines, the runs, or a grid over keys");
+      refuse_nothing(pipelines, grid);
     const Node* each = section_.find("each");
     if (each != nullptr && is_typed(each->mark) && !found_.pipelines.empty() &&
         std::none_of(found_.pipelines.begin(), found_.pipelines.end(),
@@ -97,6 +99,15 @@ class Taken {
   }
 
  private:
+  void refuse_nothing(const Node* pipelines, const Node* grid) {
+    if (pipelines != nullptr && pipelines->kind == Node::Kind::list)
+      mistake(pipelines->mark, "strategy.pipelines", "is an empty list; give it the runs, or a grid over keys instead");
+    else if (grid != nullptr && grid->kind == Node::Kind::map)
+      mistake(grid->mark, "strategy.grid", "has no keys; give it some, or pipelines instead, the runs");
+    else
+      mistake(section_.mark, "strategy.pipelines", "is missing: give pipelines, the runs, or a grid over keys");
+  }
+
   // The section's own keys. Where one is wrong, its mistake is told and it has no value.
   void read_own() {
     Node whole = map_node(section_.mark);

@@ -128,6 +128,9 @@ QueueTerms with_terms(QueueTerms terms, const Options& written) {
     const Devices found = devices_of(written, "gpus", "GPUs");
     terms.gpus = found.count;
     terms.gpu_list = found.list;
+    // Of a whole farm, some pipelines may have GPUs of their own.
+    if (found.count == 0 && written.has("gpu_memory") && written.path() != "strategy")
+      written.fail("gpu_memory", "is a limit on each of its GPUs, and gpus is 0; leave one of them out");
   }
   return terms;
 }

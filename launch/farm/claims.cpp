@@ -10,6 +10,7 @@
 #include "core/units.h"
 #include "launch/core_pool.h"
 #include "launch/plugin_check.h"
+#include "launch/resume_path.h"
 #include "strategies/catalogue.h"
 
 namespace convoy {
@@ -19,8 +20,10 @@ constexpr double rounding = 1e-9;
 
 std::vector<int> allowed_units(const Host& host) { return host.bound.empty() ? units_of(host.cores) : host.bound; }
 
-void add_gpus(const Host& host, int index, Machines& machines) {
-  for (const Gpu& gpu : host.gpus) machines.gpus.push_back({index, gpu.index});
+// All of it but slots.
+void add_host(const Host& host, int index, Machines& machines) {
+  for (const Gpu& gpu : host.gpus) machines.gpus.push_back({index, gpu.index, gpu.memory});
+  machines.memory.push_back(host.memory);
 }
 
 int cores_in(const Yard& yard) {
@@ -84,7 +87,7 @@ class Checks {
     }
   }
 
-  // Plugins and data; whether its configuration is complete.
+  // Plugins, data and what it goes on from; whether its configuration is complete.
   bool has_its_files(Pipeline& pipeline, const std::string& rank_program) {
     if (pipeline.config.is_null()) return false;  // its mistakes are told by who has read it
     bool whole = true;
@@ -103,6 +106,9 @@ class Checks {
         const RunConfig config = RunConfig::from_resolved(pipeline.config);
         check_data_files(config.data.name, config.data.options);
       });
+    const std::string& resume = pipeline.config.at("train").at("resume").get_ref<const std::string&>();
+    if (whole && resume != "auto" && resume != "never")
+      attempt(pipeline, [&] { check_resume_path(resume, pipeline.config); });
     return whole;
   }
 
@@ -122,6 +128,11 @@ class Checks {
     return mistakes_.size() == before;
   }
 
+  static Claim without_memory(Claim claim) {
+    claim.memory = claim.gpu_memory = 0;
+    return claim;
+  }
+
   bool fits(const Pipeline& pipeline, const Claim& claim) {
     const Queue empty(yard_->machines, 0);
     if (claim.gpus > 0 && std::none_of(yard_->hosts.begin(), yard_->hosts.end(), [&](const Host& host) {
@@ -130,7 +141,7 @@ class Checks {
       mistake(pipeline, "gpus", str("are ", claim.gpus, ", which no host here has"), Failure::device_missing);
       return false;
     }
-    if (empty.possible(claim)) return true;
+    if (empty.possible(without_memory(claim))) return true;  // of memory others tell
     mistake(pipeline, "cores",
             str("are ", claim.cores, claim.gpus > 0 ? str(", with ", claim.gpus, " GPUs") : "",
                 ", and no host has slots for that; there are ", cores_in(*yard_), " cores in ",
@@ -212,37 +223,73 @@ class Checks {
     }
   }
 
-  // Limits of those that name one GPU; of the others each has its own.
+  // Limits of those that name a GPU, together; others are put where there is room for theirs, if there is such a place.
   void gpu_memory() {
     std::map<int, int64_t> together;
-    for (const Pipeline& pipeline : farm_.pipelines) {
-      const int64_t limit = pipeline.terms.gpu_memory;
+    for (size_t i = 0; i < claims_.size(); ++i) {
+      const Pipeline& pipeline = farm_.pipelines[i];
+      const int64_t limit = claims_[i].gpu_memory;
       if (limit == 0) continue;
-      const std::vector<Gpu>& gpus = yard_->hosts.front().gpus;
-      for (const Gpu& gpu : gpus) {
+      if (pipeline.terms.gpu_list.empty()) {
+        gpu_with_room(pipeline, limit);
+        continue;
+      }
+      // Of hosts with the same GPUs, as one farm's are, any.
+      for (const Gpu& gpu : yard_->hosts.front().gpus) {
         const std::vector<int>& list = pipeline.terms.gpu_list;
-        const bool named = std::find(list.begin(), list.end(), gpu.index) != list.end();
-        const int64_t sum = named ? together[gpu.index] += limit : limit;
-        if (gpu.memory > 0 && sum > gpu.memory && (named || list.empty())) {
-          mistake(pipeline, "gpu_memory",
-                  str("makes ", human_bytes(static_cast<double>(sum)), " on GPU ", gpu.index, ", which has ",
-                      human_bytes(static_cast<double>(gpu.memory))));
-          break;
-        }
+        if (std::find(list.begin(), list.end(), gpu.index) == list.end()) continue;
+        const int64_t sum = together[gpu.index] += limit;
+        if (gpu.memory <= 0 || sum <= gpu.memory) continue;
+        mistake(pipeline, "gpu_memory",
+                str("makes ", human_bytes(static_cast<double>(sum)), " on GPU ", gpu.index, ", which has ",
+                    human_bytes(static_cast<double>(gpu.memory))));
+        break;
       }
     }
   }
 
-  // Whether some that may run at a time are promised more than the host has: tried with those first that have the largest
-  // limits, and with those that have the largest for each core.
+  void gpu_with_room(const Pipeline& pipeline, int64_t limit) {
+    int64_t most = 0;
+    for (const Machines::Device& gpu : yard_->machines.gpus) {
+      if (gpu.memory <= 0) return;
+      most = std::max(most, gpu.memory);
+    }
+    if (most > 0 && limit > most)
+      mistake(pipeline, "gpu_memory",
+              str("is ", human_bytes(static_cast<double>(limit)), " on each of its GPUs, and the largest here has ",
+                  human_bytes(static_cast<double>(most))));
+  }
+
+  // Of one host: whether some that may run at a time are promised more than it has, tried with those first that have the
+  // largest limits, and with those that have the largest for each core. Of several each is put where there is room for it.
   void host_memory() {
-    if (yard_->hosts.front().memory <= 0 || yard_->hosts.size() > 1) return;
+    if (!each_fits_a_host() || yard_->hosts.size() > 1 || yard_->hosts.front().memory <= 0) return;
     if (!memory_in_order([&](size_t index) { return static_cast<double>(farm_.pipelines[index].terms.memory); }))
       return;
     memory_in_order([&](size_t index) {
       const double cores = index < claims_.size() ? std::max(claims_[index].cores, 1) * claims_[index].share : 1;
       return static_cast<double>(farm_.pipelines[index].terms.memory) / cores;
     });
+  }
+
+  // Also of one that no host has slots for.
+  bool each_fits_a_host() {
+    int64_t most = 0;
+    std::string name;
+    for (const Host& host : yard_->hosts) {
+      if (host.memory <= 0) return true;
+      if (host.memory > most) name = host.name;
+      most = std::max(most, host.memory);
+    }
+    bool all = true;
+    for (const Pipeline& pipeline : farm_.pipelines) {
+      if (pipeline.terms.memory <= most) continue;
+      all = false;
+      mistake(pipeline, "memory",
+              str("makes ", human_bytes(static_cast<double>(pipeline.terms.memory)), " for it alone, and ", name,
+                  " has ", human_bytes(static_cast<double>(most)), " for this job; give less"));
+    }
+    return all;
   }
 
   // False where a mistake was found.
@@ -257,7 +304,7 @@ class Checks {
     for (size_t index : order) {
       const Pipeline& pipeline = farm_.pipelines[index];
       if (pipeline.terms.memory == 0 || index >= claims_.size()) continue;
-      running.add(static_cast<int>(index), claims_[index]);
+      running.add(static_cast<int>(index), without_memory(claims_[index]));
       if (!running.next(0)) {
         running.drop(static_cast<int>(index));
         continue;
@@ -288,7 +335,7 @@ Yard yard_of(const Host& host) {
   yard.hosts = {host};
   for (const Core& core : host.cores)
     yard.machines.slots.push_back({0, core.siblings.empty() ? std::vector<int>{core.id} : core.siblings, 1});
-  add_gpus(host, 0, yard.machines);
+  add_host(host, 0, yard.machines);
   return yard;
 }
 
@@ -301,7 +348,7 @@ Yard yard_of(const std::vector<Host>& agents) {
     const auto [host, fresh] = index.emplace(agent.name, static_cast<int>(yard.hosts.size()));
     if (fresh) {
       yard.hosts.push_back(agent);
-      add_gpus(agent, host->second, yard.machines);
+      add_host(agent, host->second, yard.machines);
     }
     keys.emplace_back(host->second, allowed_units(agent));
     ++sharing[keys.back()];
@@ -340,6 +387,8 @@ Claim claim_of(const Pipeline& pipeline, const Yard& yard, int max_parallel) {
       std::any_of(yard.hosts.begin(), yard.hosts.end(), [](const Host& host) { return !host.gpus.empty(); });
   const bool wants = known && any && pipeline.config.at("device") != "cpu";
   claim.gpus = terms.gpus >= 0 ? terms.gpus : wants ? ranks : 0;
+  claim.memory = terms.memory;
+  claim.gpu_memory = claim.gpus > 0 ? terms.gpu_memory : 0;
   return claim;
 }
 

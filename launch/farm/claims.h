@@ -1,5 +1,5 @@
-// What pipelines want of the machines that are there: slots, claims on them, and what cannot be. Pure but for plugins and
-// data files, which are looked for.
+// What pipelines want of the machines that are there: slots, claims on them, and what cannot be. Pure but for plugins, data
+// files and checkpoints, which are looked for.
 #pragma once
 #include <string>
 #include <vector>

@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "launch/exit_codes.h"
 #include "launch/farm/claims.h"
+#include "launch/farm/metric_check.h"
 #include "launch/farm/slots.h"
 #include "launch/farm/supervisor.h"
 #include "launch/mps.h"
@@ -55,6 +56,7 @@ int run_alone(FarmRun& run) {
   std::vector<ConfigError> mistakes = run.mistakes;
   for (const ConfigError& mistake : check_claims(run.farm, yard, rank_program())) mistakes.push_back(mistake);
   refuse_all(mistakes);
+  if (const auto mistake = metric_mistake(run.farm, run.metric_mark, rank_program())) throw *mistake;
   tell_shared_gpus(run);
   RunFolder folder = open_run_folder(farm_folder(run));
   if (folder.already_done) {

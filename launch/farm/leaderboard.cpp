@@ -31,7 +31,13 @@ Json metric_of(const PipelineResult& result, const std::string& metric) {
   return metric.empty() ? Json::object() : object_in(object_in(result.summary, "metrics"), metric.c_str());
 }
 
-// The metric that most pipelines were evaluated by. Losses of unlike models say nothing of each other: they give way.
+bool is_loss(const std::string& metric) {
+  const std::string end = "loss";
+  return metric.size() >= end.size() && metric.compare(metric.size() - end.size(), end.size(), end) == 0;
+}
+
+// The metric that most pipelines were evaluated by, a loss only where there is nothing else: losses of unlike models say nothing
+// of each other.
 std::string common_metric(const std::vector<PipelineResult>& results) {
   std::map<std::string, int> users;
   std::vector<std::string> order;
@@ -40,7 +46,7 @@ std::string common_metric(const std::vector<PipelineResult>& results) {
     for (const auto& [name, values] : metrics.items())
       if (users[name]++ == 0) order.push_back(name);
   }
-  const auto worth = [&](const std::string& name) { return std::make_pair(users.at(name), name != "loss"); };
+  const auto worth = [&](const std::string& name) { return std::make_pair(!is_loss(name), users.at(name)); };
   const auto best = std::max_element(order.begin(), order.end(),
                                      [&](const std::string& a, const std::string& b) { return worth(a) < worth(b); });
   return best == order.end() ? "" : *best;

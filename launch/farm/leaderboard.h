@@ -17,7 +17,7 @@ struct PipelineResult {
 };
 
 struct LeaderboardOrder {
-  std::string metric;              // "": what most pipelines have, another than the loss where there is one
+  std::string metric;              // "": what most pipelines have, a loss only where none has another
   std::string direction = "auto";  // auto | maximize | minimize; auto: as the metric's own summary has it
 };
 

@@ -23,6 +23,7 @@ struct Member {
   double started = 0;  // unix seconds
   StopReason asked = StopReason::none;
   std::string detail;  // of `asked`, for people
+  std::string told;    // by its own convoy, last
   double seconds = 0;  // that its attempts have taken here
 };
 const char* name_of(Member::State state);  // as summary.json and the leaderboard tell it

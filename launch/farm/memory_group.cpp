@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <utility>
@@ -18,6 +19,8 @@ namespace convoy {
 namespace {
 
 constexpr int tries_to_remove = 20;  // a process that was killed leaves its group a moment later
+// What pages of files may grow by between two calls of follow_files(), at the rate of resources.cpp's `growth`.
+constexpr int64_t room_for_files = 512 << 20;
 
 struct Place {
   std::string folder;  // of this process's own group
@@ -83,16 +86,39 @@ std::unique_ptr<MemoryGroup> MemoryGroup::make(const std::string& name, int64_t 
     why = str(folder, ": ", strerror(errno));
     return nullptr;
   }
-  std::unique_ptr<MemoryGroup> group(new MemoryGroup(folder, place->second));
-  const std::string bytes = std::to_string(limit + limit / 4);
-  if (!write_line(folder + (place->second ? "/memory.max" : "/memory.limit_in_bytes"), bytes)) {
+  std::unique_ptr<MemoryGroup> group(new MemoryGroup(folder, place->second, limit + limit / 4));
+  if (!group->bound(group->anonymous_ + room_for_files)) {
     why = str(folder, ": the memory controller is not enabled for groups below this one");
     return nullptr;
   }
-  // Swapped out it would count no more; where there is no swap, nor are these files.
-  write_line(folder + (place->second ? "/memory.swap.max" : "/memory.memsw.limit_in_bytes"),
-             place->second ? "0" : bytes);
+  if (place->second) write_line(folder + "/memory.swap.max", "0");  // where there is no swap, nor is this file
   return group;
+}
+
+// Version 1 bounds memory with swap by a number of its own, never below the other: swapped out it would count no more.
+bool MemoryGroup::bound(int64_t bytes) {
+  const std::string text = std::to_string(bytes);
+  const bool raised = bytes > bytes_;
+  const auto with_swap = [&] {
+    if (!second_) write_line(folder_ + "/memory.memsw.limit_in_bytes", text);
+  };
+  if (raised && bytes_ > 0) with_swap();
+  if (!write_line(folder_ + (second_ ? "/memory.max" : "/memory.limit_in_bytes"), text)) return false;
+  if (!raised || bytes_ == 0) with_swap();
+  bytes_ = bytes;
+  return true;
+}
+
+void MemoryGroup::follow_files() {
+  std::ifstream file(folder_ + "/memory.stat");
+  const std::string wanted = second_ ? "file" : "total_cache";  // both with shared memory
+  std::string key;
+  for (int64_t bytes = 0; file >> key >> bytes;) {
+    if (key != wanted) continue;
+    const int64_t now = anonymous_ + room_for_files + bytes;
+    if (std::abs(now - bytes_) > room_for_files / 16) bound(now);
+    return;
+  }
 }
 
 MemoryGroup::~MemoryGroup() {
@@ -100,13 +126,6 @@ MemoryGroup::~MemoryGroup() {
 }
 
 bool MemoryGroup::add(pid_t pid) { return write_line(folder_ + "/cgroup.procs", std::to_string(pid)); }
-
-int64_t MemoryGroup::bytes() const {
-  std::ifstream file(folder_ + (second_ ? "/memory.max" : "/memory.limit_in_bytes"));
-  int64_t bytes = 0;
-  file >> bytes;
-  return bytes;
-}
 
 bool MemoryGroup::killed_some() const {
   std::ifstream file(folder_ + (second_ ? "/memory.events" : "/memory.oom_control"));

@@ -18,7 +18,7 @@ bool again_may_help(Failure kind) {
   return worth_another(kind) || kind == Failure::peer_lost || kind == Failure::stopped;
 }
 
-Verdict by_itself(const ProcessEnd& end, const Json& summary) {
+Verdict by_itself(const ProcessEnd& end, const Json& summary, const std::string& told) {
   if (end.signal > 0) return failed(end.exit_code(), "signal", str("its convoy ", describe(end)), true);
   const Json failure = summary.value("failure", Json());
   std::string cause = name_of(failure_of_exit(end.code)), message = str("its convoy ", describe(end));
@@ -28,7 +28,7 @@ Verdict by_itself(const ProcessEnd& end, const Json& summary) {
     message = failure.value("message", message);
     if (cause == "signal") again = true;
   } else {
-    message += "; see logs/convoy.log";
+    message = str(told, told.empty() ? "" : " (", message, "; see logs/convoy.log", told.empty() ? "" : ")");
   }
   return failed(end.code, cause, message, again);
 }
@@ -36,7 +36,7 @@ Verdict by_itself(const ProcessEnd& end, const Json& summary) {
 }  // namespace
 
 Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail, const Json& found,
-              const std::string& held_to) {
+              const std::string& held_to, const std::string& told) {
   const Json summary = found.is_object() ? found : Json::object();  // it may have ended before it wrote any
   if (end.ok()) {
     if (summary.value("status", "") == "done") return {Verdict::What::done, false, exit_code::done, "", ""};
@@ -59,7 +59,7 @@ Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail
     case StopReason::none:
       break;
   }
-  Verdict verdict = by_itself(end, summary);
+  Verdict verdict = by_itself(end, summary, told);
   if (!held_to.empty() && verdict.cause == name_of(Failure::out_of_memory)) {
     verdict.cause = "memory";
     verdict.message += str(" (", held_to, ")");

@@ -25,9 +25,10 @@ struct Verdict {
 };
 
 // `detail`: for a memory limit or a timeout, what was found. `summary`: of the pipeline's folder as its own `convoy` left it.
+// `told`: what that said last, for one that came to no summary.
 // `held_to`: the limit that its ranks' allocators are held to, by its key, so that out of memory is cause `memory`; "": none.
 Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail, const Json& summary,
-              const std::string& held_to = "");
+              const std::string& held_to = "", const std::string& told = "");
 
 // The same summary with that end where its `convoy` could not write it, as one that was killed.
 Json with_end(Json summary, const std::string& name, const Verdict& verdict);

@@ -13,6 +13,9 @@ constexpr size_t most_passed = 1000;  // waiting ones that are looked at behind 
 
 bool has_room(double taken, double share) { return taken + share <= 1 + rounding; }
 
+// Of memory; `all` 0: nobody knows.
+bool may_promise(int64_t taken, int64_t more, int64_t all) { return more == 0 || all <= 0 || taken + more <= all; }
+
 // Indices of `load` with room for `share`, those first that are better left to nobody else: by `preferred`, then the
 // fullest, then their order.
 std::vector<int> with_room(const std::vector<int>& candidates, const std::vector<double>& load,
@@ -39,24 +42,30 @@ Queue::Queue(Machines machines, int max_parallel) : machines_(std::move(machines
 }
 
 Queue::Load Queue::no_load() const {
-  return {std::vector<double>(machines_.slots.size()), std::vector<double>(machines_.gpus.size())};
+  return {std::vector<double>(machines_.slots.size()), std::vector<double>(machines_.gpus.size()),
+          std::vector<int64_t>(static_cast<size_t>(hosts_)), std::vector<int64_t>(machines_.gpus.size())};
 }
 
-void Queue::put(Load& load, const Grant& grant, double share) const {
-  for (int slot : grant.slots) load.slots[static_cast<size_t>(slot)] += share;
-  for (int gpu : grant.gpus) load.gpus[static_cast<size_t>(gpu)] += share;
+void Queue::put(Load& load, const Grant& grant, const Claim& claim, int times) {
+  for (int slot : grant.slots) load.slots[static_cast<size_t>(slot)] += times * claim.share;
+  for (int gpu : grant.gpus) load.gpus[static_cast<size_t>(gpu)] += times * claim.share;
+  load.memory[static_cast<size_t>(grant.host)] += times * claim.memory;
+  for (int gpu : grant.gpus) load.gpu_memory[static_cast<size_t>(gpu)] += times * claim.gpu_memory;
 }
 
 Queue::Load Queue::load_of_running(bool with_stopping, const std::set<int>& without) const {
   Load load = no_load();
   for (const auto& [job, running] : running_)
-    if ((with_stopping || !running.stopping) && without.count(job) == 0) put(load, running.grant, running.claim.share);
+    if ((with_stopping || !running.stopping) && without.count(job) == 0) put(load, running.grant, running.claim);
   return load;
 }
 
 std::optional<Grant> Queue::place_on(int host, const Claim& claim, const Load& load, const Load& preferred) const {
   Grant grant;
   grant.host = host;
+  const auto index = static_cast<size_t>(host);
+  if (index < machines_.memory.size() && !may_promise(load.memory[index], claim.memory, machines_.memory[index]))
+    return std::nullopt;
   std::vector<int> candidates, gpus;
   for (size_t i = 0; i < machines_.slots.size(); ++i) {
     const std::vector<int>& cores = machines_.slots[i].cores;
@@ -68,7 +77,8 @@ std::optional<Grant> Queue::place_on(int host, const Claim& claim, const Load& l
   for (size_t i = 0; i < machines_.gpus.size(); ++i) {
     const int gpu = machines_.gpus[i].gpu;
     const bool named = claim.gpu_list.empty() || std::count(claim.gpu_list.begin(), claim.gpu_list.end(), gpu) > 0;
-    if (machines_.gpus[i].host == host && named) gpus.push_back(static_cast<int>(i));
+    const bool fits = may_promise(load.gpu_memory[i], claim.gpu_memory, machines_.gpus[i].memory);
+    if (machines_.gpus[i].host == host && named && fits) gpus.push_back(static_cast<int>(i));
   }
   const std::vector<int> free = with_room(candidates, load.slots, preferred.slots, claim.share);
   int cores = 0;
@@ -131,16 +141,53 @@ bool Queue::drop(int job) {
   return true;
 }
 
+std::set<int> Queue::less_urgent(int64_t priority) const {
+  std::set<int> jobs;
+  for (const auto& [job, running] : running_)
+    if (!running.stopping && running.claim.priority < priority) jobs.insert(job);
+  return jobs;
+}
+
+// Of one that may make others give way, and yet has to wait for some that need not.
+bool Queue::is_held_up(const Claim& claim, const Kept& kept) const {
+  return claim.preempt && !would_fit(claim, less_urgent(claim.priority), kept);
+}
+
+// For those after `next_priority` nothing stands in the way that is kept from equals only.
+void Queue::release(Kept& kept, int64_t next_priority) const {
+  for (auto equal = kept.from_equals.begin(); equal != kept.from_equals.end();) {
+    if (equal->claim.priority <= next_priority) {
+      ++equal;
+      continue;
+    }
+    put(kept.load, equal->grant, equal->claim, -1);
+    equal = kept.from_equals.erase(equal);
+  }
+}
+
+void Queue::keep_for(const Claim& claim, const Load& lasting, Kept& kept) const {
+  const bool held_up = is_held_up(claim, kept);
+  const auto later = place(claim, kept.load, lasting);
+  if (!later) return;
+  put(kept.load, *later, claim);
+  if (held_up)
+    kept.from_equals.push_back({claim, *later});
+  else
+    ++kept.coming;
+}
+
 std::optional<Grant> Queue::next(double now) {
   if (!room_for_one(running_.size())) return std::nullopt;
-  Load taken = load_of_running(true);  // and, behind the first that waits, what is kept for those
+  const Load running = load_of_running(true);
   const Load lasting = load_of_running(false);
-  Load kept = no_load();
+  Kept kept{no_load(), {}, 0};  // behind the first that waits
   size_t passed = 0;
   for (const Urgency& urgency : order_) {
     const Waiting& waiting = waiting_.at(urgency.job);
     if (waiting.not_before > now) continue;
     const Claim claim = waiting.claim;
+    release(kept, claim.priority);
+    const Load taken = sum_of(running, kept.load);
     if (auto grant = place(claim, taken, taken)) {
       grant->job = urgency.job;
       drop(grant->job);
@@ -148,45 +195,36 @@ std::optional<Grant> Queue::next(double now) {
       return grant;
     }
     if (++passed > most_passed) break;
-    if (const auto later = place(claim, kept, lasting)) {
-      put(kept, *later, claim.share);
-      put(taken, *later, claim.share);
-    }
+    keep_for(claim, lasting, kept);
   }
   return std::nullopt;
 }
 
-bool Queue::would_fit(const Claim& claim, const std::set<int>& without, const Load& kept) const {
-  size_t running = 0;
+Queue::Load Queue::sum_of(Load load, const Load& other) {
+  for (size_t i = 0; i < load.slots.size(); ++i) load.slots[i] += other.slots[i];
+  for (size_t i = 0; i < load.gpus.size(); ++i) load.gpus[i] += other.gpus[i];
+  for (size_t i = 0; i < load.memory.size(); ++i) load.memory[i] += other.memory[i];
+  for (size_t i = 0; i < load.gpu_memory.size(); ++i) load.gpu_memory[i] += other.gpu_memory[i];
+  return load;
+}
+
+bool Queue::would_fit(const Claim& claim, const std::set<int>& without, const Kept& kept) const {
+  size_t running = kept.coming;
   for (const auto& [job, job_running] : running_)
     if (!job_running.stopping && without.count(job) == 0) ++running;
-  Load load = load_of_running(false, without);
-  for (size_t i = 0; i < load.slots.size(); ++i) load.slots[i] += kept.slots[i];
-  for (size_t i = 0; i < load.gpus.size(); ++i) load.gpus[i] += kept.gpus[i];
+  const Load load = sum_of(load_of_running(false, without), kept.load);
   return room_for_one(running) && place(claim, load, load).has_value();
 }
 
-std::vector<int> Queue::give_way(double now) {
-  const auto urgent = std::find_if(order_.begin(), order_.end(), [&](const Urgency& urgency) {
-    const Waiting& waiting = waiting_.at(urgency.job);
-    return waiting.claim.preempt && waiting.not_before <= now;
-  });
-  if (urgent == order_.end()) return {};
-  // What becomes free is kept for those first that are more urgent still: nobody is to stop for that.
-  const Load lasting = load_of_running(false);
-  Load kept = no_load();
-  for (auto other = order_.begin(); other != urgent; ++other) {
-    const Waiting& waiting = waiting_.at(other->job);
-    if (waiting.not_before > now) continue;
-    if (const auto later = place(waiting.claim, kept, lasting)) put(kept, *later, waiting.claim.share);
-  }
-  const Claim& claim = waiting_.at(urgent->job).claim;
-  if (would_fit(claim, {}, kept)) return {};  // what stops already is enough
+// Empty where what stops already is enough, and where nothing helps.
+std::set<int> Queue::in_the_way_of(const Claim& claim, const Kept& kept) const {
+  if (would_fit(claim, {}, kept)) return {};
   // The least urgent first, of those the one that started last: it has the least behind it.
   std::vector<std::pair<std::pair<int64_t, uint64_t>, int>> candidates;
-  for (const auto& [job, running] : running_)
-    if (!running.stopping && running.claim.priority < claim.priority)
-      candidates.push_back({{running.claim.priority, ~running.number}, job});
+  for (int job : less_urgent(claim.priority)) {
+    const Running& running = running_.at(job);
+    candidates.push_back({{running.claim.priority, ~running.number}, job});
+  }
   std::sort(candidates.begin(), candidates.end());
   std::set<int> chosen;
   std::vector<int> order;
@@ -201,8 +239,31 @@ std::vector<int> Queue::give_way(double now) {
     chosen.erase(*job);
     if (!would_fit(claim, chosen, kept)) chosen.insert(*job);
   }
-  std::vector<int> victims(chosen.begin(), chosen.end());
-  for (int job : victims) running_.at(job).stopping = true;
+  return chosen;
+}
+
+std::vector<int> Queue::give_way(double now) {
+  std::vector<int> victims;
+  auto asking = std::count_if(waiting_.begin(), waiting_.end(), [&](const auto& waiting) {
+    return waiting.second.claim.preempt && waiting.second.not_before <= now;
+  });
+  // What becomes free is kept for those first that are more urgent still: nobody is to stop for that.
+  Kept kept{no_load(), {}, 0};
+  Load lasting = load_of_running(false);
+  for (auto urgency = order_.begin(); asking > 0; ++urgency) {
+    const Waiting& waiting = waiting_.at(urgency->job);
+    if (waiting.not_before > now) continue;
+    release(kept, urgency->priority);
+    if (waiting.claim.preempt) {
+      --asking;
+      for (int job : in_the_way_of(waiting.claim, kept)) {
+        running_.at(job).stopping = true;
+        victims.push_back(job);
+      }
+      lasting = load_of_running(false);
+    }
+    keep_for(waiting.claim, lasting, kept);
+  }
   return victims;
 }
 

@@ -154,6 +154,7 @@ std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables&
   run.as = as;
   run.strategy = strategy->name;
   run.resolved = untyped(root, true);
+  if (const Node* metric = root.find("strategy")->find("metric")) run.metric_mark = metric->mark;
   run.mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& mistakes) {
     const Json own = own_values(tree, catalogues, mistakes);
     if (mistakes.empty()) read_common(run, own);

@@ -20,6 +20,7 @@ struct FarmRun {
   std::string strategy;  // for the summary
   Json resolved;         // the file as it was written, overrides included; what two runs are compared by
   Farm farm;
+  Mark metric_mark;         // of strategy.metric
   double grace = 30;        // seconds from TERM to KILL on a request to stop
   double rendezvous = 300;  // seconds for the agents of other slots to join
   double heartbeat = 60;    // seconds of silence after which one of them is lost

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <map>
 
@@ -12,6 +13,7 @@
 #include "core/log.h"
 #include "launch/exit_codes.h"
 #include "launch/farm/claims.h"
+#include "launch/farm/metric_check.h"
 #include "launch/farm/supervisor.h"
 #include "launch/gang.h"
 #include "launch/parent_watch.h"
@@ -125,6 +127,15 @@ class FarmServer {
     server_.reset();
   }
 
+  // What the machines have against a farm is known only once its slots have met in its folder: of one that was not to start
+  // nothing is left. A folder that somebody has put things into stays.
+  void leave_no_empty_folder() const {
+    std::error_code none;
+    if (fresh_.empty()) return;
+    std::filesystem::remove(fresh_ + "/logs", none);
+    std::filesystem::remove(fresh_, none);
+  }
+
   int run() {
     serve();
     RunFolder folder;
@@ -134,6 +145,7 @@ class FarmServer {
       send_away(exit_code_of(error.kind()));
       throw;
     }
+    if (folder.attempt == 0 && !folder.continued && !folder.already_done) fresh_ = folder.path;
     // Not before: opening the folder sweeps those that killed runs have left.
     const RendezvousFile file(requested_folder(farm_folder(run_)), run_.as.job, server_->address());
     if (folder.already_done) {
@@ -211,6 +223,7 @@ class FarmServer {
     for (const auto& host : joined_) agents.push_back(*host);
     Yard yard = yard_of(agents);
     refuse_all(check_claims(run_.farm, yard, rank_program()));
+    if (const auto mistake = metric_mistake(run_.farm, run_.metric_mark, rank_program())) throw *mistake;
     supervisor_ = std::make_unique<FarmSupervisor>(loop_, run_, std::move(folder), std::move(yard));
     events_ = supervisor_->events();
     places_ = std::make_unique<SlotPlaces>(*own_, *channel_);
@@ -312,6 +325,7 @@ class FarmServer {
   std::unique_ptr<SlotPlaces> places_;
   int stop_signal_ = 0;
   bool gone_ = false, told_ = false;
+  std::string fresh_;  // the folder that this farm made
 };
 
 class FarmAgent {
@@ -429,8 +443,14 @@ class FarmAgent {
 
 int run_in_slots(FarmRun& run) {
   EventLoop loop;
-  if (run.as.rank == 0) return FarmServer(loop, run).run();
-  return FarmAgent(loop, run).run();
+  if (run.as.rank != 0) return FarmAgent(loop, run).run();
+  FarmServer server(loop, run);
+  try {
+    return server.run();
+  } catch (const Error&) {
+    server.leave_no_empty_folder();
+    throw;
+  }
 }
 
 }  // namespace convoy

@@ -28,6 +28,8 @@ constexpr uint64_t sync_every = 2;       // of these, the journal to the disk
 constexpr double kill_slack = 1.5;       // seconds beyond its own grace that a pipeline has to end
 constexpr size_t log_limit = 4u << 20;   // of a pipeline's own console; its ranks have logs of their own
 constexpr char fault_separator = '/';    // --inject NAME/FAULT
+constexpr char said_by_convoy[] = "convoy: ";
+constexpr size_t most_told = 1000;  // characters of that in a summary
 
 milliseconds to_milliseconds(double seconds) { return milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000))); }
 
@@ -247,6 +249,7 @@ void FarmSupervisor::begin(const Grant& grant) {
   member.grant = grant;
   member.asked = StopReason::none;
   member.detail.clear();
+  member.told.clear();
   member.started = unix_seconds();
   std::error_code problem;
   std::filesystem::create_directories(member.folder, problem);
@@ -320,6 +323,8 @@ void FarmSupervisor::over_limit(int job, const std::string& what) {
 void FarmSupervisor::line(int job, const std::string& text) {
   const auto log = logs_.find(job);
   if (log != logs_.end()) log->second->write("convoy", text);
+  if (text.rfind(said_by_convoy, 0) == 0)
+    members_.at(static_cast<size_t>(job)).told = text.substr(strlen(said_by_convoy), most_told);
 }
 
 void FarmSupervisor::refused(int job, int exit_code, const std::string& message) {
@@ -337,7 +342,7 @@ void FarmSupervisor::ended(int job, const ProcessEnd& end, const ResourceSample&
   if (!used.pipeline.empty()) resources_.end(used);
   if (end.signal != 0) remove_left_lock(member.folder);
   const Json summary = read_summary(member.folder);
-  const Verdict verdict = judge(end, member.asked, member.detail, summary, held_to(member.pipeline.terms));
+  const Verdict verdict = judge(end, member.asked, member.detail, summary, held_to(member.pipeline.terms), member.told);
   const Json told = with_end(summary, member.pipeline.name, verdict);
   if (told != summary) {
     try {

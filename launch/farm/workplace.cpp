@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "launch/descendants.h"
@@ -52,7 +53,10 @@ Workplace::Workplace(EventLoop& loop, const Variables& variables, WorkplaceEvent
                                             human_bytes(static_cast<double>(limit)), " (memory)"));
           }) {}
 
-Workplace::~Workplace() { kill_all(); }
+Workplace::~Workplace() {
+  if (following_ != 0) loop_.cancel(following_);
+  kill_all();
+}
 
 pid_t Workplace::start(const PipelineOrder& order) {
   ProcessStart start;
@@ -87,7 +91,21 @@ std::unique_ptr<MemoryGroup> Workplace::memory_group(const PipelineOrder& order,
   }
   if (!group && !std::exchange(told_ungrouped_, true))
     events_.on_line(order.job, str("memory is watched only, and no cgroup bounds it: ", why));
+  if (group && following_ == 0) follow_files();
   return group;
+}
+
+void Workplace::follow_files() {
+  bool any = following_ == 0;  // the first group is on its way into the list
+  for (const auto& [job, started] : started_) {
+    if (!started.group) continue;
+    started.group->follow_files();
+    any = true;
+  }
+  following_ = 0;
+  if (!any) return;
+  following_ = loop_.after(std::chrono::milliseconds(static_cast<int64_t>(MemoryGroup::follow_files_every * 1000)),
+                           [this] { follow_files(); });
 }
 
 void Workplace::ask_to_stop(int job) {
@@ -136,10 +154,10 @@ void Workplace::ended(int job, const ProcessEnd& end) {
   const Started& started = started_.at(job);
   const std::string name = started.name;
   if (started.group && started.group->killed_some())
-    events_.on_over_limit(job,
-                          str("was ended by the kernel: it took more than ",
-                              human_bytes(static_cast<double>(started.group->bytes())), " at once, and its limit is ",
-                              human_bytes(static_cast<double>(started.memory)), " of anonymous memory (memory)"));
+    events_.on_over_limit(job, str("was ended by the kernel: it took so much at once that it passed ",
+                                   human_bytes(static_cast<double>(started.group->bytes())),
+                                   ", what its files take included, and its limit is ",
+                                   human_bytes(static_cast<double>(started.memory)), " of anonymous memory (memory)"));
   started_.erase(job);
   events_.on_end(job, end, watch_.remove(name));
 }

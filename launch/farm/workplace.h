@@ -71,6 +71,8 @@ class Workplace {
     std::unique_ptr<MemoryGroup> group;  // null: no limit, or none may be made
   };
   std::unique_ptr<MemoryGroup> memory_group(const PipelineOrder& order, pid_t pid);
+  void follow_files();
+  EventLoop::TimerId following_ = 0;  // while there are groups
   bool told_ungrouped_ = false;
   std::map<int, Started> started_;
   Agent agent_;

@@ -1,4 +1,5 @@
 """What the farm's fault scripts share: a farm of small trainings by name, and each of them trained alone."""
+import atexit
 import contextlib
 import json
 import os
@@ -14,24 +15,45 @@ model: {{name: mlp, hidden: [16]}}
 data: {{name: synthetic, rows: 4096, evaluate_rows: 64}}
 optimizer: {{name: adam, lr: 0.01}}
 train: {{epochs: 100000, max_steps: {steps}, batch: {{global: 64}}, evaluate_every: never, checkpoint_every: {checkpoint},
-        log_every: 1}}
+        log_every: {log_every}}}
 launch: {{grace: {grace}s, failure_grace: {grace}s, heartbeat: {heartbeat}s, collective: {collective}s}}
 """
 
 
-def common(steps, checkpoint):
-    return COMMON.format(steps=steps, checkpoint=checkpoint, grace=_faults.GRACE, heartbeat=_faults.HEARTBEAT,
+def common(steps, checkpoint, log_every):
+    return COMMON.format(steps=steps, checkpoint=checkpoint, log_every=log_every, grace=_faults.GRACE, heartbeat=_faults.HEARTBEAT,
                          collective=_faults.COLLECTIVE)
 
 
 class Farm(_faults.Run):
     """`pipelines` maps names to further keys of their items, as YAML within braces."""
 
-    def __init__(self, folder, pipelines, *faults, title="farm", steps=60, checkpoint="20 steps", strategy=""):
+    def __init__(self, folder, pipelines, *faults, title="farm", steps=60, checkpoint="20 steps", strategy="",
+                 log_every=1):
         super().__init__(folder, "gloo", *faults, title=title)
+        atexit.register(self.sweep)  # a test that fails leaves none behind that would run for ever
         items = "".join(f"    - {{name: {name}, {rest}}}\n" for name, rest in pipelines.items())
-        self.text = common(steps, checkpoint)
-        self.config.write_text(f"{self.text}strategy:\n  name: independent\n  cores: 1\n{strategy}  pipelines:\n{items}")
+        self.checkpoint, self.log_every = checkpoint, log_every
+        self.strategy = f"strategy:\n  name: independent\n  cores: 1\n{strategy}  pipelines:\n{items}"
+        self.ends_at(steps)
+
+    def ends_at(self, steps):
+        """From the next start on. Whatever a test does to pipelines that are far from their end does not depend on how fast
+        they are."""
+        self.steps = steps
+        self.text = common(steps, self.checkpoint, self.log_every)
+        self.config.write_text(self.text + self.strategy)
+
+    def ends_soon(self, *names):
+        self.ends_at(max(self.step(name) for name in names) + 500)
+
+    def step(self, name):
+        """The last one that its metrics tell of."""
+        steps = [0]
+        for line in (self.pipeline(name) / "metrics.jsonl").read_text().splitlines():
+            with contextlib.suppress(ValueError, KeyError):  # the last one may be torn
+                steps.append(json.loads(line)["step"])
+        return max(steps)
 
     def journal(self, name=None, event=None):
         lines = []

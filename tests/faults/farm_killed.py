@@ -9,12 +9,12 @@ import _farm
 import _faults
 from _faults import runs
 
-STEPS = 8000
+FOR_EVER = 5000000  # steps
 
 with runs.workspace() as folder:
     farm = _farm.Farm(folder, {"short": "priority: 1, config: {train: {max_steps: 20}}", "long": "retries: 1",
-                               "wide": "cores: 2, config: {strategy: ddp, launch: {ranks: 2}}"},
-                      "long/orphan@step=3", steps=STEPS, checkpoint="250 steps", title="farm killed").start()
+                               "wide": "cores: 2, config: {strategy: ddp, launch: {ranks: 2}, train: {max_steps: 500}}"},
+                      "long/orphan@step=3", steps=FOR_EVER, checkpoint="250 steps", title="farm killed").start()
     farm.wait_for_event("short", "done")
     farm.wait_for_step("long", 400)
     time.sleep(0.2)
@@ -32,18 +32,23 @@ with runs.workspace() as folder:
     os.kill(again["pid"], signal.SIGKILL)
     retry = farm.wait_for_event("long", "retry", 10)
     farm.check(retry["cause"] == "signal" and "signal 9" in retry["message"], f"{retry}")
-    summary = farm.finished(0)
     farm.check("killed" in farm.console() or "without a word" in farm.console(), "the farm's own end is not told")
+    farm.wait_for_event("wide", "started")  # before `long` again: the cores were kept for the gang
+    farm.signal(farm.process.pid, signal.SIGTERM)
+    # What it was saving when it was killed, its next start sweeps.
+    farm.check(runs.end(farm.process, 30) == 143, "the farm did not stop in order")
+    farm.ends_soon("long")
+    farm.start().finished(0)
     farm.check(len(farm.journal("short", "started")) == 1, "what was done was repeated")
     farm.check(len(farm.journal("long", "started")) == 3, f"{farm.journal('long')}")
     entry, own = farm.result("long")
-    farm.check(own["attempts"] is not None and own["steps"] == STEPS, f"{own['steps']} steps")
+    farm.check(own["attempts"] is not None and own["steps"] == farm.steps, f"{own['steps']} steps")
     farm.equals_alone("long")
     farm.check(farm.result("wide")[1]["world_size"] == 2, "the gang was no gang")
     print("the same command again finishes what was left; weights as of an undisturbed run")
 
     # Inside an mpirun that is killed the slots end what they run; a farm alone goes on with the rest.
-    inside = _farm.Farm(folder, {"a": "", "b": ""}, steps=STEPS, checkpoint="250 steps", title="mpirun killed")
+    inside = _farm.Farm(folder, {"a": "", "b": ""}, steps=FOR_EVER, checkpoint="250 steps", title="mpirun killed")
     inside.start(under=_faults.MPIRUN)
     inside.wait_for_step("a", 400)
     inside.wait_for_step("b", 50)
@@ -54,6 +59,7 @@ with runs.workspace() as folder:
     told = runs.summary(inside.output)
     inside.check(told["status"] in ("running", "failed"), f"{told['status']}")
     _faults.swept(folder, inside)
+    inside.ends_soon("a", "b")
     summary = inside.start().finished(0)
     inside.check([entry["attempts"] for entry in summary["pipelines"]] == [2, 2], f"{summary['pipelines']}")
     inside.equals_alone("a")

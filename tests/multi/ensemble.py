@@ -40,6 +40,26 @@ with runs.workspace() as folder:
     runs.check(close([whole["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"alone: {whole['metrics']}")
     print("member 2 alone, from its checkpoint and from the start: the same")
 
+    # With nothing left to train it is evaluated, and leaves an ordinary checkpoint; as another member's it is refused.
+    last = folder / "stacked"
+    still = runs.run(CONFIG, folder / "still-alone", [*alone, f"train.resume={last}@member2"])
+    runs.check(close([still["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"nothing left: {still['metrics']}")
+    runs.check(runs.weights(folder / "still-alone"), "it left no checkpoint")
+    again = runs.run(CONFIG, folder / "from-it", [*alone, f"train.resume={folder / 'still-alone'}", "train.epochs=3"])
+    runs.check(again["steps"] == 3 * still["steps"] // 2, f"went on to step {again['steps']}")
+    for member, sets, key, word in ((3, [], "seed", "is 3, and member 3"), (2, ["data.seed=2"], "data.seed", "is 2, and member 2"),
+                                    (2, ["optimizer.lr=0.5"], "optimizer.lr", "is 0.5, and member 2"),
+                                    (2, ["data.samples={how: bootstrap}"], "data.samples", "bootstrap"),
+                                    (4, [], "train.resume", "names member 4")):
+        runs.refused(f"member {member} with {sets}", 78, [key, word],
+                     runs.command(CONFIG, folder / "no", [*alone, *sets, f"train.resume={last}@member{member}"]))
+    runs.refused("a member of a model by itself", 78, ["train.resume", "has no members"],
+                 runs.command(CONFIG, folder / "no", [*alone, f"train.resume={folder / 'alone'}@member0"]))
+    runs.check(not (folder / "no").exists(), "a folder was made although nothing started")
+    runs.refused("all mistakes of an ensemble", 78, ["strategy.samples: has a subset of 1.5", "strategy.lr: has 2 values", "2 mistakes"],
+                 runs.command(CONFIG, folder / "no", [*SETS, "strategy.samples={subset: 1.5}", "strategy.lr=[1, 2]"]))
+    print("with nothing left to train: evaluated, and an ordinary checkpoint; another member's is refused")
+
     # The same members as pipelines of a farm, whose crashes would be their own: one does, and is tried again.
     text = CONFIG.read_text().replace("strategy: {name: ensemble, members: 4, lr: {from: 1.0e-3, to: 8.0e-3, scale: log}}", "")
     runs.check("strategy" not in text, "configs/tiny/ensemble.yaml has another strategy now: mend the line above")

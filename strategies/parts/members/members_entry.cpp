@@ -47,7 +47,7 @@ std::vector<double> spread(const Options& options, const std::string& name, int6
 
 uint64_t seed_from(const Options& options, const Json& value) {
   const bool whole = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
-  if (!whole) options.fail("seed", "must hold whole numbers, none below 0");
+  if (!whole) options.fail("seed", "must hold whole numbers from 0 to 9223372036854775807");
   return value.get<uint64_t>();
 }
 
@@ -93,6 +93,10 @@ MemberDraw draw_of(const Options& options, int64_t members) {
                                   "as members"));
     return draw;
   }
+  if (value.is_array())
+    options.fail("samples",
+                 "is a list; members draw their own rows all in one way, since a step takes as many of each: all, "
+                 "bootstrap, {subset: 0.8} or {folds: 5}");
   options.fail("samples", "must be all, bootstrap, {subset: 0.8} or {folds: 5}");
 }
 
@@ -113,6 +117,15 @@ std::vector<MemberDraw> draws_of(const Options& strategy) {
   std::vector<MemberDraw> all(static_cast<size_t>(members), draw_of(strategy, members));
   for (size_t member = 0; member < all.size(); ++member) all[member].member = static_cast<int64_t>(member);
   return all;
+}
+
+void check_members(const Options& strategy) {
+  const int64_t members = strategy.integer("members");
+  draws_of(strategy);
+  seeds(strategy, members, 0);
+  for (const char* name : {"lr", "weight_decay"})
+    if (strategy.has(name)) spread(strategy, name, members, 0);
+  patience(strategy, members);
 }
 
 std::vector<MemberSettings> members_of(const RunConfig& config) {

@@ -23,6 +23,9 @@ struct MemberSettings {
 // members, seed, lr, weight_decay, samples, early_stop.
 std::vector<Option> member_options();
 
+// What the section tells alone: throws ConfigError at the key that is malformed, too short, or contradicts another.
+void check_members(const Options& strategy);
+
 // All of them. Throws ConfigError at the key that is malformed, too short, or contradicts another.
 std::vector<MemberSettings> members_of(const RunConfig& config);
 // How the rows are drawn, without seeds: what can be told from the section alone.

@@ -92,6 +92,13 @@ TEST(FarmVerdict, WhatThePipelineSaysOfItselfIsTheCause) {
   EXPECT_TRUE(judge({137, 0}, StopReason::none, "", summary_of("failed", "signal")).again_helps);
 }
 
+TEST(FarmVerdict, WhatItSaidLastIsTheReasonWhereItCameToNoSummary) {
+  const Verdict verdict = judge({78, 0}, StopReason::none, "", {}, "", "a.yaml:3:1: seed: is 'x'");
+  EXPECT_EQ(verdict.message, "a.yaml:3:1: seed: is 'x' (its convoy ended with 78; see logs/convoy.log)");
+  EXPECT_EQ(judge({78, 0}, StopReason::none, "", {}).message, "its convoy ended with 78; see logs/convoy.log");
+  EXPECT_EQ(judge({70, 0}, StopReason::none, "", summary_of("failed", "training"), "", "else").message, "it broke");
+}
+
 TEST(FarmVerdict, WhatTheFarmDidIsTheCause) {
   const Verdict memory = judge({0, 9}, StopReason::memory, "took too much", summary_of("running"));
   EXPECT_EQ(memory.cause, "memory");

@@ -56,8 +56,11 @@ TEST(Leaderboard, ChoosesWhatMostWereEvaluatedBy) {
   auto unlike = results;
   unlike.push_back(done("c", {{"loss", metric(0.1, 0.1, true)}, {"hr@10", metric(0.6, 0.6)}}));
   const Json board = leaderboard(unlike, {});
-  EXPECT_EQ(board["metric"], "loss");
-  EXPECT_THAT(names(board), ElementsAre("c", "a", "b"));
+  EXPECT_EQ(board["metric"], "accuracy") << "losses of unlike models say nothing of each other";
+  EXPECT_THAT(names(board), ElementsAre("b", "a", "c"));
+  const std::vector<PipelineResult> losses{done("d", {{"loss", metric(2, 2, true)}}),
+                                           done("e", {{"loss", metric(1, 1, true)}})};
+  EXPECT_THAT(names(leaderboard(losses, {})), ElementsAre("e", "d"));
   EXPECT_TRUE(leaderboard({done("x", {})}, {})["metric"].is_null());
 }
 

@@ -1,5 +1,6 @@
 #include "launch/farm/memory_group.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +17,8 @@ namespace convoy {
 namespace {
 
 using ::testing::HasSubstr;
+
+constexpr int64_t for_files = 512 << 20;  // that a group may hold beside what it has
 
 class FakeGroups : public ::testing::Test {
  protected:
@@ -37,13 +41,24 @@ class FakeGroups : public ::testing::Test {
   std::string root_, why_;
 };
 
-TEST_F(FakeGroups, VersionOneIsBoundedAQuarterAboveTheLimit) {
+TEST_F(FakeGroups, VersionOneIsBoundedAQuarterAboveTheLimitAndWhatItsFilesTake) {
   listed("8:pids:/\n4:cpu,memory:/own\n0::/mine\n");
   const auto group = MemoryGroup::make("a", 1000, why_, root_);
   ASSERT_NE(group, nullptr) << why_;
   EXPECT_THAT(group->folder(), HasSubstr("/sys/fs/cgroup/memory/own/convoy-"));
-  EXPECT_EQ(read(group->folder() + "/memory.limit_in_bytes"), "1250");
-  EXPECT_EQ(group->bytes(), 1250);
+  const auto is_bounded_at = [&](int64_t bytes) {
+    EXPECT_EQ(read(group->folder() + "/memory.limit_in_bytes"), std::to_string(bytes));
+    EXPECT_EQ(read(group->folder() + "/memory.memsw.limit_in_bytes"), std::to_string(bytes));
+    EXPECT_EQ(group->bytes(), bytes);
+  };
+  is_bounded_at(1250 + for_files);
+  constexpr int64_t mapped = 3000000000;
+  std::ofstream(group->folder() + "/memory.stat") << "cache 1\ntotal_cache " << mapped << "\ntotal_rss 7\n";
+  group->follow_files();
+  is_bounded_at(1250 + mapped + for_files);
+  std::ofstream(group->folder() + "/memory.stat") << "cache 1\ntotal_cache 0\n";
+  group->follow_files();
+  is_bounded_at(1250 + for_files);
   EXPECT_FALSE(group->killed_some());
   std::ofstream(group->folder() + "/memory.oom_control") << "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n";
   EXPECT_TRUE(group->killed_some());
@@ -69,7 +84,10 @@ TEST_F(FakeGroups, VersionTwoSwapsNothingOut) {
   listed("0::/mine\n");
   const auto group = MemoryGroup::make("b", 1000, why_, root_);
   ASSERT_NE(group, nullptr) << why_;
-  EXPECT_EQ(read(group->folder() + "/memory.max"), "1250");
+  EXPECT_EQ(read(group->folder() + "/memory.max"), std::to_string(1250 + for_files));
+  std::ofstream(group->folder() + "/memory.stat") << "anon 5\nfile 1000000000\n";
+  group->follow_files();
+  EXPECT_EQ(read(group->folder() + "/memory.max"), std::to_string(1250 + for_files + 1000000000));
   EXPECT_EQ(read(group->folder() + "/memory.swap.max"), "0");
   ASSERT_TRUE(group->add(4711));
   EXPECT_EQ(read(group->folder() + "/cgroup.procs"), "4711");
@@ -84,7 +102,7 @@ TEST_F(FakeGroups, AGroupThatOnlyTheHostSeesIsNone) {
 }
 
 TEST(MemoryGroup, TheKernelEndsWhatOutgrowsIt) {
-  constexpr size_t much = 256u << 20;
+  constexpr size_t much = 768u << 20;
   std::string why;
   auto group = MemoryGroup::make("test", 32 << 20, why);
   if (!group) GTEST_SKIP() << why;
@@ -110,6 +128,52 @@ TEST(MemoryGroup, TheKernelEndsWhatOutgrowsIt) {
   const std::string folder = group->folder();
   group.reset();
   EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+// Pages of a file that are taken back and read again and again would slow it down to a crawl.
+TEST(MemoryGroup, AColdFileLargerThanTheLimitIsHeldWhole) {
+  constexpr int64_t much = 704 << 20;
+  std::string why;
+  auto group = MemoryGroup::make("files", 32 << 20, why);
+  if (!group) GTEST_SKIP() << why;
+  char path[] = "/tmp/convoy-file-XXXXXX";
+  const int file = mkstemp(path);
+  ASSERT_GE(file, 0);
+  unlink(path);
+  ASSERT_EQ(ftruncate(file, much), 0);
+  ASSERT_EQ(posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED), 0);
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte;
+    if (read(go[0], &byte, 1) != 1) _exit(2);
+    const auto* rows = static_cast<const volatile char*>(mmap(nullptr, much, PROT_READ, MAP_SHARED, file, 0));
+    if (rows == MAP_FAILED) _exit(3);
+    for (;;)
+      for (int64_t i = 0; i < much; i += 4096) (void)rows[i];
+  }
+  ASSERT_TRUE(group->add(child));
+  ASSERT_EQ(write(go[1], "x", 1), 1);
+  const auto held = [&] {
+    std::ifstream stat(group->folder() + "/memory.stat");
+    std::string key;
+    for (int64_t bytes = 0; stat >> key >> bytes;)
+      if (key == "total_cache" || key == "file") return bytes;
+    return int64_t{0};
+  };
+  const auto started = std::chrono::steady_clock::now();
+  while (held() < much && std::chrono::steady_clock::now() - started < std::chrono::seconds(20)) {
+    usleep(static_cast<useconds_t>(MemoryGroup::follow_files_every * 1e6));
+    group->follow_files();
+  }
+  EXPECT_GE(held(), much);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, WNOHANG), 0) << "it has ended: " << status;
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  for (int descriptor : {go[0], go[1], file}) close(descriptor);
+  EXPECT_FALSE(group->killed_some());
 }
 
 }  // namespace

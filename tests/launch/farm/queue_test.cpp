@@ -191,6 +191,48 @@ TEST(FarmQueue, NobodyGivesWayToOneThatWouldWaitForAMoreUrgentGang) {
   EXPECT_THAT(queue.give_way(0), ElementsAre(1));
 }
 
+TEST(FarmQueue, WhoIsHeldUpByAMoreUrgentOneHoldsUpNobodyLessUrgent) {
+  Queue queue(cores(2), 0);
+  queue.add(0, urgent(20));
+  queue.add(1, urgent(0));
+  EXPECT_THAT(started(queue), ElementsAre(0, 1));
+  queue.add(2, urgent(10, true, 2));
+  queue.add(3, urgent(10, true));
+  queue.add(4, urgent(5, true));
+  EXPECT_THAT(queue.give_way(0), ElementsAre(1)) << "for 4: what 2 waits for, its equal 3 may not take";
+  queue.ended(1);
+  queue.add(1, urgent(0));
+  EXPECT_THAT(started(queue), ElementsAre(4));
+  EXPECT_THAT(queue.give_way(0), IsEmpty());
+  queue.ended(0);
+  EXPECT_THAT(started(queue), IsEmpty()) << "now the core is kept for 2";
+  EXPECT_THAT(queue.give_way(0), ElementsAre(4));
+  queue.ended(4);
+  queue.add(4, urgent(5, true));
+  EXPECT_THAT(started(queue), ElementsAre(2)) << "however many small ones came later";
+  queue.ended(2);
+  EXPECT_THAT(started(queue), ElementsAre(3, 4));
+}
+
+TEST(FarmQueue, SeveralThatAskForItAreServedAtOnce) {
+  Queue queue(cores(2), 0);
+  queue.add(0, {});
+  queue.add(1, {});
+  EXPECT_EQ(started(queue).size(), 2u);
+  queue.add(2, urgent(10, true));
+  queue.add(3, urgent(5, true));
+  EXPECT_THAT(queue.give_way(0), UnorderedElementsAre(0, 1));
+}
+
+TEST(FarmQueue, NobodyGivesWayForTheTurnOfAMoreUrgentOne) {
+  Queue queue(cores(4), 1);
+  queue.add(0, {});
+  EXPECT_EQ(started(queue).size(), 1u);
+  queue.add(1, urgent(50));
+  queue.add(2, urgent(10, true));
+  EXPECT_THAT(queue.give_way(0), IsEmpty());
+}
+
 TEST(FarmQueue, AsManyGiveWayAsAGangNeeds) {
   Queue queue(cores(4), 0);
   for (int job = 0; job < 4; ++job) queue.add(job, {});

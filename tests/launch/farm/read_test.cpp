@@ -170,6 +170,8 @@ TEST_F(FarmFile, AllMistakesAtOnceEachInItsOwnFile) {
 
 TEST_F(FarmFile, NeitherNorBothIsAMistake) {
   EXPECT_THAT(mistakes("  retries: 1\n"), HasSubstr("strategy.pipelines: is missing"));
+  EXPECT_THAT(mistakes("  pipelines: []\n"), HasSubstr("strategy.pipelines: is an empty list"));
+  EXPECT_THAT(mistakes("  grid: {}\n"), HasSubstr("strategy.grid: has no keys"));
   EXPECT_THAT(mistakes("  pipelines: [{name: a}]\n  grid: {seed: [1]}\n"), HasSubstr("give one of the two"));
   EXPECT_THAT(mistakes("  pipelines: [{name: a, config: {strategy: {name: independent}}}]\n"),
               HasSubstr("several runs itself"));
@@ -198,6 +200,71 @@ TEST_F(FarmFile, MemoryLimitsOfThoseAtATimeFitTheHost) {
           &host),
       HasSubstr("makes 10 GiB"));
   EXPECT_EQ(mistakes("  max_parallel: 1\n" + pipelines, &host), "no error");
+}
+
+TEST_F(FarmFile, MemoryThatNoHostHasIsToldBesideCoresThatItLacks) {
+  const Host host = two_cores();
+  const std::string told = mistakes("  pipelines: [{name: a, cores: 7, memory: 900 GiB}]\n", &host);
+  EXPECT_THAT(told, HasSubstr("a.cores: are 7"));
+  EXPECT_THAT(told, HasSubstr("a.memory: makes 900 GiB for it alone, and here has 8 GiB"));
+}
+
+TEST_F(FarmFile, MemoryOfGpusIsWhereAPipelineIsPut) {
+  Host host = two_cores();
+  host.gpus = {{0, "", "", 0, int64_t{16} << 30}, {1, "", "", 0, int64_t{16} << 30}};
+  EXPECT_THAT(mistakes("  gpu_memory: 17 GiB\n  gpus: 1\n  pipelines: [{name: a}]\n", &host),
+              HasSubstr("a.gpu_memory: is 17 GiB on each of its GPUs, and the largest here has 16 GiB"));
+  EXPECT_THAT(
+      mistakes("  gpu_memory: 9 GiB\n  share: 0.5\n  pipelines: [{name: a, gpus: [0]}, {name: b, gpus: [0]}]\n", &host),
+      HasSubstr("b.gpu_memory: makes 18 GiB on GPU 0"));
+  EXPECT_THAT(mistakes("  pipelines: [{name: a, gpus: 0, gpu_memory: 1 GiB}]\n", &host),
+              HasSubstr("strategy.pipelines.0.gpu_memory: is a limit on each of its GPUs, and gpus is 0"));
+  // None of them named: half of a GPU each, and more memory together than one has.
+  const FarmRun run =
+      read("  gpu_memory: 9 GiB\n  share: 0.5\n  gpus: 1\n  pipelines: [{name: a}, {name: b}, {name: c}]\n");
+  const Yard yard = yard_of(host);
+  Queue queue(yard.machines, 0);
+  for (int job = 0; job < 3; ++job) queue.add(job, claim_of(run.farm.pipelines[static_cast<size_t>(job)], yard, 0));
+  const auto first = queue.next(0), second = queue.next(0);
+  ASSERT_TRUE(first && second);
+  EXPECT_NE(first->gpus, second->gpus);
+  EXPECT_FALSE(queue.next(0)) << "it waits for memory";
+  queue.ended(first->job);
+  EXPECT_TRUE(queue.next(0));
+}
+
+TEST_F(FarmFile, EachOfSeveralHostsHasItsMemory) {
+  Host one = two_cores(), other = two_cores();
+  other.name = "there";
+  const Yard yard = yard_of(std::vector<Host>{one, other});
+  FarmRun run = read("  memory: 5 GiB\n  share: 0.5\n  pipelines: [{name: a}, {name: b}, {name: c}]\n");
+  EXPECT_TRUE(check_claims(run.farm, yard, "").empty());
+  Queue queue(yard.machines, 0);
+  for (int job = 0; job < 3; ++job) queue.add(job, claim_of(run.farm.pipelines[static_cast<size_t>(job)], yard, 0));
+  const auto first = queue.next(0), second = queue.next(0);
+  ASSERT_TRUE(first && second);
+  EXPECT_NE(first->host, second->host);
+  EXPECT_FALSE(queue.next(0));
+  run.farm.pipelines[0].terms.memory = int64_t{9} << 30;
+  const auto mistakes = check_claims(run.farm, yard, "");
+  ASSERT_EQ(mistakes.size(), 1u);
+  EXPECT_THAT(mistakes[0].what(), HasSubstr("a.memory: makes 9 GiB for it alone"));
+}
+
+TEST_F(FarmFile, AnEnsemblesMistakesAreToldWithAllOthers) {
+  const std::string told = mistakes(
+      "  pipelines: [{name: a, config: {sede: 1, strategy: {name: ensemble, members: 3, samples: {folds: 4}, "
+      "lr: [1, -2], early_stop: {patience: 1.5}}}}]\n");
+  for (const char* mistake :
+       {"sede: unknown key", "strategy.samples: has 4 folds for 3 members", "strategy.lr: has 2 values for 3 members",
+        "strategy.early_stop.patience: holds 1.5", "4 mistakes"})
+    EXPECT_THAT(told, HasSubstr(mistake));
+}
+
+TEST_F(FarmFile, WhatLeadsToNoCheckpointIsToldBeforeAnythingStarts) {
+  const Host host = two_cores();
+  EXPECT_THAT(mistakes("  pipelines: [{name: a}, {name: b, config: {train: {resume: nowhere}}}]\n", &host),
+              HasSubstr("farm.yaml:9:61: train.resume: nowhere holds no checkpoint"));
 }
 
 TEST_F(FarmFile, WhatAPipelinesOwnStrategyRefusesIsToldToo) {
