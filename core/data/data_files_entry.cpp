@@ -10,8 +10,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "core/config/without_effect.h"
+#include "core/data/mapped_file.h"
+#include "core/data/vocabulary.h"
 
 namespace convoy {
 namespace {
@@ -86,6 +89,28 @@ void check_images(const Options& options) {
                           {options.mark("path")});
 }
 
+// Tokens of a vocabulary against the text's beginning; what is wrong further on, or with the vocabulary's file, ranks meet.
+void check_vocabulary(const Options& options) {
+  constexpr size_t tried = 1 << 20;
+  const std::string& path = options.text("path");
+  const std::string unknown = options.has("unknown") ? options.text("unknown") : "";
+  std::optional<Vocabulary> vocabulary;
+  try {
+    vocabulary = Vocabulary::read(options.text("vocabulary"));
+  } catch (const Error&) {
+    return;
+  }
+  if (!unknown.empty() && vocabulary->number_of(unknown) < 0)
+    options.fail("unknown", str("is '", unknown, "', which is no token of data.vocabulary"));
+  if (!unknown.empty()) return;
+  try {
+    const MappedFile text(path);
+    vocabulary->check(text.text(), tried, path);
+  } catch (const Error& error) {
+    options.fail("vocabulary", error.what());
+  }
+}
+
 // A token has a byte at least.
 void check_text(const Options& options) {
   std::error_code none;
@@ -124,7 +149,10 @@ void check_data_files(const std::string& name, const Options& options) {
     if (!problem.empty()) at.fail(source.key, str(path, path.empty() ? "" : ": ", problem, "; ", source.advice));
   }
   if (name == "images") check_images(options);
-  if (name == "text") check_text(options);
+  if (name == "text") {
+    check_text(options);
+    if (options.text("vocabulary") != "bytes") check_vocabulary(options);
+  }
   if (name == "fashion_mnist") check_fashion(options);
 }
 

@@ -1,8 +1,16 @@
 #include "core/data/images.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <filesystem>
+#include <functional>
+#include <mutex>
+#include <system_error>
+#include <thread>
 
 #include "core/data/image_file.h"
 #include "core/data/permutation.h"
@@ -35,6 +43,41 @@ std::vector<std::string> folders_in(const std::string& folder) {
   for (const auto& entry : sorted_entries(folder))
     if (fs::is_directory(entry)) names.push_back(entry.filename().string());
   return names;
+}
+
+int64_t own_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  // One with more than 1024 units does not fit, and then one decodes.
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+// action(0) … action(rows − 1) by so many threads, this one among them. Throws what the first row that failed has thrown.
+void for_rows(int64_t rows, int64_t threads, const std::function<void(int64_t)>& action) {
+  std::atomic<int64_t> next{0}, end{rows};
+  std::mutex mutex;  // guards the failure; `end` is its row
+  std::exception_ptr failure;
+  const auto work = [&] {
+    // Rows are taken in order: when one fails those before it are done, or under way.
+    for (int64_t row = next++; row < end; row = next++) {
+      try {
+        action(row);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (row >= end) continue;
+        end = row;
+        failure = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  try {
+    for (int64_t thread = 1; thread < threads; ++thread) others.emplace_back(work);
+  } catch (const std::system_error&) {  // no thread more: those that there are do it
+  }
+  work();
+  for (std::thread& thread : others) thread.join();
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace
@@ -84,17 +127,22 @@ Schema ImagesDataset::schema() const {
   return schema;
 }
 
+int64_t ImagesDataset::decoders_of(int64_t rows) const {
+  return std::min(rows, shape_.decoders > 0 ? shape_.decoders : own_cores());
+}
+
 Batch ImagesDataset::gather(Split split, const at::Tensor& indices, int64_t /*epoch*/, Buffers& buffers) const {
   const int64_t rows = indices.numel();
   at::Tensor features = buffers.take("features", {rows, shape_.channels, shape_.height, shape_.width}, at::kFloat);
   at::Tensor target = buffers.take("target", {rows}, at::kLong);
   const int64_t* samples = indices.const_data_ptr<int64_t>();
-  for (int64_t r = 0; r < rows; ++r) {
+  auto* labels = target.mutable_data_ptr<int64_t>();
+  for_rows(rows, decoders_of(rows), [&](int64_t r) {
     const Image& image = part(split)[static_cast<size_t>(samples[r])];
     const at::Tensor decoded = read_image(image.path, shape_.channels);
     features.select(0, r).copy_(fitted_image(decoded, shape_.height, shape_.width, shape_.crop));
-    target.mutable_data_ptr<int64_t>()[r] = image.label;
-  }
+    labels[r] = image.label;
+  });
   Batch batch;
   batch.rows = rows;
   batch.tensors = {{"features", features}, {"target", target}};
@@ -108,6 +156,7 @@ DatasetPtr make_images(const Options& options, uint64_t seed) {
   shape.channels = options.integer("channels");
   shape.crop = options.text("fit") == "crop";
   shape.evaluate_fraction = options.section("evaluate").real("fraction");
+  if (!options.is_auto("decoders")) shape.decoders = options.integer("decoders");
   return std::make_shared<ImagesDataset>(options.text("path"), shape, seed);
 }
 

@@ -1,7 +1,7 @@
 // Images in folders: PATH/CLASS/*.png and .jpg, .jpeg, in any letter case; or PATH/train/CLASS/… and PATH/test/CLASS/….
 //
 // Classes are numbered in the order of their folders' names. Files are listed once and decoded when a batch is gathered,
-// on the loader's thread. Where there is no test/, the seed draws a fraction of all to evaluate on.
+// by the loader's thread and others beside it, one for each further core that it may use. Where there is no test/, the seed draws a fraction of all to evaluate on.
 // Batch tensors: features [B, C, H, W] float in [0, 1] · target [B] int64.
 #pragma once
 #include <string>
@@ -20,9 +20,11 @@ class ImagesDataset : public Dataset {
     int64_t channels = 3;
     bool crop = true;
     double evaluate_fraction = 0.1;
+    int64_t decoders = 0;  // threads that decode a batch; 0: as many as the thread that gathers may use cores
   };
   // Error(io) for folders that are not there or hold nothing, Error(corrupt_data) where test/ has a class that train/ has
-  // not. A file that cannot be decoded is an Error(corrupt_data) naming it, from `gather`.
+  // not. A file that cannot be decoded is an Error(corrupt_data) naming it, from `gather`: of several
+  // the first in the batch's order.
   ImagesDataset(const std::string& path, const Shape& shape, uint64_t seed);
 
   Schema schema() const override;
@@ -39,6 +41,7 @@ class ImagesDataset : public Dataset {
   };
   const std::vector<Image>& part(Split split) const { return split == Split::train ? train_ : evaluate_; }
   std::vector<Image> images_in(const std::string& folder) const;
+  int64_t decoders_of(int64_t rows) const;
 
   const Shape shape_;
   std::vector<std::string> classes_;

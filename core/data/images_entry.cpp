@@ -12,6 +12,15 @@ void check(const Options& options) {
 }  // namespace
 
 Entry images_entry() {
+  Option decoders =
+      describe::integer("decoders",
+                        "threads of each rank that decode the images of a batch, which does not depend on "
+                        "their number; auto: one for each of the rank's cores",
+                        "auto")
+          .at_least(1)
+          .at_most(1024)
+          .in("threads");
+  decoders.also_auto = true;
   Entry entry;
   entry.name = "images";
   entry.help = "a folder with a folder of PNG and JPEG files per class, decoded while they are needed";
@@ -24,6 +33,7 @@ Entry images_entry() {
                        "crop: scaled until both sides are reached, then cut from the middle; stretch: scaled in each "
                        "direction by itself",
                        {"crop", "stretch"}, "crop"),
+      decoders,
       describe::section("evaluate", "the images to evaluate on, where there is no folder test/",
                         {describe::real("fraction", "of all, drawn by the seed", 0.1).at_least(0).at_most(0.99)}),
   };

@@ -133,27 +133,43 @@ int64_t Vocabulary::number_of(std::string_view token) const {
   return ends_[static_cast<size_t>(node)];
 }
 
+std::pair<int32_t, size_t> Vocabulary::longest(std::string_view text, size_t at) const {
+  int32_t node = 0, best = -1;
+  size_t length = 1;
+  for (size_t i = at; i < text.size(); ++i) {
+    const auto child = children_.find(int64_t(node) * 256 + static_cast<unsigned char>(text[i]));
+    if (child == children_.end()) break;
+    node = child->second;
+    if (ends_[static_cast<size_t>(node)] < 0) continue;
+    best = ends_[static_cast<size_t>(node)];
+    length = i + 1 - at;
+  }
+  return {best, length};
+}
+
+void Vocabulary::refuse(std::string_view text, size_t at, const std::string& path) {
+  fail(path, str("byte ", at, " (value ", static_cast<int>(static_cast<unsigned char>(text[at])),
+                 ") begins no token of the vocabulary; name a token for such bytes by data.unknown, or add it"));
+}
+
 std::vector<int32_t> Vocabulary::encode(std::string_view text, int64_t unknown, const std::string& path) const {
   std::vector<int32_t> tokens;
   tokens.reserve(text.size() / 3);
   for (size_t at = 0; at < text.size();) {
-    int32_t node = 0, best = -1;
-    size_t length = 1;
-    for (size_t i = at; i < text.size(); ++i) {
-      const auto child = children_.find(int64_t(node) * 256 + static_cast<unsigned char>(text[i]));
-      if (child == children_.end()) break;
-      node = child->second;
-      if (ends_[static_cast<size_t>(node)] < 0) continue;
-      best = ends_[static_cast<size_t>(node)];
-      length = i + 1 - at;
-    }
-    if (best < 0 && unknown < 0)
-      fail(path, str("byte ", at, " (value ", static_cast<int>(static_cast<unsigned char>(text[at])),
-                     ") begins no token of the vocabulary; name a token for such bytes by data.unknown, or add it"));
-    tokens.push_back(best < 0 ? static_cast<int32_t>(unknown) : best);
+    const auto [token, length] = longest(text, at);
+    if (token < 0 && unknown < 0) refuse(text, at, path);
+    tokens.push_back(token < 0 ? static_cast<int32_t>(unknown) : token);
     at += length;
   }
   return tokens;
+}
+
+void Vocabulary::check(std::string_view text, size_t bytes, const std::string& path) const {
+  for (size_t at = 0; at < std::min(bytes, text.size());) {
+    const auto [token, length] = longest(text, at);
+    if (token < 0) refuse(text, at, path);
+    at += length;
+  }
 }
 
 std::string Vocabulary::decode(const int32_t* tokens, int64_t count) const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace convoy {
@@ -26,10 +27,15 @@ class Vocabulary {
   // Of all of `text`. unknown: the number for a byte that begins no token, -1: Error(corrupt_data) naming `path` and the
   // byte's place, from 0.
   std::vector<int32_t> encode(std::string_view text, int64_t unknown, const std::string& path) const;
+  // What encode throws without `unknown`, of tokens that begin in the first so many bytes.
+  void check(std::string_view text, size_t bytes, const std::string& path) const;
   std::string decode(const int32_t* tokens, int64_t count) const;
   std::string hash() const;  // of the tokens in their order
 
  private:
+  // The longest token that the text goes on with, and its bytes; −1, and 1, where there is none.
+  std::pair<int32_t, size_t> longest(std::string_view text, size_t at) const;
+  [[noreturn]] static void refuse(std::string_view text, size_t at, const std::string& path);
   void add(const std::string& token, int32_t number, const std::string& path);
 
   std::vector<std::string> tokens_;

@@ -173,11 +173,16 @@ std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables&
 
 void refuse_several(const RunArguments& arguments) {
   const Node root = read_tree(arguments);
+  const Node* config = root.find("config");
+  if (config != nullptr && root.find("model") == nullptr && root.find("strategy") == nullptr)
+    throw ConfigError(config->mark, "config",
+                      str("is of a further pipeline for a farm that runs, and no run's own; type `convoy add RUN ",
+                          arguments.config, "`, RUN being that farm's folder"));
   if (farm_strategy(root) == nullptr) return;
   throw ConfigError(
       root.find("strategy")->mark, "strategy",
       "describes several runs, and `convoy run` alone starts them; give other commands the configuration of "
-      "one of them, such as RUN/pipelines/NAME/pipeline.yaml");
+      "one of them at a time, such as RUN/pipelines/NAME/pipeline.yaml");
 }
 
 FarmRun farm_run(const PreparedRun& run, const Farm& farm) {

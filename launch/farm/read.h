@@ -33,7 +33,7 @@ struct FarmRun {
 
 // Nothing where the file describes one run. Throws ConfigError where it cannot be read at all.
 std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as);
-// For what takes one run alone: throws ConfigError where the file describes several.
+// For what takes one run alone: throws ConfigError where the file describes several, or is for `convoy add`.
 void refuse_several(const RunArguments& arguments);
 // Of a run whose strategy planned `farm` (Plan::farm).
 FarmRun farm_run(const PreparedRun& run, const Farm& farm);

@@ -24,6 +24,7 @@
 #include "core/log.h"
 #include "core/tensor_memory.h"
 #include "core/version.h"
+#include "launch/describe.h"
 #include "launch/exit_codes.h"
 #include "launch/gpu_memory.h"
 #include "launch/rank/calibrate.h"
@@ -64,6 +65,7 @@ bool has_gpu(const Job& job) {
 }
 
 int describe(const std::string& what) {
+  tell_stacks_at(describe_stacks_signal(), describe_stack_line);
   log::set_level(log::Level::warning);  // what it says on stderr is told as the reason why it failed
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
   RunConfig config = RunConfig::from_resolved(Json::parse(text));
@@ -157,8 +159,8 @@ int main(int argc, char** argv) {
     const std::string what = arguments.size() == 2 ? arguments[1] : "";
     if (!arguments.empty() && arguments.size() <= 2 && arguments[0] == "--describe" &&
         (what.empty() || what == "blocks" || what == "activations" || what == "figures"))
-      return describe(what);
-    if (arguments.size() == 1 && arguments[0] == "--calibrate") return measure();
+      return leave(describe(what));
+    if (arguments.size() == 1 && arguments[0] == "--calibrate") return leave(measure());
     if (!arguments.empty())
       throw Error(Failure::command_line,
                   "convoy-rank takes no arguments but --describe and --calibrate; type `convoy --help`");
@@ -166,6 +168,6 @@ int main(int argc, char** argv) {
   } catch (...) {
     const Caught failure = caught(Failure::internal);
     std::cerr << (failure.kind == Failure::internal ? "convoy-rank: " : "") << failure.message << '\n';
-    return exit_code_of(failure.kind);
+    return leave(exit_code_of(failure.kind));
   }
 }

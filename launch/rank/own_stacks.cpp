@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +147,26 @@ std::vector<ThreadStack> own_stacks(const std::vector<RankThreadId>& ranks) {
       stacks.push_back(std::move(stack));
   }
   return stacks;
+}
+
+void tell_stacks_at(int signal_number, const std::string& prefix) {
+  sigset_t asked;
+  sigemptyset(&asked);
+  sigaddset(&asked, signal_number);
+  pthread_sigmask(SIG_BLOCK, &asked, nullptr);
+  std::thread([asked, prefix, caller = own_thread_id()] {
+    pthread_setname_np(pthread_self(), "convoy-stacks");
+    for (int number = 0; sigwait(&asked, &number) == 0;) {
+      std::string lines;
+      for (const ThreadStack& stack : own_stacks({{-1, caller}})) lines += str(prefix, to_json(stack).dump(), "\n");
+      lines += str(prefix, "null\n");
+      for (size_t done = 0; done < lines.size();) {
+        const ssize_t written = write(STDERR_FILENO, lines.data() + done, lines.size() - done);
+        if (written < 0 && errno != EINTR) break;
+        if (written > 0) done += static_cast<size_t>(written);
+      }
+    }
+  }).detach();
 }
 
 }  // namespace convoy

@@ -3,6 +3,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <string>
 #include <vector>
 
 #include "core/control/position.h"
@@ -22,5 +23,10 @@ struct RankThreadId {
   pid_t thread = 0;
 };
 std::vector<ThreadStack> own_stacks(const std::vector<RankThreadId>& ranks);
+
+// For a process without a control channel: from here on a thread waits for the signal and writes the stacks, the calling
+// thread's first, to standard error, each as a line that begins with `prefix`, the last with null. Before other threads start,
+// which then leave the signal to that one.
+void tell_stacks_at(int signal_number, const std::string& prefix);
 
 }  // namespace convoy

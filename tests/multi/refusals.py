@@ -58,12 +58,18 @@ with runs.workspace() as folder:
     # Parts that do not fit, files that hold too little, keys that can do nothing: at the key, before anything starts.
     story = folder / "story.txt"
     story.write_text("twelve bytes")
+    (folder / "words").write_text("t\nw\n")
     (folder / "images" / "red").mkdir(parents=True)
     tokens = runs.TOP / "configs" / "tiny" / "gpt.yaml"
     text = f"data={{name: text, path: {story}, length: %s}}"
     for title, words, file, sets in (
         ("a vocabulary that is not there", ["data.vocabulary: "], tokens, [text % "4, vocabulary: none.json"]),
         ("a text that is too short", ["data.length: is 12"], tokens, [text % 12]),
+        ("a text that the vocabulary cannot spell", ["data.vocabulary: ", "story.txt: byte 2 (value 101) begins no token"], tokens,
+         [text % f"4, vocabulary: {folder}/words"]),
+        ("a token for the unknown that is none", ["data.unknown: is '?'"], tokens,
+         [text % f"4, vocabulary: {folder}/words, unknown: '?'"]),
+        ("a further pipeline for a farm", ["urgent.yaml:8:", "config: ", "convoy add RUN "], runs.TOP / "configs" / "urgent.yaml", []),
         ("no images", ["data.path: ", "holds no images"], runs.TOP / "configs" / "resnet_cifar_shape.yaml",
          [f"data={{name: images, path: {folder}/images}}"]),
         ("rows for another model", ["gpt.yaml:5:", "model.name: is gpt, which takes rows of tokens"], tokens,

@@ -2,6 +2,7 @@
 # timeout: 300
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,6 +76,15 @@ with runs.workspace() as work:
     (row,) = [one for one in text.splitlines() if one.startswith("centred.up.weight ")]
     runs.check(row.endswith("step 1"), row)
 
+    # With the file's batch norm, synchronised whichever strategy is set.
+    images = runs.TOP / "configs" / "resnet_cifar_shape.yaml"
+    small = ["train.batch.global=16", "data.rows=64", "data.evaluate_rows=16", "launch.cores_per_rank=auto"]
+    for strategy in ("ddp", "fsdp"):
+        named = [*small, f"strategy.name={strategy}"]
+        verified(work, f"{strategy} of a residual network", 0, ["agree"], images, named, steps=2)
+        ran = runs.run(images, work / strategy, [*named, "train.max_steps=2", "train.evaluate_every=never"])
+        runs.check(ran["config"]["strategy"]["batch_norm"] == "sync", f"{strategy}: {ran['config']['strategy']}")
+        shutil.rmtree(work / strategy)
     verified(work, "not meant to agree", 78, ["strategy.sync.what"], mlp, [*DDP, "strategy.sync.what=parameters"], within=1.5)
     verified(work, "ranks of single", 78, ["launch.ranks"], mlp, within=1.5)
     verified(work, "inside a launcher", 64, ["type it alone"], mlp, DDP, within=1.5, ranks=None,

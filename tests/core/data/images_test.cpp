@@ -7,6 +7,7 @@
 #include <png.h>
 #include <turbojpeg.h>
 
+#include <ctime>
 #include <functional>
 #include <map>
 #include <memory>
@@ -206,6 +207,38 @@ TEST(Images, TrainAndTestFolders) {
 
   files.write("test/c/1.png", png_of(noise(8, 5, 3), PNG_FORMAT_RGB));
   EXPECT_THAT(told([&] { ImagesDataset(files.folder(), grey, 1); }), HasSubstr("test/c: is a class that"));
+}
+
+double cpu_seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+}
+
+TEST(Images, SeveralThreadsDecodeTheSame) {
+  const WrittenFiles files;
+  constexpr int64_t count = 48;
+  for (int64_t i = 0; i < count; ++i)
+    files.write(str("a/", 100 + i, ".png"), png_of(noise(300, 200, 3), PNG_FORMAT_RGB));
+  const auto with = [&](int64_t decoders) {
+    ImagesDataset::Shape made = shape(64, 0);
+    made.decoders = decoders;
+    return ImagesDataset(files.folder(), made, 1);
+  };
+  const at::Tensor all = at::arange(count, at::kLong);
+  const at::Tensor alone = with(1).gather_once(Split::train, all, 0).at("features");
+  const double process = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID), thread = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+  const at::Tensor together = with(4).gather_once(Split::train, all, 0).at("features");
+  const double others =
+      cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - process - (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread);
+  EXPECT_TRUE(at::equal(alone, together));
+  EXPECT_TRUE(at::equal(alone, with(100).gather_once(Split::train, all, 0).at("features")));
+  EXPECT_TRUE(at::equal(alone, with(0).gather_once(Split::train, all, 0).at("features")));
+  EXPECT_GT(others, 0.25 * (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread)) << "one thread has decoded nearly all";
+  // The first in order is named, however many fail.
+  for (const int64_t i : {9, 10, 11, 40}) files.write(str("a/", 100 + i, ".png"), "broken");
+  for (const int64_t decoders : {1, 2, 4, 4, 4, 4, 16})
+    EXPECT_THAT(told([&] { with(decoders).gather_once(Split::train, all, 0); }), HasSubstr("a/109.png: is neither"));
 }
 
 TEST(Images, SaysWhatIsMissing) {

@@ -1,0 +1,82 @@
+// `convoy-rank --describe` from outside, with scripts in its place that answer, hang or leave others with their pipes.
+#include "launch/describe.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class DescribeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "describe-XXXXXX";
+    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string program(const std::string& script) {
+    const std::string path = folder_ + "/program";
+    std::ofstream(path) << "#!/bin/sh\n" << script;
+    chmod(path.c_str(), 0755);
+    return path;
+  }
+  // What it said, or how it failed, and that this took no longer.
+  std::string told(const std::string& script, milliseconds limit, milliseconds within) {
+    const std::string path = program(script);
+    const auto start = std::chrono::steady_clock::now();
+    std::string text;
+    try {
+      text = describe_run(path, {{"seed", std::string(300000, 'x')}}, "", limit).dump();  // more than a pipe holds
+    } catch (const Error& error) {
+      text = str(name_of(error.kind()), ": ", error.what());
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, within) << text;
+    return text;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(DescribeTest, AnAnswerOfAnyLengthIsRead) {
+  const std::string text =
+      told("cat > /dev/null; printf '{\"long\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}'",
+           milliseconds(20000), milliseconds(20000));
+  EXPECT_EQ(text.size(), 200000 + std::string("{\"long\":\"\"}").size());
+}
+
+TEST_F(DescribeTest, TheAnswerIsThereWhoeverKeepsItsPipes) {
+  EXPECT_EQ(told("cat > /dev/null; setsid sleep 4 & echo '{\"version\": 1}'", milliseconds(20000), milliseconds(3500)),
+            "{\"version\":1}");
+  EXPECT_THAT(told("cat > /dev/null; setsid sleep 4 & echo 'model: is wrong' >&2; exit 78", milliseconds(20000),
+                   milliseconds(3500)),
+              HasSubstr("model: is wrong"));
+}
+
+TEST_F(DescribeTest, OneThatHangsSaysWhereItIs) {
+  const std::string text = told(R"(cat > /dev/null
+trap 'echo "convoy-stack {\"rank\": -1, \"process\": -1, \"name\": \"worker\", \"state\": \"S\", \"frames\": [\"/nowhere/libslow.so+0x10\"]}" >&2
+echo "convoy-stack null" >&2' USR1
+while :; do sleep 0.05; done)",
+                                milliseconds(1000), milliseconds(5000));
+  EXPECT_THAT(text, AllOf(HasSubstr("within 1 s"), HasSubstr("Where it was:\n  worker: ? (libslow.so)"))) << text;
+}
+
+TEST_F(DescribeTest, TheWaitForOneThatHangsHasAnEnd) {
+  EXPECT_THAT(
+      told("setsid sleep 5 & trap '' USR1; while :; do sleep 0.05; done", milliseconds(500), milliseconds(4800)),
+      HasSubstr("it did not say where it was"));
+}
+
+}  // namespace
+}  // namespace convoy
