@@ -8,8 +8,10 @@
 namespace convoy {
 namespace {
 
-// The description with a value in every field that it leaves open.
+// The description with a value in every field that it leaves open. What a step has measured as 0 is not open: nothing of an
+// mlp is cut, say.
 Description filled(Description description) {
+  if (description.measured) return description;
   constexpr int64_t any = 1 << 20;
   const auto fill = [&](int64_t BlockDescription::*field, auto value) {
     const bool open = std::all_of(description.blocks.begin(), description.blocks.end(),

@@ -1,6 +1,8 @@
 // convoy: reads, checks, plans, starts and supervises. Without LibTorch.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <iostream>
 
 #include "core/version.h"
@@ -151,7 +153,14 @@ int run(int argc, char** argv) {
       ->add_option("--tolerance", verification.tolerance,
                    "Relative difference that is taken for rounding; without it 1e-9 in fp64, 1e-3 in fp32")
       ->type_name("T")
-      ->check(CLI::PositiveNumber);
+      ->check([](const std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool whole = !text.empty() && *end == '\0';
+        return whole && std::isfinite(value) && value > 0
+                   ? std::string()
+                   : str("is ", text, ", must be a number above 0, such as 1e-9");
+      });
   verify->footer(verify_footer);
 
   ExplainArguments question;

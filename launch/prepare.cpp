@@ -131,14 +131,16 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
         written(run, "strategy.name"), "strategy",
         str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
             " processes, but ", run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
+  std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job)) {
     const Json described =
         run.described.is_null() ? describe_run(run.rank_program, config.resolved, "blocks") : run.described;
-    check_blocks(strategy, placed.job, description_from_json(described.at("model")));
+    notes = check_blocks(strategy, placed.job, description_from_json(described.at("model")));
   }
   const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
   placed.passive = placement.shared;
   placed.warnings = plan.warnings;
+  placed.warnings.insert(placed.warnings.end(), notes.begin(), notes.end());
   placed.warnings.insert(placed.warnings.end(), placement.warnings.begin(), placement.warnings.end());
   for (std::string& note : shared_gpu_notes(placed.job, topology, host_name(), run.variables))
     placed.warnings.push_back(std::move(note));

@@ -178,8 +178,8 @@ bool without_gradients(std::vector<StepDifferences>& steps) {
 
 }  // namespace
 
-Verdict verdict_of(std::vector<StepDifferences> steps, double tolerance, const std::string& reference) {
-  Verdict verdict;
+VerifyVerdict verdict_of(std::vector<StepDifferences> steps, double tolerance, const std::string& reference) {
+  VerifyVerdict verdict;
   if (without_gradients(steps)) verdict.text += "gradients are not shown by this strategy, and not compared\n";
   verdict.table = Table(steps, tolerance).text();
   for (const StepDifferences& step : steps) {

@@ -44,15 +44,17 @@ const char* name_of(Exchange kind) {
 }
 
 bool wants_blocks(const StrategyEntry& entry, const Job& job) {
-  return entry.check || !recomputed_names(job).empty() || !sync_policy(job.config.at("strategy")).patterns.empty();
+  return entry.check || entry.notes || !recomputed_names(job).empty() ||
+         !sync_policy(job.config.at("strategy")).patterns.empty();
 }
 
-void check_blocks(const StrategyEntry& entry, const Job& job, const Description& description) {
+std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const Description& description) {
   std::vector<std::string> names;
   for (const BlockDescription& block : description.blocks) names.push_back(block.name);
   check_recomputed_names(recomputed_names(job), names);
   check_sync_names(job, description);
   if (entry.check) entry.check(job, description);
+  return entry.notes ? entry.notes(job, description) : std::vector<std::string>();
 }
 
 const std::vector<StrategyEntry>& strategy_catalogue() {

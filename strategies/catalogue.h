@@ -38,7 +38,7 @@ struct BlockDescription {
   int64_t buffers = 0;           // elements
   double row_flops = 0;          // forward, per row
   int64_t row_output_bytes = 0;  // handed to the next block, per row
-  int64_t row_saved_bytes = 0;   // kept for backward, per row
+  int64_t row_saved_bytes = 0;   // kept for backward, per row; what is whatever the rows: saved_bytes
   int64_t products = 0;          // elements of the weights that activations are multiplied with
   std::vector<TiedTensor> ties{};
   // Of layers that a tensor group shares out (linear layers with a cut, embeddings):
@@ -58,10 +58,12 @@ struct BlockDescription {
   std::vector<TableSize> tables{};  // of parameters: those whose gradients may be rows
   double time = 0;                  // share of a step's forwards, as a calibration has measured it; not in the JSON
   std::vector<std::pair<std::string, int64_t>> named{};  // its parameters by canonical name, with their elements
+  int64_t saved_bytes = 0;  // kept for backward of each pass whatever its rows: weights that autocast has narrowed
 };
 struct Description {
   std::vector<BlockDescription> blocks;
   int64_t element_bytes = 4;
+  bool measured = false;  // by a step: what is 0 is nothing, where otherwise it has not been found
 };
 Json to_json(const Description& description);
 Description description_from_json(const Json& json);
@@ -124,12 +126,15 @@ struct StrategyEntry : Entry {
   // Of a strategy that trains several models, each as the reference would by itself: for each of them the overrides, as of
   // --set, that make a run of the configuration by the reference that one. Null: the model is one.
   std::function<std::vector<std::vector<std::string>>(const RunConfig&)> members = nullptr;
+  // Warnings that only the model's blocks can tell of a plan that is no mistake. Null: none.
+  std::function<std::vector<std::string>(const Job&, const Description&)> notes = nullptr;
 };
 
-// Whether a plan has to see the model's blocks before ranks start: for StrategyEntry::check, and for options that name blocks.
+// Whether a plan has to see the model's blocks before ranks start: for StrategyEntry::check and notes, and for options that
+// name blocks.
 bool wants_blocks(const StrategyEntry& entry, const Job& job);
-// Both of that; throws ConfigError.
-void check_blocks(const StrategyEntry& entry, const Job& job, const Description& description);
+// All of that; throws ConfigError, and returns warnings.
+std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const Description& description);
 
 const std::vector<StrategyEntry>& strategy_catalogue();
 std::vector<Entry> strategy_entries();  // the same for Catalogues

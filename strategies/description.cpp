@@ -31,6 +31,7 @@ Json to_json(const Description& description) {
                       {"row_flops", block.row_flops},
                       {"row_output_bytes", block.row_output_bytes},
                       {"row_saved_bytes", block.row_saved_bytes},
+                      {"saved_bytes", block.saved_bytes},
                       {"cut_parameters", block.cut_parameters},
                       {"row_cut_input_bytes", block.row_cut_input_bytes},
                       {"row_cut_output_bytes", block.row_cut_output_bytes},
@@ -44,12 +45,13 @@ Json to_json(const Description& description) {
                       {"named", block.named},
                       {"ties", ties}});
   }
-  return {{"element_bytes", description.element_bytes}, {"blocks", blocks}};
+  return {{"element_bytes", description.element_bytes}, {"measured", description.measured}, {"blocks", blocks}};
 }
 
 Description description_from_json(const Json& json) {
   Description description;
   description.element_bytes = json.at("element_bytes").get<int64_t>();
+  description.measured = json.at("measured").get<bool>();
   for (const Json& item : json.at("blocks")) {
     BlockDescription block;
     block.name = item.at("name").get<std::string>();
@@ -63,6 +65,7 @@ Description description_from_json(const Json& json) {
     block.row_flops = item.at("row_flops").get<double>();
     block.row_output_bytes = item.at("row_output_bytes").get<int64_t>();
     block.row_saved_bytes = item.at("row_saved_bytes").get<int64_t>();
+    block.saved_bytes = item.at("saved_bytes").get<int64_t>();
     block.cut_parameters = item.at("cut_parameters").get<int64_t>();
     block.row_cut_input_bytes = item.at("row_cut_input_bytes").get<int64_t>();
     block.row_cut_output_bytes = item.at("row_cut_output_bytes").get<int64_t>();

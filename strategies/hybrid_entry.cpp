@@ -147,7 +147,7 @@ void check_shared_ties(const Options& options, const Job& job, const std::vector
 }
 
 void check(const Job& job, const Description& description) {
-  check_cuts(description, job.mesh.degree("tensor"));
+  check_cuts(job, description);
   if (job.mesh.degree("pipeline") == 1) return;
   const RunConfig config = RunConfig::from_resolved(job.config);
   const Options& options = config.strategy.options;
@@ -281,6 +281,9 @@ StrategyEntry hybrid_entry() {
   entry.plan = plan;
   entry.cost = cost;
   entry.check = check;
+  entry.notes = [](const Job& job, const Description& description) {
+    return tensor_notes(job, description, "strategy.mesh.tensor");
+  };
   entry.schedule = schedule;
   return entry;
 }

@@ -110,26 +110,20 @@ std::vector<RankCost> cost(const Job& job, const Description& description) {
   Durations durations;
   const std::vector<double> shares = time_shares(description);
   for (const PlacedBlocks& one : placed) durations.of_stage.push_back(time_share(shares, one.blocks));
-  const ScheduleReport report = examine(placed_schedule(device_of, micro), micro, durations);
-  const std::vector<int>& live = report.live;
+  const StepSchedule steps = placed_schedule(device_of, micro);
+  const ScheduleReport report = examine(steps, micro, durations);
   // Its devices take turns: what they wait for each other is this rank's own time.
   cost.work.span = cost.work.own = report.span / (durations.forward + durations.backward);
-  const double rows = std::ceil(rows_per_rank(job.config, 1) / micro);
+  const double rows = rows_per_rank(job.config, 1);
   add_tied_gradients(placed, description, cost);
   cost.activation_bytes = 0;
-  for (size_t device = 0; device < live.size(); ++device) {
-    double saved = 0, largest = 0;
-    int stages = 0;
-    for (const PlacedBlocks& one : placed) {
-      if (one.device != static_cast<int>(device)) continue;
-      ++stages;
-      const KeptBytes bytes =
-          kept_bytes(job.config.at("strategy"), description, one.blocks.begin, one.blocks.end, rows);
-      saved += bytes.kept;
-      largest = std::max(largest, bytes.largest);
-    }
-    cost.activation_bytes += live[device] * saved / std::max(stages, 1) + largest;
-  }
+  const auto held = [&](const Action& action) -> StageBytes {
+    const BlockRange& blocks = placed[static_cast<size_t>(action.stage)].blocks;
+    const KeptBytes bytes = kept_bytes(job.config.at("strategy"), description, blocks.begin, blocks.end,
+                                       rows_of_slice(rows, action.micro, micro));
+    return {bytes.kept, bytes.largest};
+  };
+  for (const std::vector<Action>& actions : steps.actions) cost.activation_bytes += most_held(actions, held);
   return {cost};
 }
 

@@ -14,8 +14,6 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   return plan_on_mesh(config, topology, request, Mesh({{"tensor", ranks}}));
 }
 
-void check(const Job& job, const Description& description) { check_cuts(description, job.mesh.degree("tensor")); }
-
 std::vector<RankCost> cost(const Job& job, const Description& description) {
   return tensor_costs(job, description, {}, 1);
 }
@@ -32,7 +30,10 @@ StrategyEntry tensor_parallel_entry() {
   for (const Option& option : memory_options()) entry.options.push_back(option);
   entry.plan = plan;
   entry.cost = cost;
-  entry.check = check;
+  entry.check = check_cuts;
+  entry.notes = [](const Job& job, const Description& description) {
+    return tensor_notes(job, description, "strategy.name");
+  };
   return entry;
 }
 

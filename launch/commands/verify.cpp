@@ -18,6 +18,7 @@
 #include "launch/catalogues.h"
 #include "launch/commands/run.h"
 #include "launch/exit_codes.h"
+#include "launch/farm/read.h"
 #include "launch/summary.h"
 #include "launch/verify_report.h"
 #include "strategies/catalogue.h"
@@ -91,6 +92,11 @@ int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Js
   prepared.run.snapshots = {{"folder", into + "/states"}, {"reference", reference}};
   const int code = start_alone(loop, prepared.run, prepared.placed);
   if (code == exit_code::done) return code;
+  if (code == 128 + SIGINT || code == 128 + SIGTERM) {
+    std::cerr << "convoy: asked to stop during " << what << " (" << layout_text(prepared)
+              << "): nothing was compared\n";
+    return code;
+  }
   const Json failure = read_summary(into).value("failure", Json());
   std::string cause = "no cause was told";
   if (failure.is_object()) cause = failure.value("message", cause);
@@ -177,6 +183,20 @@ std::vector<std::string> reference_overrides(const RunConfig& config, int data_d
   return overrides;
 }
 
+// Statistics of fewer rows are others: what a verdict of "differ" would hide.
+std::string batch_norm_text(const Json& strategy, int data_degree, const std::vector<StepDifferences>& steps) {
+  if (data_degree == 1 || strategy.value("batch_norm", "") != "local") return "";
+  const std::string statistics = "running_mean";
+  for (const StepDifferences& step : steps)
+    for (const TensorDifference& tensor : step.tensors)
+      if (tensor.name.size() >= statistics.size() &&
+          tensor.name.compare(tensor.name.size() - statistics.size(), statistics.size(), statistics) == 0)
+        return str(
+            "batch norm is over each rank's own rows here (strategy.batch_norm: local), which is not meant to give ",
+            reference_strategy().name, "'s results; --set strategy.batch_norm=sync compares\n");
+  return "";
+}
+
 int verify_command(const VerifyArguments& arguments) {
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
@@ -184,6 +204,7 @@ int verify_command(const VerifyArguments& arguments) {
     throw Error(Failure::command_line,
                 str("convoy verify starts its ranks itself, and ", name_of(as.launcher),
                     " has started it; type it alone, with --ranks N, and --set backend=mpi for mpi"));
+  refuse_several(arguments.run);
   ReadRequest request{arguments.run.config, arguments.run.overrides};
   const RunConfig written = read_run_config(request, all_catalogues());
   check_comparable(written);
@@ -226,8 +247,11 @@ int verify_command(const VerifyArguments& arguments) {
   if (int code = train(loop, configured, folder.path() + "/configured", against, "the configured run")) return code;
   const std::vector<StepDifferences> steps =
       differences_in(folder.path() + "/configured/states/differences.json", states);
-  const Verdict verdict = verdict_of(steps, tolerance, reference.run.config.strategy.name);
-  std::cout << '\n' << verdict.table << '\n' << verdict.text << std::flush;
+  const VerifyVerdict verdict = verdict_of(steps, tolerance, reference.run.config.strategy.name);
+  std::cout << '\n' << verdict.table << '\n' << verdict.text;
+  if (!verdict.agree)
+    std::cout << batch_norm_text(written.strategy.options.json(), configured.placed.job.mesh.degree("data"), steps);
+  std::cout << std::flush;
   return verdict.agree ? exit_code::done : exit_code::differs;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "core/difference.h"
 #include "launch/prepare.h"
 
 namespace convoy {
@@ -30,5 +31,7 @@ std::vector<std::string> common_overrides(const RunConfig& config, const VerifyA
 // What makes a run of `config`, planned with so many data-parallel ranks, the reference: its strategy with those keys of the
 // configured one that it knows too (accumulation, micro-batches), on one rank.
 std::vector<std::string> reference_overrides(const RunConfig& config, int data_degree);
+// Why states of a model with batch norm differ that is not synchronised: a line, or "".
+std::string batch_norm_text(const Json& strategy, int data_degree, const std::vector<StepDifferences>& steps);
 
 }  // namespace convoy

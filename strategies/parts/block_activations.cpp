@@ -265,6 +265,8 @@ double drawn_among(double ids, double unique, double rows) {
   return high;
 }
 
+int64_t kept(const Measured& bytes) { return bytes.end - bytes.begin - bytes.outputs + bytes.inputs; }
+
 int64_t working(const Measured& bytes) { return std::max<int64_t>(0, bytes.peak - bytes.end); }
 
 }  // namespace
@@ -274,8 +276,8 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
   const int64_t rows = std::max<int64_t>(batch.rows, 1), fewer = rows / 2;
   // With half of the rows, which tells what there is of each from what is there anyway.
   std::vector<Measured> small;
+  Description scratch = description;
   if (fewer > 0) {
-    Description scratch = description;
     Batch part = batch.slice(0, fewer);
     part.global_rows = part.nominal_rows = fewer;
     small = measured_step(config, model, loss, part, scratch);
@@ -284,15 +286,20 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
   for (size_t index = 0; index < measured.size(); ++index) {
     const Measured& bytes = measured[index];
     BlockDescription& block = description.blocks[index];
-    block.row_saved_bytes = (bytes.end - bytes.begin - bytes.outputs + bytes.inputs) / rows;
+    const Measured none;
+    const Measured& before = fewer > 0 ? small[index] : none;
+    const int64_t more = rows - fewer;
+    block.row_saved_bytes = std::max<int64_t>(0, kept(bytes) - kept(before)) / more;
+    block.saved_bytes = std::max<int64_t>(0, kept(bytes) - block.row_saved_bytes * rows);
     block.row_output_bytes = bytes.outputs / rows;
     block.row_cut_input_bytes /= rows;
     block.row_cut_output_bytes /= rows;
-    block.row_cut_saved_bytes /= rows;
+    block.row_cut_saved_bytes = (block.row_cut_saved_bytes - scratch.blocks[index].row_cut_saved_bytes) / more;
     const int64_t grows = fewer > 0 ? std::max<int64_t>(0, working(bytes) - working(small[index])) : working(bytes);
     block.row_working_bytes = grows / (fewer > 0 ? rows - fewer : rows);
     block.working_bytes = std::max<int64_t>(0, working(bytes) - block.row_working_bytes * rows);
   }
+  description.measured = true;
 }
 
 void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,

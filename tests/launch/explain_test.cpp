@@ -105,6 +105,20 @@ TEST(Figures, WhatAGroupMayShareOutIsAtMostTheWhole) {
   EXPECT_EQ(bytes_text(figures(job_of("tensor_parallel", Mesh({{"tensor", 2}})), model).front().parameters), "1 MiB");
 }
 
+TEST(Figures, WhatAStepHasMeasuredAsNothingIsKnown) {
+  Description model = counted_model();  // of which nothing is cut
+  for (BlockDescription& block : model.blocks) block.row_output_bytes = block.row_saved_bytes = 1024;
+  const Job job = job_of("tensor_parallel", Mesh({{"tensor", 2}}));
+  EXPECT_EQ(bytes_text(figures(job, model).front().sent), "not measured");
+  model.measured = true;
+  model = description_from_json(to_json(model));
+  const RankFigures rank = figures(job, model).front();
+  EXPECT_EQ(bytes_text(rank.sent_on.at("tensor")), "0");
+  EXPECT_EQ(bytes_text(rank.parameters), "2 MiB");
+  EXPECT_EQ(bytes_text(rank.activations), "128 KiB");
+  EXPECT_TRUE(memory_of(rank).complete);
+}
+
 TEST(Figures, TrafficByAxis) {
   Description model = counted_model();
   for (BlockDescription& block : model.blocks) {

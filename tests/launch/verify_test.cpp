@@ -121,7 +121,7 @@ std::vector<StepDifferences> steps(double weight, double gradient, double buffer
 }
 
 TEST(Verify, RoundingAgreesAndTheWorstIsNamed) {
-  const Verdict verdict = verdict_of(steps(3e-16, 4e-15), 1e-9, "one");
+  const VerifyVerdict verdict = verdict_of(steps(3e-16, 4e-15), 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "agree: after each of 2 updates")) << verdict.text;
   EXPECT_TRUE(holds(verdict.text, "the gradient of a.weight by 4.0e-15, after step 1")) << verdict.text;
@@ -130,17 +130,17 @@ TEST(Verify, RoundingAgreesAndTheWorstIsNamed) {
 }
 
 TEST(Verify, TheFirstWrongStepAndTensorAreNamed) {
-  const Verdict late = verdict_of(steps(5e-9, 0), 1e-9, "one");  // 5e-10 after the first step
+  const VerifyVerdict late = verdict_of(steps(5e-9, 0), 1e-9, "one");  // 5e-10 after the first step
   EXPECT_FALSE(late.agree);
   EXPECT_TRUE(holds(late.text, "differ: first after step 2: the parameter of a.weight by 5.0e-09")) << late.text;
   EXPECT_TRUE(holds(late.table, "step 2")) << late.table;
-  const Verdict early = verdict_of(steps(5e-9, 0.25), 1e-9, "one");
+  const VerifyVerdict early = verdict_of(steps(5e-9, 0.25), 1e-9, "one");
   EXPECT_TRUE(holds(early.text, "first after step 1: the gradient of a.weight by 2.5e-01")) << early.text;
   EXPECT_TRUE(verdict_of(steps(5e-9, 0.25), 0.3, "one").agree);
 }
 
 TEST(Verify, InitialValuesMustBeEqualBitForBit) {
-  const Verdict verdict = verdict_of(steps(0, 0, 0, 1e-17), 1e-9, "one");
+  const VerifyVerdict verdict = verdict_of(steps(0, 0, 0, 1e-17), 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "initial values are not equal bit for bit: the parameter of a.weight"))
       << verdict.text;
@@ -148,7 +148,7 @@ TEST(Verify, InitialValuesMustBeEqualBitForBit) {
 }
 
 TEST(Verify, BuffersAreShownAndDoNotCount) {
-  const Verdict verdict = verdict_of(steps(0, 0, 0.5), 1e-9, "one");
+  const VerifyVerdict verdict = verdict_of(steps(0, 0, 0.5), 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
   EXPECT_TRUE(holds(verdict.table, "5.0e-01")) << verdict.table;
 }
@@ -157,7 +157,7 @@ TEST(Verify, WhatIsMissingOrNotFiniteDiffers) {
   auto missing = steps(0, 0);  // after one step; the other has it
   missing[1].tensors[2].fault = "is missing, and the reference has it";
   missing[1].tensors[2].relative = std::numeric_limits<double>::infinity();
-  const Verdict verdict = verdict_of(missing, 1e-9, "one");
+  const VerifyVerdict verdict = verdict_of(missing, 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "the gradient of a.weight is missing")) << verdict.text;
   EXPECT_TRUE(holds(verdict.table, "inf")) << verdict.table;
@@ -172,7 +172,7 @@ TEST(Verify, NoUpdateProvesNothing) {
 TEST(Verify, AnUpdateOfOneRunOnlyDiffers) {
   auto more = steps(0, 0);
   more.push_back(update_of_one(4, "is as before"));
-  const Verdict verdict = verdict_of(more, 1e-9, "one");
+  const VerifyVerdict verdict = verdict_of(more, 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "first after step 4: the counter of updates is as before")) << verdict.text;
   EXPECT_TRUE(holds(verdict.table, "updates")) << verdict.table;
@@ -187,9 +187,24 @@ TEST(Verify, AStrategyWithoutGradientsIsToldOf) {
       tensor.relative = std::numeric_limits<double>::infinity();
     }
   }
-  const Verdict verdict = verdict_of(none, 1e-9, "one");
+  const VerifyVerdict verdict = verdict_of(none, 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "gradients are not shown")) << verdict.text;
+}
+
+TEST(Verify, LocalBatchNormIsToldAsTheReason) {
+  TensorDifference statistics;
+  statistics.name = "stem.norm.running_mean";
+  statistics.kind = "buffer";
+  StepDifferences step;
+  step.tensors = {statistics};
+  const Json local = {{"name", "ddp"}, {"batch_norm", "local"}}, sync = {{"name", "ddp"}, {"batch_norm", "sync"}};
+  const std::string said = batch_norm_text(local, 2, {step});
+  EXPECT_TRUE(holds(said, "(strategy.batch_norm: local)") && holds(said, "--set strategy.batch_norm=sync")) << said;
+  EXPECT_EQ(batch_norm_text(sync, 2, {step}), "");
+  EXPECT_EQ(batch_norm_text(local, 1, {step}), "");
+  step.tensors.front().name = "stem.weight";
+  EXPECT_EQ(batch_norm_text(local, 2, {step}), "");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -120,6 +121,22 @@ with runs.workspace() as folder:
                                "strategy.name=ddp", "--set", f"strategy.batch_norm={norm}"], cwd=runs.TOP, timeout=60, text=True,
                               env=runs.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         runs.check(done.returncode == 0 and f"batch norm: over {said}" in done.stdout, done.stdout)
+
+    # The describing process tells where it is when it is asked, here in reading its standard input.
+    describing = subprocess.Popen([str(runs.BUILD / "convoy-rank"), "--describe"], env=runs.environment(), text=True,
+                                  stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    status = pathlib.Path(f"/proc/{describing.pid}/status")
+    usr1 = 1 << (signal.SIGUSR1 - 1)
+    runs.wait_for(lambda: int(re.search(r"SigBlk:\s*(\w+)", status.read_text())[1], 16) & usr1, 20, "its beginning")
+    time.sleep(0.2)
+    describing.send_signal(signal.SIGUSR1)
+    told = [describing.stderr.readline() for _ in range(2)]
+    runs.check(told[0].startswith("convoy-stack {") and "convoy-rank+0x" in told[0] and told[1] == "convoy-stack null\n", f"{told}")
+    runs.check(describing.communicate("no configuration")[1] != "" and describing.returncode not in (0, None), "nothing was wrong")
+
+    # What a step has measured as nothing is known: no layer of this model is cut.
+    text = explain("--ranks", 2, "--set", "strategy.name=tensor_parallel", of=runs.TOP / "configs" / "tiny" / "convnet.yaml")
+    runs.check("not measured" not in text and "≥" not in text and "nothing that 2 ranks could share out" in text, text)
 
     # Two ranks that mpirun binds to one core: said, and mended where asked for.
     if len(cores) >= 2:

@@ -85,6 +85,14 @@ with runs.workspace() as work:
         ran = runs.run(images, work / strategy, [*named, "train.max_steps=2", "train.evaluate_every=never"])
         runs.check(ran["config"]["strategy"]["batch_norm"] == "sync", f"{strategy}: {ran['config']['strategy']}")
         shutil.rmtree(work / strategy)
+    verified(work, "batch norm of a rank's own rows", 1, ["differ", "strategy.batch_norm=sync compares"], images,
+             [*small, "strategy.batch_norm=local"], steps=1)
+    for tolerance in ("nan", "0", "-1", "inf"):
+        text = verified(work, f"a tolerance of {tolerance}", 64, [f"is {tolerance}, must be a number above 0"], mlp, DDP, within=1.5,
+                        tolerance=tolerance)
+        runs.check(len(text) < 400, text)
+    verified(work, "a farm", 78, ["farm.yaml:", "strategy: describes several runs", "pipeline.yaml"],
+             runs.TOP / "configs" / "farm.yaml", within=1.5, ranks=None)
     verified(work, "not meant to agree", 78, ["strategy.sync.what"], mlp, [*DDP, "strategy.sync.what=parameters"], within=1.5)
     verified(work, "ranks of single", 78, ["launch.ranks"], mlp, within=1.5)
     verified(work, "inside a launcher", 64, ["type it alone"], mlp, DDP, within=1.5, ranks=None,
@@ -94,10 +102,12 @@ with runs.workspace() as work:
              inject="throw:rank=1@step=2")
 
     process = subprocess.Popen(line(mlp, [*DDP, "launch.grace=2s"], steps=100000), cwd=work, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL, env=runs.environment(TMPDIR=str(work / "tmp")))
+                               stderr=subprocess.PIPE, text=True, env=runs.environment(TMPDIR=str(work / "tmp")))
     runs.wait_for(lambda: list((work / "tmp").glob("*/*/states/step-2")), 30, "a snapshot")
     process.send_signal(signal.SIGTERM)
     code = runs.end(process, 30)
     runs.check(code == 143, f"exit {code} after SIGTERM")
+    said = process.stderr.read()
+    runs.check("asked to stop during the reference" in said and "did not end" not in said, said)
     nothing_left(work, "asked to stop")
 print("right is told from wrong, and nothing stays")

@@ -91,5 +91,24 @@ TEST(BlockActivations, OutputsAndExchangesOfTheGpt) {
   EXPECT_GT(output.row_saved_bytes, logits);
 }
 
+// Weights that autocast narrows are kept once, however many rows there are.
+TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
+  const Subject subject = gpt_of({12, 24, 12});
+  at::set_num_threads(1);
+  const auto measured = [&](const std::string& precision, int64_t rows) {
+    Description model = describe_model(*subject.model(), precision);
+    RunConfig config = test_config({"single", "", 1}, {});
+    config.precision = precision;
+    measure_activations(config, subject.model(), subject.loss, subject.data.slice(0, rows), model);
+    EXPECT_TRUE(model.measured);
+    return model.blocks.at(1);
+  };
+  const BlockDescription few = measured("bf16", 2), more = measured("bf16", 8), whole = measured("fp32", 2);
+  EXPECT_GE(few.saved_bytes, 2 * few.product_parameters);
+  EXPECT_LT(few.saved_bytes, 3 * few.product_parameters);
+  EXPECT_NEAR(static_cast<double>(more.row_saved_bytes) / static_cast<double>(few.row_saved_bytes), 1, 0.02);
+  EXPECT_LT(whole.saved_bytes, few.product_parameters / 4);
+}
+
 }  // namespace
 }  // namespace convoy::testing

@@ -143,5 +143,24 @@ TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
   EXPECT_DOUBLE_EQ(costs[0].messages_per_step, 4 + 2 + 1);
 }
 
+TEST(PipelineCost, MicroBatchesOfUnequalSizeAndStagesThatDiffer) {
+  const auto held = [](const std::string& options, const std::vector<int64_t>& saved, int64_t whatever, size_t rank) {
+    Description model;
+    for (const int64_t bytes : saved) {
+      model.blocks.push_back({str("block", model.blocks.size()), 100, 0, 0, 0, bytes, 50, {}});
+      model.blocks.back().saved_bytes = whatever;
+    }
+    const Job job = plan("pipeline", options, machine(4, 0), 0);
+    return strategy_entry("pipeline").cost(job, model).at(rank).activation_bytes;
+  };
+  // All five are live: the whole batch of 16 rows, once, and what is kept of each whatever its rows.
+  EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 0, 0), 16 * 100);
+  EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 7, 0), 16 * 100 + 5 * 7);
+  // F0.0 F0.1 F2.0 F2.1 F0.2 B2.0 F0.3 B2.1 …: three of stage 0 with two of stage 2, or four with one.
+  const std::string interleaved = ", schedule: interleaved, virtual: 2, stages: [1, 1, 1, 1], micro_batches: 4";
+  EXPECT_DOUBLE_EQ(held(interleaved, {10, 1, 100, 1}, 0, 0), 4 * (3 * 10 + 2 * 100));
+  EXPECT_DOUBLE_EQ(held(interleaved, {100, 1, 10, 1}, 0, 0), 4 * (4 * 100 + 1 * 10));
+}
+
 }  // namespace
 }  // namespace convoy::testing

@@ -171,6 +171,20 @@ TEST(Schedule, TheCheckerFindsWhatIsWrong) {
   EXPECT_EQ(problem({0, 1}, {{f0, b0}, {f1, b1}}, 2), "stage 0 has 1 forwards of 2");
 }
 
+TEST(Schedule, WhatIsHeldAtMost) {
+  // Of each micro-batch stage s keeps s + 1, and micro-batch 0 is twice as large; a backward works with ten more.
+  const auto bytes = [](const Action& action) -> StageBytes {
+    return {(action.stage + 1.0) * (action.micro == 0 ? 2 : 1), 10};
+  };
+  const auto most = [&](const StepSchedule& schedule, size_t rank) { return most_held(schedule.actions[rank], bytes); };
+  EXPECT_EQ(most(gpipe({0, 1}, 3), 0), 2 + 1 + 1 + 10);
+  EXPECT_EQ(most(gpipe({0, 1}, 3), 1), 4 + 2 + 2 + 10);
+  EXPECT_EQ(most(one_forward_one_backward(2, 3), 0), 2 + 1 + 10);
+  EXPECT_EQ(most(one_forward_one_backward(2, 3), 1), 4 + 10);
+  // Stages 0 and 2 are rank 0's: F0.0 F0.1 F2.0 F2.1 B2.0 B2.1 B0.0 B0.1.
+  EXPECT_EQ(most(interleaved(2, 2, 2), 0), 2 + 1 + 6 + 3 + 10);
+}
+
 TEST(Schedule, MessagesFollowFromTheLists) {
   const StepSchedule schedule = one_forward_one_backward(3, 2);
   std::string text;

@@ -85,6 +85,42 @@ TEST(TensorParallel, HeadsThatDoNotDivideAreRefusedBeforeAnythingStarts) {
 }
 
 // An infinite weight of one rank's share makes an inf that only it sees first.
+TEST(TensorParallel, NothingToCutIsToldAndOddSizesAtTheirKey) {
+  const StrategyEntry& entry = strategy_entry("tensor_parallel");
+  Job job;
+  job.mesh = Mesh({{"tensor", 2}});
+  job.config = {{"model", {{"name", "made"}, {"width", 9}, {"hidden", {4, 6}}}},
+                {"strategy", {{"name", "tensor_parallel"}, {"sequence_parallel", true}}}};
+  Description model;
+  model.blocks.push_back({"first", 100});
+  std::vector<std::string> notes = entry.notes(job, model);
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_NE(notes[0].find("strategy.name: the model made has nothing that 2 ranks could share out"), std::string::npos);
+  EXPECT_NE(notes[1].find("strategy.sequence_parallel: has no effect"), std::string::npos);
+  model.blocks[0].cut_parameters = 50;
+  model.blocks[0].cuts = {{"first.up", 8, 1, true}};
+  EXPECT_EQ(entry.notes(job, model).size(), 1u);  // no region
+  model.blocks[0].cuts.push_back({"first.down", 8, 1, false});
+  EXPECT_TRUE(entry.notes(job, model).empty());
+
+  const auto key = [&](int64_t size) -> std::string {
+    model.blocks[0].cuts = {{"first.up", size, 1, true}};
+    try {
+      entry.check(job, model);
+    } catch (const ConfigError& error) {
+      return error.key();
+    }
+    return "";
+  };
+  EXPECT_EQ(key(8), "");
+  EXPECT_EQ(key(9), "model.width");
+  EXPECT_EQ(key(7), "model");
+  job.mesh = Mesh({{"tensor", 4}});
+  EXPECT_EQ(key(6), "model.hidden.1");
+  job.mesh = Mesh({{"tensor", 1}});
+  EXPECT_TRUE(entry.notes(job, {}).empty());
+}
+
 TEST(TensorParallel, AnInfinityInOneShardStopsTheUpdateOnAll) {
   const Subject subject = classifier_subject();
   for (const Layout& layout : {tensor(3), hybrid(2, 2)}) {

@@ -202,13 +202,18 @@ KeptBytes kept_bytes(const Json& strategy, const Description& description, int64
     const BlockDescription& block = description.blocks[static_cast<size_t>(index)];
     const double input =
         index == 0 ? 0 : static_cast<double>(description.blocks[static_cast<size_t>(index - 1)].row_output_bytes);
-    const double saved = rows * static_cast<double>(block.row_saved_bytes);
+    const double saved = rows * static_cast<double>(block.row_saved_bytes) + static_cast<double>(block.saved_bytes);
     const double works = rows * static_cast<double>(block.row_working_bytes) + static_cast<double>(block.working_bytes);
     const bool again = recomputed(strategy, block.name);
     bytes.largest = std::max(bytes.largest, works + (again ? saved : 0) - bytes.kept);
     bytes.kept += again ? rows * input : saved;
   }
   return bytes;
+}
+
+double rows_of_slice(double rows, int slice, int slices) {
+  const double each = std::floor(rows / slices);
+  return each + (slice < rows - each * slices ? 1 : 0);
 }
 
 double activation_bytes(const Json& config, const Description& description, int ranks) {

@@ -53,6 +53,8 @@ struct KeptBytes {
 };
 // Of so many rows through blocks [begin, end), by `recompute` of the resolved section `strategy`.
 KeptBytes kept_bytes(const Json& strategy, const Description& description, int64_t begin, int64_t end, double rows);
+// Rows of slice number `slice` of as many: they differ by one at most, the larger ones first.
+double rows_of_slice(double rows, int slice, int slices);
 // Whether `recompute` of that section has the block run again.
 bool recomputed(const Json& strategy, const std::string& block);
 double activation_bytes(const Json& config, const Description& description, int ranks);

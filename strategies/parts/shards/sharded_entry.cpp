@@ -167,7 +167,12 @@ std::vector<RankCost> sharded_costs(const Job& job, const Description& descripti
   cost.moment_bytes = moments_of(job.config) * units.bytes / ranks;
   for (const BlockDescription& block : description.blocks)
     cost.buffer_bytes += static_cast<double>(block.buffers) * static_cast<double>(description.element_bytes);
-  cost.activation_bytes = activation_bytes(job.config, description, job.mesh.degree("data"));
+  // Weights that are gathered in 16 bits are not narrowed once more, and backward gathers them again.
+  Description kept = description;
+  if (narrow)
+    for (BlockDescription& block : kept.blocks)
+      block.saved_bytes = std::max<int64_t>(0, block.saved_bytes - 2 * block.product_parameters);
+  cost.activation_bytes = activation_bytes(job.config, kept, job.mesh.degree("data"));
   cost.work = whole_work(job.config, job.mesh.degree("data"));
   cost.work.updated = 1 / ranks;
   std::vector<RankCost> costs(job.ranks.size(), cost);

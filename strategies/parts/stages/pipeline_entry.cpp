@@ -143,7 +143,6 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   if (durations.of_stage.empty())
     for (const BlockRange& stage : stages) durations.of_stage.push_back(cut_time_share(model, stage, 1));
   const ScheduleReport report = examine(schedule, shape.micro_batches, durations);
-  const int live = report.live[static_cast<size_t>(rank)];
   const double micro_rows = std::ceil(shape.rows / shape.micro_batches);
   const auto every = static_cast<double>(shape.every);
   RankCost cost;
@@ -152,7 +151,7 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   cost.work.updates = 1 / every;
   cost.work.span = report.span / (durations.forward + durations.backward);
   cost.work.cut = shape.tensor > 1;
-  double saved = 0, received = 0, largest = 0, elements = 0;
+  double received = 0, elements = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     if (rank_of[stage] != rank) continue;
     for (int64_t block = stages[stage].begin; block < stages[stage].end; ++block) {
@@ -161,9 +160,6 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
       cost.buffer_bytes += static_cast<double>(described.buffers) * element;
     }
     cost.work.own += shape.micro_batches * durations.of_stage[stage];
-    const KeptBytes bytes = kept_bytes(shape.strategy, model, stages[stage].begin, stages[stage].end, micro_rows);
-    saved += bytes.kept / shape.chunks;
-    largest = std::max(largest, bytes.largest);
     received += boundary_bytes(model, stages[stage]) / shape.chunks;
     // Gradients go to the rank before, activations to the one behind.
     const bool from_other = stage > 0 && rank_of[stage - 1] != rank;
@@ -179,9 +175,16 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
         {"pipeline", cost.bytes_sent_per_step, cost.messages_per_step, Exchange::send, 1 - 1.0 / shape.micro_batches});
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * shape.moments;
-  // Of each live micro-batch what backward keeps, and the inputs of two more that are on their way.
+  // What backward keeps of stages and micro-batches between their forwards and backwards, and the inputs of two more that are
+  // on their way.
   constexpr double ahead = 2;
-  cost.activation_bytes = live * saved + largest + micro_rows * ahead * received;
+  const auto held = [&](const Action& action) -> StageBytes {
+    const BlockRange& stage = stages[static_cast<size_t>(action.stage)];
+    const double rows = rows_of_slice(shape.rows, action.micro, shape.micro_batches);
+    const KeptBytes bytes = kept_bytes(shape.strategy, model, stage.begin, stage.end, rows);
+    return {bytes.kept, bytes.largest};
+  };
+  cost.activation_bytes = most_held(schedule.actions[static_cast<size_t>(rank)], held) + micro_rows * ahead * received;
   const double bytes_before = cost.bytes_sent_per_step, messages_before = cost.messages_per_step;
   const auto ties = tie_holders(rank_of, stages, model);
   std::map<std::string, int> makers;

@@ -255,6 +255,17 @@ std::vector<Message> messages(const StepSchedule& schedule, int from, int to) {
   return all;
 }
 
+double most_held(const std::vector<Action>& actions, const std::function<StageBytes(const Action&)>& bytes) {
+  double held = 0, most = 0;
+  for (const Action& action : actions) {
+    const StageBytes one = bytes(action);
+    if (action.kind == Kind::forward) held += one.kept;
+    most = std::max(most, held + (action.kind == Kind::backward ? one.working : 0));
+    if (action.kind == Kind::backward) held -= one.kept;
+  }
+  return most;
+}
+
 ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations& durations, bool backward) {
   ScheduleReport report;
   report.problem = malformed(schedule, micro, backward);

@@ -12,6 +12,7 @@
 //              micro-batches of stage s. Where each rank has one stage this is 1f1b.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,13 @@ struct ScheduleReport {
   double span = 0;        // from the first action to the last's end
   double bubble = 0;      // share of ranks × span in which nothing is done
 };
+// What a stage keeps of a micro-batch from its forward to its backward, and the most that it holds beside while that goes on.
+struct StageBytes {
+  double kept = 0, working = 0;
+};
+// The most that one rank's actions hold at once: stages differ, and so do micro-batches.
+double most_held(const std::vector<Action>& actions, const std::function<StageBytes(const Action&)>& bytes);
+
 // Executes the lists on paper. `backward`: false for lists of forwards alone.
 ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations& durations = {}, bool backward = true);
 

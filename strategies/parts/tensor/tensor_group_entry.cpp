@@ -64,15 +64,55 @@ void check_tensor_degree(const RunConfig& config, int degree) {
   check_sequences(config, degree);
 }
 
-void check_cuts(const Description& description, int degree) {
+namespace {
+
+// The one option of the model that is `size`, or has it in a list; "" where there is none, or there are several.
+std::string key_of_size(const Json& config, int64_t size) {
+  std::vector<std::string> keys;
+  if (!config.is_object() || !config.contains("model")) return "";
+  for (const auto& [key, value] : config.at("model").items()) {
+    if (value == size) keys.push_back("model." + key);
+    for (size_t i = 0; value.is_array() && i < value.size(); ++i)
+      if (value[i] == size) keys.push_back(str("model.", key, ".", i));
+  }
+  return keys.size() == 1 ? keys.front() : "";
+}
+
+}  // namespace
+
+void check_cuts(const Job& job, const Description& description) {
+  const int degree = job.mesh.degree("tensor");
   for (const BlockDescription& block : description.blocks)
     for (const CutSize& cut : block.cuts) {
       if (cut.parts > 0 && cut.size % cut.parts == 0 && cut.size / cut.parts % degree == 0) continue;
-      throw ConfigError(Mark{}, "model",
+      const std::string key = key_of_size(job.config, cut.size);
+      throw ConfigError(Mark{}, key.empty() ? "model" : key,
                         str(cut.layer, " has ", cut.size, cut.outputs ? " outputs" : " inputs",
                             cut.parts > 1 ? str(" in ", cut.parts, " parts") : "", ", which ", degree,
                             " ranks of the axis tensor do not divide; take another size, or a degree that divides it"));
     }
+}
+
+std::vector<std::string> tensor_notes(const Job& job, const Description& description, const std::string& key) {
+  const int degree = job.mesh.degree("tensor");
+  if (degree == 1) return {};
+  bool cut = false, rows_cut = false;
+  for (const BlockDescription& block : description.blocks) {
+    cut = cut || block.cut_parameters > 0;
+    for (const CutSize& one : block.cuts) rows_cut = rows_cut || !one.outputs;
+  }
+  const std::string model = job.config.value("model", Json::object()).value("name", "");
+  const std::string subject = model.empty() ? "the model" : str("the model ", model);
+  std::vector<std::string> notes;
+  if (!cut)
+    notes.push_back(
+        str(key, ": ", subject, " has nothing that ", degree,
+            " ranks could share out, no linear layer with a cut and no embedding, so that all of them do the same "
+            "work; take strategy ddp"));
+  if (!rows_cut && Options(job.config.at("strategy")).boolean("sequence_parallel"))
+    notes.push_back(str("strategy.sequence_parallel: has no effect: ", subject,
+                        " has no region between column- and row-cut layers; leave it out"));
+  return notes;
 }
 
 RankCost tensor_group_cost(const Job& job, const Description& description) {
@@ -137,6 +177,17 @@ Description cut_description(const Job& job, const Description& description) {
     for (TiedTensor& tie : block.ties)
       if (tie.elements <= description.blocks[static_cast<size_t>(tie.block)].cut_parameters) tie.elements /= tensor;
     block.parameters += block.cut_parameters / tensor - block.cut_parameters;
+    // Weights that autocast has narrowed are cut as they are, the ones that it is tied to as well.
+    double weights = static_cast<double>(description.blocks[i].parameters),
+           cuts = static_cast<double>(description.blocks[i].cut_parameters);
+    for (const TiedTensor& tie : description.blocks[i].ties) {
+      weights += static_cast<double>(tie.elements);
+      if (tie.elements <= description.blocks[static_cast<size_t>(tie.block)].cut_parameters)
+        cuts += static_cast<double>(tie.elements);
+    }
+    if (weights > 0)
+      block.saved_bytes -=
+          std::llround(static_cast<double>(block.saved_bytes) * cuts / weights * (tensor - 1) / tensor);
     // What backward works with is cut as what is kept for it, gradients as their parameters.
     if (description.blocks[i].parameters > 0)
       block.working_bytes -=

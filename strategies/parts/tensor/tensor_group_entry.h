@@ -21,8 +21,12 @@ void check_tensor_degree(const RunConfig& config, int degree);
 // beside a few numbers per position for a loss over cut classes and, per update, two for the norm.
 //
 // tensor_group_cost is that without the data axis: the update's memory, and what is sent along the axis tensor.
-// Throws ConfigError at `model` for a layer that `degree` ranks of the axis tensor do not divide.
-void check_cuts(const Description& description, int degree);
+// Throws ConfigError for a layer that the ranks of the axis tensor do not divide: at the model's option that has its size where
+// there is just one, else at `model`.
+void check_cuts(const Job& job, const Description& description);
+// What a tensor group of such blocks does not do, though it was asked for: warnings, whose first word is `key`, the one that
+// wants the group.
+std::vector<std::string> tensor_notes(const Job& job, const Description& description, const std::string& key);
 RankCost tensor_group_cost(const Job& job, const Description& description);
 // The model as one rank of the axis tensor holds it: fewer parameters, and less kept for backward.
 Description cut_description(const Job& job, const Description& description);

@@ -1,9 +1,10 @@
 // What a strategy's cost() says of a configuration, with the activations of the model's blocks measured.
 //
-//   build/tests/costs RANKS < RESOLVED.json     (summary.json has the resolved configuration under "config")
+//   build/tests/costs RANKS [ROWS] < RESOLVED.json     (summary.json has the resolved configuration under "config")
 //
 // Prints JSON: blocks, as described, and of each rank the bytes that it sends in a step and those of parameters, gradients,
-// moments, buffers and activations, which a micro-batch of one rank tells that goes through the whole model on this thread.
+// moments, buffers and activations, which a micro-batch of one rank, or one of ROWS, tells that goes through the whole model on
+// this thread.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -47,7 +48,7 @@ Json to_json(const RankCost& cost) {
            cost.parameter_bytes + cost.gradient_bytes + cost.moment_bytes + cost.buffer_bytes + cost.activation_bytes}};
 }
 
-int run(int ranks) {
+int run(int ranks, int64_t described) {
   at::set_num_threads(1);  // so that this thread makes every allocation
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
   const RunConfig config = RunConfig::from_resolved(Json::parse(text));
@@ -65,7 +66,8 @@ int run(int ranks) {
   const ModelPtr model = registry.models.make(config.model.name, config.model.options, data->schema());
   Description description = describe_model(*model, config.precision);
   const auto slices = static_cast<double>(config.resolved.at("strategy").value("micro_batches", 1));
-  const double rows = std::ceil(rows_per_rank(job.config, job.mesh.degree("data")) / slices);
+  const double rows = described > 0 ? static_cast<double>(described)
+                                    : std::ceil(rows_per_rank(job.config, job.mesh.degree("data")) / slices);
   Batch batch = data->gather_once(Split::train, at::arange(std::max<int64_t>(1, static_cast<int64_t>(rows))), 0);
   batch.global_rows = batch.nominal_rows = batch.rows;
   const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
@@ -87,12 +89,12 @@ int run(int ranks) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2 || std::atoi(argv[1]) < 1) {
-    std::cerr << "usage: costs RANKS < RESOLVED.json\n";
+  if (argc < 2 || argc > 3 || std::atoi(argv[1]) < 1) {
+    std::cerr << "usage: costs RANKS [ROWS] < RESOLVED.json\n";
     return 64;
   }
   try {
-    return run(std::atoi(argv[1]));
+    return run(std::atoi(argv[1]), argc == 3 ? std::atoi(argv[2]) : 0);
   } catch (const std::exception& error) {
     std::cerr << "costs: " << error.what() << '\n';
     return 70;
