@@ -47,6 +47,7 @@ struct LinearOptions {
 struct EmbeddingOptions {
   Init weight{Init::Kind::normal, 0, 1};
   enum class Rows { dense, rows, automatic } rows = Rows::dense;  // gradient form: whole table or (rows, values)
+  int64_t lookups = 1;  // ids of one row of a batch at most: what `automatic` is decided by
 };
 struct Conv2dOptions {
   int64_t stride = 1, padding = 0, groups = 1;

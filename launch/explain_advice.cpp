@@ -54,7 +54,8 @@ std::string described(const Contender& contender, const Contender& reference) {
     const Contender rare{contender.name, contender.ranks, contender.rarely->rows, contender.rarely->step};
     const Estimate then = speed_over(rare, reference);
     if (then.value > 1.1 * speed.value)
-      text += str("; sync.every ", contender.rarely->every, " would be ", speed_text(then.value));
+      text += str("; sync.every ", contender.rarely->every, " would be ", speed_text(then.value),
+                  ", which may cost quality (docs/recommenders.md)");
   }
   return text;
 }

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <functional>
 #include <set>
+#include <sstream>
 
-#include "core/utf8.h"
 #include "launch/text_table.h"
 
 namespace convoy {
@@ -139,17 +139,30 @@ std::string fit_text(const Candidate& candidate, const Topology& topology) {
   return text;
 }
 
-// A schedule of many micro-batches is cut at the line's end.
-std::string cut_lines(const std::string& text) {
-  std::string result, line;
-  for (char c : text) {
-    if (c != '\n') {
-      line += c;
-      continue;
+// Characters of it, of which some are several bytes.
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+// Long lines go on in the next one, further in.
+std::string wrapped(const std::string& text) {
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string margin(line.find_first_not_of(' ') == std::string::npos ? 0 : line.find_first_not_of(' '), ' ');
+    while (width_of(line) > line_width) {
+      // The last blank within the width, else the first one behind it.
+      size_t cut = std::string::npos, at = margin.size() + 4;
+      while ((at = line.find(' ', at + 1)) != std::string::npos) {
+        if (cut != std::string::npos && width_of(line.substr(0, at)) > line_width) break;
+        cut = at;
+        if (width_of(line.substr(0, at)) > line_width) break;
+      }
+      if (cut == std::string::npos) break;
+      result += line.substr(0, cut) + "\n";
+      line = margin + "    " + line.substr(cut + 1);
     }
-    if (line.size() > line_width) line = line.substr(0, utf8_cut(line.data(), line.size(), line_width)) + " …";
     result += line + "\n";
-    line.clear();
   }
   return result;
 }
@@ -252,7 +265,7 @@ std::string explained(const Candidate& candidate, const Topology& topology, cons
   text += "\n" + traffic_text(candidate.figures);
   text += "\n" + memory_table(candidate.figures) + fit_text(candidate, topology);
   if (!all_measured(candidate.figures)) text += "not measured, ≤, ≥: the rest of it only running the model tells\n";
-  return text + "\nschedule:\n" + cut_lines(candidate.schedule) + prediction_text(candidate);
+  return text + "\nschedule:\n" + wrapped(candidate.schedule) + prediction_text(candidate);
 }
 
 std::string compared(const std::vector<Candidate>& candidates) {

@@ -52,6 +52,7 @@ class EmbeddingBlock : public Block {
     EmbeddingOptions options;
     options.weight = {Init::Kind::normal, 0, deviation};
     options.rows = sizes.rows;
+    options.lookups = sizes.length;
     tokens_ = register_module("tokens", layers.embedding(tokens_name, sizes.vocabulary, sizes.dim, options));
     if (!sizes.rotary) positions_ = layers.parameter("positions", {sizes.length, sizes.dim}, options.weight);
     if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));

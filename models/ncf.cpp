@@ -23,6 +23,7 @@ struct Sizes {
   std::vector<int64_t> hidden;
   double dropout = 0;
   EmbeddingOptions::Rows rows = EmbeddingOptions::Rows::dense;
+  int64_t items_a_row = 1;
 };
 
 Init uniform(double bound) { return {Init::Kind::uniform, -bound, bound}; }
@@ -46,6 +47,7 @@ class EmbeddingBlock : public Block {
     options.weight = {Init::Kind::normal, 0, 0.01};
     options.rows = sizes.rows;
     user_ = register_module("user", layers.embedding("user", sizes.users, sizes.gmf + sizes.mlp, options));
+    options.lookups = sizes.items_a_row;
     item_ = register_module("item", layers.embedding("item", sizes.items, sizes.gmf + sizes.mlp, options));
   }
   TensorList forward(const TensorList& inputs) override {
@@ -127,6 +129,7 @@ class Ncf : public Model {
   Ncf(const Options& options, const Schema& schema) : top_k_(options.integers("top_k")) {
     sizes_.users = schema.at("user", "model ncf").cardinality;
     sizes_.items = schema.at("item", "model ncf").cardinality;
+    for (int64_t size : schema.at("item", "model ncf").shape) sizes_.items_a_row *= size;
     schema.at("target", "model ncf");
     const auto context = schema.fields.find("context");
     if (context != schema.fields.end()) sizes_.context = context->second.shape.at(0);

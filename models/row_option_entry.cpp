@@ -12,7 +12,7 @@ Option rows_option() {
                           "needs, with the result of a "
                           "dense one; true, false, sharded (each rank of ddp holds and updates a part of the rows), or "
                           "auto: tables of 65,536 "
-                          "rows or more and 50 times those of an update of all ranks",
+                          "rows or more of which an update of all ranks looks up a quarter at most",
                           "auto");
 }
 

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "strategies/parts/replicas/replicated_entry.h"
 #include "strategies/parts/replicas/sync_entry.h"
+#include "strategies/parts/rows/row_tables_entry.h"
 
 namespace convoy {
 
@@ -44,7 +45,7 @@ const char* name_of(Exchange kind) {
 }
 
 bool wants_blocks(const StrategyEntry& entry, const Job& job) {
-  return entry.check || entry.notes || !recomputed_names(job).empty() ||
+  return entry.check || entry.notes || (entry.tables && rows_want_blocks(job)) || !recomputed_names(job).empty() ||
          !sync_policy(job.config.at("strategy")).patterns.empty();
 }
 
@@ -53,6 +54,7 @@ std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job
   for (const BlockDescription& block : description.blocks) names.push_back(block.name);
   check_recomputed_names(recomputed_names(job), names);
   check_sync_names(job, description);
+  if (entry.tables) check_row_blocks(job, description);
   if (entry.check) entry.check(job, description);
   return entry.notes ? entry.notes(job, description) : std::vector<std::string>();
 }

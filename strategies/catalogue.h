@@ -27,9 +27,17 @@ struct CutSize {
 struct TableSize {
   std::string name;  // canonical, of its weight
   int64_t rows = 0, dim = 0;
+  bool asked = false;   // for rows, whatever its size
+  int64_t lookups = 1;  // ids of one row of a batch at most, as the model says
+  double row_ids = 0;   // looked up per row of a batch; 0 where that has not been found
+  // Ids, and how many different rows they are, of samples of the data that grow; empty where there are none.
+  std::vector<std::pair<double, double>> drawn{};
+};
+// An embedding that was to be a row table, or might have been, and stays dense since a layer is tied to it.
+struct TiedTable {
+  std::string name;    // canonical, of its weight
+  std::string user;    // the layer
   bool asked = false;  // for rows, whatever its size
-  double row_ids = 0;  // looked up per row of a batch; 0 where that has not been found
-  double among = 0;    // of so many rows as many would be touched if ids were spread evenly; 0: of all
 };
 // Found by `convoy-rank --describe`: sizes of a model, per block. 0 where a figure has not been found.
 struct BlockDescription {
@@ -56,7 +64,8 @@ struct BlockDescription {
   int64_t norms = 0;               // batch norm layers from Layers, which a data axis may synchronise
   int64_t norm_channels = 0;       // of them all together
   std::vector<TableSize> tables{};  // of parameters: those whose gradients may be rows
-  double time = 0;                  // share of a step's forwards, as a calibration has measured it; not in the JSON
+  std::vector<TiedTable> tied_tables{};
+  double time = 0;  // share of a step's forwards, as a calibration has measured it; not in the JSON
   std::vector<std::pair<std::string, int64_t>> named{};  // its parameters by canonical name, with their elements
   int64_t saved_bytes = 0;  // kept for backward of each pass whatever its rows: weights that autocast has narrowed
 };
@@ -145,7 +154,7 @@ const StrategyEntry& reference_strategy();
 const StrategyEntry& plain_strategy();
 
 // Of a resolved section `strategy`: how far gradients that are sent narrow (sync.compress), and what follows from them, may be
-// from those of one rank, as `convoy verify` measures it: a bound that tests hold. 0 where nothing is rounded.
+// from those of one rank, as `convoy verify` measures it. 0 where nothing is rounded.
 double compression_error(const Json& strategy);
 
 }  // namespace convoy

@@ -23,7 +23,7 @@ std::unique_ptr<Strategy> make_ddp(const Options& options) {
   if (options.has("graph")) parts.graph = options.text("graph");
   parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
     PartRequest request = part_request(context, options);
-    request.rows = std::make_shared<RowRule>(context.config, context.axis("data")->size());
+    request.rows = std::make_shared<RowRule>(context.config, context.axis("data")->size(), context.rank == 0);
     request.layers = row_share_layers(context);
     if (!request.layers) request.layers = host_row_layers(context);
     return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));

@@ -18,8 +18,12 @@ Json to_json(const Description& description) {
                         {"rows", table.rows},
                         {"dim", table.dim},
                         {"asked", table.asked},
+                        {"lookups", table.lookups},
                         {"row_ids", table.row_ids},
-                        {"among", table.among}});
+                        {"drawn", table.drawn}});
+    Json tied_tables = Json::array();
+    for (const TiedTable& table : block.tied_tables)
+      tied_tables.push_back({{"name", table.name}, {"user", table.user}, {"asked", table.asked}});
     blocks.push_back({{"name", block.name},
                       {"parameters", block.parameters},
                       {"buffers", block.buffers},
@@ -41,6 +45,7 @@ Json to_json(const Description& description) {
                       {"norms", block.norms},
                       {"norm_channels", block.norm_channels},
                       {"tables", tables},
+                      {"tied_tables", tied_tables},
                       {"cuts", cuts},
                       {"named", block.named},
                       {"ties", ties}});
@@ -81,7 +86,11 @@ Description description_from_json(const Json& json) {
     for (const Json& table : item.at("tables"))
       block.tables.push_back({table.at("name").get<std::string>(), table.at("rows").get<int64_t>(),
                               table.at("dim").get<int64_t>(), table.at("asked").get<bool>(),
-                              table.at("row_ids").get<double>(), table.at("among").get<double>()});
+                              table.at("lookups").get<int64_t>(), table.at("row_ids").get<double>(),
+                              table.at("drawn").get<std::vector<std::pair<double, double>>>()});
+    for (const Json& table : item.at("tied_tables"))
+      block.tied_tables.push_back(
+          {table.at("name").get<std::string>(), table.at("user").get<std::string>(), table.at("asked").get<bool>()});
     for (const Json& tie : item.at("ties"))
       block.ties.push_back(
           {tie.at("name").get<std::string>(), tie.at("block").get<int64_t>(), tie.at("elements").get<int64_t>()});

@@ -16,6 +16,7 @@
 #include "strategies/parts/members/stacked_members.h"
 #include "strategies/parts/members/stacked_vote.h"
 #include "strategies/parts/precision.h"
+#include "strategies/parts/rows/row_tables.h"
 
 namespace convoy {
 namespace {
@@ -29,6 +30,7 @@ class Ensemble : public Strategy, public OwnRows {
     const CommunicatorPtr group = context.axis("members");
     const auto [first, last] = members_of_rank(static_cast<int64_t>(all_.size()), group->rank(), group->size());
     first_rank_ = context.rank == 0;
+    tell_lazy(context, {});
     device_ = context.devices.front();
     stop_.emplace(all_, options_.section("early_stop").text("metric"));
     members_ = std::make_unique<StackedMembers>(context, model, loss,

@@ -29,7 +29,7 @@ class Single : public Strategy {
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
     state_ = context.state;
     PartRequest request = part_request(context, options_);
-    request.rows = std::make_shared<RowRule>(context.config, 1);
+    request.rows = std::make_shared<RowRule>(context.config, 1, context.rank == 0);
     part_.emplace(context, std::move(model), std::move(loss), std::move(request));
     const auto& parameters = part_->parameters();
     std::vector<int> order(parameters.size());
@@ -39,6 +39,7 @@ class Single : public Strategy {
     update_.emplace(context, every_);
     update_->attach(*flat_);
     update_->attach_tables(part_->tables());
+    tell_lazy(context, part_->tables());
     part_->state()->loss_scale = update_->loss_scale();
     if (every_ == 1)
       graph_.emplace(context, options_.text("graph"), graph_parts());

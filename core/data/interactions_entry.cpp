@@ -1,4 +1,6 @@
 // interactions: what its user can write.
+#include <set>
+
 #include "core/config/without_effect.h"
 #include "core/data/interaction_options.h"
 #include "core/describe.h"
@@ -6,8 +8,17 @@
 namespace convoy {
 namespace {
 
+void check_columns(const Options& columns) {
+  std::set<std::string> named;
+  const std::vector<std::string> context = columns.texts("context");
+  for (size_t index = 0; index < context.size(); ++index)
+    if (!named.insert(context[index]).second)
+      columns.fail(str("context.", index), str("is ", context[index], " for a second time; name each column once"));
+}
+
 void check(const Options& options) {
   check_ranking(options);
+  check_columns(options.section("columns"));
   if (options.text("holdout") != "none") return;
   for (const char* key : {"ranking", "candidates", "evaluate"})
     refuse_without_effect(options, key,

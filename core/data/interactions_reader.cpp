@@ -144,6 +144,15 @@ Interactions narrowed(const Interactions& all, int64_t begin, int64_t rows) {
   return made;
 }
 
+// What is no number in a column that `option` chose may be the file's mistake or the option's.
+double number_of(const DelimitedReader& reader, size_t column, const char* option) {
+  try {
+    return reader.number(column);
+  } catch (const Error& error) {
+    throw Error(error.kind(), str(error.what(), "; ", option, " takes a column of numbers"));
+  }
+}
+
 // Consecutive lines, written into rows of the columns, with ids that are numbered within this part.
 class Part {
  public:
@@ -162,10 +171,10 @@ class Part {
       if (reader.field(layout_.item).empty()) reader.fail(layout_.item, "the item is missing");
       *user++ = users_(reader.field(layout_.user));
       *item++ = items_(reader.field(layout_.item));
-      if (layout_.timed) *time++ = reader.number(layout_.time);
-      for (size_t column : layout_.context) *context++ = float(reader.number(column));
+      if (layout_.timed) *time++ = number_of(reader, layout_.time, "data.columns.time");
+      for (size_t column : layout_.context) *context++ = float(number_of(reader, column, "data.columns.context"));
       if (!layout_.weighted) continue;
-      *weight = float(reader.number(layout_.weight));
+      *weight = float(number_of(reader, layout_.weight, "data.columns.weight"));
       if (*weight++ < 0) reader.fail(layout_.weight, "a weight is negative");
     }
   }

@@ -308,14 +308,7 @@ Description describe_blocks(const RunConfig& config, const Registry& registry, b
   measure_activations(config, parts.model, parts.loss, batch, description);
   const bool tables = std::any_of(description.blocks.begin(), description.blocks.end(),
                                   [](const BlockDescription& block) { return !block.tables.empty(); });
-  if (!tables) return description;
-  // As a step draws them, which rows that follow one another in a file need not be like.
-  const int64_t size = parts.data->size(Split::train);
-  const int64_t drawn = std::min<int64_t>({size, std::max<int64_t>(config.train.batch.rows, 1), 512});
-  at::Generator generator = at::detail::createCPUGenerator(1);
-  batch = parts.data->gather_once(Split::train, at::randperm(size, generator, at::kLong).narrow(0, 0, drawn), 0);
-  batch.global_rows = batch.nominal_rows = drawn;
-  measure_lookups(config, parts.model, parts.loss, batch, description);
+  if (tables) measure_lookups(config, parts.model, parts.loss, *parts.data, description);
   return description;
 }
 

@@ -1,6 +1,7 @@
 #include "strategies/parts/block_activations.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/data/dataset.h"
 #include "core/single_communicator.h"
 #include "strategies/parts/block_hooks.h"
 #include "strategies/parts/gradient_collector.h"
@@ -255,6 +257,9 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
   return measured;
 }
 
+// Rows that make a step, for which ids it looks up; that are gathered, and their bytes, for which ids come again.
+constexpr int64_t most_stepped = 512, most_gathered = 1 << 16, most_bytes = 64 << 20;
+
 // Of how many rows evenly drawn ids come to as many different ones.
 double drawn_among(double ids, double unique, double rows) {
   double low = unique, high = rows;
@@ -266,6 +271,40 @@ double drawn_among(double ids, double unique, double rows) {
 }
 
 int64_t kept(const Measured& bytes) { return bytes.end - bytes.begin - bytes.outputs + bytes.inputs; }
+
+using Drawn = std::vector<std::pair<double, double>>;
+
+double different(const at::Tensor& ids) { return static_cast<double>(std::get<0>(at::_unique2(ids)).numel()); }
+
+// Of the first rows of a sample, twice as many each time.
+Drawn drawn_from(const at::Tensor& ids) {
+  Drawn drawn;
+  const double each = static_cast<double>(ids.numel()) / static_cast<double>(ids.size(0));
+  for (int64_t rows = 16;; rows *= 2) {
+    rows = std::min(rows, ids.size(0));
+    drawn.emplace_back(static_cast<double>(rows) * each, different(ids.narrow(0, 0, rows)));
+    if (rows == ids.size(0)) return drawn;
+  }
+}
+
+// Of ids that a model made by itself there is one sample: as if they were drawn evenly from as many rows as come to its
+// number of different ones.
+Drawn evenly_drawn(const at::Tensor& ids, double rows) {
+  const auto all = static_cast<double>(ids.numel());
+  const double among = drawn_among(all, different(ids), rows);
+  Drawn drawn;
+  for (double count = std::min(all, 16.0); count < 1024 * all; count *= 2)
+    drawn.emplace_back(count, among <= 1 ? 1 : -among * std::expm1(count * std::log1p(-1 / among)));
+  return drawn;
+}
+
+// The batch's tensor that holds these ids as they are; "": none does.
+std::string field_of(const Batch& batch, const at::Tensor& ids) {
+  for (const auto& [name, tensor] : batch.tensors)
+    if (tensor.scalar_type() == at::kLong && tensor.numel() == ids.numel() && tensor.reshape({-1}).equal(ids))
+      return name;
+  return "";
+}
 
 int64_t working(const Measured& bytes) { return std::max<int64_t>(0, bytes.peak - bytes.end); }
 
@@ -303,19 +342,35 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
 }
 
 void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                     const Batch& batch, Description& description) {
+                     const Dataset& data, Description& description) {
+  // As steps draw them, which rows that follow one another in a file need not be like.
+  const int64_t size = data.size(Split::train);
+  const int64_t rows = std::min<int64_t>({size, std::max<int64_t>(config.train.batch.rows, 1), most_stepped});
+  at::Generator generator = at::detail::createCPUGenerator(1);
+  const at::Tensor order = at::randperm(size, generator, at::kLong).narrow(0, 0, std::min(size, most_gathered));
+  const auto gathered = [&](int64_t first) {
+    Batch batch = data.gather_once(Split::train, order.narrow(0, 0, first), 0);
+    batch.global_rows = batch.nominal_rows = batch.rows;
+    return batch;
+  };
+  const Batch batch = gathered(rows);
   Description scratch = description;
   std::map<std::string, std::vector<at::Tensor>> lookups;
   measured_step(config, model, loss, batch, scratch, &lookups);
+  // What tells of many steps takes more rows, which go through no model.
+  int64_t row_bytes = 0;
+  for (const auto& [name, tensor] : batch.tensors) row_bytes += static_cast<int64_t>(tensor.nbytes()) / batch.rows;
+  const int64_t more = std::min(order.size(0), most_bytes / std::max<int64_t>(row_bytes, 1));
+  const Batch whole = more > rows ? gathered(more) : batch;
   for (BlockDescription& block : description.blocks) {
     for (TableSize& table : block.tables) {
       const auto found = lookups.find(table.name);
       if (found == lookups.end()) continue;
       const at::Tensor ids = at::cat(found->second);
-      const auto all = static_cast<double>(ids.numel()), rows = static_cast<double>(table.rows);
-      if (all == 0) continue;
-      table.row_ids = all / static_cast<double>(std::max<int64_t>(batch.rows, 1));
-      table.among = drawn_among(all, static_cast<double>(std::get<0>(at::_unique2(ids)).numel()), rows);
+      if (ids.numel() == 0) continue;
+      table.row_ids = static_cast<double>(ids.numel()) / static_cast<double>(batch.rows);
+      const std::string field = found->second.size() == 1 ? field_of(batch, ids) : "";
+      table.drawn = field.empty() ? evenly_drawn(ids, static_cast<double>(table.rows)) : drawn_from(whole.at(field));
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include "core/batch.h"
 #include "core/config/run_config.h"
+#include "core/data/dataset.h"
 #include "core/model.h"
 #include "strategies/catalogue.h"
 
@@ -18,8 +19,9 @@ namespace convoy {
 void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
                          const Batch& batch, Description& description);
 
-// Fills in how many rows of tables the batch's rows look up, by a step of it.
+// Fills in how many rows of tables are looked up, by a step of some of the data's, and how often they are the same ones in
+// the steps after it.
 void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                     const Batch& batch, Description& description);
+                     const Dataset& data, Description& description);
 
 }  // namespace convoy

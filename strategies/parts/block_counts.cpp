@@ -51,8 +51,13 @@ class CountingLayers : public Layers {
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override {
     make(name + ".weight", rows * dim);
     if (options.rows != EmbeddingOptions::Rows::dense)
-      counted_.block.tables.push_back(
-          {prefix_ + name + ".weight", rows, dim, options.rows == EmbeddingOptions::Rows::rows, 0, 0});
+      counted_.block.tables.push_back({prefix_ + name + ".weight",
+                                       rows,
+                                       dim,
+                                       options.rows == EmbeddingOptions::Rows::rows,
+                                       options.lookups,
+                                       0,
+                                       {}});
     counted_.block.cut_parameters += rows * dim;
     return std::make_shared<Nothing>();
   }
@@ -115,16 +120,18 @@ class CountingLayers : public Layers {
     if (found == counted_.made.end())
       throw Error(Failure::config,
                   convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
-    untable(to);
+    untable(to, prefix_ + name);
     if (found->second.block != counted_.index) counted_.block.ties.push_back(found->second);
   }
 
   // A table that a layer is tied to has a gradient of all rows.
-  void untable(const std::string& name) {
+  void untable(const std::string& name, const std::string& user) {
     const auto drop = [&](BlockDescription& block) {
-      block.tables.erase(std::remove_if(block.tables.begin(), block.tables.end(),
-                                        [&](const TableSize& table) { return table.name == name; }),
-                         block.tables.end());
+      const auto of_name = [&](const TableSize& table) { return table.name == name; };
+      const auto found = std::find_if(block.tables.begin(), block.tables.end(), of_name);
+      if (found == block.tables.end()) return;
+      block.tied_tables.push_back({name, user, found->asked});
+      block.tables.erase(found);
     };
     drop(counted_.block);
     if (counted_.finished != nullptr)

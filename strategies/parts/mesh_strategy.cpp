@@ -8,6 +8,7 @@
 #include "core/control/channel.h"
 #include "strategies/parts/batch_reader.h"
 #include "strategies/parts/recordable.h"
+#include "strategies/parts/rows/row_tables.h"
 #include "strategies/parts/step_graph.h"
 
 namespace convoy {
@@ -25,6 +26,7 @@ class MeshStrategy : public Strategy {
     original_ = context.axis("tensor")->rank() == 0;
     runner_ = parts_.runner(context, std::move(model), std::move(loss));
     data_ = parts_.data(context, runner_->parts());
+    tell_lazy(context, tables_of(runner_->parts()));
     reader_ = dynamic_cast<BatchReader*>(data_.get());
     const at::Tensor zero = at::zeros({}, at::TensorOptions(at::kDouble).device(context.devices.front()));
     nothing_ = {"loss", zero, zero, true};

@@ -222,7 +222,7 @@ Layer PlainLayers::embedding(const std::string& name, int64_t rows, int64_t dim,
     throw Error(Failure::config, convoy::str("model: ", prefix_, name,
                                              " asks for a row table, which this strategy does not have; "
                                              "leave it dense"));
-  if (!store_->rows || !store_->rows->applies(weight, rows, options.rows))
+  if (!store_->rows || !store_->rows->applies(weight, rows, options))
     return std::make_shared<PlainEmbedding>(make(name + ".weight", {rows, dim}, options.weight));
   return table_embedding(make_parameter(*store_, weight, {rows, dim}, options.weight, true), *store_);
 }

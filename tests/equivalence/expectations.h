@@ -8,6 +8,9 @@ namespace convoy::testing {
 
 constexpr double tolerance = 1e-12;
 
+// Of gradients that are sent in 16 bits, after ten steps of small models.
+inline double narrow_tolerance(const std::string& numbers) { return numbers == "fp16" ? 2e-2 : 1e-1; }
+
 // AdamW, with biases in a group of their own.
 inline Training adamw(bool clipping) {
   Training training;

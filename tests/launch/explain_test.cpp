@@ -235,7 +235,9 @@ Candidate candidate_of(const std::string& strategy, const Mesh& mesh) {
   const Topology machine = machine_named("dgx");
   candidate.placed.table = place(candidate.placed.job, machine, {}).table;
   candidate.figures = figures(candidate.placed.job);
-  candidate.schedule = "as ever\n" + std::string(400, 'F') + "\n";
+  candidate.schedule = "as ever\n" + std::string(400, 'F') + "\n  rows:";
+  for (int word = 0; word < 40; ++word) candidate.schedule += " word×" + std::to_string(word);
+  candidate.schedule += "\n";
   return candidate;
 }
 
@@ -246,7 +248,9 @@ TEST(Explain, TellsPlacementTrafficMemoryAndSchedule) {
               AllOf(HasSubstr("made: ddp on 4 ranks in 4 processes, backend gloo\nmesh: data 4\n"),
                     HasSubstr("dgx: 2 sockets, 2 NUMA nodes, 32 cores with 64 hyper-threads, 2 TiB, 8 GPUs\n"),
                     testing::ContainsRegex("\n0-3 +3 MiB +2\n"), HasSubstr("not measured"), HasSubstr("≥ 8 MiB")));
-  EXPECT_THAT(text, HasSubstr("F …\n"));  // long lines are cut
+  // Long lines go on in the next one, and nothing is left out.
+  EXPECT_THAT(text, AllOf(HasSubstr("\n" + std::string(400, 'F') + "\n  rows: word×0 word×1 "),
+                          testing::ContainsRegex("word×1[0-9]\n      word×1[0-9] "), HasSubstr(" word×39\n")));
   EXPECT_THAT(text, Not(HasSubstr("does not fit")));
 }
 

@@ -56,9 +56,11 @@ ROWS = ["data={name: synthetic, kind: interactions, rows: 40000, users: 20000, i
         "model={name: ncf, gmf_dim: 4, mlp_dim: 8, hidden: [16, 8], rows: true}", "train.batch.global=256",
         "train.max_steps=48", "train.evaluate_every=never", "train.checkpoint_every=never"]
 EXCHANGED = [
-    ("{name: ddp}", 0.03, "true"), ("{name: data_parallel}", 0.03, "true"), ("{name: ddp, sync: {every: 2}}", 0.1, "true"),
+    ("{name: ddp}", 0.03, "true"), ("{name: data_parallel}", 0.03, "true"), ("{name: ddp, sync: {every: 2}}", 0.05, "true"),
     ("{name: ddp, sync: {compress: bf16}}", 0.03, "true"),
-    ("{name: ddp, sync: {groups: [{match: user, what: parameters, every: 4}]}}", 0.1, "true"),
+    ("{name: ddp, sync: {groups: [{match: user, what: parameters, every: 4}]}}", 0.05, "true"),
+    ("{name: ddp, sync: {what: parameters, every: 4}}", 0.05, "true"),
+    ("{name: ddp, sync: {what: parameters, every: 16}}", 0.05, "true"),
     ("{name: ddp}", 0.05, "sharded"), ("{name: ddp, sync: {compress: fp16}}", 0.05, "sharded"),
 ]
 TOLERANCE = 0.05

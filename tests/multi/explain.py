@@ -61,6 +61,12 @@ with runs.workspace() as folder:
     runs.check("ddp: row tables send " in text and "ddp, sharded rows: row tables send " in text, text)
     advised = [title for title in titles[1:] if re.search(f"(take |[;:,] |^){title}(:| on| would)", text.splitlines()[-1])]
     runs.check(advised == titles[1:], f"advised on {advised}:\n{text}")
+    # Each table with its reason, whole: on eight ranks rows of the story's tables are still far fewer bytes than all of them.
+    for ranks in (2, 4, 8):
+        text = " ".join(explain("--ranks", ranks, "--set", "model.rows=auto", of=runs.TOP / "configs" / "ncf_story.yaml").split())
+        for table in ("user.weight (211261 × 40)", "item.weight (100000 × 40)"):
+            runs.check(f"embedding.{table}: row table, since it is large; a rank's share of a batch looks up about " in text and
+                       re.search("are told what others touch, [0-9.]+ KiB a step", text), f"{ranks} ranks:\n{text}")
     text = explain("--ranks", 2, "--set", "strategy.name=pipeline")
     runs.check("F0.0" in text and "stage 1 on rank 1" in text and "idle:" in text, text)
     runs.check("did you mean ddp?" in explain("--compare", "dpd", expect=64), "a name that is none")

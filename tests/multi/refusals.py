@@ -83,6 +83,20 @@ with runs.workspace() as folder:
         ("a loss scale without fp16", ["strategy.loss_scale.initial: "], config, [*ddp, "strategy.loss_scale.initial=8"]),
     ):
         runs.refused(title, 78, words, runs.command(file, new, sets))
+    # What only the model's blocks tell of row tables: whose weight decay it is, and what is tied to them.
+    ranking = runs.TOP / "configs" / "tiny" / "ncf.yaml"
+    for title, words, file, sets in (
+        ("weight decay of a table's group", ["optimizer.groups.0.weight_decay: is 0.1", "embedding.user.weight"], ranking,
+         ["model.rows=true", "optimizer.groups=[{match: embedding.user, weight_decay: 0.1}]"]),
+        ("weight decay of a table in no group", ["optimizer.weight_decay: is 0.1", "embedding.item.weight"], ranking,
+         ["model.rows=true", "optimizer.weight_decay=0.1", "optimizer.groups=[{match: embedding.user, weight_decay: 0}]"]),
+        ("a table that is tied", ["model.rows: is sharded", "is tied to embedding.tokens.weight"], tokens,
+         ["model.rows=sharded"]),
+    ):
+        runs.refused(title, 78, words, runs.command(file, new, [*ddp, *sets], 2), within=4)
+    columns = "data={name: interactions, path: none.csv, columns: {context: [hour, day, hour]}}"
+    runs.refused("a column of context twice", 78, ["data.columns.context.2: is hour for a second time"],
+                 runs.command(ranking, new, [columns]))
     runs.refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
     runs.refused("half of mpirun's variables", 78, ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK"],
                  runs.command(config, new), OMPI_COMM_WORLD_RANK="0")

@@ -237,9 +237,9 @@ double compression_error(const Json& strategy) {
     case Compression::none:
       return 0;
     case Compression::fp16:
-      return 2e-2;
+      return 2e-1;
     case Compression::bf16:
-      return 1e-1;
+      return 3e-1;
   }
   return 0;
 }

@@ -109,7 +109,7 @@ class HostRowLayers : public PlainLayers {
 
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override {
     const std::string weight = this->name(name) + ".weight";
-    if (!store_->rows->applies(weight, rows, options.rows)) return PlainLayers::embedding(name, rows, dim, options);
+    if (!store_->rows->applies(weight, rows, options)) return PlainLayers::embedding(name, rows, dim, options);
     return table_embedding(make_table(weight, {rows, dim}, options.weight), *store_, nullptr, host_);
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "strategies/parts/replicas/flat_shadow.h"
 #include "strategies/parts/rows/row_numbers.h"
 #include "strategies/parts/rows/row_table.h"
@@ -85,6 +86,27 @@ at::Tensor LocalRows::touched_by_any(const Table& table, const at::Tensor& own,
   return std::get<0>(at::_unique2(gathered.to(at::kLong), /*sorted=*/true));
 }
 
+void LocalRows::warn_if_more_than_dense(const std::vector<const Table*>& averaged, const std::vector<int64_t>& rows,
+                                        const std::vector<int64_t>& told) {
+  if (warned_ || data_->rank() != 0 || data_->size() == 1) return;
+  const double ring = 2.0 * (data_->size() - 1) / data_->size();
+  double sent = 0, dense = 0;
+  for (size_t i = 0; i < averaged.size(); ++i) {
+    const Table& table = *averaged[i];
+    const at::Tensor& value = parameter(table)->value;
+    const double tensors =
+        group(table).average_moments ? 1 + static_cast<double>(update_.table_moments(table.index).size()) : 1;
+    const double row = static_cast<double>(value.size(1)) * static_cast<double>(value.element_size()) * tensors;
+    sent += static_cast<double>(told[i] * number_bytes(value.size(0))) + ring * static_cast<double>(rows[i]) * row;
+    dense += ring * static_cast<double>(value.size(0)) * row;
+  }
+  if (sent <= dense) return;
+  warned_ = true;
+  log::warning(convoy::str("row tables: ranks receive ", static_cast<int64_t>(sent),
+                           " bytes an agreement, and averages of whole tables would be ", static_cast<int64_t>(dense),
+                           "; take model.rows: false, or auto, or agree more often (strategy.sync.every)"));
+}
+
 void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, const at::Tensor& fractions) {
   std::vector<Table*> due;
   for (Table& table : tables_)
@@ -101,6 +123,7 @@ void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, con
   at::Tensor counts = at::empty({data_->size(), tables}, whole);
   data_->all_gather(counts, at::tensor(lengths, at::kLong).to(whole.device()), {"numbers of rows", {}})->wait();
   counts = counts.cpu();
+  std::vector<int64_t> averaged_rows, told;
   for (int64_t i = 0; i < tables; ++i) {
     Table& table = *due[static_cast<size_t>(i)];
     const at::Tensor column = counts.select(1, i).contiguous();
@@ -108,6 +131,8 @@ void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, con
     const at::Tensor rows =
         touched_by_any(table, own[static_cast<size_t>(i)], std::vector<int64_t>(begin, begin + data_->size()));
     table.touched.zero_();
+    averaged_rows.push_back(rows.numel());
+    told.push_back(column.sum().item<int64_t>() - begin[data_->rank()]);
     if (rows.numel() == 0) continue;
     update_.settle_rows(table.index, rows);
     std::vector<at::Tensor> averaged = tensors(table);
@@ -120,6 +145,7 @@ void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, con
       tensor.index_copy_(0, rows, part);
     }
   }
+  warn_if_more_than_dense({due.begin(), due.end()}, averaged_rows, told);
 }
 
 bool LocalRows::drifted(int64_t made) const {

@@ -56,6 +56,9 @@ class LocalRows {
     at::Tensor touched;           // uint8 [rows]: since the last agreement
     std::vector<at::Tensor> own;  // values and moments, while averages stand in their place
   };
+  // `rows`: that any rank has touched, of each table that is averaged; `told`: row numbers that this rank received.
+  void warn_if_more_than_dense(const std::vector<const Table*>& averaged, const std::vector<int64_t>& rows,
+                               const std::vector<int64_t>& told);
   const SyncGroup& group(const Table& table) const { return policy_.groups[table.group]; }
   const ParameterPtr& parameter(const Table& table) const { return update_.tables()[table.index]; }
   std::vector<at::Tensor> tensors(const Table& table) const;  // values and moments
@@ -66,6 +69,7 @@ class LocalRows {
   Update& update_;
   std::vector<Table> tables_;
   std::map<size_t, std::unique_ptr<RowExchange>> exchanges_;  // by group, until it goes apart
+  bool warned_ = false;
 };
 
 }  // namespace convoy

@@ -1,25 +1,25 @@
 // RowRule: which of a model's embeddings a strategy keeps as row tables (parts/rows/row_table.h).
 #pragma once
-#include <memory>
+#include <set>
 #include <string>
 
 #include "core/config/run_config.h"
 #include "core/layers.h"
-#include "strategies/parts/replicas/sync_entry.h"
 
 namespace convoy {
 
 class RowRule {
  public:
-  // `ranks`: of the data axis.
-  RowRule(const RunConfig& config, int ranks);
+  // `ranks`: of the data axis. `tells`: warns of a table whose size alone would make it one of rows.
+  RowRule(const RunConfig& config, int ranks, bool tells = false) : config_(config), ranks_(ranks), tells_(tells) {}
   // Error(config) where one is asked for that the optimizer cannot update.
-  bool applies(const std::string& name, int64_t rows, EmbeddingOptions::Rows asked) const;
+  bool applies(const std::string& name, int64_t rows, const EmbeddingOptions& options) const;
 
  private:
-  Component optimizer_;
-  int64_t update_rows_ = 0;  // of all ranks
-  SyncPolicy sync_;
+  RunConfig config_;
+  int ranks_;
+  bool tells_;
+  mutable std::set<std::string> told_;
 };
 
 }  // namespace convoy

@@ -46,7 +46,7 @@ class RowShareLayers : public PlainLayers {
 
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override {
     const std::string weight = this->name(name) + ".weight";
-    if (!store_->rows->applies(weight, rows, options.rows)) return PlainLayers::embedding(name, rows, dim, options);
+    if (!store_->rows->applies(weight, rows, options)) return PlainLayers::embedding(name, rows, dim, options);
     const auto blocks = std::make_shared<RowBlocks>(rows, rank_, ranks_);
     return table_embedding(make_share(*store_, weight, dim, options.weight, blocks), *store_, blocks);
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "core/log.h"
 #include "strategies/parts/rows/row_table.h"
 
 namespace convoy {
@@ -34,6 +35,15 @@ std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts) {
   std::vector<ParameterPtr> all;
   for (const ModelPart* part : parts) all.insert(all.end(), part->tables().begin(), part->tables().end());
   return all;
+}
+
+void tell_lazy(const Context& context, const std::vector<ParameterPtr>& tables) {
+  const Options& optimizer = context.config.optimizer.options;
+  if (context.rank != 0 || !tables.empty() || !optimizer.has("lazy") || !optimizer.boolean("lazy")) return;
+  log::warning(
+      "optimizer.lazy: true changes nothing: it is of row tables, and this run has none; take model.rows: true, or "
+      "leave it "
+      "out");
 }
 
 void begin_rows(const std::vector<ParameterPtr>& tables) {

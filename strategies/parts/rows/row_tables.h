@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "core/context.h"
 #include "strategies/parts/model_part.h"
 #include "strategies/parts/parameter.h"
 #include "strategies/parts/plain_layers.h"
@@ -16,6 +17,8 @@ class HostRows;
 Layer table_embedding(const ParameterPtr& weight, const LayerStore& store,
                       std::shared_ptr<const RowBlocks> blocks = nullptr, std::shared_ptr<HostRows> host = nullptr);
 std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts);
+// Rank 0 warns where the optimizer is to be lazy and there is no table that it could be so with.
+void tell_lazy(const Context& context, const std::vector<ParameterPtr>& tables);
 // An accumulation begins.
 void begin_rows(const std::vector<ParameterPtr>& tables);
 // The update is made of what this rank has touched.

@@ -13,8 +13,73 @@
 
 namespace convoy {
 
-bool rows_by_size(int64_t table_rows, int64_t update_rows) {
-  return table_rows >= 65536 && table_rows >= 50 * update_rows;
+namespace {
+
+constexpr int64_t least_rows = 65536;
+constexpr double most_of_table = 0.25;
+
+bool asks_for_rows(const Json& model) {
+  return model.contains("rows") && (model["rows"] == true || model["rows"] == "sharded");
+}
+
+// Ids of a table that an update looks up, where a row of a batch has `lookups`: those of all ranks, whose gradients are summed.
+// Ranks that train apart update what they have looked up themselves. How seldom they then agree makes no difference: an
+// agreement sends at most all rows, as of a dense table, with their numbers, and a sweep over that would come with every update.
+double update_lookups(const RunConfig& config, int ranks, const std::string& table, int64_t lookups) {
+  const BatchSize& batch = config.train.batch;
+  const SyncPolicy policy = sync_policy(config.strategy.options.json());
+  const SyncGroup& group = policy.groups[policy.group_of(table)];
+  const bool apart = group.what != Agreement::gradients && group.start_after == 0;
+  double rows = static_cast<double>(batch.rows);
+  if (batch.per_rank && !apart) rows *= ranks;
+  if (!batch.per_rank && apart) rows = std::ceil(rows / ranks);
+  return rows * static_cast<double>(policy.every) * static_cast<double>(lookups);
+}
+
+// The weight decay of a parameter, and where it stands.
+struct Decay {
+  double value = 0;
+  std::string key = "optimizer.weight_decay";
+};
+Decay decay_of(const Options& optimizer, const std::string& parameter) {
+  Decay decay{optimizer.real("weight_decay")};
+  if (!optimizer.json().contains("groups")) return decay;
+  const std::vector<Options> groups = optimizer.sections("groups");
+  for (size_t index = 0; index < groups.size(); ++index) {
+    if (!std::regex_search(parameter, std::regex(groups[index].text("match")))) continue;
+    if (groups[index].has("weight_decay"))
+      decay = {groups[index].real("weight_decay"), str("optimizer.groups.", index, ".weight_decay")};
+    break;
+  }
+  return decay;
+}
+
+}  // namespace
+
+bool rows_by_size(int64_t table_rows, double lookups) {
+  return table_rows >= least_rows && lookups <= most_of_table * static_cast<double>(table_rows);
+}
+
+RowDecision row_decision(const RunConfig& config, int ranks, const TableSize& table) {
+  RowDecision decision;
+  const double lookups = update_lookups(config, ranks, table.name, table.lookups);
+  decision.large = rows_by_size(table.rows, lookups);
+  const Options& optimizer = config.optimizer.options;
+  const Decay decay = decay_of(optimizer, table.name);
+  const RowObstacle obstacle = row_obstacle(config.optimizer.name, optimizer, decay.value);
+  if (!sync_policy(config.strategy.options.json()).allows_rows(table.name)) {
+    decision.reason = "an outer step of diloco moves all rows";
+  } else if (!obstacle.key.empty()) {
+    decision.key = obstacle.key == "weight_decay" ? decay.key : "optimizer." + obstacle.key;
+    decision.reason = obstacle.reason;
+  } else if (!table.asked && !decision.large) {
+    decision.reason = str("auto takes rows from ", least_rows,
+                          " rows on where an update looks up a quarter of them at most, and here it looks up ",
+                          std::llround(lookups));
+  } else {
+    decision.rows = true;
+  }
+  return decision;
 }
 
 void check_row_tables(const RunConfig& config, bool supported) {
@@ -26,7 +91,10 @@ void check_row_tables(const RunConfig& config, bool supported) {
                str("is ", shares ? "sharded" : "true", ", and strategy ", config.strategy.name,
                    " keeps embeddings dense; leave it auto, or take a strategy whose ranks hold the whole model"));
   const Options& optimizer = config.optimizer.options;
-  const RowObstacle obstacle = row_obstacle(config.optimizer.name, optimizer, optimizer.real("weight_decay"));
+  // With groups only the tables' names tell which weight decay is theirs.
+  const bool groups = optimizer.json().contains("groups") && !optimizer.sections("groups").empty();
+  const RowObstacle obstacle =
+      row_obstacle(config.optimizer.name, optimizer, groups ? 0 : optimizer.real("weight_decay"));
   if (!obstacle.key.empty()) optimizer.fail(obstacle.key, obstacle.reason);
   if (!shares) return;
   const SyncPolicy policy = sync_policy(config.strategy.options.json());
@@ -35,6 +103,39 @@ void check_row_tables(const RunConfig& config, bool supported) {
     model.fail("rows",
                "is sharded, and by strategy.sync ranks train apart for a while, each with tables of its own; take "
                "rows: true, or what: gradients");
+}
+
+bool rows_want_blocks(const Job& job) {
+  if (!asks_for_rows(job.config.value("model", Json::object()))) return false;
+  const RunConfig config = RunConfig::from_resolved(job.config);
+  if (asks_for_shares(config.model.options) && job.mesh.degree("data") > 1) return true;
+  const Options& optimizer = config.optimizer.options;
+  const auto obstructs = [&](const Options& section) {
+    return section.has("weight_decay") &&
+           !row_obstacle(config.optimizer.name, optimizer, section.real("weight_decay")).key.empty();
+  };
+  if (obstructs(optimizer)) return true;
+  if (!optimizer.json().contains("groups")) return false;
+  const std::vector<Options> groups = optimizer.sections("groups");
+  return std::any_of(groups.begin(), groups.end(), obstructs);
+}
+
+void check_row_blocks(const Job& job, const Description& description) {
+  if (!asks_for_rows(job.config.value("model", Json::object()))) return;
+  const RunConfig config = RunConfig::from_resolved(job.config);
+  const int ranks = job.mesh.degree("data");
+  const bool shares = asks_for_shares(config.model.options) && ranks > 1;
+  for (const BlockDescription& block : description.blocks) {
+    for (const TableSize& table : block.tables) {
+      const RowDecision decision = row_decision(config, ranks, table);
+      if (table.asked && !decision.key.empty())
+        throw ConfigError(Mark{}, decision.key, str(decision.reason, "; ", table.name, " is a row table"));
+    }
+    for (const TiedTable& table : block.tied_tables)
+      if (table.asked && shares)
+        config.model.options.fail("rows", str("is sharded, and ", table.user, " is tied to ", table.name,
+                                              " and needs all rows in every step; take rows: auto, or untie them"));
+  }
 }
 
 std::vector<std::string> row_warnings(const RunConfig& config) {
@@ -51,36 +152,13 @@ std::vector<std::string> row_warnings(const RunConfig& config) {
 
 namespace {
 
-// Of an update, over all ranks.
-int64_t update_rows(const Json& config, int ranks) {
-  const double every = static_cast<double>(sync_policy(config.at("strategy")).every);
-  return std::llround(rows_per_rank(config, ranks) * ranks * every);
-}
-
-RowObstacle obstacle_of(const Json& config, const std::string& table) {
-  const RunConfig run = RunConfig::from_resolved(config);
-  double decay = run.optimizer.options.real("weight_decay");
-  const Options& options = run.optimizer.options;
-  if (options.json().contains("groups"))
-    for (const Options& group : options.sections("groups"))
-      if (std::regex_search(table, std::regex(group.text("match")))) {
-        if (group.has("weight_decay")) decay = group.real("weight_decay");
-        break;
-      }
-  return row_obstacle(run.optimizer.name, options, decay);
-}
-
 // Why it is none of rows; "": it is one.
 std::string why_dense(const Json& config, int ranks, const TableSize& table) {
   // A description may have been made with them.
   const Json& model = config.at("model");
   if (model.contains("rows") && model["rows"] == false) return "model.rows is false";
-  if (!sync_policy(config.at("strategy")).allows_rows(table.name)) return "an outer step of diloco moves all rows";
-  const RowObstacle obstacle = obstacle_of(config, table.name);
-  if (!obstacle.key.empty()) return str("optimizer.", obstacle.key, " ", obstacle.reason);
-  if (!table.asked && !rows_by_size(table.rows, update_rows(config, ranks)))
-    return "auto takes rows from 65536 rows and 50 times those of an update of all ranks on";
-  return "";
+  const RowDecision decision = row_decision(RunConfig::from_resolved(config), ranks, table);
+  return decision.key.empty() ? decision.reason : str(decision.key, " ", decision.reason);
 }
 
 // Of a data axis: what is sent in an update of the tables whose gradients are summed, or, `dealt`, whose rows their owners tell.
@@ -118,8 +196,17 @@ void add_averaged(const SyncGroup& group, const std::vector<TouchedTable>& table
 }  // namespace
 
 double TouchedTable::unique(double batches, double ranks) const {
-  const double drawn = ids * batches * ranks;
-  return among <= 1 ? std::min(drawn, among) : -among * std::expm1(drawn * std::log1p(-1 / among));
+  const double wanted = ids * batches * ranks;
+  if (drawn.empty()) return rows <= 1 ? std::min(wanted, rows) : -rows * std::expm1(wanted * std::log1p(-1 / rows));
+  // Between samples, and beyond them, a power of the ids: as frequent ones and seldom ones come, of a Zipf distribution as
+  // of most.
+  size_t above = 0;
+  while (above + 1 < drawn.size() && drawn[above].first < wanted) ++above;
+  const std::pair<double, double> from = above > 0 ? drawn[above - 1] : std::pair{1.0, 1.0};
+  const std::pair<double, double> to = drawn[above];
+  if (wanted <= 1 || to.first <= from.first) return std::min(wanted, to.second);
+  const double power = std::log(to.second / from.second) / std::log(to.first / from.first);
+  return std::min(rows, from.second * std::pow(wanted / from.first, power));
 }
 
 std::vector<TouchedTable> touched_tables(const Json& config, const Description& description, int ranks) {
@@ -133,8 +220,8 @@ std::vector<TouchedTable> touched_tables(const Json& config, const Description& 
       table.rows = static_cast<double>(one.rows);
       table.width = static_cast<double>(one.dim);
       table.element = static_cast<double>(description.element_bytes);
-      table.ids = share * (one.row_ids > 0 ? one.row_ids : 1);
-      table.among = one.among > 0 ? one.among : table.rows;
+      table.ids = share * (one.row_ids > 0 ? one.row_ids : static_cast<double>(one.lookups));
+      table.drawn = one.drawn;
       tables.push_back(table);
     }
   }
@@ -251,7 +338,7 @@ std::string row_text(const Job& job, const Description& description) {
         lines += str(what, "row table", table.asked ? "" : ", since it is large",
                      "; a rank's share of a batch looks up about ", std::llround(found->unique(1, 1)),
                      " different rows", exchanged_text(config, *found, where), "\n");
-      else if (table.asked || rows_by_size(table.rows, update_rows(config, ranks)))
+      else if (table.asked || row_decision(RunConfig::from_resolved(config), ranks, table).large)
         lines += str(what, "dense: ", why_dense(config, ranks, table), "\n");
     }
   }

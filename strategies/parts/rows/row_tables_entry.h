@@ -8,14 +8,27 @@
 
 namespace convoy {
 
-// `rows: auto`: tables of at least 65,536 rows and 50 times those of an update, over all ranks. Below, a sweep over the whole
-// table costs less than what rows cost beside their bytes; and where there are more ranks, each of which gathers all
-// others' rows, those may be more bytes than the table's.
-bool rows_by_size(int64_t table_rows, int64_t update_rows);
+// `rows: auto`: tables of at least 65,536 rows of which an update looks up a quarter at most, of its ids some alike: so about a
+// fifth of the rows. Below, a sweep over the whole table costs less than what single rows cost beside their bytes; and all
+// ranks' rows, which each of them gathers, may be more bytes than the table's.
+bool rows_by_size(int64_t table_rows, double lookups);
 
-// Whether a model that says `rows: true` has row tables by this configuration; `supported`: its strategy can have them. Throws
-// ConfigError at the key that stands in their way.
+// What becomes of an embedding that is to be a row table, or may be one, with so many ranks on the data axis: ranks and plans
+// ask the same.
+struct RowDecision {
+  bool rows = false;
+  bool large = false;  // rows_by_size
+  std::string key;     // of the file, whose value keeps it dense; "": none does
+  std::string reason;  // why it is dense
+};
+RowDecision row_decision(const RunConfig& config, int ranks, const TableSize& table);
+
+// Whether a model that says `rows: true` has row tables by this configuration, as far as that tells; `supported`: its strategy
+// can have them. Throws ConfigError at the key that stands in their way.
 void check_row_tables(const RunConfig& config, bool supported);
+// The rest of it, which takes the tables' names: groups of the optimizer, layers that are tied.
+bool rows_want_blocks(const Job& job);
+void check_row_blocks(const Job& job, const Description& description);
 // What a plan says of tables that stay dense although rows were asked for; empty where none do.
 std::vector<std::string> row_warnings(const RunConfig& config);
 
@@ -23,8 +36,9 @@ std::vector<std::string> row_warnings(const RunConfig& config);
 struct TouchedTable {
   std::string name;
   double rows = 0, width = 0, element = 0;
-  double ids = 0;    // looked up by a rank's share of a batch
-  double among = 0;  // of so many rows, were they drawn evenly
+  double ids = 0;  // looked up by a rank's share of a batch
+  // As TableSize::drawn; empty: ids are spread evenly.
+  std::vector<std::pair<double, double>> drawn{};
   double bytes() const { return rows * width * element; }
   // Different rows that so many ranks touch in so many batches.
   double unique(double batches, double ranks) const;

@@ -1,4 +1,5 @@
-"""The peers of `tests/bench/run ncf`: the same NeuMF in PyTorch, from a loop over rows to SparseAdam and DDP; prints JSON."""
+"""The peers of `tests/bench/run ncf` and `gpu_ncf`: the same NeuMF in PyTorch, from a loop over rows to SparseAdam, DDP and a step
+as a CUDA graph; prints JSON."""
 import argparse
 import json
 import os
@@ -18,11 +19,11 @@ GMF, MLP, HIDDEN = 8, 32, (32, 16, 8)
 class Columns:
     """What convoy made and trains on: users, items and 21 context columns of the training part."""
 
-    def __init__(self, path, rows, users, items):
+    def __init__(self, path, rows, users, items, device):
         with safe_open(path, "pt") as file:
-            self.user = file.get_tensor("user")[:rows].long()
-            self.item = file.get_tensor("item")[:rows].long()
-            self.context = file.get_tensor("context")[:rows]
+            self.user = file.get_tensor("user")[:rows].to(device).long()
+            self.item = file.get_tensor("item")[:rows].to(device).long()
+            self.context = file.get_tensor("context")[:rows].to(device)
         self.rows, self.users, self.items = rows, users, items
 
 
@@ -72,16 +73,17 @@ def per_row_batches(columns, options):
 
 
 def whole_batches(columns, options, rank):
-    """The same by index tensors; a negative may be a positive of its user here, which saves the peer the look-up."""
-    width = 1 + options.negatives
-    order = torch.randperm(columns.rows, generator=torch.Generator().manual_seed(1))
-    target = torch.zeros(options.batch, width)
+    """The same by index tensors; a negative may be a positive of its user here, which saves the peer the look-up. On a GPU all
+    of it is there: columns, order and draws."""
+    width, device = 1 + options.negatives, options.device
+    order = torch.randperm(columns.rows, generator=torch.Generator().manual_seed(1)).to(device)
+    target = torch.zeros(options.batch, width, device=device)
     target[:, 0] = 1
     target = target.flatten()
-    for step in range(options.warm + options.steps):
+    for step in range(options.warm + options.steps + 1):  # one to record with
         begin = (step * options.ranks + rank) * options.batch % (columns.rows - options.batch)
         rows = order[begin:begin + options.batch]
-        item = torch.randint(columns.items, (options.batch, width))
+        item = torch.randint(columns.items, (options.batch, width), device=device)
         item[:, 0] = columns.item[rows]
         wide = rows.repeat_interleave(width)
         yield columns.user[wide], item.flatten(), columns.context[wide], target
@@ -89,10 +91,46 @@ def whole_batches(columns, options, rank):
 
 def optimizers(model, options):
     if not options.sparse:
+        if options.device == "cuda":
+            return [torch.optim.Adam(model.parameters(), lr=1e-3, fused=True, capturable=options.graph)]
         return [torch.optim.Adam(model.parameters(), lr=1e-3, fused=options.fused or None)]
     tables = [model.user.weight, model.item.weight]
     rest = [p for name, p in model.named_parameters() if not name.startswith(("user", "item"))]
     return [torch.optim.SparseAdam(tables, lr=1e-3), torch.optim.Adam(rest, lr=1e-3, fused=True)]
+
+
+def plain_step(model, updates, loss_of, batch):
+    user, item, context, target = batch
+    for update in updates:
+        update.zero_grad()
+    loss_of(model(user, item, context), target).backward()
+    for update in updates:
+        update.step()
+
+
+def graph_step(model, updates, loss_of, first):
+    """A step as one launch, of a batch that is copied to where the recorded one lay."""
+    inputs = [tensor.clone() for tensor in first]
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            plain_step(model, updates, loss_of, inputs)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    for update in updates:
+        update.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        user, item, context, target = inputs
+        loss_of(model(user, item, context), target).backward()
+        for update in updates:
+            update.step()
+
+    def step(batch):
+        for to, tensor in zip(inputs, batch):
+            to.copy_(tensor)
+        graph.replay()
+    return step
 
 
 def train(rank, options, port, results):
@@ -105,21 +143,24 @@ def train(rank, options, port, results):
     else:
         torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    columns = Columns(options.columns, options.rows, options.users, options.items)
-    plain = NeuMF(options.users, options.items, columns.context.size(1), options.sparse)
+    columns = Columns(options.columns, options.rows, options.users, options.items, options.device)
+    plain = NeuMF(options.users, options.items, columns.context.size(1), options.sparse).to(options.device)
     updates = optimizers(plain, options)
     model = DistributedDataParallel(plain) if options.ranks > 1 else plain
     loss_of = nn.BCEWithLogitsLoss()
     batches = iter(per_row_batches(columns, options) if options.per_row else whole_batches(columns, options, rank))
+    wait = torch.cuda.synchronize if options.device == "cuda" else lambda: None
+    make = graph_step(model, updates, loss_of, next(batches)) if options.graph else None
     for step in range(options.warm + options.steps):
         if step == options.warm:
+            wait()
             start = time.perf_counter()
-        user, item, context, target = next(batches)
-        for update in updates:
-            update.zero_grad()
-        loss_of(model(user, item, context), target).backward()
-        for update in updates:
-            update.step()
+        batch = next(batches)
+        if make is not None:
+            make(batch)
+        else:
+            plain_step(model, updates, loss_of, batch)
+    wait()
     seconds = time.perf_counter() - start
     if rank == 0:
         instances = options.steps * options.ranks * options.batch * (1 + options.negatives)
@@ -145,7 +186,13 @@ if __name__ == "__main__":
     parser.add_argument("--per-row", action="store_true", help="one __getitem__ an instance, by DataLoader")
     parser.add_argument("--sparse", action="store_true", help="sparse gradients and SparseAdam for the tables")
     parser.add_argument("--fused", action="store_true")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--graph", action="store_true", help="on a GPU: the step as a CUDA graph")
     options = parser.parse_args()
+    if options.graph and (options.device != "cuda" or options.sparse):
+        parser.error("--graph is for --device cuda and dense Adam: sparse gradients are made unique on the host")
+    if options.device == "cuda" and (options.ranks > 1 or options.per_row):
+        parser.error("--device cuda is for one rank and whole batches")
     if options.ranks == 1:
         results = mp.get_context("spawn").SimpleQueue()
         train(0, options, 0, results)

@@ -6,7 +6,6 @@
 // moments, buffers and activations, which a micro-batch of one rank, or one of ROWS, tells that goes through the whole model on
 // this thread.
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -73,12 +72,7 @@ int run(int ranks, int64_t described) {
   const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
   measure_activations(config, model, registry.losses.make(loss, config.loss.options), batch, description);
 
-  const int64_t size = data->size(Split::train);
-  const at::Tensor drawn = at::randperm(size, at::detail::createCPUGenerator(1), at::kLong)
-                               .narrow(0, 0, std::min<int64_t>(size, batch.rows));
-  Batch shuffled = data->gather_once(Split::train, drawn, 0);
-  shuffled.global_rows = shuffled.nominal_rows = shuffled.rows;
-  measure_lookups(config, model, registry.losses.make(loss, config.loss.options), shuffled, description);
+  measure_lookups(config, model, registry.losses.make(loss, config.loss.options), *data, description);
 
   Json costs = Json::array();
   for (const RankCost& cost : strategy.cost(job, description)) costs.push_back(to_json(cost));
