@@ -12,7 +12,7 @@ disk=$1 seen=$2; shift 2
 mount -t tmpfs -o size=24m convoy-test "$disk" || exit 200
 "$@" & run=$!
 tries=0
-until [ -d "$disk/run/checkpoints/step-50" ] || [ $((tries += 1)) -gt 600 ]; do sleep 0.1; done
+until [ -f "$disk/run/checkpoints/latest" ] || [ $((tries += 1)) -gt 600 ]; do sleep 0.1; done
 cat /dev/zero >"$disk/filler" 2>/dev/null
 wait $run; echo $? >"$seen/full"
 cp "$disk/run/summary.json" "$seen/summary.json"
