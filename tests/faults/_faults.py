@@ -42,7 +42,8 @@ launch:
 
 
 def within(under=(), limit=0):
-    """1 s and G after a failure, which a limit may have to find; mpirun takes 2 s of its own to end its job (case 19)."""
+    """1 s and G after a failure, which a limit may have to find; mpirun takes up to 2 s of its own to end its job (case 19),
+    whoever has started it."""
     return limit + 1 + GRACE + (2 if under else 0)
 
 

@@ -13,7 +13,7 @@ def in_all_reduce(folder, backend, fault, victim, number, under=(), more=()):
     # The other rank is late, so that the victim surely waits in a collective.
     run = _faults.Run(folder, backend, *more, f"sleep:0.5s:rank={1 - victim}@step={STEP}",
                       f"{fault}:rank={victim}@collective={STEP}", title=f"{'mpirun, ' if under else ''}{backend}")
-    run.start(under=under).ends(128 + number, within=_faults.within(under), kind="signal", rank=victim, signal_number=number,
+    run.start(under=under).ends(128 + number, within=_faults.within(under or backend == "mpi"), kind="signal", rank=victim, signal_number=number,
                                 step=STEP, says=[f"rank {victim}", f"signal {number}", f"step {STEP}"])
     step, collective = run.state(victim)
     run.check(step == STEP and "all_reduce" in collective.replace("-", "_"), f"it waited in '{collective}' of step {step}")
@@ -23,7 +23,7 @@ def in_all_reduce(folder, backend, fault, victim, number, under=(), more=()):
 
 def elsewhere(folder, backend, strategy, fault, victim, step):
     run = _faults.Run(folder, backend, fault, strategy=strategy, title=backend)
-    run.start().ends(137, within=_faults.within(), kind="signal", rank=victim, signal_number=9, step=step)
+    run.start().ends(137, within=_faults.within(backend == "mpi"), kind="signal", rank=victim, signal_number=9, step=step)
 
 
 with runs.workspace() as folder:
