@@ -23,6 +23,9 @@ with runs.workspace() as folder:
             took = time.time() - run.failed_at
             if backend == "mpi":
                 _faults.swept(folder, run)
+            # It may have been killed in the middle of a write: then the half file stands beside the whole one.
+            for half in run.output.glob(".summary.json.*"):
+                half.unlink()
             run.clean()
             run.check(runs.summary(run.output)["status"] in ("running", "failed"), "the summary tells of an end")
             print(f"{run.title}: all gone after {took:.2f} s")
