@@ -77,7 +77,7 @@ class Trainings:
 
 if __name__ == "__main__":
     parser = harness.arguments(__doc__)
-    parser.add_argument("--steps", type=int, default=2500, help="of each training (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=5000, help="of each training (default %(default)s)")
     options = parser.parse_args()
     trainings = Trainings(options.steps)
     figures = harness.interleave(options.rounds, {"one after the other": trainings.farm(1), "farm": trainings.farm(2),
