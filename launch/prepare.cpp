@@ -6,7 +6,6 @@
 #include "backends/catalogue.h"
 #include "core/config/overrides.h"
 #include "core/config/pipeline_texts.h"
-#include "core/config/reader.h"
 #include "core/data/data_files.h"
 #include "core/data/described_rows.h"
 #include "core/inject/fault.h"
@@ -203,11 +202,9 @@ void check_figures(const PreparedRun& run) {
 
 // Of a file that is no run, everything that is wrong with it.
 void refuse_with_all_mistakes(const ReadRequest& request) {
-  Node root = request.path.empty() ? map_node({}) : read_yaml_file(request.path);
-  for (const std::string& assignment : request.overrides) apply_override(root, assignment);
   const Catalogues catalogues = all_catalogues();
   RunTreesReader reader(catalogues);
-  reader.read(root);
+  reader.read(read_yaml_file(request.path, request.overrides));
   refuse_all(reader.mistakes());
 }
 

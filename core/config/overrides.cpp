@@ -95,4 +95,10 @@ void apply_override(Node& root, const std::string& assignment) {
   *node = std::move(value);
 }
 
+Node read_yaml_file(const std::string& path, const std::vector<std::string>& overrides) {
+  Node root = path.empty() ? map_node({}) : read_yaml_file(path);
+  for (const std::string& assignment : overrides) apply_override(root, assignment);
+  return root;
+}
+
 }  // namespace convoy

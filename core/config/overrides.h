@@ -1,6 +1,7 @@
 // --set KEY=VALUE: changes a tree before it is checked.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "core/config/node.h"
 
@@ -10,5 +11,7 @@ namespace convoy {
 // key that has dots itself stands in double quotes. VALUE is YAML. Marks are "--set KEY=VALUE".
 // Throws Error(command_line) for what has no form KEY=VALUE, ConfigError for a path that cannot be followed.
 void apply_override(Node& root, const std::string& assignment);
+// The file's tree, or an empty map where `path` is "", with these applied in order.
+Node read_yaml_file(const std::string& path, const std::vector<std::string>& overrides);
 
 }  // namespace convoy

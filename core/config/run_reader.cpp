@@ -243,9 +243,7 @@ void describe(const Node& node, std::string& text) {
 }  // namespace
 
 RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues) {
-  Node root = request.path.empty() ? map_node({}) : read_yaml_file(request.path);
-  for (const std::string& assignment : request.overrides) apply_override(root, assignment);
-  return read_run_tree(root, catalogues);
+  return read_run_tree(read_yaml_file(request.path, request.overrides), catalogues);
 }
 
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues) {

@@ -119,8 +119,7 @@ void refuse_set_in_vain(const Node& node, const std::string& path, const std::ve
 }
 
 Node read_tree(const RunArguments& arguments) {
-  Node root = arguments.config.empty() ? map_node({}) : read_yaml_file(arguments.config);
-  for (const std::string& assignment : arguments.overrides) apply_override(root, assignment);
+  Node root = read_yaml_file(arguments.config, arguments.overrides);
   for (const std::string& assignment : arguments.fixed) apply_override(root, assignment);
   return root;
 }

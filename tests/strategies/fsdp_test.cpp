@@ -71,10 +71,7 @@ Subject even_subject() {
 }
 
 RankCost cost_of(const Layout& layout) {
-  Job job;
-  job.ranks.resize(static_cast<size_t>(layout.ranks));
-  job.mesh = Mesh({{"data", layout.ranks}});
-  job.config = test_config(layout, {}).resolved;
+  const Job job = planned(layout, test_config(layout, {}));
   Description description;
   description.element_bytes = 8;
   for (int64_t block = 0; block < 4; ++block)

@@ -92,10 +92,7 @@ TEST(Replicas, BytesSentAreThoseOfTheCost) {
   double parameters = 0;
   for (const auto& [key, tensor] : result.initial)
     if (key.rfind("parameter/", 0) == 0) parameters += static_cast<double>(tensor.numel());
-  Job job;
-  job.ranks.resize(4);
-  for (RankPlan& rank : job.ranks) rank.devices.resize(1);
-  job.config = test_config(ddp(4), {}).resolved;
+  const Job job = planned(ddp(4), test_config(ddp(4), {}));
   Description description;
   description.blocks = {{"all", static_cast<int64_t>(parameters), 0, 0, 0, 0}};
   description.element_bytes = 8;

@@ -229,10 +229,7 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
         "what: parameters, every: 4, groups: [{match: bias, what: gradients}]"}) {
     SCOPED_TRACE(policy);
     const Layout layout = ddp(4, policy);
-    Job job;
-    job.ranks.resize(4);
-    for (RankPlan& rank : job.ranks) rank.devices.resize(1);
-    job.config = test_config(layout, {}).resolved;
+    const Job job = planned(layout, test_config(layout, {}));
     const Description description = describe_model(*subject.model(), "fp64");
     const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
     const double counted = bytes_of_last_step(layout, subject, 8);
@@ -242,13 +239,10 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
 }
 
 TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
-  Job job;
-  job.ranks.resize(2);
-  for (RankPlan& rank : job.ranks) rank.devices.resize(1);
   Description description;
   description.blocks = {{"all", 1000000, 0, 0, 0, 0}};
   const auto sent = [&](const char* sync) {
-    job.config = test_config(ddp(2, sync), {}).resolved;
+    const Job job = planned(ddp(2, sync), test_config(ddp(2, sync), {}));
     return strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
   };
   EXPECT_EQ(sent("compress: bf16") * 2, sent(""));

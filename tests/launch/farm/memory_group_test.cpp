@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 namespace convoy {
 namespace {
@@ -101,28 +102,46 @@ TEST_F(FakeGroups, AGroupThatOnlyTheHostSeesIsNone) {
   EXPECT_THAT(why_, HasSubstr("no memory cgroup"));
 }
 
+// Does its work once it is let go, by when it is in its group.
+class HeldChild {
+ public:
+  explicit HeldChild(const std::function<void()>& work) {
+    EXPECT_EQ(pipe(go_), 0);
+    pid_ = fork();
+    if (pid_ != 0) return;
+    char byte;
+    if (read(go_[0], &byte, 1) != 1) _exit(2);
+    work();
+    _exit(0);
+  }
+  ~HeldChild() {
+    close(go_[0]);
+    close(go_[1]);
+  }
+  HeldChild(const HeldChild&) = delete;
+  HeldChild& operator=(const HeldChild&) = delete;
+  pid_t pid() const { return pid_; }
+  void let_go() const { EXPECT_EQ(write(go_[1], "x", 1), 1); }
+
+ private:
+  int go_[2] = {-1, -1};
+  pid_t pid_ = -1;
+};
+
 TEST(MemoryGroup, TheKernelEndsWhatOutgrowsIt) {
   constexpr size_t much = 768u << 20;
   std::string why;
   auto group = MemoryGroup::make("test", 32 << 20, why);
   if (!group) GTEST_SKIP() << why;
-  int go[2];
-  ASSERT_EQ(pipe(go), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    char byte;
-    if (read(go[0], &byte, 1) != 1) _exit(2);
+  const HeldChild child([] {
     void* memory = mmap(nullptr, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) _exit(3);
     std::memset(memory, 1, much);
-    _exit(0);
-  }
-  ASSERT_TRUE(group->add(child));
-  ASSERT_EQ(write(go[1], "x", 1), 1);
+  });
+  ASSERT_TRUE(group->add(child.pid()));
+  child.let_go();
   int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  close(go[0]);
-  close(go[1]);
+  ASSERT_EQ(waitpid(child.pid(), &status, 0), child.pid());
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   EXPECT_TRUE(group->killed_some());
   const std::string folder = group->folder();
@@ -142,19 +161,14 @@ TEST(MemoryGroup, AColdFileLargerThanTheLimitIsHeldWhole) {
   unlink(path);
   ASSERT_EQ(ftruncate(file, much), 0);
   ASSERT_EQ(posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED), 0);
-  int go[2];
-  ASSERT_EQ(pipe(go), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    char byte;
-    if (read(go[0], &byte, 1) != 1) _exit(2);
+  const HeldChild child([file] {
     const auto* rows = static_cast<const volatile char*>(mmap(nullptr, much, PROT_READ, MAP_SHARED, file, 0));
     if (rows == MAP_FAILED) _exit(3);
     for (;;)
       for (int64_t i = 0; i < much; i += 4096) (void)rows[i];
-  }
-  ASSERT_TRUE(group->add(child));
-  ASSERT_EQ(write(go[1], "x", 1), 1);
+  });
+  ASSERT_TRUE(group->add(child.pid()));
+  child.let_go();
   const auto held = [&] {
     std::ifstream stat(group->folder() + "/memory.stat");
     std::string key;
@@ -169,10 +183,10 @@ TEST(MemoryGroup, AColdFileLargerThanTheLimitIsHeldWhole) {
   }
   EXPECT_GE(held(), much);
   int status = 0;
-  EXPECT_EQ(waitpid(child, &status, WNOHANG), 0) << "it has ended: " << status;
-  kill(child, SIGKILL);
-  waitpid(child, &status, 0);
-  for (int descriptor : {go[0], go[1], file}) close(descriptor);
+  EXPECT_EQ(waitpid(child.pid(), &status, WNOHANG), 0) << "it has ended: " << status;
+  kill(child.pid(), SIGKILL);
+  waitpid(child.pid(), &status, 0);
+  close(file);
   EXPECT_FALSE(group->killed_some());
 }
 

@@ -85,20 +85,7 @@ Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int6
   return batch;
 }
 
-// Where the strategy puts ranks, on a host with cores enough.
-Job planned(const Layout& layout, const RunConfig& config) {
-  Topology topology;
-  topology.hosts.push_back({"here", {}, {}, 0});
-  for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
-  PlanRequest request;
-  request.ranks = layout.ranks;
-  Job job = strategy_entry(config.strategy.name).plan(config, topology, request).jobs.at(0);
-  CONVOY_CHECK(static_cast<int>(job.ranks.size()) == layout.ranks, to_string(layout), " is planned with ",
-               job.ranks.size(), " ranks");
-  return job;
-}
-
-// The same, held against the model's blocks.
+// The plan, held against the model's blocks.
 Job checked_plan(const Layout& layout, const RunConfig& config, const Subject& subject) {
   Job job = planned(layout, config);
   check_blocks(strategy_entry(layout.strategy), job, describe_model(*subject.model(), config.precision));
@@ -210,6 +197,18 @@ RunConfig test_config(const Layout& layout, const Training& training, const std:
                       << "\ntrain: {batch: {global: " << training.global_rows
                       << "}}\nstrategy: {name: " << layout.strategy << layout.options << "}\n";
   return read_run_config({path, {}}, catalogues);
+}
+
+Job planned(const Layout& layout, const RunConfig& config) {
+  Topology topology;
+  topology.hosts.push_back({"here", {}, {}, 0});
+  for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
+  PlanRequest request;
+  request.ranks = layout.ranks;
+  Job job = strategy_entry(config.strategy.name).plan(config, topology, request).jobs.at(0);
+  CONVOY_CHECK(static_cast<int>(job.ranks.size()) == layout.ranks, to_string(layout), " is planned with ",
+               job.ranks.size(), " ranks");
+  return job;
 }
 
 std::unique_ptr<Strategy> make_strategy(const RunConfig& config) {
