@@ -20,8 +20,6 @@ std::string kind_of(const Json& config) {
   return str(config.at("model").dump(), config.at("data").dump(), config.at("loss").dump());
 }
 
-bool starts_with(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
-
 }  // namespace
 
 std::optional<ConfigError> metric_mistake(const Farm& farm, const Mark& mark, const std::string& rank_program) {
@@ -32,9 +30,6 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const Mark& mark, co
     if (kind.empty() || !kinds.insert(kind).second) continue;
     if (kinds.size() > most_described) return std::nullopt;
     const std::string& strategy = pipeline.config.at("strategy").at("name").get_ref<const std::string&>();
-    // What an ensemble makes of its members' figures has names of its own.
-    if (strategy_entry(strategy).members && (starts_with(farm.metric, "mean_") || starts_with(farm.metric, "vote_")))
-      return std::nullopt;
     Json told;
     try {
       told = describe_run(rank_program, pipeline.config, "figures").at("figures");
@@ -44,7 +39,12 @@ std::optional<ConfigError> metric_mistake(const Farm& farm, const Mark& mark, co
     if (told.is_null()) return std::nullopt;
     const EvaluationFigures figures = evaluation_figures_from_json(told);
     names.insert(figures.evaluated.begin(), figures.evaluated.end());
-    for (const std::string& name : figures.held_out) names.insert("out_of_fold_" + name);
+    // What an ensemble makes of its members' figures has names of its own.
+    if (strategy_entry(strategy).members) {
+      for (const std::string& name : figures.evaluated)
+        for (const char* how : {"mean_", "vote_"}) names.insert(how + name);
+      for (const std::string& name : figures.held_out) names.insert("out_of_fold_" + name);
+    }
     if (names.count(farm.metric) != 0) return std::nullopt;
   }
   const std::vector<std::string> all(names.begin(), names.end());

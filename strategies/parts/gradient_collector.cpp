@@ -26,7 +26,17 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
     Parameter& parameter = *shared_->parameters[static_cast<size_t>(index_)];
     CONVOY_CHECK(parameter.gradient.defined(), "a gradient of ", parameter.name,
                  " comes while none of its blocks is differentiated");
-    const at::Tensor& gradient = gradients[0];
+    if (parameter.awaited)
+      shared_->state->later->push_back(
+          [shared = shared_, index = index_, gradient = gradients[0]] { take(*shared, index, gradient); });
+    else
+      take(*shared_, index_, gradients[0]);
+    return {at::Tensor()};
+  }
+
+ private:
+  static void take(Shared& shared, int index, const at::Tensor& gradient) {
+    Parameter& parameter = *shared.parameters[static_cast<size_t>(index)];
     at::NoGradGuard no_grad;
     if (gradient.defined()) {
       if (!parameter.written)
@@ -37,11 +47,10 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
       parameter.gradient.zero_();
     }
     parameter.written = true;
-    shared_->ready(index_);
-    return {at::Tensor()};
+    parameter.awaited = false;
+    shared.ready(index);
   }
 
- private:
   std::shared_ptr<Shared> shared_;
   int index_;
 };

@@ -3,7 +3,7 @@
 // A hook in front of every parameter's gradient accumulator takes what autograd hands it: the first gradient of an
 // accumulation is copied over what was there, later ones are added, so nothing has to be zeroed. The hook runs once per
 // backward, after all uses of a parameter (tied ones too) have come in, in the thread that runs backward, and never for a
-// parameter that took no part: `finish` zeroes those.
+// parameter that took no part: `finish` zeroes those. Where a part of a gradient waits (Parameter::awaited), so does the rest.
 // The nodes are held, since autograd keeps only weak references to them and hooks would vanish silently.
 #pragma once
 #include <torch/csrc/autograd/function.h>

@@ -30,12 +30,26 @@ class LinearBackward : public ProductNode {
                      torch::autograd::variable_list& results) override {
     at::Tensor flat = output.reshape({-1, weight.size(0)});
     if (relu_) flat = at::threshold_backward(flat, positive_.unpack(shared_from_this()).reshape(flat.sizes()), 0);
-    if (wants_weight()) results[1] = weight_gradient(*weight_, *state_, flat, input.reshape({-1, weight.size(1)}));
-    if (wants_bias()) results[2] = bias_gradient(*bias_, *state_, flat);
+    if (wants_weight()) {
+      const at::Tensor rows = input.reshape({-1, weight.size(1)});
+      if (!later(weight_, [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); }))
+        results[1] = weight_gradient(*weight_, *state_, flat, rows);
+    }
+    if (wants_bias() && !later(bias_, [=, state = state_](Parameter& own) { bias_gradient(own, *state, flat); }))
+      results[2] = bias_gradient(*bias_, *state_, flat);
     if (wants_input()) results[0] = flat.mm(weight).view(input.sizes());
   }
 
  private:
+  // Whether the product is left until the gradients of inputs are on their way.
+  template <class Product>
+  bool later(const ParameterPtr& parameter, Product product) {
+    if (state_->later == nullptr || parameter->prompt || !writes_gradient(*parameter, *state_)) return false;
+    parameter->awaited = true;
+    state_->later->push_back([parameter, product = std::move(product)] { product(*parameter); });
+    return true;
+  }
+
   torch::autograd::SavedVariable positive_;
   bool relu_ = false;
 };

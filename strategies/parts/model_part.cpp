@@ -1,7 +1,6 @@
 #include "strategies/parts/model_part.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -253,48 +252,58 @@ Loss ModelPart::loss(const TensorList& outputs, const Batch& batch) {
   return loss_of(outputs, prepared(batch));
 }
 
-void ModelPart::run_backward(const std::function<void()>& backward) {
-  store_->state->collecting = true;
-  try {
-    backward();
-  } catch (...) {
-    store_->state->collecting = false;
-    rethrow("backward");
-  }
-  store_->state->collecting = false;
+// Without blocks whose memory somebody gives back behind them (units of fsdp, what is computed again): products that wait
+// would hold it.
+bool ModelPart::products_may_wait() const {
+  return hooks_ == nullptr && std::find(recomputes_.begin(), recomputes_.end(), true) == recomputes_.end();
 }
 
-void ModelPart::backward(const Loss& loss, double nominal) {
+void ModelPart::backward(const Loss& loss, double nominal, const std::function<void()>& inputs_done) {
   at::NoGradGuard no_grad;
   at::Tensor seed = at::full_like(loss.sum, 1 / nominal);
   const at::Tensor& scale = state()->loss_scale;
   if (scale.defined()) seed.mul_(scale.to(seed.options()).view(seed.sizes()));
-  backward({loss.sum}, {seed});
+  const Roots roots = roots_of({loss.sum});
+  backward(roots, roots.edges.empty() ? TensorList() : TensorList{seed}, inputs_done);
 }
 
-void ModelPart::backward(const TensorList& outputs, const TensorList& gradients) {
-  if (hooks_ != nullptr) hooks_->begin_backward();
-  TensorList roots, given;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    // Of others nothing that is trained took part.
-    if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;
-    roots.push_back(outputs[i]);
-    given.push_back(gradients[i]);
-  }
-  if (!roots.empty()) run_backward([&] { torch::autograd::backward(roots, given); });
-  if (hooks_ != nullptr) hooks_->end_backward();
-}
-
-void ModelPart::backward(const Roots& roots, const TensorList& gradients) {
+void ModelPart::backward(const Roots& roots, const TensorList& gradients, const std::function<void()>& inputs_done) {
   CONVOY_CHECK(roots.edges.size() == gradients.size(), gradients.size(), " gradients for ", roots.edges.size(),
                " outputs");
   if (hooks_ != nullptr) hooks_->begin_backward();
+  std::vector<std::function<void()>> later;
+  const bool may_wait = inputs_done && products_may_wait();
   if (!roots.edges.empty())
-    run_backward([&] {
+    collect([&] {
+      state()->later = may_wait ? &later : nullptr;
       torch::autograd::Engine::get_default_engine().execute(roots.edges, gradients, /*keep_graph=*/false,
                                                             /*create_graph=*/false, /*accumulate_grad=*/true);
     });
+  if (inputs_done) inputs_done();
+  collect([&] {
+    at::NoGradGuard no_grad;
+    for (std::function<void()>& product : later) {
+      product();
+      product = nullptr;  // what it multiplied is not needed any more
+    }
+  });
   if (hooks_ != nullptr) hooks_->end_backward();
+}
+
+// Runs a part of the strategy's own backward.
+void ModelPart::collect(const std::function<void()>& work) {
+  const auto end = [this] {
+    state()->collecting = false;
+    state()->later = nullptr;
+  };
+  state()->collecting = true;
+  try {
+    work();
+  } catch (...) {
+    end();
+    rethrow("backward");
+  }
+  end();
 }
 
 TensorList ModelPart::evaluate(const Batch& batch, const TensorList& inputs) {

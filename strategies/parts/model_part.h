@@ -70,12 +70,11 @@ class ModelPart {
   TensorList forward(const Batch& batch, int64_t step, const TensorList& inputs = {});
   // Of the last part's outputs.
   Loss loss(const TensorList& outputs, const Batch& batch);
-  // Gradients of loss.sum × ForwardState::loss_scale ÷ nominal.
-  void backward(const Loss& loss, double nominal);
-  // Gradients of the outputs, an undefined one for an output that nothing was made of.
-  void backward(const TensorList& outputs, const TensorList& gradients);
-  // The same from their graph: one gradient for each root, all defined.
-  void backward(const Roots& roots, const TensorList& gradients);
+  // Gradients of loss.sum × ForwardState::loss_scale ÷ nominal. `inputs_done` is called as soon as the gradients of the part's
+  // inputs are there: those of parameters are then partly still to come, and are there when backward returns.
+  void backward(const Loss& loss, double nominal, const std::function<void()>& inputs_done = {});
+  // From the outputs' graph: one gradient for each root, all defined.
+  void backward(const Roots& roots, const TensorList& gradients, const std::function<void()>& inputs_done = {});
 
   // No gradient, no dropout.
   TensorList evaluate(const Batch& batch, const TensorList& inputs = {});
@@ -95,7 +94,8 @@ class ModelPart {
   TensorList run_recomputed(size_t index, const TensorList& inputs);
   TensorList border(size_t index, const TensorList& values);
   Loss loss_of(const TensorList& outputs, const Batch& batch);
-  void run_backward(const std::function<void()>& backward);
+  bool products_may_wait() const;
+  void collect(const std::function<void()>& work);
   // Throws the exception under way again, with `where` in front.
   [[noreturn]] void rethrow(const std::string& where) const;
 

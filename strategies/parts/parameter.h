@@ -25,6 +25,8 @@ struct Parameter {
   at::Tensor value;      // leaf; its storage may be moved to a flat buffer, the tensor object stays
   at::Tensor gradient;   // shape of value: where backward is to write; undefined: autograd's own way
   bool written = false;  // `gradient` holds something of this accumulation; until then a write overwrites what is there
+  bool awaited = false;  // a product that is a part of the gradient waits in ForwardState::later
+  bool prompt = false;   // none may: another part takes the gradient as soon as it is told those of this one's inputs
   bool foreign = false;  // made by a block itself and not by Layers
   // Writes elements first, first + 1, … (row-major) of the initial values. Set where `value` has no memory yet
   // (LayerStore::deferred): whoever stores it makes what it holds; and where several ranks make one table together (host_rows.h).
@@ -54,7 +56,10 @@ struct ForwardState {
   bool training = false;
   mutable bool drew = false;  // something was drawn whose key the host had chosen: no graph can draw it again
   bool collecting = false;    // the strategy's own backward runs: gradients are written to Parameter::gradient
-  at::Tensor loss_scale;      // [1]: what backward multiplies the loss with (parts/loss_scaler.h); undefined: nothing
+  // Where products that give weights' gradients wait until somebody has been told the gradients of the part's inputs, in the
+  // order in which they would have been computed (zero bubble: Qi et al., 2023); null: nobody waits for those.
+  std::vector<std::function<void()>>* later = nullptr;
+  at::Tensor loss_scale;  // [1]: what backward multiplies the loss with (parts/loss_scaler.h); undefined: nothing
 };
 
 }  // namespace convoy

@@ -12,6 +12,8 @@
 #include "core/error.h"
 #include "core/losses/losses.h"
 #include "strategies/catalogue.h"
+#include "strategies/parts/gradient_collector.h"
+#include "strategies/parts/model_part.h"
 #include "strategies/registry.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -20,6 +22,7 @@ namespace convoy::testing {
 namespace {
 
 constexpr int64_t width = 4;
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 // What a probe's block does to its output.
 using Hook = std::function<at::Tensor(int64_t block, const at::Tensor& value)>;
@@ -389,6 +392,44 @@ TEST(PipelineFigures, MetricsAreToldToAll) {
 }
 
 // ---- going on -------------------------------------------------------------------------------------------------------
+
+// The stage before is told its gradients in front of the products that only this stage's own weights want, and those come to
+// the same bits as without anybody who waits; a tied weight's are added up behind all of its layers.
+TEST(PipelineGradients, OfInputsComeBeforeThoseOfWeights) {
+  const Subject subject =
+      probe(4, nullptr, [](int64_t block) { return std::string(block == 3 ? "blocks.1.linear.weight" : ""); });
+  const Layout layout{"single", "", 1};
+  const RunConfig config = test_config(layout, {});
+  with_ranks(layout, config, [&](const Context& context) {
+    ModelPart part(context, subject.model(), subject.loss);
+    int ready = 0;
+    GradientCollector collector(part.parameters(), part.state(), [&](int) { ++ready; });
+    for (const ParameterPtr& parameter : part.parameters()) parameter->gradient = at::empty_like(parameter->value);
+    const auto gradients = [&](const std::function<void()>& inputs_done) {
+      for (const ParameterPtr& parameter : part.parameters()) parameter->gradient.fill_(nan);
+      collector.begin();
+      std::map<std::string, at::Tensor> all;
+      for (int micro = 0; micro < 2; ++micro) {
+        ready = 0;
+        const Batch batch = subject.data.slice(micro * 8, 8);
+        part.backward(part.loss(part.forward(batch, 0), batch), 16, inputs_done);
+        EXPECT_EQ(ready, static_cast<int>(part.parameters().size()));
+      }
+      for (const ParameterPtr& parameter : part.parameters()) all[parameter->name] = parameter->gradient.clone();
+      return all;
+    };
+    int told = 0;
+    const auto late = gradients([&] {
+      EXPECT_EQ(ready, 0);
+      if (++told > 1) return;
+      for (const ParameterPtr& parameter : part.parameters())
+        EXPECT_TRUE(parameter->gradient.isnan().all().item<bool>()) << parameter->name;
+    });
+    EXPECT_EQ(told, 2);
+    EXPECT_TRUE(bitwise_equal(late, gradients(nullptr)));
+    for (const auto& [name, gradient] : late) EXPECT_TRUE(gradient.isfinite().all().item<bool>()) << name;
+  });
+}
 
 TEST(PipelineState, OfSingleIsGoneOnWithAndTheOtherWayRound) {
   const Subject subject = gpt_subject();

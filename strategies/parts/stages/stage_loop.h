@@ -48,7 +48,7 @@ class StageLoop {
   };
   const HeldStage& held(int stage) const;
   void forward(const Action& action, const StepWork& work, StageLink& link);
-  void backward(const Action& action, const StepWork& work, StageLink& link);
+  void backward(const Action& action, const StepWork& work, StageLink& link, bool draining);
 
   std::vector<HeldStage> stages_;
   Ties& ties_;

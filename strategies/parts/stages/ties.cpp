@@ -103,6 +103,7 @@ ParameterPtr Ties::follow(size_t part, size_t leading_part, const ParameterPtr& 
   auto copy = std::make_shared<Parameter>();
   copy->name = leader->name;
   copy->counted = false;
+  copy->prompt = true;
   const at::Tensor value = leader->value.variable_data();
   copy->value = value.device() == store.device ? value : value.to(store.device);
   copy->value.set_requires_grad(true);
