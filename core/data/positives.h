@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/huge_pages.h"
+
 namespace convoy {
 
 class Positives {
@@ -47,10 +49,10 @@ class Positives {
   int64_t items_ = 0;
   bool exact_ = true;
   int shift_ = 63;
-  std::vector<uint64_t> bits_;
-  std::vector<int64_t> begin_;  // per user, into list_
-  std::vector<int32_t> count_;  // per user, after duplicates were dropped
-  std::vector<int32_t> list_;
+  LookUpVector<uint64_t> bits_;
+  LookUpVector<int64_t> begin_;  // per user, into list_
+  LookUpVector<int32_t> count_;  // per user, after duplicates were dropped
+  LookUpVector<int32_t> list_;
 };
 
 }  // namespace convoy

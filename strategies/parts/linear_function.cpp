@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "strategies/parts/narrow_product.h"
 #include "strategies/parts/product_node.h"
 
 namespace convoy {
@@ -29,7 +30,12 @@ class LinearBackward : public ProductNode {
   void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
                      torch::autograd::variable_list& results) override {
     at::Tensor flat = output.reshape({-1, weight.size(0)});
-    if (relu_) flat = at::threshold_backward(flat, positive_.unpack(shared_from_this()).reshape(flat.sizes()), 0);
+    const bool loops =
+        !at::GradMode::is_enabled() && narrow(input, weight) && narrow_operand(output, weight.scalar_type());
+    if (relu_) {
+      const at::Tensor positive = positive_.unpack(shared_from_this()).reshape(flat.sizes());
+      flat = loops ? narrow_relu_gradient(flat, positive) : at::threshold_backward(flat, positive, 0);
+    }
     if (wants_weight()) {
       const at::Tensor rows = input.reshape({-1, weight.size(1)});
       if (!later(weight_, [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); }))
@@ -37,7 +43,7 @@ class LinearBackward : public ProductNode {
     }
     if (wants_bias() && !later(bias_, [=, state = state_](Parameter& own) { bias_gradient(own, *state, flat); }))
       results[2] = bias_gradient(*bias_, *state_, flat);
-    if (wants_input()) results[0] = flat.mm(weight).view(input.sizes());
+    if (wants_input()) results[0] = (loops ? narrow_input_gradient(flat, weight) : flat.mm(weight)).view(input.sizes());
   }
 
  private:
@@ -59,7 +65,9 @@ class LinearBackward : public ProductNode {
 at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
                            const at::Tensor& input) {
   if (!writes_gradient(weight, state)) return output.t().mm(input);
-  if (weight.written)
+  if (narrow(input, weight.value) && narrow_operand(output, input.scalar_type()) && weight.gradient.is_contiguous())
+    narrow_weight_gradient(output, input, weight.gradient, weight.written);
+  else if (weight.written)
     weight.gradient.addmm_(output.t(), input);
   else
     at::mm_out(weight.gradient, output.t(), input);
@@ -69,7 +77,9 @@ at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const a
 
 at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output) {
   if (!writes_gradient(bias, state)) return output.sum(0);
-  if (bias.written)
+  if (narrow_sum(output, bias.gradient))
+    narrow_bias_gradient(output, bias.gradient, bias.written);
+  else if (bias.written)
     bias.gradient.add_(output.sum(0));
   else
     at::sum_out(bias.gradient, output, 0);
@@ -81,14 +91,20 @@ at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const Par
                   const std::shared_ptr<const ForwardState>& state, bool relu) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
   if (without_node(input, weight->value)) {
+    if (!at::GradMode::is_enabled() && narrow(input, weight->value))
+      return narrow_linear(input, weight->value, bias_value, relu);
     const at::Tensor output = at::linear(input, weight->value, bias_value);
     return relu ? at::relu(output) : output;
   }
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;
-    output = at::linear(input, weight->value, bias_value);
-    if (relu) output.relu_();
+    if (narrow(input, weight->value)) {
+      output = narrow_linear(input, weight->value, bias_value, relu);
+    } else {
+      output = at::linear(input, weight->value, bias_value);
+      if (relu) output.relu_();
+    }
   }
   output = recorded<LinearBackward>(std::move(output), input, weight, bias, state);
   if (relu && output.requires_grad()) static_cast<LinearBackward&>(*output.grad_fn()).keep(output);

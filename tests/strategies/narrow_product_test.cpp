@@ -1,0 +1,140 @@
+// Products of narrow layers against LibTorch's, of every width of vectors that this machine has.
+#include "strategies/parts/narrow_product.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "core/random.h"
+#include "core/text.h"
+#include "strategies/parts/narrow_loops.h"
+
+namespace convoy::testing {
+namespace {
+
+const std::vector<int64_t> widths{1, 3, 8, 16, 17, 31, 32, 33, 53, 64};
+const std::vector<int64_t> heights{1, 7, 8, 255, 257, 600};
+
+at::Tensor numbers(at::IntArrayRef shape, uint64_t key, at::ScalarType dtype = at::kDouble) {
+  at::Tensor out = at::empty(shape, dtype);
+  fill_normal(out, key, 0, 0, 1);
+  return out;
+}
+
+double worst(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+// What is in front of and behind `out` stays as it is.
+template <class T>
+struct Guarded {
+  std::vector<T> memory;
+  T* out;
+  explicit Guarded(int64_t size) : memory(size_t(size) + 128, T(77)), out(memory.data() + 64) {}
+  bool untouched() const {
+    for (size_t i = 0; i < 64; ++i)
+      if (memory[i] != T(77) || memory[memory.size() - 1 - i] != T(77)) return false;
+    return true;
+  }
+  at::Tensor tensor(at::IntArrayRef shape) {
+    return at::from_blob(out, shape, c10::CppTypeToScalarType<T>::value).clone();
+  }
+};
+
+template <class T>
+void every_width_of_vectors(double tolerance) {
+  const auto dtype = c10::CppTypeToScalarType<T>::value;
+  for (const NarrowLoops<T>& loops : narrow_loops(T()))
+    for (const int64_t n : heights)
+      for (const int64_t depth : widths)
+        for (const int64_t width : widths) {
+          const at::Tensor rows = numbers({n, depth}, 1, dtype), other = numbers({n, width}, 2, dtype);
+          const int64_t apart = padded_width<T>(width);
+          const at::Tensor weights = numbers({depth, apart}, 3, dtype), first = numbers({apart}, 4, dtype);
+          const at::Tensor wanted = at::addmm(first, rows, weights).narrow(1, 0, width);
+          const auto* r = rows.const_data_ptr<T>();
+          const auto what = [&] { return convoy::str(n, " rows of ", depth, " to ", width); };
+          for (const bool relu : {false, true}) {
+            Guarded<T> out(n * width);
+            loops.product(r, weights.const_data_ptr<T>(), first.const_data_ptr<T>(), out.out, n, depth, width, relu);
+            ASSERT_LE(worst(out.tensor({n, width}), relu ? wanted.relu() : wanted), tolerance * 16) << what();
+            ASSERT_TRUE(out.untouched()) << what();
+          }
+          Guarded<T> sum(depth * width);
+          const auto* o = other.const_data_ptr<T>();
+          loops.outer(r, o, sum.out, n, depth, depth, width, false);
+          loops.outer(r, o, sum.out, n, depth, depth, width, true);
+          ASSERT_LE(worst(sum.tensor({depth, width}), 2 * rows.t().mm(other)), tolerance * 200) << what();
+          ASSERT_TRUE(sum.untouched()) << what();
+        }
+}
+
+TEST(NarrowLoops, OfDoublesAreLibTorchs) { every_width_of_vectors<double>(1e-14); }
+TEST(NarrowLoops, OfFloatsAreLibTorchs) { every_width_of_vectors<float>(4e-6); }
+
+// A row's result is that of the row alone, and a sum's that of one thread: how rows are dealt out changes no bit.
+TEST(NarrowProduct, BitsDoNotDependOnOtherRowsOrThreads) {
+  const at::Tensor x = numbers({3000, 53}, 1, at::kFloat), weight = numbers({31, 53}, 2, at::kFloat),
+                   bias = numbers({31}, 3, at::kFloat);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor alone = narrow_linear(x, weight, bias, true);
+  at::Tensor sums = at::zeros({31, 53});
+  narrow_weight_gradient(alone, x, sums, false);
+  for (int64_t row : {0, 5, 8, 2999})
+    EXPECT_TRUE(narrow_linear(x.narrow(0, row, 1), weight, bias, true).equal(alone.narrow(0, row, 1))) << row;
+  at::set_num_threads(3);
+  at::Tensor again = at::zeros({31, 53});
+  narrow_weight_gradient(alone, x, again, false);
+  EXPECT_TRUE(narrow_linear(x, weight, bias, true).equal(alone));
+  EXPECT_TRUE(again.equal(sums));
+  at::set_num_threads(threads);
+}
+
+TEST(NarrowProduct, TakesWhatLayersAreGiven) {
+  const at::Tensor weight = numbers({5, 4}, 1), bias = numbers({5}, 2);
+  const at::Tensor x = numbers({2, 3, 8}, 3).slice(2, 0, 8, 2);  // with gaps
+  ASSERT_TRUE(narrow(x, weight));
+  const at::Tensor out = narrow_linear(x, weight, bias, false);
+  EXPECT_LE(worst(out, at::linear(x, weight, bias)), 1e-14);
+  EXPECT_LE(worst(narrow_linear(x, weight, {}, false), at::linear(x, weight)), 1e-14);
+  const at::Tensor flat = out.reshape({-1, 5});
+  const at::Tensor turned = flat.t().contiguous().t();
+  EXPECT_LE(worst(narrow_input_gradient(turned, weight), flat.mm(weight)), 1e-14);
+  at::Tensor sum = numbers({5}, 4);
+  const at::Tensor wanted = sum + flat.sum(0);
+  ASSERT_TRUE(narrow_sum(turned, sum));
+  narrow_bias_gradient(turned, sum, true);
+  EXPECT_LE(worst(sum, wanted), 1e-14);
+  narrow_bias_gradient(flat, sum, false);
+  EXPECT_LE(worst(sum, flat.sum(0)), 1e-14);
+  EXPECT_TRUE(narrow_relu_gradient(turned, out.reshape({-1, 5})).equal(at::threshold_backward(flat, flat, 0)));
+}
+
+TEST(NarrowProduct, NaNStaysWhereItIs) {
+  at::Tensor x = at::ones({40, 7});
+  x[9][2] = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor out = narrow_linear(x, at::ones({3, 7}), at::ones({3}), true);
+  EXPECT_EQ(out.isnan().sum().item<int64_t>(), 3);
+  EXPECT_TRUE(out[9].isnan().all().item<bool>());
+  EXPECT_TRUE(narrow_relu_gradient(at::full({40, 3}, 2.0f), out).eq(2).all().item<bool>());
+  at::Tensor sums = at::empty({3, 7});
+  narrow_weight_gradient(at::ones({40, 3}), x, sums, false);
+  EXPECT_EQ(sums.isnan().sum().item<int64_t>(), 3);  // of one feature
+}
+
+TEST(NarrowProduct, LeavesTheRestToLibTorch) {
+  const at::Tensor x = at::ones({4, 8}), weight = at::ones({3, 8});
+  EXPECT_TRUE(narrow(x, weight));
+  EXPECT_FALSE(narrow(at::ones({4, 65}), at::ones({3, 65})));
+  EXPECT_FALSE(narrow(x, at::ones({65, 8})));
+  EXPECT_FALSE(narrow(x.to(at::kBFloat16), weight.to(at::kBFloat16)));
+  EXPECT_FALSE(narrow(x.to(at::kDouble), weight));
+  EXPECT_FALSE(narrow(at::ones({0, 8}), weight));
+  EXPECT_FALSE(narrow(x, at::ones({8, 3}).t()));
+  EXPECT_FALSE(narrow(at::ones({4, 7}), weight));
+}
+
+}  // namespace
+}  // namespace convoy::testing
