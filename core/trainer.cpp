@@ -125,13 +125,11 @@ class Training {
   static Timeout timeout(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
 
   LoaderOptions loader_options() const {
-    LoaderOptions options;
+    LoaderOptions options = LoaderOptions::from(config_.data.options, config_.seed);
     options.share_index = sampling_.index;
     options.share_count = sampling_.count;
     options.micro_batches = sampling_.micro_batches;
-    options.prefetch = config_.data.options.integer("prefetch");
     options.device = context_.devices.front();
-    options.seed = data_seed(config_.data.options, config_.seed);
     options.draws = sampling_.draws;
     return options;
   }

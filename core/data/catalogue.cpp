@@ -39,9 +39,18 @@ std::vector<Option> common_data_options() {
   auto seed =
       describe::integer("seed", "of what the data set and its transforms draw; auto: the run's", "auto").at_least(0);
   seed.also_auto = true;
+  auto prefetch = describe::integer("prefetch",
+                                    "batches assembled ahead, on a thread of the loader's; 0: none, the rank assembles "
+                                    "each when it wants it; auto: 0 where a rank has but one core and its rows are in "
+                                    "memory, else 4",
+                                    "auto")
+                      .at_least(0)
+                      .at_most(1024)
+                      .in("batches");
+  prefetch.also_auto = true;
   return {
       describe::list("transforms", "augmentations, in order", describe::component("", "an augmentation", "transform")),
-      describe::integer("prefetch", "batches assembled ahead", 4).at_least(1).at_most(1024).in("batches"),
+      prefetch,
       describe::section("samples", "which rows are trained on; in an ensemble, by each member", samples_options()),
       seed,
   };

@@ -40,6 +40,8 @@ class Dataset {
   virtual int64_t instances_per_row() const = 0;
   // Tokens of a row of text, for `tokens` in the summary; 0 where rows are not text.
   virtual int64_t tokens_per_row() const { return 0; }
+  // Whether gather only copies from memory: it waits for no disk, and decodes nothing.
+  virtual bool at_hand() const { return false; }
   // Tensors for rows `indices` (int64, CPU, contiguous, any order), rows first, written into memory from `buffers`.
   // `epoch` keys what is drawn anew each epoch. Sets `rows`; the other counts of the batch are the caller's.
   virtual Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const = 0;

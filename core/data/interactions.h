@@ -61,6 +61,7 @@ class InteractionsDataset : public Dataset {
   Schema schema() const override;
   int64_t size(Split split) const override;
   int64_t instances_per_row() const override { return 1 + options_.negatives; }
+  bool at_hand() const override { return true; }
   using Dataset::gather_once;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
 

@@ -1,4 +1,4 @@
-// One thread that gathers ahead, a short queue, and a consumer that sleeps when it is empty.
+// One thread that gathers ahead, a short queue, and a consumer that sleeps when it is empty; or the consumer alone.
 //
 // The thread wakes only when half of the queue has been taken, so that light steps do not pay for a change of threads
 // each.
@@ -6,6 +6,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/data/samples.h"
 #include "core/error.h"
 
 namespace convoy {
@@ -27,6 +29,16 @@ double thread_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+}
+
+constexpr int64_t usual_prefetch = 4;
+
+// Whether a thread of the loader's would only take turns with the one that wants its batches.
+bool takes_turns(const Dataset& data, const LoaderOptions& options) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return options.device.is_cpu() && data.at_hand() && sched_getaffinity(0, sizeof cores, &cores) == 0 &&
+         CPU_COUNT(&cores) == 1;
 }
 
 // Batch number k of this loader, with indices and everything that the data set does not know.
@@ -54,12 +66,13 @@ class Loader::Worker {
         batches_(batches),
         job_(std::move(job)),
         options_(options),
-        capacity_(size_t(std::max<int64_t>(1, options.prefetch))),
+        capacity_(size_t(options.prefetch.value_or(takes_turns(*data_, options) ? 0 : usual_prefetch))),
         buffers_(options.device.is_cuda()) {
-    thread_ = std::thread([this] { work(); });
+    if (capacity_ > 0) thread_ = std::thread([this] { work(); });
   }
 
   ~Worker() {
+    if (!thread_.joinable()) return;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       ending_ = true;
@@ -70,6 +83,7 @@ class Loader::Worker {
 
   std::optional<Batch> next() {
     if (taken_ == batches_) return std::nullopt;
+    if (capacity_ == 0) return made_now();
     Batch batch;
     bool wake = false;
     {
@@ -87,13 +101,27 @@ class Loader::Worker {
     }
     if (wake) space_.notify_one();
     ++taken_;
-    return options_.device.is_cpu() ? std::move(batch) : batch.to(options_.device, true);
+    return on_device(std::move(batch));
   }
 
   double waited() const { return waited_; }
   double cpu() const { return cpu_.load(std::memory_order_relaxed); }
 
  private:
+  Batch on_device(Batch batch) const {
+    return options_.device.is_cpu() ? std::move(batch) : batch.to(options_.device, true);
+  }
+
+  Batch made_now() {
+    const auto start = std::chrono::steady_clock::now();
+    const double cpu = thread_seconds();
+    Batch batch = make(taken_);
+    cpu_ = cpu_ + thread_seconds() - cpu;
+    waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    ++taken_;
+    return on_device(std::move(batch));
+  }
+
   void work() {
     try {
       for (int64_t number = 0; number < batches_; ++number) {
@@ -148,10 +176,10 @@ class Loader::Worker {
   const int64_t batches_;
   const std::function<Job(int64_t)> job_;
   const LoaderOptions options_;
-  const size_t capacity_;
-  Buffers buffers_;    // the thread's
-  int64_t taken_ = 0;  // the consumer's
-  double waited_ = 0;  // the consumer's
+  const size_t capacity_;  // 0: there is no thread
+  Buffers buffers_;        // of whoever gathers
+  int64_t taken_ = 0;      // the consumer's
+  double waited_ = 0;      // the consumer's
   std::atomic<double> cpu_{0};
 
   std::mutex mutex_;  // guards what follows
@@ -208,6 +236,13 @@ int64_t slices_of(int64_t all, int64_t rows) {
 }
 
 }  // namespace
+
+LoaderOptions LoaderOptions::from(const Options& data, uint64_t seed) {
+  LoaderOptions options;
+  if (!data.is_auto("prefetch")) options.prefetch = data.integer("prefetch");
+  options.seed = data_seed(data, seed);
+  return options;
+}
 
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
                int64_t first_step, int64_t end_step, const LoaderOptions& options) {

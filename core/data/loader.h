@@ -1,5 +1,7 @@
-// Loader: assembles this rank's share of the coming batches ahead of time, on its own thread.
-// Threads: `next` is called by one thread; the loader's own thread gathers. Destruction ends the thread at once.
+// Loader: assembles this rank's share of the coming batches ahead of time, on its own thread; or each when it is wanted, on the
+// caller's, where a thread would only take turns with that one: it would do several batches at a time, and ranks that wait for
+// each other would wait for each one's loader in turn.
+// Threads: `next` is called by one thread. Destruction ends the loader's own at once.
 // Failure: what the data set throws comes out of `next`.
 #pragma once
 #include <cstdint>
@@ -9,19 +11,25 @@
 
 #include "core/data/dataset.h"
 #include "core/data/sampler.h"
+#include "core/options.h"
 
 namespace convoy {
 
 struct LoaderOptions {
   int64_t share_index = 0;
   int64_t share_count = 1;
-  int64_t micro_batches = 1;    // of training batches
-  int64_t prefetch = 4;         // batches held ready
+  int64_t micro_batches = 1;  // of training batches
+  // Batches held ready; 0: none, and no thread. None given: 0 where the calling thread is bound to one core and the data set
+  // is at hand.
+  std::optional<int64_t> prefetch = {};
   at::Device device{at::kCPU};  // CUDA: buffers are pinned, `next` copies without blocking
   uint64_t seed = 1;
   // Of members of an ensemble, all of which read equally many rows: tensors are [members, rows, …], member-major, made by
   // one gather, and a batch's counts are one member's. Empty: one model, [rows, …].
   std::vector<MemberDraw> draws = {};
+
+  // prefetch and seed as the section `data` says, in a run with that seed.
+  static LoaderOptions from(const Options& data, uint64_t seed);
 };
 
 class Loader {
@@ -42,7 +50,7 @@ class Loader {
 
   std::optional<Batch> next();    // nothing left: empty. Batch carries first_row, global_rows, nominal_rows.
   double waited_seconds() const;  // by `next` for data
-  double cpu_seconds() const;     // CPU time of the loader's thread
+  double cpu_seconds() const;     // CPU time of assembling, on whichever thread
 
  private:
   class Worker;

@@ -23,6 +23,7 @@ class SyntheticTokens : public Dataset {
   Schema schema() const override;
   int64_t size(Split split) const override { return split == Split::train ? shape_.rows : shape_.evaluate_rows; }
   int64_t instances_per_row() const override { return 1; }
+  bool at_hand() const override { return true; }
   int64_t tokens_per_row() const override { return shape_.length; }
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
 

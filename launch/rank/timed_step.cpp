@@ -105,10 +105,8 @@ int64_t TimedStep::batches_of(int64_t rows) {
   const int64_t size = data_->size(Split::train);
   const int64_t taken = std::clamp<int64_t>(rows, 1, size);
   const Sampler sampler(size, taken, config_.seed);
-  LoaderOptions options;
-  options.prefetch = config_.data.options.integer("prefetch");
+  LoaderOptions options = LoaderOptions::from(config_.data.options, config_.seed);
   options.device = device_;
-  options.seed = data_seed(config_.data.options, config_.seed);
   loader_.reset();
   loader_ = std::make_unique<Loader>(data_, transforms_, sampler, 0, std::numeric_limits<int32_t>::max(), options);
   return taken;

@@ -30,13 +30,11 @@ class Trial {
         length_(length),
         sampling_(parts.strategy->sampling()),
         stop_(context.channel, context.rank, context.size, patience(context)) {
-    LoaderOptions options;
+    LoaderOptions options = LoaderOptions::from(context.config.data.options, context.config.seed);
     options.share_index = sampling_.index;
     options.share_count = sampling_.count;
     options.micro_batches = sampling_.micro_batches;
-    options.prefetch = context.config.data.options.integer("prefetch");
     options.device = context.devices.front();
-    options.seed = data_seed(context.config.data.options, context.config.seed);
     options.draws = sampling_.draws;
     const MemberDraw draw =
         sampling_.draws.empty() ? data_draw(context.config.data.options, context.config.seed) : sampling_.draws.front();

@@ -3,9 +3,12 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -135,6 +138,68 @@ TEST(Loader, TransformsOfTrainingStayOutOfEvaluation) {
   Loader train(data, transforms, Sampler(4, 4, 1, false), 0, 1, {}), evaluate(data, transforms, 4, {});
   EXPECT_EQ(first_column(*train.next())[0], 200);
   EXPECT_EQ(first_column(*evaluate.next())[0], 100);
+}
+
+// Remembers who gathers.
+class Watched : public Numbers {
+ public:
+  explicit Watched(bool at_hand) : Numbers(64, 0), at_hand_(at_hand) {}
+  bool at_hand() const override { return at_hand_; }
+  Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override {
+    by_ = std::this_thread::get_id();
+    return Numbers::gather(split, indices, epoch, buffers);
+  }
+  std::thread::id by() const { return by_; }
+
+ private:
+  bool at_hand_;
+  mutable std::atomic<std::thread::id> by_{};
+};
+
+std::vector<std::vector<int64_t>> batches_of(const DatasetPtr& data, std::optional<int64_t> prefetch) {
+  const Sampler sampler(64, 10, 5);
+  LoaderOptions options;
+  options.prefetch = prefetch;
+  Loader loader(data, {}, sampler, 0, 9, options);
+  std::vector<std::vector<int64_t>> batches;
+  std::vector<Batch> held;  // buffers come back late
+  while (auto batch = loader.next()) {
+    batches.push_back(first_column(*batch));
+    held.push_back(std::move(*batch));
+    if (held.size() > 2) held.erase(held.begin());
+  }
+  EXPECT_GT(loader.cpu_seconds(), 0);
+  return batches;
+}
+
+TEST(Loader, BatchesAreTheSameWhoeverAssemblesThem) {
+  const auto ahead = std::make_shared<Watched>(true), now = std::make_shared<Watched>(true);
+  const auto wanted = batches_of(ahead, 4);
+  EXPECT_EQ(wanted.size(), 9u);
+  EXPECT_NE(ahead->by(), std::this_thread::get_id());
+  EXPECT_EQ(batches_of(now, 0), wanted);
+  EXPECT_EQ(now->by(), std::this_thread::get_id());
+}
+
+TEST(Loader, NoThreadOnASingleCoreWhereRowsAreAtHand) {
+  std::thread([] {
+    cpu_set_t all, one;
+    ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int core = 0; CPU_COUNT(&one) == 0; ++core)
+      if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+    const auto mine = [](bool at_hand) {
+      const auto data = std::make_shared<Watched>(at_hand);
+      batches_of(data, std::nullopt);
+      return data->by() == std::this_thread::get_id();
+    };
+    if (CPU_COUNT(&all) > 1) {
+      EXPECT_FALSE(mine(true));
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    EXPECT_TRUE(mine(true));
+    EXPECT_FALSE(mine(false)) << "a disk is waited for";
+  }).join();
 }
 
 TEST(Loader, WhatTheDataSetThrowsComesOutOfNext) {
