@@ -9,6 +9,8 @@
 namespace convoy {
 namespace {
 
+constexpr double half = 0.5;  // an error of more than half of what is predicted is no ground for a choice
+
 double relative(const StepPrediction& step) { return step.seconds > 0 ? step.error / step.seconds : 0; }
 
 std::string exchange_text(Exchange kind, double messages) {
@@ -88,9 +90,14 @@ std::string advice_text(const Contender& reference, const std::vector<Contender>
   const Contender& best = known.front();
   const Estimate gain = speed_over(best, reference);
   std::vector<std::string> rest;
-  for (size_t i = gain.value > 1 ? 1 : 0; i < known.size(); ++i) rest.push_back(described(known[i], reference));
+  const bool unsure = gain.error > half * gain.value && gain.value + 3 * gain.error > 1;
+  for (size_t i = gain.value > 1 && !unsure ? 1 : 0; i < known.size(); ++i)
+    rest.push_back(described(known[i], reference));
   std::string text;
-  if (gain.value <= 1) {
+  if (unsure) {
+    text = str("too uncertain to recommend anything (± ", std::lround(100 * gain.error / gain.value),
+               " %), as where other work takes the cores: measure again on an idle machine; as measured now, ");
+  } else if (gain.value <= 1) {
     text = "stay on one device: ";
   } else if (gain.value - gain.error <= 1) {
     text = str("stay on one device, or try both: ", described(best, reference),

@@ -1,7 +1,7 @@
 // Buffers: where a data set writes a batch. Memory of earlier batches is taken again once nobody holds it any more, so
 // that a loader in its steady state allocates nothing.
 //
-// Threads: one Buffers per loader, used by its thread; the tensors handed out may be dropped in any thread.
+// Threads: one Buffers per loader, used by the thread that gathers; the tensors handed out may be dropped in any thread.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -2,7 +2,7 @@
 //
 // Role: rows, their schema, and for evaluation a second, separate set of rows. Negatives and other drawn parts of a row
 // are functions of (seed, epoch, index), so that a batch is the same in every layout and after a resume.
-// Threads: const after construction; `gather` is called from loader threads and must be thread-safe.
+// Threads: const after construction; `gather` is called from loaders' threads, or ranks' own, and must be thread-safe.
 // Failure: the constructor throws Error(corrupt_data) with file, line and column, or Error(io).
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -50,7 +50,7 @@ class Dataset {
 };
 using DatasetPtr = std::shared_ptr<const Dataset>;
 
-// Augmentation, applied to a gathered batch on the loader's thread. Draws are functions of (seed, epoch, sample index).
+// Augmentation, applied to a gathered batch where it was gathered. Draws are functions of (seed, epoch, sample index).
 class Transform {
  public:
   virtual ~Transform() = default;

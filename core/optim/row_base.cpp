@@ -64,10 +64,9 @@ int RowBase::add_table(at::Tensor values, const SlotOptions& options, const Tabl
               zeros({values.size(0)}, at::kInt),
               RowHistory(ways_.lazy ? 0 : first_, ways_.lazy ? 1 : second_, precision),
               exact,
-              memory.own,
+              memory.own.value_or(std::vector<std::pair<int64_t, int64_t>>{{0, values.size(0)}}),
               {},
               {}};
-  if (table.own.empty()) table.own.emplace_back(0, values.size(0));
   for (size_t i = 0; i < moment_names_.size(); ++i)
     table.moments.push_back(values.is_cpu() ? zeros(values.sizes(), dtype) : at::zeros_like(table.values));
   tables_.push_back(std::move(table));

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,8 @@ namespace convoy {
 // Where what an optimizer keeps of a table lies, and which rows it settles, where several processes share one table.
 struct TableMemory {
   std::function<at::Tensor(at::IntArrayRef shape, at::ScalarType dtype)> zeros;  // none: memory of this process
-  std::vector<std::pair<int64_t, int64_t>> own;                                  // [begin, end) each; none: all rows
+  // [begin, end) each, perhaps none; not told: all rows.
+  std::optional<std::vector<std::pair<int64_t, int64_t>>> own = {};
 };
 
 class RowOptimizer {

@@ -96,6 +96,7 @@ class LocatedDataset : public Dataset {
   int64_t size(Split split) const override { return inner_->size(split); }
   int64_t instances_per_row() const override { return inner_->instances_per_row(); }
   int64_t tokens_per_row() const override { return inner_->tokens_per_row(); }
+  bool at_hand() const override { return inner_->at_hand(); }
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override {
     return at_place(place_, [&] { return inner_->gather(split, indices, epoch, buffers); });
   }

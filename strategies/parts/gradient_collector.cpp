@@ -27,7 +27,7 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
     CONVOY_CHECK(parameter.gradient.defined(), "a gradient of ", parameter.name,
                  " comes while none of its blocks is differentiated");
     if (parameter.awaited)
-      shared_->state->later->push_back(
+      shared_->state->later->list.push_back(
           [shared = shared_, index = index_, gradient = gradients[0]] { take(*shared, index, gradient); });
     else
       take(*shared_, index_, gradients[0]);
@@ -67,7 +67,7 @@ GradientCollector::GradientCollector(std::vector<ParameterPtr> parameters, std::
 GradientCollector::~GradientCollector() { shared_->ready = nullptr; }
 
 void GradientCollector::begin() {
-  for (const ParameterPtr& parameter : shared_->parameters) parameter->written = false;
+  for (const ParameterPtr& parameter : shared_->parameters) parameter->written = parameter->awaited = false;
 }
 
 void GradientCollector::finish() {

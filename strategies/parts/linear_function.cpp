@@ -38,21 +38,30 @@ class LinearBackward : public ProductNode {
     }
     if (wants_weight()) {
       const at::Tensor rows = input.reshape({-1, weight.size(1)});
-      if (!later(weight_, [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); }))
+      const auto product = [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); };
+      if (!later(weight_, static_cast<double>(flat.nbytes() + rows.nbytes()), product))
         results[1] = weight_gradient(*weight_, *state_, flat, rows);
     }
-    if (wants_bias() && !later(bias_, [=, state = state_](Parameter& own) { bias_gradient(own, *state, flat); }))
-      results[2] = bias_gradient(*bias_, *state_, flat);
+    if (wants_bias()) {
+      const auto sum = [=, state = state_](Parameter& own) { bias_gradient(own, *state, flat); };
+      // Its gradient is kept for the weight already, or not at all.
+      if (!(weight_->awaited || bias_->awaited) || !later(bias_, 0, sum))
+        results[2] = bias_gradient(*bias_, *state_, flat);
+    }
     if (wants_input()) results[0] = (loops ? narrow_input_gradient(flat, weight) : flat.mm(weight)).view(input.sizes());
   }
 
  private:
-  // Whether the product is left until the gradients of inputs are on their way.
+  // Whether the product is left until the gradients of inputs are on their way. `bytes`: what it keeps alive.
   template <class Product>
-  bool later(const ParameterPtr& parameter, Product product) {
-    if (state_->later == nullptr || parameter->prompt || !writes_gradient(*parameter, *state_)) return false;
+  bool later(const ParameterPtr& parameter, double bytes, Product product) {
+    WaitingProducts* const waiting = state_->later;
+    if (waiting == nullptr || parameter->prompt || !writes_gradient(*parameter, *state_)) return false;
+    // What comes behind a waiting part of the same gradient waits, too: sums keep their order.
+    if (!parameter->awaited && waiting->bytes + bytes > waiting->most) return false;
+    waiting->bytes += bytes;
     parameter->awaited = true;
-    state_->later->push_back([parameter, product = std::move(product)] { product(*parameter); });
+    waiting->list.push_back([parameter, product = std::move(product)] { product(*parameter); });
     return true;
   }
 

@@ -258,6 +258,13 @@ bool ModelPart::products_may_wait() const {
   return hooks_ == nullptr && std::find(recomputes_.begin(), recomputes_.end(), true) == recomputes_.end();
 }
 
+// As much as the parameters and their gradients take, of which a formula of the part's memory has at least that much.
+double ModelPart::waiting_bytes() const {
+  double bytes = 0;
+  for (const ParameterPtr& parameter : parameters_) bytes += 2 * static_cast<double>(parameter->value.nbytes());
+  return bytes;
+}
+
 void ModelPart::backward(const Loss& loss, double nominal, const std::function<void()>& inputs_done) {
   at::NoGradGuard no_grad;
   at::Tensor seed = at::full_like(loss.sum, 1 / nominal);
@@ -271,18 +278,18 @@ void ModelPart::backward(const Roots& roots, const TensorList& gradients, const 
   CONVOY_CHECK(roots.edges.size() == gradients.size(), gradients.size(), " gradients for ", roots.edges.size(),
                " outputs");
   if (hooks_ != nullptr) hooks_->begin_backward();
-  std::vector<std::function<void()>> later;
-  const bool may_wait = inputs_done && products_may_wait();
+  WaitingProducts later;
+  if (inputs_done && products_may_wait()) later.most = waiting_bytes();
   if (!roots.edges.empty())
     collect([&] {
-      state()->later = may_wait ? &later : nullptr;
+      state()->later = later.most > 0 ? &later : nullptr;
       torch::autograd::Engine::get_default_engine().execute(roots.edges, gradients, /*keep_graph=*/false,
                                                             /*create_graph=*/false, /*accumulate_grad=*/true);
     });
   if (inputs_done) inputs_done();
   collect([&] {
     at::NoGradGuard no_grad;
-    for (std::function<void()>& product : later) {
+    for (std::function<void()>& product : later.list) {
       product();
       product = nullptr;  // what it multiplied is not needed any more
     }

@@ -95,6 +95,7 @@ class ModelPart {
   TensorList border(size_t index, const TensorList& values);
   Loss loss_of(const TensorList& outputs, const Batch& batch);
   bool products_may_wait() const;
+  double waiting_bytes() const;  // the most that they may keep alive
   void collect(const std::function<void()>& work);
   // Throws the exception under way again, with `where` in front.
   [[noreturn]] void rethrow(const std::string& where) const;

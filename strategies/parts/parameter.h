@@ -45,6 +45,14 @@ struct NamedBuffer {
   at::Tensor value;  // updated in place by forward
 };
 
+// Products that give weights' gradients and wait until somebody has been told the gradients of the part's inputs, in the order
+// in which they would have been computed (zero bubble: Qi et al., 2023).
+struct WaitingProducts {
+  std::vector<std::function<void()>> list;
+  double bytes = 0;  // of what they keep alive
+  double most = 0;   // beyond that, products are computed at once
+};
+
 // What layers must know of the forward under way. Owned by the rank's Layers; the strategy sets it before each forward.
 struct ForwardState {
   uint64_t seed = 0;
@@ -54,11 +62,9 @@ struct ForwardState {
   int rank = 0;           // keys fast randomness
   bool exact = true;      // random draws are functions of the global row; else of (step, layer, rank)
   bool training = false;
-  mutable bool drew = false;  // something was drawn whose key the host had chosen: no graph can draw it again
-  bool collecting = false;    // the strategy's own backward runs: gradients are written to Parameter::gradient
-  // Where products that give weights' gradients wait until somebody has been told the gradients of the part's inputs, in the
-  // order in which they would have been computed (zero bubble: Qi et al., 2023); null: nobody waits for those.
-  std::vector<std::function<void()>>* later = nullptr;
+  mutable bool drew = false;         // something was drawn whose key the host had chosen: no graph can draw it again
+  bool collecting = false;           // the strategy's own backward runs: gradients are written to Parameter::gradient
+  WaitingProducts* later = nullptr;  // null: nobody waits for the gradients of the part's inputs
   at::Tensor loss_scale;  // [1]: what backward multiplies the loss with (parts/loss_scaler.h); undefined: nothing
 };
 

@@ -380,6 +380,22 @@ TEST(Rows, SharesOfTwoRanksTakeHalfTheMemoryEach) {
   EXPECT_LE(std::abs(rows[0] - rows[1]), 2);
 }
 
+// A rank without any row of a table settles none of it where it is shared, and holds none where it is dealt out.
+TEST(Rows, OfATableWithFewerThanThereAreRanks) {
+  for (const int64_t users : {1, 2, 3}) {
+    const State dense = trained({"single", "", 1}, ranking_subject(false, users), 0, 14, {});
+    for (const bool sharded : {false, true})
+      for (const Layout& layout : {Layout{"ddp", "", 3}, Layout{"ddp", "", 5},
+                                   Layout{"data_parallel", ", devices: [cores:0, cores:1, cores:2, cores:3]", 4}}) {
+        Subject subject = ranking_subject(true, users);
+        if (sharded) subject.section = "{name: ncf, rows: sharded}";
+        const Difference worst = difference(trained(layout, subject, 0, 14, {}), dense);
+        EXPECT_LE(worst.worst, tolerance) << worst.key << ", " << users << " users, " << to_string(layout)
+                                          << (sharded ? ", sharded" : "");
+      }
+  }
+}
+
 TEST(Rows, SharesAreRefusedWhereATableIsTied) {
   GptSizes sizes;
   sizes.rows = true;

@@ -260,6 +260,17 @@ TEST(Advice, SaysWhenItIsWithinTheError) {
               HasSubstr("within the prediction's error (± 21 %)"));
 }
 
+TEST(Advice, RecommendsNothingWhereTheErrorIsLarge) {
+  const Contender single = contender("single", 1, 50 * ms);
+  for (const double seconds : {6.5 * ms, 160 * ms}) {
+    const std::string text = advice_text(single, {contender("ddp", 4, seconds, 0, 0.8 * seconds)});
+    EXPECT_THAT(text, HasSubstr("too uncertain to recommend anything (± 80 %)"));
+    EXPECT_THAT(text, AllOf(HasSubstr("ddp would be"), Not(HasSubstr("take ddp")), Not(HasSubstr("stay on"))));
+  }
+  // However uncertain, a fiftieth is no gain.
+  EXPECT_THAT(advice_text(single, {contender("ddp", 4, 2500 * ms, 0, 2000 * ms)}), HasSubstr("stay on one device"));
+}
+
 TEST(Advice, NamesWaitsUpdatesAndComputing) {
   const Contender single = contender("single", 1, 10 * ms);
   Contender pipeline = contender("pipeline", 2, 20 * ms);

@@ -30,6 +30,8 @@ ParameterPtr make_share(LayerStore& store, const std::string& name, int64_t dim,
                  static_cast<uint64_t>(own.first * dim));
     parameter->held.push_back({own.place, end, {whole, {own.first, 0}, {own.rows, dim}, std::nullopt}});
   }
+  // Nothing of it, where there are fewer rows than ranks; no piece would be all of it.
+  if (parameter->held.empty()) parameter->held.push_back({0, 0, {whole, {0, 0}, {0, dim}, std::nullopt}});
   parameter->value.set_requires_grad(true);
   record_parameter(store, parameter);
   return parameter;

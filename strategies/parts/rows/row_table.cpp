@@ -89,7 +89,8 @@ void RowTable::connect(RowOptimizer* optimizer, const SlotOptions& options) {
   TableMemory memory;
   if (host_) {
     memory.zeros = [this](at::IntArrayRef shape, at::ScalarType dtype) { return host_->zeros(shape, dtype); };
-    for (const RowBlocks::Stretch& own : updaters_->own()) memory.own.emplace_back(own.first, own.first + own.rows);
+    memory.own.emplace();  // none where there are fewer rows than ranks
+    for (const RowBlocks::Stretch& own : updaters_->own()) memory.own->emplace_back(own.first, own.first + own.rows);
   }
   index_ = optimizer->add_table(value_.detach(), options, memory);
 }

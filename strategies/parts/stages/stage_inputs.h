@@ -13,6 +13,7 @@ class StageInputs {
   explicit StageInputs(const Activations& activations);
 
   const TensorList& tensors() const { return tensors_; }
+  bool trained() const { return keeper_ != nullptr; }  // somebody wants gradients
   // Behind backward: of the trained ones, in order; zeros where nothing came. Once.
   TensorList gradients();
 

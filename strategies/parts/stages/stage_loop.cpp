@@ -1,5 +1,6 @@
 #include "strategies/parts/stages/stage_loop.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "core/error.h"
@@ -17,6 +18,10 @@ Activations given(TensorList outputs) {
 }
 
 }  // namespace
+
+bool StageLoop::holds(int stage) const {
+  return std::any_of(stages_.begin(), stages_.end(), [stage](const HeldStage& held) { return held.stage == stage; });
+}
 
 const HeldStage& StageLoop::held(int stage) const {
   for (const HeldStage& held : stages_)
@@ -78,7 +83,8 @@ void StageLoop::backward(const Action& action, const StepWork& work, StageLink& 
   const auto tell = [&] {
     if (live.inputs) link.give_gradients(action.stage - 1, action.micro, live.inputs->gradients());
   };
-  const std::function<void()> early = draining && live.inputs ? std::function<void()>(tell) : nullptr;
+  const bool awaited = draining && live.inputs && live.inputs->trained() && !holds(action.stage - 1);
+  const std::function<void()> early = awaited ? std::function<void()>(tell) : nullptr;
   if (here.model->last())
     here.model->backward(live.loss, work.nominal, early);
   else

@@ -48,9 +48,9 @@ Subject classifier_subject() {
 
 Subject ranking_subject() { return ranking_subject(false); }
 
-Subject ranking_subject(bool by_rows) {
-  constexpr int64_t users = 21, items = 30, each = 5;
-  const auto model = [by_rows] {
+Subject ranking_subject(bool by_rows, int64_t users) {
+  constexpr int64_t items = 30, each = 5;
+  const auto model = [by_rows, users] {
     Schema schema;
     schema.fields["user"] = {{}, at::kLong, users};
     schema.fields["item"] = {{each}, at::kLong, items};
