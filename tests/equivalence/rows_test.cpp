@@ -390,8 +390,8 @@ TEST(Rows, OfATableWithFewerThanThereAreRanks) {
         Subject subject = ranking_subject(true, users);
         if (sharded) subject.section = "{name: ncf, rows: sharded}";
         const Difference worst = difference(trained(layout, subject, 0, 14, {}), dense);
-        EXPECT_LE(worst.worst, tolerance) << worst.key << ", " << users << " users, " << to_string(layout)
-                                          << (sharded ? ", sharded" : "");
+        EXPECT_LE(worst.worst, tolerance)
+            << worst.key << ", " << users << " users, " << to_string(layout) << (sharded ? ", sharded" : "");
       }
   }
 }
