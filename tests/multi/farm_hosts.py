@@ -73,7 +73,7 @@ def under_srun(folder):
 # The launcher ends the job with the host; the same command goes on with what was left.
 def host_crashes(folder):
     output = folder / "crash"
-    sets = [*SETS[1:], "train.epochs=300", "train.checkpoint_every=50 steps", f"launch.heartbeat={HEARTBEAT}s"]
+    sets = [*SETS[1:], "train.epochs=900", "train.checkpoint_every=200 steps", f"launch.heartbeat={HEARTBEAT}s"]
     keepalive = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
                  for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
     line = places.on("nodea1", *runs.command(GRID, output, sets, under=[MPIRUN[0], *keepalive, *MPIRUN[1:]]))
