@@ -98,22 +98,17 @@ at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::T
 
 at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
                   const std::shared_ptr<const ForwardState>& state, bool relu) {
-  const at::Tensor bias_value = bias ? bias->value : at::Tensor();
-  if (without_node(input, weight->value)) {
-    if (!at::GradMode::is_enabled() && narrow(input, weight->value))
-      return narrow_linear(input, weight->value, bias_value, relu);
-    const at::Tensor output = at::linear(input, weight->value, bias_value);
-    return relu ? at::relu(output) : output;
-  }
+  const auto product = [&] {
+    const at::Tensor bias_value = bias ? bias->value : at::Tensor();
+    if (narrow(input, weight->value)) return narrow_linear(input, weight->value, bias_value, relu);
+    at::Tensor output = at::linear(input, weight->value, bias_value);
+    return relu ? output.relu_() : output;
+  };
+  if (without_node(input, weight->value)) return product();  // with a graph only where it is not narrow: under autocast
   at::Tensor output;
   {
     at::AutoDispatchBelowADInplaceOrView below;
-    if (narrow(input, weight->value)) {
-      output = narrow_linear(input, weight->value, bias_value, relu);
-    } else {
-      output = at::linear(input, weight->value, bias_value);
-      if (relu) output.relu_();
-    }
+    output = product();
   }
   output = recorded<LinearBackward>(std::move(output), input, weight, bias, state);
   if (relu && output.requires_grad()) static_cast<LinearBackward&>(*output.grad_fn()).keep(output);

@@ -181,28 +181,14 @@ constexpr auto &avx2_float = any_float, &avx512_float = any_float;
 constexpr auto &avx2_double = any_double, &avx512_double = any_double;
 #endif
 
-bool has_avx512() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f") != 0;
-#else
-  return false;
-#endif
-}
-
-bool has_avx2() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-#else
-  return false;
-#endif
-}
-
 template <class T>
-std::vector<NarrowLoops<T>> of_this_machine(const NarrowLoops<T>& avx512, const NarrowLoops<T>& avx2,
-                                            const NarrowLoops<T>& any) {
+std::vector<NarrowLoops<T>> of_this_machine([[maybe_unused]] const NarrowLoops<T>& avx512,
+                                            [[maybe_unused]] const NarrowLoops<T>& avx2, const NarrowLoops<T>& any) {
   std::vector<NarrowLoops<T>> list;
-  if (has_avx512()) list.push_back(avx512);
-  if (has_avx2()) list.push_back(avx2);
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) list.push_back(avx512);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(avx2);
+#endif
   list.push_back(any);
   return list;
 }

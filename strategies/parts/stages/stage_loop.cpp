@@ -1,6 +1,5 @@
 #include "strategies/parts/stages/stage_loop.h"
 
-#include <algorithm>
 #include <functional>
 
 #include "core/error.h"
@@ -19,14 +18,16 @@ Activations given(TensorList outputs) {
 
 }  // namespace
 
-bool StageLoop::holds(int stage) const {
-  return std::any_of(stages_.begin(), stages_.end(), [stage](const HeldStage& held) { return held.stage == stage; });
+const HeldStage* StageLoop::find(int stage) const {
+  for (const HeldStage& held : stages_)
+    if (held.stage == stage) return &held;
+  return nullptr;
 }
 
 const HeldStage& StageLoop::held(int stage) const {
-  for (const HeldStage& held : stages_)
-    if (held.stage == stage) return held;
-  throw Error(Failure::internal, convoy::str("stage ", stage, " is not executed here"));
+  const HeldStage* const found = find(stage);
+  if (found == nullptr) throw Error(Failure::internal, convoy::str("stage ", stage, " is not executed here"));
+  return *found;
 }
 
 void StageLoop::train(const std::vector<Action>& actions, const StepWork& work, StageLink& link) {
@@ -83,7 +84,7 @@ void StageLoop::backward(const Action& action, const StepWork& work, StageLink& 
   const auto tell = [&] {
     if (live.inputs) link.give_gradients(action.stage - 1, action.micro, live.inputs->gradients());
   };
-  const bool awaited = draining && live.inputs && live.inputs->trained() && !holds(action.stage - 1);
+  const bool awaited = draining && live.inputs && live.inputs->trained() && find(action.stage - 1) == nullptr;
   const std::function<void()> early = awaited ? std::function<void()>(tell) : nullptr;
   if (here.model->last())
     here.model->backward(live.loss, work.nominal, early);

@@ -1,7 +1,8 @@
 // StageLoop: executes one list of a schedule with the parts of a model that belong to it.
 //
 // Memory: of each micro-batch between its forward and its backward what backward needs, and no outputs: their graph is
-// enough. Where a schedule drains, a backward may keep as much as parameters and gradients take for products that wait. Threads: one thread per loop. Failure: as ModelPart and the link.
+// enough. Where a schedule drains, a backward may keep as much as parameters and gradients take for products that wait.
+// Threads: one thread per loop. Failure: as ModelPart and the link.
 #pragma once
 #include <map>
 #include <memory>
@@ -46,7 +47,7 @@ class StageLoop {
     Roots roots;
     Loss loss;  // of the last stage
   };
-  bool holds(int stage) const;
+  const HeldStage* find(int stage) const;  // null: it is not executed here
   const HeldStage& held(int stage) const;
   void forward(const Action& action, const StepWork& work, StageLink& link);
   void backward(const Action& action, const StepWork& work, StageLink& link, bool draining);
