@@ -326,6 +326,11 @@ CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& 
   return std::make_shared<GroupCommunicator>(state, transport);
 }
 
+at::Tensor GroupCommunicator::common_memory(int64_t bytes, const CallOptions& options) {
+  if (alone()) return {};
+  return transport_->common_memory(bytes, options.timeout.count() > 0 ? options.timeout : state_->facts().timeout);
+}
+
 void GroupCommunicator::abort(const std::string& reason) {
   state_->fail(reason);
   state_->facts().board->tell(state_->facts().label, reason);

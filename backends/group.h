@@ -50,6 +50,7 @@ class GroupCommunicator final : public Communicator {
   WorkPtr receive(at::Tensor tensor, int peer, const CallOptions& call) override;
   WorkPtr group(const std::vector<Transfer>& transfers, const CallOptions& call) override;
   WorkPtr barrier(const CallOptions& call) override;
+  at::Tensor common_memory(int64_t bytes, const CallOptions& call) override;
   CommunicatorPtr split(int color, int key, const CallOptions& call) override;
   void abort(const std::string& reason) override;
 

@@ -200,18 +200,21 @@ class AllReduce final : public HostOperation {
 class AllGather final : public HostOperation {
  public:
   AllGather(const std::shared_ptr<HostGroup>& group, const Call& call, const at::Tensor& output, const Offsets& parts,
-            const at::Tensor& input)
-      : HostOperation(group, call, {output, input}, chunks_of(longest(parts), chunk_bytes),
-                      signature_of({2, longest(parts), parts.back()})),
+            const at::Tensor& input, bool in_common)
+      : HostOperation(group, call, {output, input}, in_common ? 1 : chunks_of(longest(parts), chunk_bytes),
+                      signature_of({in_common ? 5 : 2, longest(parts), parts.back()})),
         output_(bytes_of(output)),
         input_(bytes_of(input)),
-        parts_(parts) {}
+        parts_(parts),
+        in_common_(in_common) {}
 
  protected:
   void put(int64_t k, char* slot) override {
+    if (in_common_) return put_in_place();
     if (length(k, rank()) > 0) std::memcpy(slot, input_ + k * chunk_bytes, static_cast<size_t>(length(k, rank())));
   }
   void take(int64_t k) override {
+    if (in_common_) return;
     for (int one = 0; one < size(); ++one) {
       const int64_t bytes = length(k, one);
       if (bytes <= 0) continue;
@@ -227,6 +230,12 @@ class AllGather final : public HostOperation {
     for (size_t one = 0; one + 1 < parts.size(); ++one) most = std::max(most, parts[one + 1] - parts[one]);
     return most;
   }
+  void put_in_place() {
+    const auto own = static_cast<size_t>(rank());
+    char* const place = output_ + parts_[own];
+    const int64_t bytes = parts_[own + 1] - parts_[own];
+    if (bytes > 0 && place != input_) std::memcpy(place, input_, static_cast<size_t>(bytes));
+  }
   int64_t length(int64_t k, int rank) const {
     const auto one = static_cast<size_t>(rank);
     return std::min(chunk_bytes, parts_[one + 1] - parts_[one] - k * chunk_bytes);
@@ -235,6 +244,7 @@ class AllGather final : public HostOperation {
   char* const output_;
   const char* const input_;
   const Offsets parts_;
+  const bool in_common_;
 };
 
 class ReduceScatter final : public HostOperation {
@@ -303,8 +313,8 @@ HostOperationPtr host_all_reduce(const std::shared_ptr<HostGroup>& group, const 
 }
 
 HostOperationPtr host_all_gather(const std::shared_ptr<HostGroup>& group, const Call& call, const at::Tensor& output,
-                                 const Offsets& parts, const at::Tensor& input) {
-  return std::make_shared<AllGather>(group, call, output, parts, input);
+                                 const Offsets& parts, const at::Tensor& input, bool in_common) {
+  return std::make_shared<AllGather>(group, call, output, parts, input, in_common);
 }
 
 HostOperationPtr host_reduce_scatter(const std::shared_ptr<HostGroup>& group, const Call& call,

@@ -30,9 +30,10 @@ using HostOperationPtr = std::shared_ptr<ProgressOperation>;
 
 HostOperationPtr host_all_reduce(const std::shared_ptr<HostGroup>& group, const Call& call, const at::Tensor& tensor,
                                  ReduceOp op);
-// Bytes; part r of output is rank r's input.
+// Bytes; part r of output is rank r's input. `in_common`: all see the same output, where what a rank has
+// written to its part of it stays.
 HostOperationPtr host_all_gather(const std::shared_ptr<HostGroup>& group, const Call& call, const at::Tensor& output,
-                                 const Offsets& parts, const at::Tensor& input);
+                                 const Offsets& parts, const at::Tensor& input, bool in_common);
 HostOperationPtr host_reduce_scatter(const std::shared_ptr<HostGroup>& group, const Call& call,
                                      const at::Tensor& output, const at::Tensor& input, ReduceOp op);
 HostOperationPtr host_broadcast(const std::shared_ptr<HostGroup>& group, const Call& call, const at::Tensor& tensor,

@@ -1,7 +1,12 @@
 // Which operation goes which way.
 #include "backends/host_transport.h"
 
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+
 #include "backends/host_exchange.h"
+#include "core/text.h"
 
 namespace convoy {
 namespace {
@@ -9,8 +14,12 @@ namespace {
 class HostTransport final : public Transport {
  public:
   HostTransport(std::shared_ptr<Transport> inner, const BackendRequest& request, std::shared_ptr<ProgressEngine> engine,
-                std::shared_ptr<HostGroup> group)
-      : inner_(std::move(inner)), request_(request), engine_(std::move(engine)), group_(std::move(group)) {}
+                std::shared_ptr<HostGroup> group, std::string label)
+      : inner_(std::move(inner)),
+        request_(request),
+        engine_(std::move(engine)),
+        group_(std::move(group)),
+        label_(std::move(label)) {}
 
   Capabilities capabilities() const override { return inner_->capabilities(); }
 
@@ -20,7 +29,7 @@ class HostTransport final : public Transport {
   }
   PendingPtr all_gather(const Call& call, at::Tensor output, const Offsets& parts, at::Tensor input) override {
     if (!output.is_cpu() || !input.is_cpu()) return inner().all_gather(call, output, parts, input);
-    return start(host_all_gather(group_, call, output, parts, input));
+    return start(host_all_gather(group_, call, output, parts, input, in_common(output)));
   }
   PendingPtr reduce_scatter(const Call& call, at::Tensor output, at::Tensor input, ReduceOp op) override {
     if (!output.is_cpu() || !input.is_cpu()) return inner().reduce_scatter(call, output, input, op);
@@ -48,6 +57,18 @@ class HostTransport final : public Transport {
     return share(std::move(inner), request_, engine_, label, rank, static_cast<int>(members.size()), timeout);
   }
 
+  at::Tensor common_memory(int64_t bytes, std::chrono::milliseconds timeout) override {
+    auto memory = HostMemory::meet(*request_.channel, str(request_.job, "/", label_, "/common/", commons_made_++),
+                                   group_->rank, group_->size(), bytes, timeout);
+    if (memory == nullptr) return {};
+    std::lock_guard lock(commons_mutex_);
+    commons_.erase(std::remove_if(commons_.begin(), commons_.end(), [](const auto& one) { return one.expired(); }),
+                   commons_.end());
+    commons_.push_back(memory);
+    return at::from_blob(
+        memory->data(), {bytes}, [memory](void*) {}, at::kByte);
+  }
+
   void fail(const std::string& reason) override {
     engine_->fail(*group_, reason);
     inner_->fail(reason);
@@ -62,10 +83,20 @@ class HostTransport final : public Transport {
     group->rank = rank;
     group->sends.resize(static_cast<size_t>(size));
     group->receives.resize(static_cast<size_t>(size));
-    return std::make_shared<HostTransport>(std::move(inner), request, std::move(engine), std::move(group));
+    return std::make_shared<HostTransport>(std::move(inner), request, std::move(engine), std::move(group), label);
   }
 
  private:
+  // Whether all ranks see the same output.
+  bool in_common(const at::Tensor& output) {
+    const char* const begin = static_cast<const char*>(output.const_data_ptr());
+    std::lock_guard lock(commons_mutex_);
+    return std::any_of(commons_.begin(), commons_.end(), [&](const std::weak_ptr<HostMemory>& one) {
+      const std::shared_ptr<HostMemory> memory = one.lock();
+      return memory && begin >= memory->data() && begin < memory->data() + memory->bytes();
+    });
+  }
+
   // What ranks called differently before belongs together no more.
   Transport& inner() const {
     check();
@@ -87,6 +118,10 @@ class HostTransport final : public Transport {
   BackendRequest request_;
   std::shared_ptr<ProgressEngine> engine_;
   std::shared_ptr<HostGroup> group_;
+  const std::string label_;
+  int64_t commons_made_ = 0;
+  std::mutex commons_mutex_;
+  std::vector<std::weak_ptr<HostMemory>> commons_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #endif
 
 #include "core/error.h"
+#include "core/large_tensor.h"
 
 namespace convoy {
 namespace {
@@ -166,6 +167,17 @@ void LocalGroup::fail(const std::string& reason) {
   std::lock_guard lock(mutex_);
   if (!failed_) failed_ = CommError(Failure::peer_lost, -1, reason);
   fail_open([](const Open&) { return true; }, *failed_);
+}
+
+at::Tensor LocalGroup::common_memory(int64_t number, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  Common& common = commons_[number];
+  if (!common.memory.defined()) common.memory = untouched_zeros({bytes}, at::kByte, Touched::little);
+  const at::Tensor memory = common.memory;
+  CONVOY_CHECK(memory.numel() == bytes, "common memory of ", memory.numel(), " bytes for one rank and ", bytes,
+               " for another");
+  if (++common.taken == size_) commons_.erase(number);
+  return memory;
 }
 
 std::shared_ptr<LocalGroup> LocalGroup::child(const std::string& label, int size) {

@@ -89,6 +89,8 @@ class LocalGroup {
   std::string missing(Meeting& meeting);
 
   void fail(const std::string& reason);
+  // The same memory for each of its ranks, which take it one after the other, by number.
+  at::Tensor common_memory(int64_t number, int64_t bytes);
   // The sub-group of that label, the same object for each of its members.
   std::shared_ptr<LocalGroup> child(const std::string& label, int size);
 
@@ -108,6 +110,11 @@ class LocalGroup {
   std::vector<bool> joined_, left_;
   std::optional<CommError> failed_;
   std::map<std::string, std::weak_ptr<LocalGroup>> children_;
+  struct Common {
+    at::Tensor memory;
+    int taken = 0;
+  };
+  std::map<int64_t, Common> commons_;  // that not all ranks have yet
 };
 
 }  // namespace convoy

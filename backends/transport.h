@@ -66,6 +66,9 @@ class Transport {
   virtual std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label,
                                            int64_t agreed, std::chrono::milliseconds timeout) = 0;
 
+  // Communicator::common_memory. Its outputs are given to all_gather as they are.
+  virtual at::Tensor common_memory(int64_t /*bytes*/, std::chrono::milliseconds /*timeout*/) { return {}; }
+
   // Whether an operation has to be begun in the call itself, by its thread: where what is issued now is being recorded.
   virtual bool must_begin_now() const { return false; }
 

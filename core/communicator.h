@@ -82,6 +82,12 @@ class Communicator {
   virtual WorkPtr group(const std::vector<Transfer>& transfers, const CallOptions& call) = 0;
   virtual WorkPtr barrier(const CallOptions& call) = 0;
 
+  // Memory of the CPU that all ranks of the group map: [bytes] uint8, zero at first, the same on all. Undefined, on all of them,
+  // where there is no second rank, or they do not share a host. An all_gather_v whose output lies in it, on all ranks at the
+  // same place, moves nothing that was written to its part there: it is there for all once the operation is over. Who writes
+  // anew must know that all have read. Collective; blocks until it stands.
+  virtual at::Tensor common_memory(int64_t /*bytes*/, const CallOptions&) { return {}; }
+
   // Collective: ranks of equal color form a group, ordered by (key, rank). Blocks until the group stands.
   virtual std::shared_ptr<Communicator> split(int color, int key, const CallOptions& call) = 0;
 

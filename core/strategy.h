@@ -44,15 +44,18 @@ struct StepInput {
   Batch batch;         // this rank's share
   int64_t step = 0;    // global, from 0: keys random draws and schedules
   bool flush = false;  // last step of an epoch or of the training: accumulation ends here
+  bool told =
+      true;  // its figures are: a gradient norm that takes an exchange of its own is worth it; on all ranks alike
 };
 
 // Tensors on the rank's device, not read to the host. A rank whose figures are another's copy gives weight and sum zero,
 // so that sums over all ranks are the job's figures.
 struct StepResult {
   std::vector<Metric> metrics;  // "loss" first; of this rank's rows
-  at::Tensor finite;         // bool, [] or [members]: false is a fault, and nothing was updated; the same on all ranks
-  at::Tensor skipped;        // the same shape: the loss scaler left this update out; undefined without a scaler
-  at::Tensor gradient_norm;  // [] or [members], before clipping; undefined on steps without an update
+  at::Tensor finite;   // bool, [] or [members]: false is a fault, and nothing was updated; the same on all ranks
+  at::Tensor skipped;  // the same shape: the loss scaler left this update out; undefined without a scaler
+  at::Tensor
+      gradient_norm;  // [] or [members], before clipping; undefined on steps without an update, or where not told
   at::Tensor learning_rate;  // [1] or [members], of that update, before factors of groups; valid until the next one
   bool updated = true;       // false on accumulation's steps between
 };

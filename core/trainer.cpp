@@ -183,11 +183,12 @@ class Training {
       rows_ += sampler_.rows_of(step_) * std::max<int64_t>(sampling_.job_members, 1);
       const int64_t done = step_ + 1;
       const bool epoch_ends = done % length_.steps_per_epoch == 0;
-      StepInput input{std::move(batch), step_, epoch_ends || done == length_.total_steps};
+      StepInput input{std::move(batch), step_, epoch_ends || done == length_.total_steps, reports(done, epoch_ends)};
       context_.state->phase("forward/backward");
       StepResult result = strategy_.step(input);
       updated = result.updated;
       if (updated && result.learning_rate.defined()) learning_rate_ = result.learning_rate;
+      if (updated) gradient_norm_ = result.gradient_norm;
       train_metrics_.add(result.metrics);
       check_finite(result);
       if (result.updated && result.skipped.defined())
@@ -297,13 +298,17 @@ class Training {
     if (context_.rank == 0) context_.channel->post(protocol::first_step, Json{{"seconds", seconds_since(started_)}});
   }
 
+  bool reports(int64_t done, bool epoch_ends) const {
+    return done % config_.train.log_every == 0 || done == first_step_ + 1 || epoch_ends || done == length_.total_steps;
+  }
+
   void report_training(int64_t done, bool epoch_ends) {
-    const bool interval =
-        done % config_.train.log_every == 0 || done == first_step_ + 1 || epoch_ends || done == length_.total_steps;
+    const bool interval = reports(done, epoch_ends);
     if (interval) {
       const auto values = train_metrics_.reduce(*context_.world);
       if (auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
       Record record = written_record("train", done);
+      if (gradient_norm_.defined() && gradient_norm_.numel() == 1) record.gradient_norm = gradient_norm_.item<double>();
       for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
       if (skipped_.defined()) record.metrics["skipped_updates"] = skipped_.sum().item<double>();
       for (auto& sink : sinks_) sink->write(record);
@@ -542,6 +547,7 @@ class Training {
   int64_t updates_ = 0;  // since this process began, skipped ones with them
   at::Tensor skipped_;   // updates that the loss scaler left out, since this process began; undefined without one
   at::Tensor learning_rate_;
+  at::Tensor gradient_norm_;  // of the last update; undefined where it is not known
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 
   Clock::time_point started_, lap_, reported_;

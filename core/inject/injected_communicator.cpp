@@ -102,6 +102,9 @@ class InjectedCommunicator : public Communicator {
     return inner_->group(transfers, call);
   }
   WorkPtr barrier(const CallOptions& call) override { return inner_->barrier(call); }
+  at::Tensor common_memory(int64_t bytes, const CallOptions& call) override {
+    return inner_->common_memory(bytes, call);
+  }
   CommunicatorPtr split(int color, int key, const CallOptions& call) override {
     return injected_communicator(inner_->split(color, key, call), injector_);
   }

@@ -22,6 +22,7 @@ Json to_json(const Record& record) {
             {"samples_per_second", number(record.samples_per_second)}};
   if (record.remaining_seconds >= 0) json["remaining_seconds"] = number(record.remaining_seconds);
   if (record.learning_rate >= 0) json["learning_rate"] = number(record.learning_rate);
+  if (!(record.gradient_norm < 0)) json["gradient_norm"] = number(record.gradient_norm);
   json["metrics"] = Json::object();
   for (const auto& [name, value] : record.metrics) json["metrics"][name] = number(value);
   for (const auto& [name, values] : record.members)

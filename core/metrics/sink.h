@@ -20,6 +20,7 @@ struct Record {
   double samples_per_second = 0;
   double remaining_seconds = -1;          // -1: unknown
   double learning_rate = -1;              // of the last update; -1: none yet
+  double gradient_norm = -1;              // of the last update, before clipping; -1: none, or each member's own
   std::map<std::string, double> metrics;  // NaN and infinities allowed
   std::map<std::string, std::vector<double>> members =
       {};  // of an ensemble, each one's own; only where there are several

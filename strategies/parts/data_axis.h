@@ -21,8 +21,8 @@ class DataAxis {
   virtual void last_backward(int part) = 0;
   // Behind the last backward of a step without an update.
   virtual void keep() = 0;
-  // Reduces what has not been, and updates. `nominal`: what the losses were divided by for backward.
-  virtual UpdateFigures update(double nominal) = 0;
+  // Reduces what has not been, and updates. `nominal`: what the losses were divided by for backward; `told`: StepInput's.
+  virtual UpdateFigures update(double nominal, bool told) = 0;
 
   virtual void settle() = 0;
   virtual void settle_for_evaluation() { settle(); }  // Strategy's

@@ -81,7 +81,7 @@ class MeshStrategy : public Strategy {
       return result;
     }
     state_->phase("optimizer");
-    const UpdateFigures figures = data_->update(nominal);
+    const UpdateFigures figures = data_->update(nominal, input.told);
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
     result.learning_rate = figures.learning_rate;

@@ -164,8 +164,10 @@ void Update::reduced_slot(int slot) {
   add_figures(range.gradients, range.counted, is_own(static_cast<size_t>(slot)) ? 3 : 0);
 }
 
-void Update::reduced_rows() {
+void Update::reduced_rows(bool finite, bool told) {
   Communicator* const group = tables_.empty() ? nullptr : tables_.front()->table->updates_with();
+  norm_known_ = group == nullptr || !finite || told || clip_norm_ > 0;
+  if (!norm_known_) return;
   if (group == nullptr) {
     for (size_t table = 0; table < tables_.size(); ++table)
       add_figures(tables_[table]->table->update().values, tables_[table]->counted, is_own_table(table) ? 3 : 0);
@@ -312,7 +314,7 @@ UpdateFigures Update::finish_on_host() {
     host_count(own_count_) = host_count(count_);
   updated_ = true;
   const auto flag = [&](bool value) { return host_scalar(value, scalars_.apply.options()); };
-  UpdateFigures told{host_scalar(norm, figures_.options()),
+  UpdateFigures told{norm_known_ ? host_scalar(norm, figures_.options()) : at::Tensor(),
                      flag((owns_ && !shares_) || shared_finite),
                      scalars_.learning_rate,
                      {},

@@ -31,7 +31,7 @@ struct UpdateSlot {
 };
 
 struct UpdateFigures {
-  at::Tensor norm;             // float64 (float32 on CUDA), []: of the mean gradient, before clipping
+  at::Tensor norm;             // float64 (float32 on CUDA), []: of the mean gradient, before clipping; or undefined
   at::Tensor finite;           // bool, []: false is a fault
   at::Tensor learning_rate;    // [1]; overwritten by the next update
   at::Tensor skipped;          // bool, []: by the loss scaler; undefined where there is none
@@ -75,7 +75,9 @@ class Update {
   void set_rate();
   void reduced(int bucket);     // of FlatParameters
   void reduced_slot(int slot);  // of either kind
-  void reduced_rows();          // of all tables
+  // Of all tables. Where ranks divide an update, they exchange its figures, unless the sums of all are `finite` for certain
+  // (on all ranks alike), and nobody needs the norm: neither clipping, nor who is `told` of it.
+  void reduced_rows(bool finite = false, bool told = true);
   UpdateFigures finish();
 
   // Moments of a parameter, in its shape.
@@ -143,6 +145,7 @@ class Update {
                  // first two of these
   UpdateScalars scalars_;
   at::Tensor mean_scale_;  // what makes the gradients those of the mean loss; gradient_scale clips too
+  bool norm_known_ = true;
   bool rate_is_set_ = false;
   bool updated_ = false;  // the slots hold the gradients of an update
   Own own_;               // its header is undefined until set_own

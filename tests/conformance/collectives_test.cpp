@@ -84,6 +84,47 @@ TEST_P(Collectives, AllGatherOfUnequalParts) {
   });
 }
 
+// Parts that were written where all see them are there for all, round after round, and counted as if they had been sent. The
+// second memory is there while the first is in use.
+TEST_P(Collectives, AllGatherInCommonMemory) {
+  const std::string backend = std::get<0>(GetParam());
+  const bool shares = backend != sockets && backend != messages;
+  on_ranks([shares](Communicator& world) {
+    const int n = world.size(), me = world.rank();
+    for (const int64_t bytes : {int64_t{4096}, int64_t{3} << 20}) {
+      const at::Tensor memory = world.common_memory(bytes, {"x"});
+      EXPECT_EQ(memory.defined(), shares && n > 1);
+      if (!memory.defined()) return;
+      EXPECT_EQ(memory.numel(), bytes);
+      EXPECT_TRUE(same(memory, at::zeros({bytes}, at::kByte)));
+      world.barrier({"x"})->wait();
+      for (int64_t round = 0; round < 4; ++round) {
+        std::vector<int64_t> counts;
+        std::vector<at::Tensor> parts;
+        for (int r = 0; r < n; ++r) {
+          counts.push_back(r == round % n ? 0 : bytes / 2 / n + r);
+          parts.push_back(numbers(r + static_cast<int>(round), {counts.back()}, at::kByte));
+        }
+        const at::Tensor wanted = at::cat(parts), output = memory.narrow(0, round, wanted.numel());
+        const at::Tensor own =
+            output.narrow(0, std::accumulate(counts.begin(), counts.begin() + me, int64_t{0}), counts[size_t(me)]);
+        own.copy_(parts[size_t(me)]);
+        const int64_t before = world.bytes_sent();
+        world.all_gather_v(output, own, counts, {"x"})->wait();
+        EXPECT_EQ(world.bytes_sent() - before, (n - 1) * counts[size_t(me)]);
+        EXPECT_TRUE(same(output, wanted));
+        world.barrier({"x"})->wait();  // all have read
+      }
+      // Into memory of its own, from a part that lies there.
+      at::Tensor other = at::zeros({n, 8}, at::kByte);
+      const at::Tensor mine = memory.narrow(0, 8 * me, 8);
+      mine.fill_(me + 1);
+      world.all_gather(other, mine, {"x"})->wait();
+      for (int r = 0; r < n; ++r) EXPECT_TRUE(same(other[r], at::full({8}, r + 1, at::kByte)));
+    }
+  });
+}
+
 TEST_P(Collectives, AllToAllOfUnequalParts) {
   on_ranks([](Communicator& world) {
     int n = world.size(), me = world.rank();

@@ -138,7 +138,7 @@ TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
         data.begin(true, true);
         runner->train({in.batch}, step, 75,
                       {[&](const Loss& loss) { data.add_loss(loss); }, [&](int part) { data.last_backward(part); }});
-        data.update(75);
+        data.update(75, true);
       }
       data.settle();
       double moments = 0, parameters = 0;

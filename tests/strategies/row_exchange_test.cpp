@@ -1,5 +1,6 @@
 // Row tables by themselves, and what several ranks make of theirs.
 #include "strategies/parts/rows/device_row_gather.h"
+#include "strategies/parts/rows/host_rows.h"
 #include "strategies/parts/rows/row_gather.h"
 #include "strategies/parts/rows/row_numbers.h"
 #include "strategies/parts/rows/row_shares.h"
@@ -40,7 +41,8 @@ struct Made {
   std::unique_ptr<RowOptimizer> optimizer = make_row_optimizer(adamw());
   ForwardState state;
 
-  explicit Made(int64_t rows = table_rows, const std::shared_ptr<const RowBlocks>& blocks = nullptr) {
+  explicit Made(int64_t rows = table_rows, const std::shared_ptr<const RowBlocks>& blocks = nullptr,
+                const std::shared_ptr<HostRows>& host = nullptr) {
     parameter->name = "table";
     at::Tensor value = normal({rows, width}, "values");
     if (blocks) {
@@ -49,7 +51,7 @@ struct Made {
       value = at::cat(own);
     }
     parameter->value = value.set_requires_grad(true);
-    parameter->table = std::make_shared<RowTable>("table", parameter->value, blocks);
+    parameter->table = std::make_shared<RowTable>("table", parameter->value, blocks, host);
     SlotOptions options;
     options.weight_decay = 0.1;
     parameter->table->connect(optimizer.get(), options);
@@ -196,6 +198,57 @@ TEST(RowExchange, MessagesThatGrowAndShrinkAreWhole) {
   });
   for (size_t step = 0; step < 5; ++step)
     EXPECT_LE((found[step] - expected[step]).abs().max().item<double>(), 1e-14) << step;
+}
+
+// Ranks that share tables read each other's messages where these lie: each row is updated once, by the sum of all, with messages
+// that outgrow their memory too. And each knows whether a sum may be other than finite, also one that another makes.
+TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
+  constexpr int64_t rows = 300000;
+  const std::vector<int64_t> counts{10, 3, 180000, 50, 200000, 7, 7, 7};
+  const Layout layout{"ddp", "", 2};
+  std::mutex mutex;
+  std::vector<at::Tensor> found(counts.size()), expected(counts.size()), times(counts.size());
+  std::vector<std::vector<char>> finite(2);
+  for (size_t step = 0; step < counts.size(); ++step) {
+    found[step] = at::zeros({rows, width}, at::kDouble);
+    expected[step] = at::zeros({rows, width}, at::kDouble);
+    times[step] = at::zeros({rows}, at::kLong);
+  }
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    const std::shared_ptr<HostRows> host = HostRows::meet(context);
+    ASSERT_NE(host, nullptr);
+    Made made(rows, nullptr, host);
+    RowGather exchange(context.axis("data"), {made.parameter});
+    for (size_t step = 0; step < counts.size(); ++step) {
+      const at::Tensor ids = (at::arange(counts[step] + context.rank) * 7 + context.rank * 3) % rows;
+      at::Tensor gradient = normal({ids.numel(), width}, convoy::str("g", context.rank, step));
+      if (step == 5) gradient.select(0, 0).fill_(9e37);  // finite, and its sum might not be
+      if (step == 6 && context.rank == 1) gradient.select(0, 2).fill_(std::nan(""));  // of one rank alone
+      exchange.begin();
+      made.table().begin();
+      torch::autograd::backward({made.table().embed(ids, made.state)}, {gradient});
+      at::Tensor dense = at::full({3}, static_cast<double>(context.rank + 1), at::kFloat);
+      exchange.run({dense});
+      EXPECT_TRUE(dense.equal(at::full({3}, 3.0, at::kFloat)));
+      const TableRows& update = made.table().update();
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        finite[size_t(context.rank)].push_back(exchange.finite_sums());
+        found[step].index_add_(0, update.numbers, update.values);
+        times[step].index_add_(0, update.numbers, at::ones_like(update.numbers));
+        expected[step].index_add_(0, ids, gradient);
+      }
+      exchange.written();
+    }
+    exchange.read();
+  });
+  for (size_t step = 0; step < counts.size(); ++step) {
+    EXPECT_EQ(times[step].max().item<int64_t>(), 1) << step;
+    EXPECT_TRUE(at::allclose(found[step], expected[step], 1e-14, 1e-14, true)) << step;
+  }
+  const std::vector<char> wanted{1, 1, 1, 1, 1, 0, 0, 1};
+  EXPECT_EQ(finite[0], wanted);
+  EXPECT_EQ(finite[1], wanted);
 }
 
 Batch batch_of(const at::Tensor& ids) {

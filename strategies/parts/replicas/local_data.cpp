@@ -38,7 +38,7 @@ void LocalData::begin(bool first, bool) {
 
 void LocalData::add_loss(const Loss& loss) { flat_->add_to_header(loss.weight, loss.sum.detach(), false); }
 
-UpdateFigures LocalData::update(double nominal) {
+UpdateFigures LocalData::update(double nominal, bool /*told*/) {
   for (auto& collector : collectors_) collector->finish();
   update_.begin(nominal);
   for (int bucket = 0; bucket < static_cast<int>(flat_->buckets().size()); ++bucket) update_.reduced(bucket);

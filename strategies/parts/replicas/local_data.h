@@ -20,7 +20,7 @@ class LocalData : public DataAxis {
   void add_loss(const Loss& loss) override;
   void last_backward(int) override {}
   void keep() override {}
-  UpdateFigures update(double nominal) override;
+  UpdateFigures update(double nominal, bool told) override;
   void settle() override {}
   void visit_state(const StateVisitor& visit) override;
   void state_restored() override { update_.restored(); }

@@ -107,7 +107,7 @@ void ReplicatedData::keep() {
   if (!order_known_) agree_on_order();
 }
 
-UpdateFigures ReplicatedData::update(double nominal) {
+UpdateFigures ReplicatedData::update(double nominal, bool told) {
   if (!order_known_) agree_on_order();
   for (auto& collector : collectors_) collector->finish();
   const bool apart = with_rows_.empty();
@@ -131,7 +131,7 @@ UpdateFigures ReplicatedData::update(double nominal) {
     }
     update_.reduced(bucket);
   }
-  update_.reduced_rows();
+  update_.reduced_rows(rows_->finite_sums(), told);
   const UpdateFigures figures = update_.finish();
   rows_->written();
   if (buffers) buffer_sync_->finish();

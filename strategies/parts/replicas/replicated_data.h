@@ -48,7 +48,7 @@ class ReplicatedData : public DataAxis, public BatchReader, public Recordable {
   void add_loss(const Loss& loss) override;
   void last_backward(int part) override;
   void keep() override;
-  UpdateFigures update(double nominal) override;
+  UpdateFigures update(double nominal, bool told) override;
   void settle() override {
     // No rank still looks at what others settle.
     rows_->written();

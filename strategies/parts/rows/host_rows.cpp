@@ -87,10 +87,17 @@ std::shared_ptr<const RowBlocks> HostRows::blocks(int64_t rows) const {
 }
 
 // What a rank wrote before its part of the sum is seen by all who have the sum.
-void HostRows::read() {
-  if (!dirty_) return;
-  group_->all_reduce(token_, ReduceOp::max, {"tables of a host", {}})->wait();
+void HostRows::publish() {
+  if (publishing_) publishing_->wait();
+  publishing_ = group_->all_reduce(token_, ReduceOp::max, {"tables of a host", {}});
   dirty_ = false;
+}
+
+void HostRows::read() {
+  if (dirty_) publish();
+  if (!publishing_) return;
+  publishing_->wait();
+  publishing_.reset();
   kept_.clear();
 }
 

@@ -3,7 +3,7 @@
 // where the axis has no other hosts, its part of those that it has touched (touched_sums.h).
 //
 // So a host holds a table once, however many ranks it has, and a rank's updates are a share of what all have touched. Who has
-// written marks it (`written`), on all ranks alike, and none looks at a table before all have come to `read`.
+// written says so (`written`, `publish`), on all ranks alike, and none looks at a table (`read`) before all have.
 // With several hosts each has a copy, and all hosts have equally many ranks, so that all copies come out bitwise equal.
 // Threads: the rank's own. Failure: CommError; Error(out_of_memory) with the size.
 #pragma once
@@ -34,6 +34,8 @@ class HostRows {
   std::shared_ptr<const RowBlocks> blocks(int64_t rows) const;
 
   void written() { dirty_ = true; }
+  // Tells the others at once that it has, and does not wait for them.
+  void publish();
   void read();
 
  private:
@@ -46,6 +48,7 @@ class HostRows {
   int64_t made_ = 0;
   std::vector<std::shared_ptr<HostMemory>> kept_;  // until all have it, also where it is given up at once
   bool dirty_ = false;
+  WorkPtr publishing_;
   at::Tensor token_;
 };
 

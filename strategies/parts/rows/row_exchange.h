@@ -26,6 +26,8 @@ class RowExchange {
   virtual void expect(const Batch&) {}
   // Sums `dense` (contiguous, the same on all ranks) in place, and sets what the tables' update is made of. Collective.
   virtual void run(const std::vector<at::Tensor>& dense) = 0;
+  // Whether all sums that `run` came to, those too that other ranks update, are finite for certain; the same on all ranks.
+  virtual bool finite_sums() const { return false; }
   // Values or moments of tables were written to, on all ranks; others look at them after their next `read`, or begin. Collective.
   virtual void written() {}
   virtual void read() {}

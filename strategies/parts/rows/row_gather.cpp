@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
+#include "core/optim/norm.h"
 #include "strategies/parts/rows/host_rows.h"
 #include "strategies/parts/rows/row_bytes.h"
 
@@ -13,6 +16,21 @@ namespace convoy {
 namespace {
 
 char* data_of(const at::Tensor& bytes) { return static_cast<char*>(bytes.mutable_data_ptr()); }
+
+constexpr int64_t least_common_bytes = 16 << 20;
+
+// Well below what a float holds, so that rounding does not matter.
+constexpr double largest_sum = 1e38;
+
+// Of all gradients of a rank's rows, as one vector; not finite where one of them is not.
+double length_of(const std::vector<TableRows>& touched) {
+  double squares = 0;
+  for (const TableRows& rows : touched) {
+    const HostSquareSum part = host_square_sum(rows.values);
+    squares += part.finite ? part.sum : std::numeric_limits<double>::quiet_NaN();
+  }
+  return std::sqrt(squares);
+}
 
 int64_t sum(const std::vector<int64_t>& list) { return std::accumulate(list.begin(), list.end(), int64_t{0}); }
 
@@ -25,6 +43,7 @@ RowGather::RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Co
       sums_(tables_.size()),
       touched_sums_(tables_.size()),
       narrow_(narrow_rows(tables_, group_->size(), numbers)),
+      in_common_(host() != nullptr && host()->group().size() == group_->size()),
       lengths_(ranks_),
       messages_(ranks_) {}
 
@@ -42,7 +61,7 @@ int64_t RowGather::count(size_t rank, size_t table) const {
 }
 
 int64_t RowGather::length(size_t rank, int64_t dense) const {
-  int64_t bytes = 8 * static_cast<int64_t>(tables_.size()) + dense;
+  int64_t bytes = head_bytes() + dense;
   for (size_t table = 0; table < tables_.size(); ++table) bytes += section(table, count(rank, table));
   return bytes;
 }
@@ -52,23 +71,23 @@ void RowGather::run(const std::vector<at::Tensor>& dense) {
   at::NoGradGuard no_grad;
   dense_ = dense_bytes(dense);
   // All ranks know how much there is before the first row.
-  const int64_t least = 8 * static_cast<int64_t>(tables_.size()) + dense_;
+  const int64_t least = head_bytes() + dense_;
   expected_.resize(ranks_, least);
   for (int64_t& bytes : expected_) bytes = std::max(bytes, least);
+  make_room();
   pack(dense);
   gather();
 
-  const int64_t counts = 8 * static_cast<int64_t>(tables_.size());
-  for (MessagePart& message : messages_) message.begin += counts;
+  finite_sums_ = bounds_allow();
+  for (MessagePart& message : messages_) message.begin += head_bytes();
   sum_dense(dense, messages_);
-  for (MessagePart& message : messages_) message.begin -= counts;
+  for (MessagePart& message : messages_) message.begin -= head_bytes();
   merge_all(false);
 }
 
 void RowGather::merge_all(bool complete) {
   std::vector<int64_t> begins(ranks_);  // of what is to be read next, by rank
-  for (size_t rank = 0; rank < ranks_; ++rank)
-    begins[rank] = messages_[rank].begin + 8 * static_cast<int64_t>(tables_.size()) + dense_;
+  for (size_t rank = 0; rank < ranks_; ++rank) begins[rank] = messages_[rank].begin + head_bytes() + dense_;
   for (size_t table = 0; table < tables_.size(); ++table) {
     const std::vector<Section> told = sections(table, begins);
     if (number_bytes(tables_[table]->value.size(0)) == 4)
@@ -79,7 +98,7 @@ void RowGather::merge_all(bool complete) {
 }
 
 void RowGather::written() {
-  if (HostRows* const shared = host()) shared->written();
+  if (HostRows* const shared = host()) shared->publish();
 }
 
 void RowGather::read() {
@@ -87,23 +106,62 @@ void RowGather::read() {
 }
 
 void RowGather::complete() {
-  if (host() != nullptr && messages_.front().bytes.defined()) merge_all(true);
+  if (host() == nullptr || !messages_.front().bytes.defined()) return;
+  merge_all(true);
+  written();  // nobody writes the next message where another may still read this one
+}
+
+// Counts of rows, and the length of their gradients.
+int64_t RowGather::head_bytes() const { return 8 * (static_cast<int64_t>(tables_.size()) + (bounded() ? 1 : 0)); }
+
+// No element is larger than its rank's gradients are long, and no sum than these are together.
+bool RowGather::bounds_allow() const {
+  if (!bounded()) return false;
+  double all = 0;
+  for (const MessagePart& message : messages_) {
+    double length = 0;
+    std::memcpy(&length, data_of(message.bytes) + message.begin + 8 * static_cast<int64_t>(tables_.size()),
+                sizeof length);
+    all += length;
+  }
+  return all < largest_sum;  // and false where one is no number
+}
+
+int64_t RowGather::begin_of(size_t rank) const {
+  return std::accumulate(expected_.begin(), expected_.begin() + static_cast<int64_t>(rank), int64_t{0});
+}
+
+// For first messages of all. What nobody writes to takes no memory, so there is much.
+void RowGather::make_room() {
+  const int64_t all = sum(expected_);
+  if (in_common_ && (!gathered_.defined() || gathered_.numel() < all)) {
+    const at::Tensor memory = group_->common_memory(std::max(2 * all, least_common_bytes), {"rows", {}});
+    in_common_ = memory.defined();
+    gathered_ = memory;
+  }
+  if (!in_common_) with_room(gathered_, all, at::kCPU);
 }
 
 void RowGather::pack(const std::vector<at::Tensor>& dense) {
   const auto own = static_cast<size_t>(group_->rank());
   std::vector<TableRows> touched;
-  int64_t bytes = 8 * static_cast<int64_t>(tables_.size()) + dense_;
+  int64_t bytes = head_bytes() + dense_;
   for (size_t table = 0; table < tables_.size(); ++table) {
     touched.push_back(tables_[table]->table->touched());
     bytes += section(table, touched.back().numbers.numel());
   }
-  with_room(packed_, std::max(bytes, expected_[own]), at::kCPU);
-  char* to = data_of(packed_);
+  in_place_ = in_common_ && bytes <= expected_[own];
+  if (!in_place_) with_room(packed_, std::max(bytes, expected_[own]), at::kCPU);
+  char* to = in_place_ ? data_of(gathered_) + begin_of(own) : data_of(packed_);
   for (const TableRows& rows : touched) {
     const int64_t count = rows.numbers.numel();
     std::memcpy(to, &count, sizeof count);
     to += sizeof count;
+  }
+  if (bounded()) {
+    const double length = length_of(touched);
+    std::memcpy(to, &length, sizeof length);
+    to += sizeof length;
   }
   to = write_dense(to, dense);
   for (size_t table = 0; table < tables_.size(); ++table) {
@@ -127,10 +185,9 @@ void RowGather::pack(const std::vector<at::Tensor>& dense) {
 
 void RowGather::gather() {
   const auto own = static_cast<size_t>(group_->rank());
-  const int64_t all = sum(expected_);
-  with_room(gathered_, all, at::kCPU);
-  group_->all_gather_v(gathered_.narrow(0, 0, all), packed_.narrow(0, 0, expected_[own]), expected_, {"rows", {}})
-      ->wait();
+  const at::Tensor mine =
+      in_place_ ? gathered_.narrow(0, begin_of(own), expected_[own]) : packed_.narrow(0, 0, expected_[own]);
+  group_->all_gather_v(gathered_.narrow(0, 0, sum(expected_)), mine, expected_, {"rows", {}})->wait();
   int64_t begin = 0, received = 0;
   bool whole = true;
   for (size_t rank = 0; rank < ranks_; ++rank) {
@@ -151,8 +208,9 @@ void RowGather::gather_rest() {
   for (size_t rank = 0; rank < ranks_; ++rank) rests[rank] = std::max<int64_t>(lengths_[rank] - expected_[rank], 0);
   const int64_t all = sum(rests);
   with_room(rest_, all, at::kCPU);
-  group_->all_gather_v(rest_.narrow(0, 0, all), packed_.narrow(0, expected_[own], rests[own]), rests, {"more rows", {}})
-      ->wait();
+  const at::Tensor mine =
+      rests[own] > 0 ? packed_.narrow(0, expected_[own], rests[own]) : at::empty({0}, rest_.options());
+  group_->all_gather_v(rest_.narrow(0, 0, all), mine, rests, {"more rows", {}})->wait();
   int64_t begin = 0;
   for (size_t rank = 0; rank < ranks_; ++rank) {
     if (rests[rank] == 0) continue;

@@ -8,7 +8,8 @@
 // of that longest message: a few in a hundred more than those of this update.
 // Where gradients are compressed (sync.compress), those of rows are too: 2·width in place of width·element, and 8 a table.
 // Where ranks of a host share the tables (host_rows.h), each adds up only the rows that it updates (touched_sums.h where all are of
-// one host).
+// one host). If all are, messages too lie once, in memory that all map: written in place by one, read there by the others.
+// Then a message also says how large its gradients are, so that all know whether any sum can be other than finite.
 // On the CPU, by bytes and without tensors (device_row_gather.h: elsewhere). Threads: the rank's own. Failure: CommError.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -32,15 +33,21 @@ class RowGather : public RowExchange {
 
   void begin() override { read(); }
   void run(const std::vector<at::Tensor>& dense) override;
+  bool finite_sums() const override { return finite_sums_; }
   void written() override;
   void read() override;
   void complete() override;
   void visit(const StateVisitor& visit) const override;
 
  private:
+  void make_room();
   void pack(const std::vector<at::Tensor>& dense);
   void gather();
   void gather_rest();
+  int64_t begin_of(size_t rank) const;
+  int64_t head_bytes() const;
+  bool bounded() const { return host() != nullptr && narrow_.empty(); }
+  bool bounds_allow() const;
   int64_t count(size_t rank, size_t table) const;
   int64_t length(size_t rank, int64_t dense) const;
   int64_t section(size_t table, int64_t rows) const;
@@ -63,11 +70,14 @@ class RowGather : public RowExchange {
   std::vector<TouchedSums> touched_sums_;
   std::vector<NarrowRows> narrow_;     // by table; empty where rows are sent as they are
   int64_t dense_ = 0;                  // bytes of the dense gradients
-  at::Tensor packed_;                  // the own message
+  bool in_common_;                     // gathered_ is the same memory for all ranks
+  bool in_place_ = false;              // the own message was written there
+  at::Tensor packed_;                  // else it is here
   at::Tensor gathered_, rest_;         // first and second messages of all
   std::vector<int64_t> expected_;      // length of first messages, by rank
   std::vector<int64_t> lengths_;       // of whole ones
   std::vector<MessagePart> messages_;  // whole ones
+  bool finite_sums_ = false;
   bool warned_ = false;
 };
 

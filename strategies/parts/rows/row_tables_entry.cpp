@@ -170,8 +170,10 @@ void add_summed(const std::vector<TouchedTable>& tables, bool dealt, const SyncP
   std::vector<DealtTable> touched;
   for (const TouchedTable& table : tables)
     touched.push_back({table.rows, table.width, table.element, table.unique(every, 1), sent_bytes});
+  // Who shares tables says how large its gradients are, too.
+  const double head = where.sharing > 1 && sent_bytes == 0 ? 8 : 0;
   const RowCost sent = dealt ? shared_rows_cost(touched, where.ranks, dense)
-                             : gathered_rows_cost(touched, where.ranks, dense, where.gpus);
+                             : gathered_rows_cost(touched, where.ranks, dense + head, where.gpus);
   // Who shares a table waits for the others' updates before it looks.
   const double waits = where.sharing > 1 ? 1 : 0;
   cost.axes.push_back({"data", sent.bytes_sent / every, (sent.messages + waits) / every, Exchange::gather, 0});

@@ -192,7 +192,7 @@ void ShardedData::finish_reductions() {
   reducing_.clear();
 }
 
-UpdateFigures ShardedData::update(double nominal) {
+UpdateFigures ShardedData::update(double nominal, bool /*told*/) {
   const WorkPtr header = group_->all_reduce(header_, ReduceOp::sum, {"loss and weight", {}});
   finish_reductions();
   buffer_sync_->start();

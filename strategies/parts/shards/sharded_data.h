@@ -48,7 +48,7 @@ class ShardedData : public DataAxis {
   void add_loss(const Loss& loss) override;
   void last_backward(int part) override;
   void keep() override {}
-  UpdateFigures update(double nominal) override;
+  UpdateFigures update(double nominal, bool told) override;
   void settle() override;
   void visit_state(const StateVisitor& visit) override;
   void state_restored() override;
