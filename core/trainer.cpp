@@ -84,10 +84,7 @@ class Training {
 
   TrainingResult run() {
     restore();
-    const double cpu_before = process_cpu_seconds();
-    const double supervision_before = supervision_cpu_seconds();
-    const double wait_before = context_.world->wait_seconds();
-    const int64_t bytes_before = context_.world->bytes_sent();
+    const Spent before = spent();
     const int64_t first = step_;
     if (parts_.after_update) parts_.after_update(step_);
     started_ = lap_ = Clock::now();
@@ -95,28 +92,27 @@ class Training {
     if (evaluation_owed_) evaluate(step_, true);
     if (step_ < length_.total_steps && !finished_) loop();
     end_loader();
-    const double wall = seconds_since(started_);
+    // All at one moment: what the last evaluation and checkpoint take would come on top of a time that has ended.
+    const Spent loop = spent() - before;
     finish();
 
     TrainingResult result;
     result.stopped = stopped_;
-    const double waits = context_.world->wait_seconds() - wait_before;
     const int64_t steps = std::max<int64_t>(step_ - first, 1);
     const MemoryFigures memory = memory_figures();
     result.rank = Json{{"data_seconds", waited_},
                        {"data_cpu_seconds", data_cpu_},
-                       {"wait_seconds", waits},
-                       {"cpu_seconds", process_cpu_seconds() - cpu_before},
+                       {"wait_seconds", loop.waits},
+                       {"cpu_seconds", loop.cpu},
                        {"supervision_cpu_seconds",
-                        supervision_cpu_seconds() - supervision_before +
+                        loop.supervision_cpu +
                             state_file_cpu_seconds(
                                 read_call_notes(str(context_.folder, "/logs/rank", context_.rank, ".state")), steps)},
-                       {"wall_seconds", wall},
-                       {"bytes_sent_per_step",
-                        static_cast<double>(context_.world->bytes_sent() - bytes_before) / static_cast<double>(steps)},
+                       {"wall_seconds", loop.wall},
+                       {"bytes_sent_per_step", static_cast<double>(loop.bytes) / static_cast<double>(steps)},
                        {"peak_tensor_bytes", memory.tensors_peak},
                        {"peak_resident_bytes", memory.resident_peak},
-                       {"cpu_efficiency", cpu_efficiency(cpu_before, wall)}};
+                       {"cpu_efficiency", cpu_efficiency(loop)}};
     result.summary = summary(result.rank);
     return result;
   }
@@ -474,11 +470,29 @@ class Training {
     return channel != nullptr ? channel->cpu_seconds() / context_.process_ranks : 0;
   }
 
-  // CPU time less what was spent spinning in waits, of the wall time of this rank's cores.
-  double cpu_efficiency(double cpu_before, double wall) const {
-    const double cpu =
-        (process_cpu_seconds() - cpu_before) / context_.process_ranks - context_.world->wait_cpu_seconds();
-    return wall > 0 ? cpu / wall / std::max(context_.threads, 1) : 0;
+  // What this rank has used up to a moment, or between two; processor time of the whole process.
+  struct Spent {
+    double wall = 0, cpu = 0, supervision_cpu = 0, waits = 0, wait_cpu = 0;  // seconds
+    int64_t bytes = 0;                                                       // sent
+    Spent operator-(const Spent& before) const {
+      return {wall - before.wall,   cpu - before.cpu,           supervision_cpu - before.supervision_cpu,
+              waits - before.waits, wait_cpu - before.wait_cpu, bytes - before.bytes};
+    }
+  };
+  Spent spent() const {
+    const Communicator& world = *context_.world;
+    return {std::chrono::duration<double>(Clock::now().time_since_epoch()).count(),
+            process_cpu_seconds(),
+            supervision_cpu_seconds(),
+            world.wait_seconds(),
+            world.wait_cpu_seconds(),
+            world.bytes_sent()};
+  }
+
+  // Processor time less what was spent spinning in waits, of the wall time of this rank's cores.
+  double cpu_efficiency(const Spent& loop) const {
+    const double cpu = loop.cpu / context_.process_ranks - loop.wait_cpu;
+    return loop.wall > 0 ? cpu / loop.wall / std::max(context_.threads, 1) : 0;
   }
 
   Json summary(const Json& rank) {

@@ -48,9 +48,10 @@ std::string reason(const Contender& contender, const Contender& reference) {
   return str("a rank's share still computes for ", human_seconds(step.compute), of);
 }
 
-std::string described(const Contender& contender, const Contender& reference) {
+// `doubt`: said of its speed.
+std::string described(const Contender& contender, const Contender& reference, const std::string& doubt = "") {
   const Estimate speed = speed_over(contender, reference);
-  std::string text = str(contender.name, " would be ", speed_text(speed.value));
+  std::string text = str(contender.name, " would be ", speed_text(speed.value), doubt);
   if (speed.value < 0.9 * contender.ranks && contender.ranks > 1) text += " because " + reason(contender, reference);
   if (contender.rarely) {
     const Contender rare{contender.name, contender.ranks, contender.rarely->rows, contender.rarely->step};
@@ -100,9 +101,9 @@ std::string advice_text(const Contender& reference, const std::vector<Contender>
   } else if (gain.value <= 1) {
     text = "stay on one device: ";
   } else if (gain.value - gain.error <= 1) {
-    text = str("stay on one device, or try both: ", described(best, reference),
-               ", which is within the prediction's error (± ", std::lround(100 * gain.error / gain.value), " %)",
-               rest.empty() ? "" : "; ");
+    const std::string doubt =
+        str(" (within the prediction's error, ± ", std::lround(100 * gain.error / gain.value), " %)");
+    text = str("stay on one device, or try both: ", described(best, reference, doubt), rest.empty() ? "" : "; ");
   } else {
     text = str("take ", best.name, best.ranks > 1 ? str(" on ", best.ranks, " ranks") : "", ": ",
                speed_text(gain.value), " of ", reference.name, " (± ", std::lround(100 * gain.error / gain.value),

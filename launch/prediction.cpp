@@ -282,7 +282,8 @@ class Predictor {
     int measured = 0;
     for (const StepTimings& one : calibration_.steps) measured = std::max(measured, one.ranks);
     if (crowd_.turns > 1)
-      result_.notes.push_back(str("ranks outnumber cores: ", std::round(crowd_.turns * 10) / 10, " threads for each"));
+      result_.notes.push_back(str("ranks outnumber cores: ", std::round(crowd_.turns * 10) / 10,
+                                  " threads for each core, which is seldom quicker than one for each"));
     if (crowd_.workers > measured && crowd_.turns <= 1)
       result_.notes.push_back(str(crowd_.workers, " ranks work at once on a host, and ", measured, " were measured"));
     if (!crowd_.gpus && timings_with(calibration_, crowd_.workers, crowd_.threads) == nullptr)

@@ -10,9 +10,9 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/limits.h"
 #include "launch/gpus.h"
 #include "launch/hwloc_reading.h"
-#include "launch/limits.h"
 
 namespace convoy {
 namespace {

@@ -138,6 +138,10 @@ void check_agreement(const Options& section) {
 }  // namespace
 
 void check_comparable(const RunConfig& config) {
+  const Options& optimizer = config.optimizer.options;
+  if (optimizer.json().contains("lazy") && optimizer.boolean("lazy"))
+    optimizer.fail("lazy", str("is true: rows without gradient stay where they are, which is not meant to give ",
+                               reference_strategy().name, "'s results with dense tables; verify with false"));
   if (!config.strategy.options.json().contains("sync")) return;
   const Options sync = config.strategy.options.section("sync");
   check_agreement(sync);

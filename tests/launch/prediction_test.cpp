@@ -257,7 +257,7 @@ TEST(Advice, TakesWhatIsFaster) {
 
 TEST(Advice, SaysWhenItIsWithinTheError) {
   EXPECT_THAT(advice_text(contender("single", 1, 50 * ms), {contender("ddp", 2, 48 * ms, 0, 10 * ms)}),
-              HasSubstr("within the prediction's error (± 21 %)"));
+              HasSubstr("(within the prediction's error, ± 21 %)"));
 }
 
 TEST(Advice, RecommendsNothingWhereTheErrorIsLarge) {

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/limits.h"
 #include "launch/exit_codes.h"
 #include "launch/gpus.h"
-#include "launch/limits.h"
 #include "launch/lines.h"
 #include "launch/mps.h"
 #include "launch/networks.h"
@@ -95,6 +95,15 @@ TEST_F(LimitsTest, Version2TakesTheTightestAncestor) {
   const Limits limits = cgroup_limits(root_);
   EXPECT_DOUBLE_EQ(limits.cores.value(), 1.5);
   EXPECT_EQ(limits.memory.value(), 1000);
+}
+
+TEST_F(LimitsTest, WhatIsLeftIsWithinTheLimit) {
+  EXPECT_FALSE(memory_left(root_).has_value());
+  write("proc/meminfo", "MemTotal:        2000 kB\nMemFree:  1 kB\nMemAvailable:    1000 kB\n");
+  EXPECT_EQ(memory_left(root_), 1000 * 1024);
+  write("proc/self/cgroup", "0::/a\n");
+  write("sys/fs/cgroup/a/memory.max", "900\n");
+  EXPECT_EQ(memory_left(root_), 900);
 }
 
 TEST_F(LimitsTest, Version1) {

@@ -251,6 +251,23 @@ TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
   EXPECT_EQ(finite[1], wanted);
 }
 
+// Nothing of it was touched: the refusal is by its size.
+TEST(HostRows, RefuseATableThatNoHostHolds) {
+  const Layout layout{"ddp", "", 2};
+  with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
+    const std::shared_ptr<HostRows> host = HostRows::meet(context);
+    ASSERT_NE(host, nullptr);
+    EXPECT_EQ(host->zeros({100, width}, at::kFloat).numel(), 100 * width);
+    try {
+      host->zeros({int64_t{1} << 40, 128}, at::kFloat);
+      ADD_FAILURE() << "512 TB";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::out_of_memory);
+      EXPECT_NE(std::string(error.what()).find("the host had"), std::string::npos) << error.what();
+    }
+  });
+}
+
 Batch batch_of(const at::Tensor& ids) {
   Batch batch;
   batch.rows = ids.size(0);

@@ -7,6 +7,8 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/limits.h"
+#include "core/text.h"
 #include "strategies/parts/init.h"
 #include "strategies/parts/replicas/sync_entry.h"
 #include "strategies/parts/rows/row_shares_entry.h"
@@ -59,7 +61,12 @@ std::shared_ptr<HostRows> HostRows::meet(const Context& context) {
 }
 
 HostRows::HostRows(const Context& context, std::string label, int rank, int size)
-    : channel_(context.channel), label_(std::move(label)), rank_(rank), size_(size), token_(at::zeros({1}, at::kByte)) {
+    : channel_(context.channel),
+      label_(std::move(label)),
+      rank_(rank),
+      size_(size),
+      room_(memory_left()),
+      token_(at::zeros({1}, at::kByte)) {
   const CommunicatorPtr data = context.axis("data");
   group_ = data;
   if (size < data->size()) group_ = data->split(data->rank() - rank, rank, {"ranks of a host", {}});
@@ -69,6 +76,16 @@ at::Tensor HostRows::zeros(at::IntArrayRef shape, at::ScalarType dtype) {
   const auto options = at::TensorOptions(dtype);
   int64_t bytes = static_cast<int64_t>(options.dtype().itemsize());
   for (const int64_t length : shape) bytes *= length;
+  promised_ += bytes;
+  if (room_ && promised_ > *room_)
+    throw Error(
+        Failure::out_of_memory,
+        convoy::str(
+            "a table of ", human_bytes(static_cast<double>(bytes)),
+            " that the ranks of a host share: with it, tables and their moments take ",
+            human_bytes(static_cast<double>(promised_)), ", and the host had ",
+            human_bytes(static_cast<double>(*room_)),
+            " left; take smaller ones, an optimizer with fewer moments, or model.rows: sharded on several hosts"));
   auto memory = HostMemory::first_come(*channel_, convoy::str(label_, "/", made_++), std::max<int64_t>(bytes, 1));
   if (memory == nullptr)
     throw Error(Failure::out_of_memory,

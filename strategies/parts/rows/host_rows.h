@@ -9,8 +9,10 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/context.h"
@@ -28,7 +30,8 @@ class HostRows {
 
   // Ranks that share this copy.
   Communicator& group() const { return *group_; }
-  // Zeros that all see; all call it in the same order, and none waits for another.
+  // Zeros that all see; all call it in the same order, and none waits for another. Pages take memory when they are first
+  // touched, so what does not fit beside the tables before is refused here, and not by the system in the middle of a step.
   at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype);
   // Which rows of a table of so many are whose.
   std::shared_ptr<const RowBlocks> blocks(int64_t rows) const;
@@ -45,7 +48,8 @@ class HostRows {
   std::string label_;
   int rank_, size_;
   CommunicatorPtr group_;
-  int64_t made_ = 0;
+  int64_t made_ = 0, promised_ = 0;                // tables, and their bytes
+  std::optional<int64_t> room_;                    // bytes that there were before the first
   std::vector<std::shared_ptr<HostMemory>> kept_;  // until all have it, also where it is given up at once
   bool dirty_ = false;
   WorkPtr publishing_;

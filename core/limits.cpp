@@ -1,4 +1,4 @@
-#include "launch/limits.h"
+#include "core/limits.h"
 
 #include <algorithm>
 #include <fstream>
@@ -74,6 +74,18 @@ Limits cgroup_limits(const std::string& root) {
     if (lists(controllers, "memory")) along(mount + "/memory", path, limits, read_v1_memory);
   }
   return limits;
+}
+
+std::optional<int64_t> memory_left(const std::string& root) {
+  std::optional<int64_t> left = cgroup_limits(root).memory;
+  std::ifstream file(root + "/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {  // "MemAvailable:   123 kB"
+    std::istringstream words(line);
+    std::string name;
+    int64_t kib = 0;
+    if (words >> name >> kib && name == "MemAvailable:") tighten(left, kib * 1024);
+  }
+  return left;
 }
 
 }  // namespace convoy

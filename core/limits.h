@@ -1,4 +1,4 @@
-// What cgroups (versions 1 and 2) allow this process, read from /proc and /sys.
+// What cgroups (versions 1 and 2) allow this process, and what the host has left, read from /proc and /sys.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,5 +12,7 @@ struct Limits {
 };
 // The tightest limit of the process's groups and their ancestors. `root` stands before /proc and /sys, for tests.
 Limits cgroup_limits(const std::string& root = "");
+// Bytes that processes of this host may still take, within the limit; none where that cannot be known.
+std::optional<int64_t> memory_left(const std::string& root = "");
 
 }  // namespace convoy
