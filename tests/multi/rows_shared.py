@@ -2,6 +2,7 @@
 on two hosts; dense Adam's values."""
 # labels: multi
 # timeout: 180
+import json
 import pathlib
 import subprocess
 import sys
@@ -11,13 +12,27 @@ import places
 import runs
 
 CONFIG = runs.TOP / "configs" / "tiny" / "ncf.yaml"
-SHORT = ["model.rows=true", "train.max_steps=30", "train.checkpoint_every=10 steps", "train.evaluate_every=7 steps"]
+SHORT = ["model.rows=true", "train.max_steps=30", "train.checkpoint_every=10 steps", "train.evaluate_every=7 steps",
+         "train.log_every=4"]
 APART = ["launch.host_memory=false"]
 RSH = f"launch.remote_shell=[{places.HOSTS},rsh]"
 
 
 def shared_by(summary):
     return [rank.get("tables_shared_by", 1) for rank in summary["ranks"]]
+
+
+def norms(folder):
+    """Of each logged step, where ranks that share tables exchange it; between them they need not."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["gradient_norm"] for line in lines if line["kind"] == "train"}
+
+
+def same_norms(title, one, other):
+    mine, theirs = norms(one), norms(other)
+    runs.check(sorted(mine) == [1, 4, 8, 12, 16, 20, 24, 28, 30] and sorted(mine) == sorted(theirs), f"{title}: {mine} {theirs}")
+    far = {step: (norm, theirs[step]) for step, norm in mine.items() if not 0 < abs(norm) or abs(norm / theirs[step] - 1) > 1e-5}
+    runs.check(not far, f"{title}: other norms: {far}")
 
 
 def same(title, one, other):
@@ -49,6 +64,7 @@ with runs.workspace() as work:
         runs.check(shared_by(summary) == [ranks] * ranks, f"{sets}: shared by {shared_by(summary)}")
         runs.check(shared_by(runs.run(CONFIG, apart, [*SHORT, *sets, *APART], ranks=ranks)) == [1] * ranks, f"{sets}: not apart")
         same(f"{sets} on {ranks} ranks", shared, apart)
+        same_norms(f"{sets} on {ranks} ranks", shared, apart)
         verified(f"{sets} on {ranks} ranks", ranks, sets)
 
     # Ended where rows are settled anyhow and gone on with, once with copies: the same weights.
