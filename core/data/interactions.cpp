@@ -98,13 +98,11 @@ void InteractionsDataset::check_drawable() const {
   const auto check = [&](int32_t row, int64_t others, int64_t wanted, const char* what) {
     const int64_t left = all_.items - positives_.count(user[row]) - others;
     if (left >= wanted) return;
-    throw Error(Failure::config,
-                str("the user of interaction ", row + 1, " has touched all but ", left, " of ", all_.items,
-                    " items, so that ", wanted, " cannot be drawn as ", what));
+    throw Error(Failure::config, str("the user of interaction ", row + 1, " has touched all but ", left, " of ",
+                                     all_.items, " items, so that ", wanted, " cannot be drawn as ", what));
   };
   if (options_.negatives > 0) {
-    for (int32_t row : split_.train)
-      check(row, 0, 1, "a negative: leave that user out, or take data.negatives: 0");
+    for (int32_t row : split_.train) check(row, 0, 1, "a negative: leave that user out, or take data.negatives: 0");
   }
   if (!options_.full) {
     for (int32_t row : split_.held_out)
