@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "strategies/parts/init.h"
 #include "strategies/parts/keyed_dropout.h"
-#include "strategies/parts/linear_function.h"
+#include "strategies/parts/products/linear_function.h"
 #include "strategies/parts/rows/row_table.h"
 #include "strategies/parts/rows/row_tables.h"
 #include "strategies/parts/swapped_storage.h"

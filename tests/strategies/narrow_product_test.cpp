@@ -1,5 +1,5 @@
 // Products of narrow layers against LibTorch's, of every width of vectors that this machine has.
-#include "strategies/parts/narrow_product.h"
+#include "strategies/parts/products/narrow_product.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -10,7 +10,7 @@
 
 #include "core/random.h"
 #include "core/text.h"
-#include "strategies/parts/narrow_loops.h"
+#include "strategies/parts/products/narrow_loops.h"
 
 namespace convoy::testing {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "strategies/parts/product_node.h"
+#include "strategies/parts/products/product_node.h"
 
 namespace convoy {
 namespace {

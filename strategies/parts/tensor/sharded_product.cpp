@@ -5,8 +5,8 @@
 
 #include <optional>
 
-#include "strategies/parts/linear_function.h"
-#include "strategies/parts/product_node.h"
+#include "strategies/parts/products/linear_function.h"
+#include "strategies/parts/products/product_node.h"
 #include "strategies/parts/tensor/group_functions.h"
 
 namespace convoy {

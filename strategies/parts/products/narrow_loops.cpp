@@ -1,6 +1,6 @@
 // Blocks of rows and of vectors are kept in registers while all of `depth`, or 256 rows, go through them: sums of long columns
 // are thereby sums of sums, as LibTorch's are.
-#include "strategies/parts/narrow_loops.h"
+#include "strategies/parts/products/narrow_loops.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "strategies/parts/narrow_product.h"
+#include "strategies/parts/products/narrow_product.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -9,7 +9,7 @@
 #include <array>
 
 #include "core/vectorised.h"
-#include "strategies/parts/narrow_loops.h"
+#include "strategies/parts/products/narrow_loops.h"
 
 namespace convoy {
 namespace {

@@ -1,10 +1,10 @@
-#include "strategies/parts/linear_function.h"
+#include "strategies/parts/products/linear_function.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "strategies/parts/narrow_product.h"
-#include "strategies/parts/product_node.h"
+#include "strategies/parts/products/narrow_product.h"
+#include "strategies/parts/products/product_node.h"
 
 namespace convoy {
 namespace {

@@ -1,4 +1,4 @@
-#include "strategies/parts/product_node.h"
+#include "strategies/parts/products/product_node.h"
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
