@@ -113,6 +113,8 @@ std::string Meeting::prepare() {
     case Operation::split:
     case Operation::all_to_all_v:
       for (size_t to = 0; to < ranks; ++to) {
+        // Memory that all have in common is written to once.
+        if (to > 0 && deposits_[to]->output.data_ptr() == deposits_[0]->output.data_ptr()) continue;
         for (size_t from = 0; from < ranks; ++from) {
           const Deposit& source = *deposits_[from];
           const Offsets& parts = deposits_[to]->output_parts;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <initializer_list>
 #include <sstream>
 
 namespace convoy {
@@ -19,13 +20,24 @@ void tighten(std::optional<T>& limit, T value) {
   if (value > 0 && (!limit || value < *limit)) limit = value;
 }
 
+// Of "name 123" lines; 0 where there is none.
+int64_t stat_of(const std::string& path, std::initializer_list<const char*> names) {
+  std::ifstream file(path);
+  int64_t sum = 0, value = 0;
+  for (std::string name; file >> name >> value;)
+    if (std::find(names.begin(), names.end(), name) != names.end()) sum += value;
+  return sum;
+}
+
 void read_v2(const std::string& folder, Limits& limits) {
   std::istringstream cpu(first_line(folder + "/cpu.max"));
   double quota = 0, period = 0;
   if (cpu >> quota >> period && period > 0) tighten(limits.cores, quota / period);  // "max" is no number
   std::istringstream memory(first_line(folder + "/memory.max"));
   int64_t bytes = 0;
-  if (memory >> bytes) tighten(limits.memory, bytes);
+  if (!(memory >> bytes)) return;
+  tighten(limits.memory, bytes);
+  tighten(limits.memory_left, std::max<int64_t>(bytes - stat_of(folder + "/memory.stat", {"anon", "shmem"}), 1));
 }
 
 void read_v1_cpu(const std::string& folder, Limits& limits) {
@@ -38,7 +50,10 @@ void read_v1_cpu(const std::string& folder, Limits& limits) {
 void read_v1_memory(const std::string& folder, Limits& limits) {
   std::istringstream text(first_line(folder + "/memory.limit_in_bytes"));
   int64_t bytes = 0;
-  if (text >> bytes && bytes < (int64_t{1} << 60)) tighten(limits.memory, bytes);  // the default is 2^63 less a page
+  if (!(text >> bytes) || bytes >= (int64_t{1} << 60)) return;  // the default is 2^63 less a page
+  tighten(limits.memory, bytes);
+  const int64_t taken = stat_of(folder + "/memory.stat", {"total_rss", "total_shmem"});
+  tighten(limits.memory_left, std::max<int64_t>(bytes - taken, 1));
 }
 
 // The group and each of its ancestors, up to the mount. Inside a container the path may name a group that only the host
@@ -77,7 +92,7 @@ Limits cgroup_limits(const std::string& root) {
 }
 
 std::optional<int64_t> memory_left(const std::string& root) {
-  std::optional<int64_t> left = cgroup_limits(root).memory;
+  std::optional<int64_t> left = cgroup_limits(root).memory_left;
   std::ifstream file(root + "/proc/meminfo");
   for (std::string line; std::getline(file, line);) {  // "MemAvailable:   123 kB"
     std::istringstream words(line);

@@ -9,6 +9,8 @@ namespace convoy {
 struct Limits {
   std::optional<double> cores;    // CPU time per time: 1.5 is one core and a half
   std::optional<int64_t> memory;  // bytes
+  std::optional<int64_t> memory_left =
+      {};  // of a limit, what its group has not taken; files that can be read again aside
 };
 // The tightest limit of the process's groups and their ancestors. `root` stands before /proc and /sys, for tests.
 Limits cgroup_limits(const std::string& root = "");

@@ -139,7 +139,9 @@ void check_agreement(const Options& section) {
 
 void check_comparable(const RunConfig& config) {
   const Options& optimizer = config.optimizer.options;
-  if (optimizer.json().contains("lazy") && optimizer.boolean("lazy"))
+  const Json& model = config.model.options.json();
+  const bool rows = model.contains("rows") && model["rows"] != false;
+  if (rows && optimizer.json().contains("lazy") && optimizer.boolean("lazy"))
     optimizer.fail("lazy", str("is true: rows without gradient stay where they are, which is not meant to give ",
                                reference_strategy().name, "'s results with dense tables; verify with false"));
   if (!config.strategy.options.json().contains("sync")) return;

@@ -104,6 +104,9 @@ TEST_F(LimitsTest, WhatIsLeftIsWithinTheLimit) {
   write("proc/self/cgroup", "0::/a\n");
   write("sys/fs/cgroup/a/memory.max", "900\n");
   EXPECT_EQ(memory_left(root_), 900);
+  write("sys/fs/cgroup/a/memory.stat", "anon 200\nfile 600\nshmem 100\n");
+  EXPECT_EQ(memory_left(root_), 600);
+  EXPECT_EQ(cgroup_limits(root_).memory, 900);
 }
 
 TEST_F(LimitsTest, Version1) {

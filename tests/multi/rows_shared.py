@@ -25,7 +25,14 @@ def shared_by(summary):
 def norms(folder):
     """Of each logged step, where ranks that share tables exchange it; between them they need not."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return {line["step"]: line["gradient_norm"] for line in lines if line["kind"] == "train"}
+    return {line["step"]: line["gradient_norm"] for line in lines if line["kind"] == "train" and "gradient_norm" in line}
+
+
+def accumulated(work):
+    """An update's norm is told at the next step that is, which here is seldom its own."""
+    folder = work / "accumulated"
+    runs.run(CONFIG, folder, [*SHORT, "strategy.sync.every=3", "train.max_steps=12", "backend=gloo"], ranks=2)
+    runs.check(sorted(norms(folder)) == [4, 8, 12], f"accumulated: {norms(folder)}")
 
 
 def same_norms(title, one, other):
@@ -66,6 +73,8 @@ with runs.workspace() as work:
         same(f"{sets} on {ranks} ranks", shared, apart)
         same_norms(f"{sets} on {ranks} ranks", shared, apart)
         verified(f"{sets} on {ranks} ranks", ranks, sets)
+
+    accumulated(work)
 
     # Ended where rows are settled anyhow and gone on with, once with copies: the same weights.
     for number, sets in enumerate([[], APART]):

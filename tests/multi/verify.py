@@ -93,7 +93,8 @@ with runs.workspace() as work:
         runs.check(len(text) < 400, text)
     verified(work, "a farm", 78, ["farm.yaml:", "strategy: describes several runs", "pipeline.yaml"],
              runs.TOP / "configs" / "farm.yaml", within=1.5, ranks=None)
-    verified(work, "rows that stay behind", 78, ["optimizer.lazy"], mlp, [*DDP, "optimizer.lazy=true"], within=1.5)
+    verified(work, "rows that stay behind", 78, ["optimizer.lazy"], runs.TOP / "configs" / "tiny" / "ncf.yaml",
+             [*DDP, "model.rows=true", "optimizer.lazy=true"], within=1.5)
     verified(work, "not meant to agree", 78, ["strategy.sync.what"], mlp, [*DDP, "strategy.sync.what=parameters"], within=1.5)
     verified(work, "ranks of single", 78, ["launch.ranks"], mlp, within=1.5)
     verified(work, "inside a launcher", 64, ["type it alone"], mlp, DDP, within=1.5, ranks=None,

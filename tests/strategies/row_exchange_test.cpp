@@ -258,6 +258,7 @@ TEST(HostRows, RefuseATableThatNoHostHolds) {
     const std::shared_ptr<HostRows> host = HostRows::meet(context);
     ASSERT_NE(host, nullptr);
     EXPECT_EQ(host->zeros({100, width}, at::kFloat).numel(), 100 * width);
+    context.world->barrier({"all have it", {}})->wait();
     try {
       host->zeros({int64_t{1} << 40, 128}, at::kFloat);
       ADD_FAILURE() << "512 TB";

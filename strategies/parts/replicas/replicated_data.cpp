@@ -131,7 +131,8 @@ UpdateFigures ReplicatedData::update(double nominal, bool told) {
     }
     update_.reduced(bucket);
   }
-  update_.reduced_rows(rows_->finite_sums(), told);
+  // Who accumulates does not know which step's figures are told next, and updates seldom.
+  update_.reduced_rows(rows_->finite_sums(), told || options_.sync.every > 1);
   const UpdateFigures figures = update_.finish();
   rows_->written();
   if (buffers) buffer_sync_->finish();

@@ -31,7 +31,7 @@ class RowExchange {
   // Values or moments of tables were written to, on all ranks; others look at them after their next `read`, or begin. Collective.
   virtual void written() {}
   virtual void read() {}
-  // From here until the next begin what the update was made of is of all rows, those too that others update.
+  // From here until the next begin what the update was made of is of all rows, those too that others update. Collective.
   virtual void complete() {}
   // What it keeps from one update to the next, of this rank alone.
   virtual void visit(const StateVisitor&) const {}

@@ -162,8 +162,9 @@ std::string why_dense(const Json& config, int ranks, const TableSize& table) {
 }
 
 // Of a data axis: what is sent in an update of the tables whose gradients are summed, or, `dealt`, whose rows their owners tell.
+// `clips`: its norm is needed.
 void add_summed(const std::vector<TouchedTable>& tables, bool dealt, const SyncPolicy& policy, const RowRanks& where,
-                double dense, RankCost& cost) {
+                bool clips, double dense, RankCost& cost) {
   if (tables.empty()) return;
   const auto every = static_cast<double>(policy.every);
   const double sent_bytes = policy.compress == Compression::none ? 0 : 2;
@@ -174,8 +175,10 @@ void add_summed(const std::vector<TouchedTable>& tables, bool dealt, const SyncP
   const double head = where.sharing > 1 && sent_bytes == 0 ? 8 : 0;
   const RowCost sent = dealt ? shared_rows_cost(touched, where.ranks, dense)
                              : gathered_rows_cost(touched, where.ranks, dense + head, where.gpus);
-  // Who shares a table waits for the others' updates before it looks.
-  const double waits = where.sharing > 1 ? 1 : 0;
+  // Who shares a table waits for the others' updates before it looks, and for the figures of the norm where they are needed
+  // in every update (Update::reduced_rows).
+  const bool figures = clips || sent_bytes > 0 || policy.every > 1;
+  const double waits = where.sharing > 1 ? (figures ? 2 : 1) : 0;
   cost.axes.push_back({"data", sent.bytes_sent / every, (sent.messages + waits) / every, Exchange::gather, 0});
 }
 
@@ -296,7 +299,9 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, c
   cost.work.updated = model > 0 ? (rest + touched) / model : 1;
   if (ranks == 1) return;
   const size_t before = cost.axes.size();
-  add_summed(summed, dealt, policy, where, dense, cost);
+  const Json& optimizer = config.at("optimizer");
+  const bool clips = optimizer.contains("clip_norm") && !optimizer["clip_norm"].is_null();
+  add_summed(summed, dealt, policy, where, clips, dense, cost);
   for (size_t index = 0; index < by_group.size(); ++index)
     add_averaged(policy.groups[index], by_group[index], every, ranks, moments, cost);
   for (size_t index = before; index < cost.axes.size(); ++index) {
