@@ -179,7 +179,8 @@ class Training {
       rows_ += sampler_.rows_of(step_) * std::max<int64_t>(sampling_.job_members, 1);
       const int64_t done = step_ + 1;
       const bool epoch_ends = done % length_.steps_per_epoch == 0;
-      StepInput input{std::move(batch), step_, epoch_ends || done == length_.total_steps, reports(done, epoch_ends)};
+      const bool told = reports(done, epoch_ends);
+      StepInput input{std::move(batch), step_, epoch_ends || done == length_.total_steps, told};
       context_.state->phase("forward/backward");
       StepResult result = strategy_.step(input);
       updated = result.updated;
@@ -192,7 +193,7 @@ class Training {
       if (updated) ++updates_;
       if (updated && parts_.after_update) parts_.after_update(done);
       if (step_ == first_step_) report_first_step();
-      report_training(done, epoch_ends);
+      report_training(done, told);
       evaluated_ = due(config_.train.evaluate_every, done, length_.steps_per_epoch);
       if (evaluated_) evaluate(done, updated);
       checkpoint_owed |= due(config_.train.checkpoint_every, done, length_.steps_per_epoch);
@@ -298,9 +299,8 @@ class Training {
     return done % config_.train.log_every == 0 || done == first_step_ + 1 || epoch_ends || done == length_.total_steps;
   }
 
-  void report_training(int64_t done, bool epoch_ends) {
-    const bool interval = reports(done, epoch_ends);
-    if (interval) {
+  void report_training(int64_t done, bool told) {
+    if (told) {
       const auto values = train_metrics_.reduce(*context_.world);
       if (auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
       Record record = written_record("train", done);
@@ -309,7 +309,7 @@ class Training {
       if (skipped_.defined()) record.metrics["skipped_updates"] = skipped_.sum().item<double>();
       for (auto& sink : sinks_) sink->write(record);
     }
-    if (context_.rank != 0 || (!interval && seconds_since(reported_) < 0.25)) return;
+    if (context_.rank != 0 || (!told && seconds_since(reported_) < 0.25)) return;
     reported_ = Clock::now();
     Json progress = to_json(record("train", done));
     progress["steps"] = length_.total_steps;

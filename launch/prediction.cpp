@@ -225,10 +225,11 @@ class Predictor {
     one.compute = work.own * each * crowd_.slowed();
     one.idle = (span - work.own) * each * crowd_.slowed();
     const Estimate update = update_seconds(calibration_, crowd_.workers, threads);
-    one.update = work.updates * work.updated * update.value * crowd_.slowed();
+    const double updates = work.updates * work.updated;
+    one.update = updates * update.value * crowd_.slowed();
     doubts.push_back(span * pass.error * crowd_.slowed());
-    doubts.push_back(work.updates * work.updated * update.error * crowd_.slowed());
-    doubts.push_back(Crowd::turn_doubt * crowd_.shares() * crowd_.turns * (span * each + one.update / crowd_.slowed()));
+    doubts.push_back(updates * update.error * crowd_.slowed());
+    doubts.push_back(Crowd::turn_doubt * crowd_.shares() * crowd_.turns * (span * each + updates * update.value));
   }
 
   // False, with a reason, where what it takes is not known.

@@ -94,6 +94,7 @@ at::Tensor HostRows::zeros(at::IntArrayRef shape, at::ScalarType dtype) {
   // A hint, which most systems do not take for memory of this kind.
   madvise(memory->data(), static_cast<size_t>(bytes), MADV_HUGEPAGE);
   kept_.push_back(memory);
+  unpublished_ = true;
   char* const data = memory->data();
   return at::from_blob(
       data, shape, [memory](void*) {}, options);
@@ -107,11 +108,11 @@ std::shared_ptr<const RowBlocks> HostRows::blocks(int64_t rows) const {
 void HostRows::publish() {
   if (publishing_) publishing_->wait();
   publishing_ = group_->all_reduce(token_, ReduceOp::max, {"tables of a host", {}});
-  dirty_ = false;
+  unpublished_ = false;
 }
 
 void HostRows::read() {
-  if (dirty_) publish();
+  if (unpublished_) publish();
   if (!publishing_) return;
   publishing_->wait();
   publishing_.reset();
@@ -150,7 +151,6 @@ class HostRowLayers : public PlainLayers {
     };
     for (const RowBlocks::Stretch& own : host_->blocks(shape[0])->own())
       parameter->initial(parameter->value.narrow(0, own.first, own.rows), own.first * shape[1]);
-    host_->written();
     tell_({{"tables_shared_by", host_->group().size()}});
     parameter->value.set_requires_grad(true);
     record_parameter(*store_, parameter);

@@ -3,7 +3,7 @@
 // where the axis has no other hosts, its part of those that it has touched (touched_sums.h).
 //
 // So a host holds a table once, however many ranks it has, and a rank's updates are a share of what all have touched. Who has
-// written says so (`written`, `publish`), on all ranks alike, and none looks at a table (`read`) before all have.
+// written says so (`publish`), on all ranks alike, and none looks at a table (`read`) before all have.
 // With several hosts each has a copy, and all hosts have equally many ranks, so that all copies come out bitwise equal.
 // Threads: the rank's own. Failure: CommError; Error(out_of_memory) with the size.
 #pragma once
@@ -36,9 +36,9 @@ class HostRows {
   // Which rows of a table of so many are whose.
   std::shared_ptr<const RowBlocks> blocks(int64_t rows) const;
 
-  void written() { dirty_ = true; }
-  // Tells the others at once that it has, and does not wait for them.
+  // Tells the others that this rank has written, and does not wait for them.
   void publish();
+  // Waits until all have, who have made tables too.
   void read();
 
  private:
@@ -51,7 +51,7 @@ class HostRows {
   int64_t made_ = 0, promised_ = 0;                // tables, and their bytes
   std::optional<int64_t> room_;                    // bytes that there were before the first
   std::vector<std::shared_ptr<HostMemory>> kept_;  // until all have it, also where it is given up at once
-  bool dirty_ = false;
+  bool unpublished_ = false;                       // tables were made since
   WorkPtr publishing_;
   at::Tensor token_;
 };

@@ -299,9 +299,7 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, c
   cost.work.updated = model > 0 ? (rest + touched) / model : 1;
   if (ranks == 1) return;
   const size_t before = cost.axes.size();
-  const Json& optimizer = config.at("optimizer");
-  const bool clips = optimizer.contains("clip_norm") && !optimizer["clip_norm"].is_null();
-  add_summed(summed, dealt, policy, where, clips, dense, cost);
+  add_summed(summed, dealt, policy, where, Options(config.at("optimizer")).has("clip_norm"), dense, cost);
   for (size_t index = 0; index < by_group.size(); ++index)
     add_averaged(policy.groups[index], by_group[index], every, ranks, moments, cost);
   for (size_t index = before; index < cost.axes.size(); ++index) {
