@@ -24,6 +24,28 @@ bool exact_randomness(const RunConfig& config, at::Device device) {
 
 }  // namespace
 
+namespace {
+
+std::vector<uint32_t> versions_of(const TensorList& tensors) {
+  std::vector<uint32_t> versions;
+  for (const at::Tensor& tensor : tensors) versions.push_back(tensor.defined() ? tensor._version() : 0);
+  return versions;
+}
+
+// A view and its base count their changes together, so a change through either is found.
+void check_unchanged(const std::string& block, const TensorList& inputs, const std::vector<uint32_t>& before) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || inputs[i]._version() == before[i]) continue;
+    throw Error(Failure::config,
+                convoy::str("block ", block, " changes its input ", i, " ", inputs[i].sizes(),
+                            " in place, and its second forward would begin with the changed values; use operations "
+                            "that return a new tensor (relu, not relu_), or leave ",
+                            block, " out of strategy.recompute"));
+  }
+}
+
+}  // namespace
+
 PartRequest part_request(const Context& context, const Options& strategy) {
   PartRequest request;
   // A group of its own, so that its messages keep their order whatever buckets are on their way.
@@ -205,7 +227,9 @@ TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
   Block& block = *blocks_[index];
   if (!at::GradMode::is_enabled()) return block.forward(inputs);
   const auto first = [&](const TensorList& values) {
+    const std::vector<uint32_t> versions = versions_of(values);
     TensorList outputs = block.forward(values);
+    if (!at::GradMode::is_enabled()) check_unchanged(block_name(index), values, versions);  // it will be run again
     // Casts of weights that were made without a graph would cut it for a block that shares them.
     if (autocast_) clear_autocast_cache();
     return outputs;

@@ -60,10 +60,23 @@ class RecomputedBlock : public torch::autograd::Node {
   }
 
  private:
+  // LibTorch compares the version of a saved tensor with that of the time when it was saved.
+  at::Tensor saved_input(size_t i) const {
+    try {
+      return inputs_[i].unpack();
+    } catch (const c10::Error& error) {
+      throw Error(Failure::config,
+                  convoy::str("input ", i,
+                              " of a recomputed block was changed in place after the block's forward; use "
+                              "operations that return a new tensor, or strategy.recompute: none: ",
+                              error.what_without_backtrace()));
+    }
+  }
+
   TensorList detached_inputs() {
     TensorList inputs;
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      at::Tensor input = inputs_[i].unpack();
+      at::Tensor input = saved_input(i);
       if (wants_[i]) input = input.detach().set_requires_grad(true);
       inputs.push_back(std::move(input));
     }
