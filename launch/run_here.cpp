@@ -6,7 +6,7 @@
 #include "launch/networks.h"
 #include "launch/run_modes.h"
 #include "launch/session.h"
-#include "launch/trial.h"
+#include "launch/ways.h"
 
 namespace convoy {
 
@@ -48,7 +48,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
     return exit_code::done;
   }
   Placed taken = placed;
-  if (const auto code = settle_way(loop, run, folder.path, taken)) return *code;
+  keep_way(run, folder.path, taken);
   Attempts attempts(std::move(folder), restart_rules(run));
   return make_attempts(loop, [&] { return one_attempt(loop, run, taken, attempts); });
 }

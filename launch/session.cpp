@@ -8,7 +8,7 @@
 #include "launch/progress.h"
 #include "launch/summary.h"
 #include "launch/topology.h"
-#include "launch/trial.h"
+#include "launch/ways.h"
 
 #include "core/control/protocol.h"
 #include "core/inject/fault.h"

@@ -125,8 +125,8 @@ StrategyEntry ensemble_entry() {
       describe::choice(
           "how",
           "stacked: one batched product per layer for all members of a rank; threads: stacks divided over "
-          "threads of one process, one per core or GPU; processes: over processes; auto: a few steps of each are "
-          "measured before the run and the fastest is kept, and so is, on each rank, a stack or members side by side",
+          "threads of one process, one per core or GPU; processes: over processes; auto: threads where ranks may be "
+          "threads of one host, else processes; and on CPUs members with convolutions side by side",
           {"stacked", "threads", "processes", "auto"}, "auto"));
   entry.options.push_back(describe::boolean("vote", "evaluate the members' majority and mean too", true));
   entry.options.push_back(describe::choice("convolutions",

@@ -25,7 +25,6 @@
 #include "launch/rank/crash.h"
 #include "launch/rank/located.h"
 #include "launch/rank/snapshots.h"
-#include "launch/rank/trial_steps.h"
 #include "launch/rank/whereabouts.h"
 #include "strategies/registry.h"
 
@@ -67,8 +66,8 @@ struct Shared {
   std::shared_ptr<Whereabouts> whereabouts;
 };
 
-// Or takes steps of a training for a trial: else it has no model and no data.
-bool trains(const Assignment& assignment) { return assignment.bench.is_null() || assignment.bench.contains("trial"); }
+// Else it has no model and no data.
+bool trains(const Assignment& assignment) { return assignment.bench.is_null(); }
 
 // For all that this thread does from here on; what is on the common one would run in turn.
 void take_own_stream(const at::Device& device) {
@@ -151,8 +150,6 @@ class RankThread {
 
     strategy->setup(context, injector->around(shared_.trained.model), shared_.trained.loss);
     TrainingParts parts{shared_.trained.data, shared_.trained.transforms, strategy.get()};
-    if (!assignment.bench.is_null())
-      return tell_end(context, run_trial(context, parts, length, assignment.bench.at("trial")));
     if (!injector->idle()) {
       parts.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
       parts.files = &injector->around(system_files());

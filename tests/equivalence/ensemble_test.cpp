@@ -183,7 +183,7 @@ struct Cell {
   const char* name;
   int ranks;
   const char* more;
-  const char* trained = "as one stack";  // null: whichever is the faster
+  const char* trained = "as one stack";
 };
 
 class EnsembleTest : public ::testing::TestWithParam<Cell> {};
@@ -202,12 +202,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Cell{classifier_subject, "mlp", 1, ", how: stacked"},
                       Cell{classifier_subject, "mlp_2_threads", 2, ", how: threads"},
                       Cell{classifier_subject, "mlp_3_processes", 3, ", how: processes"},
-                      Cell{classifier_subject, "mlp_auto", 1, ", how: auto", nullptr},
+                      Cell{classifier_subject, "mlp_auto", 1, ", how: auto"},
                       Cell{ncf_subject, "ncf", 1, ", how: stacked"},
                       Cell{ranking_subject, "ranking_2_threads", 2, ", how: threads"},
                       Cell{convnet_subject, "convnet", 1, ", how: stacked"},
                       Cell{convnet_subject, "convnet_grouped", 1, ", how: stacked, convolutions: grouped"},
-                      Cell{convnet_subject, "convnet_auto", 1, ", how: auto", nullptr},
+                      Cell{convnet_subject, "convnet_auto", 1, ", how: auto", "side by side"},
+                      Cell{convnet_subject, "convnet_auto_each", 1, ", how: auto, convolutions: each"},
                       Cell{gpt_subject, "gpt", 1, ", how: stacked"},
                       Cell{gpt_subject, "gpt_2_threads", 2, ", how: threads"},
                       Cell{tied_subject, "own_modules", 1, ", how: stacked", "side by side"},
@@ -216,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // A member that finishes stays as it was; the others train on as if it had never been there.
 TEST(Ensemble, FinishedMembersLeaveTheStack) {
-  for (const char* how : {", how: stacked", ", how: threads"}) {
+  for (const char* how : {", how: stacked", ", how: threads", ", how: auto"}) {
     for (Subject (*make)() : {classifier_subject, convnet_subject, tied_subject}) {
       const Subject subject = make();
       const int ranks = std::string(how) == ", how: threads" ? 2 : 1;

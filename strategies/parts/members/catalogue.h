@@ -1,8 +1,8 @@
 // What the launcher asks of a configuration whose strategy trains members, before it starts any: in which ways that may be done,
 // and whether what is watched is told. Nothing of it concerns other strategies. Without LibTorch.
 //
-// Ways place and divide one training with the same results; where the configuration leaves it to convoy which it is to be,
-// the launcher tries them for a few steps each and keeps the fastest (launch/trial.h).
+// Ways place and divide one training with the same results up to rounding; where the configuration leaves it to convoy which
+// it is to be, `plan` decides.
 // Figures of evaluations that a strategy goes by (`early_stop.metric`): which there are, only the model and the data can tell.
 // `convoy-rank --describe figures` does, so that one that there is not is refused before anything is trained.
 #pragma once

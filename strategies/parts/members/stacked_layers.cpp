@@ -245,6 +245,7 @@ Layer StackedLayers::embedding(const std::string& name, int64_t rows, int64_t di
 Layer StackedLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
                             const Conv2dOptions& options) {
   check_groups(prefix_ + name, in, out, options.groups);
+  stack_->convolves = true;
   const int64_t inner = in / options.groups;
   ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
   ParameterPtr bias =

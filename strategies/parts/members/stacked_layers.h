@@ -27,6 +27,7 @@ struct StackedParameter {
 struct Stack {
   std::vector<uint64_t> seeds;  // of its members
   bool grouped = false;         // convolutions and batch norms
+  bool convolves = false;       // a layer is a convolution
   std::vector<StackedParameter> parameters;
   int64_t members() const { return static_cast<int64_t>(seeds.size()); }
 };

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
 #include "core/data/bytes.h"
@@ -13,8 +12,6 @@
 
 namespace convoy {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr const char* as_one_stack = "as one stack";
 constexpr const char* side_by_side = "side by side";
@@ -129,15 +126,17 @@ void StackedMembers::build() {
   storage_ = std::make_unique<StackedStorage>(*stack_, true, members_, context_.config.optimizer);
   for (int64_t row = 0; row < active_; ++row) storage_->fill(row, *stack, members_[static_cast<size_t>(row)].seed);
   storage_->bind(*stack_, active_);
+  if (convolves_on_a_cpu(*stack)) {
+    build_aside();
+    return take_aside("convolutions of a CPU gain nothing from a stack");
+  }
   collector_ = std::make_unique<GradientCollector>(stack_->parameters(), stack_->state(), [](int) {});
 }
 
-void StackedMembers::say(const std::string& why, const Json& seconds) const {
+void StackedMembers::say(const std::string& why) const {
   const std::string way = stacked_ ? as_one_stack : side_by_side;
   log::info(convoy::str("ensemble: rank ", context_.rank, " trains ", members_.size(), " members ", way, ": ", why));
-  Json told = {{"members", members_.size()}, {"trained", way}, {"because", why}};
-  if (!seconds.is_null()) told["seconds_per_pass"] = seconds;
-  context_.tell({{"ensemble", told}});
+  context_.tell({{"ensemble", {{"members", members_.size()}, {"trained", way}, {"because", why}}}});
 }
 
 // ---- how ---------------------------------------------------------------------------------------------------------
@@ -149,41 +148,32 @@ void StackedMembers::build_aside() {
   }
 }
 
-void StackedMembers::drop_aside() { aside_.clear(); }
-
-// Once, with the first batch: whether a stack does what the members would do by themselves, and, where that is asked for,
-// which is the faster. Nothing of the members' state is changed by it.
-void StackedMembers::choose(const Batch& batch, int64_t step) {
-  if (chosen_) return;
+void StackedMembers::take_aside(const std::string& why) {
   chosen_ = true;
+  stacked_ = false;
+  say(why);
+  collector_.reset();
+  stack_.reset();
+}
+
+// Once, with the first batch: whether a stack does what the members would do by themselves. Nothing of the members' state is
+// changed by it.
+void StackedMembers::choose(const Batch& batch) {
   build_aside();
   const std::string fault = unlike(batch);
-  if (!fault.empty()) {
-    stacked_ = false;
-    say(fault);
-  } else if (context_.config.strategy.options.text("how") == "auto" && active_ > 1) {
-    std::vector<at::Tensor> before;
-    for (const StackedStorage::Buffer& buffer : storage_->buffers()) before.push_back(buffer.value.clone());
-    const double together = seconds_of_a_pass(batch, step);
-    stacked_ = false;
-    const double apart = seconds_of_a_pass(batch, step);
-    stacked_ = together <= apart;
-    for (size_t i = 0; i < before.size(); ++i) {
-      at::Tensor value = storage_->buffers()[i].value;
-      value.copy_(before[i]);
-    }
-    say(convoy::str("a pass takes ", together * 1e3, " ms as a stack and ", apart * 1e3, " ms side by side"),
-        {{as_one_stack, together}, {side_by_side, apart}});
-  } else {
-    say(active_ > 1 ? "one batched product per layer" : "there is one");
-  }
-  if (stacked_) {
-    drop_aside();
-    storage_->bind(*stack_, active_);
-  } else {
-    collector_.reset();
-    stack_.reset();
-  }
+  if (!fault.empty()) return take_aside(fault);
+  chosen_ = true;
+  say(active_ > 1 ? "one batched product per layer" : "there is one");
+  aside_.clear();
+  storage_->bind(*stack_, active_);
+}
+
+// Convolutions of a CPU gain nothing from a stack, which has to cut and join activations around each. The answer is the same
+// in a run that goes on when members have finished.
+bool StackedMembers::convolves_on_a_cpu(const Stack& stack) const {
+  const Options& options = context_.config.strategy.options;
+  return options.text("how") == "auto" && options.text("convolutions") == "auto" && stack.convolves &&
+         members_.size() > 1 && context_.devices.front().is_cpu();
 }
 
 // "", or how the losses of the batch differ between the stack and the members by themselves.
@@ -214,22 +204,6 @@ std::string StackedMembers::unlike(const Batch& batch) {
   return "a stack gives other losses than the members by themselves";
 }
 
-double StackedMembers::seconds_of_a_pass(const Batch& batch, int64_t step) {
-  double best = 0;
-  for (int pass = 0; pass < 3; ++pass) {  // the first is to warm up
-    const Clock::time_point start = Clock::now();
-    if (stacked_)
-      run_stack(batch, step);
-    else
-      run_aside(batch, step);
-    // On a device work goes on after its calls return; the gradients' end is the pass's.
-    storage_->groups().front().gradients.narrow(1, 0, 1).cpu();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (pass > 0 && (best == 0 || seconds < best)) best = seconds;
-  }
-  return best;
-}
-
 // ---- steps -------------------------------------------------------------------------------------------------------
 
 void StackedMembers::run_stack(const Batch& batch, int64_t step) {
@@ -257,7 +231,7 @@ void StackedMembers::run_aside(const Batch& batch, int64_t step) {
 }
 
 StackedMembers::Step StackedMembers::step(const Batch& batch, int64_t step) {
-  if (!chosen_) choose(ready(batch, context_.devices.front(), parameter_dtype(context_.config.precision)), step);
+  if (!chosen_) choose(ready(batch, context_.devices.front(), parameter_dtype(context_.config.precision)));
   StepInput input;
   input.batch = batch;
   input.step = step;

@@ -57,10 +57,10 @@ class StackedMembers {
   void build();
   void build_aside();
   void attach_stack();
-  void choose(const Batch& batch, int64_t step);
+  void choose(const Batch& batch);
+  bool convolves_on_a_cpu(const Stack& stack) const;
   std::string unlike(const Batch& batch);
-  double seconds_of_a_pass(const Batch& batch, int64_t step);
-  void drop_aside();
+  void take_aside(const std::string& why);
 
   StepGraph::Parts graph_parts();
   StepResult trained(const StepInput& input);
@@ -69,7 +69,7 @@ class StackedMembers {
   Evaluation evaluate_stack(ModelPart& part, const Batch& batch, bool own) const;
   Evaluation evaluate_aside(const Batch& batch, bool own) const;
   void check_finite(at::Tensor finite, at::Tensor loss);
-  void say(const std::string& why, const Json& seconds = nullptr) const;
+  void say(const std::string& why) const;
 
   const Context context_;
   ModelPtr model_;
@@ -77,7 +77,7 @@ class StackedMembers {
   std::vector<MemberSettings> members_;  // by row
   int64_t active_;
   bool stacked_ = true;
-  bool chosen_ = false;               // how the members run has been decided
+  bool chosen_ = false;               // how the members run has been decided, by nothing that a clock says
   std::unique_ptr<ModelPart> stack_;  // of those that train
   std::unique_ptr<GradientCollector> collector_;
   std::unique_ptr<ModelPart> whole_;  // of all rows, for evaluations; null: the stack is
