@@ -28,6 +28,19 @@ std::vector<std::string> recomputed_names(const Job& job) {
   return recompute.get<std::vector<std::string>>();
 }
 
+bool synchronises_norms(const Job& job) { return job.config.at("strategy").value("batch_norm", "") == "sync"; }
+
+// Only layers that come from Layers can be synchronised: LibTorch's modules see the rank's own rows.
+void check_own_norms(const Job& job, const Description& description) {
+  if (!synchronises_norms(job)) return;
+  for (const BlockDescription& block : description.blocks)
+    if (!block.own_norms.empty())
+      throw ConfigError(Mark{}, "strategy.batch_norm",
+                        str("is sync, and block ", block.name, " makes ", join(block.own_norms, ", "),
+                            " itself, whose figures are those of each rank's own rows; take the layer from "
+                            "Layers::batch_norm, or take batch_norm: local"));
+}
+
 }  // namespace
 
 const char* name_of(Exchange kind) {
@@ -46,7 +59,7 @@ const char* name_of(Exchange kind) {
 
 bool wants_blocks(const StrategyEntry& entry, const Job& job) {
   return entry.check || entry.notes || (entry.tables && rows_want_blocks(job)) || !recomputed_names(job).empty() ||
-         !sync_policy(job.config.at("strategy")).patterns.empty();
+         synchronises_norms(job) || !sync_policy(job.config.at("strategy")).patterns.empty();
 }
 
 std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const Description& description) {
@@ -54,6 +67,7 @@ std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job
   for (const BlockDescription& block : description.blocks) names.push_back(block.name);
   check_recomputed_names(recomputed_names(job), names);
   check_sync_names(job, description);
+  check_own_norms(job, description);
   if (entry.tables) check_row_blocks(job, description);
   if (entry.check) entry.check(job, description);
   return entry.notes ? entry.notes(job, description) : std::vector<std::string>();

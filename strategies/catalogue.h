@@ -16,6 +16,10 @@ struct TiedTensor {
   int64_t block = 0;  // that made it
   int64_t elements = 0;
 };
+// A linear layer that asks for a share of its inputs and is tied to a tensor that is cut by its outputs or rows.
+struct TieClash {
+  std::string layer, tensor;  // canonical
+};
 // A size that the ranks of a tensor group must divide, in each of `parts`.
 struct CutSize {
   std::string layer;  // canonical
@@ -49,6 +53,7 @@ struct BlockDescription {
   int64_t row_saved_bytes = 0;   // kept for backward, per row; what is whatever the rows: saved_bytes
   int64_t products = 0;          // elements of the weights that activations are multiplied with
   std::vector<TiedTensor> ties{};
+  std::vector<TieClash> clashes{};
   // Of layers that a tensor group shares out (linear layers with a cut, embeddings):
   int64_t cut_parameters = 0;        // elements, of `parameters`
   int64_t row_cut_input_bytes = 0;   // inputs of column-cut ones that want gradients, per row
@@ -63,6 +68,8 @@ struct BlockDescription {
   int64_t product_tensors = 0;     // how many of those there are
   int64_t norms = 0;               // batch norm layers from Layers, which a data axis may synchronise
   int64_t norm_channels = 0;       // of them all together
+  std::vector<std::string>
+      own_norms{};                  // modules that the block makes itself and whose figures depend on a rank's rows
   std::vector<TableSize> tables{};  // of parameters: those whose gradients may be rows
   std::vector<TiedTable> tied_tables{};
   double time = 0;  // share of a step's forwards, as a calibration has measured it; not in the JSON

@@ -9,6 +9,8 @@ Json to_json(const Description& description) {
     Json ties = Json::array();
     for (const TiedTensor& tie : block.ties)
       ties.push_back({{"name", tie.name}, {"block", tie.block}, {"elements", tie.elements}});
+    Json clashes = Json::array();
+    for (const TieClash& clash : block.clashes) clashes.push_back({{"layer", clash.layer}, {"tensor", clash.tensor}});
     Json cuts = Json::array();
     for (const CutSize& cut : block.cuts)
       cuts.push_back({{"layer", cut.layer}, {"size", cut.size}, {"parts", cut.parts}, {"outputs", cut.outputs}});
@@ -44,9 +46,11 @@ Json to_json(const Description& description) {
                       {"products", block.products},
                       {"norms", block.norms},
                       {"norm_channels", block.norm_channels},
+                      {"own_norms", block.own_norms},
                       {"tables", tables},
                       {"tied_tables", tied_tables},
                       {"cuts", cuts},
+                      {"clashes", clashes},
                       {"named", block.named},
                       {"ties", ties}});
   }
@@ -79,10 +83,13 @@ Description description_from_json(const Json& json) {
     block.products = item.at("products").get<int64_t>();
     block.norms = item.at("norms").get<int64_t>();
     block.norm_channels = item.at("norm_channels").get<int64_t>();
+    block.own_norms = item.at("own_norms").get<std::vector<std::string>>();
     block.named = item.at("named").get<std::vector<std::pair<std::string, int64_t>>>();
     for (const Json& cut : item.at("cuts"))
       block.cuts.push_back({cut.at("layer").get<std::string>(), cut.at("size").get<int64_t>(),
                             cut.at("parts").get<int64_t>(), cut.at("outputs").get<bool>()});
+    for (const Json& clash : item.at("clashes"))
+      block.clashes.push_back({clash.at("layer").get<std::string>(), clash.at("tensor").get<std::string>()});
     for (const Json& table : item.at("tables"))
       block.tables.push_back({table.at("name").get<std::string>(), table.at("rows").get<int64_t>(),
                               table.at("dim").get<int64_t>(), table.at("asked").get<bool>(),

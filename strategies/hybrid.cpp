@@ -27,7 +27,9 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
   parts.runner = [options, deferred](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
     PartRequest request = part_request(context, options);
     request.deferred = deferred;
-    request = sharded_part(context, tensor_options_of(options), std::move(request));
+    TensorOptions tensor = tensor_options_of(options);
+    tensor.cuts = planned_cuts(*model);
+    request = sharded_part(context, tensor, std::move(request));
     if (context.axis("pipeline")->size() == 1)
       return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
     return make_pipeline_runner(context, std::move(model), std::move(loss), pipeline_options(options), request);

@@ -1,6 +1,7 @@
 #include "strategies/parts/block_counts.h"
 
 #include <ATen/ATen.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
 #include <map>
@@ -15,6 +16,7 @@ struct Counted {
   BlockDescription block;  // being built
   int64_t index = 0;
   std::map<std::string, TiedTensor> made;  // by canonical name, of all blocks so far
+  PlannedCuts cuts;                        // likewise
   Description* finished = nullptr;         // the blocks before
 };
 
@@ -42,7 +44,7 @@ class CountingLayers : public Layers {
     if (options.tied_to.empty())
       make_product(name + ".weight", in * out);
     else
-      tie(name, options.tied_to);
+      tie(name, options);
     if (options.bias) make(name + ".bias", out);
     if (options.tied_to.empty()) note_cut(name, in, out, options);
     counted_.block.products += in * out;
@@ -59,6 +61,7 @@ class CountingLayers : public Layers {
                                        0,
                                        {}});
     counted_.block.cut_parameters += rows * dim;
+    if (options.rows != EmbeddingOptions::Rows::rows) counted_.cuts[prefix_ + name + ".weight"] = {0, rows, 1};
     return std::make_shared<Nothing>();
   }
   Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
@@ -114,13 +117,18 @@ class CountingLayers : public Layers {
     const bool column = options.cut == LinearOptions::Cut::column;
     counted_.block.cut_parameters += in * out + (column && options.bias ? out : 0);
     counted_.block.cuts.push_back({prefix_ + name, column ? out : in, column ? options.parts : 1, column});
+    counted_.cuts[prefix_ + name + ".weight"] = {column ? 0 : 1, column ? out : in, column ? options.parts : 1};
   }
-  void tie(const std::string& name, const std::string& to) {
+  void tie(const std::string& name, const LinearOptions& options) {
+    const std::string& to = options.tied_to;
     const auto found = counted_.made.find(to);
     if (found == counted_.made.end())
       throw Error(Failure::config,
                   convoy::str("model: ", prefix_, name, " is tied to ", to, ", which no layer before it has made"));
     untable(to, prefix_ + name);
+    const auto cut = counted_.cuts.find(to);
+    if (options.cut == LinearOptions::Cut::row && cut != counted_.cuts.end() && cut->second.dimension == 0)
+      counted_.block.clashes.push_back({prefix_ + name, to});
     if (found->second.block != counted_.index) counted_.block.ties.push_back(found->second);
   }
 
@@ -142,6 +150,25 @@ class CountingLayers : public Layers {
   std::string prefix_;
 };
 
+// Batch norm of LibTorch, and whatever keeps running figures as it does (InstanceNorm with them, a user's own).
+bool depends_on_rows(const torch::nn::Module& module) {
+  if (dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
+      dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
+      dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr)
+    return true;
+  const auto buffers = module.named_buffers(/*recurse=*/false);
+  const at::Tensor* mean = buffers.find("running_mean");
+  return mean != nullptr && mean->defined();
+}
+
+void find_own_norms(const Block& block, BlockDescription& into) {
+  for (const auto& named : block.named_modules(into.name)) {
+    const torch::nn::Module& module = *named.value();
+    if (dynamic_cast<const LayerModule*>(&module) == nullptr && depends_on_rows(module))
+      into.own_norms.push_back(convoy::str(named.key(), " (", module.name(), ")"));
+  }
+}
+
 // Of modules that the block made itself.
 void count_own(const Block& block, BlockDescription& into) {
   for (const auto& named : block.named_parameters()) {
@@ -156,12 +183,9 @@ void count_own(const Block& block, BlockDescription& into) {
     if (buffer.defined()) into.buffers += buffer.numel();
 }
 
-}  // namespace
-
-Description count_blocks(const Model& model, int64_t element_bytes) {
+Description counted_blocks(const Model& model, int64_t element_bytes, Counted& counted) {
   Description description;
   description.element_bytes = element_bytes;
-  Counted counted;
   counted.finished = &description;
   for (counted.index = 0; counted.index < model.blocks(); ++counted.index) {
     counted.block = {};
@@ -171,9 +195,23 @@ Description count_blocks(const Model& model, int64_t element_bytes) {
     const BlockPtr block = model.block(counted.index, layers);
     CONVOY_CHECK(block != nullptr, "the model gave no block ", counted.index);
     count_own(*block, counted.block);
+    find_own_norms(*block, counted.block);
     description.blocks.push_back(counted.block);
   }
   return description;
+}
+
+}  // namespace
+
+Description count_blocks(const Model& model, int64_t element_bytes) {
+  Counted counted;
+  return counted_blocks(model, element_bytes, counted);
+}
+
+PlannedCuts planned_cuts(const Model& model) {
+  Counted counted;
+  counted_blocks(model, 0, counted);
+  return counted.cuts;
 }
 
 }  // namespace convoy

@@ -104,6 +104,65 @@ std::vector<Cell> cells() {
 INSTANTIATE_TEST_SUITE_P(Table, HybridTest, ::testing::ValuesIn(cells()),
                          [](const auto& info) { return name_of(info.param); });
 
+using Cut = LinearOptions::Cut;
+
+// Four blocks of a linear layer each; that of the last is tied to that of the second, each with a cut of its own.
+class TiedLinears : public Model {
+ public:
+  TiedLinears(Cut owner, Cut user) : owner_(owner), user_(user) {}
+  int64_t blocks() const override { return 4; }
+  std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    struct OneLayer : Block {
+      TensorList forward(const TensorList& inputs) override { return {layer->forward(inputs[0]).tanh()}; }
+      Layer layer;
+    };
+    LinearOptions options;
+    if (index == 1) options.cut = owner_;
+    if (index == 3) options.cut = user_;
+    if (index == 1 && owner_ == Cut::column) options.parts = 2;
+    if (index == 3) options.tied_to = "blocks.1.linear.weight";
+    options.gather = true;
+    auto block = std::make_shared<OneLayer>();
+    const int64_t in = index == 0 ? 6 : 8;
+    block->layer = block->register_module("linear", layers.linear("linear", in, 8, options));
+    return block;
+  }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), {}};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
+
+ private:
+  Cut owner_, user_;
+};
+
+Subject tied_linears(Cut owner, Cut user) {
+  Subject subject = mlp_subject();
+  subject.model = [=] { return std::make_shared<TiedLinears>(owner, user); };
+  return subject;
+}
+
+// Every cut of the layer that makes a weight, with every cut of one in another stage that is tied to it.
+TEST(Hybrid, LinearLayersAreTiedAcrossStagesWhateverTheirCuts) {
+  const Layout hybrid{"hybrid", ", mesh: {pipeline: 2, tensor: 2}" + common(1), 4}, tensor{"tensor_parallel", "", 2};
+  for (const Cut owner : {Cut::none, Cut::column, Cut::row}) {
+    for (const Cut user : {Cut::none, Cut::column, Cut::row}) {
+      SCOPED_TRACE(convoy::str("owner ", static_cast<int>(owner), ", user ", static_cast<int>(user)));
+      const Subject subject = tied_linears(owner, user);
+      if (owner == Cut::column && user == Cut::row) {  // a share of the inputs of what has shares of the outputs
+        EXPECT_EQ(refused_key(hybrid, subject, {}), "model");
+        EXPECT_EQ(refused_key(tensor, subject, {}), "model");
+        continue;
+      }
+      expect_equal(train(hybrid, subject, adamw(true)), train({"single", common(1), 1}, subject, adamw(true)));
+      EXPECT_EQ(refused_key(tensor, subject, {}), "nothing is refused");
+    }
+  }
+}
+
 // What the table leaves out, with the key that is named.
 TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
   const auto refusal = [](const std::string& options, int ranks) {

@@ -298,5 +298,81 @@ TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
   }
 }
 
+// Sequences [rows, 6, 8], a block with cut layers, and what `finish` makes of it for a last block or none.
+class Sequences : public Model {
+ public:
+  using Finish = std::function<TensorList(const at::Tensor& value, const at::Tensor& beside)>;
+  Sequences(Finish finish, bool head) : finish_(std::move(finish)), head_(head) {}
+  int64_t blocks() const override { return head_ ? 3 : 2; }
+  std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    struct Step : Block {
+      TensorList forward(const TensorList& inputs) override { return run(inputs); }
+      std::function<TensorList(const TensorList&)> run;
+    };
+    auto block = std::make_shared<Step>();
+    const auto linear = [&](const char* name, int64_t in, int64_t out, LinearOptions::Cut cut) {
+      LinearOptions options;
+      options.cut = cut;
+      return block->register_module(name, layers.linear(name, in, out, options));
+    };
+    using Cut = LinearOptions::Cut;
+    if (index == 0) {
+      const Layer wide = linear("wide", 1, 8, Cut::none);
+      // Beside the sequences goes what looks like a share of them, and is none.
+      block->run = [wide](const TensorList& in) -> TensorList {
+        return {wide->forward(in[0].unsqueeze(-1)), in[0].narrow(1, 0, 3)};
+      };
+    } else if (index == 1) {
+      const Layer up = linear("up", 8, 8, Cut::column), down = linear("down", 8, 8, Cut::row);
+      block->run = [=, finish = finish_](const TensorList& in) {
+        return finish(down->forward(up->forward(in[0]).tanh()), in[1]);
+      };
+    } else {
+      const Layer out = linear("out", 6, 5, Cut::none);
+      block->run = [out](const TensorList& in) -> TensorList {
+        return {out->forward(in[0].dim() == 3 ? in[0].mean(-1) : in[0])};
+      };
+    }
+    return block;
+  }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), {}};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
+
+ private:
+  Finish finish_;
+  bool head_;
+};
+
+std::string error_of_sequences(const std::string& options, const Sequences::Finish& finish, bool head) {
+  Subject subject = mlp_subject();
+  subject.model = [=] { return std::make_shared<Sequences>(finish, head); };
+  return run(tensor(2, options), subject, [&](const Context&, Strategy& strategy) {
+    strategy.step({share(subject, strategy.sampling()), 0, true});
+  });
+}
+
+// [rows, T] of a block that was given shares of T would be taken for a whole by whatever comes next.
+TEST(TensorParallel, ABlockThatReturnsAShareOfSequencesInAnotherShapeIsNamed) {
+  const auto flat = [](const at::Tensor& value, const at::Tensor&) -> TensorList { return {value.mean(-1)}; };
+  const std::string shares = ", sequence_parallel: true";
+  for (const bool head : {true, false}) {
+    const std::string error = error_of_sequences(shares, flat, head);
+    EXPECT_EQ(error.rfind("config: ", 0), 0u) << error;
+    EXPECT_NE(error.find("strategy.sequence_parallel: block blocks.1 returns [75, 3] for sequences of 6 positions"),
+              std::string::npos)
+        << error;
+  }
+  EXPECT_EQ(error_of_sequences("", flat, true), "no error");
+  const auto handed_on = [](const at::Tensor& value, const at::Tensor& beside) -> TensorList {
+    return {value, beside};
+  };
+  EXPECT_EQ(error_of_sequences(shares, handed_on, true), "no error");
+}
+
 }  // namespace
 }  // namespace convoy::testing

@@ -10,12 +10,14 @@ namespace convoy {
 
 void Passage::begin() {
   open_.clear();
+  given_.clear();
   sequence_ = 0;
 }
 
 BlockBorders::Tensors Passage::enter(const std::string& block, Tensors inputs) {
   open_.clear();
   if (!sequence_parallel_) return inputs;
+  check_outputs(inputs);
   if (cut_blocks_.count(block) > 0) {
     for (at::Tensor& input : inputs) input = entering(input, block);
   } else if (sequence_ > 0) {
@@ -23,7 +25,27 @@ BlockBorders::Tensors Passage::enter(const std::string& block, Tensors inputs) {
     sequence_ = 0;
   }
   sequences_[block] = sequence_;
+  block_ = block;
+  given_ = inputs;
   return inputs;
+}
+
+// What a block hands on as it was given it is no share: only sequences of three dimensions are cut.
+void Passage::check_outputs(const Tensors& outputs) const {
+  if (sequence_ == 0) return;
+  const int64_t share = sequence_ / group_->size();
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || output.dim() < 2 || output.dim() == 3 || output.size(1) != share) continue;
+    const auto same = [&](const at::Tensor& given) {
+      return given.defined() && given.is_alias_of(output) && given.sizes() == output.sizes();
+    };
+    if (std::any_of(given_.begin(), given_.end(), same)) continue;
+    throw Error(Failure::config,
+                convoy::str("strategy.sequence_parallel: block ", block_, " returns ", output.sizes(),
+                            " for sequences of ", sequence_, " positions, of which this rank has ", share,
+                            "; between blocks only [rows, positions, features] can be cut: return that shape from ",
+                            block_, ", or take sequence_parallel: false"));
+  }
 }
 
 void Passage::again(const std::string& block) {
@@ -33,6 +55,8 @@ void Passage::again(const std::string& block) {
 }
 
 BlockBorders::Tensors Passage::leave(Tensors outputs) {
+  check_outputs(outputs);
+  given_.clear();
   outputs_ = std::move(open_);
   open_.clear();
   if (sequence_ > 0) outputs = gathered(std::move(outputs), "outputs");

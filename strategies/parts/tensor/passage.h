@@ -9,7 +9,8 @@
 //
 // Sequences. With `sequence_parallel`, blocks that have cut layers are given floating inputs [B, T, features] as
 // shares of T; their column-cut layers gather them, their row-cut layers give shares again. Parts of a model and
-// blocks without cut layers are given whole ones.
+// blocks without cut layers are given whole ones. A block that makes something else of a share, such as [B, share of T], is
+// refused: nobody could tell that from a whole.
 #pragma once
 #include <map>
 #include <optional>
@@ -31,7 +32,8 @@ class Passage : public BlockBorders {
   void has_cut_layers(const std::string& block) { cut_blocks_.insert(block); }
 
   void begin() override;
-  // Error(config) for a sequence that the ranks do not divide.
+  // Error(config) for a sequence that the ranks do not divide, and for an output of the block before that is a share of
+  // sequences in another shape than theirs.
   Tensors enter(const std::string& block, Tensors inputs) override;
   void again(const std::string& block) override;
   Tensors leave(Tensors outputs) override;
@@ -63,6 +65,7 @@ class Passage : public BlockBorders {
   bool is_sequence(const at::Tensor& value) const;
   at::Tensor entering(const at::Tensor& value, const std::string& block);
   Tensors gathered(Tensors values, const std::string& where) const;
+  void check_outputs(const Tensors& outputs) const;
 
   CommunicatorPtr group_;
   bool sequence_parallel_;
@@ -71,6 +74,8 @@ class Passage : public BlockBorders {
   std::vector<Region> outputs_;               // those that were open when the last block ended
   int64_t sequence_ = 0;                      // length of the whole ones whose shares are under way; 0: none
   std::map<std::string, int64_t> sequences_;  // the same, as each block was entered
+  std::string block_;                         // that was entered last
+  Tensors given_;                             // its inputs
 };
 
 }  // namespace convoy

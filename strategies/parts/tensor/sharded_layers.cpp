@@ -72,7 +72,7 @@ class ShardedLayers : public Layers {
   Layer row_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options);
   Layer tied_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options,
                     const TensorCut& cut);
-  std::optional<TensorCut> cut_of_distant(int64_t in, int64_t out, const std::string& tensor);
+  std::optional<TensorCut> cut_of_distant(const std::string& name, int64_t in, int64_t out, const std::string& tensor);
   Layer column_of(const std::string& name, int64_t in, const LinearOptions& options, const ParameterPtr& weight,
                   const DimensionCut& outputs, bool gather);
   Layer row_of(const std::string& name, int64_t in, int64_t out, const LinearOptions& options,
@@ -99,7 +99,8 @@ Layer ShardedLayers::linear(const std::string& name, int64_t in, int64_t out, co
   if (!options.tied_to.empty()) {
     const auto tied = group_->cuts.find(options.tied_to);
     if (tied != group_->cuts.end()) return tied_linear(name, in, out, options, tied->second);
-    if (const auto cut = cut_of_distant(in, out, options.tied_to)) return tied_linear(name, in, out, options, *cut);
+    if (const auto cut = cut_of_distant(name, in, out, options.tied_to))
+      return tied_linear(name, in, out, options, *cut);
     return whole_linear(name, in, out, options);
   }
   switch (options.cut) {
@@ -113,12 +114,20 @@ Layer ShardedLayers::linear(const std::string& name, int64_t in, int64_t out, co
   return whole_linear(name, in, out, options);
 }
 
-// A tie to what another part of the model makes: an embedding, which is cut by its rows.
-std::optional<TensorCut> ShardedLayers::cut_of_distant(int64_t in, int64_t out, const std::string& tensor) {
-  const DimensionCut rows = group_->cut(out);
-  if (store_->by_name.count(tensor) != 0 || !store_->distant || out < rows.size) return std::nullopt;
-  const TensorCut cut{0, rows};
-  const ParameterPtr copy = store_->distant(tensor, {rows.length(), in});
+// A tie to what another part of the model makes, which is cut there as the plan says.
+std::optional<TensorCut> ShardedLayers::cut_of_distant(const std::string& name, int64_t in, int64_t out,
+                                                       const std::string& tensor) {
+  const auto planned = group_->planned.find(tensor);
+  if (store_->by_name.count(tensor) != 0 || !store_->distant || planned == group_->planned.end()) return std::nullopt;
+  const auto [dimension, whole, parts] = planned->second;
+  const TensorCut cut{dimension, group_->cut(whole, parts)};
+  if (cut.cut.part() < cut.cut.size) return std::nullopt;
+  std::vector<int64_t> shape{out, in};
+  if (shape[static_cast<size_t>(dimension)] != whole)
+    refuse(name, convoy::str(" wants a weight of [", out, ", ", in, "] and is tied to ", tensor, ", which has ", whole,
+                             dimension == 0 ? " rows" : " columns"));
+  shape[static_cast<size_t>(dimension)] = cut.cut.length();
+  const ParameterPtr copy = store_->distant(tensor, shape);
   copy->held = held_pieces({out, in}, cut);
   group_->cuts.emplace(tensor, cut);
   return cut;
@@ -199,7 +208,7 @@ std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)> sharded_laye
   return [group = std::move(group), options](std::shared_ptr<LayerStore> store) -> std::shared_ptr<Layers> {
     auto plain = std::make_shared<PlainLayers>(store);
     if (group->size() == 1) return plain;  // nothing is cut, and fused sums are exact to the bit
-    auto shared = std::make_shared<TensorGroup>(group, options.sequence_parallel);
+    auto shared = std::make_shared<TensorGroup>(group, options.sequence_parallel, options.cuts);
     store->borders = shared->passage;
     if (!store->state->exact) {
       // Fast draws on what all ranks of the group have alike have to be alike.
@@ -218,6 +227,6 @@ PartRequest sharded_part(const Context& context, const TensorOptions& options, P
   return request;
 }
 
-TensorOptions tensor_options_of(const Options& strategy) { return {strategy.boolean("sequence_parallel")}; }
+TensorOptions tensor_options_of(const Options& strategy) { return {strategy.boolean("sequence_parallel"), {}}; }
 
 }  // namespace convoy

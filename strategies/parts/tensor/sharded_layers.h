@@ -13,12 +13,14 @@
 #include <memory>
 
 #include "core/communicator.h"
+#include "strategies/parts/block_counts.h"
 #include "strategies/parts/model_part.h"
 
 namespace convoy {
 
 struct TensorOptions {
   bool sequence_parallel = false;  // activations between row- and column-cut layers are shares of sequences
+  PlannedCuts cuts = {};           // of the whole model, where a rank builds a part of it
 };
 
 // For PartRequest::layers. A group of one gets PlainLayers. The function is collective over the group.

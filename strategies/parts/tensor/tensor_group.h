@@ -4,14 +4,17 @@
 #include <memory>
 #include <string>
 
+#include "strategies/parts/block_counts.h"
 #include "strategies/parts/tensor/passage.h"
 #include "strategies/parts/tensor/sharded_parameter.h"
 
 namespace convoy {
 
 struct TensorGroup {
-  TensorGroup(CommunicatorPtr ranks, bool sequence_parallel)
-      : group(std::move(ranks)), passage(std::make_shared<Passage>(group, sequence_parallel)) {}
+  TensorGroup(CommunicatorPtr ranks, bool sequence_parallel, PlannedCuts of_model)
+      : group(std::move(ranks)),
+        passage(std::make_shared<Passage>(group, sequence_parallel)),
+        planned(std::move(of_model)) {}
 
   // `whole` elements in `parts`, as this group shares them.
   DimensionCut cut(int64_t whole, int64_t parts = 1) const { return {whole, parts, group->rank(), group->size()}; }
@@ -19,6 +22,7 @@ struct TensorGroup {
   CommunicatorPtr group;
   std::shared_ptr<Passage> passage;
   std::map<std::string, TensorCut> cuts;  // of the parameters that are cut, by name
+  PlannedCuts planned;                    // of those that other parts of the model make
 };
 using TensorGroupPtr = std::shared_ptr<TensorGroup>;
 

@@ -83,6 +83,14 @@ std::string key_of_size(const Json& config, int64_t size) {
 void check_cuts(const Job& job, const Description& description) {
   const int degree = job.mesh.degree("tensor");
   for (const BlockDescription& block : description.blocks)
+    for (const TieClash& clash : block.clashes)
+      if (degree > 1)
+        throw ConfigError(
+            Mark{}, "model",
+            str(clash.layer, " asks for a share of its inputs and is tied to ", clash.tensor, ", which ", degree,
+                " ranks of the axis tensor cut by its outputs; leave the layer's cut "
+                "out, or do not tie it"));
+  for (const BlockDescription& block : description.blocks)
     for (const CutSize& cut : block.cuts) {
       if (cut.parts > 0 && cut.size % cut.parts == 0 && cut.size / cut.parts % degree == 0) continue;
       const std::string key = key_of_size(job.config, cut.size);
