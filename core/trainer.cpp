@@ -17,6 +17,7 @@
 #include "core/data/loader.h"
 #include "core/data/samples.h"
 #include "core/data/trained_rows.h"
+#include "core/default_generators.h"
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
 #include "core/metrics/best_metrics.h"
@@ -65,9 +66,10 @@ class Training {
         config_(context.config),
         strategy_(*parts.strategy),
         sampling_(strategy_.sampling()),
-        length_(training_length(config_.train, rows_read(sampling_, config_, parts.data->size(Split::train)),
-                                sampling_.count)),
-        sampler_(parts.data->size(Split::train), length_.global_rows, draw_read(sampling_, config_)),
+        length_(
+            training_length(config_.train, rows_read(sampling_, config_, rows_to_train_on(parts)), sampling_.count)),
+        sampler_(rows_to_train_on(parts), length_.global_rows, draw_read(sampling_, config_)),
+        generators_(context, parts.shares_device),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
         checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last,
                      parts.files != nullptr ? *parts.files : system_files()) {
@@ -83,6 +85,7 @@ class Training {
   }
 
   TrainingResult run() {
+    generators_.seed();
     restore();
     const Spent before = spent();
     const int64_t first = step_;
@@ -292,6 +295,7 @@ class Training {
   // ---- reports -----------------------------------------------------------------------------------------------
 
   void report_first_step() {
+    generators_.check_drawn(first_step_ > 0);
     if (context_.rank == 0) context_.channel->post(protocol::first_step, Json{{"seconds", seconds_since(started_)}});
   }
 
@@ -421,7 +425,9 @@ class Training {
                            {"train_seconds", train_seconds_before_ + train_seconds_},
                            {"evaluate_seconds", evaluate_seconds_},
                            {"evaluation_owed", evaluation_owed_},
-                           {"metrics", best_.json()}});
+                           {"generators", generators_.description()},
+                           {"metrics", best_.json()}},
+                      false, generators_.states());
     context_.state->phase("training");
     resume_training_clock();
   }
@@ -438,6 +444,7 @@ class Training {
       checkpoints_.load(strategy_, *info);
       strategy_.state_restored();
       const Json& trainer = info->trainer;
+      generators_.restore(trainer, info->path);
       const int64_t saved_rows = trainer.value("global_rows", length_.global_rows);
       if (saved_rows != length_.global_rows)
         throw Error(Failure::config,
@@ -536,6 +543,7 @@ class Training {
   Sampling sampling_;
   const TrainingLength length_;
   const Sampler sampler_;
+  DefaultGenerators generators_;
   StopAgreement stop_;
   int64_t places_ = 0;  // at which this rank might have stopped
   bool evaluation_owed_ = false;

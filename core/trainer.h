@@ -3,6 +3,7 @@
 // It knows no strategy by name and no model: only the seams. Threads: one Trainer per rank. Failure: throws what the
 // strategy, the data or a checkpoint threw; a non-finite loss is Error(training) on every rank after the same step.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +29,8 @@ struct TrainingParts {
   // Called on every rank's thread as it comes to each point of the loop, with its number; what it throws ends the training.
   std::function<void(InjectPoint, int64_t)> reached = nullptr;
   FileSystem* files = nullptr;  // that checkpoints are written through; null: the system's
+  bool shares_device = false;   // another rank of this process has the same GPU
+  int64_t train_rows = 0;       // first rows of the training split that epochs are made of; 0: all
 };
 
 struct TrainingResult {
@@ -42,6 +45,11 @@ struct TrainingLength {
   int64_t steps_per_epoch = 0;
   int64_t total_steps = 0;
 };
+// Rows of the training split that epochs are made of.
+inline int64_t rows_to_train_on(const TrainingParts& parts) {
+  const int64_t all = parts.data->size(Split::train);
+  return parts.train_rows > 0 ? std::min(parts.train_rows, all) : all;
+}
 // Of `rows` of the training split, those that the one model, or each member of an ensemble, reads in an epoch.
 int64_t rows_read(const Sampling& sampling, const RunConfig& config, int64_t rows);
 TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree);

@@ -4,6 +4,7 @@
 
 #include "core/registry.h"
 #include "strategies/catalogue.h"
+#include "strategies/parts/additive_loss.h"
 #include "strategies/parts/block_activations.h"  // measure_activations: the rest, by running them
 
 namespace convoy {

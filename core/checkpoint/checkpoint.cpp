@@ -27,8 +27,8 @@ struct Written {
   std::vector<StoredPiece> pieces;
 };
 
-std::string to_text(const Written& written) {
-  Json json{{"file", written.file}, {"bytes", written.size.bytes}, {"hash", written.size.hash}};
+std::string to_text(const Written& written, const Json& own) {
+  Json json{{"file", written.file}, {"bytes", written.size.bytes}, {"hash", written.size.hash}, {"own", own}};
   json["pieces"] = Json::array();
   for (const StoredPiece& piece : written.pieces) json["pieces"].push_back(to_json(piece));
   return json.dump();
@@ -154,7 +154,7 @@ Manifest manifest_of(const CheckpointInfo& info) {
 Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
     : context_(context), shelf_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
 
-void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing) {
+void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing, const Json& own) {
   at::NoGradGuard no_grad;
   Exchange exchange(context_, "save");
   const std::string folder = shelf_.temporary_path(step, exchange.token());
@@ -166,11 +166,12 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
     });
     Written mine;
     exchange.together("write", [&] { mine = write_pieces(strategy, context_, folder, for_comparing, files_); });
-    const std::vector<std::string> parts = exchange.to_first("list", to_text(mine));
+    const std::vector<std::string> parts = exchange.to_first("list", to_text(mine, own));
     exchange.on_first("publish", [&] {
       Manifest manifest{step, trainer, context_.config.resolved, {}, {}};
-      for (const std::string& part : parts) {
-        const Json json = Json::parse(part);
+      for (size_t rank = 0; rank < parts.size(); ++rank) {
+        const Json json = Json::parse(parts[rank]);
+        if (!json.at("own").is_null()) manifest.trainer["ranks"][std::to_string(rank)] = json.at("own");
         const std::string file = json.at("file");
         if (file.empty()) continue;
         manifest.files[file] = {json.at("bytes"), json.at("hash")};

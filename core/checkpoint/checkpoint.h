@@ -36,8 +36,9 @@ class Checkpoints {
   Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
 
   // Collective. Owners write their pieces. `for_comparing` runs: those of gradients too, which nothing is resumed from, and
-  // without what is behind.
-  void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false);
+  // without what is behind. `own`: what this rank adds to the manifest's trainer section, under `ranks` by its number; null:
+  // nothing.
+  void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false, const Json& own = {});
   // Collective. Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning
   // naming the file. Nothing where there are none at all; Error(corrupt_data) naming the file where all are broken.
   std::optional<CheckpointInfo> newest();

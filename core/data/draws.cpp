@@ -55,4 +55,17 @@ void Draws::map_held_out(int64_t* positions, int64_t count) const {
   for (int64_t i = 0; i < count; ++i) positions[i] = order_.at(held_begin_ + positions[i]);
 }
 
+int64_t ragged_rows(const MemberDraw& draw, int64_t rows, int64_t global_rows, int64_t steps, int64_t shares) {
+  const double drawn_of_each = static_cast<double>(rows_drawn(draw, rows)) / static_cast<double>(rows);
+  const double most = static_cast<double>(steps) * static_cast<double>(global_rows) / drawn_of_each;
+  for (int64_t first = most < static_cast<double>(rows) ? static_cast<int64_t>(most) : rows; first > 0; --first) {
+    const int64_t drawn = rows_drawn(draw, first);
+    const int64_t last = drawn % global_rows;
+    if (drawn < global_rows) break;  // no full batch would be left
+    const bool in_time = drawn / global_rows + 1 <= steps;
+    if (in_time && last >= std::max<int64_t>(shares, 1) && (shares <= 1 || last % shares != 0)) return first;
+  }
+  return rows;
+}
+
 }  // namespace convoy

@@ -30,4 +30,8 @@ class Draws {
   Permutation order_;                      // subset and folds
 };
 
+// How many of the first `rows` rows of a split to draw from, so that an epoch ends within `steps` steps with a smaller global
+// batch that `shares` parts cannot share equally, each with a row at least; `rows` where no number does that.
+int64_t ragged_rows(const MemberDraw& draw, int64_t rows, int64_t global_rows, int64_t steps, int64_t shares);
+
 }  // namespace convoy

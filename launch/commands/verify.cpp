@@ -86,10 +86,28 @@ std::string layout_text(const Prepared& prepared) {
              axes.empty() ? "" : " (" + join(axes, " × ") + ")", ", ", job.backend);
 }
 
+// How the configured run cuts the rows of an update: what its loss has to be additive over.
+struct Parts {
+  int64_t shares = 1;  // of a global batch: ranks of the data axis × micro-batches
+  int64_t steps = 1;   // global batches of an update
+};
+
+Parts parts_of(const RunConfig& config, int data_degree) {
+  const Options& strategy = config.strategy.options;
+  Parts parts;
+  parts.shares = data_degree * (strategy.has("micro_batches") ? strategy.integer("micro_batches") : 1);
+  if (strategy.has("sync")) parts.steps = strategy.section("sync").integer("every");
+  return parts;
+}
+
 // `into`: where it writes. 0, or the code that the run ended with, its cause told.
-int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Json& reference, const char* what) {
+int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Json& reference, const Parts& parts,
+          const char* what) {
   prepared.run.arguments.output = into;
-  prepared.run.snapshots = {{"folder", into + "/states"}, {"reference", reference}};
+  prepared.run.snapshots = {{"folder", into + "/states"},
+                            {"reference", reference},
+                            {"shares", parts.shares},
+                            {"splits", parts.shares * parts.steps > 1}};
   const int code = start_alone(loop, prepared.run, prepared.placed);
   if (code == exit_code::done) return code;
   if (code == 128 + SIGINT || code == 128 + SIGTERM) {
@@ -103,6 +121,12 @@ int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Js
   std::cerr << "convoy: " << what << " (" << layout_text(prepared) << ") did not end: exit " << code << ": " << cause
             << '\n';
   return code;
+}
+
+// "", or why the reference's loss is none that may be cut.
+std::string read_loss_fault(const std::string& states) {
+  std::ifstream file(states + "/loss_fault.txt");
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // What the configured run found, and what it left of the reference's states because it made no update there.
@@ -166,6 +190,7 @@ std::vector<std::string> common_overrides(const RunConfig& config, const VerifyA
   said.push_back(str("precision ", arguments.precision,
                      config.precision == arguments.precision ? "" : " instead of " + config.precision));
   if (config.randomness == "fast") said.push_back("randomness exact instead of fast");
+  if (config.strategy.options.has("early_stop")) overrides.push_back("strategy.early_stop.patience=0");
   const Options& optimizer = config.optimizer.options;
   if (optimizer.json().contains("eps") && optimizer.real("eps") < least_eps) {
     overrides.push_back(str("optimizer.eps=", Json(least_eps).dump()));
@@ -179,6 +204,7 @@ std::vector<std::string> reference_overrides(const RunConfig& config, int data_d
   Json section = {{"name", reference.name}};
   section.update(shared_keys(config.strategy.options.json(), reference.options));
   section.erase("loss_scale");  // nothing is computed in 16 bits
+  section.erase("recompute");   // a block that a second forward changes would change both runs in the same way
   const BatchSize& batch = config.train.batch;
   const int64_t rows = batch.per_rank ? batch.rows * data_degree : batch.rows;
   std::vector<std::string> overrides{str("strategy=", section.dump()), "launch.ranks=auto", "backend=auto",
@@ -199,7 +225,8 @@ std::string batch_norm_text(const Json& strategy, int data_degree, const std::ve
           tensor.name.compare(tensor.name.size() - statistics.size(), statistics.size(), statistics) == 0)
         return str(
             "batch norm is over each rank's own rows here (strategy.batch_norm: local), which is not meant to give ",
-            reference_strategy().name, "'s results; --set strategy.batch_norm=sync compares\n");
+            reference_strategy().name,
+            "'s results; --set strategy.batch_norm=sync compares, for layers that come from Layers::batch_norm\n");
   return "";
 }
 
@@ -242,23 +269,29 @@ int verify_command(const VerifyArguments& arguments) {
             << std::endl;
 
   const TemporaryFolder folder;
+  const Parts parts = parts_of(written, configured.placed.job.mesh.degree("data"));
   EventLoop loop;  // one for both, so that no signal finds a moment in which it would leave the folder behind
   std::vector<std::string> states;
   for (Prepared& one : references) {
     const std::string into = str(folder.path(), "/reference-", states.size());
     states.push_back(into + "/states");
-    if (int code = train(loop, one, into, "", "the reference")) return code;
+    if (int code = train(loop, one, into, "", parts, "the reference")) return code;
   }
   const Json against = strategy.members ? Json(states) : Json(states.front());
-  if (int code = train(loop, configured, folder.path() + "/configured", against, "the configured run")) return code;
+  if (int code = train(loop, configured, folder.path() + "/configured", against, parts, "the configured run"))
+    return code;
   const std::vector<StepDifferences> steps =
       differences_in(folder.path() + "/configured/states/differences.json", states);
   const VerifyVerdict verdict = verdict_of(steps, tolerance, reference.run.config.strategy.name);
-  std::cout << '\n' << verdict.table << '\n' << verdict.text;
+  const std::string loss_fault = read_loss_fault(states.front());
+  std::cout << '\n' << verdict.table << '\n';
+  if (!verdict.agree || loss_fault.empty()) std::cout << verdict.text;
+  // Shares that happen to be equal hide it.
+  if (!loss_fault.empty()) std::cout << (verdict.agree ? "differ: " : "") << loss_fault << '\n';
   if (!verdict.agree)
     std::cout << batch_norm_text(written.strategy.options.json(), configured.placed.job.mesh.degree("data"), steps);
   std::cout << std::flush;
-  return verdict.agree ? exit_code::done : exit_code::differs;
+  return verdict.agree && loss_fault.empty() ? exit_code::done : exit_code::differs;
 }
 
 }  // namespace convoy

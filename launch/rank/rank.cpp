@@ -14,6 +14,8 @@
 #include "backends/registry.h"
 #include "core/binding.h"
 #include "core/control/protocol.h"
+#include "core/data/draws.h"
+#include "core/data/loader.h"
 #include "core/data/samples.h"
 #include "core/inject/injector.h"
 #include "core/log.h"
@@ -143,13 +145,16 @@ class RankThread {
     if (!trains(assignment)) return tell_end(context, run_bench(context, assignment.bench));
     std::unique_ptr<Strategy> strategy =
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
-    const int64_t rows = rows_read(strategy->sampling(), config, shared_.trained.data->size(Split::train));
+    TrainingParts parts{shared_.trained.data, shared_.trained.transforms, strategy.get()};
+    parts.shares_device = shares_gpu();
+    if (!assignment.snapshots.is_null()) parts.train_rows = compared_rows(strategy->sampling(), context);
+    const int64_t rows = rows_read(strategy->sampling(), config, rows_to_train_on(parts));
     const TrainingLength length = training_length(config.train, rows, context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
     context.total_steps = length.total_steps;
 
+    const std::string loss_fault = loss_fault_here(context, length);
     strategy->setup(context, injector->around(shared_.trained.model), shared_.trained.loss);
-    TrainingParts parts{shared_.trained.data, shared_.trained.transforms, strategy.get()};
     if (!injector->idle()) {
       parts.reached = [&injector](InjectPoint point, int64_t number) { injector->reached(point, number); };
       parts.files = &injector->around(system_files());
@@ -157,9 +162,34 @@ class RankThread {
     std::optional<Snapshots> snapshots;
     if (!assignment.snapshots.is_null()) {
       snapshots.emplace(context, *strategy, assignment.snapshots);
+      snapshots->note_loss_fault(loss_fault);
       parts.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
     }
     tell_end(context, train(context, parts));
+  }
+
+  // Of the training split, by `convoy verify`: one global batch is ragged.
+  int64_t compared_rows(const Sampling& sampling, const Context& context) const {
+    const RunConfig& config = shared_.assignment.config;
+    const int64_t rows = shared_.trained.data->size(Split::train);
+    const MemberDraw draw =
+        sampling.draws.empty() ? data_draw(config.data.options, config.seed) : sampling.draws.front();
+    const int64_t global_rows = training_length(config.train, rows, context.mesh.degree("data")).global_rows;
+    return ragged_rows(draw, rows, global_rows, config.train.max_steps, shared_.assignment.snapshots.at("shares"));
+  }
+
+  // "", or why the configured run of `convoy verify` may not cut this loss; found by the reference.
+  std::string loss_fault_here(const Context& context, const TrainingLength& length) const {
+    const Json& request = shared_.assignment.snapshots;
+    if (request.is_null() || request.at("reference") != "" || !request.at("splits").get<bool>()) return "";
+    const TrainedParts& trained = shared_.trained;
+    const RunConfig& config = context.config;
+    const Sampler sampler(trained.data->size(Split::train), length.global_rows,
+                          data_draw(config.data.options, config.seed));
+    LoaderOptions options = LoaderOptions::from(config.data.options, config.seed);
+    options.device = context.devices.front();
+    Loader loader(trained.data, trained.transforms, sampler, 0, 1, options);
+    return loss_fault(context, trained.model, trained.loss, *loader.next());
   }
 
   // With another rank of this process.

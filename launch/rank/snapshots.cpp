@@ -37,6 +37,12 @@ Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& req
     references_ = {reference.get<std::string>()};
 }
 
+void Snapshots::note_loss_fault(const std::string& fault) {
+  if (fault.empty() || context_.rank != 0) return;
+  std::filesystem::create_directories(folder_);
+  write_whole(folder_ + "/loss_fault.txt", fault, false);
+}
+
 void Snapshots::take(int64_t steps_done) {
   const bool last = steps_done >= context_.total_steps;
   last ? strategy_.settle() : strategy_.settle_for_evaluation();

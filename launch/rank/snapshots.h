@@ -22,8 +22,11 @@ namespace convoy {
 class Snapshots {
  public:
   // `request`: {"folder": where snapshots go, "reference": that of the reference's, "" for the reference itself, or a list with
-  // the folder of each member's where this run is an ensemble}.
+  // the folder of each member's where this run is an ensemble; "shares": parts that the configured run cuts a global batch
+  // into; "splits": it cuts the rows of an update, by these or by accumulation}.
   Snapshots(const Context& context, Strategy& strategy, const Json& request);
+  // The reference tells `convoy verify` what is wrong with the loss, in FOLDER/loss_fault.txt.
+  void note_loss_fault(const std::string& fault);
   // Collective, after setup (0 steps done) and after each update, up to Context::total_steps.
   void take(int64_t steps_done);
 

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 
+#include "core/checkpoint/checkpoint.h"
 #include "core/control/protocol.h"
 #include "core/control/state_file.h"
 #include "core/single_communicator.h"
@@ -100,6 +101,12 @@ class TrainerTest : public ::testing::Test {
     config.train.checkpoint_every = {Interval::Unit::epochs, 1};
     if (change) change(config);
     return train(context, {std::make_shared<Numbers>(), {}, &strategy, after_update_});
+  }
+
+  // As one that trains so, in a folder of its own.
+  void start_anew() {
+    TearDown();
+    SetUp();
   }
 
   size_t checkpoints() const {
@@ -293,6 +300,41 @@ TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
   } catch (const CommError& error) {
     EXPECT_EQ(error.kind(), Failure::peer_lost);
     EXPECT_EQ(error.rank(), 3);
+  }
+}
+
+// What blocks draw from LibTorch's generator goes on with a checkpoint of the same layout.
+TEST_F(TrainerTest, DrawsFromLibTorchsGeneratorGoOn) {
+  const auto trained = [&](int64_t epochs, const std::string& strategy_name, const std::string& resume) {
+    Counting strategy;
+    strategy.on_step = [&](int64_t) { strategy.total.add_(at::rand({1}, at::kDouble)); };
+    run(strategy, [&](RunConfig& config) {
+      config.train.epochs = epochs;
+      config.train.resume = resume;
+      config.strategy.name = strategy_name;
+    });
+    return strategy.total.item<double>();
+  };
+  const double whole = trained(2, "single", "never");
+  start_anew();
+  EXPECT_EQ(trained(2, "single", "never"), whole) << "two runs draw alike";
+  start_anew();
+  EXPECT_NE(trained(1, "single", "never"), whole);
+  EXPECT_EQ(trained(2, "single", "auto"), whole);
+  start_anew();
+  trained(1, "single", "never");
+  EXPECT_NE(trained(2, "other", "auto"), whole) << "another layout draws anew";
+}
+
+TEST_F(TrainerTest, StatesOfGeneratorsAreSavedOnlyWhereTheyAreUsed) {
+  for (const bool draws : {false, true}) {
+    start_anew();
+    Counting strategy;
+    if (draws) strategy.on_step = [](int64_t) { at::rand({1}); };
+    run(strategy);
+    const Json trainer = read_manifest((folder_ / "checkpoints" / "step-6").string()).trainer;
+    EXPECT_TRUE(trainer.at("generators").contains("layout"));
+    EXPECT_EQ(trainer.contains("ranks"), draws);
   }
 }
 

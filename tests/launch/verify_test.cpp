@@ -72,6 +72,13 @@ TEST(Verify, TheReferenceDoesTheSameSteps) {
   EXPECT_EQ(config.backend, "auto");
 }
 
+TEST(Verify, TheReferenceNeverRecomputes) {
+  const std::vector<std::string> own{"strategy.recompute=blocks"};
+  const RunConfig config = read(own);
+  ASSERT_EQ(config.strategy.options.at("recompute"), "blocks");
+  EXPECT_EQ(read(own, reference_overrides(config, 2)).strategy.options.at("recompute"), "none");
+}
+
 TEST(Verify, WhatIsNotMeantToAgreeIsRefusedAtItsKey) {
   EXPECT_NO_THROW(check_comparable(read({})));
   RunConfig config = read({});

@@ -10,7 +10,24 @@ import runs
 config = runs.TOP / "configs" / "tiny" / "ncf.yaml"
 SETS = ["launch.cores_per_rank=1", "train.epochs=6", "train.checkpoint_every=7 steps", "train.log_every=1"]
 
+def drawing_by_itself(folder):
+    """Blocks that draw from LibTorch's generators go on with the numbers that an undisturbed run draws."""
+    config = runs.TOP / "configs" / "tiny" / "plugin_wrong.yaml"
+    sets = ["launch.cores_per_rank=1", "strategy={name: ddp}", f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so",
+            "model.over=nothing", "model.noise=true", "train.checkpoint_every=10 steps"]
+    runs.run(config, folder / "drawing", sets, ranks=2)
+    runs.run(config, folder / "resumed", [*sets, f"train.resume={folder}/drawing/checkpoints/step-20"], ranks=2)
+    runs.check(runs.weights(folder / "drawing") == runs.weights(folder / "resumed"), "other weights with blocks' own draws")
+    # Another layout cannot draw the same, and says so.
+    other = [*sets, "strategy={name: single}", f"train.resume={folder}/drawing/checkpoints/step-20"]
+    runs.run(config, folder / "alone", other, ranks=1)
+    text = (folder / "alone" / "logs" / "rank0.log").read_text()
+    runs.check("draws other numbers than a run without interruption" in text, text)
+    print("blocks' own draws: equal in the same layout, told in another")
+
+
 with runs.workspace() as folder:
+    drawing_by_itself(folder)
     for backend in ("gloo", "mpi"):
         sets = [*SETS, f"backend={backend}"]
         whole = runs.run(config, folder / f"{backend}-whole", sets, ranks=2)

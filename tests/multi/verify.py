@@ -69,12 +69,20 @@ with runs.workspace() as work:
                     TINY / "ensemble.yaml", ["strategy.members=3", "strategy.lr=[0.001, 0.002, 0.004]",
                                              "strategy.samples={folds: 3}"])
     runs.check("optimizer.eps raised" in text, text)
+    verified(work, "members that end early in training", 0, ["agree", "one run for each of 2 members"], TINY / "ensemble.yaml",
+             ["strategy.members=2", "strategy.early_stop={patience: 1, metric: loss}"], steps=2)
 
     verified(work, "a plugin that is right here", 0, ["agree"], wrong, WRONG)
     text = verified(work, "a plugin that is wrong", 1, ["differ: first after step 1: the gradient of centred."], wrong,
                     [*WRONG, "model.over=rows"])
     (row,) = [one for one in text.splitlines() if one.startswith("centred.up.weight ")]
     runs.check(row.endswith("step 1"), row)
+
+    # A mean with weight 1 is right for equal shares: only a ragged batch, or its parts by themselves, tell.
+    mean = [f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so", "model.over=nothing", "loss=mean_cross_entropy"]
+    words = ["the loss is no sum over rows: ", " with weight 1", "never a mean"]
+    verified(work, "a mean over ranks' rows", 1, ["differ: first after step 3", *words], wrong, [*DDP, *mean])
+    verified(work, "a mean over micro-batches", 1, ["differ: the loss is no sum", *words], wrong, ["strategy={name: pipeline, micro_batches: 2}", *mean])
 
     # With the file's batch norm, synchronised whichever strategy is set.
     images = runs.TOP / "configs" / "resnet_cifar_shape.yaml"

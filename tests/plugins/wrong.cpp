@@ -4,6 +4,9 @@
 //   over: features   subtracts the mean over the hidden features, of which a rank of a tensor group holds a part
 //   over: rows       subtracts the mean over the rows, of which a rank of a data axis holds a share
 //   over: nothing    is right everywhere
+//
+// noise: true draws from LibTorch's own generator in training, as torch::nn::Dropout does.
+// And a loss, `mean_cross_entropy`, that returns a mean with weight 1, which is right for equal shares only.
 #include <ATen/ATen.h>
 
 #include "core/describe.h"
@@ -39,12 +42,16 @@ class CentredBlock : public Block {
 
 class OutputBlock : public Block {
  public:
-  OutputBlock(Layers& layers, int64_t in, int64_t out) {
+  OutputBlock(Layers& layers, int64_t in, int64_t out, bool noise) : noise_(noise) {
     linear_ = register_module("linear", layers.linear("linear", in, out));
   }
-  TensorList forward(const TensorList& inputs) override { return {linear_->forward(inputs[0].relu())}; }
+  TensorList forward(const TensorList& inputs) override {
+    const at::Tensor value = inputs[0].relu();
+    return {linear_->forward(noise_ && is_training() ? value + 0.1 * at::rand_like(value) : value)};
+  }
 
  private:
+  bool noise_;
   Layer linear_;
 };
 
@@ -52,6 +59,7 @@ class Wrong : public Model {
  public:
   Wrong(const Options& options, const Schema& schema)
       : over_(options.text("over")),
+        noise_(options.boolean("noise")),
         in_(schema.at("features", "model wrong").shape.at(0)),
         classes_(schema.at("target", "model wrong").cardinality) {}
 
@@ -59,7 +67,7 @@ class Wrong : public Model {
   std::string block_name(int64_t index) const override { return index == 0 ? "centred" : "output"; }
   BlockPtr block(int64_t index, Layers& layers) const override {
     if (index == 0) return std::make_shared<CentredBlock>(layers, in_, hidden, width, over_);
-    return std::make_shared<OutputBlock>(layers, width, classes_);
+    return std::make_shared<OutputBlock>(layers, width, classes_, noise_);
   }
   TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {
@@ -71,7 +79,16 @@ class Wrong : public Model {
  private:
   static constexpr int64_t hidden = 16, width = 8;
   std::string over_;
+  bool noise_;
   int64_t in_, classes_;
+};
+
+class MeanCrossEntropy : public LossFunction {
+ public:
+  Loss operator()(const Examples& examples, Layers& layers) const override {
+    const at::Tensor mean = layers.cross_entropy(examples.prediction, examples.target).mean();
+    return {mean, at::ones_like(mean).detach()};
+  }
 };
 
 }  // namespace
@@ -82,8 +99,14 @@ CONVOY_PLUGIN(registry) {
   entry.help = "a classifier that takes a part of an activation for the whole";
   entry.options = {
       describe::choice("over", "what a mean is taken over", {"features", "rows", "nothing"}, "features"),
+      describe::boolean("noise", "draw from LibTorch's generator in training", false),
   };
   registry.catalogues.kinds["model"].push_back(entry);
+  Entry loss;
+  loss.name = "mean_cross_entropy";
+  loss.help = "cross-entropy as a mean, which a loss must not be";
+  registry.catalogues.kinds["loss"].push_back(loss);
+  registry.losses.add("mean_cross_entropy", [](const Options&) { return std::make_shared<MeanCrossEntropy>(); });
   registry.models.add(
       "wrong", [](const Options& options, const Schema& schema) { return std::make_shared<Wrong>(options, schema); });
 }

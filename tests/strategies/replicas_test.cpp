@@ -1,16 +1,47 @@
 // What single and ddp promise beside equal results: errors, refusals, what is sent, and going on after a restart.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
 
 #include <limits>
 #include <mutex>
 
 #include "core/error.h"
 #include "strategies/catalogue.h"
+#include "strategies/registry.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 namespace {
+
+// A block that makes a norm of LibTorch itself, one level down.
+class OwnNormModel : public Model {
+ public:
+  using Make = std::function<std::shared_ptr<torch::nn::Module>()>;
+  explicit OwnNormModel(Make make) : make_(std::move(make)) {}
+  int64_t blocks() const override { return 1; }
+  std::string block_name(int64_t) const override { return "stem"; }
+  BlockPtr block(int64_t, Layers& layers) const override {
+    struct Stem : Block {
+      TensorList forward(const TensorList& inputs) override { return inputs; }
+    };
+    struct Holder : torch::nn::Module {};
+    auto stem = std::make_shared<Stem>();
+    stem->register_module("linear", layers.linear("linear", 6, 5));
+    stem->register_module("norms", std::make_shared<Holder>())->register_module("first", make_());
+    return stem;
+  }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), {}};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
+
+ private:
+  Make make_;
+};
 
 Layout ddp(int ranks, const std::string& more = "") {
   return {"ddp", ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" + more, ranks};
@@ -150,6 +181,60 @@ TEST(Replicas, BuffersAreSharedAsAsked) {
     EXPECT_EQ(means[0].equal(means[1]) && means[0].equal(means[2]), how != "local") << how;
     EXPECT_GT(means[0].abs().max().item<double>(), 0);
   }
+}
+
+TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
+  using torch::nn::BatchNormOptions;
+  using torch::nn::InstanceNormOptions;
+  const std::vector<std::pair<OwnNormModel::Make, std::string>> norms = {
+      {[] { return torch::nn::BatchNorm2d(4).ptr(); }, "stem.norms.first (torch::nn::BatchNorm2dImpl)"},
+      {[] { return torch::nn::BatchNorm1d(BatchNormOptions(4).track_running_stats(false)).ptr(); },
+       "stem.norms.first (torch::nn::BatchNorm1dImpl)"},
+      {[] { return torch::nn::InstanceNorm2d(InstanceNormOptions(4).track_running_stats(true)).ptr(); },
+       "stem.norms.first (torch::nn::InstanceNorm2dImpl)"},
+      {[] { return torch::nn::InstanceNorm2d(4).ptr(); }, ""},
+  };
+  for (const auto& [make, named] : norms) {
+    Subject subject = mlp_subject();
+    subject.model = [make = make] { return std::make_shared<OwnNormModel>(make); };
+    const std::string refused = named.empty() ? "nothing is refused" : "strategy.batch_norm";
+    EXPECT_EQ(refused_key(ddp(2, ", batch_norm: sync"), subject, {}), refused) << named;
+    EXPECT_EQ(refused_key({"fsdp", ", batch_norm: sync", 2}, subject, {}), refused) << named;
+    EXPECT_EQ(refused_key(ddp(2), subject, {}), "nothing is refused") << named;
+    const Layout layout = ddp(2, ", batch_norm: sync");
+    const Job job = planned(layout, test_config(layout, {}));
+    const StrategyEntry& entry = strategy_entry(layout.strategy);
+    EXPECT_TRUE(wants_blocks(entry, job));
+    try {
+      check_blocks(entry, job, describe_model(*subject.model(), "fp64"));
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("block stem makes " + named), std::string::npos) << error.what();
+    }
+  }
+}
+
+// What `convoy verify` asks of a loss whose rows are shared out.
+TEST(Replicas, ALossThatIsNoSumIsFound) {
+  struct Mean : LossFunction {
+    explicit Mean(bool rows) : rows(rows) {}
+    Loss operator()(const Examples& examples, Layers& layers) const override {
+      const at::Tensor each = layers.cross_entropy(examples.prediction, examples.target);
+      const double weight = rows ? static_cast<double>(each.size(0)) : 1;
+      return {each.mean(), at::scalar_tensor(weight, each.options().requires_grad(false))};
+    }
+    bool rows;
+  };
+  Context context;
+  context.config = test_config({}, {});
+  const auto fault = [&](const Subject& subject, const std::shared_ptr<const LossFunction>& loss) {
+    return loss_fault(context, subject.model(), loss, subject.data);
+  };
+  for (const Subject& subject : {mlp_subject(), pairs_subject(), norms_subject(), dropout_subject(), tied_subject()})
+    EXPECT_EQ(fault(subject, subject.loss), "") << subject.name;
+  const std::string mean = fault(mlp_subject(), std::make_shared<Mean>(false));
+  EXPECT_EQ(mean.rfind("the loss is no sum over rows: 75 rows give ", 0), 0u) << mean;
+  EXPECT_NE(mean.find(" with weight 1, their first 26 give "), std::string::npos) << mean;
+  EXPECT_NE(fault(mlp_subject(), std::make_shared<Mean>(true)).find("no block may mix rows"), std::string::npos);
 }
 
 TEST(Replicas, ExactlyOneRankOwnsEachEntry) {

@@ -226,5 +226,27 @@ TEST(MemberDraws, WhatFoldsHoldOutIsEvaluatedOnOnce) {
   EXPECT_FALSE(alone.next());
 }
 
+// Rows for `convoy verify`: within its steps an epoch ends with a batch whose shares differ.
+TEST(MemberDraws, RaggedRowsEndAnEpochWithUnequalShares) {
+  for (const Rows how : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
+    for (const int64_t shares : {1, 2, 3, 8}) {
+      for (const int64_t rows : {100, 1000, 100000000}) {
+        const int64_t first = ragged_rows(draw(how, 3), rows, 16, 5, shares);
+        const int64_t drawn = rows_drawn(draw(how, 3), first), last = drawn % 16;
+        EXPECT_LE(first, rows);
+        EXPECT_GE(last, shares) << drawn;
+        EXPECT_TRUE(shares == 1 || last % shares != 0) << drawn << " over " << shares;
+        EXPECT_LE(drawn / 16 + 1, 5) << drawn;
+        EXPECT_GE(drawn, 16);
+      }
+    }
+  }
+  // All rows where no batch is ragged: too few steps or rows, or a row for each share.
+  EXPECT_EQ(ragged_rows(draw(Rows::all, 3), 1000, 16, 1, 2), 1000);
+  EXPECT_EQ(ragged_rows(draw(Rows::all, 3), 12, 16, 5, 2), 12);
+  EXPECT_EQ(ragged_rows(draw(Rows::all, 3), 1000, 4, 5, 4), 1000);
+  EXPECT_EQ(ragged_rows(draw(Rows::all, 3), 1000, 1, 5, 1), 1000);
+}
+
 }  // namespace
 }  // namespace convoy

@@ -1,0 +1,174 @@
+#include "core/default_generators.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/random_keys.h"
+
+namespace convoy {
+namespace {
+
+constexpr char key[] = "generators";
+constexpr char digits[] = "0123456789abcdef";
+
+std::string to_hex(const at::Tensor& bytes) {
+  const auto* data = bytes.const_data_ptr<uint8_t>();
+  std::string text;
+  for (int64_t i = 0; i < bytes.numel(); ++i) {
+    text += digits[data[i] >> 4];
+    text += digits[data[i] & 15];
+  }
+  return text;
+}
+
+// Undefined where it is no text of `bytes` bytes.
+at::Tensor from_hex(const Json& value, int64_t bytes) {
+  if (!value.is_string() || static_cast<int64_t>(value.get<std::string>().size()) != 2 * bytes) return {};
+  const std::string text = value.get<std::string>();
+  at::Tensor tensor = at::empty({bytes}, at::kByte);
+  auto* data = tensor.mutable_data_ptr<uint8_t>();
+  const std::string all = digits;
+  for (int64_t i = 0; i < bytes; ++i) {
+    const size_t high = all.find(text[static_cast<size_t>(2 * i)]),
+                 low = all.find(text[static_cast<size_t>(2 * i + 1)]);
+    if (high == std::string::npos || low == std::string::npos) return {};
+    data[i] = static_cast<uint8_t>(high << 4 | low);
+  }
+  return tensor;
+}
+
+// An object of a manifest, empty where there is none.
+Json object_in(const Json& json, const std::string& name) {
+  const auto found = json.is_object() ? json.find(name) : json.end();
+  return found != json.end() && found->is_object() ? *found : Json::object();
+}
+
+at::Tensor state_of(at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Device device, const at::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// Ranks of a tensor group compute the same, and so draw the same.
+std::string place_of(const Context& context) {
+  std::string place = key;
+  for (const Axis& axis : context.mesh.axes())
+    if (axis.degree > 1 && axis.name != "tensor")
+      place += str(" ", axis.name, " ", context.mesh.coordinate(context.rank, axis.name));
+  return place;
+}
+
+// What has to be the same for states to mean the same.
+std::string layout_of(const Context& context) {
+  std::string layout = str(context.config.strategy.name, " on ", context.size, " ranks, ", context.process_ranks,
+                           " in a process, ", context.devices.front().is_cpu() ? "cpu" : "cuda");
+  for (const Axis& axis : context.mesh.axes())
+    if (axis.degree > 1) layout += str(", ", axis.name, " ", axis.degree);
+  return layout;
+}
+
+}  // namespace
+
+DefaultGenerators::DefaultGenerators(const Context& context, bool shares_device)
+    : context_(context), shares_device_(shares_device) {}
+
+std::vector<DefaultGenerators::State> DefaultGenerators::current() const {
+  std::vector<State> states{{at::kCPU, state_of(at::kCPU)}};
+  for (at::Device device : context_.devices)
+    if (device.is_cuda()) states.emplace_back(device, state_of(device));
+  return states;
+}
+
+// Several CPU devices of a rank have a thread each.
+bool DefaultGenerators::shared(at::Device device) const {
+  if (context_.process_ranks == 1) return device.is_cpu() && context_.devices.size() > 1;
+  return device.is_cpu() || shares_device_;
+}
+
+void DefaultGenerators::seed() {
+  begun_.clear();
+  for (const auto& [device, unused] : current()) {
+    // Threads that share a generator seed it alike, and may draw from it before the last of them comes here.
+    const uint64_t value = random_key(context_.config.seed, shared(device) ? key : place_of(context_));
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    at::Generator seeded = generator.clone();
+    seeded.set_current_seed(value);
+    begun_.emplace_back(device, seeded.get_state());
+    generator.set_state(begun_.back().second);
+  }
+}
+
+bool DefaultGenerators::drew() const {
+  const std::vector<State> now = current();
+  return !std::equal(now.begin(), now.end(), begun_.begin(), begun_.end(),
+                     [](const State& a, const State& b) { return a.first == b.first && a.second.equal(b.second); });
+}
+
+Json DefaultGenerators::description() const { return {{"layout", layout_of(context_)}}; }
+
+Json DefaultGenerators::states() const {
+  Json states;
+  const std::vector<State> now = current();
+  for (size_t i = 0; i < now.size(); ++i) {
+    const auto& [device, state] = now[i];
+    // Restored ones count as drawn from: the seed alone would not give them again.
+    const bool as_seeded = seeded_ && state.equal(begun_[i].second);
+    if (!shared(device) && !as_seeded) states[device.is_cpu() ? "cpu" : device.str()] = to_hex(state);
+  }
+  return states.is_null() ? Json() : Json{{key, states}};
+}
+
+void DefaultGenerators::restore(const Json& trainer, const std::string& path) {
+  const Json description = object_in(trainer, key), ranks = object_in(trainer, "ranks");
+  unknown_ = description.empty();
+  if (unknown_ || ranks.empty()) return;
+  const Json layout = description.contains("layout") ? description["layout"] : Json();
+  if (layout != layout_of(context_)) {
+    if (context_.rank == 0)
+      log::warning(str("checkpoint ", path, " is of blocks that draw from LibTorch's generators, by ", layout.dump(),
+                       ", and this run is \"", layout_of(context_),
+                       "\": it draws other numbers than a run without interruption would have drawn"));
+    return;
+  }
+  const Json own = object_in(object_in(ranks, std::to_string(context_.rank)), key);
+  for (auto& [device, state] : begun_) {
+    const std::string name = device.is_cpu() ? "cpu" : device.str();
+    if (!own.contains(name)) continue;
+    const at::Tensor saved = from_hex(own.at(name), state.numel());
+    if (!saved.defined())
+      throw Error(Failure::corrupt_data, str(path, ": manifest.json: the state of the generator ", name, " of rank ",
+                                             context_.rank, " is no text of ", state.numel(), " bytes"));
+    set_state(device, saved);
+    seeded_ = false;
+  }
+  begun_ = current();
+}
+
+void DefaultGenerators::check_drawn(bool resumed) const {
+  if (!drew()) return;
+  const bool several = shared(at::kCPU) && !current().front().second.equal(begun_.front().second);
+  if (several)
+    log::warning(str("rank ", context_.rank,
+                     ": blocks draw from LibTorch's CPU generator (torch::nn::Dropout, rand_like), "
+                     "which the threads of this process share: what each draws depends on timing, so that neither this "
+                     "run nor one that goes on from its checkpoints can be repeated bit for bit; take dropout from "
+                     "Layers, or a process for each rank (backend: gloo)"));
+  else if (resumed && unknown_ && context_.rank == 0)
+    log::warning(
+        "blocks draw from LibTorch's generators, whose states this checkpoint of an earlier version does not "
+        "hold: the run goes on with other numbers than one without interruption would have drawn");
+}
+
+}  // namespace convoy
