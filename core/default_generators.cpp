@@ -49,12 +49,14 @@ Json object_in(const Json& json, const std::string& name) {
 }
 
 at::Tensor state_of(at::Device device) {
+  std::lock_guard<std::mutex> nobody_builds(default_generator_mutex());
   at::Generator generator = at::globalContext().defaultGenerator(device);
   std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.get_state();
 }
 
 void set_state(at::Device device, const at::Tensor& state) {
+  std::lock_guard<std::mutex> nobody_builds(default_generator_mutex());
   at::Generator generator = at::globalContext().defaultGenerator(device);
   std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_state(state);
@@ -80,6 +82,11 @@ std::string layout_of(const Context& context) {
 
 }  // namespace
 
+std::mutex& default_generator_mutex() {
+  static std::mutex one;
+  return one;
+}
+
 DefaultGenerators::DefaultGenerators(const Context& context, bool shares_device)
     : context_(context), shares_device_(shares_device) {}
 
@@ -101,12 +108,10 @@ void DefaultGenerators::seed() {
   for (const auto& [device, unused] : current()) {
     // Threads that share a generator seed it alike, and may draw from it before the last of them comes here.
     const uint64_t value = random_key(context_.config.seed, shared(device) ? key : place_of(context_));
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    std::lock_guard<std::mutex> lock(generator.mutex());
-    at::Generator seeded = generator.clone();
+    at::Generator seeded = at::globalContext().defaultGenerator(device).clone();
     seeded.set_current_seed(value);
     begun_.emplace_back(device, seeded.get_state());
-    generator.set_state(begun_.back().second);
+    set_state(device, begun_.back().second);
   }
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,10 @@
 #include "core/options.h"
 
 namespace convoy {
+
+// Held while somebody seeds the CPU's generator for a while and puts it back, as blocks are built; other threads that look at
+// its state wait.
+std::mutex& default_generator_mutex();
 
 class DefaultGenerators {
  public:

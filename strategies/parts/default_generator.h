@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <mutex>
 
+#include "core/default_generators.h"
+
 namespace convoy {
 
 class SeededDefaultGenerator {
  public:
   explicit SeededDefaultGenerator(uint64_t key)
-      : lock_(mutex()), generator_(at::globalContext().defaultGenerator(at::kCPU)) {
+      : lock_(default_generator_mutex()), generator_(at::globalContext().defaultGenerator(at::kCPU)) {
     std::lock_guard<std::mutex> lock(generator_.mutex());
     before_ = generator_.get_state();
     generator_.set_current_seed(key);
@@ -28,10 +30,6 @@ class SeededDefaultGenerator {
   SeededDefaultGenerator& operator=(const SeededDefaultGenerator&) = delete;
 
  private:
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
   std::lock_guard<std::mutex> lock_;
   at::Generator generator_;
   at::Tensor before_;
