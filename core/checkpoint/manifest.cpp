@@ -1,6 +1,8 @@
 #include "core/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 
 #include "core/checkpoint/pieces.h"
 #include "core/error.h"
@@ -35,12 +37,89 @@ int64_t integer_in(const Json& value, const char* name) {
   return value.get<int64_t>();
 }
 int64_t integer_of(const Json& json, const char* name) { return integer_in(field(json, name), name); }
+// Of a member or a replica.
+int number_of(const Json& json, const char* name) {
+  constexpr int64_t largest = 1 << 24;
+  const int64_t number = integer_of(json, name);
+  if (number < 0 || number > largest) corrupt(str("'", name, "' is ", number, ", and it must be from 0 to ", largest));
+  return static_cast<int>(number);
+}
 std::vector<int64_t> integers_of(const Json& json, const char* name) {
   const Json& list = field(json, name);
   if (!list.is_array()) corrupt(str("'", name, "' is no list"));
   std::vector<int64_t> values;
   for (const Json& value : list) values.push_back(integer_in(value, name));
   return values;
+}
+
+// Far beyond every training, and small enough that sums and products of a few such numbers fit into 64 bits.
+constexpr int64_t most_counted = int64_t{1} << 53;
+
+const Json* given(const Json& json, const std::string& name) {
+  const auto found = json.find(name);
+  return found == json.end() ? nullptr : &*found;
+}
+
+void check_count(const Json& trainer, const std::string& name, int64_t least, int64_t largest = most_counted) {
+  const Json* value = given(trainer, name);
+  if (value == nullptr) return;
+  const int64_t count = integer_in(*value, ("trainer." + name).c_str());
+  if (count < least || count > largest)
+    corrupt(str("'trainer.", name, "' is ", count, ", and it must be from ", least, " to ", largest));
+}
+
+void check_seconds(const Json& trainer, const std::string& name) {
+  const Json* value = given(trainer, name);
+  if (value == nullptr) return;
+  if (!value->is_number() || !(value->get<double>() >= 0) || !std::isfinite(value->get<double>()))
+    corrupt(str("'trainer.", name, "' is ", value->dump(), ", and it must be a number of seconds"));
+}
+
+void check_figure(const Json& value, const std::string& name) {
+  const bool text = value == "nan" || value == "inf" || value == "-inf";
+  if (!value.is_number() && !text) corrupt(str("'", name, "' is ", value.dump(), ", and it must be a number"));
+}
+
+// {NAME: {last, best?, best_step?, members?, lower_is_better?}}
+void check_metric(const std::string& name, const Json& metric) {
+  const std::string key = "trainer.metrics." + name;
+  if (!metric.is_object()) corrupt(str("'", key, "' is no map"));
+  for (const char* part : {"last", "best"})
+    if (const Json* value = given(metric, part)) check_figure(*value, str(key, ".", part));
+  if (const Json* step = given(metric, "best_step")) {
+    const std::string part = key + ".best_step";
+    if (const int64_t number = integer_in(*step, part.c_str()); number < 0 || number > most_counted)
+      corrupt(str("'", part, "' is ", number, ", and no step has that number"));
+  }
+  if (const Json* lower = given(metric, "lower_is_better"); lower != nullptr && !lower->is_boolean())
+    corrupt(str("'", key, ".lower_is_better' is neither true nor false"));
+  const Json* members = given(metric, "members");
+  if (members == nullptr) return;
+  if (!members->is_array()) corrupt(str("'", key, ".members' is no list"));
+  for (const Json& member : *members) check_figure(member, key + ".members");
+}
+
+// The hash says that nobody changed it, and not that what was written makes sense. States that `convoy verify` compares
+// have an empty trainer's part; nothing resumes from them.
+void check_trainer(const Json& trainer, int64_t step) {
+  if (!trainer.is_object()) corrupt("'trainer' is no map");
+  if (step < 0 || step > most_counted) corrupt(str("'step' is ", step, ", and no step has that number"));
+  if (trainer.empty()) return;
+  for (const char* name : {"step", "rows", "train_seconds", "metrics"})
+    if (given(trainer, name) == nullptr) corrupt(str("'trainer.", name, "' is missing"));
+  check_count(trainer, "step", 0);
+  if (const int64_t own = trainer["step"].get<int64_t>(); own != step)
+    corrupt(str("'trainer.step' is ", own, ", and 'step' is ", step));
+  check_count(trainer, "rows", 0);
+  check_count(trainer, "seed", 0, INT64_MAX);
+  check_count(trainer, "ranks", 1);
+  for (const char* name : {"global_rows", "steps_per_epoch"}) check_count(trainer, name, 1);
+  check_count(trainer, "total_steps", 0, INT64_MAX);
+  for (const char* name : {"train_seconds", "evaluate_seconds"}) check_seconds(trainer, name);
+  if (const Json* owed = given(trainer, "evaluation_owed"); owed != nullptr && !owed->is_boolean())
+    corrupt("'trainer.evaluation_owed' is neither true nor false");
+  if (!trainer["metrics"].is_object()) corrupt("'trainer.metrics' is no map");
+  for (const auto& [name, metric] : trainer["metrics"].items()) check_metric(name, metric);
 }
 
 void check_file_name(const std::string& name) {
@@ -65,7 +144,9 @@ Manifest parsed(const std::string& text) {
   Manifest manifest;
   manifest.step = integer_of(json, "step");
   manifest.trainer = field(json, "trainer");
+  check_trainer(manifest.trainer, manifest.step);
   manifest.config = field(json, "config");
+  if (!manifest.config.is_object()) corrupt("'config' is no map");
   const Json& files = field(json, "files");
   if (!files.is_object()) corrupt("'files' is no map");
   for (const auto& item : files.items()) {
@@ -107,8 +188,8 @@ StoredPiece stored_piece_from_json(const Json& json) {
   stored.name = text_of(json, "name");
   stored.kind = text_of(json, "kind");
   if (json.contains("moment")) stored.moment = text_of(json, "moment");
-  if (json.contains("member")) stored.member = int(integer_of(json, "member"));
-  if (json.contains("replica")) stored.replica = int(integer_of(json, "replica"));
+  if (json.contains("member")) stored.member = number_of(json, "member");
+  if (json.contains("replica")) stored.replica = number_of(json, "replica");
   stored.dtype = text_of(json, "dtype");
   stored.piece.global_shape = integers_of(json, "shape");
   stored.piece.offset = integers_of(json, "offset");
@@ -156,7 +237,14 @@ Manifest read_manifest_file(const std::string& step_folder) {
   } catch (const Error& error) {
     throw Error(Failure::corrupt_data, str("no complete checkpoint in ", step_folder, ": ", error.what()));
   }
-  return manifest_from_text(text, path);
+  Manifest manifest = manifest_from_text(text, path);
+  const std::string name = std::filesystem::path(step_folder).filename().string();
+  const std::string wanted = str("step-", manifest.step);
+  const bool numbered =
+      name.rfind("step-", 0) == 0 && name.size() > 5 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (numbered && name != wanted)
+    throw Error(Failure::corrupt_data, str(path, ": 'step' is ", manifest.step, ", and its folder is ", name));
+  return manifest;
 }
 
 Manifest of_member(Manifest manifest, int member, const std::string& path) {

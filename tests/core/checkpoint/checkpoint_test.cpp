@@ -127,10 +127,14 @@ void over_ranks(int size, const std::function<void(const Context&)>& body) {
   });
 }
 
+Json trainer_part(int64_t step) {
+  return {{"step", step}, {"rows", 8 * step}, {"train_seconds", 1.5}, {"metrics", Json::object()}};
+}
+
 void save_alone(const std::string& folder, int64_t step, int64_t keep_last = 0, FileSystem& files = system_files()) {
   const Context context = alone();
   Holder held = holder(whole, 0, 1, true);
-  Checkpoints(context, folder, keep_last, files).save(held, step, Json{{"step", step}});
+  Checkpoints(context, folder, keep_last, files).save(held, step, trainer_part(step));
 }
 
 void flip(const std::string& path, size_t at) {
@@ -149,7 +153,7 @@ TEST(Checkpoint, AnyLayoutReadsAnyOther) {
     const Layout writes = from;
     over_ranks(3, [&](const Context& context) {
       Holder held = holder(writes, context.rank, context.size, true);
-      Checkpoints(context, folder.path(), 2).save(held, 10, Json{{"step", 10}, {"epoch", 2}});
+      Checkpoints(context, folder.path(), 2).save(held, 10, trainer_part(10));
     });
     for (const auto& [to_name, to] : layouts) {
       for (int size : {1, 2, 4}) {
@@ -160,7 +164,7 @@ TEST(Checkpoint, AnyLayoutReadsAnyOther) {
           const auto info = checkpoints.newest();
           ASSERT_TRUE(info.has_value());
           EXPECT_EQ(info->step, 10);
-          EXPECT_EQ(info->trainer["epoch"], 2);
+          EXPECT_EQ(info->trainer["rows"], 80);
           EXPECT_EQ(info->config["name"], "test");
           Holder held = holder(reads, context.rank, context.size, false);
           checkpoints.load(held, *info);
@@ -269,6 +273,87 @@ TEST(Checkpoint, AnyFlippedByteIsFound) {
     }
   }
   EXPECT_NO_THROW(check_files(folder / "step-1", read_manifest_file(folder / "step-1")));
+}
+
+// Each with a good hash: 65 names the field.
+TEST(Checkpoint, TrainersFieldsMustMakeSense) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 3);
+  const Manifest good = read_manifest_file(folder / "step-3");
+  const auto reason = [&](const std::string& field, const Json& value) -> std::string {
+    Manifest bad = good;
+    if (field == "step")
+      bad.step = value.get<int64_t>();
+    else if (field == "trainer")
+      bad.trainer = value;
+    else if (value.is_discarded())
+      bad.trainer.erase(field);
+    else
+      bad.trainer[field] = value;
+    try {
+      manifest_from_text(to_text(bad), "m");
+      return "believed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::corrupt_data);
+      return error.what();
+    }
+  };
+  const Json none(Json::value_t::discarded);
+  const std::vector<std::pair<std::string, std::vector<Json>>> cases{
+      {"step", {-1, 4, INT64_MAX}},
+      {"trainer", {1, nullptr, Json::array()}},
+      {"rows", {none, -1, "8", 1.5, nullptr, INT64_MAX, UINT64_MAX, Json::array()}},
+      {"global_rows", {0, -4, "4", 1e300}},
+      {"steps_per_epoch", {0, "4"}},
+      {"ranks", {0, "2"}},
+      {"seed", {-1, "x"}},
+      {"train_seconds", {none, -1, "2", nullptr}},
+      {"evaluate_seconds", {-1, true}},
+      {"evaluation_owed", {1, "true", nullptr}},
+      {"metrics",
+       {none,
+        1,
+        Json::array(),
+        {{"loss", 1}},
+        {{"loss", {{"last", "much"}}}},
+        {{"loss", {{"best_step", -1}}}},
+        {{"loss", {{"best_step", "3"}}}},
+        {{"loss", {{"members", 3}}}},
+        {{"loss", {{"lower_is_better", 1}}}}}}};
+  for (const auto& [field, values] : cases)
+    for (const Json& value : values)
+      EXPECT_NE(reason(field, value).find(field), std::string::npos)
+          << field << " = " << (value.is_discarded() ? "missing" : value.dump()) << ": " << reason(field, value);
+  const Json metrics = {{"loss", {{"last", 1.5}, {"best", "nan"}, {"best_step", 3}, {"members", {1, "inf"}}}}};
+  EXPECT_EQ(reason("metrics", metrics), "believed");
+  EXPECT_EQ(reason("trainer", Json::object()), "believed");  // of `convoy verify`
+}
+
+TEST(Checkpoint, AStepUnderAnotherNumberIsPassedOver) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 3);
+  std::filesystem::copy(folder / "step-3", folder / "step-9");
+  const Context context = alone();
+  const auto info = Checkpoints(context, folder.path(), 0).newest();
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->step, 3);
+}
+
+// What the loss scaler counts, for one, is there with fp16 only.
+TEST(Checkpoint, CountersOfOptionsMayComeAndGo) {
+  const TemporaryFolder folder;
+  save_alone(folder.path(), 1);
+  const Context context = alone();
+  Checkpoints checkpoints(context, folder.path(), 0);
+  Holder more = holder(whole, 0, 1, false);
+  more.entries.push_back(entry("scale", StateKind::counter, Piece::whole({}), at::full({}, 7, at::kDouble)));
+  checkpoints.load(more, *checkpoints.newest());
+  EXPECT_EQ(more.entries.back().tensor.item<double>(), 7);
+  more.entries.pop_back();
+  expect_restored(more);
+  Holder fewer = holder(whole, 0, 1, false);
+  fewer.entries.pop_back();
+  EXPECT_NO_THROW(checkpoints.load(fewer, *checkpoints.newest()));
 }
 
 TEST(Checkpoint, ManifestsWithGoodHashesAreStillChecked) {
