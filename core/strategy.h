@@ -86,6 +86,9 @@ class Strategy {
   virtual void visit_state(const StateVisitor& visit) = 0;
   // Tensors shown by visit_state were written to from outside (a checkpoint was loaded).
   virtual void state_restored() = 0;
+  // Called after state_restored when this run numbers its steps in another way than the checkpoint, as with another batch
+  // size. `steps` are done in the new numbers; schedules go on from there. Counts of updates made stay as they are.
+  virtual void renumbered(int64_t /*steps*/) {}
 };
 
 }  // namespace convoy

@@ -23,6 +23,7 @@
 #include "core/metrics/best_metrics.h"
 #include "core/metrics/sink.h"
 #include "core/own_rows.h"
+#include "core/resume.h"
 #include "core/tensor_memory.h"
 
 namespace convoy {
@@ -39,24 +40,6 @@ double process_cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// True at the end of every `every`-th step or epoch.
-bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch) {
-  switch (interval.unit) {
-    case Interval::Unit::never:
-      return false;
-    case Interval::Unit::steps:
-      return steps_done % interval.every == 0;
-    case Interval::Unit::epochs:
-      return steps_done % (interval.every * steps_per_epoch) == 0;
-  }
-  return false;
-}
-
-// How the one model draws its rows, or the first member, in whose numbers of rows all are alike.
-MemberDraw draw_read(const Sampling& sampling, const RunConfig& config) {
-  return sampling.draws.empty() ? data_draw(config.data.options, config.seed) : sampling.draws.front();
-}
-
 // One run of the loop. Members are the loop's variables, so that its phases read as sentences.
 class Training {
  public:
@@ -66,17 +49,13 @@ class Training {
         config_(context.config),
         strategy_(*parts.strategy),
         sampling_(strategy_.sampling()),
-        length_(
-            training_length(config_.train, rows_read(sampling_, config_, rows_to_train_on(parts)), sampling_.count)),
+        epoch_rows_(rows_read(sampling_, config_, rows_to_train_on(parts))),
+        length_(training_length(config_.train, epoch_rows_, sampling_.count)),
         sampler_(rows_to_train_on(parts), length_.global_rows, draw_read(sampling_, config_)),
         generators_(context, parts.shares_device),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
         checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last,
                      parts.files != nullptr ? *parts.files : system_files()) {
-    if (context.rank == 0) {
-      sinks_.push_back(make_jsonl_sink(context.folder + "/metrics.jsonl"));
-      sinks_.push_back(make_channel_sink(context.channel));
-    }
     own_rows_ = dynamic_cast<OwnRows*>(&strategy_);
     holds_out_ = sampler_.draws().held_out() > 0 && (own_rows_ != nullptr || sampling_.job_members == 0) &&
                  trained_rows_evaluate(*parts.data);
@@ -87,6 +66,7 @@ class Training {
   TrainingResult run() {
     generators_.seed();
     restore();
+    open_sinks();
     const Spent before = spent();
     const int64_t first = step_;
     if (parts_.after_update) parts_.after_update(step_);
@@ -213,7 +193,8 @@ class Training {
   void finish() {
     const bool wants_evaluation = config_.train.evaluate_every.unit != Interval::Unit::never;
     if (wants_evaluation && !stopped_ && !evaluated_) evaluate(step_, true);
-    if (!saved_ && (stopped_ || config_.train.checkpoint_every.unit != Interval::Unit::never)) save(step_);
+    if (!saved_ && (stopped_ || nothing_left_ || config_.train.checkpoint_every.unit != Interval::Unit::never))
+      save(step_);
     if (skipped_.defined() && !stopped_ && context_.rank == 0 && updates_ > 0 &&
         skipped_.min().item<int64_t>() == updates_)
       log::warning(str("none of ", updates_,
@@ -317,7 +298,7 @@ class Training {
     reported_ = Clock::now();
     Json progress = to_json(record("train", done));
     progress["steps"] = length_.total_steps;
-    progress["epochs"] = config_.train.epochs;
+    progress["epochs"] = (length_.total_steps - 1) / length_.steps_per_epoch + 1;
     if (std::isfinite(last_loss_)) progress["loss"] = last_loss_;
     context_.channel->post(protocol::progress, progress);
   }
@@ -422,6 +403,9 @@ class Training {
                            {"rows", rows_before_ + rows_},
                            {"seed", config_.seed},
                            {"global_rows", length_.global_rows},
+                           {"steps_per_epoch", length_.steps_per_epoch},
+                           {"total_steps", length_.total_steps},
+                           {"world_size", context_.size},
                            {"train_seconds", train_seconds_before_ + train_seconds_},
                            {"evaluate_seconds", evaluate_seconds_},
                            {"evaluation_owed", evaluation_owed_},
@@ -440,33 +424,51 @@ class Training {
     } else if (config_.train.resume != "never") {
       info = checkpoints_.find(config_.train.resume);
     }
-    if (info) {
-      checkpoints_.load(strategy_, *info);
-      strategy_.state_restored();
-      const Json& trainer = info->trainer;
-      generators_.restore(trainer, info->path);
-      const int64_t saved_rows = trainer.value("global_rows", length_.global_rows);
-      if (saved_rows != length_.global_rows)
-        throw Error(Failure::config,
-                    str("train.batch: the checkpoint ", info->path, " was made with global batches of ", saved_rows,
-                        " rows, this run has ", length_.global_rows,
-                        "; give the same, or start afresh with --set train.resume=never"));
-      step_ = trainer.at("step").get<int64_t>();
-      rows_before_ = trainer.at("rows").get<int64_t>();
-      train_seconds_before_ = trainer.at("train_seconds").get<double>();
-      evaluate_seconds_ = trainer.value("evaluate_seconds", 0.0);
-      best_.restore(trainer.at("metrics"));
-      finished_ = strategy_.evaluated({});  // before the checkpoint
-      read_sampling();
-      evaluation_owed_ = trainer.value("evaluation_owed", false);
-      // What is told of a member alone, and where it is an ordinary checkpoint, is this run's, also with nothing left to train.
-      const bool others = info->member >= 0;
-      saved_ = !evaluation_owed_ && !others;
-      evaluated_ = !others;
-      if (context_.rank == 0) log::info(str("resumed from ", info->path, " after step ", step_));
-    }
+    if (info) restore_from(*info);
     first_step_ = step_;
+    if (context_.rank == 0) report_start();
     context_.state->phase("training");
+  }
+
+  void restore_from(const CheckpointInfo& info) {
+    const Json& trainer = info.trainer;
+    const Resumed from = resumed(info, config_, length_, epoch_rows_);
+    if (context_.rank == 0) {
+      for (const std::string& note : from.notes) log::info(note);
+      if (!from.rate_note.empty()) log::warning(from.rate_note);
+    }
+    checkpoints_.load(strategy_, info);
+    strategy_.state_restored();
+    if (from.renumbered) strategy_.renumbered(from.step);
+    generators_.restore(trainer, info.path);
+    step_ = from.step;
+    recorded_ = std::min(step_, info.step);
+    rows_before_ = trainer.at("rows").get<int64_t>();
+    train_seconds_before_ = trainer.at("train_seconds").get<double>();
+    evaluate_seconds_ = trainer.value("evaluate_seconds", 0.0);
+    if (from.same_evaluation) best_.restore(trainer.at("metrics"));
+    finished_ = strategy_.evaluated({});  // before the checkpoint
+    read_sampling();
+    evaluation_owed_ = trainer.value("evaluation_owed", false);
+    // With nothing left to train, a state that comes from elsewhere is evaluated here and saved as this run lays it out.
+    nothing_left_ = step_ >= length_.total_steps || finished_;
+    evaluated_ = checkpoints_.owns(info);
+    saved_ = evaluated_ && !evaluation_owed_ && trainer.value("world_size", context_.size) == context_.size;
+  }
+
+  void report_start() {
+    if (nothing_left_)
+      log::info(str("nothing is left to train after step ", step_,
+                    saved_ ? "" : "; the state is saved as this run lays it out"));
+    else if (const std::string note = length_note(config_.train, length_); !note.empty())
+      log::info(note);
+  }
+
+  // Figures of steps that are to be made again are dropped from the file.
+  void open_sinks() {
+    if (context_.rank != 0) return;
+    sinks_.push_back(make_jsonl_sink(context_.folder + "/metrics.jsonl", recorded_));
+    sinks_.push_back(make_channel_sink(context_.channel));
   }
 
   // ---- figures -----------------------------------------------------------------------------------------------
@@ -524,6 +526,7 @@ class Training {
     Json json = {{"parameters", count.item<int64_t>()},
                  {"epochs", static_cast<double>(step_) / static_cast<double>(length_.steps_per_epoch)},
                  {"steps", step_},
+                 {"steps_here", step_ - first_step_},
                  {"samples", samples},
                  {"train_seconds", seconds},
                  {"samples_per_second", seconds > 0 ? static_cast<double>(samples) / seconds : 0.0},
@@ -541,6 +544,7 @@ class Training {
   const RunConfig& config_;
   Strategy& strategy_;
   Sampling sampling_;
+  const int64_t epoch_rows_;  // that the one model, or each member, reads in an epoch
   const TrainingLength length_;
   const Sampler sampler_;
   DefaultGenerators generators_;
@@ -553,10 +557,12 @@ class Training {
 
   int64_t step_ = 0;                                          // steps done
   int64_t first_step_ = 0;                                    // of this process
+  int64_t recorded_ = 0;                                      // last step whose figures metrics.jsonl keeps
   int64_t evaluations_ = 0, saves_ = 0;                       // begun by this process
   int64_t rows_ = 0;                                          // global rows trained by this process, over all members
   int64_t rows_before_ = 0;                                   // by those before it
   bool stopped_ = false, evaluated_ = false, saved_ = false;  // the last two: of the state as it is now
+  bool nothing_left_ = false;                                 // to train, after a checkpoint was read
   bool finished_ = false;                                     // by the strategy's judgement, before the last step
   std::optional<Loader> loader_;                              // while training
   bool begins_loader_ = true;                                 // before the next step
@@ -578,22 +584,6 @@ class Training {
 };
 
 }  // namespace
-
-int64_t rows_read(const Sampling& sampling, const RunConfig& config, int64_t rows) {
-  return rows_drawn(draw_read(sampling, config), rows);
-}
-
-TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree) {
-  TrainingLength length;
-  length.global_rows = train.batch.per_rank ? train.batch.rows * data_degree : train.batch.rows;
-  length.steps_per_epoch = rows <= 0 ? 0 : (rows - 1) / length.global_rows + 1;
-  // More than can ever be counted is as good as the largest number.
-  constexpr int64_t most = std::numeric_limits<int64_t>::max();
-  length.total_steps =
-      length.steps_per_epoch > most / std::max<int64_t>(train.epochs, 1) ? most : train.epochs * length.steps_per_epoch;
-  if (train.max_steps > 0) length.total_steps = std::min(length.total_steps, train.max_steps);
-  return length;
-}
 
 TrainingResult train(const Context& context, const TrainingParts& parts) { return Training(context, parts).run(); }
 

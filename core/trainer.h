@@ -43,6 +43,7 @@ struct TrainingResult {
 struct TrainingLength {
   int64_t global_rows = 0;
   int64_t steps_per_epoch = 0;
+  int64_t epoch_steps = 0;  // of train.epochs; the largest number where that is not given
   int64_t total_steps = 0;
 };
 // Rows of the training split that epochs are made of.
@@ -50,9 +51,15 @@ inline int64_t rows_to_train_on(const TrainingParts& parts) {
   const int64_t all = parts.data->size(Split::train);
   return parts.train_rows > 0 ? std::min(parts.train_rows, all) : all;
 }
+// How the one model draws its rows, or member 0: all members read equally many.
+MemberDraw draw_read(const Sampling& sampling, const RunConfig& config);
 // Of `rows` of the training split, those that the one model, or each member of an ensemble, reads in an epoch.
 int64_t rows_read(const Sampling& sampling, const RunConfig& config, int64_t rows);
 TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree);
+// True at the end of every `every`-th step or epoch.
+bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch);
+// Which of train.epochs and train.max_steps ends the run; "" where only one is given, or both end it at the same step.
+std::string length_note(const TrainConfig& train, const TrainingLength& length);
 
 TrainingResult train(const Context& context, const TrainingParts& parts);
 

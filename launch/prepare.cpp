@@ -1,6 +1,8 @@
 #include "launch/prepare.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <map>
 
 #include "backends/catalogue.h"
@@ -250,12 +252,40 @@ PreparedRun prepare(const RunArguments& arguments, const Variables& variables, c
   return run;
 }
 
+namespace {
+
+std::string shell_word(const std::string& word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::strchr("-_=./:,+%@", c) != nullptr;
+  });
+  if (plain) return word;
+  std::string text = "'";
+  for (char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+// Without --output and train.resume, which the lines to type give anew.
+std::string typed_command(const RunArguments& arguments) {
+  std::vector<std::string> words{"convoy"};
+  words.insert(words.end(), arguments.words.begin(), arguments.words.end());
+  if (!arguments.config.empty()) words.push_back(arguments.config);
+  for (const std::string& item : arguments.overrides)
+    if (item.rfind("train.resume=", 0) != 0) words.insert(words.end(), {"--set", item});
+  if (arguments.ranks > 0) words.insert(words.end(), {"--ranks", std::to_string(arguments.ranks)});
+  if (!arguments.hosts.empty()) words.insert(words.end(), {"--hosts", join(arguments.hosts, ",")});
+  for (std::string& word : words) word = shell_word(word);
+  return join(words, " ");
+}
+
+}  // namespace
+
 FolderRequest folder_request(const PreparedRun& run) {
   FolderRequest request;
   request.output = run.arguments.output;
   request.name = run.config.name;
   request.resume = run.config.train.resume;
   request.resolved = run.config.resolved;
+  request.command = typed_command(run.arguments);
   return request;
 }
 

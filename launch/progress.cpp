@@ -76,10 +76,13 @@ std::string metrics_line(const Json& record) {
 std::string result_text(const Json& summary, const std::string& folder) {
   if (summary.contains("bench")) return bench_verdict(summary["bench"]);
   std::string text =
-      str("done: ", formatted("%.0f", number(summary, "steps", 0)), " steps in ",
-          clock_text(number(summary, "train_seconds", 0)), ", ", short_number(number(summary, "samples_per_second", 0)),
-          " samples/s, ", summary.value("backend", ""), " with ", formatted("%.0f", number(summary, "world_size", 1)),
-          " rank", number(summary, "world_size", 1) == 1 ? "" : "s", "\n");
+      number(summary, "steps_here") == 0
+          ? str("done: nothing was left to train after ", formatted("%.0f", number(summary, "steps", 0)), " steps\n")
+          : str("done: ", formatted("%.0f", number(summary, "steps", 0)), " steps in ",
+                clock_text(number(summary, "train_seconds", 0)), ", ",
+                short_number(number(summary, "samples_per_second", 0)), " samples/s, ", summary.value("backend", ""),
+                " with ", formatted("%.0f", number(summary, "world_size", 1)), " rank",
+                number(summary, "world_size", 1) == 1 ? "" : "s", "\n");
   const auto metrics = summary.find("metrics");
   if (metrics != summary.end() && metrics->is_object())
     for (const auto& [name, value] : metrics->items()) {

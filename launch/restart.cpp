@@ -120,7 +120,7 @@ int stopped_between(const std::string& folder, int signal) {
   summary["status"] = "failed";
   summary["exit_code"] = exit_code_of(cause);
   summary["failure"] = failure_json(cause);
-  write_summary(folder, summary, true);
+  write_summary(folder, summary);
   std::cerr << "convoy: " << cause.message << "; " << folder << "/summary.json\n";
   return exit_code_of(cause);
 }

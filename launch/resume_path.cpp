@@ -4,15 +4,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <optional>
 
+#include "core/config/differences.h"
 #include "core/config/run_config.h"
 #include "core/data/samples.h"
+#include "core/error.h"
 #include "core/farm_folder.h"
+#include "core/files.h"
 #include "core/member_path.h"
-#include "launch/run_folder.h"
 #include "strategies/catalogue.h"
 
 namespace convoy {
@@ -20,27 +20,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t longest_manifest = size_t{1} << 30;
+
+// step-N folders, the newest first.
+std::vector<fs::path> steps_in(const fs::path& folder) {
+  std::map<long long, fs::path> found;
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("step-", 0) == 0) found[-std::atoll(name.c_str() + 5)] = entry.path();
+  }
+  std::vector<fs::path> steps;
+  for (const auto& [step, path] : found) steps.push_back(path);
+  return steps;
+}
+
 // The step-N folder that ranks would take if none is damaged: the path itself, or the newest below it.
 fs::path step_folder(const std::string& path) {
   std::error_code none;
   if (fs::exists(path + "/manifest.json", none)) return path;
-  for (const fs::path& folder : {fs::path(path) / "checkpoints", fs::path(path)}) {
-    fs::path newest;
-    long long most = -1;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
-      const std::string name = entry.path().filename().string();
-      if (name.rfind("step-", 0) != 0) continue;
-      const long long step = std::atoll(name.c_str() + 5);
-      if (step > most) newest = entry.path();
-      most = std::max(most, step);
-    }
-    if (!newest.empty()) return newest;
-  }
+  for (const fs::path& folder : {fs::path(path) / "checkpoints", fs::path(path)})
+    if (const std::vector<fs::path> steps = steps_in(folder); !steps.empty()) return steps.front();
   return {};
 }
 
 // What a member has of its own.
 constexpr const char* members_own[] = {"seed", "data.seed", "data.samples", "optimizer.lr", "optimizer.weight_decay"};
+
+// Options of models that change neither the parameters nor their meaning.
+const std::vector<std::string>& free_model_keys() {
+  static const std::vector<std::string> keys{"model.dropout", "model.attention_dropout", "model.top_k", "model.rows",
+                                             "model.plugin"};
+  return keys;
+}
 
 [[noreturn]] void refuse(const Json& resolved, const std::string& key, const std::string& reason) {
   throw ConfigError(mark_of(resolved, key), key, reason);
@@ -48,21 +60,41 @@ constexpr const char* members_own[] = {"seed", "data.seed", "data.samples", "opt
 
 // Of the run that made a step-N folder; null where the manifest cannot be read: ranks say what is wrong with it.
 Json config_of(const fs::path& step) {
-  std::ifstream file(step / "manifest.json");
-  const Json manifest = Json::parse(file, nullptr, false);
-  const bool whole = manifest.is_object() && manifest.contains("config") && manifest["config"].is_object();
-  return whole ? manifest["config"] : Json();
+  try {
+    const Json manifest = Json::parse(read_file((step / "manifest.json").string(), longest_manifest), nullptr, false);
+    const bool whole = manifest.is_object() && manifest.contains("config") && manifest["config"].is_object();
+    return whole ? manifest["config"] : Json();
+  } catch (const Error&) {
+    return {};
+  }
 }
 
-// Keys in which this run may differ from the one that it goes on from; `member`: from one that was a member.
-std::vector<std::string> free_keys(bool member) {
-  std::vector<std::string> free = resumable_keys();
-  free.push_back("name");
-  if (member)
-    for (const char* own : members_own) free.push_back(own);
-  free.push_back("strategy");    // a checkpoint holds whole tensors' pieces: any strategy puts them together
-  free.push_back("model.rows");  // and tables of all kinds hold the same
-  return free;
+RunConfig typed_config(const Json& config, const fs::path& step) {
+  try {
+    return RunConfig::from_resolved(config);
+  } catch (const std::exception& error) {
+    throw Error(Failure::corrupt_data,
+                str((step / "manifest.json").string(), ": config is no configuration of this convoy: ", error.what()));
+  }
+}
+
+// Names and shapes of a plugin's parameters are compared by the ranks: what its options mean nobody else knows.
+void check_model(const Json& made, const Json& resolved, const fs::path& step) {
+  const auto part = [](const Json& config) { return Json{{"model", config.value("model", Json())}}; };
+  Json now = part(resolved);
+  now["marks"] = resolved.value("marks", Json::object());
+  const bool plugin = now["model"].contains("plugin") || made.value("model", Json::object()).contains("plugin");
+  std::string first;
+  std::vector<std::string> lines;
+  for (const Difference& difference : differences(part(made), now, free_model_keys())) {
+    if (plugin && difference.key != "model.name") continue;
+    if (first.empty()) first = difference.key;
+    lines.push_back(to_string(difference));
+  }
+  if (first.empty()) return;
+  refuse(resolved, first,
+         str("the state in ", step.string(), " is of another model (", join(lines, "; "),
+             "); give the model as it was, or start anew with --set train.resume=never"));
 }
 
 // A number that two configurations have by different ways of writing it.
@@ -92,45 +124,41 @@ Json value_of(const RunConfig& config, const std::string& key) {
   return samples;
 }
 
-struct Other {
-  std::string key;
-  Json has, wanted;
-};
-
-// The first thing that `config`, of one model, has other than a member whose overrides these are.
-std::optional<Other> other_than(const RunConfig& config, const std::vector<std::string>& overrides) {
+// In which `config`, of one model, differs from a member with these overrides: as lines "KEY: MEMBER'S -> CONFIG'S".
+std::vector<std::string> other_settings(const RunConfig& config, const std::vector<std::string>& overrides,
+                                        bool to_member) {
   std::map<std::string, Json> wanted{{"data.samples", {{"how", "all"}}}};
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
     wanted[text.substr(0, equals)] = Json::parse(text.substr(equals + 1), nullptr, false);
   }
+  std::vector<std::string> lines;
   for (const char* key : members_own) {
     const auto found = wanted.find(key);
     if (found == wanted.end()) continue;
     const Json has = value_of(config, key);
-    if (!same_value(has, found->second)) return Other{key, has, found->second};
+    if (same_value(has, found->second)) continue;
+    lines.push_back(to_string(to_member ? Difference{key, has, found->second} : Difference{key, found->second, has}));
   }
-  return std::nullopt;
+  return lines;
 }
 
 // One of a farm's pipelines as member `index` of the ensemble that this run is.
 void check_pipeline(const std::string& pipeline, size_t index, const std::vector<std::string>& overrides,
-                    const Json& resolved) {
+                    const Json& resolved, std::vector<std::string>& notes) {
   const fs::path folder = step_folder(pipeline);
   if (folder.empty()) refuse(resolved, "train.resume", str(pipeline, " holds no checkpoint"));
   const Json made = config_of(folder);
   if (made.is_null()) return;
-  if (const std::string key = first_difference(made, resolved, free_keys(true)); !key.empty())
-    refuse(resolved, key, str("differs from that of ", pipeline, ", which is to be member ", index));
-  if (const auto other = other_than(RunConfig::from_resolved(made), overrides))
-    refuse(resolved, "train.resume",
-           str(pipeline, " has ", other->key, ' ', other->has.dump(), ", and member ", index, " of this ensemble ",
-               other->wanted.dump(), "; list the members as the farm's pipelines are"));
+  check_model(made, resolved, folder);
+  for (const std::string& line : other_settings(typed_config(made, folder), overrides, true))
+    notes.push_back(str("train.resume: ", pipeline, " becomes member ", index, ", with another ", line));
 }
 
 // This run, of one model, as it goes on from a member of the ensemble that `made` is the configuration of.
-void check_member(const MemberPath& wanted, const Json& made, const Json& resolved) {
-  const RunConfig ensemble = RunConfig::from_resolved(made);
+void check_member(const MemberPath& wanted, const Json& made, const fs::path& step, const Json& resolved,
+                  std::vector<std::string>& notes) {
+  const RunConfig ensemble = typed_config(made, step);
   const StrategyEntry& strategy = strategy_entry(ensemble.strategy.name);
   if (!strategy.members)
     refuse(resolved, "train.resume",
@@ -142,15 +170,11 @@ void check_member(const MemberPath& wanted, const Json& made, const Json& resolv
     refuse(resolved, "train.resume",
            str("names member ", wanted.member, " of ", wanted.path, ", which has ", members.size(), ", from 0 to ",
                members.size() - 1));
-  const auto other = other_than(RunConfig::from_resolved(resolved), members[index]);
-  if (!other) return;
-  refuse(resolved, other->key,
-         str("is ", other->has.dump(), ", and member ", wanted.member, " of ", wanted.path,
-             ", which train.resume names, has ", other->wanted.dump(), "; --set ", other->key, "='",
-             other->wanted.dump(), "', or name the member that is meant"));
+  for (const std::string& line : other_settings(RunConfig::from_resolved(resolved), members[index], false))
+    notes.push_back(str("train.resume: member ", wanted.member, " of ", wanted.path, " goes on with another ", line));
 }
 
-void check_farm(const std::vector<std::string>& pipelines, const Json& resolved) {
+void check_farm(const std::vector<std::string>& pipelines, const Json& resolved, std::vector<std::string>& notes) {
   const RunConfig config = RunConfig::from_resolved(resolved);
   const StrategyEntry& strategy = strategy_entry(config.strategy.name);
   if (!strategy.members)
@@ -161,29 +185,35 @@ void check_farm(const std::vector<std::string>& pipelines, const Json& resolved)
   if (members.size() != pipelines.size())
     refuse(resolved, "train.resume",
            str("is a farm of ", pipelines.size(), " pipelines, and strategy.members is ", members.size()));
-  for (size_t i = 0; i < pipelines.size(); ++i) check_pipeline(pipelines[i], i, members[i], resolved);
+  for (size_t i = 0; i < pipelines.size(); ++i) check_pipeline(pipelines[i], i, members[i], resolved, notes);
 }
 
 }  // namespace
 
-void check_resume_path(const std::string& resume, const Json& resolved) {
-  if (resume == "auto" || resume == "never") return;
+StoredConfig newest_config(const std::string& folder) {
+  for (const fs::path& step : steps_in(fs::path(folder) / "checkpoints"))
+    if (Json config = config_of(step); !config.is_null()) return {(step / "manifest.json").string(), std::move(config)};
+  return {};
+}
+
+std::vector<std::string> check_resume_path(const std::string& resume, const Json& resolved) {
+  std::vector<std::string> notes;
+  if (resume == "auto" || resume == "never") return notes;
   const MemberPath wanted = member_path(resume);
-  if (const auto pipelines = pipeline_folders(wanted.path); !pipelines.empty()) return check_farm(pipelines, resolved);
+  if (const auto pipelines = pipeline_folders(wanted.path); !pipelines.empty()) {
+    check_farm(pipelines, resolved, notes);
+    return notes;
+  }
   const fs::path folder = step_folder(wanted.path);
   if (folder.empty())
     throw ConfigError(
         mark_of(resolved, "train.resume"), "train.resume",
         str(wanted.path, " holds no checkpoint; give a run folder, or one of its checkpoints/step-N folders"));
   const Json made = config_of(folder);
-  if (made.is_null()) return;
-  const std::string key = first_difference(made, resolved, free_keys(wanted.member >= 0));
-  if (!key.empty())
-    throw ConfigError(
-        mark_of(resolved, key), key,
-        str("differs from the run that made ", folder.string(), ", which train.resume names; write it as ",
-            (folder / "manifest.json").string(), " has it, or start anew with --set train.resume=never"));
-  if (wanted.member >= 0) check_member(wanted, made, resolved);
+  if (made.is_null()) return notes;
+  check_model(made, resolved, folder);
+  if (wanted.member >= 0) check_member(wanted, made, folder, resolved, notes);
+  return notes;
 }
 
 }  // namespace convoy

@@ -15,6 +15,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/config/differences.h"
 #include "core/config/run_config.h"
 #include "core/control/state_file.h"
 #include "launch/exit_codes.h"
@@ -74,7 +75,7 @@ void mend(const std::string& folder, Json& summary, std::vector<std::string>& no
     summary["status"] = "failed";
     summary["exit_code"] = left["exit_code"];
     summary["failure"] = left["failure"];
-    write_summary(folder, summary, false);
+    write_summary(folder, summary);
     notes.push_back(
         str(folder, ": the run before this one ended without a word: ", summary["failure"].value("message", "")));
   }
@@ -96,6 +97,42 @@ bool has_checkpoint(const std::string& folder) {
   return false;
 }
 
+// A summary that is missing or damaged: the configuration is in the manifests too.
+void rebuild(const std::string& folder, Json& summary, std::vector<std::string>& notes) {
+  if (summary.contains("config") && summary["config"].is_object()) return;
+  StoredConfig stored = newest_config(folder);
+  if (stored.manifest.empty()) return;  // ranks say what is wrong with the checkpoints
+  const std::string file = folder + "/summary.json";
+  std::error_code none;
+  notes.push_back(str("warning: ", file, fs::exists(file, none) ? " is empty or damaged" : " is missing",
+                      "; the configuration is taken from ", stored.manifest));
+  summary["config"] = std::move(stored.config);
+}
+
+// `OUTPUT-2`, or the first such name that is free.
+std::string free_output(const std::string& output) {
+  std::error_code none;
+  std::string plain = output;
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  for (int number = 2;; ++number)
+    if (const std::string folder = str(plain, "-", number); !fs::exists(folder, none)) return folder;
+}
+
+// The line to type for another train.resume, into a new folder.
+std::string command_line(const FolderRequest& request, const std::string& resume, const std::string& more = "") {
+  return str(request.command, more, " --set train.resume=", resume,
+             request.output.empty() ? "" : " --output " + free_output(request.output));
+}
+
+std::string difference_lines(const std::vector<Difference>& found, const Json& resolved) {
+  std::string lines;
+  for (const Difference& difference : found) {
+    const Mark mark = mark_of(resolved, difference.key);
+    lines += str("\n  ", mark.file.empty() ? "" : to_string(mark) + ": ", to_string(difference));
+  }
+  return lines;
+}
+
 // Takes an unfinished folder, if its lock is free.
 std::optional<RunFolder> take(const FolderRequest& request, const std::string& folder) {
   RunFolder run;
@@ -112,19 +149,43 @@ std::optional<RunFolder> take(const FolderRequest& request, const std::string& f
   run.attempt =
       summary.contains("attempt") && summary["attempt"].is_number_integer() ? summary["attempt"].get<int>() + 1 : 0;
   if (!has_checkpoint(folder)) return run;  // nothing that a different configuration could spoil
-  const std::string key = first_difference(summary.value("config", Json::object()), request.resolved, resumable_keys());
-  if (!key.empty())
-    throw ConfigError(mark_of(request.resolved, key), key,
-                      str("differs from the unfinished run in ", folder,
-                          ", which train.resume=auto would continue; give --output with another folder, or "
-                          "train.resume=never without --output to start anew"));
+  rebuild(folder, summary, run.notes);
   run.continued = true;
-  return run;
+  if (!summary.contains("config")) return run;
+  const std::vector<Difference> found = differences(summary["config"], request.resolved, resumable_keys());
+  if (found.empty()) return run;
+  throw Error(Failure::output,
+              str(folder, ": holds an unfinished run, which these settings would change:",
+                  difference_lines(found, request.resolved),
+                  "\nto continue from its newest checkpoint with the new settings, in a new folder, type\n  ",
+                  command_line(request, folder), "\nto start anew, type\n  ", command_line(request, "never")));
 }
 
-std::string done_reason(const Json& summary, const FolderRequest& request) {
-  const std::string key = first_difference(summary.value("config", Json::object()), request.resolved, {"train.resume"});
-  return key.empty() ? "" : str("holds a run that is done, with another ", key, "; give another --output");
+// --set for more training than `config` asked for; "" where `resolved` asks for more already.
+std::string more_training(const Json& config, const Json& resolved) {
+  for (const char* key : {"epochs", "max_steps"}) {
+    const Json before = config.value("train", Json::object()).value(key, Json());
+    const Json now = resolved.value("train", Json::object()).value(key, Json());
+    if (!before.is_number_integer()) continue;
+    if (now.is_null() || (now.is_number_integer() && now > before)) return "";
+    return str(" --set train.", key, "=", 2 * before.get<int64_t>());
+  }
+  return "";
+}
+
+// How to train a finished run for longer.
+std::string more_text(const FolderRequest& request, const std::string& done) {
+  const Json config = read_summary(done).value("config", Json::object());
+  return str("to train it for longer, in a new folder, type\n  ",
+             command_line(request, done, more_training(config, request.resolved)));
+}
+
+std::string done_reason(const FolderRequest& request, const std::string& folder) {
+  const std::vector<Difference> found =
+      differences(read_summary(folder).value("config", Json::object()), request.resolved, {"train.resume"});
+  if (found.empty()) return "";
+  return str("holds a run that is done, with other settings:", difference_lines(found, request.resolved),
+             "\ngive another --output", has_checkpoint(folder) ? "; " + more_text(request, folder) : std::string());
 }
 
 RunFolder open_given(const FolderRequest& request) {
@@ -135,9 +196,10 @@ RunFolder open_given(const FolderRequest& request) {
   auto run = take(request, folder);
   if (!run) refuse(folder, "another run is using it (its lock is held); wait for it, or give another --output");
   if (run->already_done) {
-    const std::string reason = done_reason(read_summary(folder), request);
+    const std::string reason = done_reason(request, folder);
     if (!reason.empty()) refuse(folder, reason);
-    run->notes.push_back(str(folder, ": already done"));
+    run->notes.push_back(
+        str(folder, ": already done", has_checkpoint(folder) ? "; " + more_text(request, folder) : std::string()));
   }
   if (run->continued && request.resume == "never")
     refuse(folder, "holds an unfinished run with checkpoints, and train.resume is never; give another --output");
@@ -159,23 +221,45 @@ std::vector<int> existing(const FolderRequest& request) {
   return numbers;
 }
 
+// What the next run of this name continues. With train.resume: PATH only a run that began from there with equal
+// settings.
+bool may_continue(const FolderRequest& request, const std::string& folder) {
+  const Json summary = read_summary(folder);
+  if (request.resume == "never" || summary.value("status", "") == "done") return false;
+  if (request.resume == "auto") return true;
+  const Json config = summary.value("config", Json());
+  return has_checkpoint(folder) && config.is_object() &&
+         config.value("train", Json::object()).value("resume", "") == request.resume &&
+         differences(config, request.resolved, resumable_keys()).empty();
+}
+
+// Why a run starts from the beginning although there is one of its name.
+std::string new_folder_note(const FolderRequest& request, const std::vector<int>& others, const std::string& folder) {
+  for (int number : others) {
+    const std::string other = numbered(request, number);
+    if (request.resume != "auto" || read_summary(other).value("status", "") != "done" || !has_checkpoint(other))
+      continue;
+    return str(other, " is done; this run starts from the beginning in ", folder, "; ", more_text(request, other));
+  }
+  return str(numbered(request, 1), " is taken; this run's folder is ", folder);
+}
+
 RunFolder open_named(const FolderRequest& request) {
   const std::vector<int> numbers = existing(request);
-  if (request.resume == "auto")
-    for (int number : numbers) {
-      const std::string folder = numbered(request, number);
-      if (read_summary(folder).value("status", "") == "done") continue;
-      auto run = take(request, folder);
-      if (!run || run->already_done) continue;
-      if (run->continued) run->notes.push_back(str("continuing the unfinished run in ", folder));
-      return std::move(*run);
-    }
+  for (int number : numbers) {
+    const std::string folder = numbered(request, number);
+    if (!may_continue(request, folder)) continue;
+    auto run = take(request, folder);
+    if (!run || run->already_done) continue;
+    if (run->continued) run->notes.push_back(str("continuing the unfinished run in ", folder));
+    return std::move(*run);
+  }
   for (int number = 1;; ++number) {
     const std::string folder = numbered(request, number);
     if (fs::exists(folder)) continue;
     auto run = take(request, folder);
     if (!run) continue;  // another run was quicker
-    if (number > 1) run->notes.push_back(str(numbered(request, 1), " is taken; this run's folder is ", folder));
+    if (number > 1) run->notes.push_back(new_folder_note(request, numbers, folder));
     return std::move(*run);
   }
 }
@@ -220,13 +304,6 @@ std::string requested_folder(const FolderRequest& request) {
   return request.output.empty() ? numbered(request, 1) : request.output;
 }
 
-const std::vector<std::string>& resumable_keys() {
-  static const std::vector<std::string> keys{"launch",          "backend",         "log",
-                                             "train.epochs",    "train.max_steps", "train.checkpoint_every",
-                                             "train.keep_last", "train.resume",    "train.log_every"};
-  return keys;
-}
-
 void leave_failure(const std::string& folder, const Abort& cause) {
   if (read_summary(folder).value("status", "") != "running") return;
   const int fd = open((folder + "/failure.json").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -242,8 +319,10 @@ void leave_failure(const std::string& folder, const Abort& cause) {
 }
 
 RunFolder open_run_folder(const FolderRequest& request) {
-  check_resume_path(request.resume, request.resolved);
-  return request.output.empty() ? open_named(request) : open_given(request);
+  std::vector<std::string> notes = check_resume_path(request.resume, request.resolved);
+  RunFolder run = request.output.empty() ? open_named(request) : open_given(request);
+  run.notes.insert(run.notes.end(), notes.begin(), notes.end());
+  return run;
 }
 
 }  // namespace convoy

@@ -3,7 +3,8 @@
 // Rules: one whose summary says `done` is never continued or overwritten. Without --output the newest unfinished and
 // unlocked runs/NAME, runs/NAME-2, … goes on (resume: auto), else the next free name is taken. With --output an equal
 // configuration that is done ends with "already done", any other is refused. An unfinished folder goes on only with a
-// configuration that differs in nothing that changes the training.
+// configuration that differs in nothing but resumable_keys(). A train.resume: PATH takes a new folder, or an unfinished
+// one that began from there.
 #pragma once
 #include <string>
 #include <vector>
@@ -17,8 +18,9 @@ struct FolderRequest {
   std::string output;  // --output; "" : by name
   std::string root = "runs";
   std::string name;
-  std::string resume;  // auto | never | a path
-  Json resolved;       // with its marks, for messages
+  std::string resume;                  // auto | never | a path
+  Json resolved;                       // with its marks, for messages
+  std::string command = "convoy run";  // as typed, without --output and train.resume
 };
 
 // An exclusive lock on a folder while it lives (flock on FOLDER/.lock, which is removed at the end).
@@ -46,8 +48,9 @@ struct RunFolder {
   FolderLock lock;
 };
 
-// Creates, locks and mends (a `running` that a killed supervisor left becomes `failed`). Throws Error(output) when it is
-// locked, done with another configuration, or cannot be written; ConfigError naming the key that may not differ.
+// Creates, locks and mends (a `running` that a killed supervisor left becomes `failed`). Throws Error(output) when it
+// is locked, cannot be written, or holds a run of another configuration; ConfigError for a train.resume: PATH that
+// cannot be used.
 RunFolder open_run_folder(const FolderRequest& request);
 
 // Where ranks under other launchers look for the rendezvous file: --output or runs/NAME, whatever is chosen in the end.
@@ -56,8 +59,5 @@ std::string requested_folder(const FolderRequest& request);
 // Left by whoever notices that the supervisor is gone: FOLDER/failure.json, which only the first one writes. If the
 // folder's lock is free, it goes into the summary at once, else the next command on the folder puts it there.
 void leave_failure(const std::string& folder, const Abort& cause);
-
-// Keys that may differ between the runs of one folder.
-const std::vector<std::string>& resumable_keys();
 
 }  // namespace convoy

@@ -93,7 +93,7 @@ void Session::start_summary(const Job& job, const std::vector<PlacedRank>& table
   summary_["inject"] = run_.arguments.faults;
   summary_["injected"] = attempts_.injected();
   summary_["attempts"] = attempts_.ended();
-  write_summary(folder_.path, summary_, false);
+  write_summary(folder_.path, summary_);
 }
 
 void Session::begin(const Placed& placed) {
@@ -105,7 +105,8 @@ void Session::begin(const Placed& placed) {
   }
   Job job = placed.job;
   // What this run has saved goes before what it once began with.
-  if (!attempts_.first() && attempts_.newest_checkpoint() >= 0) job.config["train"]["resume"] = "auto";
+  if ((folder_.continued || !attempts_.first()) && attempts_.newest_checkpoint() >= 0)
+    job.config["train"]["resume"] = "auto";
   assigned_ = Assigned{job,
                        folder_.path,
                        folder_.attempt,
@@ -118,7 +119,7 @@ void Session::begin(const Placed& placed) {
   start_summary(placed.job, placed.table);
   if (const Json choice = choice_of(run_, folder_.path, placed.job); !choice.is_null()) {
     summary_["ways"] = choice;
-    write_summary(folder_.path, summary_, false);
+    write_summary(folder_.path, summary_);
   }
   // What an earlier attempt left would be taken for the words of this one.
   unlink((folder_.path + "/progress.json").c_str());
@@ -159,7 +160,7 @@ void Session::stop(int signal) {
 }
 
 void Session::write_ending(const GangOutcome& outcome) {
-  write_summary(folder_.path, finished_summary(summary_, outcome, startup_seconds_), true);
+  write_summary(folder_.path, finished_summary(summary_, outcome, startup_seconds_));
 }
 
 Ending Session::finish() {
@@ -171,7 +172,7 @@ Ending Session::finish() {
   summary_["attempts"] = attempts_.ended();
   try {
     if (ending.again) {
-      write_summary(folder_.path, summary_, false);  // it still runs
+      write_summary(folder_.path, summary_);  // it still runs
       console_.say(attempts_.note(outcome, ending));
       gang_->tell_verdict(outcome.exit_code);
       return ending;

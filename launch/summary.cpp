@@ -159,16 +159,16 @@ std::string foreign_key(const Json& summary) {
   return "";
 }
 
-void write_summary(const std::string& folder, const Json& summary, bool lasting) {
+void write_summary(const std::string& folder, const Json& summary) {
   const std::string file = folder + "/summary.json";
   const std::string text = summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   const bool running = summary.value("status", "") == "running";
   if (running) keep_room(folder, static_cast<off_t>(text.size()));
   try {
-    write_whole(file, text, lasting);
+    write_whole(file, text, true);
   } catch (const Error&) {
     if (running || !give_room(folder)) throw;
-    write_whole(file, text, lasting);
+    write_whole(file, text, true);
   }
   if (!running) give_room(folder);
 }

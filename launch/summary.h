@@ -23,9 +23,10 @@ Json failure_json(const Abort& cause);
 Json read_summary(const std::string& folder);
 // The first key of an object that has another type than any convoy gives it; "" where it may be a summary.
 std::string foreign_key(const Json& summary);
-// Error(io) naming the file. `lasting`: also flushed to the disk. While the status is "running" this process keeps room on
-// the disk, so that the end is told although the run has filled it. One thread.
-void write_summary(const std::string& folder, const Json& summary, bool lasting);
+// Error(io) naming the file. Flushed to the disk before the rename, so that no crash leaves an empty file. While the
+// status is "running" this process keeps room on the disk, so that the end is told although the run has filled it. One
+// thread.
+void write_summary(const std::string& folder, const Json& summary);
 
 // A text file through a temporary one and a rename; Error(io).
 void write_whole(const std::string& path, const std::string& text, bool lasting, int mode = 0644);

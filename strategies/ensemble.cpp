@@ -121,6 +121,7 @@ class Ensemble : public Strategy, public OwnRows {
   }
 
   void state_restored() override { members_->restored(); }
+  void renumbered(int64_t steps) override { members_->renumbered(steps); }
 
  private:
   // Of this rank's rows, in a tensor of all members by their numbers: zero where another rank has them.

@@ -57,6 +57,7 @@ class Single : public Strategy {
   void settle_for_evaluation() override {}
   void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
   void state_restored() override { update_->restored(); }
+  void renumbered(int64_t steps) override { update_->renumbered(steps); }
 
  private:
   StepResult trained(const StepInput& input) {

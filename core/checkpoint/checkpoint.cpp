@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -120,10 +121,16 @@ std::string replicas_used(const Manifest& manifest, const std::set<std::string>&
   return "";
 }
 
-// What all have in common, less the state of an outer step that nobody wants: it is of no use without one.
+// State of an option that may be turned on and off: the loss scaler's with the precision, early stopping's, an outer
+// step's. Without its counterpart it is of no use, or starts anew.
+bool is_optional(const std::string& kind, const std::string& name, const std::string& moment) {
+  return (kind == name_of(StateKind::counter) && name != "updates") || moment.rfind("outer_", 0) == 0;
+}
+
+// What all have in common, less what is optional and nobody wants.
 Manifest common_to(Manifest manifest, const std::set<std::string>& wanted) {
   const auto left_out = [&](const StoredPiece& piece) {
-    return piece.replica >= 0 || (piece.moment.rfind("outer_", 0) == 0 && wanted.count(piece.key) == 0);
+    return piece.replica >= 0 || (is_optional(piece.kind, piece.name, piece.moment) && wanted.count(piece.key) == 0);
   };
   auto& pieces = manifest.pieces;
   pieces.erase(std::remove_if(pieces.begin(), pieces.end(), left_out), pieces.end());
@@ -280,8 +287,14 @@ CheckpointInfo Checkpoints::find(const std::string& given) {
 void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info) {
   at::NoGradGuard no_grad;
   Exchange exchange(context_, "load");
+  std::set<std::string> stored;
+  exchange.together("read", [&] {
+    for (const StoredPiece& piece : manifest_of(info).pieces) stored.insert(piece.key);
+  });
   std::vector<StateEntry> wanted;
   strategy.visit_state([&](const StateEntry& entry) {
+    const bool counter = is_optional(name_of(entry.kind), entry.name, "");
+    if (counter && entry.replica < 0 && stored.count(entry.key()) == 0) return;  // it starts anew
     // What members share, as when each was best, is of no member's checkpoint: it begins anew.
     const bool shared = !info.members.empty() && entry.member < 0;
     if (entry.kind != StateKind::gradient && !shared) wanted.push_back(entry);
@@ -304,6 +317,12 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info) {
     const Manifest manifest = manifest_of(info);
     restore(used == each_its_own ? wanted : from_common(wanted, manifest), manifest, info.path);
   });
+}
+
+bool Checkpoints::owns(const CheckpointInfo& info) const {
+  std::error_code none;
+  return info.member < 0 && info.members.empty() &&
+         std::filesystem::equivalent(std::filesystem::path(info.path).parent_path(), shelf_.folder(), none);
 }
 
 CheckpointInfo read_manifest(const std::string& step_folder) {

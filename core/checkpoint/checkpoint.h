@@ -50,7 +50,10 @@ class Checkpoints {
   // converted. Error(config) naming tensors that are missing, left over or of another shape. Entries of one `replica` are
   // filled by that one's pieces where the checkpoint has just the replicas that this run has, else by those that all have in
   // common, which a warning tells; what has no such pieces is left as it is.
+  // Counters beside `updates` (the loss scaler's, early stopping's) may be missing on either side: they start anew.
   void load(Strategy& strategy, const CheckpointInfo& info);
+  // True for a whole checkpoint in this object's folder.
+  bool owns(const CheckpointInfo& info) const;
 
  private:
   std::optional<CheckpointInfo> newest_in(const std::string& folder);

@@ -112,7 +112,7 @@ void check_trainer(const Json& trainer, int64_t step) {
     corrupt(str("'trainer.step' is ", own, ", and 'step' is ", step));
   check_count(trainer, "rows", 0);
   check_count(trainer, "seed", 0, INT64_MAX);
-  check_count(trainer, "ranks", 1);
+  check_count(trainer, "world_size", 1);
   for (const char* name : {"global_rows", "steps_per_epoch"}) check_count(trainer, name, 1);
   check_count(trainer, "total_steps", 0, INT64_MAX);
   for (const char* name : {"train_seconds", "evaluate_seconds"}) check_seconds(trainer, name);

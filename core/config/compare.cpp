@@ -1,49 +1,80 @@
 // Two resolved configurations against each other.
 #include <algorithm>
+#include <functional>
 
+#include "core/config/differences.h"
+#include "core/config/marks.h"
 #include "core/config/run_config.h"
+#include "core/config/scalars.h"
 
 namespace convoy {
 namespace {
 
 std::string below(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
 
+bool covers(const std::string& prefix, const std::string& path) {
+  return path == prefix ||
+         (path.size() > prefix.size() && path.compare(0, prefix.size(), prefix) == 0 && path[prefix.size()] == '.');
+}
+
 bool is_ignored(const std::string& path, const std::vector<std::string>& ignored) {
-  return std::any_of(ignored.begin(), ignored.end(), [&](const std::string& prefix) {
-    return path == prefix ||
-           (path.size() > prefix.size() && path.compare(0, prefix.size(), prefix) == 0 && path[prefix.size()] == '.');
-  });
+  return std::any_of(ignored.begin(), ignored.end(), [&](const std::string& prefix) { return covers(prefix, path); });
 }
 
-// `100 steps`: one value to a user, though it has two parts.
-bool is_interval(const Json& value) {
-  return value.is_object() && value.size() == 2 && value.contains("every") && value.contains("unit");
-}
+// Called with a key and its two values, null for a missing one.
+using Visit = std::function<void(const std::string&, const Json* a, const Json* b)>;
 
-std::string difference(const Json& a, const Json& b, const std::string& path, const std::vector<std::string>& ignored) {
-  if (is_ignored(path, ignored) || a == b) return "";
+void walk(const Json& a, const Json& b, const std::string& path, const std::vector<std::string>& ignored,
+          const Visit& visit) {
+  if (is_ignored(path, ignored) || a == b) return;
+  // An interval is one value to a user, though it has two parts.
   if (a.is_object() && b.is_object() && !is_interval(a)) {
     for (const auto& entry : a.items()) {
       const std::string key = below(path, entry.key());
-      if (!b.contains(entry.key()) && !is_ignored(key, ignored)) return key;
-      if (!b.contains(entry.key())) continue;
-      const std::string found = difference(entry.value(), b[entry.key()], key, ignored);
-      if (!found.empty()) return found;
+      if (b.contains(entry.key()))
+        walk(entry.value(), b[entry.key()], key, ignored, visit);
+      else if (!is_ignored(key, ignored))
+        visit(key, &entry.value(), nullptr);
     }
     for (const auto& entry : b.items()) {
       const std::string key = below(path, entry.key());
-      if (!a.contains(entry.key()) && !is_ignored(key, ignored)) return key;
+      if (!a.contains(entry.key()) && !is_ignored(key, ignored)) visit(key, nullptr, &entry.value());
     }
-    return "";  // equal but for order or for what is ignored
+    return;
   }
   if (a.is_array() && b.is_array() && a.size() == b.size()) {
-    for (size_t i = 0; i < a.size(); ++i) {
-      const std::string found = difference(a[i], b[i], below(path, str(i)), ignored);
-      if (!found.empty()) return found;
-    }
-    return "";
+    for (size_t i = 0; i < a.size(); ++i) walk(a[i], b[i], below(path, str(i)), ignored, visit);
+    return;
   }
-  return path;
+  visit(path, &a, &b);
+}
+
+bool is_written(const Marks& marks, const std::string& key) {
+  const auto found = marks.lower_bound(key);
+  return found != marks.end() && covers(key, found->first);
+}
+
+// The section around a key: "optimizer" of "optimizer.lr".
+const Json* section_around(const Json& config, const std::string& key) {
+  const Json* section = &config;
+  for (size_t begin = 0, dot = key.find('.'); dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin)) {
+    const std::string part = key.substr(begin, dot - begin);
+    if (!section->is_object() || !section->contains(part)) return nullptr;
+    section = &(*section)[part];
+  }
+  return section;
+}
+
+bool name_differs(const Json& was, const Json& is, const std::string& key) {
+  const Json *before = section_around(was, key), *now = section_around(is, key);
+  return before != nullptr && now != nullptr && before->is_object() && now->is_object() && before->contains("name") &&
+         now->contains("name") && (*before)["name"] != (*now)["name"];
+}
+
+std::string value_text(const Json& value) {
+  if (value.is_null()) return "none";
+  if (value.is_string()) return value.get<std::string>();
+  return is_interval(value) ? interval_text(value) : value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -55,7 +86,39 @@ Json without_marks(const Json& resolved) {
 }
 
 std::string first_difference(const Json& a, const Json& b, const std::vector<std::string>& ignored) {
-  return difference(without_marks(a), without_marks(b), "", ignored);
+  std::string first;
+  walk(without_marks(a), without_marks(b), "", ignored, [&](const std::string& key, const Json*, const Json*) {
+    if (first.empty()) first = key;
+  });
+  return first;
+}
+
+std::vector<Difference> differences(const Json& was, const Json& is, const std::vector<std::string>& ignored) {
+  const bool marked = is.is_object() && is.contains("marks");
+  const Marks marks = marked ? marks_of(is) : Marks();
+  std::vector<Difference> found;
+  walk(without_marks(was), without_marks(is), "", ignored, [&](const std::string& key, const Json* a, const Json* b) {
+    const bool is_default = b != nullptr && marked && !is_written(marks, key);
+    if (a == nullptr && (b->is_null() || is_default)) return;
+    if (b == nullptr && (a->is_null() || name_differs(was, is, key))) return;
+    found.push_back({key, a != nullptr ? *a : Json(), b != nullptr ? *b : Json()});
+  });
+  return found;
+}
+
+std::string to_string(const Difference& difference) {
+  return str(difference.key, ": ", value_text(difference.was), " -> ", value_text(difference.is));
+}
+
+const std::vector<std::string>& resumable_keys() {
+  static const std::vector<std::string> keys{"launch",          "backend",
+                                             "device",          "log",
+                                             "data.path",       "data.changed",
+                                             "data.prefetch",   "train.epochs",
+                                             "train.max_steps", "train.checkpoint_every",
+                                             "train.keep_last", "train.resume",
+                                             "train.log_every"};
+  return keys;
 }
 
 }  // namespace convoy

@@ -30,7 +30,7 @@ int64_t integer_or_zero(const Options& options, const std::string& name) {
 
 TrainConfig train_of(const Options& options) {
   TrainConfig train;
-  train.epochs = options.integer("epochs");
+  train.epochs = integer_or_zero(options, "epochs");
   train.max_steps = integer_or_zero(options, "max_steps");
   const Options batch = options.section("batch");
   train.batch.per_rank = batch.has("per_rank");

@@ -46,15 +46,25 @@ Option train_section() {
   using describe::option;
   return describe::section(
              "train", "how long, in which batches, and what happens meanwhile",
-             {describe::integer("epochs", "passes over the data", 1).at_least(1).at_most(most_epochs).in("epochs"),
-              describe::integer("max_steps", "ends after so many steps, whatever the epochs").at_least(1).in("steps"),
+             {describe::integer("epochs", "passes over the data; not limited by default where max_steps is given", 1)
+                  .at_least(1)
+                  .at_most(most_epochs)
+                  .in("epochs")
+                  .may_be_null(),
+              describe::integer(
+                  "max_steps",
+                  "ends after so many steps, over as many epochs as they take; with epochs too, whichever "
+                  "comes first ends the run")
+                  .at_least(1)
+                  .in("steps"),
               batch_section(), option(OptionType::interval, "evaluate_every", "how often to evaluate", "1 epoch"),
               option(OptionType::interval, "checkpoint_every", "how often to save", "1 epoch"),
               describe::integer("keep_last", "checkpoints that are kept", 2).at_least(1),
-              describe::text("resume",
-                             "auto: continue an unfinished run of this name; never; or the path of a "
-                             "checkpoint or run folder that was trained with the same configuration",
-                             "auto"),
+              describe::text(
+                  "resume",
+                  "auto: continue an unfinished run of this name; never; or the path of a checkpoint or run "
+                  "folder: continue from its state in a new folder, with other settings where the state fits",
+                  "auto"),
               describe::integer("log_every", "steps between two lines of metrics", 100).at_least(1).in("steps")})
       .must();
 }

@@ -79,6 +79,15 @@ void check_limits(Json& values, const Options& launch, const Marks& marks) {
                                human_seconds(collective)));
 }
 
+// `max_steps` without `epochs` trains that many steps.
+void check_length(Json& values, const Options& train, const Marks& marks) {
+  if (train.has("max_steps")) {
+    if (marks.count("train.epochs") == 0) values["train"]["epochs"] = nullptr;
+  } else if (!train.has("epochs")) {
+    train.fail("epochs", "is empty, and so is train.max_steps; give one of them");
+  }
+}
+
 // What the control channel can listen on; whether it is this host's only the host can tell.
 void check_address(const Options& launch) {
   if (launch.is_auto("address")) return;
@@ -152,7 +161,10 @@ void check_part(const std::string& key, Json& values, const Marks& marks, const 
   if (key == "name") attempt([&] { check_name(run); });
   if (key == "plugins") attempt([&] { check_plugins(run); });
   if (reading.catalogues.kinds.count(key) != 0) attempt([&] { check_component(run, key, reading.catalogues); });
-  if (key == "train") attempt([&] { check_batch(run.section("train").section("batch")); });
+  if (key == "train") {
+    attempt([&] { check_batch(run.section("train").section("batch")); });
+    attempt([&] { check_length(values, run.section("train"), marks); });
+  }
   if (key == "data") attempt([&] { check_samples(run.section("data")); });
   if (key != "launch") return;
   attempt([&] { check_limits(values, run.section("launch"), marks); });

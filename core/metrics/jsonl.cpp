@@ -13,10 +13,10 @@ namespace {
 
 class JsonlSink : public Sink {
  public:
-  explicit JsonlSink(const std::string& path) : path_(path) {
+  JsonlSink(const std::string& path, int64_t last_step) : path_(path) {
     descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (descriptor_ < 0) fail("open");
-    end_cut_line();
+    drop_after(last_step);
   }
   ~JsonlSink() override { close(descriptor_); }
   JsonlSink(const JsonlSink&) = delete;
@@ -27,12 +27,36 @@ class JsonlSink : public Sink {
   }
 
  private:
-  // An earlier attempt may have been killed within a line; ours must not continue it.
-  void end_cut_line() {
-    char last = '\n';
-    const off_t size = lseek(descriptor_, 0, SEEK_END);
-    if (size > 0 && pread(descriptor_, &last, 1, size - 1) != 1) fail("read");
-    if (last != '\n') put("\n");
+  // Cuts the file before the first record of a later step, or a last line that was never finished. Steps only grow, so
+  // what remains is whole; and one truncation cannot be seen half done.
+  void drop_after(int64_t last_step) {
+    std::string text;  // read, and not looked at yet
+    off_t kept = 0;
+    char part[1 << 16];
+    for (off_t at = 0;;) {
+      const ssize_t bytes = pread(descriptor_, part, sizeof part, at);
+      if (bytes < 0 && errno == EINTR) continue;
+      if (bytes < 0) fail("read");
+      if (bytes == 0) break;
+      at += bytes;
+      text.append(part, static_cast<size_t>(bytes));
+      size_t begin = 0;
+      for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
+        if (is_later(text.substr(begin, end - begin), last_step)) return cut(kept);
+        kept += static_cast<off_t>(end + 1 - begin);
+      }
+      text.erase(0, begin);
+    }
+    if (!text.empty()) cut(kept);
+  }
+  static bool is_later(const std::string& line, int64_t last_step) {
+    const Json record = Json::parse(line, nullptr, false);
+    if (!record.is_object()) return false;
+    const auto step = record.find("step");
+    return step != record.end() && step->is_number_integer() && step->get<int64_t>() > last_step;
+  }
+  void cut(off_t size) {
+    if (ftruncate(descriptor_, size) != 0) fail("truncate");
   }
   void put(const std::string& line) {
     for (size_t done = 0; done < line.size();) {
@@ -52,6 +76,8 @@ class JsonlSink : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> make_jsonl_sink(const std::string& path) { return std::make_unique<JsonlSink>(path); }
+std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step) {
+  return std::make_unique<JsonlSink>(path, last_step);
+}
 
 }  // namespace convoy

@@ -33,7 +33,8 @@ class Sink {
   virtual void write(const Record& record) = 0;
 };
 
-std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);  // appended, flushed per line
+// Appends, and flushes each line. Records of steps after `last_step`, left by an earlier attempt, are dropped first.
+std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step);
 std::unique_ptr<Sink> make_channel_sink(
     std::shared_ptr<Channel> channel);  // all but "train" records, to `convoy`, which shows them
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/config/differences.h"
 #include "launch/run_folder.h"
 #include "launch/summary.h"
 
@@ -56,11 +57,15 @@ std::optional<ConfigError> differs(const Pipeline& pipeline, const std::string& 
   std::error_code none;
   if (!done && !std::filesystem::exists(folder + "/checkpoints", none)) return std::nullopt;
   const std::vector<std::string> may = done ? std::vector<std::string>{"train.resume"} : resumable_keys();
-  const std::string key = first_difference(summary["config"], pipeline.config, may);
-  if (key.empty()) return std::nullopt;
-  return ConfigError(mark_of(pipeline.config, key), key,
-                     str("differs from the ", done ? "finished" : "unfinished", " run in ", folder,
-                         "; give another --output, or the pipeline another name"));
+  const std::vector<Difference> found = differences(summary["config"], pipeline.config, may);
+  if (found.empty()) return std::nullopt;
+  std::vector<std::string> lines;
+  for (const Difference& difference : found) lines.push_back(to_string(difference));
+  return ConfigError(mark_of(pipeline.config, found.front().key), found.front().key,
+                     str("differs from the ", done ? "finished" : "unfinished", " run in ", folder, " (",
+                         join(lines, "; "), "); give another --output, or the pipeline another name; ",
+                         "train.resume=", folder, " continues from its state"),
+                     Failure::output);
 }
 
 }  // namespace convoy

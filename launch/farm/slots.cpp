@@ -214,7 +214,7 @@ class FarmServer {
     if (stop_signal_ != 0)
       end = {exit_code::stopped, name_of(Failure::stopped), "asked to stop before anything started"};
     std::cerr << "convoy: " << end.message << "; " << folder.path << "/summary.json\n";
-    write_summary(folder.path, farm_summary(run_, {}, folder.attempt, run_.as.size, 0, &end), true);
+    write_summary(folder.path, farm_summary(run_, {}, folder.attempt, run_.as.size, 0, &end));
     return end.exit_code;
   }
 

@@ -109,9 +109,8 @@ void FarmSupervisor::look_at_folders() {
 void FarmSupervisor::start(Places& places) {
   places_ = &places;
   write_whole(folder_.path + "/config.yaml", to_yaml(run_.resolved), false);
-  write_summary(
-      folder_.path,
-      farm_summary(run_, members_, folder_.attempt, static_cast<int>(yard_.machines.slots.size()), 0, nullptr), false);
+  write_summary(folder_.path, farm_summary(run_, members_, folder_.attempt,
+                                           static_cast<int>(yard_.machines.slots.size()), 0, nullptr));
   size_t done = 0;
   scheduling_ = true;  // nobody starts before all have been queued
   for (size_t job = 0; job < members_.size(); ++job) {
@@ -346,7 +345,7 @@ void FarmSupervisor::ended(int job, const ProcessEnd& end, const ResourceSample&
   const Json told = with_end(summary, member.pipeline.name, verdict);
   if (told != summary) {
     try {
-      write_summary(member.folder, told, true);
+      write_summary(member.folder, told);
     } catch (const Error& error) {
       console_.say(error.what());
     }
@@ -472,7 +471,7 @@ int FarmSupervisor::finish() {
                                     seconds_since(began_), &end);
   try {
     write_leaderboard(folder_.path, summary.at("leaderboard"));
-    write_summary(folder_.path, summary, true);
+    write_summary(folder_.path, summary);
   } catch (const Error& error) {
     console_.say(error.what());
     return exit_code_of(error.kind());

@@ -28,6 +28,7 @@ class DataAxis {
   virtual void settle_for_evaluation() { settle(); }  // Strategy's
   virtual void visit_state(const StateVisitor& visit) = 0;
   virtual void state_restored() = 0;
+  virtual void renumbered(int64_t steps) = 0;  // Strategy's
 };
 
 }  // namespace convoy

@@ -57,6 +57,7 @@ class MeshStrategy : public Strategy {
   void settle_for_evaluation() override { data_->settle_for_evaluation(); }
   void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
   void state_restored() override { data_->state_restored(); }
+  void renumbered(int64_t steps) override { data_->renumbered(steps); }
 
  private:
   StepResult trained(const StepInput& input) {

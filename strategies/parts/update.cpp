@@ -12,15 +12,9 @@
 namespace convoy {
 namespace {
 
-int64_t updates_of(int64_t steps, int64_t every) { return (steps + every - 1) / every; }
-
-// An epoch's last micro-steps make an update of their own, however few they are.
-Schedule schedule_of(const Context& context, int64_t every) {
-  const int64_t epoch_steps = std::max<int64_t>(context.steps_per_epoch, 1);
-  const int64_t per_epoch = updates_of(epoch_steps, every);
-  const int64_t epochs = context.total_steps / epoch_steps;
-  const int64_t total = epochs * per_epoch + updates_of(context.total_steps % epoch_steps, every);
-  return Schedule(context.config.optimizer, total, per_epoch);
+Schedule schedule_of(const Context& context, const UpdateCount& updates) {
+  return Schedule(context.config.optimizer, updates.of(context.total_steps),
+                  updates.of(std::max<int64_t>(context.steps_per_epoch, 1)));
 }
 
 // Of a CPU tensor of whatever floating dtype, without a kernel for the usual ones.
@@ -43,7 +37,10 @@ int64_t& host_count(const at::Tensor& count) { return *count.mutable_data_ptr<in
 }  // namespace
 
 Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut)
-    : optimizer_options_(context.config.optimizer), schedule_(schedule_of(context, every)), cut_(std::move(cut)) {
+    : optimizer_options_(context.config.optimizer),
+      steps_{context.steps_per_epoch, every},
+      schedule_(schedule_of(context, steps_)),
+      cut_(std::move(cut)) {
   const Options& options = optimizer_options_.options;
   if (options.has("clip_norm")) clip_norm_ = options.real("clip_norm");
   const at::Device device = context.devices.front();
@@ -336,6 +333,8 @@ double Update::clipped_on_host(UpdateScalars& scalars, double squares) const {
   if (clip_norm_ > 0) scale *= std::min(1 / (norm + 1e-6) * clip_norm_, 1.0);
   return norm;
 }
+
+void Update::renumbered(int64_t steps) { updates_ = steps_.of(steps); }
 
 std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter) {
   auto moments = optimizer_->moments(flat_->place(parameter).slot);

@@ -18,6 +18,7 @@
 #include "core/context.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/row_optimizer.h"
+#include "core/optim/update_count.h"
 #include "strategies/parts/flat_parameters.h"
 #include "strategies/parts/loss_scaler.h"
 
@@ -105,7 +106,8 @@ class Update {
   const at::Tensor& own_count() const { return own_count_; }  // the same of own slots; −1: as many as count()
   // What is counted or kept beside parameters and moments, by name: `updates`, and the loss scaler's state.
   std::vector<std::pair<std::string, at::Tensor>> counters() const;
-  void restored();  // counters() were written to from outside
+  void restored();                 // counters() were written to from outside
+  void renumbered(int64_t steps);  // Strategy's
 
  private:
   // `first`: of figures_, where its sum of squares goes.
@@ -128,6 +130,7 @@ class Update {
 
   Component optimizer_options_;
   std::unique_ptr<Optimizer> optimizer_;
+  UpdateCount steps_;
   Schedule schedule_;
   std::vector<CommunicatorPtr> cut_;
   double clip_norm_ = 0;                  // 0: no clipping

@@ -132,6 +132,12 @@ TEST(TrainingLength, RaggedLastBatchIsAStep) {
   EXPECT_EQ(training_length(train, 10, 2).steps_per_epoch, 2);
   train.max_steps = 5;
   EXPECT_EQ(training_length(train, 10, 2).total_steps, 5);
+  EXPECT_NE(length_note(train, training_length(train, 10, 2)).find("train.max_steps ends"), std::string::npos);
+  train.max_steps = 50;
+  EXPECT_NE(length_note(train, training_length(train, 10, 2)).find("train.epochs, 3, ends"), std::string::npos);
+  train.epochs = 0;
+  EXPECT_EQ(training_length(train, 10, 2).total_steps, 50);
+  EXPECT_EQ(length_note(train, training_length(train, 10, 2)), "");
   train.max_steps = 0;
   train.epochs = 100000000;
   const int64_t most = std::numeric_limits<int64_t>::max();
@@ -200,17 +206,59 @@ TEST_F(TrainerTest, ResumeNeverStartsAfresh) {
   EXPECT_EQ(second.steps.size(), 6u);
 }
 
-TEST_F(TrainerTest, AnotherBatchSizeIsRefusedOnResume) {
+// After one epoch of ten rows and four more: with another batch size no row is left out.
+TEST_F(TrainerTest, AnotherBatchSizeContinuesAtTheSameRow) {
+  Counting first;
+  run(first, [](RunConfig& config) { config.train.max_steps = 4; });
+  const fs::path before = folder_;
+  const std::map<int64_t, int64_t> first_steps{{2, 7}, {5, 2}, {10, 1}};
+  for (const auto& [rows, first_step] : first_steps) {
+    folder_ = before / ("batch-" + std::to_string(rows));
+    fs::create_directories(folder_ / "logs");
+    Counting second;
+    run(second, [&, rows = rows](RunConfig& config) {
+      config.train.batch.rows = rows;
+      config.train.resume = before;
+      config.data.options = Options(Json{{"prefetch", 0}});
+    });
+    EXPECT_EQ(second.steps.front(), first_step) << rows;
+    EXPECT_EQ(second.steps.back(), 20 / rows - 1) << rows;
+    // Four rows are read a second time where no batch begins behind them.
+    const double total = second.total.item<double>();
+    EXPECT_TRUE(rows == 2 ? total == 90.0 : total > 90.0) << rows << ": " << total;
+  }
+  folder_ = before;
+}
+
+TEST_F(TrainerTest, WithNothingLeftTheStateIsEvaluatedAndSavedAnew) {
   Counting first;
   run(first);
+  const fs::path before = folder_;
+  folder_ = before / "next";
+  fs::create_directories(folder_ / "logs");
   Counting second;
-  try {
-    run(second, [](RunConfig& config) { config.train.batch.rows = 5; });
-    FAIL() << "should be refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Failure::config);
-    EXPECT_NE(std::string(error.what()).find("train.batch"), std::string::npos) << error.what();
-  }
+  const TrainingResult result = run(second, [&](RunConfig& config) {
+    config.train.resume = before;
+    config.train.checkpoint_every = {Interval::Unit::never, 0};
+  });
+  EXPECT_TRUE(second.steps.empty());
+  EXPECT_EQ(second.evaluated_rows, 3);
+  EXPECT_EQ(result.summary["steps_here"], 0);
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-6" / "manifest.json"));
+  folder_ = before;
+}
+
+TEST_F(TrainerTest, MetricsHaveNoStepTwice) {
+  Counting first;
+  run(first, [](RunConfig& config) { config.train.log_every = 1; });
+  fs::remove_all(folder_ / "checkpoints" / "step-6");
+  Counting second;
+  run(second, [](RunConfig& config) { config.train.log_every = 1; });
+  std::ifstream lines(folder_ / "metrics.jsonl");
+  std::vector<int64_t> steps;
+  for (std::string line; std::getline(lines, line);)
+    if (const Json record = Json::parse(line); record["kind"] == "train") steps.push_back(record["step"]);
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
 }
 
 TEST_F(TrainerTest, ANonFiniteLossEndsBeforeAnythingIsSaved) {

@@ -162,7 +162,7 @@ TEST_F(AttemptsTest, EarlierCommandsOnTheFolderCount) {
                   {"exit_code", 137},
                   {"failure", {{"cause", "internal"}, {"step", 7}}},
                   {"attempts", {{{"attempt", 0}, {"exit_code", 70}, {"failure", nullptr}}}}};
-  write_summary(path_, summary, false);
+  write_summary(path_, summary);
   Attempts attempts(folder(2), {});
   ASSERT_EQ(attempts.ended().size(), 2u);
   EXPECT_EQ(attempts.ended()[1].at("attempt"), 1);

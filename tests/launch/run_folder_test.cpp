@@ -35,8 +35,7 @@ class RunFolderTest : public testing::Test {
   std::string folder(const std::string& name) { return root_ / "runs" / name; }
   void leave(const std::string& path, const std::string& status, bool checkpoint, Json config) {
     fs::create_directories(path + "/checkpoints");
-    write_summary(path, {{"status", status}, {"exit_code", nullptr}, {"attempt", 0}, {"config", std::move(config)}},
-                  false);
+    write_summary(path, {{"status", status}, {"exit_code", nullptr}, {"attempt", 0}, {"config", std::move(config)}});
     if (checkpoint) fs::create_directories(path + "/checkpoints/step-3");
   }
   std::string refusal(Failure kind) {
@@ -82,9 +81,66 @@ TEST_F(RunFolderTest, UnfinishedGoesOn) {
 TEST_F(RunFolderTest, AnotherTrainingDoesNotGoOn) {
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["seed"] = 2;
-  EXPECT_THAT(refusal(Failure::config), HasSubstr("seed"));
+  request_.resolved["precision"] = "bf16";
+  request_.command = "convoy run x.yaml --set seed=2";
+  const std::string reason = refusal(Failure::output);
+  EXPECT_THAT(reason, HasSubstr("\n  seed: 1 -> 2"));
+  EXPECT_THAT(reason, HasSubstr("\n  precision: none -> bf16"));
+  EXPECT_THAT(reason, HasSubstr("\n  convoy run x.yaml --set seed=2 --set train.resume=" + folder("n") + "\n"));
+  EXPECT_THAT(reason, HasSubstr("--set train.resume=never"));
+  request_.output = folder("n");
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("--output " + folder("n") + "-2"));
+  request_.output = "";
   request_.resume = "never";
   EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
+}
+
+TEST_F(RunFolderTest, WhereAndOnWhatItRunsMayDiffer) {
+  request_.resolved["data"] = {{"path", "/a"}, {"prefetch", 2}};
+  leave(folder("n"), "failed", true, request_.resolved);
+  request_.resolved["device"] = "cpu";
+  request_.resolved["data"] = {{"path", "/b"}, {"prefetch", 0}, {"changed", "allow"}};
+  EXPECT_TRUE(open_run_folder(request_).continued);
+}
+
+// The same command continues what it began, not what it began from.
+TEST_F(RunFolderTest, ARunThatBeganFromACheckpointGoesOn) {
+  leave(folder("other"), "done", true, request_.resolved);
+  request_.resume = request_.resolved["train"]["resume"] = folder("other");
+  leave(folder("n"), "failed", true, request_.resolved);
+  EXPECT_EQ(open_run_folder(request_).path, folder("n"));
+  request_.resolved["seed"] = 2;
+  EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
+}
+
+TEST_F(RunFolderTest, WithoutASummaryTheManifestTells) {
+  for (const char* left : {"", "{", "[]", "missing"}) {
+    leave(folder("n"), "failed", true, request_.resolved);
+    fs::create_directories(folder("n") + "/checkpoints/step-7");
+    std::ofstream(folder("n") + "/checkpoints/step-3/manifest.json") << Json{{"config", request_.resolved}};
+    std::ofstream(folder("n") + "/checkpoints/step-7/manifest.json") << "{";
+    std::ofstream(folder("n") + "/summary.json") << left;
+    if (left == std::string("missing")) fs::remove(folder("n") + "/summary.json");
+    FolderRequest changed = request_;
+    changed.resolved["seed"] = 2;
+    EXPECT_THROW(open_run_folder(changed), Error) << left;
+    const RunFolder run = open_run_folder(request_);
+    EXPECT_TRUE(run.continued) << left;
+    EXPECT_EQ(run.path, folder("n"));
+    EXPECT_THAT(run.notes.at(0), HasSubstr("step-3/manifest.json"));
+  }
+}
+
+TEST_F(RunFolderTest, AFinishedRunSaysHowToTrainItForLonger) {
+  leave(folder("n"), "done", true, request_.resolved);
+  request_.command = "convoy run x.yaml";
+  std::string note = open_run_folder(request_).notes.at(0);
+  EXPECT_THAT(note, HasSubstr("starts from the beginning in " + folder("n-2")));
+  EXPECT_THAT(note, HasSubstr("convoy run x.yaml --set train.epochs=2 --set train.resume=" + folder("n")));
+  request_.resolved["train"]["epochs"] = 30;
+  request_.command = "convoy run x.yaml --set train.epochs=30";
+  note = open_run_folder(request_).notes.back();
+  EXPECT_THAT(note, HasSubstr("convoy run x.yaml --set train.epochs=30 --set train.resume=" + folder("n")));
 }
 
 TEST_F(RunFolderTest, HowItIsLoggedMayDiffer) {
@@ -97,7 +153,7 @@ TEST_F(RunFolderTest, ACheckpointWithoutLatestIsOneAllTheSame) {
   leave(folder("n"), "failed", false, request_.resolved);
   fs::create_directories(folder("n") + "/checkpoints/step-4");
   request_.resolved["seed"] = 2;
-  EXPECT_THAT(refusal(Failure::config), HasSubstr("seed"));
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("seed"));
 }
 
 TEST_F(RunFolderTest, APathWithoutCheckpointIsRefusedBeforeAnythingIsMade) {
@@ -203,23 +259,29 @@ TEST_F(RunFolderTest, RefusalsNameThePlaceAndAKeyThatCanBeWritten) {
   leave(folder("n"), "failed", true, {{"train", {{"evaluate_every", {{"every", 1}, {"unit", "epochs"}}}}}});
   request_.resolved = {{"train", {{"evaluate_every", {{"every", 5}, {"unit", "epochs"}}}}},
                        {"marks", {{"files", {"x.yaml"}}, {"at", {{"train.evaluate_every", {0, 6, 19}}}}}}};
-  EXPECT_THAT(refusal(Failure::config), testing::StartsWith("x.yaml:6:19: train.evaluate_every: differs"));
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("x.yaml:6:19: train.evaluate_every: 1 epoch -> 5 epochs"));
 }
 
-TEST_F(RunFolderTest, ACheckpointByPathIsHeldAgainstTheConfiguration) {
+TEST_F(RunFolderTest, ACheckpointByPathIsRefusedForAnotherModelOnly) {
   const std::string other = root_ / "other";
   for (const char* step : {"step-9", "step-10"}) fs::create_directories(other + "/checkpoints/" + step);
+  request_.resolved["model"] = {{"name", "mlp"}, {"hidden", {8}}, {"dropout", 0}};
   Json config = request_.resolved;
   config["name"] = "another";
   config["train"]["epochs"] = 7;
+  config["optimizer"] = {{"name", "sgd"}, {"lr", 1}};
+  config["model"]["dropout"] = 0.5;
   std::ofstream(other + "/checkpoints/step-10/manifest.json") << Json{{"config", config}};
   std::ofstream(other + "/checkpoints/step-9/manifest.json") << Json{{"config", {{"seed", 0}}}};
   request_.resume = request_.resolved["train"]["resume"] = other;
   EXPECT_TRUE(open_run_folder(request_).lock.held());
   request_.resolved["seed"] = 2;
-  EXPECT_THAT(refusal(Failure::config), HasSubstr("seed: differs from the run that made"));
+  EXPECT_TRUE(open_run_folder(request_).lock.held());
+  request_.resolved["model"]["hidden"] = {8, 8};
+  EXPECT_THAT(refusal(Failure::config), HasSubstr("model.hidden: the state in " + other + "/checkpoints/step-10"));
+  EXPECT_THAT(refusal(Failure::config), HasSubstr("model.hidden: [8] -> [8,8]"));
   request_.resume = other + "/checkpoints/step-10";
-  EXPECT_THAT(refusal(Failure::config), HasSubstr("step-10"));
+  EXPECT_THAT(refusal(Failure::config), HasSubstr("model.hidden"));
 }
 
 }  // namespace

@@ -40,25 +40,25 @@ with runs.workspace() as folder:
     runs.check(close([whole["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"alone: {whole['metrics']}")
     print("member 2 alone, from its checkpoint and from the start: the same")
 
-    # With nothing left to train it is evaluated, and leaves an ordinary checkpoint; as another member's it is refused.
+    # With nothing left to train it is evaluated, and leaves an ordinary checkpoint; other settings than its own are reported.
     last = folder / "stacked"
     still = runs.run(CONFIG, folder / "still-alone", [*alone, f"train.resume={last}@member2"])
     runs.check(close([still["metrics"]["loss"]["last"]], [members(ways["stacked"])[2]]), f"nothing left: {still['metrics']}")
     runs.check(runs.weights(folder / "still-alone"), "it left no checkpoint")
     again = runs.run(CONFIG, folder / "from-it", [*alone, f"train.resume={folder / 'still-alone'}", "train.epochs=3"])
     runs.check(again["steps"] == 3 * still["steps"] // 2, f"went on to step {again['steps']}")
-    for member, sets, key, word in ((3, [], "seed", "is 3, and member 3"), (2, ["data.seed=2"], "data.seed", "is 2, and member 2"),
-                                    (2, ["optimizer.lr=0.5"], "optimizer.lr", "is 0.5, and member 2"),
-                                    (2, ["data.samples={how: bootstrap}"], "data.samples", "bootstrap"),
-                                    (4, [], "train.resume", "names member 4")):
-        runs.refused(f"member {member} with {sets}", 78, [key, word],
-                     runs.command(CONFIG, folder / "no", [*alone, *sets, f"train.resume={last}@member{member}"]))
+    other = [*alone, "data.samples={how: bootstrap}", "optimizer.lr=0.5", f"train.resume={last}@member3", "name=other"]
+    told = runs.run(CONFIG, None, other, cwd=folder).stdout
+    for words in ("goes on with another seed: 4 -> 3", "another optimizer.lr: 0.008", "-> 0.5", "data.samples"):
+        runs.check(words in told, f"no '{words}' in\n{told}")
+    runs.refused("a member that is not there", 78, ["train.resume", "names member 4"],
+                 runs.command(CONFIG, folder / "no", [*alone, f"train.resume={last}@member4"]))
     runs.refused("a member of a model by itself", 78, ["train.resume", "has no members"],
                  runs.command(CONFIG, folder / "no", [*alone, f"train.resume={folder / 'alone'}@member0"]))
     runs.check(not (folder / "no").exists(), "a folder was made although nothing started")
     runs.refused("all mistakes of an ensemble", 78, ["strategy.samples: has a subset of 1.5", "strategy.lr: has 2 values", "2 mistakes"],
                  runs.command(CONFIG, folder / "no", [*SETS, "strategy.samples={subset: 1.5}", "strategy.lr=[1, 2]"]))
-    print("with nothing left to train: evaluated, and an ordinary checkpoint; another member's is refused")
+    print("with nothing left to train: evaluated, and an ordinary checkpoint; another member's settings are reported")
 
     # The same members as pipelines of a farm, whose crashes would be their own: one does, and is tried again.
     text = CONFIG.read_text().replace("strategy: {name: ensemble, members: 4, lr: {from: 1.0e-3, to: 8.0e-3, scale: log}}", "")
@@ -80,12 +80,13 @@ with runs.workspace() as folder:
         runs.check(close([voted["metrics"][name]["last"]], [figures["last"]]), f"{name} of the farm's vote: {voted['metrics'][name]}")
     runs.check(close(members(voted), members(bagged)), f"the farm's members: {members(voted)}")
     for sets, key, word in ((["strategy.members=3"], "train.resume", "farm of 4 pipelines"),
-                            (["seed=2", "data.seed=1"], "train.resume", "has seed 1, and member 0"),
-                            (["model.hidden=[3]"], "model.hidden", "member 0"),
+                            (["model.hidden=[3]"], "model.hidden", "another model"),
                             (["strategy={name: single}"], "train.resume", "strategy.name=ensemble")):
         runs.refused(f"a farm's vote with {sets}", 78, [key, word],
                      runs.command(CONFIG, folder / "no", [*(bag if "single" not in sets[0] else SETS), *sets,
                                                           f"train.resume={folder / 'apart'}"]))
+    moved = runs.run(CONFIG, None, [*bag, "seed=2", "data.seed=1", f"train.resume={folder / 'apart'}"], cwd=folder).stdout
+    runs.check("member-1 becomes member 0, with another seed: 1 -> 2" in moved, moved)
     print("the vote of a farm's pipelines: that of the same members trained together")
 
     lines = [json.loads(line) for line in (folder / "stacked" / "metrics.jsonl").read_text().splitlines()]

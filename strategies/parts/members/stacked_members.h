@@ -47,6 +47,7 @@ class StackedMembers {
 
   void visit_state(const StateVisitor& visit);
   void restored() { update_->restored(); }
+  void renumbered(int64_t steps) { update_->renumbered(steps); }  // Strategy's
 
  private:
   struct Alone;  // a member's own part, and its collector

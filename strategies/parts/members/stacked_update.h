@@ -48,6 +48,7 @@ class StackedUpdate {
   // What makes a row's gradients those of its mean loss; undefined until there was an update.
   at::Tensor mean_scale() const { return updated_ ? mean_scale_ : at::Tensor(); }
   void restored();  // counts() were written to from outside
+  void renumbered(int64_t steps) { updates_ = steps; }  // Strategy's; each step makes an update
 
  private:
   void make_scalars(int64_t active);

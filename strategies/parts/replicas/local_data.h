@@ -24,6 +24,7 @@ class LocalData : public DataAxis {
   void settle() override {}
   void visit_state(const StateVisitor& visit) override;
   void state_restored() override { update_.restored(); }
+  void renumbered(int64_t steps) override { update_.renumbered(steps); }
 
  private:
   std::vector<ModelPart*> parts_;

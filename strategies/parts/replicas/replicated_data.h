@@ -67,6 +67,7 @@ class ReplicatedData : public DataAxis, public BatchReader, public Recordable {
     update_.restored();
     rows_->written();
   }
+  void renumbered(int64_t steps) override { update_.renumbered(steps); }
   void set_rates() override { update_.set_rate(); }
   std::string obstacle() const override;
 

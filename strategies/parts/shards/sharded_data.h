@@ -52,6 +52,7 @@ class ShardedData : public DataAxis {
   void settle() override;
   void visit_state(const StateVisitor& visit) override;
   void state_restored() override;
+  void renumbered(int64_t steps) override { update_.renumbered(steps); }
 
   const std::vector<std::unique_ptr<ShardedUnit>>& units() const { return units_; }
   int64_t held_bytes() const;           // of values and gradients, all the time

@@ -1,6 +1,8 @@
 // The resolved form: defaults, order, marks, YAML that reads back, plugins that are checked later.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/config/differences.h"
 #include "tests/support/config_text.h"
 
 namespace convoy {
@@ -46,6 +48,22 @@ TEST(ConfigResolved, TypedView) {
   EXPECT_EQ(config.launch.ranks, 0);
   EXPECT_EQ(config.launch.address, "");
   EXPECT_EQ(config.log_level, "info");
+}
+
+TEST(ConfigResolved, MaxStepsAloneHasNoEpochs) {
+  const std::string steps = config_with("epochs: 3", "max_steps: 50");
+  const RunConfig alone = read_config(steps);
+  EXPECT_EQ(alone.train.epochs, 0);
+  EXPECT_EQ(alone.train.max_steps, 50);
+  const RunConfig again = read_config(to_yaml(alone.resolved));
+  EXPECT_EQ(without_marks(again.resolved), without_marks(alone.resolved));
+  EXPECT_EQ(RunConfig::from_resolved(alone.resolved).train.epochs, 0);
+  // A resolved file of an earlier version has the default of that time written out, and keeps its meaning.
+  EXPECT_EQ(read_config(config_with("epochs: 3", "epochs: 1, max_steps: 50")).train.epochs, 1);
+  EXPECT_EQ(read_config(valid_config, {"train.max_steps=50"}).train.epochs, 3);
+  EXPECT_EQ(read_config(valid_config, {"train.max_steps=50", "train.epochs=~"}).train.epochs, 0);
+  EXPECT_EQ(read_config(config_with("epochs: 3, ", "")).train.epochs, 1);
+  EXPECT_THAT(config_error(valid_config, {"train.epochs=~"}), ::testing::HasSubstr("train.epochs: is empty"));
 }
 
 TEST(ConfigResolved, ShorthandEqualsTheLongForm) {
@@ -100,6 +118,33 @@ TEST(ConfigResolved, MarksReachRanks) {
             "run.yaml:8:38: strategy.sync.every: does not please");
   EXPECT_EQ(failure_at(rank.optimizer.options.section("schedule"), "name"),
             "run.yaml:5:3: optimizer.schedule.name: does not please");
+}
+
+std::vector<std::string> difference_texts(const Json& was, const Json& is, const std::vector<std::string>& ignored) {
+  std::vector<std::string> texts;
+  for (const Difference& difference : differences(was, is, ignored)) texts.push_back(to_string(difference));
+  return texts;
+}
+
+TEST(ConfigResolved, AllDifferences) {
+  using ::testing::ElementsAre;
+  const Json base = read_config(valid_config).resolved;
+  const Json other = read_config(valid_config, {"train.evaluate_every=7 steps", "train.epochs=9", "seed=4"}).resolved;
+  EXPECT_THAT(difference_texts(base, other, {}),
+              ::testing::UnorderedElementsAre("seed: 1 -> 4", "train.epochs: 3 -> 9",
+                                              "train.evaluate_every: 1 epoch -> 7 steps"));
+  EXPECT_THAT(difference_texts(base, other, {"train", "seed"}), ElementsAre());
+  // Keys that a later version has added have their defaults, unless somebody wrote them.
+  Json older = base;
+  older["train"].erase("keep_last");
+  older.erase("randomness");
+  EXPECT_THAT(difference_texts(older, base, {}), ElementsAre());
+  EXPECT_THAT(difference_texts(older, read_config(valid_config, {"train.keep_last=5"}).resolved, {}),
+              ElementsAre("train.keep_last: none -> 5"));
+  // Another component has other options.
+  const Json one = read_config(valid_config, {"strategy={name: one}"}).resolved;
+  EXPECT_THAT(difference_texts(base, one, {}), ::testing::Contains(::testing::HasSubstr("strategy.name: many -> one")));
+  EXPECT_THAT(difference_texts(base, one, {}), ::testing::Not(::testing::Contains(::testing::HasSubstr("none"))));
 }
 
 TEST(ConfigResolved, FirstDifference) {

@@ -305,7 +305,7 @@ TEST(Checkpoint, TrainersFieldsMustMakeSense) {
       {"rows", {none, -1, "8", 1.5, nullptr, INT64_MAX, UINT64_MAX, Json::array()}},
       {"global_rows", {0, -4, "4", 1e300}},
       {"steps_per_epoch", {0, "4"}},
-      {"ranks", {0, "2"}},
+      {"world_size", {0, "2"}},
       {"seed", {-1, "x"}},
       {"train_seconds", {none, -1, "2", nullptr}},
       {"evaluate_seconds", {-1, true}},

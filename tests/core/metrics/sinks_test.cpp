@@ -29,8 +29,8 @@ Record record(int64_t step) {
 TEST(JsonlSink, AppendsWholeLinesAndSaysWhatIsNotFinite) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
-  make_jsonl_sink(path)->write(record(1));
-  const auto sink = make_jsonl_sink(path);
+  make_jsonl_sink(path, 9)->write(record(1));
+  const auto sink = make_jsonl_sink(path, 9);
   sink->write(record(2));
   const auto lines = lines_of(path);  // there at once, without closing
   ASSERT_EQ(lines.size(), 2u);
@@ -43,20 +43,36 @@ TEST(JsonlSink, AppendsWholeLinesAndSaysWhatIsNotFinite) {
   EXPECT_FALSE(json.contains("remaining_seconds"));
 }
 
-TEST(JsonlSink, DoesNotContinueACutLine) {
+TEST(JsonlSink, DropsACutLine) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   std::ofstream(path) << "{\"kind\": \"tra";
-  make_jsonl_sink(path)->write(record(3));
+  make_jsonl_sink(path, 9)->write(record(3));
   const auto lines = lines_of(path);
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(Json::parse(lines[1])["step"], 3);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(Json::parse(lines[0])["step"], 3);
+}
+
+TEST(JsonlSink, DropsWhatIsToBeDoneAgain) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    const auto sink = make_jsonl_sink(path, 0);
+    for (int64_t step = 1; step <= 400; ++step) sink->write(record(step));
+  }
+  std::ofstream(path, std::ios::app) << "{\"kind\": \"tra";
+  make_jsonl_sink(path, 300)->write(record(301));
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 301u);
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(Json::parse(lines[i])["step"], i + 1);
+  make_jsonl_sink(path, 0);
+  EXPECT_EQ(lines_of(path).size(), 0u);
 }
 
 TEST(JsonlSink, NamesTheFileThatCannotBeWritten) {
   const TemporaryFolder folder;
   try {
-    make_jsonl_sink(folder / "absent/metrics.jsonl");
+    make_jsonl_sink(folder / "absent/metrics.jsonl", 0);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Failure::io);

@@ -1,0 +1,130 @@
+#include "core/resume.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "core/config/differences.h"
+#include "core/error.h"
+#include "core/optim/optimizer.h"
+#include "core/optim/update_count.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t most = std::numeric_limits<int64_t>::max();
+
+bool begins(const std::string& text, const std::string& with) { return text.rfind(with, 0) == 0; }
+
+// Length of the run that saved the checkpoint; an older convoy did not save all of it.
+TrainingLength saved_length(const Json& trainer, const std::optional<RunConfig>& config, const TrainingLength& now,
+                            int64_t epoch_rows) {
+  TrainingLength saved;
+  saved.global_rows = trainer.value("global_rows", now.global_rows);
+  saved.steps_per_epoch = trainer.value("steps_per_epoch", (epoch_rows - 1) / saved.global_rows + 1);
+  const int64_t epochs = config && config->train.epochs > 0 ? config->train.epochs : most;
+  saved.epoch_steps = saved.steps_per_epoch > most / epochs ? most : epochs * saved.steps_per_epoch;
+  const int64_t max_steps = config && config->train.max_steps > 0 ? config->train.max_steps : most;
+  saved.total_steps = trainer.value("total_steps", std::min(saved.epoch_steps, max_steps));
+  return saved;
+}
+
+// The step of this run at the same row of the same epoch as `step` of the run before.
+int64_t same_position(int64_t step, const TrainingLength& saved, const TrainingLength& now, int64_t epoch_rows,
+                      const CheckpointInfo& info, std::vector<std::string>& notes) {
+  const int64_t epoch = step / saved.steps_per_epoch, within = step % saved.steps_per_epoch;
+  const int64_t row = within > epoch_rows / saved.global_rows ? epoch_rows : within * saved.global_rows;
+  if (epoch > (most >> 1) / now.steps_per_epoch)
+    throw Error(Failure::corrupt_data, str(info.path, "/manifest.json: trainer.step: ", step,
+                                           " is beyond every step that this run could count"));
+  const int64_t steps = std::min(row / now.global_rows, now.steps_per_epoch);
+  const int64_t again = row - std::min(steps * now.global_rows, row);
+  const int64_t result = epoch * now.steps_per_epoch + steps;
+  std::string note =
+      str("batches of ", now.global_rows, " rows instead of ", saved.global_rows, ", ", now.steps_per_epoch,
+          " steps an epoch instead of ", saved.steps_per_epoch, ": step ", step, " of the checkpoint is step ", result,
+          " of ", now.total_steps, " here (epoch ", epoch + 1, ", row ", row - again, " of ", epoch_rows,
+          "), and the learning rate's schedule continues there");
+  if (again > 0) note += str("; ", again, again == 1 ? " row is" : " rows are", " read a second time in this epoch");
+  notes.push_back(note);
+  return result;
+}
+
+// Steps that make an update. `strategy.sync.every` counts something else where parameters are averaged.
+int64_t steps_per_update(const RunConfig& config) {
+  const Json& strategy = config.strategy.options.json();
+  const auto sync = strategy.find("sync");
+  if (sync == strategy.end() || !sync->is_object() || sync->value("what", "gradients") != "gradients") return 1;
+  const auto every = sync->find("every");
+  return every != sync->end() && every->is_number_integer() ? std::max<int64_t>(every->get<int64_t>(), 1) : 1;
+}
+
+double rate_after(const RunConfig& config, const TrainingLength& length, int64_t steps) {
+  const UpdateCount updates{length.steps_per_epoch, steps_per_update(config)};
+  const Schedule schedule(config.optimizer, updates.of(length.total_steps), updates.of(length.steps_per_epoch));
+  return schedule.learning_rate(updates.of(steps));
+}
+
+std::string rate_note(const RunConfig& before, const TrainingLength& saved, int64_t saved_step, const RunConfig& config,
+                      const TrainingLength& length, int64_t step) {
+  if (step >= length.total_steps) return "";
+  const double was = rate_after(before, saved, saved_step), is = rate_after(config, length, step);
+  if (std::abs(was - is) <= 1e-9 * std::max(std::abs(was), std::abs(is))) return "";
+  std::string note = str("the learning rate goes from ", was, " to ", is, " at step ", step);
+  if (before.optimizer.options.json() != config.optimizer.options.json()) return note;
+  const std::string name = config.optimizer.options.section("schedule").text("name");
+  return str(note, ": the schedule ", name, " depends on the length of the training, which was ", saved.total_steps,
+             " steps and is ", length.total_steps,
+             ". To avoid it, keep the length (train.epochs, train.max_steps); or ",
+             "continue at the old rate with --set train.resume=PATH --set 'optimizer.schedule={name: constant}' ",
+             "--set optimizer.lr=", was);
+}
+
+// Nothing for a configuration that this build cannot read.
+std::optional<RunConfig> readable(const Json& config) {
+  try {
+    return RunConfig::from_resolved(config);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+bool changes_evaluation(const std::string& key) {
+  for (const char* same : {"data.path", "data.prefetch", "data.changed", "model.dropout", "model.attention_dropout"})
+    if (key == same) return false;
+  return begins(key, "data.") || begins(key, "loss") || begins(key, "model.");
+}
+
+}  // namespace
+
+Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const TrainingLength& length, int64_t epoch_rows) {
+  const bool automatic = config.train.resume == "auto";
+  std::vector<std::string> ignored{"name", "train.resume"};
+  // A run that continues by itself may run on other cores each time.
+  if (automatic) ignored.insert(ignored.end(), {"launch", "log"});
+  const std::vector<Difference> all = differences(info.config, config.resolved, ignored);
+  if (info.trainer.empty())
+    throw Error(Failure::corrupt_data, str(info.path,
+                                           "/manifest.json: trainer: is empty, as in states that convoy verify "
+                                           "saves to compare them; nothing can resume from one"));
+  Resumed resumed;
+  resumed.step = info.trainer.at("step").get<int64_t>();
+  resumed.notes.push_back(str("resumed from ", info.path, " after step ", resumed.step,
+                              all.empty() ? "" : str(", with ", all.size(), " differences from its configuration:")));
+  for (const Difference& difference : all) {
+    resumed.notes.push_back("  " + to_string(difference));
+    resumed.same_evaluation = resumed.same_evaluation && !changes_evaluation(difference.key);
+  }
+  const std::optional<RunConfig> before = readable(info.config);
+  const TrainingLength saved = saved_length(info.trainer, before, length, epoch_rows);
+  const int64_t saved_step = resumed.step;
+  resumed.renumbered = saved.global_rows != length.global_rows || saved.steps_per_epoch != length.steps_per_epoch;
+  if (resumed.renumbered) resumed.step = same_position(saved_step, saved, length, epoch_rows, info, resumed.notes);
+  if (before) resumed.rate_note = rate_note(*before, saved, saved_step, config, length, resumed.step);
+  if (!resumed.same_evaluation)
+    resumed.notes.push_back("evaluations may give other figures than before: best values are counted anew");
+  return resumed;
+}
+
+}  // namespace convoy

@@ -1,0 +1,99 @@
+"""Resuming with other settings: what continues and is reported, what is refused, and what an interruption leaves behind."""
+import math
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+MLP = runs.TOP / "configs" / "tiny" / "mlp.yaml"
+NCF = runs.TOP / "configs" / "tiny" / "ncf.yaml"
+ONE = ["strategy={name: single}", "launch={ranks: 1, cores_per_rank: 1}"]
+
+
+def told(config, folder, sets, words, expect=0, **more):
+    """Runs and returns the console, in which each of `words` stands."""
+    done = runs.subprocess.run(runs.command(config, folder, sets, **more), cwd=runs.TOP, env=runs.environment(), timeout=60,
+                               stdout=runs.subprocess.PIPE, stderr=runs.subprocess.STDOUT, text=True)
+    runs.check(done.returncode == expect, f"{sets}: exit {done.returncode}, expected {expect}\n{done.stdout}")
+    for word in words:
+        runs.check(word in done.stdout, f"{sets}: no '{word}' in\n{done.stdout}")
+    return done.stdout
+
+
+def by_path(work):
+    base = runs.run(MLP, work / "base", [*ONE, "optimizer.schedule={name: cosine}", "data.prefetch=2", "device=auto"])
+    steps = base["steps"]
+    on = [*ONE, f"train.resume={work / 'base'}", "train.epochs=3"]
+    cosine = "optimizer.schedule={name: cosine}"
+    text = told(MLP, work / "other", [*on, cosine, "device=cpu", "precision=bf16", "data.prefetch=0", "train.evaluate_every=5 steps",
+                                      "optimizer.lr=0.01", "optimizer.clip_norm=1", "model.dropout=0.25"],
+                ["train.epochs: 2 -> 3", "device: auto -> cpu", "precision: fp32 -> bf16", "data.prefetch: 2 -> 0", "optimizer.clip_norm: none -> 1.0",
+                 "model.dropout: 0.0 -> 0.25", "-> 5 steps", "optimizer.lr: ", f"at step {steps}", "the learning rate goes from 0 to "])
+    log = (work / "other" / "logs" / "rank0.log").read_text()
+    runs.check("model.dropout: 0.0 -> 0.25" in log, f"the log does not tell: {log}")
+    runs.check(runs.summary(work / "other")["steps"] == 3 * steps // 2, text)
+    # The length alone: how to keep the rate.
+    told(MLP, work / "longer", [*on, cosine], ["the schedule cosine depends on the length", "optimizer.schedule={name: constant}"])
+    # 13 steps of 40 rows an epoch are 7 of 80.
+    told(MLP, work / "batch", [*on, cosine, "train.batch.global=80", "train.log_every=1"],
+         ["train.batch.global: 40 -> 80", f"step {steps} of the checkpoint is step 14 of 21"])
+    runs.check(runs.summary(work / "batch")["steps"] == 21, "another batch size")
+    rate = runs.records(work / "batch", "train")[0]["learning_rate"]
+    runs.check(abs(rate - 0.003 * (1 + math.cos(math.pi * 14 / 21)) / 2) < 1e-9, f"the schedule continues at {rate}")
+    # A state that cannot be used.
+    for sets, words in ((["model.hidden=[5]"], ["model.hidden", "another model"]),
+                        (["optimizer={name: sgd, lr: 0.1}"], ["optimizer.name: ", "does not fit this model and optimizer"]),
+                        (["data.features=[9]"], [])):
+        told(MLP, work / "no", [*on, *sets], words, expect=78)
+    ncf = runs.run(NCF, work / "ncf", [*ONE, "train.epochs=1"])
+    told(NCF, work / "ncf-again", [*ONE, f"train.resume={work / 'ncf'}", "train.epochs=1", "data.candidates=20"],
+         ["data.candidates: 50 -> 20", f"nothing is left to train after step {ncf['steps']}", "done: nothing was left to train"])
+    print("by path: differences are reported, what does not fit is refused")
+
+
+def nothing_left(work):
+    two = runs.run(MLP, work / "two", ["strategy={name: fsdp}", "launch.cores_per_rank=1"], ranks=2)
+    runs.check(len(runs.weights(work / "two")) == 2, "fsdp writes a file for each rank")
+    merged = runs.run(MLP, work / "merged", [*ONE, f"train.resume={work / 'two'}", "train.checkpoint_every=never"])
+    runs.check(len(runs.weights(work / "merged")) == 1, f"shards were not merged: {runs.weights(work / 'merged')}")
+    before, now = two["metrics"]["loss"]["last"], merged["metrics"]["loss"]["last"]
+    runs.check(abs(before - now) < 1e-5, f"evaluated anew: {before}, {now}")
+    print("nothing left: evaluated and saved in the new layout")
+
+
+def automatic(work):
+    sets = [*ONE, "train.checkpoint_every=5 steps", "train.log_every=1", "device=auto"]
+    folder = work / "killed"
+    told(MLP, folder, sets, ["injected"], expect=137, inject=["kill@step=18"])
+    steps = [record["step"] for record in runs.records(folder, "train")]
+    runs.check(steps[-1] > 15, f"killed too early: {steps}")
+    text = told(MLP, folder, [*sets, "optimizer.lr=0.5", "seed=9"], ["--set optimizer.lr=0.5: optimizer.lr: 0.003 -> 0.5", "seed: 1 -> 9",
+                f"--set train.resume={folder} --output {folder}-2"], expect=73)
+    runs.check("--set seed=9" in text, text)
+    (folder / "summary.json").write_text("")
+    told(MLP, folder, [*sets, "device=cpu"], ["summary.json is empty or damaged", "step-15", "resumed from"])
+    steps = [record["step"] for record in runs.records(folder, "train")]
+    runs.check(steps == list(range(1, 27)), f"metrics.jsonl has steps {steps}")
+    told(MLP, folder, [*sets, "device=cpu"], ["already done", "--set train.epochs=4"])
+    print("automatic: 73 with all differences; no step twice; a summary that was lost")
+
+
+def length(work):
+    runs.run(MLP, work / "steps", [*ONE, "train.epochs=~", "train.max_steps=40"])
+    runs.check(runs.summary(work / "steps")["steps"] == 40, "max_steps alone")
+    told(MLP, work / "both", [*ONE, "train.max_steps=40"], ["train.epochs, 2, ends this run after 26 steps"])
+    name = f"name={work.name}"
+    for words in ([], [f"{work.name} is done", "--set train.epochs=4", f"train.resume=runs/{work.name}"]):
+        done = runs.run(MLP, None, [*ONE, name], cwd=work).stdout
+        runs.check(all(word in done for word in words), f"no {words} in\n{done}")
+    runs.run(MLP, None, [*ONE, name, "train.epochs=4", f"train.resume=runs/{work.name}"], cwd=work)
+    runs.check(runs.summary(work / "runs" / f"{work.name}-3")["steps"] == 52, "more epochs")
+    print("length: max_steps alone, both, more epochs of a finished run")
+
+
+with runs.workspace() as work:
+    by_path(work)
+    nothing_left(work)
+    automatic(work)
+    length(work)
