@@ -18,7 +18,9 @@ struct Figures {
   double sum = 0, weight = 0;
 };
 
-Figures figures_of(ModelPart& part, const Batch& batch) {
+// Of a copy, since a block may change its input in place, and parts of a batch share their memory.
+Figures figures_of(ModelPart& part, Batch batch) {
+  for (auto& entry : batch.tensors) entry.second = entry.second.clone();
   const Loss loss = part.loss(part.evaluate(batch), batch);
   return {loss.sum.detach().to(at::kDouble).sum().item<double>(), loss.weight.to(at::kDouble).sum().item<double>()};
 }

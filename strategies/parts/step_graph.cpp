@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <chrono>
+#include <mutex>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -33,6 +34,25 @@ double state_bytes(const std::function<void(const StateVisitor&)>& state) {
   state([&bytes](const StateEntry& entry) { bytes += static_cast<double>(entry.tensor.nbytes()); });
   return bytes;
 }
+
+// Trials draw as steps do, and the run is to go on drawing as if there had been none.
+class GeneratorKept {
+ public:
+  explicit GeneratorKept(at::Device device) : generator_(at::globalContext().defaultGenerator(device)) {
+    std::lock_guard<std::mutex> lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~GeneratorKept() {
+    std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  GeneratorKept(const GeneratorKept&) = delete;
+  GeneratorKept& operator=(const GeneratorKept&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
 
 at::Tensor own(const at::Tensor& tensor) { return tensor.defined() ? tensor.clone() : tensor; }
 
@@ -205,6 +225,7 @@ std::string StepGraph::recorded(const StepInput& input) {
 
 // Whether a launch does what the step does, and, `timed`, is quicker. Leaves everything as it was.
 bool StepGraph::holds(const StepInput& input, bool timed) {
+  const GeneratorKept kept(context_.devices.front());
   if (given_up(difference(input))) return false;
   if (!timed) return true;
   std::string times;

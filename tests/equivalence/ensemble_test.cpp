@@ -1,6 +1,7 @@
 // ensemble against single: member m trained with others equals a training by itself with its seed, rows and rates.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
 #include <limits>
 #include <mutex>
@@ -214,6 +215,34 @@ INSTANTIATE_TEST_SUITE_P(
                       Cell{tied_subject, "own_modules", 1, ", how: stacked", "side by side"},
                       Cell{norms_subject, "losses_without_members", 1, ", how: stacked", "side by side"}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// Members side by side are evaluated on one batch: a block that changes its input in place must not change the others'.
+TEST(Ensemble, ABlockThatChangesItsInputChangesNoOtherMembers) {
+  struct InPlace : Block {
+    InPlace() : layer(register_module("linear", torch::nn::Linear(6, 5))) { to(at::kDouble); }
+    TensorList forward(const TensorList& inputs) override {
+      at::Tensor features = inputs[0];
+      return {layer->forward(features.sub_(0.5))};
+    }
+    torch::nn::Linear layer;
+  };
+  struct InPlaceModel : Model {
+    int64_t blocks() const override { return 1; }
+    std::string block_name(int64_t) const override { return "only"; }
+    BlockPtr block(int64_t, Layers&) const override { return std::make_shared<InPlace>(); }
+    TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+    Examples examples(const TensorList& outputs, const Batch& batch) const override {
+      return {outputs[0], batch.at("target"), {}};
+    }
+    std::string default_loss() const override { return "cross_entropy"; }
+    std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
+  };
+  Subject subject = mlp_subject();
+  subject.model = [] { return std::make_shared<InPlaceModel>(); };
+  const auto all = together(subject, 1, ", how: stacked", nullptr, "side by side");
+  for (int64_t member = 0; member < members; ++member)
+    expect_same(all.at(static_cast<int>(member)), alone(subject, member), convoy::str("member ", member));
+}
 
 // A member that finishes stays as it was; the others train on as if it had never been there.
 TEST(Ensemble, FinishedMembersLeaveTheStack) {

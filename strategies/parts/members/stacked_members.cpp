@@ -50,6 +50,19 @@ Batch ready(const Batch& batch, at::Device device, at::ScalarType dtype) {
   return moved;
 }
 
+// For a model that may change its input in place, where others are given the same.
+Batch copied(const Batch& batch) {
+  Batch copy = batch;
+  for (auto& entry : copy.tensors) entry.second = entry.second.clone();
+  return copy;
+}
+
+std::vector<uint32_t> versions_of(const Batch& batch) {
+  std::vector<uint32_t> versions;
+  for (const auto& entry : batch.tensors) versions.push_back(entry.second._version());
+  return versions;
+}
+
 double nominal_of(const Batch& batch) { return std::max<double>(1, static_cast<double>(batch.nominal_rows)); }
 
 Loss joined(const std::vector<Loss>& losses) {
@@ -181,7 +194,7 @@ std::string StackedMembers::unlike(const Batch& batch) {
   at::NoGradGuard no_grad;
   at::Tensor together;
   try {
-    together = stack_->metrics(stack_->evaluate(batch), batch).front().sum;
+    together = stack_->metrics(stack_->evaluate(copied(batch)), batch).front().sum;
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
@@ -193,7 +206,7 @@ std::string StackedMembers::unlike(const Batch& batch) {
   for (int64_t row = 0; row < active_; ++row) {
     ModelPart& part = *aside_[static_cast<size_t>(row)].part;
     const Batch own = own_part(batch, row);
-    each.push_back(part.metrics(part.evaluate(own), own).front().sum.reshape({}));
+    each.push_back(part.metrics(part.evaluate(copied(own)), own).front().sum.reshape({}));
   }
   const at::Tensor apart = at::stack(each);
   const bool narrow = context_.config.precision == "bf16";
@@ -305,11 +318,14 @@ StackedMembers::Evaluation StackedMembers::evaluate_stack(ModelPart& part, const
 StackedMembers::Evaluation StackedMembers::evaluate_aside(const Batch& given, bool own) const {
   std::vector<TensorList> outputs;  // by member
   std::vector<std::vector<Metric>> metrics;
+  bool changes = true;  // the first member shows whether its blocks change what all are given
   for (size_t row = 0; row < aside_.size(); ++row) {
     ModelPart& part = *aside_[row].part;
-    const Batch batch = own ? own_part(given, static_cast<int64_t>(row)) : given;
+    const Batch batch = own ? own_part(given, static_cast<int64_t>(row)) : changes ? copied(given) : given;
+    const std::vector<uint32_t> versions = versions_of(batch);
     outputs.push_back(part.evaluate(batch));
     metrics.push_back(part.metrics(outputs.back(), batch));
+    changes = versions_of(batch) != versions;
   }
   Evaluation all;
   const auto joined_of = [&](size_t count, const auto& take) {
