@@ -16,8 +16,11 @@ const at::Tensor* Batch::find(const std::string& name) const {
 
 const at::Tensor& Batch::at(const std::string& name) const {
   const at::Tensor* found = find(name);
-  CONVOY_CHECK(found != nullptr, "the batch has no tensor '", name, "'");
-  return *found;
+  if (found != nullptr) return *found;
+  std::vector<std::string> there;
+  for (const auto& entry : tensors) there.push_back(entry.first);
+  throw Error(Failure::config, convoy::str("the batch has no field '", name, "'; this data set gives ",
+                                           join(there, ", "), "; take another data set or model, or Batch::find"));
 }
 
 Batch Batch::slice(int64_t begin, int64_t end) const {

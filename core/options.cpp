@@ -29,6 +29,15 @@ std::map<std::string, Mark> marks_below(const std::map<std::string, Mark>& marks
   return under;
 }
 
+// The getter and the description are both the component author's, who may be a plugin's.
+[[noreturn]] void wrong_type(const Options& options, const std::string& name, const Json& value, const char* getter) {
+  options.fail(name, value.is_null()
+                         ? str("is not set, and its code reads it by Options::", getter,
+                               "; give it a default in its entry, or ask Options::has first")
+                         : str("is ", value.dump(), ", and its code reads it by Options::", getter,
+                               ", which takes another type; change its description in the entry, or the getter"));
+}
+
 }  // namespace
 
 Options::Options(Json values, std::map<std::string, Mark> marks, std::string path)
@@ -39,8 +48,10 @@ Options::Options(Json values, std::map<std::string, Mark> marks, std::string pat
 
 const Json& Options::at(const std::string& name) const {
   auto found = values_.find(name);
-  CONVOY_CHECK(found != values_.end(), "no option '", name, "' in '", path_, "', which has ",
-               join(keys_of(values_), ", "));
+  if (found == values_.end())
+    throw ConfigError(mark(""), path_,
+                      str("its code reads an option '", name, "' that its entry does not describe; described are ",
+                          join(keys_of(values_), ", "), "; add it to the entry's options"));
   return *found;
 }
 
@@ -56,32 +67,32 @@ bool Options::is_auto(const std::string& name) const {
 
 bool Options::boolean(const std::string& name) const {
   const Json& value = at(name);
-  CONVOY_CHECK(value.is_boolean(), "option '", name, "' is ", value.dump(), " and no boolean");
+  if (!value.is_boolean()) wrong_type(*this, name, value, "boolean");
   return value.get<bool>();
 }
 
 int64_t Options::integer(const std::string& name) const {
   const Json& value = at(name);
-  CONVOY_CHECK(value.is_number_integer(), "option '", name, "' is ", value.dump(), " and no integer");
+  if (!value.is_number_integer()) wrong_type(*this, name, value, "integer");
   return value.get<int64_t>();
 }
 
 double Options::real(const std::string& name) const {
   const Json& value = at(name);
-  CONVOY_CHECK(value.is_number(), "option '", name, "' is ", value.dump(), " and no number");
+  if (!value.is_number()) wrong_type(*this, name, value, "real");
   return value.get<double>();
 }
 
 const std::string& Options::text(const std::string& name) const {
   const Json& value = at(name);
-  CONVOY_CHECK(value.is_string(), "option '", name, "' is ", value.dump(), " and no text");
+  if (!value.is_string()) wrong_type(*this, name, value, "text");
   return value.get_ref<const std::string&>();
 }
 
 std::vector<int64_t> Options::integers(const std::string& name) const {
   std::vector<int64_t> all;
   for (const Json& value : at(name)) {
-    CONVOY_CHECK(value.is_number_integer(), "option '", name, "' holds ", value.dump(), ", no integer");
+    if (!value.is_number_integer()) wrong_type(*this, name, value, "integers");
     all.push_back(value.get<int64_t>());
   }
   return all;
@@ -90,7 +101,7 @@ std::vector<int64_t> Options::integers(const std::string& name) const {
 std::vector<double> Options::reals(const std::string& name) const {
   std::vector<double> all;
   for (const Json& value : at(name)) {
-    CONVOY_CHECK(value.is_number(), "option '", name, "' holds ", value.dump(), ", no number");
+    if (!value.is_number()) wrong_type(*this, name, value, "reals");
     all.push_back(value.get<double>());
   }
   return all;
@@ -99,22 +110,24 @@ std::vector<double> Options::reals(const std::string& name) const {
 std::vector<std::string> Options::texts(const std::string& name) const {
   std::vector<std::string> all;
   for (const Json& value : at(name)) {
-    CONVOY_CHECK(value.is_string(), "option '", name, "' holds ", value.dump(), ", no text");
+    if (!value.is_string()) wrong_type(*this, name, value, "texts");
     all.push_back(value.get<std::string>());
   }
   return all;
 }
 
 Options Options::section(const std::string& name) const {
+  if (!at(name).is_object() && !at(name).is_null()) wrong_type(*this, name, at(name), "section");
   return Options(at(name), marks_below(marks_, name, mark(name)), below(path_, name));
 }
 
 std::vector<Options> Options::sections(const std::string& name) const {
   const Json& list = at(name);
-  CONVOY_CHECK(list.is_array() || list.is_null(), "option '", name, "' is ", list.dump(), " and no list");
+  if (!list.is_array() && !list.is_null()) wrong_type(*this, name, list, "sections");
   std::vector<Options> all;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string key = str(name, ".", i);
+    if (!list[i].is_object() && !list[i].is_null()) wrong_type(*this, key, list[i], "sections");
     all.emplace_back(list[i], marks_below(marks_, key, mark(key)), below(path_, key));
   }
   return all;

@@ -54,16 +54,29 @@ struct BackendRequest {
   std::function<void(const LateCall&)> late;
 };
 
+// Factories of one kind. `kind` is a word for messages: "model".
+// Failure: Error(config) for a name that is taken, an empty factory, and a factory that returns nothing.
 template <class T, class... Arguments>
 class Factories {
  public:
   using Factory = std::function<T(Arguments...)>;
-  void add(const std::string& name, Factory factory) { factories_[name] = std::move(factory); }
+  explicit Factories(std::string kind) : kind_(std::move(kind)) {}
+  void add(const std::string& name, Factory factory) {
+    if (!factory) throw Error(Failure::config, str("adds an empty factory for the ", kind_, " '", name, "'"));
+    if (!factories_.emplace(name, std::move(factory)).second)
+      throw Error(Failure::config,
+                  str("adds a factory for the ", kind_, " '", name, "', which exists already; choose another name"));
+  }
   bool has(const std::string& name) const { return factories_.count(name) != 0; }
   T make(const std::string& name, Arguments... arguments) const {
     auto found = factories_.find(name);
-    CONVOY_CHECK(found != factories_.end(), "no factory for '", name, "': catalogue and registry differ");
-    return found->second(arguments...);
+    CONVOY_CHECK(found != factories_.end(), "no factory for the ", kind_, " '", name,
+                 "': catalogue and registry differ");
+    T made = found->second(arguments...);
+    if (!made)
+      throw Error(Failure::config,
+                  str("the factory of the ", kind_, " '", name, "' returned null; it must return an object or throw"));
+    return made;
   }
   std::vector<std::string> names() const {
     std::vector<std::string> all;
@@ -72,16 +85,17 @@ class Factories {
   }
 
  private:
+  std::string kind_;
   std::map<std::string, Factory> factories_;
 };
 
 struct Registry {
-  Factories<ModelPtr, const Options&, const Schema&> models;
-  Factories<std::shared_ptr<const LossFunction>, const Options&> losses;
-  Factories<std::shared_ptr<const Dataset>, const Options&, uint64_t /* seed */> datasets;
-  Factories<std::shared_ptr<const Transform>, const Options&> transforms;
-  Factories<std::unique_ptr<Strategy>, const Options&> strategies;
-  Factories<CommunicatorPtr, const BackendRequest&> backends;
+  Factories<ModelPtr, const Options&, const Schema&> models{"model"};
+  Factories<std::shared_ptr<const LossFunction>, const Options&> losses{"loss"};
+  Factories<std::shared_ptr<const Dataset>, const Options&, uint64_t /* seed */> datasets{"data"};
+  Factories<std::shared_ptr<const Transform>, const Options&> transforms{"transform"};
+  Factories<std::unique_ptr<Strategy>, const Options&> strategies{"strategy"};
+  Factories<CommunicatorPtr, const BackendRequest&> backends{"backend"};
   // What a plugin adds to the catalogues, so that its options are checked like all others.
   Catalogues catalogues;
   std::vector<std::string> plugins;  // files that were loaded

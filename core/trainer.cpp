@@ -21,6 +21,7 @@
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
 #include "core/metrics/best_metrics.h"
+#include "core/metrics/same_metrics.h"
 #include "core/metrics/sink.h"
 #include "core/own_rows.h"
 #include "core/resume.h"
@@ -53,6 +54,7 @@ class Training {
         length_(training_length(config_.train, epoch_rows_, sampling_.count)),
         sampler_(rows_to_train_on(parts), length_.global_rows, draw_read(sampling_, config_)),
         generators_(context, parts.shares_device),
+        same_metrics_(context),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
         checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last,
                      parts.files != nullptr ? *parts.files : system_files()) {
@@ -352,7 +354,7 @@ class Training {
     // Bounded slices, since candidates multiply the rows of an evaluation batch.
     if (split)
       values = evaluated_on(Loader(parts_.data, parts_.transforms, length_.global_rows, loader_options()), may_stop,
-                            [this](const Batch& batch) { return strategy_.evaluate(batch); });
+                            "evaluate", [this](const Batch& batch) { return strategy_.evaluate(batch); });
     if (holds_out_ && !stopped_)
       for (auto& [name, value] : evaluate_held_out(may_stop)) values["out_of_fold_" + name] = value;
     evaluation_owed_ = stopped_;
@@ -371,7 +373,7 @@ class Training {
     resume_training_clock();
   }
 
-  std::map<std::string, MetricValue> evaluated_on(Loader loader, bool may_stop,
+  std::map<std::string, MetricValue> evaluated_on(Loader loader, bool may_stop, const std::string& kind,
                                                   const std::function<std::vector<Metric>(const Batch&)>& evaluate) {
     MetricAccumulator metrics;
     while (std::optional<Batch> batch = loader.next()) {
@@ -380,6 +382,7 @@ class Training {
       context_.state->phase("evaluating");  // again: that it moves on is seen by the time
       metrics.add(evaluate(*batch));
     }
+    same_metrics_.check(kind, metrics.names());
     return metrics.reduce(*context_.world);
   }
 
@@ -388,7 +391,7 @@ class Training {
     LoaderOptions options = loader_options();
     options.draws = own_rows_ != nullptr ? own_rows_->draws() : std::vector<MemberDraw>();
     return evaluated_on(Loader::held_out(parts_.data, parts_.transforms, sampler_, length_.global_rows, options),
-                        may_stop, [this](const Batch& batch) {
+                        may_stop, "held out", [this](const Batch& batch) {
                           return own_rows_ != nullptr ? own_rows_->evaluate_own(batch) : strategy_.evaluate(batch);
                         });
   }
@@ -548,6 +551,7 @@ class Training {
   const TrainingLength length_;
   const Sampler sampler_;
   DefaultGenerators generators_;
+  SameMetrics same_metrics_;
   StopAgreement stop_;
   int64_t places_ = 0;  // at which this rank might have stopped
   bool evaluation_owed_ = false;

@@ -3,6 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <cctype>
+
 #include "launch/bench_report.h"
 #include "launch/exit_codes.h"
 #include "launch/progress.h"
@@ -21,6 +23,18 @@ constexpr size_t most_placed = 16;                    // ranks whose placement i
 std::string injection_note(const std::vector<std::string>& faults, int attempt) {
   return str("faults are injected into this run (--inject): ", join(faults, ", "), "; this is attempt ", attempt,
              attempt > 0 ? ", in which only those with `always` or `attempt=` happen" : "");
+}
+
+// With the rank in front, unless the message names it. A mistake in the configuration is no rank's: its place comes first.
+std::string failure_line(const Abort& cause) {
+  const std::string rank = str("rank ", cause.rank);
+  const size_t named = cause.message.find(rank);
+  const bool names_it = named != std::string::npos && std::isdigit(static_cast<unsigned char>(
+                                                          (cause.message + " ")[named + rank.size()])) == 0;
+  if (cause.rank < 0 || cause.kind == Failure::config || names_it) return cause.message;
+  const bool tells_step = cause.step < 0 || cause.message.find("step ") != std::string::npos;
+  return str(rank, cause.host.empty() ? "" : " on " + cause.host, tells_step ? "" : str(", step ", cause.step), ": ",
+             cause.message);
 }
 }  // namespace
 
@@ -47,7 +61,7 @@ Session::Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, Ga
   GangEvents events;
   events.on_joined = actions.on_joined;
   events.on_failure = [this, failed = actions.on_failure](const Abort& cause) {
-    console_.say(str(cause.kind == Failure::stopped ? "stopping: " : "failed: ", cause.message));
+    console_.say(cause.kind == Failure::stopped ? "stopping: " + cause.message : "failed: " + failure_line(cause));
     // First of all, since mpirun may kill this process too; where another attempt may follow, no outer one is there.
     if (!attempts_.may_restart()) write_ending(gang_->outcome());
     failed(cause);

@@ -8,6 +8,7 @@
 
 #include <numeric>
 
+#include "strategies/parts/first_gradients.h"
 #include "strategies/parts/flat_parameters.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"
@@ -28,6 +29,7 @@ class Single : public Strategy {
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
     state_ = context.state;
+    first_gradients_.emplace(context);
     PartRequest request = part_request(context, options_);
     request.rows = std::make_shared<RowRule>(context.config, 1, context.rank == 0);
     part_.emplace(context, std::move(model), std::move(loss), std::move(request));
@@ -84,6 +86,7 @@ class Single : public Strategy {
     take_rows(update_->tables());
     update_->reduced_rows();
     const UpdateFigures figures = update_->finish();
+    first_gradients_->updated({&*part_});
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
     result.learning_rate = figures.learning_rate;
@@ -101,6 +104,7 @@ class Single : public Strategy {
   }
 
   std::shared_ptr<StateFile> state_;
+  std::optional<FirstGradients> first_gradients_;
   Options options_;
   int64_t every_;
   int64_t micro_batches_;

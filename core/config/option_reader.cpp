@@ -33,6 +33,11 @@ const char* kind_text(Node::Kind kind) {
   throw ConfigError(node.mark, path, reason);
 }
 
+// The mistake of whoever wrote the entry, which may be a plugin's author.
+[[noreturn]] void wrongly_described(const std::string& path, const std::string& reason) {
+  throw Error(Failure::config, str("option '", path, "' is described wrongly in its entry: ", reason));
+}
+
 std::vector<std::string> names_of(const std::vector<Option>& options) {
   std::vector<std::string> names;
   for (const Option& option : options) names.push_back(option.name);
@@ -128,7 +133,7 @@ Json OptionReader::fallback(const Option& option, const Node& parent, const std:
   try {
     value = read(option, node_of(option.fallback, {{"", parent.mark}}), path);
   } catch (const ConfigError& error) {
-    CONVOY_CHECK(false, "the default of option '", path, "' does not fit its own description: ", error.what());
+    wrongly_described(path, str("its default does not fit: ", error.what()));
   }
   --in_default_;
   return value;
@@ -170,7 +175,7 @@ Json OptionReader::read_value(const Option& option, const Node& node, const std:
 
 Json OptionReader::read_list(const Option& option, const Node& node, const std::string& path) {
   if (node.kind != Node::Kind::list) wrong_kind(option, node, path);
-  CONVOY_CHECK(option.options.size() == 1, "list '", path, "' must describe one item");
+  if (option.options.size() != 1) wrongly_described(path, "a list describes exactly one item");
   Json list = Json::array();
   for (size_t i = 0; i < node.items.size(); ++i) {
     const std::string item = below(path, str(i));
@@ -185,7 +190,7 @@ Json OptionReader::read_list(const Option& option, const Node& node, const std::
 
 Json OptionReader::read_map(const Option& option, const Node& node, const std::string& path) {
   if (node.kind != Node::Kind::map) wrong_kind(option, node, path);
-  CONVOY_CHECK(option.options.size() == 1, "map '", path, "' must describe one value");
+  if (option.options.size() != 1) wrongly_described(path, "a map describes exactly one value");
   Json map = Json::object();
   for (const Node::Field& field : node.fields) {
     map[field.key] =

@@ -36,8 +36,9 @@ at::Tensor aligned_weight(const at::Tensor& weight, const at::Tensor& elements, 
                            weight.sizes() == elements.sizes().slice(size_t(elements.dim() - weight.dim()));
   if (!per_element) {
     const int64_t dims = weight.dim() > 1 ? elements.dim() : elements.dim() - lead;
-    CONVOY_CHECK(weight.dim() >= 1 && weight.dim() <= dims, "weights of shape ", weight.sizes(),
-                 " do not fit losses of shape ", elements.sizes());
+    if (weight.dim() < 1 || weight.dim() > dims)
+      throw Error(Failure::config, convoy::str("weights of shape ", weight.sizes(), " do not fit losses of shape ",
+                                               elements.sizes(), "; give one for each row, or for each element"));
     while (aligned.dim() < dims) aligned = aligned.unsqueeze(-1);
   }
   return aligned.expand_as(elements);

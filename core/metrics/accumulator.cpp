@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace convoy {
@@ -28,6 +30,9 @@ void MetricAccumulator::add(const std::vector<Metric>& metrics) {
   at::NoGradGuard no_grad;
   if (names_.empty()) {
     for (const Metric& metric : metrics) {
+      if (std::find(names_.begin(), names_.end(), metric.name) != names_.end())
+        throw Error(Failure::training,
+                    convoy::str("metric '", metric.name, "' occurs twice; give the model's metrics other names"));
       names_.push_back(metric.name);
       lower_is_better_.push_back(metric.lower_is_better);
       // A copy of its own: the step's tensors may be reused by the strategy.
@@ -36,13 +41,24 @@ void MetricAccumulator::add(const std::vector<Metric>& metrics) {
     }
     return;
   }
-  CONVOY_CHECK(metrics.size() == names_.size(), "metrics changed their number from ", names_.size(), " to ",
-               metrics.size());
+  check_names(metrics);
   for (size_t i = 0; i < metrics.size(); ++i) {
-    CONVOY_CHECK(metrics[i].name == names_[i], "metrics changed their order: ", metrics[i].name, " for ", names_[i]);
     add_to(sums_[i], metrics[i].sum);
     add_to(weights_[i], metrics[i].weight);
   }
+}
+
+void MetricAccumulator::check_names(const std::vector<Metric>& metrics) const {
+  std::vector<std::string> names;
+  for (const Metric& metric : metrics) names.push_back(metric.name);
+  if (names != names_)
+    throw Error(Failure::training, convoy::str("the metrics of one batch are ", join(names, ", "), " and of another ",
+                                               join(names_, ", "),
+                                               "; a model gives the same ones, in the same order, for every batch"));
+  for (size_t i = 0; i < metrics.size(); ++i)
+    if (metrics[i].sum.numel() != sums_[i].numel())
+      throw Error(Failure::training, convoy::str("metric '", names_[i], "' has ", metrics[i].sum.numel(),
+                                                 " numbers for one batch and ", sums_[i].numel(), " for another"));
 }
 
 std::map<std::string, MetricValue> MetricAccumulator::reduce(Communicator& world) {

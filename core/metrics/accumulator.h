@@ -22,12 +22,16 @@ struct MetricValue {
 
 class MetricAccumulator {
  public:
+  // Error(training) for a name that occurs twice, and for other names than the first time.
   void add(const std::vector<Metric>& metrics);
+  const std::vector<std::string>& names() const { return names_; }  // of what was added since the last `reduce`
   // Sums over all ranks, and starts afresh. Every rank must have added metrics of the same names in the same order, or
   // none at all (a rank without any learns names from nobody: it returns an empty map).
   std::map<std::string, MetricValue> reduce(Communicator& world);
 
  private:
+  void check_names(const std::vector<Metric>& metrics) const;
+
   std::vector<std::string> names_;
   std::vector<bool> lower_is_better_;
   std::vector<at::Tensor> sums_, weights_;  // float64, 1-d

@@ -66,6 +66,18 @@ void print_names(const std::string& kind, const std::vector<Entry>& entries, std
                   near.empty() ? "valid are " + join(valid, ", ") : "did you mean " + near + "?"));
 }
 
+std::string plural_of(const std::string& word) {
+  if (word.back() == 'y') return word.substr(0, word.size() - 1) + "ies";
+  return word + (word.back() == 's' ? "es" : "s");
+}
+
+// "strategies" asks for the kind "strategy".
+std::string singular_of(const std::string& word, const std::vector<std::string>& kinds) {
+  for (const std::string& kind : kinds)
+    if (word == plural_of(kind)) return kind;
+  return word == "datasets" ? "data" : word;
+}
+
 }  // namespace
 
 void list_catalogues(const Catalogues& catalogues, const ListRequest& request, std::ostream& out) {
@@ -78,20 +90,19 @@ void list_catalogues(const Catalogues& catalogues, const ListRequest& request, s
     out << "\n`convoy list KIND NAME` shows options, `convoy list " << file_kind << "` the keys of the file.\n";
     return;
   }
-  if (request.kind == file_kind) {
+  std::vector<std::string> kinds{file_kind};
+  for (const auto& kind : catalogues.kinds) kinds.push_back(kind.first);
+  const std::string kind = singular_of(request.kind, kinds);
+  if (kind == file_kind) {
     print_options(run_options(), "", out);
     return;
   }
-  auto found = catalogues.kinds.find(request.kind);
-  if (found == catalogues.kinds.end()) {
-    std::vector<std::string> kinds{file_kind};
-    for (const auto& kind : catalogues.kinds) kinds.push_back(kind.first);
-    unknown("kind", request.kind, kinds);
-  }
-  const Entry* wanted = catalogues.find(request.kind, request.name);
-  if (!request.name.empty() && wanted == nullptr) unknown(request.kind, request.name, catalogues.names(request.kind));
+  auto found = catalogues.kinds.find(kind);
+  if (found == catalogues.kinds.end()) unknown("kind", request.kind, kinds);
+  const Entry* wanted = catalogues.find(kind, request.name);
+  if (!request.name.empty() && wanted == nullptr) unknown(kind, request.name, catalogues.names(kind));
   for (const Entry& entry : found->second) {
-    if (wanted == nullptr || wanted == &entry) print_entry(entry, common_options(request.kind), out);
+    if (wanted == nullptr || wanted == &entry) print_entry(entry, common_options(kind), out);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "core/control/channel.h"
 #include "core/control/phases.h"
 
 namespace convoy {
@@ -17,6 +18,8 @@ alignas(16) char signal_stack[64 * 1024];
 
 thread_local StateFile* rank_of_this_thread = nullptr;
 thread_local std::unique_ptr<char[]> stack_of_this_thread;
+thread_local const char* place_of_this_thread = nullptr;    // of the innermost CrashPlace
+thread_local const char* failure_of_this_thread = nullptr;  // the same as an Abort
 
 void say(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
@@ -25,11 +28,18 @@ void say(const char* text) {
 
 void crashed(int signal_number) {
   // Stores into mapped memory, no more.
-  if (rank_of_this_thread != nullptr) rank_of_this_thread->phase(crashed_phase);
+  if (rank_of_this_thread != nullptr) {
+    rank_of_this_thread->phase(crashed_phase);
+    if (failure_of_this_thread != nullptr) rank_of_this_thread->failure(failure_of_this_thread);
+  }
   say("fatal: ");
   const char* name = sigabbrev_np(signal_number);
   say("SIG");
   say(name ? name : "?");
+  if (place_of_this_thread != nullptr) {
+    say(" in ");
+    say(place_of_this_thread);
+  }
   say("; backtrace of the thread that caused it:\n");
   void* frames[64];
   backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
@@ -38,6 +48,24 @@ void crashed(int signal_number) {
 }
 
 }  // namespace
+
+CrashNote::CrashNote(const std::string& place) : place_(place) {
+  Abort reason;
+  reason.kind = Failure::training;
+  reason.message = "in " + place;
+  failure_ = to_json(reason).dump();
+}
+
+CrashPlace::CrashPlace(const CrashNote& note)
+    : outer_place_(place_of_this_thread), outer_failure_(failure_of_this_thread) {
+  place_of_this_thread = note.place_.c_str();
+  failure_of_this_thread = note.failure_.c_str();
+}
+
+CrashPlace::~CrashPlace() {
+  place_of_this_thread = outer_place_;
+  failure_of_this_thread = outer_failure_;
+}
 
 void note_crashes_of_this_thread(StateFile* file) {
   rank_of_this_thread = file;

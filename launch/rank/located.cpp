@@ -6,8 +6,11 @@
 #include <map>
 #include <string>
 
+#include "core/config/option_reader.h"
 #include "core/data/samples.h"
 #include "core/error.h"
+#include "launch/rank/caught.h"
+#include "launch/rank/crash.h"
 
 namespace convoy {
 namespace {
@@ -89,35 +92,79 @@ Place place_of(const std::shared_ptr<const Json>& resolved, const std::string& s
   return {resolved, section, there ? section + "." + key : section};
 }
 
+// Calls code of a component, which may be a plugin's. `what` names it: in messages, and where it crashes.
+template <class Action>
+auto called(const Place& place, const CrashNote& note, const Action& action) {
+  const CrashPlace here(note);
+  try {
+    return at_place(place, action);
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    const Caught failure = caught(Failure::training);
+    throw ConfigError(mark_of(*place.resolved, place.fallback), place.fallback,
+                      str(note.place(), ", threw: ", failure.message), failure.kind);
+  }
+}
+
+// With a null object refused, as Factories::make does.
+template <class Action>
+auto constructed(const Place& place, const std::string& what, const Action& action) {
+  return called(place, CrashNote(what + ", its constructor"), action);
+}
+
 class LocatedDataset : public Dataset {
  public:
-  LocatedDataset(DatasetPtr inner, Place place) : inner_(std::move(inner)), place_(std::move(place)) {}
+  LocatedDataset(DatasetPtr inner, Place place, const std::string& name)
+      : inner_(std::move(inner)), place_(std::move(place)), gathering_("data set " + name + ", its gather") {
+    at_place(place_, [&] {
+      if (inner_->size(Split::train) < 1) throw Error(Failure::config, "has no rows to train on");
+      if (inner_->instances_per_row() < 1)
+        throw Error(Failure::config, str("says that a row is ", inner_->instances_per_row(), " training instances"));
+    });
+  }
   Schema schema() const override { return inner_->schema(); }
   int64_t size(Split split) const override { return inner_->size(split); }
   int64_t instances_per_row() const override { return inner_->instances_per_row(); }
   int64_t tokens_per_row() const override { return inner_->tokens_per_row(); }
   bool at_hand() const override { return inner_->at_hand(); }
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override {
-    return at_place(place_, [&] { return inner_->gather(split, indices, epoch, buffers); });
+    return called(place_, gathering_, [&] {
+      Batch batch = inner_->gather(split, indices, epoch, buffers);
+      check_gathered(batch, indices.numel());
+      return batch;
+    });
   }
 
  private:
+  static void check_gathered(const Batch& batch, int64_t rows) {
+    if (batch.rows != rows)
+      throw Error(Failure::config, str("gathered a batch that says ", batch.rows, " rows, for ", rows, " indices"));
+    for (const auto& [name, tensor] : batch.tensors)
+      if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != rows)
+        throw Error(Failure::config, str("gathered a field '", name, "' that is ",
+                                         tensor.defined() ? convoy::str("of shape ", tensor.sizes()) : "undefined", ", for ",
+                                         rows, " indices; dimension 0 is rows"));
+  }
+
   DatasetPtr inner_;
   Place place_;
+  CrashNote gathering_;
 };
 
 class LocatedTransform : public Transform {
  public:
-  LocatedTransform(std::shared_ptr<const Transform> inner, Place place)
-      : inner_(std::move(inner)), place_(std::move(place)) {}
+  LocatedTransform(std::shared_ptr<const Transform> inner, Place place, const std::string& name)
+      : inner_(std::move(inner)), place_(std::move(place)), applying_("transform " + name + ", its apply") {}
   void apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const override {
-    at_place(place_, [&] { inner_->apply(batch, indices, seed, epoch); });
+    called(place_, applying_, [&] { inner_->apply(batch, indices, seed, epoch); });
   }
   bool evaluation_too() const override { return inner_->evaluation_too(); }
 
  private:
   std::shared_ptr<const Transform> inner_;
   Place place_;
+  CrashNote applying_;
 };
 
 class LocatedLoss : public LossFunction {
@@ -133,6 +180,58 @@ class LocatedLoss : public LossFunction {
   Place place_;
 };
 
+// The model itself; what its blocks' constructors throw is told with the block.
+class LocatedModel : public Model {
+ public:
+  LocatedModel(ModelPtr inner, Place place) : inner_(std::move(inner)), place_(std::move(place)) {
+    at_place(place_, [&] {
+      if (inner_->blocks() < 1) throw Error(Failure::config, str("the model has ", inner_->blocks(), " blocks"));
+    });
+  }
+  int64_t blocks() const override { return inner_->blocks(); }
+  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    const std::string what = str("block ", index, " (", inner_->block_name(index), ")");
+    return constructed(place_, what, [&] {
+      BlockPtr block = inner_->block(index, layers);
+      if (!block) throw Error(Failure::config, what + ": the model returned null for it");
+      return block;
+    });
+  }
+  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return inner_->examples(outputs, batch);
+  }
+  std::string default_loss() const override { return inner_->default_loss(); }
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
+    return inner_->metrics(outputs, batch, layers);
+  }
+
+ private:
+  ModelPtr inner_;
+  Place place_;
+};
+
+// Of the model's own loss: with its entry's defaults, as if somebody had written its name.
+Options own_loss_options(const RunConfig& config, const Catalogues& catalogues, const std::string& name, Place model) {
+  const Mark mark = mark_of(*model.resolved, model.fallback);
+  const Entry* entry = catalogues.find("loss", name);
+  if (entry == nullptr) {
+    const std::vector<std::string> valid = catalogues.names("loss");
+    const std::string near = nearest(name, valid);
+    throw ConfigError(mark, model.fallback,
+                      str("model ", config.model.name, " names '", name,
+                          "' as its own loss (Model::default_loss), which does not exist; ",
+                          near.empty() ? "there are " + join(valid, ", ") : "did you mean " + near + "?",
+                          " Mend that, or choose one by loss: {name: …}"));
+  }
+  Json values = OptionReader(catalogues, {}).read_fields(entry->options, map_node(mark), "loss");
+  values["name"] = name;
+  Options options(values, {{"", mark}}, "loss");
+  if (entry->check) entry->check(options);
+  return options;
+}
+
 void try_transforms(const TrainedParts& parts, uint64_t seed) {
   if (parts.transforms.empty() || parts.data->size(Split::train) == 0) return;
   const at::Tensor first = at::zeros({1}, at::kLong);
@@ -146,28 +245,33 @@ TrainedParts located_parts(const RunConfig& config, const Registry& registry) {
   TrainedParts parts;
   const auto resolved = std::make_shared<const Json>(config.resolved);
   const Place data = place_of(resolved, "data", "path");
-  parts.data = std::make_shared<LocatedDataset>(at_place(data,
-                                                         [&] {
-                                                           return registry.datasets.make(
-                                                               config.data.name, config.data.options,
-                                                               data_seed(config.data.options, config.seed));
-                                                         }),
-                                                data);
+  parts.data = std::make_shared<LocatedDataset>(
+      constructed(data, "data set " + config.data.name,
+                  [&] {
+                    return registry.datasets.make(config.data.name, config.data.options,
+                                                  data_seed(config.data.options, config.seed));
+                  }),
+      data, config.data.name);
   const std::vector<Options> transforms = config.data.options.sections("transforms");
   for (size_t i = 0; i < transforms.size(); ++i) {
-    const std::string key = str("data.transforms.", i);
+    const std::string key = str("data.transforms.", i), name = transforms[i].text("name");
     const Place place{resolved, key, key};
     parts.transforms.push_back(std::make_shared<LocatedTransform>(
-        at_place(place, [&] { return registry.transforms.make(transforms[i].text("name"), transforms[i]); }), place));
+        constructed(place, "transform " + name, [&] { return registry.transforms.make(name, transforms[i]); }), place,
+        name));
   }
   const Place model = place_of(resolved, "model", "name");
-  parts.model = at_place(
-      model, [&] { return registry.models.make(config.model.name, config.model.options, parts.data->schema()); });
+  parts.model = std::make_shared<LocatedModel>(
+      constructed(
+          model, "model " + config.model.name,
+          [&] { return registry.models.make(config.model.name, config.model.options, parts.data->schema()); }),
+      model);
   const bool own = config.loss.name.empty();
   const std::string name = own ? parts.model->default_loss() : config.loss.name;
+  const Options options = own ? own_loss_options(config, registry.catalogues, name, model) : config.loss.options;
   const Place loss = own ? model : place_of(resolved, "loss", "name");
   parts.loss = std::make_shared<LocatedLoss>(
-      at_place(loss, [&] { return registry.losses.make(name, config.loss.options); }), loss);
+      constructed(loss, "loss " + name, [&] { return registry.losses.make(name, options); }), loss);
   try_transforms(parts, data_seed(config.data.options, config.seed));
   return parts;
 }

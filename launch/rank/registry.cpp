@@ -4,6 +4,7 @@
 #include "core/builtins.h"
 #include "core/plugin.h"
 #include "launch/catalogues.h"
+#include "launch/rank/crash.h"
 #include "launch/rank/rank.h"
 #include "models/registry.h"
 #include "strategies/registry.h"
@@ -18,6 +19,8 @@ std::set<std::string> names_of(const Registry& registry, const std::string& kind
 
 // A library's refusal, at the key that names it.
 void load_named(const RunConfig& config, const std::string& key, const std::string& path, Registry& registry) {
+  const CrashNote note(str(key, " ", path, ", which is being loaded and registered"));
+  const CrashPlace here(note);
   try {
     load_plugin(path, registry);
   } catch (const Error& error) {

@@ -193,7 +193,9 @@ Description counted_blocks(const Model& model, int64_t element_bytes, Counted& c
     CountingLayers layers(counted, counted.block.name + ".");
     SeededDefaultGenerator undisturbed(0);
     const BlockPtr block = model.block(counted.index, layers);
-    CONVOY_CHECK(block != nullptr, "the model gave no block ", counted.index);
+    if (block == nullptr)
+      throw Error(Failure::config, convoy::str("block ", counted.index, " (", counted.block.name,
+                                               "): the model returned null for it"));
     count_own(*block, counted.block);
     find_own_norms(*block, counted.block);
     description.blocks.push_back(counted.block);

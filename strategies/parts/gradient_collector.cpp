@@ -38,6 +38,7 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
   static void take(Shared& shared, int index, const at::Tensor& gradient) {
     Parameter& parameter = *shared.parameters[static_cast<size_t>(index)];
     at::NoGradGuard no_grad;
+    parameter.reached = parameter.reached || parameter.written || gradient.defined();
     if (gradient.defined()) {
       if (!parameter.written)
         parameter.gradient.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);

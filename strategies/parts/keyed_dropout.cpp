@@ -100,8 +100,10 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& nam
   if (dtype != at::kDouble) dtype = at::kFloat;  // 16-bit dtypes are rounded from it
   at::Tensor mask = at::empty(like.sizes(), at::TensorOptions(dtype));
   if (mask.numel() > 0) {
-    CONVOY_CHECK(state.rows > 0 && mask.numel() % state.rows == 0, "dropout ", name, ": ", mask.numel(),
-                 " elements of ", state.rows, " rows; rows must stay the leading dimension");
+    if (state.rows <= 0 || mask.numel() % state.rows != 0)
+      throw Error(Failure::training,
+                  convoy::str("dropout ", name, ": ", mask.numel(), " elements of ", state.rows,
+                              " rows; rows must stay the leading dimension of what dropout is given"));
     const uint64_t key = random_key(state.seed, name, static_cast<uint64_t>(state.step), 1);
     const int64_t width = mask.numel() / state.rows;
     if (dtype == at::kDouble)

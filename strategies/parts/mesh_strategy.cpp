@@ -7,6 +7,7 @@
 
 #include "core/control/channel.h"
 #include "strategies/parts/batch_reader.h"
+#include "strategies/parts/first_gradients.h"
 #include "strategies/parts/recordable.h"
 #include "strategies/parts/rows/row_tables.h"
 #include "strategies/parts/step_graph.h"
@@ -20,6 +21,7 @@ class MeshStrategy : public Strategy {
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
     state_ = context.state;
+    first_gradients_.emplace(context);
     const CommunicatorPtr data = context.axis("data");
     sampling_ = {data->rank(), data->size(), parts_.micro_batches};
     // Ranks along the axis `tensor` have copies of the same figures.
@@ -83,6 +85,7 @@ class MeshStrategy : public Strategy {
     }
     state_->phase("optimizer");
     const UpdateFigures figures = data_->update(nominal, input.told);
+    first_gradients_->updated(runner_->parts());
     result.finite = figures.finite;
     result.gradient_norm = figures.norm;
     result.learning_rate = figures.learning_rate;
@@ -108,6 +111,7 @@ class MeshStrategy : public Strategy {
   }
 
   std::shared_ptr<StateFile> state_;
+  std::optional<FirstGradients> first_gradients_;
   MeshParts parts_;
   Sampling sampling_;
   bool original_ = true;

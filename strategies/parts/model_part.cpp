@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "strategies/parts/default_generator.h"
+#include "strategies/parts/model_checks.h"
 #include "strategies/parts/precision.h"
 #include "strategies/parts/replicas/replicated_entry.h"
 
@@ -61,6 +62,8 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
                      PartRequest request)
     : model_(std::move(model)),
       loss_(std::move(loss)),
+      model_name_(context.config.model.name),
+      loss_name_(context.config.loss.name.empty() ? model_->default_loss() : context.config.loss.name),
       begin_(request.begin),
       store_(std::make_shared<LayerStore>()),
       own_generators_(context.process_ranks == 1),
@@ -108,7 +111,8 @@ void ModelPart::build_block(int64_t index) {
     SeededDefaultGenerator seeded(random_key(store_->seed, name, 0, 2));
     blocks_.push_back(model_->block(index, *scopes_.back()));
   }
-  CONVOY_CHECK(blocks_.back() != nullptr, "the model gave no block ", index);
+  if (blocks_.back() == nullptr)
+    throw Error(Failure::config, convoy::str("block ", index, " (", name, "): the model returned null for it"));
   for (size_t i = parameters; i < store_->parameters.size(); ++i)
     (store_->parameters[i]->table ? tables_ : parameters_).push_back(store_->parameters[i]);
   for (size_t i = buffers; i < store_->buffers.size(); ++i) buffers_.push_back(store_->buffers[i]);
@@ -196,7 +200,7 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
     try {
       values = model_->inputs(prepared(batch));
     } catch (...) {
-      rethrow("the model's inputs");
+      rethrow(convoy::str("model ", model_name_, ", its inputs"));
     }
   }
   const std::shared_ptr<BlockBorders>& borders = store_->borders;
@@ -219,6 +223,7 @@ TensorList ModelPart::run_block(size_t index, const TensorList& inputs) {
   const TensorList values = border(index, inputs);
   if (hooks_ != nullptr) hooks_->before_forward(static_cast<int64_t>(index));
   TensorList outputs = recomputes_[index] ? run_recomputed(index, values) : blocks_[index]->forward(values);
+  check_outputs(outputs);
   if (hooks_ != nullptr) hooks_->after_forward(static_cast<int64_t>(index));
   return outputs;
 }
@@ -229,6 +234,7 @@ TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
   const auto first = [&](const TensorList& values) {
     const std::vector<uint32_t> versions = versions_of(values);
     TensorList outputs = block.forward(values);
+    check_outputs(outputs);
     if (!at::GradMode::is_enabled()) check_unchanged(block_name(index), values, versions);  // it will be run again
     // Casts of weights that were made without a graph would cut it for a block that shares them.
     if (autocast_) clear_autocast_cache();
@@ -256,10 +262,13 @@ TensorList ModelPart::border(size_t index, const TensorList& values) {
 Loss ModelPart::loss_of(const TensorList& outputs, const Batch& batch) {
   try {
     Examples examples = model_->examples(outputs, batch);
+    check_examples(examples);
     if (autocast_) examples.prediction = examples.prediction.to(store_->dtype);
-    return (*loss_)(examples, *layers_);
+    Loss loss = checked_loss((*loss_)(examples, *layers_), *layers_);
+    if (training_ && at::GradMode::is_enabled()) check_graph(loss, batch.rows);
+    return loss;
   } catch (...) {
-    rethrow("the loss");
+    rethrow(convoy::str("the loss ", loss_name_));
   }
 }
 
@@ -349,9 +358,10 @@ std::vector<Metric> ModelPart::metrics(const TensorList& outputs, const Batch& b
   const Batch ready = prepared(batch);
   std::vector<Metric> metrics{loss_metric(loss_of(outputs, ready))};
   try {
-    for (Metric& metric : model_->metrics(outputs, ready, *layers_)) metrics.push_back(std::move(metric));
+    for (Metric& metric : checked_metrics(model_->metrics(outputs, ready, *layers_), *layers_))
+      metrics.push_back(std::move(metric));
   } catch (...) {
-    rethrow("the model's metrics");
+    rethrow(convoy::str("model ", model_name_, ", its metrics"));
   }
   return metrics;
 }
@@ -374,6 +384,8 @@ void ModelPart::rethrow(const std::string& where) const {
     throw Error(Failure::training, place + error.what_without_backtrace());
   } catch (const std::exception& error) {
     throw Error(Failure::training, place + error.what());
+  } catch (...) {
+    throw Error(Failure::training, place + "an exception that is no std::exception");
   }
 }
 

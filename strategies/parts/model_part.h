@@ -102,6 +102,7 @@ class ModelPart {
 
   ModelPtr model_;
   std::shared_ptr<const LossFunction> loss_;
+  std::string model_name_, loss_name_;  // for messages
   int64_t begin_;  // the first block's number
   std::shared_ptr<LayerStore> store_;
   std::shared_ptr<Layers> layers_;

@@ -25,6 +25,7 @@ struct Parameter {
   at::Tensor value;      // leaf; its storage may be moved to a flat buffer, the tensor object stays
   at::Tensor gradient;   // shape of value: where backward is to write; undefined: autograd's own way
   bool written = false;  // `gradient` holds something of this accumulation; until then a write overwrites what is there
+  bool reached = false;  // a gradient has come to it, ever
   bool awaited = false;  // a product that is a part of the gradient waits in ForwardState::later
   bool prompt = false;   // none may: another part takes the gradient as soon as it is told those of this one's inputs
   bool foreign = false;  // made by a block itself and not by Layers

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 namespace convoy {
 namespace {
 
@@ -55,19 +57,28 @@ TEST(Options, Getters) {
   EXPECT_TRUE(options.section("empty").json().empty());
 }
 
-TEST(Options, WrongUseIsADefect) {
+TEST(Options, WrongUseIsToldAtTheComponent) {
   const Options options = example();
-  EXPECT_THROW(options.integer("unheard"), Error);
-  EXPECT_THROW(options.integer("word"), Error);
-  EXPECT_THROW(options.integer("rate"), Error);
-  EXPECT_THROW(options.text("count"), Error);
-  EXPECT_THROW(options.integers("words"), Error);
+  const auto told = [&](const std::function<void()>& use) -> std::string {
+    try {
+      use();
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.kind(), Failure::config);
+      return error.what();
+    }
+    return "nothing";
+  };
+  const std::string unheard = told([&] { options.integer("unheard"); });
+  EXPECT_EQ(unheard.find("f:1:1: model: its code reads an option 'unheard'"), 0u) << unheard;
+  EXPECT_NE(unheard.find("described are "), std::string::npos) << unheard;
+  const std::string count = told([&] { options.text("count"); });
+  EXPECT_EQ(count.find("f:2:8: model.count: is "), 0u) << count;
+  EXPECT_NE(count.find("Options::text"), std::string::npos) << count;
+  for (const auto& use : std::vector<std::function<void()>>{
+           [&] { options.integer("word"); }, [&] { options.integer("rate"); }, [&] { options.integers("words"); },
+           [&] { options.section("count"); }, [&] { options.sections("count"); }, [&] { options.sections("words"); }})
+    EXPECT_NE(told(use).find("which takes another type"), std::string::npos) << told(use);
   EXPECT_THROW(Options(Json::array()), Error);
-  try {
-    options.at("unheard");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Failure::internal);
-  }
 }
 
 TEST(Options, MarksLeadBackOrToTheParent) {

@@ -87,7 +87,8 @@ StackedMembers::StackedMembers(const Context& context, ModelPtr model, std::shar
       model_(std::move(model)),
       loss_(std::move(loss)),
       members_(std::move(members)),
-      active_(static_cast<int64_t>(members_.size())) {
+      active_(static_cast<int64_t>(members_.size())),
+      first_gradients_(context_) {
   build();
   update_ = std::make_unique<StackedUpdate>(context_, *storage_, members_);
   graph_ = std::make_unique<StepGraph>(context_, context_.config.strategy.options.text("graph"), graph_parts());
@@ -222,8 +223,6 @@ std::string StackedMembers::unlike(const Batch& batch) {
 void StackedMembers::run_stack(const Batch& batch, int64_t step) {
   collector_->begin();
   const Loss loss = stack_->loss(stack_->forward(batch, step), batch);
-  CONVOY_CHECK(loss.sum.dim() == 1 && loss.sum.size(0) == active_, "a loss of shape ", loss.sum.sizes(), " for ",
-               active_, " members");
   step_loss_ = {loss.sum.detach(), loss.weight};
   stack_->backward(loss, nominal_of(batch));
   collector_->finish();
@@ -273,12 +272,20 @@ StepResult StackedMembers::trained(const StepInput& input) {
   update_->begin();
   update_->add_loss(step_loss_);
   const StackedFigures figures = update_->finish(nominal_of(batch));
+  report_gradients();
   StepResult result;
   result.metrics = {loss_metric(step_loss_)};
   result.finite = figures.finite;
   result.gradient_norm = figures.norm;
   result.learning_rate = figures.learning_rate;
   return result;
+}
+
+void StackedMembers::report_gradients() {
+  std::vector<ModelPart*> parts;
+  if (stack_) parts.push_back(stack_.get());
+  for (const Alone& alone : aside_) parts.push_back(alone.part.get());
+  first_gradients_.updated(parts);
 }
 
 // Other ranks have members of their own: each tells for itself, and nobody waits for the others.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/strategy.h"
+#include "strategies/parts/first_gradients.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/members/stacked_update.h"
 #include "strategies/parts/step_graph.h"
@@ -69,6 +70,7 @@ class StackedMembers {
   void run_aside(const Batch& batch, int64_t step);
   Evaluation evaluate_stack(ModelPart& part, const Batch& batch, bool own) const;
   Evaluation evaluate_aside(const Batch& batch, bool own) const;
+  void report_gradients();
   void check_finite(at::Tensor finite, at::Tensor loss);
   void say(const std::string& why) const;
 
@@ -79,6 +81,7 @@ class StackedMembers {
   int64_t active_;
   bool stacked_ = true;
   bool chosen_ = false;               // how the members run has been decided, by nothing that a clock says
+  FirstGradients first_gradients_;
   std::unique_ptr<ModelPart> stack_;  // of those that train
   std::unique_ptr<GradientCollector> collector_;
   std::unique_ptr<ModelPart> whole_;  // of all rows, for evaluations; null: the stack is

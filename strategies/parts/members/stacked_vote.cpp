@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "core/losses/losses.h"
+#include "strategies/parts/model_checks.h"
 #include "strategies/parts/model_part.h"
 
 namespace convoy {
@@ -30,8 +31,10 @@ std::vector<Metric> Vote::judged(const at::Tensor& output, const Batch& batch, c
                                  bool with_loss) const {
   const TensorList outputs{output};
   std::vector<Metric> metrics;
-  if (with_loss) metrics.push_back(loss_metric((*loss_)(model_->examples(outputs, batch), *plain_)));
-  for (Metric& metric : model_->metrics(outputs, batch, *plain_)) metrics.push_back(std::move(metric));
+  if (with_loss)
+    metrics.push_back(loss_metric(checked_loss((*loss_)(model_->examples(outputs, batch), *plain_), *plain_)));
+  for (Metric& metric : checked_metrics(model_->metrics(outputs, batch, *plain_), *plain_))
+    metrics.push_back(std::move(metric));
   for (Metric& metric : metrics) {
     metric.name = prefix + metric.name;
     // All ranks hold the same sums.

@@ -58,8 +58,9 @@ class PipelineRunner : public Runner {
     std::vector<Metric> metrics = loop_->evaluate(mine(schedule), slices, link_);
     if (nothing_.empty()) learn_names(metrics);
     if (!parts_.back()->last()) return nothing_;
-    CONVOY_CHECK(metrics.size() == nothing_.size(), "metrics changed their number from ", nothing_.size(), " to ",
-                 metrics.size());
+    if (metrics.size() != nothing_.size())
+      throw Error(Failure::training, convoy::str("the model's metrics were ", nothing_.size(), " and are now ",
+                                                 metrics.size(), "; it gives the same ones for every batch"));
     return metrics;
   }
 

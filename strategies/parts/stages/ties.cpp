@@ -203,7 +203,7 @@ void Ties::fold(int part) {
       leader.gradient.add_(follower.copy->gradient.to(leader.gradient.device()));
     else
       leader.gradient.copy_(follower.copy->gradient);
-    leader.written = true;
+    leader.written = leader.reached = true;
     follower.copy->written = false;
   }
 }

@@ -65,6 +65,20 @@ TEST(List, KeysOfTheFile) {
   EXPECT_TRUE(holds(text, "(duration, above 0, at most 2592000, in seconds, default 60)"));
 }
 
+TEST(List, PluralsNameTheKind) {
+  for (const auto& [plural, kind] : std::vector<std::pair<std::string, std::string>>{{"strategies", "strategy"},
+                                                                                     {"models", "model"},
+                                                                                     {"losses", "loss"},
+                                                                                     {"datasets", "data"},
+                                                                                     {"optimizers", "optimizer"},
+                                                                                     {"schedules", "schedule"},
+                                                                                     {"transforms", "transform"},
+                                                                                     {"backends", "backend"},
+                                                                                     {"configs", "config"}})
+    EXPECT_EQ(listed({plural, ""}), listed({kind, ""})) << plural;
+  EXPECT_EQ(listed({"optimizers", "sgd"}), listed({"optimizer", "sgd"}));
+}
+
 TEST(List, UnknownWords) {
   EXPECT_EQ(list_error({"optimzer", ""}), "convoy list: unknown kind 'optimzer'; did you mean optimizer?");
   EXPECT_EQ(list_error({"optimizer", "adm"}), "convoy list: unknown optimizer 'adm'; did you mean adam?");

@@ -1,0 +1,137 @@
+"""Mistakes of a plugin's author: each is told where it was made, with the right code, and never as a defect of convoy."""
+import concurrent.futures
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import runs
+
+LIBRARY = runs.BUILD / "tests" / "libplugin_mistakes.so"
+CONFIG = """\
+name: mistakes
+device: cpu
+model: {{plugin: {library}, name: mistaken, mistake: {mistake}}}
+data: {data}
+{more}optimizer: {{name: sgd, lr: 0.01}}
+train: {{epochs: 1, batch: {{global: 16}}, evaluate_every: 1 epoch, checkpoint_every: never}}
+strategy: {strategy}
+backend: gloo
+launch: {{ranks: {ranks}, cores_per_rank: auto, bind: none, grace: 2s, failure_grace: 2s, rendezvous: 60s}}
+"""
+DATA = "{name: synthetic, kind: classification, rows: 64, evaluate_rows: 40, features: [4], classes: 3}"
+DDP = "{name: ddp}"
+ENSEMBLE = "{name: ensemble, members: 2}"
+
+
+def ends(folder, number, title, code, words, mistake="none", data=DATA, loss="", strategy="{name: single}", ranks=1,
+         registration="", sets=(), without=()):
+    config = folder / f"mistake{number}.yaml"
+    more = f"loss: {{name: {loss}}}\n" if loss else ""
+    config.write_text(CONFIG.format(library=LIBRARY, mistake=mistake, data=data, more=more, strategy=strategy, ranks=ranks))
+    line = runs.command(config, folder / f"run{number}", sets)
+    done = runs.subprocess.run(line, cwd=runs.TOP, env=runs.environment(CONVOY_TEST_REGISTRATION=registration), timeout=120,
+                               stdout=runs.subprocess.PIPE, stderr=runs.subprocess.STDOUT, text=True)
+    told = f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}"
+    runs.check(done.returncode == code, told)
+    for word in words:
+        runs.check(word in done.stdout, f"no '{word}': {told}")
+    for word in ("defect of convoy", *without):
+        runs.check(word not in done.stdout, f"'{word}': {told}")
+
+
+def own_data(mistake):
+    return f"{{name: mistaken, mistake: {mistake}}}"
+
+
+def line(key, number, column):
+    return f".yaml:{number}:{column}: {key}: "
+
+
+MODEL, PLUGIN = ".yaml:3:", f"plugin {LIBRARY}: "
+CASES = [
+    # Registration: the library is named.
+    *[dict(title=mistake, code=78, words=[f"model.plugin: {PLUGIN}", *words], registration=mistake) for mistake, words in {
+        "built-in replaced": ["adds a factory for the loss 'mse', which exists already"],
+        "built-in described": ["describes the loss 'mse', which exists already"],
+        "no entry": ["adds a factory for the loss 'mine' and no entry"],
+        "no factory": ["describes the loss 'mine' and adds no factory"],
+        "empty factory": ["adds an empty factory for the loss 'mine'"],
+        "an optimizer": ["describes the optimizer 'mine'; a plugin adds models"],
+        "a strategy": ["adds a factory for the strategy 'mine'; a plugin adds models"],
+        "entries removed": ["changes the entries of the kind loss"],
+        "throws": ["its registration (CONVOY_PLUGIN) threw: not today"],
+        "throws a number": ["its registration (CONVOY_PLUGIN) threw: an exception that is no std::exception"],
+        "default does not fit": ["describes the loss 'mine' wrongly", "'count'", "its default does not fit"],
+        "option called name": ["describes the loss 'mine' wrongly", "the option 'name'"],
+        "list of nothing": ["describes the loss 'mine' wrongly", "exactly one item"],
+    }.items()],
+    dict(title="registration crashes", code=None, words=["SIGSEGV in model.plugin", str(LIBRARY)], registration="crashes"),
+    # Construction: the key that chose the component.
+    dict(title="model throws", code=70, words=[MODEL, "model mistaken, its constructor, threw: cannot be built"],
+         mistake="model throws"),
+    dict(title="model throws a number", code=70, words=[MODEL, "its constructor, threw: an exception that is no std::exc"],
+         mistake="model throws a number"),
+    dict(title="model crashes", code=139, words=["SIGSEGV in model mistaken, its constructor"], mistake="model crashes"),
+    dict(title="block throws", code=70, words=[MODEL, "block 0 (only), its constructor, threw: no such block"],
+         mistake="block throws"),
+    dict(title="block crashes", code=139, words=["failed: rank 0", "SIGSEGV", "in block 0 (only), its constructor"],
+         mistake="block crashes"),
+    dict(title="null block", code=78, words=[MODEL, "block 0 (only): the model returned null"], mistake="null block"),
+    dict(title="no blocks", code=78, words=[MODEL, "the model has 0 blocks"], mistake="no blocks"),
+    dict(title="option not described", code=78, words=[line("model", 3, 8), "option 'heads'", "described are", "mistake"],
+         mistake="option not described"),
+    dict(title="option of another type", code=78, words=["model.mistake: is \"option of another type\"", "Options::integer"],
+         mistake="option of another type"),
+    dict(title="no such loss", code=78, words=[MODEL, "names 'cross_entrpy' as its own loss", "did you mean cross_entropy?"],
+         mistake="no such loss"),
+    dict(title="null loss", code=78, words=["loss.name: ", "the factory of the loss 'null_loss' returned null"],
+         loss="null_loss"),
+    dict(title="data throws", code=70, words=["data: data set mistaken, its constructor, threw: the disk is gone"],
+         data=own_data("data throws")),
+    dict(title="no rows", code=78, words=["data: has no rows to train on"], data=own_data("no rows")),
+    # Training: component, step and rank.
+    dict(title="gather throws a number", code=70,
+         words=["failed: rank 0 on ", "data set mistaken, its gather, threw: an exception that is no std::exception"],
+         data=own_data("gather throws a number")),
+    dict(title="other rows", code=78, words=["data: gathered a batch that says 15 rows, for 16"], data=own_data("other rows")),
+    dict(title="scalar field", code=78, words=["gathered a field 'target' that is of shape []"], data=own_data("scalar field")),
+    dict(title="no such field", code=78, words=["model mistaken, its inputs, step 0", "no field 'pixels'", "gives features, target"],
+         mistake="no such field"),
+    dict(title="no output", code=70, words=["failed: rank 0 on ", "block 0 (only), forward, step 0: returned no tensor"],
+         mistake="no output"),
+    dict(title="throws a number", code=70, words=["block 0 (only), forward, step 0: an exception that is no std::exception"],
+         mistake="throws a number", strategy=DDP, ranks=2),
+    dict(title="no prediction", code=70, words=["the loss cross_entropy, step 0: the prediction is undefined"],
+         mistake="no prediction"),
+    dict(title="vector loss", code=70, words=["the loss vector_loss, step 0: its sum has shape [16]"], loss="vector_loss"),
+    dict(title="undefined loss", code=70, words=["the loss undefined_loss, step 0: its sum is undefined"], loss="undefined_loss"),
+    dict(title="a loss without a graph", code=70, words=["the loss graphless_loss, step 0: it has no graph"],
+         loss="graphless_loss"),
+    dict(title="a detached block", code=70, words=["the loss cross_entropy, step 0: it has no graph"], mistake="detached",
+         strategy=DDP, ranks=2),
+    dict(title="no graph in an ensemble", code=70, words=["step 0: it has no graph"], mistake="detached", strategy=ENSEMBLE),
+    dict(title="a loss that counts nothing", code=0, words=["no gradient came to 2 parameters"], loss="uncounted_loss"),
+    dict(title="an own loss with options", code=0, words=[], mistake="own loss", without=["no gradient"]),
+    dict(title="an unused layer", code=0, words=["no gradient came to 2 parameters in the first update: only.spare.bias, "
+                                                 "only.spare.weight."], mistake="unused", strategy=DDP, ranks=2),
+    # Metrics.
+    *[dict(title=mistake, code=70, words=["model mistaken, its metrics, evaluation: ", *words], mistake=mistake)
+      for mistake, words in {
+          "wide metric": ["metric 'wide': its sum has shape [3]"],
+          "wide weight": ["metric 'wide': its weight has shape [3]"],
+          "metric loss": ["metric 'loss': that name is the loss's own"],
+          "metric twice": ["metric 'same' is given twice"],
+          "metric name": ["metric ", "a name has letters, digits"],
+          "undefined metric": ["metric 'none': its sum is undefined"],
+          "metric of booleans": ["metric 'truth': its sum is of"],
+      }.items()],
+    dict(title="changing metric", code=70, words=["the metrics of one batch are"], mistake="changing metric"),
+    dict(title="metric by rank", code=76, words=["rank 0: loss, of_rank_0; rank 1: loss, of_rank_1"],
+         mistake="metric by rank", strategy=DDP, ranks=2),
+]
+
+with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:
+    cases = [pool.submit(ends, folder, number, **case) for number, case in enumerate(CASES)]
+    for case in cases:
+        case.result()
+print(f"{len(CASES)} mistakes of authors are told where they were made")
