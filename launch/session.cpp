@@ -29,8 +29,8 @@ std::string injection_note(const std::vector<std::string>& faults, int attempt) 
 std::string failure_line(const Abort& cause) {
   const std::string rank = str("rank ", cause.rank);
   const size_t named = cause.message.find(rank);
-  const bool names_it = named != std::string::npos && std::isdigit(static_cast<unsigned char>(
-                                                          (cause.message + " ")[named + rank.size()])) == 0;
+  const bool names_it = named != std::string::npos &&
+                        std::isdigit(static_cast<unsigned char>((cause.message + " ")[named + rank.size()])) == 0;
   if (cause.rank < 0 || cause.kind == Failure::config || names_it) return cause.message;
   const bool tells_step = cause.step < 0 || cause.message.find("step ") != std::string::npos;
   return str(rank, cause.host.empty() ? "" : " on " + cause.host, tells_step ? "" : str(", step ", cause.step), ": ",

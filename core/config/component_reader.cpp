@@ -14,6 +14,12 @@ Option name_option() {
   return option;
 }
 
+// Names are text, also where YAML would read a number.
+std::string name_in(const Node& name, const std::string& kind, const std::string& path) {
+  if (name.kind != Node::Kind::scalar) throw ConfigError(name.mark, path, str("must be the name of one ", kind));
+  return name.text;
+}
+
 std::string unknown_name(const std::string& kind, const std::string& name, const std::vector<std::string>& valid) {
   const std::string what = "unknown " + kind + " " + shown(name);
   const std::string near = nearest(name, valid);
@@ -39,6 +45,7 @@ Json OptionReader::read_plugin_model(const Node& node, const std::string& path) 
   for (const auto& entry : written.items()) {
     if (entry.key() != "plugin") values[entry.key()] = entry.value();
   }
+  if (const Node* name = node.find("name")) values["name"] = name_in(*name, "model", path + ".name");
   return values;
 }
 
@@ -61,17 +68,17 @@ Json OptionReader::read_component(const Option& option, const Node& node, const 
         str("is missing and required: which ", kind, "; valid are ", join(catalogues_.names(kind), ", ")));
   }
   const std::string name_path = path + ".name";
-  if (name->kind != Node::Kind::scalar) {
-    throw ConfigError(name->mark, name_path, str("must be the name of one ", kind));
-  }
-  const Entry* entry = catalogues_.find(kind, name->text);
+  const std::string named = name_in(*name, kind, name_path);
+  const Entry* entry = catalogues_.find(kind, named);
   if (entry == nullptr) {
     if (open_kinds_.count(kind) != 0) {
       remember_all(written, path);
-      return untyped(written, true);
+      Json values = untyped(written, true);
+      values["name"] = named;
+      return values;
     }
     throw ConfigError(name->mark, node.kind == Node::Kind::scalar ? path : name_path,
-                      unknown_name(kind, name->text, catalogues_.names(kind)));
+                      unknown_name(kind, named, catalogues_.names(kind)));
   }
   std::vector<Option> all{name_option()};
   if (plugin) {

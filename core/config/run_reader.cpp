@@ -123,15 +123,6 @@ void check_binding(const Options& launch) {
       launch.fail(str("cores.", i), str("is ", shown(cores[i]), ", must be 0, 0-3 or 0-3+8"));
 }
 
-// What a part of a run says of its own options.
-void check_component(const Options& run, const std::string& kind, const Catalogues& catalogues) {
-  if (!run.json().at(kind).is_object()) return;
-  const Options component = run.section(kind);
-  if (!component.json().contains("name") || !component.has("name")) return;
-  const Entry* entry = catalogues.find(kind, component.text("name"));
-  if (entry != nullptr && entry->check) entry->check(component);
-}
-
 // A key of the top level.
 struct Part {
   Json value;
@@ -147,6 +138,16 @@ struct Reading {
   std::vector<ConfigError>* mistakes = nullptr;
 };
 
+// What a part of a run says of its own options. Those of a plugin's model are not read until the library is loaded.
+void check_component(const Options& run, const std::string& kind, const Reading& reading) {
+  if (!run.json().at(kind).is_object()) return;
+  const Options component = run.section(kind);
+  if (!component.json().contains("name") || !component.has("name")) return;
+  if (component.json().contains("plugin") && reading.open_kinds.count(kind) != 0) return;
+  const Entry* entry = reading.catalogues.find(kind, component.text("name"));
+  if (entry != nullptr && entry->check) entry->check(component);
+}
+
 // Each of these by itself, whatever the others find. `values` has the one key.
 void check_part(const std::string& key, Json& values, const Marks& marks, const Reading& reading) {
   const Options run(values, marks);
@@ -160,7 +161,7 @@ void check_part(const std::string& key, Json& values, const Marks& marks, const 
   };
   if (key == "name") attempt([&] { check_name(run); });
   if (key == "plugins") attempt([&] { check_plugins(run); });
-  if (reading.catalogues.kinds.count(key) != 0) attempt([&] { check_component(run, key, reading.catalogues); });
+  if (reading.catalogues.kinds.count(key) != 0) attempt([&] { check_component(run, key, reading); });
   if (key == "train") {
     attempt([&] { check_batch(run.section("train").section("batch")); });
     attempt([&] { check_length(values, run.section("train"), marks); });

@@ -52,9 +52,9 @@ void MetricAccumulator::check_names(const std::vector<Metric>& metrics) const {
   std::vector<std::string> names;
   for (const Metric& metric : metrics) names.push_back(metric.name);
   if (names != names_)
-    throw Error(Failure::training, convoy::str("the metrics of one batch are ", join(names, ", "), " and of another ",
-                                               join(names_, ", "),
-                                               "; a model gives the same ones, in the same order, for every batch"));
+    throw Error(Failure::training,
+                convoy::str("the metrics of one batch are ", join(names, ", "), " and of another ", join(names_, ", "),
+                            "; a model gives the same ones, in the same order, for every batch"));
   for (size_t i = 0; i < metrics.size(); ++i)
     if (metrics[i].sum.numel() != sums_[i].numel())
       throw Error(Failure::training, convoy::str("metric '", names_[i], "' has ", metrics[i].sum.numel(),

@@ -143,8 +143,8 @@ class LocatedDataset : public Dataset {
     for (const auto& [name, tensor] : batch.tensors)
       if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != rows)
         throw Error(Failure::config, str("gathered a field '", name, "' that is ",
-                                         tensor.defined() ? convoy::str("of shape ", tensor.sizes()) : "undefined", ", for ",
-                                         rows, " indices; dimension 0 is rows"));
+                                         tensor.defined() ? convoy::str("of shape ", tensor.sizes()) : "undefined",
+                                         ", for ", rows, " indices; dimension 0 is rows"));
   }
 
   DatasetPtr inner_;
@@ -245,13 +245,13 @@ TrainedParts located_parts(const RunConfig& config, const Registry& registry) {
   TrainedParts parts;
   const auto resolved = std::make_shared<const Json>(config.resolved);
   const Place data = place_of(resolved, "data", "path");
-  parts.data = std::make_shared<LocatedDataset>(
-      constructed(data, "data set " + config.data.name,
-                  [&] {
-                    return registry.datasets.make(config.data.name, config.data.options,
-                                                  data_seed(config.data.options, config.seed));
-                  }),
-      data, config.data.name);
+  parts.data = std::make_shared<LocatedDataset>(constructed(data, "data set " + config.data.name,
+                                                            [&] {
+                                                              return registry.datasets.make(
+                                                                  config.data.name, config.data.options,
+                                                                  data_seed(config.data.options, config.seed));
+                                                            }),
+                                                data, config.data.name);
   const std::vector<Options> transforms = config.data.options.sections("transforms");
   for (size_t i = 0; i < transforms.size(); ++i) {
     const std::string key = str("data.transforms.", i), name = transforms[i].text("name");
@@ -262,9 +262,8 @@ TrainedParts located_parts(const RunConfig& config, const Registry& registry) {
   }
   const Place model = place_of(resolved, "model", "name");
   parts.model = std::make_shared<LocatedModel>(
-      constructed(
-          model, "model " + config.model.name,
-          [&] { return registry.models.make(config.model.name, config.model.options, parts.data->schema()); }),
+      constructed(model, "model " + config.model.name,
+                  [&] { return registry.models.make(config.model.name, config.model.options, parts.data->schema()); }),
       model);
   const bool own = config.loss.name.empty();
   const std::string name = own ? parts.model->default_loss() : config.loss.name;

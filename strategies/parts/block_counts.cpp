@@ -194,8 +194,8 @@ Description counted_blocks(const Model& model, int64_t element_bytes, Counted& c
     SeededDefaultGenerator undisturbed(0);
     const BlockPtr block = model.block(counted.index, layers);
     if (block == nullptr)
-      throw Error(Failure::config, convoy::str("block ", counted.index, " (", counted.block.name,
-                                               "): the model returned null for it"));
+      throw Error(Failure::config,
+                  convoy::str("block ", counted.index, " (", counted.block.name, "): the model returned null for it"));
     count_own(*block, counted.block);
     find_own_norms(*block, counted.block);
     description.blocks.push_back(counted.block);

@@ -1,6 +1,7 @@
 #include "strategies/parts/first_gradients.h"
 
 #include <set>
+#include <utility>
 
 #include "core/control/supervised_channel.h"
 #include "core/log.h"

@@ -103,7 +103,7 @@ class ModelPart {
   ModelPtr model_;
   std::shared_ptr<const LossFunction> loss_;
   std::string model_name_, loss_name_;  // for messages
-  int64_t begin_;  // the first block's number
+  int64_t begin_;                       // the first block's number
   std::shared_ptr<LayerStore> store_;
   std::shared_ptr<Layers> layers_;
   std::vector<std::shared_ptr<Layers>> scopes_;  // blocks may keep a reference to theirs

@@ -45,10 +45,24 @@ TEST(MetricAccumulator, TellsMembersApart) {
   EXPECT_DOUBLE_EQ(value.value, 0.5);
 }
 
-TEST(MetricAccumulator, OtherNamesAreADefect) {
+TEST(MetricAccumulator, RefusesOtherNamesAndShapesAndTheSameNameTwice) {
+  const auto told = [](MetricAccumulator& metrics, const std::vector<Metric>& more) -> std::string {
+    try {
+      metrics.add(more);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::training);
+      return error.what();
+    }
+    return "taken";
+  };
   MetricAccumulator metrics;
-  metrics.add({metric("loss", {1}, {1})});
-  EXPECT_ANY_THROW(metrics.add({metric("accuracy", {1}, {1})}));
+  metrics.add({metric("loss", {1}, {1}), metric("a", {1}, {1})});
+  EXPECT_NE(told(metrics, {metric("loss", {1}, {1})}).find("are loss and of another loss, a"), std::string::npos);
+  EXPECT_NE(told(metrics, {metric("a", {1}, {1}), metric("loss", {1}, {1})}).find("a, loss"), std::string::npos);
+  EXPECT_NE(told(metrics, {metric("loss", {1}, {1}), metric("a", {1, 2}, {1, 1})}).find("has 2 numbers"),
+            std::string::npos);
+  MetricAccumulator twice;
+  EXPECT_NE(told(twice, {metric("a", {1}, {1}), metric("a", {1}, {1})}).find("'a' occurs twice"), std::string::npos);
 }
 
 TEST(BestMetrics, KeepsTheBestInEachDirection) {

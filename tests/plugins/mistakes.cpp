@@ -76,7 +76,7 @@ class Mistaken : public Model {
     if (mistake_ == "metric name") return {{"a name\n", rows, rows}};
     if (mistake_ == "undefined metric") return {{"none", at::Tensor(), rows}};
     if (mistake_ == "metric of booleans") return {{"truth", at::ones({}, at::kBool), rows}};
-    if (mistake_ == "changing metric") return {{batch.first_row == 0 ? "first" : "later", rows, rows}};
+    if (mistake_ == "changing metric") return {{batch.rows == 16 ? "whole" : "rest", rows, rows}};
     if (mistake_ == "metric by rank") {
       const char* rank = std::getenv("CONVOY_RANK");
       return {{std::string("of_rank_") + (rank == nullptr ? "0" : rank), rows, rows}};
@@ -126,9 +126,9 @@ class MistakenData : public Dataset {
     if (mistake_ == "gather throws a number") throw 42;
     Batch batch;
     batch.rows = indices.numel() - (mistake_ == "other rows" ? 1 : 0);
-    batch.tensors = {{"features", at::ones({indices.numel(), 4})},
-                     {"target", mistake_ == "scalar field" ? at::zeros({}, at::kLong)
-                                                           : at::zeros({indices.numel()}, at::kLong)}};
+    batch.tensors = {
+        {"features", at::ones({indices.numel(), 4})},
+        {"target", mistake_ == "scalar field" ? at::zeros({}, at::kLong) : at::zeros({indices.numel()}, at::kLong)}};
     return batch;
   }
 

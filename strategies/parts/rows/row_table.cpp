@@ -110,8 +110,8 @@ void RowTable::look_up_held(const at::Tensor& places, const at::Tensor& out) con
 
 at::Tensor RowTable::embed(const at::Tensor& ids, const ForwardState& state) {
   if (ids.scalar_type() != at::kLong)
-    throw Error(Failure::training, convoy::str("embedding ", name_, " was given ids of ", ids.scalar_type(),
-                                               "; it takes int64"));
+    throw Error(Failure::training,
+                convoy::str("embedding ", name_, " was given ids of ", ids.scalar_type(), "; it takes int64"));
   CONVOY_CHECK(!blocks_ || (source_ != nullptr && optimizer_ != nullptr), name_, " is dealt out and has no source yet");
   if (!state.training || optimizer_ == nullptr) return embed_untrained(ids);
   return embed_trained(ids);

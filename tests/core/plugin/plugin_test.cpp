@@ -58,7 +58,7 @@ class Plugins : public testing::Test {
   int built_ = 0;
 };
 
-const std::string fitting = str("extern \"C\" const char* convoy_plugin_version() { return \"", CONVOY_PLUGIN_VERSION,
+const std::string fitting = str("extern \"C\" const char* convoy_plugin_version() { return \"", CONVOY_PLUGIN_BUILD,
                                 "\"; }\nextern \"C\" void convoy_plugin_register(void*) {}\n");
 
 TEST_F(Plugins, AFittingOneIsLoaded) {
@@ -130,6 +130,16 @@ TEST_F(Plugins, OtherVersionsAndOtherLibrariesAreSaid) {
                     message_),
             Failure::config);
   EXPECT_THAT(message_, HasSubstr("built for convoy-0"));
+}
+
+TEST_F(Plugins, AnotherLibTorchIsSaid) {
+  EXPECT_EQ(refusal(build(str("extern \"C\" const char* convoy_plugin_version() { return \"", CONVOY_PLUGIN_VERSION,
+                              ", LibTorch 1.0.0\"; }\n",
+                              "extern \"C\" void convoy_plugin_register(void*) { __builtin_trap(); }\n")),
+                    message_),
+            Failure::config);
+  EXPECT_THAT(message_, HasSubstr(str("built for ", CONVOY_PLUGIN_VERSION, ", LibTorch 1.0.0, and this is")));
+  EXPECT_THAT(message_, HasSubstr("LibTorch " TORCH_VERSION));
 }
 
 TEST_F(Plugins, ALibraryThatIsNoPluginIsSaid) {
