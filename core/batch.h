@@ -28,7 +28,7 @@ struct Batch {
   // be empty. None listed: the share is one micro-batch.
   std::vector<MicroBatch> micro;
 
-  const at::Tensor& at(const std::string& name) const;    // CONVOY_CHECK that it is there
+  const at::Tensor& at(const std::string& name) const;    // Error(config) naming the fields
   const at::Tensor* find(const std::string& name) const;  // null when absent
   Batch slice(int64_t begin, int64_t end) const;          // rows [begin, end) of a share of one micro-batch; views
   std::vector<Batch> micro_batches() const;               // views; one at least

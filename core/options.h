@@ -52,7 +52,7 @@ struct Option {
 
 // Values of one component, section or file, checked against its options and with every default filled in. Those of a
 // component hold its "name" too. What was left out and has no default is null.
-// Getters never fail for described options; asking for another name is a defect (CONVOY_CHECK).
+// Getters never fail for options read as they are described; else ConfigError at the component, for its author.
 class Options {
  public:
   Options() = default;
