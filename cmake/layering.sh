@@ -75,6 +75,7 @@ owned() {
 backend_tests='tests/backends/|tests/conformance/|tests/support/|tests/bench/'
 owned 'mpi\.h|nccl\.h|gloo/|cuda|torch/csrc/distributed/|torch/csrc/cuda/nccl' "backends/|$backend_tests" \
   'communication belongs to backends/: use core/communicator.h'
+owned 're2/' 'core/name_pattern\.cpp' 'patterns of names are compiled in one place: use core/name_pattern.h'
 owned 'yaml-cpp/' 'core/config/' 'only the reader of configurations (core/config) knows YAML'
 owned 'spdlog/|fmt/' 'core/log\.cpp' 'only core/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/log.h'
 owned 'hwloc' 'launch/' 'only launch reads the machine: use core/topology.h'

@@ -3,10 +3,12 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <regex>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "core/data/mapped_file.h"
@@ -26,6 +28,21 @@ at::ScalarType dtype_of(const std::string& path, const std::string& described) {
                                          " cannot be read; in Python: numpy.save(path, a.astype('float32'))"));
 }
 
+// What follows a key of the header's dictionary, without leading spaces; "" where the key is missing.
+std::string_view after(std::string_view header, std::string_view key) {
+  const size_t at = header.find(key);
+  if (at == std::string_view::npos) return {};
+  const std::string_view rest = header.substr(at + key.size());
+  return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
+}
+
+// The text between `open`, which comes first, and `close`; nothing where it is otherwise.
+std::optional<std::string> enclosed(std::string_view text, char open, char close) {
+  const size_t end = text.find(close, 1);
+  if (text.empty() || text[0] != open || end == std::string_view::npos) return std::nullopt;
+  return std::string(text.substr(1, end - 1));
+}
+
 }  // namespace
 
 at::Tensor read_npy(const std::string& path) {
@@ -41,22 +58,22 @@ at::Tensor read_npy(const std::string& path) {
   const size_t data = 8 + length_bytes + length;
   if (data > text.size()) fail("ends within its header");
 
-  const std::string header(text.substr(8 + length_bytes, length));
-  std::smatch descr, order, shape;
-  if (!std::regex_search(header, descr, std::regex("'descr': *'([^']*)'")) ||
-      !std::regex_search(header, order, std::regex("'fortran_order': *(True|False)")) ||
-      !std::regex_search(header, shape, std::regex("'shape': *\\(([0-9, ]*)\\)"))) {
+  const std::string_view header = text.substr(8 + length_bytes, length);
+  const auto descr = enclosed(after(header, "'descr':"), '\'', '\'');
+  const auto shape = enclosed(after(header, "'shape':"), '(', ')');
+  const std::string_view order = after(header, "'fortran_order':");
+  const bool fortran = order.substr(0, 4) == "True";
+  if (!descr || !shape || shape->find_first_not_of("0123456789, ") != std::string::npos ||
+      (!fortran && order.substr(0, 5) != "False"))
     fail("has a header that is not of plain numbers");
-  }
-  if (order[1] == "True") fail("is in Fortran order; in Python: numpy.save(path, numpy.ascontiguousarray(a))");
+  if (fortran) fail("is in Fortran order; in Python: numpy.save(path, numpy.ascontiguousarray(a))");
 
-  const at::ScalarType dtype = dtype_of(path, descr[1]);
+  const at::ScalarType dtype = dtype_of(path, *descr);
   std::vector<int64_t> sizes;
   auto bytes = int64_t(at::elementSize(dtype));
-  const std::string numbers = shape[1];
-  const std::regex number("[0-9]+");
-  for (std::sregex_iterator it(numbers.begin(), numbers.end(), number), end; it != end; ++it) {
-    const std::string digits = it->str();
+  for (size_t at = 0; (at = shape->find_first_of("0123456789", at)) != std::string::npos;) {
+    const std::string digits = shape->substr(at, shape->find_first_not_of("0123456789", at) - at);
+    at += digits.size();
     if (digits.size() > 18) fail("has impossible sizes");
     sizes.push_back(std::stoll(digits));
     if (sizes.back() > 0 && bytes > std::numeric_limits<int64_t>::max() / sizes.back()) fail("has impossible sizes");

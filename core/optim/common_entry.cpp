@@ -1,7 +1,6 @@
 // What every optimizer takes.
-#include <regex>
-
 #include "core/describe.h"
+#include "core/name_pattern.h"
 #include "core/optim/entries.h"
 
 namespace convoy {
@@ -11,8 +10,7 @@ std::vector<Option> common_optimizer_options(double learning_rate, double weight
   group.type = OptionType::section;
   group.help = "parameters whose name matches";
   group.options = {
-      describe::text("match", "regular expression, searched anywhere in the parameter's name; first match counts")
-          .must(),
+      describe::text("match", NamePattern::help).must(),
       describe::real("lr", "learning rate of these parameters; follows the schedule too").at_least(0).may_be_null(),
       describe::real("weight_decay", "weight decay of these parameters").at_least(0).may_be_null(),
   };
@@ -34,11 +32,7 @@ void check_groups(const Options& optimizer) {
     if (!groups[i].has("lr") && !groups[i].has("weight_decay"))
       optimizer.fail(str("groups.", i),
                      "has neither lr nor weight_decay, and so changes nothing; give one, or leave it out");
-    try {
-      const std::regex valid(groups[i].text("match"));
-    } catch (const std::regex_error& error) {
-      groups[i].fail("match", str("is ", groups[i].text("match"), ", no regular expression: ", error.what()));
-    }
+    NamePattern{groups[i]};
   }
 }
 

@@ -1,24 +1,12 @@
 #include "core/optim/optimizer.h"
 
-#include <regex>
-
+#include "core/name_pattern.h"
 #include "core/optim/dense.h"
 
 namespace convoy {
-namespace {
-
-std::regex pattern_of(const Options& group) {
-  try {
-    return std::regex(group.text("match"));
-  } catch (const std::regex_error& error) {
-    group.fail("match", str("no regular expression: ", error.what()));
-  }
-}
-
-}  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer) {
-  for (const Options& group : optimizer.options.sections("groups")) pattern_of(group);
+  for (const Options& group : optimizer.options.sections("groups")) NamePattern{group};
   if (optimizer.name == "sgd") return make_sgd(optimizer.options);
   if (optimizer.name == "adam") return make_adam(optimizer.options, /*decoupled=*/false);
   if (optimizer.name == "adagrad") return make_adagrad(optimizer.options);
@@ -30,7 +18,7 @@ GroupSettings group_settings(const Component& optimizer, const std::string& para
   const Options& options = optimizer.options;
   GroupSettings settings{1, options.real("weight_decay")};
   for (const Options& group : options.sections("groups")) {
-    if (!std::regex_search(parameter_name, pattern_of(group))) continue;
+    if (!NamePattern(group).found_in(parameter_name)) continue;
     if (group.has("lr")) settings.learning_rate_factor = group.real("lr") / options.real("lr");
     if (group.has("weight_decay")) settings.weight_decay = group.real("weight_decay");
     break;

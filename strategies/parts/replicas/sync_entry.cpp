@@ -76,11 +76,7 @@ void check_group(const Options& section, std::vector<std::string>& left_out) {
              "leave it out");
   if (what != "diloco") refuse("outer", str("is for what: diloco, and what is ", what, "; leave one of them out"));
   if (!section.json().contains("match")) return;
-  try {
-    const std::regex valid(section.text("match"));
-  } catch (const std::regex_error& error) {
-    section.fail("match", str("is ", section.text("match"), ", no regular expression: ", error.what()));
-  }
+  NamePattern{section};
 }
 
 // Micro-steps of an update, which are the same for all parameters.
@@ -143,7 +139,7 @@ GroupCost cost_of(const SyncGroup& group, Compression compress, double bytes, do
 
 size_t SyncPolicy::group_of(const std::string& parameter) const {
   for (size_t group = 0; group < patterns.size(); ++group)
-    if (std::regex_search(parameter, patterns[group])) return group;
+    if (patterns[group].found_in(parameter)) return group;
   return groups.size() - 1;
 }
 
@@ -162,7 +158,7 @@ SyncPolicy sync_policy(const Json& strategy) {
   policy.groups.clear();
   for (const Json& group : sync.value("groups", Json::array())) {
     policy.groups.push_back(group_from(group));
-    policy.patterns.emplace_back(policy.groups.back().match);
+    policy.patterns.emplace_back(Options(group));
   }
   policy.groups.push_back(group_from(sync));
   for (const SyncGroup& group : policy.groups)
@@ -176,10 +172,7 @@ Option replica_sync_option() {
   group.type = OptionType::section;
   group.help = "parameters whose name matches; keys left out have their defaults, whatever stands outside the groups";
   group.options = group_options("gradients: as outside the groups; parameters, diloco: updates between two agreements");
-  group.options.insert(
-      group.options.begin(),
-      describe::text("match", "regular expression, searched anywhere in the parameter's name; first match counts")
-          .must());
+  group.options.insert(group.options.begin(), describe::text("match", NamePattern::help).must());
   std::vector<Option> options = group_options(
       "gradients: micro-steps that are added up before one update; parameters, diloco: updates between two agreements");
   options.push_back(describe::list("groups", "parameters that ranks agree on in another way", group));
@@ -227,7 +220,7 @@ void check_sync_names(const Job& job, const Description& description) {
   const std::vector<Options> groups = config.strategy.options.section("sync").sections("groups");
   for (size_t group = 0; group < policy.patterns.size(); ++group)
     if (std::none_of(names.begin(), names.end(),
-                     [&](const std::string& name) { return std::regex_search(name, policy.patterns[group]); }))
+                     [&](const std::string& name) { return policy.patterns[group].found_in(name); }))
       groups[group].fail("match", str("is ", policy.groups[group].match, ", which no parameter's name has; they are ",
                                       join(names, ", ").substr(0, 400)));
 }

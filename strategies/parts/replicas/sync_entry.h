@@ -8,10 +8,10 @@
 //               Distributed Low-Communication Training of Language Models", arXiv:2311.08105).
 // `every` counts micro-steps for gradients, which are added up before one update, and updates for the others.
 #pragma once
-#include <regex>
 #include <string>
 #include <vector>
 
+#include "core/name_pattern.h"
 #include "strategies/catalogue.h"
 
 namespace convoy {
@@ -53,7 +53,7 @@ struct SyncPolicy {
   bool ever_apart() const;    // some group is not of gradients
   bool always_apart() const;  // no gradient is ever summed
   bool plain() const { return !ever_apart() && compress == Compression::none; }
-  std::vector<std::regex> patterns = {};  // by group, but for the last
+  std::vector<NamePattern> patterns = {};  // by group, but for the last
 };
 // Of a resolved section of a strategy, checked before; keys that the strategy does not have are at their defaults.
 SyncPolicy sync_policy(const Json& strategy);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <regex>
 
+#include "core/name_pattern.h"
 #include "core/optim/row_entry.h"
 #include "core/text.h"
 #include "strategies/parts/replicas/replicated_entry.h"
@@ -46,7 +46,7 @@ Decay decay_of(const Options& optimizer, const std::string& parameter) {
   if (!optimizer.json().contains("groups")) return decay;
   const std::vector<Options> groups = optimizer.sections("groups");
   for (size_t index = 0; index < groups.size(); ++index) {
-    if (!std::regex_search(parameter, std::regex(groups[index].text("match")))) continue;
+    if (!NamePattern(groups[index]).found_in(parameter)) continue;
     if (groups[index].has("weight_decay"))
       decay = {groups[index].real("weight_decay"), str("optimizer.groups.", index, ".weight_decay")};
     break;
