@@ -9,7 +9,7 @@
 
 namespace convoy {
 
-class ChannelBackedStore final : public c10d::Store {
+class ChannelBackedStore : public c10d::Store {
  public:
   // Keys begin with `prefix`; `timeout` is the limit of waits without one of their own.
   ChannelBackedStore(std::shared_ptr<Channel> channel, std::string prefix, std::chrono::milliseconds timeout);

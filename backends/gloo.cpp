@@ -17,6 +17,7 @@
 #include "backends/c10d_arguments.h"
 #include "backends/c10d_store.h"
 #include "backends/completion.h"
+#include "backends/gloo_door.h"
 #include "backends/group.h"
 #include "backends/host_transport.h"
 #include "backends/makers.h"
@@ -25,8 +26,6 @@
 
 namespace convoy {
 namespace {
-
-using GlooDevice = std::shared_ptr<::gloo::transport::Device>;
 
 at::Tensor borrowed(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options());
@@ -44,20 +43,17 @@ std::optional<Abort> abort_within(Channel& channel, std::chrono::milliseconds li
 
 class GlooTransport final : public Transport {
  public:
-  GlooTransport(const BackendRequest& request, GlooDevice device, const std::string& label, int rank, int size,
+  GlooTransport(const BackendRequest& request, const std::string& label, int rank, int size,
                 std::chrono::milliseconds rendezvous)
-      : request_(request),
-        device_(std::move(device)),
-        rank_(rank),
-        size_(size),
-        waiters_(std::make_shared<WaiterPool>()) {
+      : request_(request), door_(request.address), rank_(rank), size_(size), waiters_(std::make_shared<WaiterPool>()) {
     // c10d's record of past operations is one for the whole process and not safe between groups of several threads.
     static const int unrecorded = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
     (void)unrecorded;
-    auto store = c10::make_intrusive<ChannelBackedStore>(request.channel, str("gloo/", request.job, "/", label, "/"),
-                                                         rendezvous);
+    const auto peers = std::make_shared<GlooInvitations>();
+    auto store = c10::make_intrusive<InvitingStore>(request.channel, str("gloo/", request.job, "/", label, "/"),
+                                                    rendezvous, door_.invitation(), peers);
     auto options = c10d::ProcessGroupGloo::Options::create(rendezvous);
-    options->devices = {device_};
+    options->devices = {door_.device()};
     try {
       group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
     } catch (const Error&) {
@@ -70,6 +66,8 @@ class GlooTransport final : public Transport {
         throw CommError(Failure::peer_lost, -1, str(who, "the job ends: ", reason->message));
       throw CommError(Failure::rendezvous, -1, str(who, plain_what(error)));
     }
+    door_.close();  // all pairs are connected
+    peers->forget();
   }
 
   ~GlooTransport() override {
@@ -170,7 +168,7 @@ class GlooTransport final : public Transport {
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t,
                                    std::chrono::milliseconds timeout) override {
     if (members.size() == 1) return nullptr;
-    return std::make_shared<GlooTransport>(request_, device_, label, rank, static_cast<int>(members.size()), timeout);
+    return std::make_shared<GlooTransport>(request_, label, rank, static_cast<int>(members.size()), timeout);
   }
 
   void fail(const std::string& reason) override {
@@ -232,7 +230,7 @@ class GlooTransport final : public Transport {
   }
 
   BackendRequest request_;
-  GlooDevice device_;
+  GlooDoor door_;  // each group has its own: it closes when the group is connected
   int rank_;
   int size_;
   CompletionSignal signal_;
@@ -243,10 +241,7 @@ class GlooTransport final : public Transport {
 CommunicatorPtr make_gloo(const BackendRequest& request) {
   std::shared_ptr<Transport> transport;
   if (request.size > 1) {
-    auto device = request.address.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
-                                          : c10d::ProcessGroupGloo::createDeviceForHostname(request.address);
-    transport =
-        std::make_shared<GlooTransport>(request, device, "world", request.rank, request.size, request.rendezvous);
+    transport = std::make_shared<GlooTransport>(request, "world", request.rank, request.size, request.rendezvous);
     transport = over_host_memory(std::move(transport), request);
   }
   return make_world(request, "gloo", transport);

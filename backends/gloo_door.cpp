@@ -1,0 +1,336 @@
+#include "backends/gloo_door.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "core/descriptor.h"
+#include "core/error.h"
+
+namespace convoy {
+namespace {
+
+constexpr size_t key_bytes = 32;       // of random_token()
+constexpr size_t most_strangers = 64;  // each may be a peer whose key is on its way
+constexpr char welcome = 1;            // the answer to the key
+constexpr std::chrono::seconds connect_limit{20};
+
+using Clock = std::chrono::steady_clock;
+
+// libc's, or of whoever else stands in front of it.
+template <class Function>
+Function next(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+}
+int real_accept(int fd, sockaddr* address, socklen_t* size) {
+  static const auto function = next<int (*)(int, sockaddr*, socklen_t*)>("accept");
+  return function(fd, address, size);
+}
+int real_connect(int fd, const sockaddr* address, socklen_t size) {
+  static const auto function = next<int (*)(int, const sockaddr*, socklen_t)>("connect");
+  return function(fd, address, size);
+}
+int real_epoll_ctl(int set, int operation, int fd, epoll_event* event) {
+  static const auto function = next<int (*)(int, int, int, epoll_event*)>("epoll_ctl");
+  return function(set, operation, fd, event);
+}
+
+// Family, address and port as bytes; "" for what is no address of TCP.
+std::string plain_address(const sockaddr* address) {
+  const auto bytes = [](const void* from, size_t size) { return std::string(static_cast<const char*>(from), size); };
+  if (address->sa_family == AF_INET) {
+    const auto* four = reinterpret_cast<const sockaddr_in*>(address);
+    return "4" + bytes(&four->sin_addr, sizeof four->sin_addr) + bytes(&four->sin_port, sizeof four->sin_port);
+  }
+  if (address->sa_family == AF_INET6) {
+    const auto* six = reinterpret_cast<const sockaddr_in6*>(address);
+    return "6" + bytes(&six->sin6_addr, sizeof six->sin6_addr) + bytes(&six->sin6_port, sizeof six->sin6_port);
+  }
+  return "";
+}
+
+// Takes the same time wherever the two differ.
+bool equal_keys(const std::string& a, const std::string& b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+bool listens(int fd) {
+  int on = 0;
+  socklen_t size = sizeof on;
+  return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &size) == 0 && on != 0;
+}
+
+}  // namespace
+
+class GlooDoor::Listener {
+ public:
+  // In place of gloo's listening socket `fd`.
+  void take(int fd) {
+    socket_ = Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    set_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+    sockaddr_storage bound{};
+    socklen_t size = sizeof bound;
+    const bool made = socket_.valid() && set_.valid() && watch(socket_.get()) &&
+                      getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0 &&
+                      dup3(set_.get(), fd, O_CLOEXEC) == fd;
+    if (!made) return;
+    address_ = plain_address(reinterpret_cast<const sockaddr*>(&bound));
+    stands_for_ = fd;
+  }
+
+  // As accept(2) on a non-blocking listener.
+  int accept() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    epoll_event events[16];
+    const int count = set_.valid() && socket_.valid() ? epoll_wait(set_.get(), events, 16, 0) : 0;
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.fd == socket_.get()) {
+        admit();
+        continue;
+      }
+      for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++stranger)
+        if (stranger->socket.get() == events[i].data.fd) {
+          if (const int peer = hear(stranger); peer >= 0) return peer;
+          break;
+        }
+    }
+    errno = EAGAIN;
+    return -1;
+  }
+
+  void close() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    strangers_.clear();
+    socket_ = Descriptor();
+  }
+
+  int stands_for() const { return stands_for_; }  // -1: take() failed, or was never called
+  const std::string& address() const { return address_; }
+  const std::string& key() const { return key_; }
+
+ private:
+  struct Stranger {
+    Descriptor socket;
+    std::string said;
+  };
+
+  bool watch(int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    return real_epoll_ctl(set_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  }
+
+  // All that wait; who has sent something is heard at gloo's next call.
+  void admit() {
+    while (true) {
+      Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket.valid()) {
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        const bool full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+        if (!full || strangers_.empty()) return;
+        strangers_.pop_front();
+        continue;
+      }
+      if (strangers_.size() >= most_strangers) strangers_.pop_front();
+      if (!watch(socket.get())) continue;
+      strangers_.push_back({std::move(socket), ""});
+    }
+  }
+
+  // The descriptor of a peer that has shown the key, which leaves the strangers; -1 where it has not.
+  int hear(std::list<Stranger>::iterator stranger) {
+    char said[key_bytes];
+    const int fd = stranger->socket.get();
+    const ssize_t got = recv(fd, said, key_bytes - stranger->said.size(), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
+    if (got > 0) stranger->said.append(said, static_cast<size_t>(got));
+    if (got > 0 && stranger->said.size() < key_bytes) return -1;
+    const bool peer = got > 0 && equal_keys(stranger->said, key_);
+    real_epoll_ctl(set_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    Descriptor socket = std::move(stranger->socket);
+    strangers_.erase(stranger);
+    if (!peer) return -1;
+    if (send(fd, &welcome, 1, MSG_NOSIGNAL) != 1) return -1;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);  // as accept would give it
+    return socket.release();
+  }
+
+  const std::string key_ = random_token();
+  std::string address_;
+  int stands_for_ = -1;
+  std::mutex mutex_;
+  Descriptor set_;
+  Descriptor socket_;
+  std::list<Stranger> strangers_;  // the oldest first
+};
+
+namespace {
+
+// What the functions below look up; kept until the process ends, since other libraries' threads call them to the last.
+struct Doors {
+  std::mutex mutex;
+  std::map<int, std::shared_ptr<GlooDoor::Listener>> by_descriptor;
+  std::multimap<std::string, std::string> keys;  // by address of a peer's listener
+};
+Doors& doors() {
+  static Doors* all = new Doors;
+  return *all;
+}
+// Whose device this thread makes now.
+thread_local const std::shared_ptr<GlooDoor::Listener>* in_the_making = nullptr;
+
+std::shared_ptr<GlooDoor::Listener> door_at(int fd) {
+  const std::lock_guard<std::mutex> lock(doors().mutex);
+  const auto found = doors().by_descriptor.find(fd);
+  return found == doors().by_descriptor.end() ? nullptr : found->second;
+}
+
+// `fd` is about to be watched by the thread of the device that this thread makes.
+void guard(int fd) noexcept {
+  const std::shared_ptr<GlooDoor::Listener>& door = *in_the_making;
+  if (door->stands_for() >= 0 || !listens(fd)) return;
+  door->take(fd);
+  if (door->stands_for() < 0) return;
+  const std::lock_guard<std::mutex> lock(doors().mutex);
+  doors().by_descriptor[fd] = door;
+}
+
+std::string key_to(const sockaddr* address) {
+  const std::lock_guard<std::mutex> lock(doors().mutex);
+  if (doors().keys.empty()) return "";
+  const auto found = doors().keys.find(plain_address(address));
+  return found == doors().keys.end() ? "" : found->second;
+}
+
+// The door may drop a peer among many strangers before the key arrives, so this tries until it is let in. It blocks gloo,
+// which connects one pair after the other anyway. Afterwards gloo asks the socket how it went.
+int connect_with(const std::string& key, int fd, const sockaddr* address, socklen_t size) {
+  const auto end = Clock::now() + connect_limit;
+  const auto ready = [&](short what) {
+    pollfd wait{fd, what, 0};
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+    return poll(&wait, 1, static_cast<int>(std::max<int64_t>(left, 0))) == 1 && (wait.revents & POLLERR) == 0;
+  };
+  while (true) {
+    if (real_connect(fd, address, size) != 0 && errno != EINPROGRESS && errno != EINTR) return -1;
+    if (!ready(POLLOUT)) break;
+    char answer = 0;
+    if (send(fd, key.data(), key.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(key.size()) && ready(POLLIN) &&
+        recv(fd, &answer, 1, 0) == 1)
+      break;
+    if (Clock::now() > end) {
+      shutdown(fd, SHUT_RDWR);
+      break;
+    }
+    sockaddr nobody{};
+    nobody.sa_family = AF_UNSPEC;
+    real_connect(fd, &nobody, sizeof nobody);  // the socket is as new
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  errno = EINPROGRESS;
+  return -1;
+}
+
+}  // namespace
+
+GlooDoor::GlooDoor(const std::string& address) : listener_(std::make_shared<Listener>()) {
+  in_the_making = &listener_;
+  try {
+    device_ = address.empty() ? c10d::ProcessGroupGloo::createDefaultDevice(/*lazyInit=*/false)
+                              : c10d::ProcessGroupGloo::createDeviceForHostname(address, /*lazyInit=*/false);
+  } catch (...) {
+    in_the_making = nullptr;
+    throw;
+  }
+  in_the_making = nullptr;
+  CONVOY_CHECK(listener_->stands_for() >= 0,
+               "gloo's listener could not be guarded: epoll_ctl of this library is not the "
+               "one that LibTorch calls");
+}
+
+GlooDoor::~GlooDoor() {
+  close();
+  device_.reset();  // its thread may still ask, so it goes first
+  const std::lock_guard<std::mutex> lock(doors().mutex);
+  for (auto door = doors().by_descriptor.begin(); door != doors().by_descriptor.end();)
+    door = door->second == listener_ ? doors().by_descriptor.erase(door) : std::next(door);
+}
+
+std::string GlooDoor::invitation() const { return listener_->address() + listener_->key(); }
+void GlooDoor::close() { listener_->close(); }
+
+void GlooInvitations::add(const std::string& invitation) {
+  if (invitation.size() <= key_bytes) return;
+  const size_t split = invitation.size() - key_bytes;
+  const std::lock_guard<std::mutex> lock(doors().mutex);
+  doors().keys.emplace(invitation.substr(0, split), invitation.substr(split));
+  addresses_.push_back(invitation.substr(0, split));
+}
+
+void GlooInvitations::forget() {
+  const std::lock_guard<std::mutex> lock(doors().mutex);
+  for (const std::string& address : addresses_)
+    if (const auto found = doors().keys.find(address); found != doors().keys.end()) doors().keys.erase(found);
+  addresses_.clear();
+}
+
+InvitingStore::InvitingStore(std::shared_ptr<Channel> channel, const std::string& prefix,
+                             std::chrono::milliseconds timeout, std::string invitation,
+                             std::shared_ptr<GlooInvitations> peers)
+    : ChannelBackedStore(std::move(channel), prefix, timeout),
+      invitation_(std::move(invitation)),
+      peers_(std::move(peers)) {}
+
+void InvitingStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+  std::vector<uint8_t> whole = value;
+  whole.insert(whole.end(), invitation_.begin(), invitation_.end());
+  whole.push_back(static_cast<uint8_t>(invitation_.size()));
+  ChannelBackedStore::set(key, whole);
+}
+
+std::vector<uint8_t> InvitingStore::get(const std::string& key) {
+  std::vector<uint8_t> whole = ChannelBackedStore::get(key);
+  if (whole.empty() || whole.back() >= whole.size())
+    throw Error(Failure::rendezvous, str(key, ": carries no invitation"));
+  const auto begin = whole.end() - 1 - whole.back();
+  peers_->add(std::string(begin, whole.end() - 1));
+  whole.erase(begin, whole.end());
+  return whole;
+}
+
+}  // namespace convoy
+
+// ---- in front of libc ----------------------------------------------------------------------------------------------
+
+extern "C" {
+
+__attribute__((visibility("default"))) int accept(int fd, sockaddr* address, socklen_t* size) {
+  if (const auto door = convoy::door_at(fd)) return door->accept();
+  return convoy::real_accept(fd, address, size);
+}
+
+__attribute__((visibility("default"))) int connect(int fd, const sockaddr* address, socklen_t size) {
+  const std::string key = address == nullptr ? "" : convoy::key_to(address);
+  return key.empty() ? convoy::real_connect(fd, address, size) : convoy::connect_with(key, fd, address, size);
+}
+
+__attribute__((visibility("default"))) int epoll_ctl(int set, int operation, int fd, epoll_event* event) noexcept {
+  if (operation == EPOLL_CTL_ADD && convoy::in_the_making != nullptr) convoy::guard(fd);
+  return convoy::real_epoll_ctl(set, operation, fd, event);
+}
+
+}  // extern "C"
