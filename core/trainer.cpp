@@ -11,6 +11,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/control/call_notes.h"
+#include "core/control/phases.h"
 #include "core/control/protocol.h"
 #include "core/control/stop.h"
 #include "core/control/supervised_channel.h"
@@ -420,7 +421,7 @@ class Training {
   }
 
   void restore() {
-    context_.state->phase("loading");
+    context_.state->phase(loading_phase);
     std::optional<CheckpointInfo> info;
     if (config_.train.resume == "auto") {
       info = checkpoints_.newest();

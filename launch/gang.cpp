@@ -130,7 +130,7 @@ void Gang::check_ranks_started() {
   if (cause_ || over()) return;
   std::vector<std::string> missing;
   for (const RankPlan& rank : assigned_->job.ranks)
-    if (infos_.count(rank.rank) == 0) missing.push_back(std::to_string(rank.rank));
+    if (infos_.count(rank.rank) == 0 && !stalls_->position(rank.rank)) missing.push_back(std::to_string(rank.rank));
   if (missing.empty()) return;
   fail({Failure::rendezvous, std::atoi(missing.front().c_str()), -1, 0, "",
         str("not ready after ", human_seconds(request_.launch.rendezvous), " (launch.rendezvous): rank ",
@@ -316,7 +316,7 @@ void Gang::ended(int process, const ProcessEnd& end) {
     Abort reason = told_failure(process).value_or(Abort{});
     const int rank = reason.rank >= 0 ? reason.rank : culprit_of(process);
     const int64_t step = step_of(rank);
-    const bool connecting = phase_of(rank >= 0 ? rank : first_rank(process)) == "rendezvous";
+    const bool connecting = phase_of(rank >= 0 ? rank : first_rank(process)) == rendezvous_phase;
     const Failure kind = connecting ? Failure::rendezvous : Failure::training;
     fail({reason.rank >= 0 ? reason.kind : kind, rank, step, connecting ? 0 : end.signal, member.host,
           str(label(process), " ", describe(end),

@@ -1,10 +1,12 @@
 #include "launch/hang_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <set>
 
+#include "core/control/phases.h"
 #include "launch/folding.h"
 #include "launch/stacks.h"
 #include "launch/text_table.h"
@@ -203,6 +205,20 @@ StallVerdict judge_step(const Stall& stall, const std::vector<RankPlace>& places
   return verdict;
 }
 
+StallVerdict judge_set_up(const Stall& stall, const std::vector<RankPlace>& places) {
+  StallVerdict verdict;
+  verdict.kind = Failure::rendezvous;
+  verdict.ranks = {stall.rank};
+  const RankPlace* place = place_of(places, stall.rank);
+  const std::string phase = place != nullptr ? place->report.position.phase : "";
+  verdict.message =
+      str(rank_list(verdict.ranks), " has been ", phase.empty() ? starting_phase : phase,
+          reads_files(phase) ? " without progress" : "", " for ", human_seconds(stall.seconds),
+          " before its first step, longer than ", human_seconds(stall.limit),
+          " (launch.rendezvous); if it only needs longer, type: --set launch.rendezvous=", std::ceil(4 * stall.limit));
+  return verdict;
+}
+
 }  // namespace
 
 std::string short_call(const std::string& call) {
@@ -261,6 +277,7 @@ StallVerdict call_difference(const std::vector<RankPlace>& places) {
 StallVerdict judge(const Stall& stall, const std::vector<RankPlace>& places) {
   if (stall.kind == Stall::Kind::collective) return judge_wait(stall, places);
   if (stall.kind == Stall::Kind::step) return judge_step(stall, places);
+  if (stall.kind == Stall::Kind::set_up) return judge_set_up(stall, places);
   StallVerdict verdict;
   verdict.ranks = {stall.rank};
   const RankPlace* place = place_of(places, stall.rank);

@@ -21,7 +21,7 @@ struct RankPlace {
 
 // Why somebody looks.
 struct Stall {
-  enum class Kind { collective, heartbeat, step } kind = Kind::collective;
+  enum class Kind { collective, heartbeat, step, set_up } kind = Kind::collective;
   int rank = -1;  // who waits; or who is silent
   // Of the wait, as LateCall (core/registry.h) has it:
   std::string group;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
+#include "core/control/phases.h"
 #include "core/control/supervised_channel.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -17,11 +19,8 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Phases in which a rank moves from step to step.
-bool training(const RankPosition& position) {
-  static const char* const others[] = {"", "starting", "rendezvous", "loading", "done"};
-  return std::none_of(std::begin(others), std::end(others), [&](const char* phase) { return position.phase == phase; });
-}
+// Ranks report a lack of their own first.
+constexpr double set_up_slack = 0.5;
 
 }  // namespace
 
@@ -37,7 +36,7 @@ void StallWatch::begin(const Job& job, const std::string& folder, std::vector<st
   const Json& launch = job.config.at("launch");
   if (const auto limit = launch.find("step_timeout"); limit != launch.end() && limit->is_number())
     step_timeout_ = limit->get<double>();
-  if (step_timeout_ > 0) check_steps();
+  check_places();
 }
 
 void StallWatch::know(int rank, const Json& info) {
@@ -162,20 +161,31 @@ void StallWatch::conclude() {
 }
 
 // No rank says that it stays in one place: it is the place that does not change.
-void StallWatch::check_steps() {
+void StallWatch::check_places() {
   if (over_) return;
-  for (const RankPlace& place : places(nullptr)) {
-    if (!place.known || !training(place.report.position) || place.report.age <= step_timeout_) continue;
+  const std::vector<RankPlace> all = places(nullptr);
+  // A rank may wait for another that makes a cache of the same data.
+  double read_age = std::numeric_limits<double>::infinity();
+  for (const RankPlace& place : all)
+    if (place.known && place.report.position.phase == reading_phase) read_age = std::min(read_age, place.report.age);
+  bool set_up = all.empty();
+  for (const RankPlace& place : all) {
+    const std::string& phase = place.report.position.phase;
+    const bool before = !place.known || is_set_up(phase);
+    set_up |= before;
     Stall stall;
-    stall.kind = Stall::Kind::step;
+    stall.kind = before ? Stall::Kind::set_up : Stall::Kind::step;
     stall.rank = place.report.rank;
-    stall.seconds = place.report.age;
-    stall.limit = step_timeout_;
-    return inquire(stall, true);
+    stall.seconds = phase == reading_phase ? read_age : place.report.age;
+    stall.limit = before ? launch_.rendezvous : step_timeout_;
+    const bool late = stall.seconds > stall.limit + (before ? set_up_slack : 0);
+    if (place.known && phase != "done" && stall.limit > 0 && late) return inquire(stall, true);
   }
-  const double pause = std::clamp(step_timeout_ / 10, 0.05, 1.0);
+  if (!set_up && step_timeout_ <= 0) return;
+  const double shortest = step_timeout_ > 0 ? std::min(step_timeout_, launch_.rendezvous) : launch_.rendezvous;
+  const double pause = std::clamp(shortest / 10, 0.05, 1.0);
   loop_.after(milliseconds(static_cast<int64_t>(pause * 1000)), [this, alive = alive_] {
-    if (*alive) check_steps();
+    if (*alive) check_places();
   });
 }
 

@@ -72,7 +72,7 @@ class StallWatch {
   void inquire(const Stall& stall, bool over);
   void answered();
   void conclude();
-  void check_steps();
+  void check_places();
   std::vector<RankPlace> places(const Inquiry* inquiry) const;
   RankPlace place_of(const RankPlan& rank, const Inquiry* inquiry) const;
   bool suspended(int rank) const;

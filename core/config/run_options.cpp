@@ -88,7 +88,11 @@ Option launch_section() {
        time_limit("failure_grace", "from TERM to KILL after a failure", 2),
        time_limit("heartbeat", "a rank that says nothing for so long is lost; at most launch.collective", 60),
        time_limit("collective", "a collective may take so long", 600),
-       time_limit("rendezvous", "all ranks must have met by then", 300),
+       time_limit(
+           "rendezvous",
+           "all ranks must have met by then, and each part of their set-up must end in that time; reading data or "
+           "a checkpoint may take longer while it makes progress",
+           300),
        time_limit("step_timeout",
                   "a rank may stay so long in one place (a step, a batch of an evaluation, a checkpoint); ends endless "
                   "loops also where no other rank waits; off unless given",

@@ -32,6 +32,8 @@ RankReport report_from_json(const Json& json);           // throws Json::excepti
 RankReport report_of(int rank, const CallNotes& notes);  // now, on the rank's own host
 // By the state file, read now; nothing where there is none.
 std::optional<RankReport> read_report(int rank, const std::string& state_file);
+// The rank has made progress where it is: its position counts as changed now.
+void touch_state_file(const std::string& path);
 
 struct ThreadStack {
   int rank = -1;                    // whose own thread it is; -1: another of the process

@@ -213,7 +213,7 @@ std::vector<RankCall> read_calls(const Layout& layout) {
 
 // The whole file, or null.
 Layout* map_layout(const std::string& path, bool writable) {
-  const int fd = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+  const int fd = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return nullptr;
   struct stat status {};
   const bool whole = fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(sizeof(Layout));
@@ -243,7 +243,7 @@ struct StateFile::Mapping {
     };
     // A new file each time, so that a reader of an old one never sees its mapping shrink.
     if (unlink(path.c_str()) != 0 && errno != ENOENT) throw fail("cannot replace the state file", errno);
-    const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0644);
+    const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0644);
     if (fd < 0) throw fail("cannot create the state file", errno);
     // Room is taken now: a store to a mapping on a full disk ends the process.
     const int problem = posix_fallocate(fd, 0, sizeof(Layout));
@@ -286,6 +286,13 @@ void StateFile::collective(const char* name) noexcept {
 void StateFile::failure(const char* abort_json) noexcept {
   mapping_->layout->failure.write(abort_json);
   mapping_->touch();
+}
+
+void touch_state_file(const std::string& path) {
+  Layout* layout = map_layout(path, true);
+  if (layout == nullptr) return;
+  layout->changed_ns.store(unix_ns(), std::memory_order_release);
+  munmap(layout, sizeof(Layout));
 }
 
 std::optional<RankPosition> read_state_file(const std::string& path) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <utility>
 
+#include "core/control/phases.h"
 #include "core/control/state_file.h"
 #include "core/error.h"
 #include "launch/farm/holder.h"
@@ -28,15 +29,16 @@ std::string text(const Json& json, const char* key, const std::string& fallback 
 }
 
 Json read_json(const std::string& path) {
-  std::ifstream file(path);
-  return file ? Json::parse(file, nullptr, false) : Json();
+  const std::string text = read_file_if_any(path);
+  return text.empty() ? Json() : Json::parse(text, nullptr, false);
 }
 
 // Phases of a step all read as one: they change faster than anybody looks.
 std::string state_of_rank(const std::string& folder) {
   const auto position = read_state_file(folder + "/logs/rank0.state");
   if (!position) return "starting";
-  for (const char* slow : {"starting", "rendezvous", "loading", "evaluating", "saving"})
+  if (is_set_up(position->phase)) return position->phase.empty() ? starting_phase : position->phase;
+  for (const char* slow : {"evaluating", "saving"})
     if (position->phase == slow) return slow;
   return position->phase == "done" ? "ending" : "training";
 }
@@ -99,7 +101,9 @@ RunReader::RunReader(const std::string& folder) : folder_(folder) {
 }
 
 void RunReader::read_journal() {
-  std::ifstream file(folder_ + "/journal.jsonl");
+  const std::string path = folder_ + "/journal.jsonl";
+  if (!irregular(path).empty()) return;  // opening a FIFO would wait
+  std::ifstream file(path);
   if (!file.seekg(journal_read_)) return;
   for (std::string line; std::getline(file, line);) {
     if (file.eof()) return;  // the end of it is still to come

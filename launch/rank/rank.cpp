@@ -13,6 +13,7 @@
 
 #include "backends/registry.h"
 #include "core/binding.h"
+#include "core/control/phases.h"
 #include "core/control/protocol.h"
 #include "core/data/draws.h"
 #include "core/data/loader.h"
@@ -25,6 +26,7 @@
 #include "launch/rank/bench.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/crash.h"
+#include "launch/rank/file_progress.h"
 #include "launch/rank/located.h"
 #include "launch/rank/snapshots.h"
 #include "launch/rank/whereabouts.h"
@@ -86,12 +88,19 @@ class RankThread {
   RankThread(const Shared& shared, const RankPlan& plan) : shared_(shared), plan_(plan), host_(host_name()) {}
   ~RankThread() { note_crashes_of_this_thread(nullptr); }
 
+  // From now on others can see where this rank is.
+  FileProgress::Rank open() {
+    state_ = std::make_shared<StateFile>(state_path());
+    notes_ = std::make_shared<CallNotes>(state_path());
+    shared_.whereabouts->add(plan_.rank, notes_);
+    state_->phase(reading_phase);
+    return {state_path(), notes_};
+  }
+
   // 0 when training ended in order, else an exit code; the failure has been told.
   int run() {
     try {
-      state_ = std::make_shared<StateFile>(state_path());
       note_crashes_of_this_thread(state_.get());
-      notes_ = std::make_shared<CallNotes>(state_path());
       shared_.whereabouts->add(plan_.rank, notes_);
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
@@ -107,7 +116,7 @@ class RankThread {
   void train_rank() {
     const Assignment& assignment = shared_.assignment;
     const RunConfig& config = assignment.config;
-    state_->phase("starting");
+    state_->phase(starting_phase);
     // One-rank processes were bound before LibTorch was loaded; threads are bound here.
     if (assignment.job.processes[static_cast<size_t>(plan_.process)].ranks.size() > 1) bind_this_thread(plan_.cores);
     at::set_num_threads(plan_.threads);
@@ -139,10 +148,11 @@ class RankThread {
         InjectRequest{assignment.faults, context.rank, context.size, assignment.attempt, host_, shared_.channel});
     // A fault happens where the host comes by; a graph's launch passes none of these places.
     if (injector->idle()) context.make_graph = make_device_graph;
-    state_->phase("rendezvous");
+    state_->phase(rendezvous_phase);
     injector->reached(InjectPoint::join, 0);
     connect(context, injector);
     if (!trains(assignment)) return tell_end(context, run_bench(context, assignment.bench));
+    state_->phase(building_phase);
     std::unique_ptr<Strategy> strategy =
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
     TrainingParts parts{shared_.trained.data, shared_.trained.transforms, strategy.get()};
@@ -343,13 +353,18 @@ int run_ranks(const Assignment& assignment, const Registry& registry, std::share
   Shared shared{assignment, registry, channel, {}, {}};
   shared.whereabouts =
       Whereabouts::create(channel, assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front());
+  const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;
+  std::vector<std::unique_ptr<RankThread>> own;
+  std::vector<FileProgress::Rank> seen;
+  for (int rank : ranks) {
+    own.push_back(std::make_unique<RankThread>(shared, assignment.job.ranks[static_cast<size_t>(rank)]));
+    seen.push_back(own.back()->open());
+  }
+  const FileProgress progress(std::move(seen));
   if (trains(assignment)) shared.trained = located_parts(assignment.config, registry);
 
-  const std::vector<int>& ranks = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks;
   std::vector<int> codes(ranks.size(), 0);
-  auto run = [&](size_t i) {
-    codes[i] = RankThread(shared, assignment.job.ranks[static_cast<size_t>(ranks[i])]).run();
-  };
+  auto run = [&](size_t i) { codes[i] = own[i]->run(); };
   // The first rank runs in the main thread: MPI and debuggers like it there.
   std::vector<std::thread> threads;
   for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back(run, i);

@@ -1,5 +1,6 @@
 #include "launch/rank/whereabouts.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -31,6 +32,9 @@ std::shared_ptr<Whereabouts> Whereabouts::create(std::shared_ptr<Channel> channe
 
 void Whereabouts::add(int rank, std::shared_ptr<const CallNotes> notes) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known =
+      std::find_if(ranks_.begin(), ranks_.end(), [rank](const Rank& one) { return one.id.rank == rank; });
+  if (known != ranks_.end()) ranks_.erase(known);
   ranks_.push_back({{rank, own_thread_id()}, std::move(notes)});
 }
 

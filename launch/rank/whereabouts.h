@@ -17,7 +17,7 @@ class Whereabouts : public std::enable_shared_from_this<Whereabouts> {
   // `first`: the process's first rank.
   static std::shared_ptr<Whereabouts> create(std::shared_ptr<Channel> channel, int first);
 
-  // From the rank's own thread.
+  // From the rank's own thread; a second call moves it to another one.
   void add(int rank, std::shared_ptr<const CallNotes> notes);
 
   // A wait of `rank` takes long (BackendRequest::late). When its limit has passed this waits until the job is ended for

@@ -6,6 +6,8 @@
 
 #include <filesystem>
 
+#include "core/control/phases.h"
+#include "core/control/position.h"
 #include "core/control/state_file.h"
 #include "core/control/supervised_channel.h"
 #include "core/text.h"
@@ -39,7 +41,7 @@ class StallWatchTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  void begin(int ranks, const Json& launch = Json::object()) {
+  void begin(int ranks, const Json& launch = Json::object(), double rendezvous = 300) {
     Job job;
     for (int rank = 0; rank < ranks; ++rank) {
       RankPlan plan;
@@ -51,7 +53,9 @@ class StallWatchTest : public ::testing::Test {
     StallWatch::Events events;
     events.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
     events.on_stall = [this](const StallWatch::Found& found) { found_.push_back(found); };
-    watch_ = std::make_unique<StallWatch>(loop_, channel_, LaunchConfig{}, events);
+    LaunchConfig limits;
+    limits.rendezvous = rendezvous;
+    watch_ = std::make_unique<StallWatch>(loop_, channel_, limits, events);
     watch_->begin(job, folder_, std::vector<std::string>(static_cast<size_t>(ranks), "here"));
   }
 
@@ -199,6 +203,35 @@ TEST_F(StallWatchTest, StartingTakesItsTime) {
   begin(1, {{"step_timeout", 0.05}});
   run_until([] { return false; }, milliseconds(300));
   EXPECT_THAT(found_, SizeIs(0));
+}
+
+TEST_F(StallWatchTest, NamesTheRankWhoseSetUpDoesNotEnd) {
+  StateFile file(folder_ + "/logs/rank0.state");
+  file.phase(building_phase);
+  begin(1, Json::object(), 0.1);
+  answer(0, building_phase, "", 0);
+  run_until([&] { return !found_.empty(); });
+  ASSERT_THAT(found_, SizeIs(1));
+  EXPECT_EQ(found_[0].verdict.kind, Failure::rendezvous);
+  EXPECT_THAT(found_[0].verdict.ranks, ElementsAre(0));
+  EXPECT_THAT(found_[0].verdict.message, HasSubstr("building the model"));
+  EXPECT_THAT(found_[0].verdict.message, HasSubstr("--set launch.rendezvous=1"));
+}
+
+TEST_F(StallWatchTest, ReadingDataTakesAsLongAsAnyRankMovesOn) {
+  const std::string path = folder_ + "/logs/rank0.state";
+  StateFile reads(path), waits(folder_ + "/logs/rank1.state");
+  for (StateFile* file : {&reads, &waits}) file->phase(reading_phase);
+  begin(2, Json::object(), 0.1);
+  for (int rank : {0, 1}) answer(rank, reading_phase, "", 0);
+  for (int i = 0; i < 10; ++i) {
+    run_until([] { return false; }, milliseconds(100));
+    touch_state_file(path);
+  }
+  EXPECT_THAT(found_, SizeIs(0)) << "rank 0 reads, and rank 1 waits for it";
+  run_until([&] { return !found_.empty(); });
+  ASSERT_THAT(found_, SizeIs(1));
+  EXPECT_THAT(found_[0].verdict.message, HasSubstr("reading data without progress"));
 }
 
 }  // namespace
