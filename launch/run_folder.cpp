@@ -21,6 +21,7 @@
 #include "launch/exit_codes.h"
 #include "launch/resume_path.h"
 #include "launch/summary.h"
+#include "launch/typed_command.h"
 
 namespace convoy {
 namespace {
@@ -120,8 +121,8 @@ std::string free_output(const std::string& output) {
 
 // The line to type for another train.resume, into a new folder.
 std::string command_line(const FolderRequest& request, const std::string& resume, const std::string& more = "") {
-  return str(request.command, more, " --set train.resume=", resume,
-             request.output.empty() ? "" : " --output " + free_output(request.output));
+  return str(request.command, more, " --set ", shell_word("train.resume=" + resume),
+             request.output.empty() ? "" : " --output " + shell_word(free_output(request.output)));
 }
 
 std::string difference_lines(const std::vector<Difference>& found, const Json& resolved) {
@@ -161,23 +162,26 @@ std::optional<RunFolder> take(const FolderRequest& request, const std::string& f
                   command_line(request, folder), "\nto start anew, type\n  ", command_line(request, "never")));
 }
 
-// --set for more training than `config` asked for; "" where `resolved` asks for more already.
-std::string more_training(const Json& config, const Json& resolved) {
-  for (const char* key : {"epochs", "max_steps"}) {
-    const Json before = config.value("train", Json::object()).value(key, Json());
-    const Json now = resolved.value("train", Json::object()).value(key, Json());
-    if (!before.is_number_integer()) continue;
-    if (now.is_null() || (now.is_number_integer() && now > before)) return "";
-    return str(" --set train.", key, "=", 2 * before.get<int64_t>());
-  }
-  return "";
+// A value of a configuration that may be anybody's; null where it is missing.
+Json value_at(const Json& config, const std::string& pointer) {
+  const Json::json_pointer place(pointer);
+  return config.contains(place) ? config[place] : Json();
+}
+
+// --set for more training than the finished run had; "" where `resolved` asks for more already.
+std::string more_training(const Json& summary, const Json& resolved) {
+  const Json config = summary.value("config", Json()), limit = value_at(config, "/train/max_steps");
+  const bool by_steps = limit.is_number_integer() && summary.value("steps", Json()) == limit;
+  const std::string key = by_steps || !value_at(config, "/train/epochs").is_number_integer() ? "max_steps" : "epochs";
+  const Json before = value_at(config, "/train/" + key), now = value_at(resolved, "/train/" + key);
+  if (!before.is_number_integer() || now.is_null() || (now.is_number_integer() && now > before)) return "";
+  return str(" --set train.", key, "=", 2 * before.get<int64_t>());
 }
 
 // How to train a finished run for longer.
 std::string more_text(const FolderRequest& request, const std::string& done) {
-  const Json config = read_summary(done).value("config", Json::object());
   return str("to train it for longer, in a new folder, type\n  ",
-             command_line(request, done, more_training(config, request.resolved)));
+             command_line(request, done, more_training(read_summary(done), request.resolved)));
 }
 
 std::string done_reason(const FolderRequest& request, const std::string& folder) {
@@ -228,8 +232,7 @@ bool may_continue(const FolderRequest& request, const std::string& folder) {
   if (request.resume == "never" || summary.value("status", "") == "done") return false;
   if (request.resume == "auto") return true;
   const Json config = summary.value("config", Json());
-  return has_checkpoint(folder) && config.is_object() &&
-         config.value("train", Json::object()).value("resume", "") == request.resume &&
+  return has_checkpoint(folder) && value_at(config, "/train/resume") == request.resume &&
          differences(config, request.resolved, resumable_keys()).empty();
 }
 

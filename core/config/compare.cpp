@@ -6,6 +6,7 @@
 #include "core/config/marks.h"
 #include "core/config/run_config.h"
 #include "core/config/scalars.h"
+#include "core/utf8.h"
 
 namespace convoy {
 namespace {
@@ -72,9 +73,13 @@ bool name_differs(const Json& was, const Json& is, const std::string& key) {
 }
 
 std::string value_text(const Json& value) {
+  constexpr size_t most = 160;
   if (value.is_null()) return "none";
-  if (value.is_string()) return value.get<std::string>();
-  return is_interval(value) ? interval_text(value) : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (is_interval(value)) return interval_text(value);
+  std::string text =
+      value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const size_t kept = utf8_cut(text.data(), text.size(), most);
+  return kept < text.size() ? text.substr(0, kept) + "…" : text;
 }
 
 }  // namespace
