@@ -192,15 +192,9 @@ Calibration calibration_from_json(const Json& json, const std::string& path) {
 }
 
 void write_calibration(const std::string& path, const Calibration& calibration) {
-  const std::string partial = str(path, ".", getpid());
   try {
-    const auto file = system_files().create(partial);
-    const std::string text = to_json(calibration).dump(1) + "\n";
-    file->write(text.data(), text.size());
-    file->close();
-    system_files().rename(partial, path);
+    write_whole(path, to_json(calibration).dump(1) + "\n", true);
   } catch (const Error& error) {
-    unlink(partial.c_str());
     // What it advises is for runs, which have an --output.
     const std::string what = error.what();
     throw Error(Failure::output, str(what.substr(0, what.find("; ")), "; change to a folder that may be written"));

@@ -1,12 +1,13 @@
 #include "launch/console.h"
 
-#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "core/error.h"
+#include "core/files.h"
 #include "core/text.h"
 #include "launch/progress.h"
 
@@ -41,11 +42,12 @@ RankLogs::File& RankLogs::file(const std::string& name) {
   auto [found, fresh] = files_.try_emplace(name);
   if (!fresh) return found->second;
   const std::string path = str(folder_, "/", name, ".log");
-  const auto open = [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644); };
-  found->second.fd = open();
-  // Whose log it is mostly makes the folder before it says a word.
-  if (found->second.fd < 0 && errno == ENOENT && (mkdir(folder_.c_str(), 0755) == 0 || errno == EEXIST))
-    found->second.fd = open();
+  // The owner of a log mostly makes the folder before its first line.
+  try {
+    if (mkdir(folder_.c_str(), 0755) == 0 || errno == EEXIST) found->second.fd = open_to_append(path).release();
+  } catch (const Error& error) {
+    put(STDERR_FILENO, str("convoy: no log of ", name, ": ", error.what(), "\n"));  // no reason to stop a training
+  }
   return found->second;
 }
 

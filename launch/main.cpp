@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 
+#include "core/utf8.h"
 #include "core/version.h"
 #include "launch/bench_report.h"
 #include "launch/catalogues.h"
@@ -121,7 +123,16 @@ void add_hosts_option(CLI::App& command, RunArguments& arguments) {
       ->delimiter(',');
 }
 
+// Arguments go into messages and JSON, which hold UTF-8 alone.
+void check_arguments(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (const std::string text = valid_utf8(argv[i]); text != argv[i])
+      throw Error(Failure::command_line, str("convoy: argument ", i, ", ", text,
+                                             ": is not valid UTF-8; rename the file, or name it by another path"));
+}
+
 int run(int argc, char** argv) {
+  check_arguments(argc, argv);
   CLI::App app{"convoy: distributed training on LibTorch, told by a YAML file"};
   app.set_version_flag("--version", std::string("convoy ") + version);
   app.require_subcommand(1);
@@ -272,6 +283,9 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     std::cerr << error.what() << '\n';
     return exit_code_of(error.kind());
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::cerr << "convoy: " << error.what() << '\n';
+    return exit_code_of(Failure::io);
   } catch (const std::exception& error) {
     std::cerr << "convoy: " << error.what() << '\n';
     return exit_code_of(Failure::internal);

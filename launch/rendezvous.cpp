@@ -3,16 +3,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 
+#include "core/files.h"
 #include "launch/networks.h"
 #include "launch/summary.h"
 
 namespace convoy {
 namespace {
+
+constexpr size_t longest_address = 4096;
 
 std::string path_of(const std::string& folder, const std::string& job) { return str(folder, "/.rendezvous-", job); }
 
@@ -66,10 +67,12 @@ std::string told_address(const LaunchedAs& as, const Variables& variables) {
 
 RendezvousFile::RendezvousFile(const std::string& folder, const std::string& job, const ChannelAddress& address)
     : path_(path_of(folder, job)) {
-  std::error_code problem;
-  std::filesystem::create_directories(folder, problem);
-  if (problem)
-    throw Error(Failure::output, str(folder, ": cannot be created: ", problem.message(), "; give another --output"));
+  try {
+    make_private_folder(folder);
+  } catch (const Error& error) {
+    throw Error(Failure::output, str(folder, ": ", error.what(), "; give another --output"));
+  }
+  refuse_writable_by_others(folder);
   write_whole(path_, to_string(address) + "\n", false, 0600);
 }
 
@@ -79,15 +82,13 @@ void remove_rendezvous(const std::string& folder, const std::string& job) { unli
 
 std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const std::string& job) {
   const std::string path = path_of(folder, job);
-  std::ifstream file(path);
-  std::string line;
-  if (!file || !std::getline(file, line)) return std::nullopt;
   struct stat status {};
-  if (stat(path.c_str(), &status) != 0) return std::nullopt;
+  if (lstat(path.c_str(), &status) != 0) return std::nullopt;
   if (status.st_uid != geteuid() || (status.st_mode & 077) != 0)
     throw Error(Failure::refused,
                 str(path, ": belongs to another user, or others can read it; remove it and start again"));
-  return channel_address(line);
+  const std::string text = read_file_if_any(path, longest_address);
+  return text.empty() ? std::nullopt : std::make_optional(channel_address(text.substr(0, text.find('\n'))));
 }
 
 std::string data_address(const std::string& configured, const std::string& channel_host) {

@@ -131,11 +131,14 @@ class RemoteAgent {
 
   // Where hosts share no storage each has logs and state files of its own.
   void make_folder(const std::string& folder) const {
-    std::error_code problem;
-    std::filesystem::create_directories(folder + "/logs", problem);
-    if (problem)
+    try {
+      make_private_folder(folder);
+      make_private_folder(folder + "/logs");
+    } catch (const Error& error) {
       throw Error(Failure::output,
-                  str(folder, ": cannot be made on ", host_.name, ": ", problem.message(), "; give another --output"));
+                  str(folder, ": cannot be made on ", host_.name, ": ", error.what(), "; give another --output"));
+    }
+    refuse_writable_by_others(folder);
   }
 
   const std::shared_ptr<Channel>& channel_of(int process) const { return channels_.at(process); }

@@ -11,13 +11,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <utility>
 
 #include "core/config/differences.h"
 #include "core/config/run_config.h"
 #include "core/control/state_file.h"
+#include "core/files.h"
+#include "core/utf8.h"
 #include "launch/exit_codes.h"
 #include "launch/resume_path.h"
 #include "launch/summary.h"
@@ -38,18 +39,37 @@ std::string numbered(const FolderRequest& request, int number) {
 
 constexpr char other_output[] = "; choose another with --output";
 
-// What ranks will write into is tried now: they would find out one by one, and after an epoch.
+// Files that a run writes by name. A link or a FIFO in place of one was planted, or is a mistake.
+void check_files(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const char* name : {".lock", "summary.json", "metrics.jsonl", "config.yaml", "progress.json", "failure.json",
+                           "journal.jsonl", "leaderboard.csv", "ways.json"})
+    paths.push_back(str(folder, "/", name));
+  for (const std::string& name : names_in(folder + "/logs")) paths.push_back(str(folder, "/logs/", name));
+  for (const std::string& path : paths)
+    if (const std::string kind = irregular(path); !kind.empty())
+      refuse(path, str(kind, ", and a run writes a regular file there; remove it, or give another --output"));
+}
+
+// Ranks would find out one by one, and after an epoch, that they cannot write.
 void create(const std::string& folder) {
+  try {
+    make_private_folder(folder);
+    make_private_folder(folder + "/logs");
+  } catch (const Error& error) {
+    refuse(folder, str(error.what(), other_output));
+  }
+  refuse_writable_by_others(folder);
   std::error_code problem;
-  fs::create_directories(folder + "/logs", problem);
-  if (problem) refuse(folder, str("cannot be created: ", problem.message(), other_output));
   for (const std::string part : {"/logs", "/checkpoints"}) {
     const std::string path = folder + part;
     if (!fs::exists(path, problem)) continue;  // ranks make it
     if (!fs::is_directory(path, problem)) refuse(path, str("is no directory", other_output));
+    refuse_writable_by_others(path);
     if (faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
       refuse(path, str("cannot be written: ", strerror(errno), other_output));
   }
+  check_files(folder);
 }
 
 // Where the ranks of a killed run were: the one that was behind is the likely culprit of nothing, so only steps are told.
@@ -68,8 +88,7 @@ Json ending_of(const Abort& cause) { return {{"exit_code", exit_code_of(cause)},
 void mend(const std::string& folder, Json& summary, std::vector<std::string>& notes) {
   const std::string note_file = folder + "/failure.json";
   if (summary.value("status", "") == "running") {
-    std::ifstream file(note_file);
-    Json left = Json::parse(file, nullptr, false);
+    Json left = Json::parse(read_file_if_any(note_file), nullptr, false);
     if (!left.is_object() || !left["failure"].is_object())
       left = ending_of({Failure::internal, -1, last_step(folder), SIGKILL, "",
                         "convoy itself was killed before it could write the end"});
@@ -137,10 +156,13 @@ std::string difference_lines(const std::vector<Difference>& found, const Json& r
 // Takes an unfinished folder, if its lock is free.
 std::optional<RunFolder> take(const FolderRequest& request, const std::string& folder) {
   RunFolder run;
+  const std::string path = fs::absolute(folder).lexically_normal().string();
+  if (valid_utf8(path) != path)
+    refuse(valid_utf8(path), "is not valid UTF-8; run in another working directory, or give another --output");
   create(folder);
   run.lock = FolderLock(folder);
   if (!run.lock.held()) return std::nullopt;
-  run.path = fs::absolute(folder).lexically_normal().string();
+  run.path = path;
   Json summary = read_summary(folder);
   if (summary.value("status", "") == "done") {
     run.already_done = true;
@@ -213,8 +235,8 @@ RunFolder open_given(const FolderRequest& request) {
 // Numbers of runs/NAME, runs/NAME-2, … that exist, the one written last first.
 std::vector<int> existing(const FolderRequest& request) {
   std::vector<std::pair<fs::file_time_type, int>> found;
-  for (int number = 1; fs::exists(numbered(request, number)); ++number) {
-    std::error_code none;
+  std::error_code none;
+  for (int number = 1; fs::exists(numbered(request, number), none); ++number) {
     auto time = fs::last_write_time(numbered(request, number) + "/summary.json", none);
     if (none) time = fs::file_time_type::min();
     found.emplace_back(time, number);
@@ -257,9 +279,10 @@ RunFolder open_named(const FolderRequest& request) {
     if (run->continued) run->notes.push_back(str("continuing the unfinished run in ", folder));
     return std::move(*run);
   }
+  std::error_code none;
   for (int number = 1;; ++number) {
     const std::string folder = numbered(request, number);
-    if (fs::exists(folder)) continue;
+    if (fs::exists(folder, none)) continue;
     auto run = take(request, folder);
     if (!run) continue;  // another run was quicker
     if (number > 1) run->notes.push_back(new_folder_note(request, numbers, folder));
@@ -271,7 +294,7 @@ RunFolder open_named(const FolderRequest& request) {
 
 FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
   while (true) {
-    fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (fd_ < 0) refuse(folder, str("cannot be written: ", strerror(errno), other_output));
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
@@ -309,7 +332,7 @@ std::string requested_folder(const FolderRequest& request) {
 
 void leave_failure(const std::string& folder, const Abort& cause) {
   if (read_summary(folder).value("status", "") != "running") return;
-  const int fd = open((folder + "/failure.json").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const int fd = open((folder + "/failure.json").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) return;
   const std::string text = ending_of(cause).dump(2) + "\n";
   const ssize_t written = write(fd, text.data(), text.size());

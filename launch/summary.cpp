@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <fstream>
 #include <map>
 
 #include "core/version.h"
@@ -63,8 +61,8 @@ std::map<std::string, int>& rooms() {
 int open_unnamed(const std::string& folder) {
   const int fd = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
   if (fd >= 0) return fd;
-  const std::string path = str(folder, "/.room.", getpid());  // a file system that knows only names
-  const int named = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const std::string path = str(folder, "/.room.", random_token());  // a file system that knows only names
+  const int named = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (named >= 0) unlink(path.c_str());
   return named;
 }
@@ -136,8 +134,7 @@ Json finished_summary(Json summary, const GangOutcome& outcome, std::optional<do
 }
 
 Json read_summary(const std::string& folder) {
-  std::ifstream file(folder + "/summary.json");
-  Json summary = Json::parse(file, nullptr, false);
+  Json summary = Json::parse(read_file_if_any(folder + "/summary.json"), nullptr, false);
   return summary.is_object() && foreign_key(summary).empty() ? summary : Json::object();
 }
 
@@ -171,34 +168,6 @@ void write_summary(const std::string& folder, const Json& summary) {
     write_whole(file, text, true);
   }
   if (!running) give_room(folder);
-}
-
-void write_whole(const std::string& path, const std::string& text, bool lasting, int mode) {
-  const size_t slash = path.rfind('/');
-  const std::string temporary =
-      str(slash == std::string::npos ? "" : path.substr(0, slash + 1), ".", path.substr(slash + 1), ".", getpid());
-  auto fail = [&](const char* what) {
-    const std::string message = where_(path, what);
-    unlink(temporary.c_str());
-    throw Error(Failure::io, message);
-  };
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-  if (fd < 0) fail("write");
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = write(fd, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      close(fd);
-      fail("write");
-    }
-    done += static_cast<size_t>(written);
-  }
-  if (lasting && fsync(fd) != 0) {
-    close(fd);
-    fail("flush");
-  }
-  if (close(fd) != 0) fail("close");
-  if (rename(temporary.c_str(), path.c_str()) != 0) fail("rename to it");
 }
 
 }  // namespace convoy

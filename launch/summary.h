@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/control/channel.h"
+#include "core/files.h"
 #include "core/options.h"
 #include "launch/gang.h"
 
@@ -27,8 +28,5 @@ std::string foreign_key(const Json& summary);
 // status is "running" this process keeps room on the disk, so that the end is told although the run has filled it. One
 // thread.
 void write_summary(const std::string& folder, const Json& summary);
-
-// A text file through a temporary one and a rename; Error(io).
-void write_whole(const std::string& path, const std::string& text, bool lasting, int mode = 0644);
 
 }  // namespace convoy

@@ -139,7 +139,7 @@ SafetensorsFile::Mapping::Mapping(std::string file_path) : path(std::move(file_p
   const auto fail = [this](const char* what) {
     throw Error(Failure::io, convoy::str("cannot ", what, " ", path, ": ", std::strerror(errno)));
   };
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not hold us up
   if (descriptor < 0) fail("open");
   struct stat status {};
   const bool known = fstat(descriptor, &status) == 0;

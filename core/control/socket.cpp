@@ -60,24 +60,6 @@ bool met_itself(int fd) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
-int Descriptor::release() {
-  const int fd = fd_;
-  fd_ = -1;
-  return fd;
-}
-
 Descriptor listen_on(const std::string& address, uint16_t port) {
   const AddressInfo info = resolve(address, port);
   auto fail = [&](const char* step) {

@@ -5,24 +5,11 @@
 #include <cstdint>
 #include <string>
 
+#include "core/descriptor.h"
+
 namespace convoy {
 
 using Deadline = std::chrono::steady_clock::time_point;
-
-// Owns a file descriptor.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-  int get() const { return fd_; }
-  int release();
-  bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 // Bound to one interface and listening. Error(rendezvous) with address and reason; wildcard addresses are refused.
 Descriptor listen_on(const std::string& address, uint16_t port);

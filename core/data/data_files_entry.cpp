@@ -51,6 +51,7 @@ std::string problem_of(const std::string& path, bool folder) {
     return errno == ENOENT ? str(folder ? "no such folder" : "no such file", from) : std::strerror(errno);
   }
   if (S_ISDIR(facts.st_mode) != folder) return folder ? "is no folder" : "is a folder and no file";
+  if (!folder && !S_ISREG(facts.st_mode)) return "is no regular file";
   if (faccessat(AT_FDCWD, path.c_str(), folder ? R_OK | X_OK : R_OK, AT_EACCESS) != 0)
     return str("cannot be read: ", std::strerror(errno));
   return "";

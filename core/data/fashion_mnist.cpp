@@ -14,13 +14,15 @@
 #include "core/data/residence.h"
 #include "core/data/rows.h"
 #include "core/error.h"
+#include "core/files.h"
 
 namespace convoy {
 namespace {
 
 std::string file_in(const std::string& folder, const std::string& name) {
   for (const auto& path : {folder + "/" + name + ".gz", folder + "/" + name}) {
-    if (std::filesystem::exists(path)) return path;
+    std::error_code none;
+    if (std::filesystem::exists(path, none)) return path;
   }
   throw Error(Failure::io, str(folder, "/", name,
                                ".gz is not there: install Debian's package dataset-fashion-mnist "
@@ -30,8 +32,11 @@ std::string file_in(const std::string& folder, const std::string& name) {
 
 class GzipFile {
  public:
-  explicit GzipFile(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
+  explicit GzipFile(const std::string& path) : path_(path) {
+    Descriptor descriptor = open_to_read(path);
+    file_ = gzdopen(descriptor.get(), "rb");
     if (file_ == nullptr) throw Error(Failure::io, str(path, ": cannot open it"));
+    descriptor.release();
     gzbuffer(file_, 1 << 17);
   }
   GzipFile(const GzipFile&) = delete;
@@ -61,7 +66,7 @@ class GzipFile {
 
  private:
   std::string path_;
-  gzFile file_;
+  gzFile file_ = nullptr;
   int ignored_ = 0;
 };
 

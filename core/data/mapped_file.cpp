@@ -36,7 +36,7 @@ namespace {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>()) {
-  mapping_->file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  mapping_->file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not hold us up
   if (mapping_->file < 0) fail(path, "open it");
   struct stat facts {};
   if (fstat(mapping_->file, &facts) != 0) fail(path, "examine it");

@@ -1,11 +1,11 @@
 // metrics.jsonl: one JSON object a line, each written by one call, so that a reader sees whole lines only.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "core/metrics/sink.h"
 
 namespace convoy {
@@ -13,17 +13,12 @@ namespace {
 
 class JsonlSink : public Sink {
  public:
-  JsonlSink(const std::string& path, int64_t last_step) : path_(path) {
-    descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail("open");
+  JsonlSink(const std::string& path, int64_t last_step) : path_(path), file_(open_to_append(path)) {
     drop_after(last_step);
   }
-  ~JsonlSink() override { close(descriptor_); }
-  JsonlSink(const JsonlSink&) = delete;
-  JsonlSink& operator=(const JsonlSink&) = delete;
 
   void write(const Record& record) override {
-    put(to_json(record).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    write_all(file_.get(), to_json(record).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", path_);
   }
 
  private:
@@ -34,7 +29,7 @@ class JsonlSink : public Sink {
     off_t kept = 0;
     char part[1 << 16];
     for (off_t at = 0;;) {
-      const ssize_t bytes = pread(descriptor_, part, sizeof part, at);
+      const ssize_t bytes = pread(file_.get(), part, sizeof part, at);
       if (bytes < 0 && errno == EINTR) continue;
       if (bytes < 0) fail("read");
       if (bytes == 0) break;
@@ -56,22 +51,14 @@ class JsonlSink : public Sink {
     return step != record.end() && step->is_number_integer() && step->get<int64_t>() > last_step;
   }
   void cut(off_t size) {
-    if (ftruncate(descriptor_, size) != 0) fail("truncate");
-  }
-  void put(const std::string& line) {
-    for (size_t done = 0; done < line.size();) {
-      const ssize_t written = ::write(descriptor_, line.data() + done, line.size() - done);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write");
-      done += size_t(written);
-    }
+    if (ftruncate(file_.get(), size) != 0) fail("truncate");
   }
   [[noreturn]] void fail(const char* what) const {
     throw Error(Failure::io, str("cannot ", what, " ", path_, ": ", std::strerror(errno)));
   }
 
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace

@@ -134,9 +134,7 @@ int add_command(const AddArguments& arguments) {
   check_name(folder, pipeline);
 
   const std::string path = str(folder, "/inbox/", pipeline.name, ".yaml");
-  std::error_code problem;
-  fs::create_directories(folder + "/inbox", problem);
-  if (problem) throw Error(Failure::output, str(folder, "/inbox: cannot be created: ", problem.message()));
+  make_private_folder(folder + "/inbox");
   unlink((path + ".refused").c_str());  // the answer to an earlier try
   write_whole(path, pipeline_yaml(pipeline), true);
   const Author author(file, pipeline);

@@ -26,11 +26,11 @@ std::string own_folder_of(const LaunchedAs& as) {
 // Before anything is measured.
 void check_writable(const std::string& file) {
   if (file.empty()) return;
-  const std::string folder = fs::absolute(file).parent_path().string();
-  if (fs::is_directory(file) || access(folder.c_str(), W_OK | X_OK) != 0)
-    throw Error(Failure::output,
-                str("--json ", file, ": ", fs::is_directory(file) ? "is a directory" : std::strerror(errno),
-                    "; name a file in a folder that can be written"));
+  const std::string parent = fs::path(file).parent_path().string();
+  const std::string kind = irregular(file);
+  if (!kind.empty() || access(parent.empty() ? "." : parent.c_str(), W_OK | X_OK) != 0)
+    throw Error(Failure::output, str("--json ", file, ": ", kind.empty() ? std::strerror(errno) : kind.c_str(),
+                                     "; name a file in a folder that can be written"));
 }
 
 void write_rows(const std::string& file, const Json& summary) {

@@ -131,8 +131,7 @@ std::string read_loss_fault(const std::string& states) {
 
 // What the configured run found, and what it left of the reference's states because it made no update there.
 std::vector<StepDifferences> differences_in(const std::string& path, const std::vector<std::string>& references) {
-  std::ifstream file(path);
-  const Json json = Json::parse(file, nullptr, false);
+  const Json json = Json::parse(read_file_if_any(path), nullptr, false);
   CONVOY_CHECK(json.is_array(), path, " was not written, though the run is done");
   std::vector<StepDifferences> steps;
   for (const Json& step : json) steps.push_back(step_differences_from_json(step));

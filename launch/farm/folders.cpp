@@ -36,8 +36,7 @@ std::optional<ConfigError> occupied(const Pipeline& pipeline, const std::string&
   };
   if (!S_ISDIR(status.st_mode)) return taken(str(folder, ": is no folder, and the pipeline needs one of that name"));
   const std::string file = folder + "/summary.json";
-  std::ifstream in(file);
-  const Json summary = Json::parse(in, nullptr, false);
+  const Json summary = Json::parse(read_file_if_any(file), nullptr, false);
   const std::string foreign = summary.is_object() ? foreign_key(summary) : "";
   if (foreign.empty()) return std::nullopt;
   return taken(str(file, ": has a `", foreign, "` that convoy would not write"));

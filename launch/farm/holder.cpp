@@ -32,7 +32,7 @@ pid_t listed_holder(const struct stat& status) {
 
 LockHolder lock_holder(const std::string& run_folder) {
   LockHolder holder;
-  const int fd = open((run_folder + "/.lock").c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open((run_folder + "/.lock").c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return holder;
   struct stat status {};
   if (fstat(fd, &status) == 0) holder.pid = listed_holder(status);

@@ -1,13 +1,13 @@
 #include "launch/farm/journal.h"
 
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
+#include <sstream>
 #include <utility>
 
+#include "core/files.h"
 #include "launch/session.h"
 
 namespace convoy {
@@ -18,8 +18,7 @@ std::string journal_path(const std::string& run_folder) { return run_folder + "/
 }  // namespace
 
 Journal::Journal(const std::string& run_folder) : path_(journal_path(run_folder)) {
-  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw Error(Failure::io, str(path_, ": cannot be opened: ", strerror(errno)));
+  fd_ = open_to_append(path_).release();
   const off_t size = lseek(fd_, 0, SEEK_END);
   char last = '\n';
   if (size > 0 && pread(fd_, &last, 1, size - 1) == 1 && last != '\n' && ::write(fd_, "\n", 1) != 1)
@@ -51,7 +50,7 @@ void Journal::sync() {
 
 std::map<std::string, int> starts_in_journal(const std::string& run_folder) {
   std::map<std::string, int> starts;
-  std::ifstream file(journal_path(run_folder));
+  std::istringstream file(read_file_if_any(journal_path(run_folder)));
   for (std::string text; std::getline(file, text);) {
     const Json line = Json::parse(text, nullptr, false);
     if (!line.is_object() || !line.contains("event") || line["event"] != "started") continue;

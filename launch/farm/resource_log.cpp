@@ -92,8 +92,7 @@ struct ResourceLog::Inner {
 ResourceLog::ResourceLog(const std::string& run_folder) : inner_(std::make_unique<Inner>()) {
   inner_->folder = run_folder;
   const std::string path = run_folder + "/metrics.jsonl";
-  inner_->fd = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (inner_->fd < 0) throw Error(Failure::io, str("cannot open ", path, ": ", strerror(errno)));
+  inner_->fd = open_to_append(path).release();
   // A line that a killed supervisor has cut must not swallow ours.
   char last = '\n';
   const off_t size = lseek(inner_->fd, 0, SEEK_END);

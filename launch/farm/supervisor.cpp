@@ -250,10 +250,8 @@ void FarmSupervisor::begin(const Grant& grant) {
   member.detail.clear();
   member.told.clear();
   member.started = unix_seconds();
-  std::error_code problem;
-  std::filesystem::create_directories(member.folder, problem);
   try {
-    if (problem) throw Error(Failure::output, str(member.folder, ": cannot be created: ", problem.message()));
+    make_private_folder(member.folder);
     write_config(member);
     auto& log = logs_[grant.job];
     log = std::make_unique<RankLogs>(member.folder + "/logs", log_limit);

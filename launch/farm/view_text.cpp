@@ -131,6 +131,7 @@ std::vector<std::string> view_lines(const RunView& view, size_t first, size_t co
 std::vector<std::string> log_tail(const std::string& folder, size_t lines, std::string& path) {
   path = newest_log(folder);
   std::vector<std::string> tail;
+  if (!irregular(path).empty()) return tail;  // opening a FIFO would wait
   std::ifstream file(path, std::ios::binary);
   if (path.empty() || !file.seekg(0, std::ios::end)) return tail;
   const std::streamoff size = file.tellg();

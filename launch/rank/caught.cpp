@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 
@@ -17,6 +18,8 @@ Caught caught(Failure unknown) {
     return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};
   } catch (const Error& error) {
     return {error.kind(), error.what()};
+  } catch (const std::filesystem::filesystem_error& error) {
+    return {Failure::io, error.what()};
   } catch (const std::bad_alloc&) {
     return {Failure::out_of_memory,
             "out of memory on the host; try a smaller train.batch, smaller data or model, or fewer ranks on this host"};

@@ -51,7 +51,7 @@ void taken(int) {
 
 std::string read_line(const std::string& path) {
   char text[512] = "";
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return {};
   const ssize_t got = read(fd, text, sizeof text - 1);
   close(fd);

@@ -44,7 +44,7 @@ class TimedBlock : public Block {
 
 // A step tells where it is, here to nobody: the file has no name any more.
 std::shared_ptr<StateFile> unread_state() {
-  const std::filesystem::path path = temporary_folder() / str("convoy-calibration-", getpid(), ".state");
+  const std::filesystem::path path = temporary_folder() / str("convoy-calibration-", random_token(), ".state");
   auto state = std::make_shared<StateFile>(path.string());
   std::error_code none;
   std::filesystem::remove(path, none);

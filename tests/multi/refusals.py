@@ -125,6 +125,47 @@ with runs.workspace() as folder:
                  runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
     runs.check(not new.exists(), "a folder was made although nothing started")
 
+    # What others planted, or may plant, in a run folder; and files that are none.
+    victim = folder / "victim"
+    victim.write_text("untouched\n")
+    for title, name, word, plant in (
+        ("a link as metrics", "metrics.jsonl", "is a symbolic link", lambda path: path.symlink_to(victim)),
+        ("a FIFO as metrics", "metrics.jsonl", "is a FIFO", os.mkfifo),
+        ("a FIFO as summary", "summary.json", "is a FIFO", os.mkfifo),
+        ("a folder as summary", "summary.json", "is a folder", os.mkdir),
+        ("a FIFO as a rank's log", "logs/rank0.log", "is a FIFO", os.mkfifo),
+        ("a link as the lock", ".lock", "is a symbolic link", lambda path: path.symlink_to(victim)),
+    ):
+        planted = folder / title.replace(" ", "-").replace("'", "")
+        (planted / "logs").mkdir(parents=True)
+        plant(planted / name)
+        runs.refused(title, 73, [name, word, "--output"], runs.command(config, planted))
+        if name == "summary.json":
+            runs.refused(f"{title}: top", 64, ["holds no run"], [str(runs.CONVOY), "top", "--once", str(planted)])
+    runs.check(victim.read_text() == "untouched\n", "a planted link was followed")
+    shared = folder / "shared"
+    shared.mkdir()
+    for part in (shared, shared / "logs"):
+        part.mkdir(exist_ok=True)
+        part.chmod(0o777)
+        runs.refused("a run folder that others may write", 77, ["every user may write it", f"chmod go-w {part}"],
+                     runs.command(config, shared))
+        part.chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(shared, 1, 0)
+        runs.refused("another user's run folder", 77, ["belongs to user 1"], runs.command(config, shared))
+    os.mkfifo(folder / "data.csv")
+    runs.refused("a FIFO as data", 78, ["data.path: ", "is no regular file"],
+                 runs.command(ranking, new, [f"data={{name: interactions, path: {folder}/data.csv}}"]))
+    runs.refused("a path that is not UTF-8", 64, ["argument 2", "is not valid UTF-8"],
+                 [str(runs.CONVOY), "run", os.fsdecode(b"/tmp/\xff.yaml")])
+    strange = pathlib.Path(os.fsdecode(os.fsencode(folder) + b"/\xff"))
+    strange.mkdir()
+    runs.refused("a working directory that is not UTF-8", 73, ["is not valid UTF-8", "--output"],
+                 ["sh", "-c", 'cd "$0" && exec "$@"', str(strange), *runs.command(config, "out")])
+    runs.refused("a pattern that is none", 78, ["optimizer.groups.0.match: ", "no regular expression", "look-around"],
+                 runs.command(config, new, ["optimizer.groups=[{match: '(?=x)', lr: 1.0}]"]))
+
     # Two runs, one folder.
     endless = ["train.epochs=100000", "train.evaluate_every=never", "train.checkpoint_every=never", "launch.grace=2s"]
     first = runs.start(config, folder / "used", endless)

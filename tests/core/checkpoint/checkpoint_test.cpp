@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -252,6 +253,22 @@ TEST(Checkpoint, NewestFallsBackOverDamage) {
     EXPECT_EQ(error.kind(), Failure::corrupt_data);
     EXPECT_NE(std::string(error.what()).find("step-4/rank-0.safetensors"), std::string::npos) << error.what();
   }
+}
+
+TEST(Checkpoint, NewestFallsBackOverFilesThatAreNone) {
+  const TemporaryFolder folder;
+  const Context context = alone();
+  for (int64_t step : {1, 2, 3, 4}) save_alone(folder.path(), step);
+  const auto replace = [&](const std::string& name) {
+    std::filesystem::remove(folder / name);
+    return folder / name;
+  };
+  ASSERT_EQ(mkfifo(replace("step-4/rank-0.safetensors").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo(replace("step-3/manifest.json").c_str(), 0600), 0);
+  std::filesystem::create_directory_symlink(folder.path(), replace("step-2/manifest.json"));
+  const auto newest = Checkpoints(context, folder.path(), 0).newest();
+  ASSERT_TRUE(newest.has_value());
+  EXPECT_EQ(newest->step, 1);
 }
 
 TEST(Checkpoint, AnyFlippedByteIsFound) {

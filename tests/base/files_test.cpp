@@ -1,0 +1,122 @@
+// What files of a run survive: planted links, FIFOs and folders in their place, and folders that others may write.
+#include "core/files.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "core/error.h"
+#include "core/temporary.h"
+
+namespace convoy {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class FilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (temporary_folder() / "convoy-files-XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  static void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+  static std::string failure(const std::function<void()>& act, Failure kind = Failure::io) {
+    try {
+      act();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      return error.what();
+    }
+    return "";
+  }
+  std::string folder_;
+};
+
+TEST_F(FilesTest, AFileIsReplacedWholeAndLeavesNothingElse) {
+  write_whole(at("a"), "old", false);
+  write_whole(at("a"), "new", true);
+  EXPECT_EQ(read_file(at("a")), "new");
+  EXPECT_THAT(names_in(folder_), ElementsAre("a"));
+}
+
+TEST_F(FilesTest, APlantedTemporaryIsNotFollowed) {
+  write(at("victim"), "untouched");
+  ASSERT_EQ(symlink(at("victim").c_str(), at(str(".summary.json.", getpid())).c_str()), 0);
+  write_whole(at("summary.json"), "{}", false);
+  EXPECT_EQ(read_file(at("victim")), "untouched");
+  EXPECT_EQ(read_file(at("summary.json")), "{}");
+}
+
+TEST_F(FilesTest, ALinkInPlaceOfAFileIsRefused) {
+  write(at("victim"), "untouched");
+  ASSERT_EQ(symlink(at("victim").c_str(), at("link").c_str()), 0);
+  ASSERT_EQ(link(at("victim").c_str(), at("second").c_str()), 0);
+  EXPECT_THAT(failure([&] { open_to_append(at("link")); }), HasSubstr("is a symbolic link"));
+  EXPECT_THAT(failure([&] { open_to_append(at("second")); }), HasSubstr("hard link"));
+  EXPECT_THAT(failure([&] { write_whole(at("link"), "x", false); }), HasSubstr("is a symbolic link"));
+  EXPECT_NE(failure([&] { system_files().create(at("link")); }), "");
+  EXPECT_EQ(read_file(at("victim")), "untouched");
+}
+
+TEST_F(FilesTest, NobodyWaitsForAFifo) {
+  ASSERT_EQ(mkfifo(at("fifo").c_str(), 0600), 0);
+  EXPECT_THAT(failure([&] { open_to_read(at("fifo")); }), HasSubstr("is a FIFO"));
+  EXPECT_THAT(failure([&] { open_to_append(at("fifo")); }), HasSubstr("is a FIFO"));
+  EXPECT_EQ(read_file_if_any(at("fifo")), "");
+  EXPECT_EQ(irregular(at("fifo")), "is a FIFO");
+}
+
+TEST_F(FilesTest, AFolderIsNoFile) {
+  ASSERT_EQ(mkdir(at("summary.json").c_str(), 0700), 0);
+  EXPECT_THAT(failure([&] { read_file(at("summary.json")); }), HasSubstr("is a folder"));
+  EXPECT_THAT(failure([&] { write_whole(at("summary.json"), "{}", false); }), HasSubstr("is a folder"));
+  EXPECT_THAT(failure([&] { open_to_append(at("summary.json")); }), HasSubstr("directory"));
+  EXPECT_THAT(names_in(folder_), ElementsAre("summary.json"));
+}
+
+TEST_F(FilesTest, OnlyTheOwnerMayWriteWhatIsMade) {
+  const mode_t before = umask(0);
+  make_private_folder(at("run"));
+  write_whole(at("run/a"), "", false);
+  open_to_append(at("run/b"));
+  umask(before);
+  for (const char* name : {"run", "run/a", "run/b"}) {
+    struct stat status {};
+    ASSERT_EQ(stat(at(name).c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & (S_IWGRP | S_IWOTH), 0u) << name;
+  }
+}
+
+TEST_F(FilesTest, AFolderThatOthersMayWriteIsRefused) {
+  make_private_folder(at("run"));
+  refuse_writable_by_others(at("run"));
+  ASSERT_EQ(chmod(at("run").c_str(), 0777), 0);
+  EXPECT_THAT(failure([&] { refuse_writable_by_others(at("run")); }, Failure::refused), HasSubstr("chmod go-w"));
+  ASSERT_EQ(chmod(at("run").c_str(), 01777), 0);
+  EXPECT_NE(failure([&] { refuse_writable_by_others(at("run")); }, Failure::refused), "");
+}
+
+TEST_F(FilesTest, AGroupOfItsOwnIsNobodyElse) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives files to other groups";
+  make_private_folder(at("run"));
+  ASSERT_EQ(chmod(at("run").c_str(), 0775), 0);
+  refuse_writable_by_others(at("run"));  // root's own group
+  ASSERT_EQ(chown(at("run").c_str(), 0, 1), 0);
+  ASSERT_EQ(chmod(at("run").c_str(), 0775), 0);
+  EXPECT_THAT(failure([&] { refuse_writable_by_others(at("run")); }, Failure::refused), HasSubstr("group 1"));
+  ASSERT_EQ(chown(at("run").c_str(), 1, 0), 0);
+  ASSERT_EQ(chmod(at("run").c_str(), 0755), 0);
+  EXPECT_THAT(failure([&] { refuse_writable_by_others(at("run")); }, Failure::refused), HasSubstr("belongs to user 1"));
+}
+
+}  // namespace
+}  // namespace convoy
