@@ -70,7 +70,7 @@ RendezvousFile::RendezvousFile(const std::string& folder, const std::string& job
   try {
     make_private_folder(folder);
   } catch (const Error& error) {
-    throw Error(Failure::output, str(folder, ": ", error.what(), "; give another --output"));
+    throw Error(Failure::output, error.what());
   }
   refuse_writable_by_others(folder);
   write_whole(path_, to_string(address) + "\n", false, 0600);

@@ -57,7 +57,8 @@ void create(const std::string& folder) {
     make_private_folder(folder);
     make_private_folder(folder + "/logs");
   } catch (const Error& error) {
-    refuse(folder, str(error.what(), other_output));
+    const std::string reason = error.what();
+    refuse(folder, reason.find("--output") == std::string::npos ? reason + other_output : reason);
   }
   refuse_writable_by_others(folder);
   std::error_code problem;

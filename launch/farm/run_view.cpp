@@ -93,6 +93,9 @@ RunReader::RunReader(const std::string& folder) : folder_(folder) {
     throw Error(Failure::command_line, str(folder_, ": there is no such folder; give a run's, such as runs/NAME"));
   if (!S_ISDIR(status.st_mode))
     throw Error(Failure::command_line, str(folder_, ": is no folder; give that of a run, such as runs/NAME"));
+  const std::string file = folder_ + "/summary.json";
+  if (const std::string kind = irregular(file); !kind.empty())
+    throw Error(Failure::io, str(file, ": ", kind, ", where the summary of a run should be; remove it"));
   if (read_summary(folder_).contains("status") || lock_holder(folder_).held) return;  // it may have just begun
   throw Error(Failure::command_line,
               str(folder_,

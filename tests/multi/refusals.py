@@ -141,7 +141,7 @@ with runs.workspace() as folder:
         plant(planted / name)
         runs.refused(title, 73, [name, word, "--output"], runs.command(config, planted))
         if name == "summary.json":
-            runs.refused(f"{title}: top", 64, ["holds no run"], [str(runs.CONVOY), "top", "--once", str(planted)])
+            runs.refused(f"{title}: top", 74, [name, word], [str(runs.CONVOY), "top", "--once", str(planted)])
     runs.check(victim.read_text() == "untouched\n", "a planted link was followed")
     shared = folder / "shared"
     shared.mkdir()
