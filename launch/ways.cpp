@@ -1,7 +1,7 @@
 #include "launch/ways.h"
 
-#include <fstream>
 
+#include "core/files.h"
 #include "launch/commands/run.h"
 #include "strategies/parts/members/catalogue.h"
 
@@ -10,8 +10,7 @@ namespace {
 
 // What ways.json of the folder says; null where there is none that can be read.
 Json kept_choice(const std::string& folder) {
-  std::ifstream file(folder + "/ways.json");
-  const Json choice = Json::parse(file, nullptr, false);
+  const Json choice = Json::parse(read_file_if_any(folder + "/ways.json"), nullptr, false);
   return choice.is_object() && choice.value("taken", Json()).is_string() ? choice : Json();
 }
 
