@@ -18,9 +18,8 @@ DatasetPtr make_interactions(const Options& options, uint64_t seed) {
   const std::string& path = options.text("path");
   const std::string& name = options.text("holdout");
   const Holdout holdout = name == "latest" ? Holdout::latest : name == "random" ? Holdout::random : Holdout::none;
-  Interactions all = read_interactions(path, InteractionColumns::from(options, path));
-  InteractionSplit split = split_interactions(all, holdout, seed);
-  return std::make_shared<InteractionsDataset>(std::move(all), std::move(split), RankingOptions::from(options), seed);
+  return std::make_shared<InteractionsDataset>(read_interactions(path, InteractionColumns::from(options, path)),
+                                               holdout, RankingOptions::from(options), seed);
 }
 
 }  // namespace

@@ -415,7 +415,7 @@ class Training {
                            {"evaluation_owed", evaluation_owed_},
                            {"generators", generators_.description()},
                            {"metrics", best_.json()}},
-                      false, generators_.states());
+                      false, generators_.states(), parts_.data.get());
     context_.state->phase("training");
     resume_training_clock();
   }
@@ -441,7 +441,7 @@ class Training {
       for (const std::string& note : from.notes) log::info(note);
       if (!from.rate_note.empty()) log::warning(from.rate_note);
     }
-    checkpoints_.load(strategy_, info);
+    checkpoints_.load(strategy_, info, parts_.data.get());
     strategy_.state_restored();
     if (from.renumbered) strategy_.renumbered(from.step);
     generators_.restore(trainer, info.path);

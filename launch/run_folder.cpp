@@ -208,8 +208,8 @@ std::string more_text(const FolderRequest& request, const std::string& done) {
 }
 
 std::string done_reason(const FolderRequest& request, const std::string& folder) {
-  const std::vector<Difference> found =
-      differences(read_summary(folder).value("config", Json::object()), request.resolved, {"train.resume"});
+  const std::vector<Difference> found = differences(read_summary(folder).value("config", Json::object()),
+                                                    request.resolved, {"train.resume", "data.changed"});
   if (found.empty()) return "";
   return str("holds a run that is done, with other settings:", difference_lines(found, request.resolved),
              "\ngive another --output", has_checkpoint(folder) ? "; " + more_text(request, folder) : std::string());

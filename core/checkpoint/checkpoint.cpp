@@ -13,6 +13,7 @@
 #include "core/checkpoint/joined.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/stored_contents.h"
 #include "core/error.h"
 #include "core/farm_folder.h"
 #include "core/log.h"
@@ -150,6 +151,17 @@ std::vector<StateEntry> from_common(const std::vector<StateEntry>& wanted, const
   return entries;
 }
 
+// The model was made for the numbers of some checkpoint; this one must have the same.
+void check_numbers(const Manifest& manifest, const DataContents& data, const std::string& path) {
+  const std::optional<DataContents> stored = stored_contents(manifest, path);
+  if (!stored || data.fingerprint.empty()) return;
+  const DataChange change = data_change(*stored, data);
+  if (change.renumber || !change.unknown.empty())
+    throw Error(Failure::config,
+                convoy::str("data: the ids, classes or columns of this run have other numbers than in ", path, ": ",
+                            change.text(), "; start afresh with --set train.resume=never"));
+}
+
 Manifest manifest_of(const CheckpointInfo& info) {
   if (!info.members.empty()) return joined(info.members);
   Manifest manifest = read_manifest_file(info.path);
@@ -161,7 +173,8 @@ Manifest manifest_of(const CheckpointInfo& info) {
 Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
     : context_(context), shelf_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
 
-void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing, const Json& own) {
+void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing, const Json& own,
+                       const Dataset* data) {
   at::NoGradGuard no_grad;
   Exchange exchange(context_, "save");
   const std::string folder = shelf_.temporary_path(step, exchange.token());
@@ -185,6 +198,7 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
         for (const Json& piece : json.at("pieces")) manifest.pieces.push_back(stored_piece_from_json(piece));
       }
       check_whole(manifest);
+      if (data != nullptr) store_contents(data->contents(), folder, manifest, files_);
       write_manifest(manifest, folder, files_);
       shelf_.publish(step, exchange.token());
       return std::string();
@@ -284,7 +298,7 @@ CheckpointInfo Checkpoints::find(const std::string& given) {
   return info;
 }
 
-void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info) {
+void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data) {
   at::NoGradGuard no_grad;
   Exchange exchange(context_, "load");
   std::set<std::string> stored;
@@ -310,6 +324,7 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info) {
       for (const Json& key : lists[1]) replicas.insert(key.get<std::string>());
     }
     const Manifest manifest = manifest_of(info);
+    if (data != nullptr) check_numbers(manifest, data->contents(), info.path);
     check_names(common_to(manifest, known), known, info.path);
     return replicas_used(manifest, replicas, info.path);
   });

@@ -14,6 +14,7 @@
 
 #include "core/checkpoint/shelf.h"
 #include "core/context.h"
+#include "core/data/dataset.h"
 #include "core/options.h"
 #include "core/strategy.h"
 
@@ -37,8 +38,9 @@ class Checkpoints {
 
   // Collective. Owners write their pieces. `for_comparing` runs: those of gradients too, which nothing is resumed from, and
   // without what is behind. `own`: what this rank adds to the manifest's trainer section, under `ranks` by its number; null:
-  // nothing.
-  void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false, const Json& own = {});
+  // nothing. `data`: what the model is trained on, of which rank 0 keeps the contents; may be null.
+  void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false, const Json& own = {},
+            const Dataset* data = nullptr);
   // Collective. Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning
   // naming the file. Nothing where there are none at all; Error(corrupt_data) naming the file where all are broken.
   std::optional<CheckpointInfo> newest();
@@ -51,7 +53,8 @@ class Checkpoints {
   // filled by that one's pieces where the checkpoint has just the replicas that this run has, else by those that all have in
   // common, which a warning tells; what has no such pieces is left as it is.
   // Counters beside `updates` (the loss scaler's, early stopping's) may be missing on either side: they start anew.
-  void load(Strategy& strategy, const CheckpointInfo& info);
+  // `data`: of this run, or null; Error(config) where the checkpoint has other numbers for its ids, classes or columns.
+  void load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data = nullptr);
   // True for a whole checkpoint in this object's folder.
   bool owns(const CheckpointInfo& info) const;
 

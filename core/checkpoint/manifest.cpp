@@ -153,6 +153,12 @@ Manifest parsed(const std::string& text) {
     check_file_name(item.key());
     manifest.files[item.key()] = {integer_of(item.value(), "bytes"), text_of(item.value(), "xxh3_128")};
   }
+  if (json.contains("data")) {
+    manifest.data = field(json, "data");
+    if (!manifest.data.is_object()) corrupt("'data' is no map");
+    if (manifest.data.contains("file") && manifest.files.count(text_of(manifest.data, "file")) == 0)
+      corrupt("the file of 'data' is not listed");
+  }
   const Json& entries = field(json, "entries");
   if (!entries.is_array()) corrupt("'entries' is no list");
   for (const Json& entry : entries) {
@@ -210,6 +216,7 @@ StoredPiece stored_piece_from_json(const Json& json) {
 std::string to_text(const Manifest& manifest) {
   Json json{{"format", checkpoint_format}, {"step", manifest.step}, {"trainer", manifest.trainer}};
   json["config"] = manifest.config;
+  if (!manifest.data.is_null()) json["data"] = manifest.data;
   json["files"] = Json::object();
   for (const auto& [name, file] : manifest.files)
     json["files"][name] = {{"bytes", file.bytes}, {"xxh3_128", file.hash}};

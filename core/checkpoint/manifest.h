@@ -39,6 +39,7 @@ struct Manifest {
   Json config;
   std::map<std::string, StoredFile> files;
   std::vector<StoredPiece> pieces;
+  Json data = nullptr;  // of core/checkpoint/stored_contents.h; null: made without
 };
 
 Json to_json(const StoredPiece& piece);

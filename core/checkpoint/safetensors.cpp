@@ -128,6 +128,7 @@ struct SafetensorsFile::Mapping {
   std::string path;
   const char* start = nullptr;
   size_t bytes = 0;
+  bool only_ours = false;
   const char* data = nullptr;
   uint64_t data_bytes = 0;
   std::map<std::string, Place> places;
@@ -152,6 +153,7 @@ SafetensorsFile::Mapping::Mapping(std::string file_path) : path(std::move(file_p
   if (mapped == nullptr) corrupt("it is empty or no file");
   start = static_cast<const char*>(mapped);
   bytes = size_t(status.st_size);
+  only_ours = (status.st_uid == geteuid() || status.st_uid == 0) && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
   try {
     read_header();
     check_coverage();
@@ -252,6 +254,7 @@ std::vector<std::string> SafetensorsFile::names() const { return mapping_->order
 bool SafetensorsFile::has(const std::string& name) const { return mapping_->places.count(name) != 0; }
 const std::map<std::string, std::string>& SafetensorsFile::metadata() const { return mapping_->metadata; }
 int64_t SafetensorsFile::bytes() const { return int64_t(mapping_->bytes); }
+bool SafetensorsFile::only_ours() const { return mapping_->only_ours; }
 std::string SafetensorsFile::hash() const { return hash_hex(mapping_->start, mapping_->bytes); }
 
 std::vector<int64_t> SafetensorsFile::shape(const std::string& name) const {

@@ -37,6 +37,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const;
   int64_t bytes() const;
   std::string hash() const;  // of the whole file: reads all of it
+  // The file belongs to this user or root, and nobody else may write it.
+  bool only_ours() const;
 
  private:
   struct Mapping;

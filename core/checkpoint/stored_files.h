@@ -19,10 +19,10 @@ class StoredFiles {
 
   // In the shape of its piece; read-only.
   at::Tensor tensor(const StoredPiece& stored);
-
- private:
+  // One of the files that the manifest lists.
   const SafetensorsFile& open(const std::string& name);
 
+ private:
   const Manifest& manifest_;
   std::string folder_;
   std::map<std::string, SafetensorsFile> files_;

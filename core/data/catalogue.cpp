@@ -51,6 +51,12 @@ std::vector<Option> common_data_options() {
   return {
       describe::list("transforms", "augmentations, in order", describe::component("", "an augmentation", "transform")),
       prefetch,
+      describe::choice(
+          "changed",
+          "on resume, data whose contents are not those that the checkpoint was trained on: refuse; allow: "
+          "go on with it and with the checkpoint's numbers for ids, classes and columns, as long as none "
+          "of them is new",
+          {"refuse", "allow"}, "refuse"),
       describe::section("samples", "which rows are trained on; in an ensemble, by each member", samples_options()),
       seed,
   };

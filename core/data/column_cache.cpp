@@ -1,14 +1,13 @@
 // Lookup, lock, parse, write whole and rename.
 #include "core/data/column_cache.h"
 
-#define XXH_INLINE_ALL
+#include <ATen/ops/aminmax.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -17,46 +16,45 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/data/residence.h"
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/log.h"
 
 namespace convoy {
 namespace {
 
-constexpr const char* version = "1";  // of what parsers make of the same bytes
+constexpr const char* version = "2";  // of what parsers make of the same bytes
 
 // How long to wait for another process that may be parsing the same file.
 constexpr double lock_seconds = 300;
 
-std::string hex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-std::string hash_of(std::string_view bytes) { return hex(XXH3_64bits(bytes.data(), bytes.size())); }
+std::string hash_of(const std::string& text) { return hash_hex(text.data(), text.size()); }
 
 std::string hash_of(const Columns& columns) {
-  uint64_t hash = 0;
+  Hasher hasher;
   for (const auto& [name, tensor] : columns) {
-    hash = XXH3_64bits_withSeed(name.data(), name.size(), hash);
-    hash = XXH3_64bits_withSeed(tensor.const_data_ptr(), tensor.nbytes(), hash);
+    hasher.add(name.data(), name.size());
+    hasher.add(tensor.const_data_ptr(), tensor.nbytes());
   }
-  return hex(hash);
+  return hasher.hex();
 }
 
 using Facts = std::map<std::string, std::string>;
 
-std::optional<Columns> read_cache(const std::string& path, const Facts& wanted) {
+std::optional<Columns> read_cache(const std::string& path, const Facts& wanted, const Sound& sound) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   try {
     const SafetensorsFile file(path);
+    if (!file.only_ours()) {
+      log::info(str(path, ": is not used as a cache, since it belongs to another user or others may write it"));
+      return std::nullopt;
+    }
     Facts facts = file.metadata();
     const std::string contents = facts["contents"];
     facts.erase("contents");
     if (facts != wanted) return std::nullopt;
     Columns columns;
     for (const auto& name : file.names()) columns[name] = file.tensor(name);
-    if (hash_of(columns) != contents) return std::nullopt;
+    if (hash_of(columns) != contents || !sound(columns)) return std::nullopt;
     return columns;
   } catch (const Error&) {
     return std::nullopt;  // damaged: rebuilt
@@ -72,6 +70,9 @@ void write_cache(const std::string& path, const std::string& temporary, Facts fa
   try {
     std::filesystem::remove(temporary);  // of a process that was killed
     write_safetensors(temporary, entries, facts);
+    // Whatever the umask: a cache that others may write would not be read.
+    namespace fs = std::filesystem;
+    fs::permissions(temporary, fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
     std::filesystem::rename(temporary, path);
   } catch (const std::exception& failure) {
     std::error_code ignored;
@@ -81,6 +82,11 @@ void write_cache(const std::string& path, const std::string& temporary, Facts fa
 }
 
 bool may_write(const std::string& folder) { return access(folder.c_str(), W_OK | X_OK) == 0; }
+
+bool is_of_another_user(const std::string& path) {
+  struct stat facts {};
+  return lstat(path.c_str(), &facts) == 0 && facts.st_uid != geteuid() && facts.st_uid != 0;
+}
 
 std::string users_folder() {
   const char* given = std::getenv("XDG_CACHE_HOME");
@@ -102,7 +108,8 @@ Places places_of(const std::string& source) {
   const fs::path whole = fs::absolute(source).lexically_normal();
   places.paths.push_back(source + ending);
   const bool installed = whole.string().rfind("/usr/", 0) == 0 && whole.string().rfind("/usr/local/", 0) != 0;
-  if (!installed && may_write(whole.parent_path())) places.writable = places.paths[0];
+  if (!installed && may_write(whole.parent_path()) && !is_of_another_user(places.paths[0]))
+    places.writable = places.paths[0];
   const std::string own = users_folder();
   if (own.empty() || !places.writable.empty()) return places;
   // Of several sources of one name each has its own.
@@ -119,9 +126,10 @@ int64_t bytes_of(const Columns& columns) {
   return static_cast<int64_t>(bytes);
 }
 
-std::optional<Columns> mapped(const std::string& source, const std::vector<std::string>& paths, const Facts& facts) {
+std::optional<Columns> mapped(const std::string& source, const std::vector<std::string>& paths, const Facts& facts,
+                              const Sound& sound) {
   for (const std::string& path : paths)
-    if (auto found = read_cache(path, facts)) {
+    if (auto found = read_cache(path, facts, sound)) {
       tell_mapped(source, path, bytes_of(*found));
       return found;
     }
@@ -131,14 +139,14 @@ std::optional<Columns> mapped(const std::string& source, const std::vector<std::
 // Under a lock that one process holds at a time: what another has made meanwhile, else what is made now, as a mapping of
 // the cache that it is written to.
 Columns built(const std::string& what, const Places& places, const Facts& facts, const MappedFile& guard,
-              const std::function<Columns()>& make) {
+              const std::function<Columns()>& make, const Sound& sound) {
   const bool locked = guard.lock(lock_seconds);
-  if (auto found = mapped(what, places.paths, facts)) return std::move(*found);
+  if (auto found = mapped(what, places.paths, facts, sound)) return std::move(*found);
   Columns columns = make();
   // Under the lock the temporary has one name, so that what a killed process left is overwritten.
   const std::string& path = places.writable;
   write_cache(path, locked ? path + ".partial" : str(path, ".partial.", getpid()), facts, columns);
-  if (auto written = mapped(what, {path}, facts)) {
+  if (auto written = mapped(what, {path}, facts, sound)) {
     columns.clear();
     malloc_trim(0);  // what parsing took would else stay with this process
     return std::move(*written);
@@ -149,17 +157,18 @@ Columns built(const std::string& what, const Places& places, const Facts& facts,
 
 // A file to lock where there is no source. It stays: another process may be waiting for it.
 bool make_lock_file(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+  const int file = open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file >= 0) close(file);
   return file >= 0;
 }
 
 }  // namespace
 
-Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse) {
-  const Facts facts{{"convoy_cache", version}, {"source", hash_of(source.text())}, {"how", how}};
+Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse,
+                       const Sound& sound) {
+  const Facts facts{{"convoy_cache", version}, {"source", source.hash()}, {"how", how}};
   const Places places = places_of(source.path());
-  if (auto found = mapped(source.path(), places.paths, facts)) return std::move(*found);
+  if (auto found = mapped(source.path(), places.paths, facts, sound)) return std::move(*found);
   if (places.writable.empty()) {
     Columns columns = parse();
     log::warning(str("no cache of ", source.path(),
@@ -168,16 +177,16 @@ Columns cached_columns(const MappedFile& source, const std::string& how, const s
     return columns;
   }
   const MappedFile guard(source.path());  // of its own, so that the lock ends here
-  return built(source.path(), places, facts, guard, parse);
+  return built(source.path(), places, facts, guard, parse, sound);
 }
 
 Columns made_columns(const std::string& folder, const std::string& name, const std::string& how,
-                     const std::function<Columns()>& make) {
+                     const std::function<Columns()>& make, const Sound& sound) {
   const Facts facts{{"convoy_cache", version}, {"source", name}, {"how", how}};
   Places places;
-  places.writable = str(folder, "/", name, "-", hash_of(std::string_view(how)), ".cache.safetensors");
+  places.writable = str(folder, "/", name, "-", hash_of(how), ".cache.safetensors");
   places.paths = {places.writable};
-  if (auto found = mapped(name, places.paths, facts)) return std::move(*found);
+  if (auto found = mapped(name, places.paths, facts, sound)) return std::move(*found);
   std::error_code failure;
   std::filesystem::create_directories(folder, failure);
   const std::string lock = places.writable + ".lock";
@@ -187,7 +196,21 @@ Columns made_columns(const std::string& folder, const std::string& name, const s
     tell_in_memory(name, bytes_of(columns), "there is no cache to map");
     return columns;
   }
-  return built(name, places, facts, MappedFile(lock), make);
+  return built(name, places, facts, MappedFile(lock), make, sound);
+}
+
+bool has_column(const Columns& columns, const std::string& name, at::ScalarType dtype, at::IntArrayRef shape) {
+  const auto found = columns.find(name);
+  if (found == columns.end() || found->second.scalar_type() != dtype) return false;
+  const at::IntArrayRef sizes = found->second.sizes();
+  return std::equal(sizes.begin(), sizes.end(), shape.begin(), shape.end(),
+                    [](int64_t size, int64_t wanted) { return wanted < 0 || size == wanted; });
+}
+
+bool all_below(const at::Tensor& numbers, int64_t end) {
+  if (numbers.numel() == 0) return true;
+  const auto [least, most] = at::aminmax(numbers);
+  return least.item().toLong() >= 0 && most.item().toLong() < end;
 }
 
 }  // namespace convoy

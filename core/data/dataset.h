@@ -15,6 +15,7 @@
 
 #include "core/batch.h"
 #include "core/data/buffers.h"
+#include "core/data/contents.h"
 
 namespace convoy {
 
@@ -30,6 +31,9 @@ struct Schema {
 };
 
 enum class Split { train, evaluate };
+
+class Dataset;
+using DatasetPtr = std::shared_ptr<const Dataset>;
 
 class Dataset {
  public:
@@ -47,8 +51,12 @@ class Dataset {
   virtual Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const = 0;
   // The same into memory of its own: for tests and for whoever gathers once.
   Batch gather_once(Split split, const at::Tensor& indices, int64_t epoch) const;
+  // Kept in checkpoints, and compared when a run goes on from one. Without a fingerprint nothing is kept.
+  virtual DataContents contents() const { return {}; }
+  // The same rows with the numbers that `stored` gives to ids, classes and columns, all of which it knows. Null: this data
+  // set cannot take numbers that are not its own.
+  virtual DatasetPtr numbered_as(const DataContents& /*stored*/) const { return nullptr; }
 };
-using DatasetPtr = std::shared_ptr<const Dataset>;
 
 // Augmentation, applied to a gathered batch where it was gathered. Draws are functions of (seed, epoch, sample index).
 class Transform {

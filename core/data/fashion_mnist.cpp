@@ -15,6 +15,7 @@
 #include "core/data/rows.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/hash.h"
 
 namespace convoy {
 namespace {
@@ -111,7 +112,13 @@ at::Tensor view_plain(const MappedFile& source, int dimensions) {
 at::Tensor read_idx(const std::string& path, int dimensions) {
   const MappedFile source(path);
   if (source.text().substr(0, 2) != "\x1f\x8b") return view_plain(source, dimensions);
-  return cached_columns(source, str("idx ", dimensions), [&] { return decode(path, dimensions); }).at("values");
+  const std::vector<int64_t> any(size_t(dimensions), -1);
+  return cached_columns(
+             source, str("idx ", dimensions), [&] { return decode(path, dimensions); },
+             [&](const Columns& cached) {
+               return has_column(cached, "values", at::kByte, any) && cached.at("values").numel() > 0;
+             })
+      .at("values");
 }
 
 }  // namespace
@@ -134,6 +141,15 @@ FashionMnist::FashionMnist(const std::string& folder, bool bytes) : bytes_(bytes
   if (train_.images.sizes().slice(1) != test_.images.sizes().slice(1)) {
     throw Error(Failure::corrupt_data, str(folder, ": training and test images differ in size"));
   }
+}
+
+// Of the values, which are the same in files with gzip and without.
+DataContents FashionMnist::contents() const {
+  std::vector<std::string> hashes;
+  for (const Part* part : {&train_, &test_})
+    for (const at::Tensor& values : {part->images, part->labels})
+      hashes.push_back(convoy::str(values.sizes(), hash_hex(values.const_data_ptr(), values.nbytes())));
+  return {combined_fingerprint(hashes), train_.labels.numel(), {}};
 }
 
 Schema FashionMnist::schema() const {

@@ -18,6 +18,7 @@ class FashionMnist : public Dataset {
   int64_t size(Split split) const override;
   int64_t instances_per_row() const override { return 1; }
   bool at_hand() const override { return true; }
+  DataContents contents() const override;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
 
  private:

@@ -82,7 +82,7 @@ void for_rows(int64_t rows, int64_t threads, const std::function<void(int64_t)>&
 
 }  // namespace
 
-ImagesDataset::ImagesDataset(const std::string& path, const Shape& shape, uint64_t seed) : shape_(shape) {
+ImagesDataset::ImagesDataset(const std::string& path, const Shape& shape, uint64_t seed) : path_(path), shape_(shape) {
   const bool split = fs::is_directory(path + "/train") && fs::is_directory(path + "/test");
   const std::string folder = split ? path + "/train" : path;
   classes_ = folders_in(folder);
@@ -118,6 +118,28 @@ std::vector<ImagesDataset::Image> ImagesDataset::images_in(const std::string& fo
       if (is_image(file)) images.push_back({file.string(), static_cast<int64_t>(label)});
   }
   return images;
+}
+
+DataContents ImagesDataset::contents() const {
+  std::vector<std::string> files;  // path below the data's folder, and size
+  for (const std::vector<Image>* part : {&train_, &evaluate_})
+    for (const Image& image : *part) {
+      std::error_code none;  // a file that is gone is reported when it is read
+      files.push_back(str(image.path.substr(path_.size()), '\n', fs::file_size(image.path, none)));
+    }
+  std::sort(files.begin(), files.end());  // the split depends on the seed
+  DataContents contents{combined_fingerprint(files), static_cast<int64_t>(files.size()), {}};
+  contents.lists["classes"] = {NameList(classes_)};
+  return contents;
+}
+
+DatasetPtr ImagesDataset::numbered_as(const DataContents& stored) const {
+  auto made = std::make_shared<ImagesDataset>(*this);
+  made->classes_ = stored.lists.at("classes").names.strings();
+  const std::vector<int64_t> labels = NameNumbers(stored.lists.at("classes").names).find_all(NameList(classes_));
+  for (std::vector<Image>* part : {&made->train_, &made->evaluate_})
+    for (Image& image : *part) image.label = labels[static_cast<size_t>(image.label)];
+  return made;
 }
 
 Schema ImagesDataset::schema() const {

@@ -30,6 +30,9 @@ class ImagesDataset : public Dataset {
   Schema schema() const override;
   int64_t size(Split split) const override { return static_cast<int64_t>(part(split).size()); }
   int64_t instances_per_row() const override { return 1; }
+  // The fingerprint is that of the files' names and sizes: to read all images would take as long as an epoch.
+  DataContents contents() const override;
+  DatasetPtr numbered_as(const DataContents& stored) const override;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
 
   const std::vector<std::string>& classes() const { return classes_; }
@@ -43,6 +46,7 @@ class ImagesDataset : public Dataset {
   std::vector<Image> images_in(const std::string& folder) const;
   int64_t decoders_of(int64_t rows) const;
 
+  const std::string path_;
   const Shape shape_;
   std::vector<std::string> classes_;
   std::vector<Image> train_, evaluate_;

@@ -1,6 +1,8 @@
 // The split, and the loops that write batches.
 #include "core/data/interactions.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -39,7 +41,43 @@ std::vector<int32_t> chosen_rows(const Interactions& all, Holdout holdout, uint6
   return chosen;
 }
 
+at::Tensor mapped_ids(const at::Tensor& ids, const std::vector<int64_t>& numbers) {
+  at::Tensor mapped = at::empty_like(ids);
+  const int32_t* from = ids.const_data_ptr<int32_t>();
+  auto* to = mapped.mutable_data_ptr<int32_t>();
+  for (int64_t row = 0; row < ids.numel(); ++row) to[row] = int32_t(numbers[size_t(from[row])]);
+  return mapped;
+}
+
+const NameList& names_in(const DataContents& stored, const char* list) {
+  const auto found = stored.lists.find(list);
+  CONVOY_CHECK(found != stored.lists.end(), "no ", list, " to number interactions by");
+  return found->second.names;
+}
+
+std::vector<int64_t> numbers_in(const NameList& stored, const NameList& names) {
+  std::vector<int64_t> numbers = NameNumbers(stored).find_all(names);
+  CONVOY_CHECK(std::find(numbers.begin(), numbers.end(), -1) == numbers.end(), "a name without a stored number");
+  return numbers;
+}
+
 }  // namespace
+
+Interactions renumbered(const Interactions& all, const DataContents& stored) {
+  Interactions made = all;
+  made.user_names = names_in(stored, "users");
+  made.item_names = names_in(stored, "items");
+  made.users = made.user_names.size();
+  made.items = made.item_names.size();
+  made.user = mapped_ids(all.user, numbers_in(made.user_names, all.user_names));
+  made.item = mapped_ids(all.item, numbers_in(made.item_names, all.item_names));
+  if (all.context_names.empty()) return made;
+  const NameList& columns = names_in(stored, "context_columns");
+  const std::vector<int64_t> order = numbers_in(NameList(all.context_names), columns);
+  made.context = all.context.index_select(1, at::tensor(order));
+  made.context_names = columns.strings();
+  return made;
+}
 
 InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed) {
   InteractionSplit split;
@@ -91,6 +129,26 @@ InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit spli
   positives_ = Positives(all_.users, all_.items, all_.user.const_data_ptr<int32_t>(),
                          all_.item.const_data_ptr<int32_t>(), split_.train);
   check_drawable();
+}
+
+InteractionsDataset::InteractionsDataset(Interactions all, Holdout holdout, const RankingOptions& options,
+                                         uint64_t seed)
+    : InteractionsDataset(all, split_interactions(all, holdout, seed), options, seed) {
+  holdout_ = holdout;
+}
+
+DataContents InteractionsDataset::contents() const {
+  DataContents contents{all_.fingerprint, all_.size(), {}};
+  if (!holdout_) return contents;
+  contents.lists["users"] = {all_.user_names};
+  contents.lists["items"] = {all_.item_names};
+  contents.lists["context_columns"] = {NameList(all_.context_names), true};
+  return contents;
+}
+
+DatasetPtr InteractionsDataset::numbered_as(const DataContents& stored) const {
+  if (!holdout_) return nullptr;
+  return std::make_shared<InteractionsDataset>(renumbered(all_, stored), *holdout_, options_, seed_);
 }
 
 void InteractionsDataset::check_drawable() const {

@@ -10,10 +10,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/data/dataset.h"
+#include "core/data/name_list.h"
 #include "core/data/positives.h"
 #include "core/options.h"
 
@@ -23,15 +25,22 @@ namespace convoy {
 struct Interactions {
   int64_t users = 0;
   int64_t items = 0;
-  at::Tensor user;     // int32 [N]
-  at::Tensor item;     // int32 [N]
-  at::Tensor time;     // float64 [N]; undefined without one
-  at::Tensor context;  // float32 [N, C]; undefined without context columns
-  at::Tensor weight;   // float32 [N]; undefined: all one
+  at::Tensor user;                         // int32 [N]
+  at::Tensor item;                         // int32 [N]
+  at::Tensor time;                         // float64 [N]; undefined without one
+  at::Tensor context;                      // float32 [N, C]; undefined without context columns
+  at::Tensor weight;                       // float32 [N]; undefined: all one
+  NameList user_names, item_names;         // ids as the source has them, by number; none for made-up data
+  std::vector<std::string> context_names;  // of the columns of `context`; none for made-up data
+  std::string fingerprint;                 // of the source's bytes; "": unknown
 
   int64_t size() const { return user.defined() ? user.numel() : 0; }
   int64_t contexts() const { return context.defined() ? context.size(1) : 0; }
 };
+
+// The same interactions with the numbers and the order of context columns that `stored` has. Every id and column must be
+// known there (data_change).
+Interactions renumbered(const Interactions& all, const DataContents& stored);
 
 enum class Holdout { none, latest, random };
 
@@ -57,11 +66,14 @@ class InteractionsDataset : public Dataset {
  public:
   // Error(config) when negatives or candidates cannot be drawn for a user who has touched nearly all.
   InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options, uint64_t seed);
+  InteractionsDataset(Interactions all, Holdout holdout, const RankingOptions& options, uint64_t seed);
 
   Schema schema() const override;
   int64_t size(Split split) const override;
   int64_t instances_per_row() const override { return 1 + options_.negatives; }
   bool at_hand() const override { return true; }
+  DataContents contents() const override;
+  DatasetPtr numbered_as(const DataContents& stored) const override;
   using Dataset::gather_once;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
 
@@ -77,6 +89,7 @@ class InteractionsDataset : public Dataset {
   void check_drawable() const;
 
   const Interactions all_;
+  std::optional<Holdout> holdout_;  // that made the split; none: it was given
   InteractionSplit split_;
   const RankingOptions options_;
   const uint64_t seed_;

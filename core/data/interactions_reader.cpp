@@ -76,7 +76,31 @@ Columns columns_of(const Interactions& all) {
   if (all.time.defined()) columns["time"] = all.time;
   if (all.context.defined()) columns["context"] = all.context;
   if (all.weight.defined()) columns["weight"] = all.weight;
+  columns["user_bytes"] = all.user_names.bytes();
+  columns["user_ends"] = all.user_names.ends();
+  columns["item_bytes"] = all.item_names.bytes();
+  columns["item_ends"] = all.item_names.ends();
   return columns;
+}
+
+// As columns_of makes them, with numbers in their ranges.
+bool is_sound(const Columns& columns, const InteractionColumns& how) {
+  if (!has_column(columns, "user", at::kInt, {-1}) || !has_column(columns, "counts", at::kLong, {2})) return false;
+  const int64_t rows = columns.at("user").numel();
+  const int64_t users = columns.at("counts").const_data_ptr<int64_t>()[0];
+  const int64_t items = columns.at("counts").const_data_ptr<int64_t>()[1];
+  const auto contexts = int64_t(how.context.size());
+  const bool whole =
+      rows > 0 && has_column(columns, "item", at::kInt, {rows}) && has_column(columns, "user_bytes", at::kByte, {-1}) &&
+      has_column(columns, "user_ends", at::kLong, {users}) && has_column(columns, "item_bytes", at::kByte, {-1}) &&
+      has_column(columns, "item_ends", at::kLong, {items}) && (how.time.empty() || columns.count("time") == 1) &&
+      (columns.count("time") == 0 || has_column(columns, "time", at::kDouble, {rows})) &&
+      (how.weight.empty() ? columns.count("weight") == 0 : has_column(columns, "weight", at::kFloat, {rows})) &&
+      (contexts == 0 ? columns.count("context") == 0 : has_column(columns, "context", at::kFloat, {rows, contexts}));
+  if (!whole || !all_below(columns.at("user"), users) || !all_below(columns.at("item"), items)) return false;
+  NameList(columns.at("user_bytes"), columns.at("user_ends"));
+  NameList(columns.at("item_bytes"), columns.at("item_ends"));
+  return true;
 }
 
 Interactions interactions_of(const Columns& columns) {
@@ -92,7 +116,16 @@ Interactions interactions_of(const Columns& columns) {
   all.weight = column("weight");
   all.users = column("counts").const_data_ptr<int64_t>()[0];
   all.items = column("counts").const_data_ptr<int64_t>()[1];
+  all.user_names = NameList(column("user_bytes"), column("user_ends"));
+  all.item_names = NameList(column("item_bytes"), column("item_ends"));
   return all;
+}
+
+void set_names(Interactions& all, const Numbering& users, const Numbering& items) {
+  all.users = users.size();
+  all.items = items.size();
+  all.user_names = NameList(users.in_order());
+  all.item_names = NameList(items.in_order());
 }
 
 // Less text than this is not worth a thread.
@@ -189,8 +222,7 @@ class Part {
   int64_t rows() const { return rows_; }
   Interactions made() const {
     Interactions all = narrowed(out_, 0, rows_);
-    all.users = users_.size();
-    all.items = items_.size();
+    set_names(all, users_, items_);
     return all;
   }
 
@@ -259,8 +291,7 @@ std::optional<Interactions> parsed_in_parts(const std::string& path, std::string
     rows += part.rows();
   }
   Interactions all = narrowed(whole, 0, rows);
-  all.users = users.size();
-  all.items = items.size();
+  set_names(all, users, items);
   return all;
 }
 
@@ -319,13 +350,19 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
     all = part.made();
   }
   if (all->size() == 0) throw Error(Failure::corrupt_data, str(path, ": holds no interactions"));
+  all->context_names = columns.context;
   return std::move(*all);
 }
 
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns) {
   const MappedFile file(path);
-  return interactions_of(cached_columns(file, "interactions " + columns.described(),
-                                        [&] { return columns_of(parse_interactions(path, file.text(), columns)); }));
+  Interactions all = interactions_of(cached_columns(
+      file, "interactions " + columns.described(),
+      [&] { return columns_of(parse_interactions(path, file.text(), columns)); },
+      [&](const Columns& cached) { return is_sound(cached, columns); }));
+  all.context_names = columns.context;
+  all.fingerprint = file.hash();
+  return all;
 }
 
 }  // namespace convoy

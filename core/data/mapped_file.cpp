@@ -10,9 +10,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "core/error.h"
+#include "core/hash.h"
 
 namespace convoy {
 
@@ -20,6 +22,8 @@ struct MappedFile::Mapping {
   int file = -1;
   void* data = nullptr;
   size_t size = 0;
+  std::once_flag hashed, sampled;
+  std::string hash, fingerprint;
 
   ~Mapping() {
     if (data != nullptr) munmap(data, size);
@@ -31,6 +35,16 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* doing) {
   throw Error(Failure::io, str(path, ": cannot ", doing, ": ", std::strerror(errno)));
+}
+
+std::string hash_of_samples(std::string_view text) {
+  constexpr size_t pieces = 1024, piece = 1 << 20;
+  Hasher hasher;
+  const uint64_t size = text.size();
+  hasher.add(&size, sizeof size);
+  for (size_t i = 0; i < pieces; ++i) hasher.add(text.data() + (text.size() - piece) / (pieces - 1) * i, piece);
+  hasher.add(text.data() + text.size() - piece, piece);
+  return hasher.hex();
 }
 
 }  // namespace
@@ -50,6 +64,18 @@ MappedFile::MappedFile(const std::string& path) : path_(path), mapping_(std::mak
 
 std::string_view MappedFile::text() const {
   return {static_cast<const char*>(mapping_->data), mapping_->data == nullptr ? 0 : mapping_->size};
+}
+
+const std::string& MappedFile::hash() const {
+  std::call_once(mapping_->hashed, [this] { mapping_->hash = hash_hex(text().data(), text().size()); });
+  return mapping_->hash;
+}
+
+const std::string& MappedFile::fingerprint() const {
+  constexpr size_t whole = size_t{1} << 30;
+  if (text().size() <= whole) return hash();
+  std::call_once(mapping_->sampled, [this] { mapping_->fingerprint = hash_of_samples(text()); });
+  return mapping_->fingerprint;
 }
 
 bool MappedFile::lock(double seconds) const {

@@ -46,6 +46,14 @@ Schema SyntheticVectors::schema() const {
   return schema;
 }
 
+DataContents SyntheticVectors::contents() const {
+  return {combined_fingerprint({"vectors", str(key_), str(shape_.classification), str(shape_.rows),
+                                convoy::str(at::IntArrayRef(shape_.features)), str(shape_.classes), str(shape_.targets),
+                                str(shape_.noise)}),
+          shape_.rows,
+          {}};
+}
+
 int64_t SyntheticVectors::size(Split split) const { return split == Split::train ? shape_.rows : shape_.evaluate_rows; }
 
 Batch SyntheticVectors::gather(Split split, const at::Tensor& indices, int64_t /*epoch*/, Buffers& buffers) const {

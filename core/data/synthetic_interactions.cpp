@@ -10,6 +10,7 @@
 #include "core/data/column_cache.h"
 #include "core/data/synthetic.h"
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/random_keys.h"
 
 namespace convoy {
@@ -130,6 +131,16 @@ Columns plant_columns(const SyntheticInteractions& sizes, uint64_t seed) {
   return columns;
 }
 
+// As plant_columns makes them, with numbers in their ranges.
+bool is_sound(const Columns& columns, const SyntheticInteractions& sizes) {
+  const int64_t all = sizes.rows + sizes.users;
+  const bool whole = has_column(columns, "user", at::kInt, {all}) && has_column(columns, "item", at::kInt, {all}) &&
+                     has_column(columns, "held_out", at::kInt, {-1}) &&
+                     (sizes.context == 0 || has_column(columns, "context", at::kFloat, {all, sizes.context}));
+  return whole && all_below(columns.at("user"), sizes.users) && all_below(columns.at("item"), sizes.items) &&
+         all_below(columns.at("held_out"), all);
+}
+
 }  // namespace
 
 PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed, const std::string& cache) {
@@ -137,9 +148,11 @@ PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint6
   if (all > std::numeric_limits<int32_t>::max())
     throw Error(Failure::config, str("data.rows and data.users together are ", all, "; 2147483647 are the most"));
   const auto make = [&] { return plant_columns(sizes, seed); };
-  const Columns columns =
-      cache.empty() ? make() : made_columns(cache, "synthetic-interactions", described(sizes, seed), make);
+  const std::string how = described(sizes, seed);
+  const auto sound = [&](const Columns& cached) { return is_sound(cached, sizes); };
+  const Columns columns = cache.empty() ? make() : made_columns(cache, "synthetic-interactions", how, make, sound);
   PlantedInteractions made;
+  made.all.fingerprint = hash_hex(how.data(), how.size());
   made.all.users = sizes.users;
   made.all.items = sizes.items;
   made.all.user = columns.at("user");

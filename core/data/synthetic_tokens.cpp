@@ -1,6 +1,7 @@
 #include "core/data/synthetic_tokens.h"
 
 #include "core/random_keys.h"
+#include "core/text.h"
 
 namespace convoy {
 
@@ -10,6 +11,12 @@ SyntheticTokens::SyntheticTokens(const Shape& shape, uint64_t seed)
   next_.resize(static_cast<size_t>(shape_.vocabulary * successors));
   for (size_t i = 0; i < next_.size(); ++i)
     next_[i] = static_cast<int64_t>(random_below(key, i, static_cast<uint64_t>(shape_.vocabulary)));
+}
+
+DataContents SyntheticTokens::contents() const {
+  return {combined_fingerprint({"tokens", str(key_), str(shape_.rows), str(shape_.vocabulary), str(shape_.length)}),
+          shape_.rows,
+          {}};
 }
 
 Schema SyntheticTokens::schema() const {

@@ -25,6 +25,7 @@ class SyntheticTokens : public Dataset {
   int64_t instances_per_row() const override { return 1; }
   bool at_hand() const override { return true; }
   int64_t tokens_per_row() const override { return shape_.length; }
+  DataContents contents() const override;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
 
  private:

@@ -52,6 +52,7 @@ TablePart read_arrays(const std::string& path, const TableOptions& options) {
                   str(path, " holds features only: name the .npy with the targets by data.target_path"));
     part.features = read_npy(path);
     part.target = read_npy(options.target_path);
+    part.sources = {MappedFile(path), MappedFile(options.target_path)};
     if (!options.weight.empty())
       throw Error(Failure::config,
                   "data.weight names a column or tensor, which .npy files do not have: put the arrays "
@@ -69,6 +70,7 @@ TablePart read_arrays(const std::string& path, const TableOptions& options) {
     part.features = named(options.features.empty() ? "features" : options.features[0], "data.features");
     part.target = named(options.target, "data.target");
     if (!options.weight.empty()) part.weight = named(options.weight, "data.weight");
+    part.sources = {MappedFile(path)};
     tell_where(path, part);
   }
   check_rows(path, part);
@@ -82,20 +84,35 @@ TablePart read_arrays(const std::string& path, const TableOptions& options) {
   return part;
 }
 
-// Codes of the training part's classes for an evaluation part that was read by itself.
-void recode(TablePart& part, const std::vector<std::string>& labels, const std::string& path) {
-  std::vector<int64_t> code;
-  for (const auto& label : part.labels) {
-    const auto found = std::find(labels.begin(), labels.end(), label);
-    if (found == labels.end())
-      throw Error(Failure::corrupt_data, str(path, ": class '", label,
-                                             "' does not occur in the training data, which has ", join(labels, ", ")));
-    code.push_back(found - labels.begin());
+// The classes and columns of `part` as numbers of `labels` and in the order of `columns`. Error(corrupt_data) naming `path`
+// and what is not in there.
+void renumber(TablePart& part, const std::vector<std::string>& labels, const std::vector<std::string>& columns,
+              const std::string& path) {
+  const auto numbers = [&](const std::vector<std::string>& names, const std::vector<std::string>& in, const char* what,
+                           const char* where) {
+    const NameList list(in);
+    std::vector<int64_t> found = NameNumbers(list).find_all(NameList(names));
+    for (size_t i = 0; i < found.size(); ++i)
+      if (found[i] < 0)
+        throw Error(Failure::corrupt_data, str(path, ": ", what, " '", names[i], where, join(in, ", ")));
+    return found;
+  };
+  if (part.labels.empty() != labels.empty())
+    throw Error(Failure::corrupt_data, str(path, ": has classes by ", labels.empty() ? "name" : "number",
+                                           ", and the training data by ", labels.empty() ? "number" : "name"));
+  if (part.labels != labels) {
+    const std::vector<int64_t> code =
+        numbers(part.labels, labels, "class", "' does not occur in the training data, which has ");
+    part.target = part.target.clone();
+    auto* target = part.target.mutable_data_ptr<int64_t>();
+    for (int64_t row = 0; row < part.rows(); ++row) target[row] = code[size_t(target[row])];
+    part.labels = labels;
   }
-  part.target = part.target.clone();
-  auto* target = part.target.mutable_data_ptr<int64_t>();
-  for (int64_t row = 0; row < part.rows(); ++row) target[row] = code[size_t(target[row])];
-  part.labels = labels;
+  if (!part.columns.empty() && !columns.empty() && part.columns != columns) {
+    const std::vector<int64_t> order = numbers(columns, part.columns, "column", "' of the training data is not among ");
+    part.features = part.features.index_select(1, at::tensor(order));
+    part.columns = columns;
+  }
 }
 
 }  // namespace
@@ -135,7 +152,7 @@ DatasetPtr make_table(const Options& options, uint64_t seed) {
       throw Error(Failure::corrupt_data,
                   convoy::str(evaluate.text("path"), ": features of shape ", other->features.sizes(),
                               " do not fit those of ", path, ", ", train.features.sizes()));
-    if (!train.labels.empty()) recode(*other, train.labels, evaluate.text("path"));
+    renumber(*other, train.labels, train.columns, evaluate.text("path"));
   }
   return std::make_shared<Table>(std::move(train), std::move(other), evaluate.real("fraction"), table.classification,
                                  options.has("classes") ? options.integer("classes") : 0, seed);
@@ -145,7 +162,9 @@ Table::Table(TablePart train, std::optional<TablePart> evaluate, double fraction
              uint64_t seed)
     : train_(std::move(train)),
       evaluate_(std::move(evaluate)),
+      fraction_(fraction),
       classification_(classification),
+      seed_(seed),
       order_(train_.rows(), seed, "table split") {
   if (!evaluate_) {
     split_off_ = int64_t(std::llround(fraction * double(train_.rows())));
@@ -157,6 +176,35 @@ Table::Table(TablePart train, std::optional<TablePart> evaluate, double fraction
   if (classes > 0 && classes_ > classes)
     throw Error(Failure::config, str("data.classes is ", classes, ", and the data has ", classes_, " classes"));
   classes_ = std::max(classes_, classes);
+}
+
+DataContents Table::contents() const {
+  std::vector<std::string> hashes;
+  for (const MappedFile& file : train_.sources) hashes.push_back(file.fingerprint());
+  DataContents contents{hashes.empty() ? train_.fingerprint : combined_fingerprint(hashes), train_.rows(), {}};
+  if (!train_.columns.empty()) contents.lists["columns"] = {NameList(train_.columns), true};
+  if (!classification_) return contents;
+  std::vector<std::string> classes = train_.labels;
+  for (auto number = int64_t(classes.size()); train_.labels.empty() && number < classes_; ++number)
+    classes.push_back(std::to_string(number));
+  contents.lists["classes"] = {NameList(classes)};
+  return contents;
+}
+
+DatasetPtr Table::numbered_as(const DataContents& stored) const {
+  const auto list = [&](const char* name) {
+    const auto found = stored.lists.find(name);
+    return found == stored.lists.end() ? std::vector<std::string>() : found->second.names.strings();
+  };
+  const std::vector<std::string> classes = list("classes"), columns = list("columns");
+  const auto numbered = [&](TablePart part) {
+    renumber(part, part.labels.empty() ? part.labels : classes, columns, "data.path");
+    return part;
+  };
+  std::optional<TablePart> evaluate;
+  if (evaluate_) evaluate = numbered(*evaluate_);
+  return std::make_shared<Table>(numbered(train_), std::move(evaluate), fraction_, classification_,
+                                 std::max(classes_, int64_t(classes.size())), seed_);
 }
 
 Schema Table::schema() const {

@@ -80,7 +80,11 @@ Columns parse(const MappedFile& file, const TableOptions& options) {
     }
   }
 
+  std::vector<std::string> names;
+  for (size_t column : feature_columns) names.push_back(header.names()[column]);
   Columns columns;
+  columns["name_bytes"] = NameList(names).bytes();
+  columns["name_ends"] = NameList(names).ends();
   columns["features"] = tensor_of(features, {rows, int64_t(feature_columns.size())}, at::kFloat);
   if (weighted) columns["weight"] = tensor_of(weight, {rows}, at::kFloat);
   if (options.classification) {
@@ -94,6 +98,31 @@ Columns parse(const MappedFile& file, const TableOptions& options) {
     columns["target"] = tensor_of(target, {rows}, at::kFloat);
   }
   return columns;
+}
+
+std::vector<std::string> lines_of(const at::Tensor& bytes) {
+  std::istringstream text(std::string(static_cast<const char*>(bytes.const_data_ptr()), size_t(bytes.numel())));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> names_of(const Columns& columns) {
+  return NameList(columns.at("name_bytes"), columns.at("name_ends")).strings();
+}
+
+// As parse makes them, with classes in their range.
+bool is_sound(const Columns& columns, const TableOptions& options) {
+  if (!has_column(columns, "features", at::kFloat, {-1, -1})) return false;
+  const int64_t rows = columns.at("features").size(0), width = columns.at("features").size(1);
+  if (!has_column(columns, "name_bytes", at::kByte, {-1}) || !has_column(columns, "name_ends", at::kLong, {width}))
+    return false;
+  names_of(columns);
+  if (options.weight.empty() ? columns.count("weight") != 0 : !has_column(columns, "weight", at::kFloat, {rows}))
+    return false;
+  if (!options.classification) return has_column(columns, "target", at::kFloat, {rows}) && columns.count("labels") == 0;
+  return has_column(columns, "target", at::kLong, {rows}) && has_column(columns, "labels", at::kByte, {-1}) &&
+         all_below(columns.at("target"), int64_t(lines_of(columns.at("labels")).size()));
 }
 
 std::string described(const TableOptions& options) {
@@ -110,16 +139,16 @@ std::string described(const TableOptions& options) {
 
 TablePart read_table_csv(const std::string& path, const TableOptions& options) {
   const MappedFile file(path);
-  const Columns columns = cached_columns(file, "table " + described(options), [&] { return parse(file, options); });
+  const Columns columns = cached_columns(
+      file, "table " + described(options), [&] { return parse(file, options); },
+      [&](const Columns& cached) { return is_sound(cached, options); });
   TablePart part;
   part.features = columns.at("features");
   part.target = columns.at("target");
   if (columns.count("weight") != 0) part.weight = columns.at("weight");
-  if (columns.count("labels") != 0) {
-    const auto& bytes = columns.at("labels");
-    std::istringstream lines(std::string(static_cast<const char*>(bytes.const_data_ptr()), size_t(bytes.numel())));
-    for (std::string label; std::getline(lines, label);) part.labels.push_back(label);
-  }
+  if (columns.count("labels") != 0) part.labels = lines_of(columns.at("labels"));
+  part.columns = names_of(columns);
+  part.fingerprint = file.hash();
   return part;
 }
 

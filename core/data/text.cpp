@@ -27,7 +27,14 @@ at::Tensor encoded(const MappedFile& file, const Vocabulary& vocabulary, const s
     if (!tokens.empty()) std::memcpy(column.mutable_data_ptr(), tokens.data(), tokens.size() * sizeof(int32_t));
     return Columns{{"tokens", column}};
   };
-  return cached_columns(file, str("text ", vocabulary.hash(), " ", unknown), parse).at("tokens");
+  const auto sound = [&](const Columns& cached) {
+    return has_column(cached, "tokens", at::kInt, {-1}) && all_below(cached.at("tokens"), vocabulary.size());
+  };
+  return cached_columns(file, str("text ", vocabulary.hash(), " ", unknown), parse, sound).at("tokens");
+}
+
+NameList names_of(const std::string& vocabulary) {
+  return vocabulary == "bytes" ? NameList() : NameList(Vocabulary::read(vocabulary).tokens());
 }
 
 template <class Token>
@@ -42,20 +49,22 @@ void copy_sequences(const Token* all, const int64_t* sequences, int64_t rows, in
 
 }  // namespace
 
-TextDataset::TextDataset(const std::string& path, const Shape& shape) : length_(shape.length), file_(path) {
+TextDataset::TextDataset(const std::string& path, const Shape& shape)
+    : TextDataset(path, shape, names_of(shape.vocabulary)) {}
+
+TextDataset::TextDataset(const std::string& path, const Shape& shape, const NameList& names)
+    : shape_(shape), names_(names), file_(path) {
   int64_t count = static_cast<int64_t>(file_.text().size());
-  if (shape.vocabulary != "bytes") {
-    const Vocabulary vocabulary = Vocabulary::read(shape.vocabulary);
-    vocabulary_ = vocabulary.size();
-    tokens_ = encoded(file_, vocabulary, shape.unknown);
+  if (names.size() > 0) {
+    tokens_ = encoded(file_, Vocabulary(names.strings()), shape.unknown);
     count = tokens_.numel();
   } else {
     tell_mapped(path, path, count);
   }
-  const int64_t sequences = (count - 1) / length_;
-  if (count <= length_)
-    throw Error(Failure::corrupt_data, str(path, ": holds ", count, " tokens; a sequence of data.length ", length_,
-                                           " takes ", length_ + 1, ", the last one being a target only"));
+  const int64_t sequences = (count - 1) / shape.length;
+  if (count <= shape.length)
+    throw Error(Failure::corrupt_data, str(path, ": holds ", count, " tokens; a sequence of data.length ", shape.length,
+                                           " takes ", shape.length + 1, ", the last one being a target only"));
   evaluate_ = std::llround(shape.evaluate_fraction * static_cast<double>(sequences));
   if (shape.evaluate_fraction > 0) evaluate_ = std::max<int64_t>(evaluate_, 1);
   evaluate_ = std::min(evaluate_, sequences - 1);
@@ -63,27 +72,38 @@ TextDataset::TextDataset(const std::string& path, const Shape& shape) : length_(
 }
 
 Schema TextDataset::schema() const {
+  const int64_t vocabulary = names_.size() > 0 ? names_.size() : 256;
   Schema schema;
-  schema.fields["tokens"] = {{length_}, at::kLong, vocabulary_};
-  schema.fields["target"] = {{length_}, at::kLong, vocabulary_};
+  schema.fields["tokens"] = {{shape_.length}, at::kLong, vocabulary};
+  schema.fields["target"] = {{shape_.length}, at::kLong, vocabulary};
   return schema;
+}
+
+DataContents TextDataset::contents() const {
+  DataContents contents{file_.fingerprint(), train_ + evaluate_, {}};
+  if (names_.size() > 0) contents.lists["tokens"] = {names_, true};
+  return contents;
+}
+
+DatasetPtr TextDataset::numbered_as(const DataContents& stored) const {
+  return std::make_shared<TextDataset>(file_.path(), shape_, stored.lists.at("tokens").names);
 }
 
 int64_t TextDataset::size(Split split) const { return split == Split::train ? train_ : evaluate_; }
 
 Batch TextDataset::gather(Split split, const at::Tensor& indices, int64_t /*epoch*/, Buffers& buffers) const {
-  const int64_t rows = indices.numel();
-  at::Tensor tokens = buffers.take("tokens", {rows, length_}, at::kLong);
-  at::Tensor target = buffers.take("target", {rows, length_}, at::kLong);
+  const int64_t rows = indices.numel(), length = shape_.length;
+  at::Tensor tokens = buffers.take("tokens", {rows, length}, at::kLong);
+  at::Tensor target = buffers.take("target", {rows, length}, at::kLong);
   const int64_t offset = split == Split::train ? 0 : train_;
   const int64_t* sequences = indices.const_data_ptr<int64_t>();
   auto* to = tokens.mutable_data_ptr<int64_t>();
   auto* next = target.mutable_data_ptr<int64_t>();
   if (tokens_.defined()) {
-    copy_sequences(tokens_.const_data_ptr<int32_t>(), sequences, rows, offset, length_, to, next);
+    copy_sequences(tokens_.const_data_ptr<int32_t>(), sequences, rows, offset, length, to, next);
   } else {
     const auto* bytes = reinterpret_cast<const unsigned char*>(file_.text().data());
-    copy_sequences(bytes, sequences, rows, offset, length_, to, next);
+    copy_sequences(bytes, sequences, rows, offset, length, to, next);
   }
   Batch batch;
   batch.rows = rows;

@@ -22,6 +22,7 @@ class Vocabulary {
   explicit Vocabulary(std::vector<std::string> tokens, const std::string& path = "vocabulary");
 
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
+  const std::vector<std::string>& tokens() const { return tokens_; }
   const std::string& token(int64_t number) const { return tokens_[static_cast<size_t>(number)]; }
   int64_t number_of(std::string_view token) const;  // -1 when it is none
   // Of all of `text`. unknown: the number for a byte that begins no token, -1: Error(corrupt_data) naming `path` and the

@@ -4,6 +4,7 @@
 
 #include <cctype>
 #include <map>
+#include <mutex>
 #include <string>
 
 #include "core/config/option_reader.h"
@@ -116,7 +117,10 @@ auto constructed(const Place& place, const std::string& what, const Action& acti
 class LocatedDataset : public Dataset {
  public:
   LocatedDataset(DatasetPtr inner, Place place, const std::string& name)
-      : inner_(std::move(inner)), place_(std::move(place)), gathering_("data set " + name + ", its gather") {
+      : inner_(std::move(inner)),
+        place_(std::move(place)),
+        name_(name),
+        gathering_("data set " + name + ", its gather") {
     at_place(place_, [&] {
       if (inner_->size(Split::train) < 1) throw Error(Failure::config, "has no rows to train on");
       if (inner_->instances_per_row() < 1)
@@ -135,6 +139,15 @@ class LocatedDataset : public Dataset {
       return batch;
     });
   }
+  // Hashed once: a fingerprint may read all files.
+  DataContents contents() const override {
+    std::call_once(hashed_, [this] { contents_ = at_place(place_, [&] { return inner_->contents(); }); });
+    return contents_;
+  }
+  DatasetPtr numbered_as(const DataContents& stored) const override {
+    const DatasetPtr made = at_place(place_, [&] { return inner_->numbered_as(stored); });
+    return made ? std::make_shared<LocatedDataset>(made, place_, name_) : nullptr;
+  }
 
  private:
   static void check_gathered(const Batch& batch, int64_t rows) {
@@ -149,7 +162,10 @@ class LocatedDataset : public Dataset {
 
   DatasetPtr inner_;
   Place place_;
+  const std::string name_;
   CrashNote gathering_;
+  mutable std::once_flag hashed_;
+  mutable DataContents contents_;
 };
 
 class LocatedTransform : public Transform {
@@ -241,7 +257,8 @@ void try_transforms(const TrainedParts& parts, uint64_t seed) {
 
 }  // namespace
 
-TrainedParts located_parts(const RunConfig& config, const Registry& registry) {
+TrainedParts located_parts(const RunConfig& config, const Registry& registry,
+                           const std::function<DatasetPtr(const DatasetPtr&)>& settle) {
   TrainedParts parts;
   const auto resolved = std::make_shared<const Json>(config.resolved);
   const Place data = place_of(resolved, "data", "path");
@@ -252,6 +269,7 @@ TrainedParts located_parts(const RunConfig& config, const Registry& registry) {
                                                                   data_seed(config.data.options, config.seed));
                                                             }),
                                                 data, config.data.name);
+  if (settle) parts.data = settle(parts.data);
   const std::vector<Options> transforms = config.data.options.sections("transforms");
   for (size_t i = 0; i < transforms.size(); ++i) {
     const std::string key = str("data.transforms.", i), name = transforms[i].text("name");

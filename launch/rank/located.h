@@ -2,6 +2,7 @@
 // user wrote, also when it is found in the middle of training: file:line:column, key, reason.
 // Threads: as of what they hold. Failure: ConfigError, with the kind of what failed.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,7 +17,9 @@ struct TrainedParts {
   std::shared_ptr<const LossFunction> loss;
 };
 
-// Tries the transforms on a row, so that one that does not fit is told before any rank meets another.
-TrainedParts located_parts(const RunConfig& config, const Registry& registry);
+// Tries the transforms on a row, so that one that does not fit is told before any rank meets another. `settle` gives the data
+// set that is used, after it was read and before a model is made for it.
+TrainedParts located_parts(const RunConfig& config, const Registry& registry,
+                           const std::function<DatasetPtr(const DatasetPtr&)>& settle = nullptr);
 
 }  // namespace convoy

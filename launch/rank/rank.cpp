@@ -23,6 +23,7 @@
 #include "core/trainer.h"
 #include "core/utf8.h"
 #include "launch/exit_codes.h"
+#include "launch/rank/agreed_data.h"
 #include "launch/rank/bench.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/crash.h"
@@ -308,6 +309,21 @@ class RankThread {
   bool stopped_ = false;
 };
 
+// A trial's steps are thrown away: it may have any data.
+TrainedParts trained_parts(const Assignment& assignment, const Registry& registry, Channel& channel) {
+  const RunConfig& config = assignment.config;
+  if (!assignment.bench.is_null()) return located_parts(config, registry);
+  const bool first = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front() == 0;
+  const DataAgreement agreement{config,
+                                assignment.folder,
+                                first,
+                                assignment.job.processes.size() == 1,
+                                host_name(),
+                                &channel,
+                                milliseconds(config.launch.rendezvous)};
+  return located_parts(config, registry, [&](const DatasetPtr& data) { return agreed_data(data, agreement); });
+}
+
 // The earliest failure of this process that is not a lost peer, else the first code that is not 0.
 int worst_of(const std::vector<int>& codes) {
   int worst = 0;
@@ -361,7 +377,7 @@ int run_ranks(const Assignment& assignment, const Registry& registry, std::share
     seen.push_back(own.back()->open());
   }
   const FileProgress progress(std::move(seen));
-  if (trains(assignment)) shared.trained = located_parts(assignment.config, registry);
+  if (trains(assignment)) shared.trained = trained_parts(assignment, registry, *channel);
 
   std::vector<int> codes(ranks.size(), 0);
   auto run = [&](size_t i) { codes[i] = own[i]->run(); };

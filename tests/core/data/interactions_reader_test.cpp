@@ -4,12 +4,16 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
+#include "core/checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/hash.h"
 
 namespace convoy {
 namespace {
@@ -160,10 +164,12 @@ TEST_F(Cache, GivesBackWhatWasParsed) {
 TEST_F(Cache, IsUsed) {
   // A cache with other contents and the right hashes would be believed: so it is the cache that is read.
   read_interactions(source(), typed());
-  const auto parsed = cached_columns(MappedFile(source()), "interactions " + typed().described(), []() -> Columns {
+  const auto parse = []() -> Columns {
     ADD_FAILURE() << "parsed again";
     return {};
-  });
+  };
+  const auto parsed = cached_columns(MappedFile(source()), "interactions " + typed().described(), parse,
+                                     [](const Columns&) { return true; });
   EXPECT_EQ(parsed.count("user"), 1u);
 }
 
@@ -195,6 +201,90 @@ TEST_F(Cache, IsRebuiltWhenDamaged) {
   }
   std::ofstream(cache(), std::ios::binary | std::ios::trunc) << good.substr(0, good.size() / 2);
   EXPECT_TRUE(at::equal(parsed.user, read_interactions(source(), typed()).user));
+}
+
+// A cache with changed columns and the right hashes, as somebody who knows the format would write it.
+void forge(const std::string& path, const std::function<void(Columns&)>& change) {
+  std::map<std::string, std::string> facts;
+  Columns columns;
+  {
+    const SafetensorsFile file(path);
+    facts = file.metadata();
+    for (const std::string& name : file.names()) columns[name] = file.tensor(name).clone();
+  }
+  change(columns);
+  Hasher hasher;
+  for (const auto& [name, tensor] : columns) {
+    hasher.add(name.data(), name.size());
+    hasher.add(tensor.const_data_ptr(), tensor.nbytes());
+  }
+  facts["contents"] = hasher.hex();
+  fs::remove(path);
+  write_safetensors(path, {columns.begin(), columns.end()}, facts);
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST_F(Cache, ForgedNumbersOutOfRangeAreNotTaken) {
+  const auto parsed = read_interactions(source(), typed());
+  const auto set = [](const char* column, int64_t index, int64_t value) {
+    return [=](Columns& columns) { columns[column][index] = value; };
+  };
+  const std::pair<const char*, std::function<void(Columns&)>> changes[] = {
+      {"item -1", set("item", 1, -1)},
+      {"user -1", set("user", 0, -1)},
+      {"item above all", set("item", 2, 2)},
+      {"huge user", set("user", 2, 2147483647)},
+      {"more users than names", set("counts", 0, 1 << 30)},
+      {"negative count", set("counts", 1, -2)},
+      {"a name that ends outside", set("user_ends", 1, 1000)},
+      {"names in disorder", set("item_ends", 0, 5)},
+      {"fewer items than rows", [](Columns& columns) { columns["item"] = columns["item"].slice(0, 0, 2).clone(); }},
+      {"wide users", [](Columns& columns) { columns["user"] = columns["user"].to(at::kLong); }},
+      {"no time", [](Columns& columns) { columns["time"] = columns["time"].to(at::kFloat); }},
+      {"nothing", [](Columns& columns) { columns.clear(); }},
+  };
+  for (const auto& [what, change] : changes) {
+    forge(cache(), change);
+    const auto again = read_interactions(source(), typed());
+    EXPECT_TRUE(at::equal(parsed.user, again.user) && at::equal(parsed.item, again.item)) << what;
+    EXPECT_TRUE(at::equal(parsed.time, again.time) && again.user_names == parsed.user_names) << what;
+  }
+  // Within the ranges it is believed, as it is the user's own: so the cases above fail for their numbers.
+  forge(cache(), set("item", 1, 1));
+  EXPECT_FALSE(at::equal(parsed.item, read_interactions(source(), typed()).item));
+}
+
+TEST_F(Cache, OneThatOthersMayWriteIsNotTaken) {
+  const auto parsed = read_interactions(source(), typed());
+  for (const fs::perms others : {fs::perms::group_write, fs::perms::others_write}) {
+    forge(cache(), [](Columns& columns) { columns["item"][1] = 1; });
+    fs::permissions(cache(), others, fs::perm_options::add);
+    EXPECT_TRUE(at::equal(parsed.item, read_interactions(source(), typed()).item));
+    EXPECT_EQ(fs::status(cache()).permissions() & (fs::perms::group_write | fs::perms::others_write), fs::perms::none);
+  }
+  const mode_t before = umask(0);
+  fs::remove(cache());
+  read_interactions(source(), typed());
+  umask(before);
+  const auto written = fs::last_write_time(cache());
+  read_interactions(source(), typed());
+  EXPECT_EQ(fs::last_write_time(cache()), written) << "a cache written under umask 0 is of no use";
+}
+
+TEST_F(Cache, OneOfAnotherUserIsLeftAndNotTaken) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may give a file away";
+  const auto parsed = read_interactions(source(), typed());
+  forge(cache(), [](Columns& columns) { columns["item"][1] = 1; });
+  ASSERT_EQ(chown(cache().c_str(), 12345, 12345), 0);
+  const char* home = getenv("XDG_CACHE_HOME");
+  const std::string saved = home != nullptr ? home : "";
+  setenv("XDG_CACHE_HOME", (folder_ / "own").c_str(), 1);
+  EXPECT_TRUE(at::equal(parsed.item, read_interactions(source(), typed()).item));
+  home != nullptr ? setenv("XDG_CACHE_HOME", saved.c_str(), 1) : unsetenv("XDG_CACHE_HOME");
+  struct stat facts {};
+  ASSERT_EQ(stat(cache().c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_uid, 12345u) << "another user's file was replaced";
+  EXPECT_FALSE(fs::is_empty(folder_ / "own" / "convoy"));
 }
 
 TEST_F(Cache, WhatAKilledProcessLeftIsOverwritten) {

@@ -85,10 +85,12 @@ TEST(PlantedCache, IsMadeOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 6; ++i)
     threads.emplace_back([&] {
-      const Columns columns = made_columns(folder.path(), "numbers", "as they are", [&]() -> Columns {
+      const auto make = [&]() -> Columns {
         ++made;
         return {{"x", at::arange(100000)}};
-      });
+      };
+      const Columns columns =
+          made_columns(folder.path(), "numbers", "as they are", make, [](const Columns&) { return true; });
       EXPECT_TRUE(at::equal(columns.at("x"), at::arange(100000)));
     });
   for (std::thread& thread : threads) thread.join();
