@@ -84,6 +84,7 @@ CASES = [
          mistake="option of another type"),
     dict(title="no such loss", code=78, words=[MODEL, "names 'cross_entrpy' as its own loss", "did you mean cross_entropy?"],
          mistake="no such loss"),
+    dict(title="a loss called 5", code=78, words=[".yaml:5:14: loss.name: unknown loss '5'"], loss="5"),
     dict(title="null loss", code=78, words=["loss.name: ", "the factory of the loss 'null_loss' returned null"],
          loss="null_loss"),
     dict(title="data throws", code=70, words=["data: data set mistaken, its constructor, threw: the disk is gone"],

@@ -47,6 +47,12 @@ with runs.workspace() as folder:
     runs.refused("no such plugin", 78, [told, "No such file"], runs.command(config, new, named))
     library.write_text("no library")
     runs.refused("a plugin that is no library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
+    # A model of convoy's with a library: its options are not looked at before that is loaded.
+    for more in ([], ["loss=5"], ["data=7"]):
+        runs.refused("a plugin that is no library, for gpt", 78,
+                     ["--set model.plugin=/etc/passwd: model.plugin: plugin /etc/passwd: ", "cannot be loaded"],
+                     runs.command(runs.TOP / "configs" / "tiny" / "gpt.yaml", new, [*more, "model.plugin=/etc/passwd"]), within=3)
+    runs.refused("a loss called 5", 78, ["--set loss=5: loss: unknown loss '5'"], runs.command(config, new, ["loss=5"]))
     plugins = folder / "plugins.yaml"
     plugins.write_text(config.read_text() + f"plugins: [{library}]\n")
     place = f"plugins.yaml:{len(plugins.read_text().splitlines())}:11: plugins.0: "
