@@ -41,8 +41,10 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
 
 at::Tensor self_attention(const at::Tensor& qkv, int64_t head_size, Rotary* rotary, const Layer& dropout) {
   const int64_t width = qkv.size(-1) / 3;  // of this rank's heads
-  CONVOY_CHECK(qkv.dim() >= 3 && qkv.size(-1) == 3 * width && width % head_size == 0, "queries, keys and values of ",
-               qkv.sizes(), " with heads of ", head_size);
+  if (qkv.dim() < 3 || qkv.size(-1) != 3 * width || width % head_size != 0)
+    throw Error(Failure::config,
+                convoy::str("attention takes queries, keys and values [B, T, 3 × width] with heads of ", head_size,
+                            ", and was given ", qkv.sizes()));
   const auto rows = qkv.sizes().slice(0, static_cast<size_t>(qkv.dim() - 2));
   const int64_t length = qkv.size(-2);
   // [.., B, T, 3 · width] → three of [N, heads, T, head_size], which the fused kernel wants in four dimensions.

@@ -61,7 +61,9 @@ class EmbeddingBlock : public Block {
     at::Tensor h = tokens_->forward(inputs[0]);
     if (positions_) {
       const int64_t length = h.size(-2);
-      CONVOY_CHECK(length <= length_, "a sequence of ", length, " tokens where the data's schema says ", length_);
+      if (length > length_)
+        throw Error(Failure::config,
+                    convoy::str("the data set gave a sequence of ", length, " tokens, and its schema says ", length_));
       h = h + positions_->get().narrow(-2, 0, length).unsqueeze(-3);  // members, if any, stay in front of rows
     }
     return {dropout_ ? dropout_->forward(h) : h};

@@ -32,7 +32,9 @@ const char* dtype_name(at::ScalarType dtype, const std::string& name) {
   for (const auto& [text, known] : dtypes()) {
     if (known == dtype) return text;
   }
-  CONVOY_CHECK(false, "tensor ", name, " has a dtype that safetensors files here do not hold: ", dtype);
+  throw Error(Failure::training,
+              convoy::str("tensor ", name, " is of ", dtype,
+                          ", which a checkpoint cannot hold; it takes fp16, bf16, fp32, fp64, bool and integers"));
 }
 
 // Small writes together, large ones as they are, all of them hashed.

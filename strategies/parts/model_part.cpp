@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <set>
 
 #include "core/data/bytes.h"
 #include "core/error.h"
@@ -93,6 +94,20 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
       std::stable_partition(tables_.begin(), tables_.end(), [](const auto& one) { return one->table != nullptr; });
   parameters_.insert(parameters_.end(), dense, tables_.end());
   tables_.erase(dense, tables_.end());
+  check_unique_names();
+}
+
+// Of layers among themselves Layers sees to that; modules of a block's own may still take a layer's name.
+void ModelPart::check_unique_names() const {
+  std::set<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (!names.insert(name).second)
+      throw Error(Failure::config,
+                  convoy::str("model: two tensors are named ", name, "; give one of the modules another name"));
+  };
+  for (const auto* list : {&parameters_, &tables_, &frozen_})
+    for (const ParameterPtr& parameter : *list) add(parameter->name);
+  for (const NamedBuffer& buffer : buffers_) add(buffer.name);
 }
 
 void ModelPart::check_recompute(const Recompute& recompute) const {

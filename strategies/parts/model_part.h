@@ -86,6 +86,7 @@ class ModelPart {
   void adopt_foreign(int64_t index);
   void note_parameters(int64_t index, size_t before);
   void check_recompute(const Recompute& recompute) const;
+  void check_unique_names() const;
   void set_training(bool training);
   void set_rows(const Batch& batch);
   Batch prepared(const Batch& batch) const;

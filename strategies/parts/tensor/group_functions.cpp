@@ -52,7 +52,9 @@ at::Tensor sum(const at::Tensor& part, Communicator& group, const std::string& n
 }
 
 at::Tensor gather_last(const at::Tensor& part, const DimensionCut& cut, Communicator& group, const std::string& name) {
-  CONVOY_CHECK(part.size(-1) == cut.length(), name, ": ", part.sizes(), " is no share of ", cut.whole);
+  if (part.size(-1) != cut.length())
+    throw Error(Failure::training, convoy::str(name, ": a tensor of shape ", part.sizes(), " is no rank's part of ",
+                                               cut.whole, "; a block must keep the last dimension of what is cut"));
   if (cut.even()) {
     const at::Tensor input = part.unflatten(-1, {cut.parts, cut.length() / cut.parts}).contiguous();
     at::Tensor all = at::empty(in_front(cut.size, input.sizes()), input.options());

@@ -47,7 +47,10 @@ class RegionDropout : public LayerModule {
  private:
   at::Tensor mask_of_share(const at::Tensor& like, const DimensionCut& cut) const {
     const auto [begin, end] = cut.share();
-    CONVOY_CHECK(like.size(-1) == cut.length(), place_.name, ": ", like.sizes(), " is no share of ", cut.whole);
+    if (like.size(-1) != cut.length())
+      throw Error(Failure::training,
+                  convoy::str("dropout ", place_.name, ": a tensor of shape ", like.sizes(), " is no rank's part of ",
+                              cut.whole, "; a block must keep the last dimension of what is cut"));
     // Fast draws are by rank, which ranks of a group share: see sharded_layers.
     const std::string name = place_.state->exact ? place_.name : convoy::str(place_.name, "/", cut.rank);
     std::vector<at::Tensor> masks;
