@@ -38,7 +38,7 @@ int64_t same_position(int64_t step, const TrainingLength& saved, const TrainingL
   if (epoch > (most >> 1) / now.steps_per_epoch)
     throw Error(Failure::corrupt_data, str(info.path, "/manifest.json: trainer.step: ", step,
                                            " is beyond every step that this run could count"));
-  const int64_t steps = std::min(row / now.global_rows, now.steps_per_epoch);
+  const int64_t steps = row < epoch_rows ? row / now.global_rows : now.steps_per_epoch;
   const int64_t again = row - std::min(steps * now.global_rows, row);
   const int64_t result = epoch * now.steps_per_epoch + steps;
   std::string note =
@@ -66,6 +66,7 @@ double rate_after(const RunConfig& config, const TrainingLength& length, int64_t
   return schedule.learning_rate(updates.of(steps));
 }
 
+// "" where the rate does not jump. Throws for a configuration that this build cannot read.
 std::string rate_note(const RunConfig& before, const TrainingLength& saved, int64_t saved_step, const RunConfig& config,
                       const TrainingLength& length, int64_t step) {
   if (step >= length.total_steps) return "";
@@ -74,6 +75,7 @@ std::string rate_note(const RunConfig& before, const TrainingLength& saved, int6
   std::string note = str("the learning rate goes from ", was, " to ", is, " at step ", step);
   if (before.optimizer.options.json() != config.optimizer.options.json()) return note;
   const std::string name = config.optimizer.options.section("schedule").text("name");
+  if (name != "linear" && name != "cosine") return note;
   return str(note, ": the schedule ", name, " depends on the length of the training, which was ", saved.total_steps,
              " steps and is ", length.total_steps,
              ". To avoid it, keep the length (train.epochs, train.max_steps); or ",
@@ -81,7 +83,6 @@ std::string rate_note(const RunConfig& before, const TrainingLength& saved, int6
              "--set optimizer.lr=", was);
 }
 
-// Nothing for a configuration that this build cannot read.
 std::optional<RunConfig> readable(const Json& config) {
   try {
     return RunConfig::from_resolved(config);
@@ -111,7 +112,7 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   Resumed resumed;
   resumed.step = info.trainer.at("step").get<int64_t>();
   resumed.notes.push_back(str("resumed from ", info.path, " after step ", resumed.step,
-                              all.empty() ? "" : str(", with ", all.size(), " differences from its configuration:")));
+                              all.empty() ? "" : str(", with other settings than then (", all.size(), "):")));
   for (const Difference& difference : all) {
     resumed.notes.push_back("  " + to_string(difference));
     resumed.same_evaluation = resumed.same_evaluation && !changes_evaluation(difference.key);
@@ -121,7 +122,10 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   const int64_t saved_step = resumed.step;
   resumed.renumbered = saved.global_rows != length.global_rows || saved.steps_per_epoch != length.steps_per_epoch;
   if (resumed.renumbered) resumed.step = same_position(saved_step, saved, length, epoch_rows, info, resumed.notes);
-  if (before) resumed.rate_note = rate_note(*before, saved, saved_step, config, length, resumed.step);
+  try {
+    if (before) resumed.rate_note = rate_note(*before, saved, saved_step, config, length, resumed.step);
+  } catch (const std::exception&) {  // an older or damaged configuration has no rate to compare with
+  }
   if (!resumed.same_evaluation)
     resumed.notes.push_back("evaluations may give other figures than before: best values are counted anew");
   return resumed;
