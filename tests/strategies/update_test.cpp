@@ -121,6 +121,25 @@ TEST_F(UpdateTest, ANewLayoutKeepsValuesGradientsAndMoments) {
   EXPECT_GT(moment.abs().max().item<double>(), 0);
 }
 
+// As when a run continues with another batch size.
+TEST_F(UpdateTest, TheScheduleContinuesAtARenumberedStep) {
+  make("{name: sgd, lr: 1, schedule: {name: linear}}");
+  update(0);
+  EXPECT_DOUBLE_EQ(update(0).learning_rate.item<double>(), 0.99);
+  update_->renumbered(50);
+  EXPECT_DOUBLE_EQ(update(0).learning_rate.item<double>(), 0.5);
+  EXPECT_EQ(update_->count().item<int64_t>(), 3);
+}
+
+TEST(UpdateCount, AnEpochsLastStepsMakeAnUpdate) {
+  const UpdateCount updates{10, 4};
+  EXPECT_EQ(updates.of(0), 0);
+  EXPECT_EQ(updates.of(4), 1);
+  EXPECT_EQ(updates.of(8), 2);
+  EXPECT_EQ(updates.of(10), 3);
+  EXPECT_EQ(updates.of(24), 7);
+}
+
 TEST_F(UpdateTest, CollectorTakesOverGradients) {
   make("{name: sgd, lr: 1.0}");
   auto state = std::make_shared<ForwardState>();
