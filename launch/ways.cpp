@@ -1,6 +1,5 @@
 #include "launch/ways.h"
 
-
 #include "core/files.h"
 #include "launch/commands/run.h"
 #include "strategies/parts/members/catalogue.h"

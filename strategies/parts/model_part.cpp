@@ -24,10 +24,6 @@ bool exact_randomness(const RunConfig& config, at::Device device) {
   return config.randomness == "exact" || (config.randomness == "auto" && device.is_cpu());
 }
 
-}  // namespace
-
-namespace {
-
 std::vector<uint32_t> versions_of(const TensorList& tensors) {
   std::vector<uint32_t> versions;
   for (const at::Tensor& tensor : tensors) versions.push_back(tensor.defined() ? tensor._version() : 0);
