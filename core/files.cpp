@@ -19,6 +19,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int cause) {
   const char* advice = cause == ENOSPC || cause == EDQUOT  ? "; free some space or choose another --output"
+                       : cause == EFBIG                    ? "; raise `ulimit -f`, the largest size of a file"
                        : cause == EACCES || cause == EROFS ? "; choose a folder that you may write to with --output"
                                                            : "";
   throw Error(Failure::io, str("cannot ", what, " ", path, ": ", std::strerror(cause), advice));

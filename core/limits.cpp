@@ -1,9 +1,14 @@
 #include "core/limits.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
 #include <initializer_list>
 #include <sstream>
+#include <vector>
+
+#include "core/text.h"
 
 namespace convoy {
 namespace {
@@ -29,7 +34,14 @@ int64_t stat_of(const std::string& path, std::initializer_list<const char*> name
   return sum;
 }
 
+void read_pids(const std::string& folder, Limits& limits) {
+  std::istringstream text(first_line(folder + "/pids.max"));
+  int64_t most = 0;
+  if (text >> most) tighten(limits.threads, most);  // "max" is no number
+}
+
 void read_v2(const std::string& folder, Limits& limits) {
+  read_pids(folder, limits);
   std::istringstream cpu(first_line(folder + "/cpu.max"));
   double quota = 0, period = 0;
   if (cpu >> quota >> period && period > 0) tighten(limits.cores, quota / period);  // "max" is no number
@@ -87,8 +99,33 @@ Limits cgroup_limits(const std::string& root) {
     }
     if (lists(controllers, "cpu")) along(mount + "/cpu", path, limits, read_v1_cpu);
     if (lists(controllers, "memory")) along(mount + "/memory", path, limits, read_v1_memory);
+    if (lists(controllers, "pids")) along(mount + "/pids", path, limits, read_pids);
   }
   return limits;
+}
+
+int64_t memory_kills(const std::string& root) {
+  int64_t kills = -1;
+  // The victim's own group counts, whichever limit was hit: ancestors count kills of others too.
+  const auto read = [&kills](const std::string& folder, Limits&) {
+    for (const char* name : {"/memory.events", "/memory.oom_control"}) {
+      std::ifstream file(folder + name);
+      std::string key;
+      for (int64_t count = 0; kills < 0 && file >> key >> count;)
+        if (key == "oom_kill") kills = count;
+    }
+  };
+  std::ifstream file(root + "/proc/self/cgroup");
+  Limits unused;
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+    const std::string mount = root + "/sys/fs/cgroup";
+    if (controllers.empty()) along(mount, path, unused, read);
+    if (lists(controllers, "memory")) along(mount + "/memory", path, unused, read);
+  }
+  return kills;
 }
 
 std::optional<int64_t> memory_left(const std::string& root) {
@@ -101,6 +138,43 @@ std::optional<int64_t> memory_left(const std::string& root) {
     if (words >> name >> kib && name == "MemAvailable:") tighten(left, kib * 1024);
   }
   return left;
+}
+
+namespace {
+
+// "RLIMIT_AS is 2 GiB"; nothing where there is no such limit.
+template <class Format>
+void add_rlimit(int resource, const char* name, Format format, std::vector<std::string>& limits) {
+  rlimit limit{};
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    limits.push_back(str(name, " is ", format(limit.rlim_cur)));
+}
+
+std::string with_limits(const std::string& what, const std::vector<std::string>& limits, const std::string& advice) {
+  return str(what, limits.empty() ? "" : " (" + join(limits, ", ") + ")", "; ", advice);
+}
+
+}  // namespace
+
+std::string no_memory_text(const std::string& root) {
+  std::vector<std::string> limits;
+  const auto bytes = [](rlim_t value) { return human_bytes(static_cast<double>(value)); };
+  add_rlimit(RLIMIT_AS, "RLIMIT_AS (`ulimit -v`)", bytes, limits);
+  add_rlimit(RLIMIT_DATA, "RLIMIT_DATA (`ulimit -d`)", bytes, limits);
+  if (const auto memory = cgroup_limits(root).memory)
+    limits.push_back(str("memory of the cgroup is ", human_bytes(static_cast<double>(*memory))));
+  return with_limits("out of memory on the host", limits,
+                     "try a smaller train.batch, smaller data or model, or fewer ranks on this host");
+}
+
+std::string no_thread_text(const std::string& root) {
+  std::vector<std::string> limits;
+  add_rlimit(
+      RLIMIT_NPROC, "RLIMIT_NPROC (`ulimit -u`), for all of this user's processes,", [](rlim_t value) { return value; },
+      limits);
+  if (const auto most = cgroup_limits(root).threads) limits.push_back(str("pids.max of the cgroup is ", *most));
+  return with_limits("no more threads or processes may be started", limits,
+                     "raise the limit, or try fewer ranks on this host or a smaller launch.threads");
 }
 
 }  // namespace convoy

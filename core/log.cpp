@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/error.h"
+#include "core/utf8.h"
 
 namespace convoy::log {
 namespace {
@@ -50,7 +51,8 @@ Level level_named(const std::string& name) {
 
 void write(Level level, const std::string& message) {
   // As a string_view: the message is data, never a format.
-  logger().log(level_of(level), spdlog::string_view_t(message));
+  const std::string safe = printable(message);
+  logger().log(level_of(level), spdlog::string_view_t(safe));
 }
 
 }  // namespace convoy::log

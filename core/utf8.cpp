@@ -38,4 +38,29 @@ std::string valid_utf8(std::string_view text) {
   return valid;
 }
 
+std::string printable(std::string_view text) {
+  std::string safe;
+  safe.reserve(text.size());
+  const auto escape = [&safe](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    safe += "\\x";
+    safe += "0123456789abcdef"[byte >> 4];
+    safe += "0123456789abcdef"[byte & 15];
+  };
+  while (!text.empty()) {
+    const size_t length = character(text);
+    const auto lead = static_cast<unsigned char>(text[0]);
+    const bool ascii_control = (lead < 0x20 && lead != '\n' && lead != '\t') || lead == 0x7f;
+    // U+0080 to U+009F: 8-bit terminals read U+009B as the beginning of a command.
+    const bool other_control = length == 2 && lead == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0;
+    const size_t bytes = std::max<size_t>(length, 1);
+    if (length == 0 || ascii_control || other_control)
+      for (size_t i = 0; i < bytes; ++i) escape(text[i]);
+    else
+      safe.append(text.substr(0, bytes));
+    text.remove_prefix(bytes);
+  }
+  return safe;
+}
+
 }  // namespace convoy

@@ -17,4 +17,8 @@ inline size_t utf8_cut(const char* text, size_t length, size_t most) noexcept {
 // Every byte that belongs to no UTF-8 character becomes '?'.
 std::string valid_utf8(std::string_view text);
 
+// Text from elsewhere, fit for a terminal: a control character, newline and tab aside, and a byte of no UTF-8 character become
+// "\\x1b" and the like. Other characters stay.
+std::string printable(std::string_view text);
+
 }  // namespace convoy

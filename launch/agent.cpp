@@ -5,11 +5,12 @@
 
 #include <cerrno>
 
+#include "core/limits.h"
 #include "launch/descendants.h"
 
 namespace convoy {
 
-Agent::Agent(EventLoop& loop, AgentEvents events) : loop_(loop), events_(std::move(events)) {
+Agent::Agent(EventLoop& loop, AgentEvents events) : loop_(loop), events_(std::move(events)), kills_(memory_kills()) {
   become_subreaper();
   loop_.on_child([this](pid_t pid, const ProcessEnd& end) { ended(pid, end); });
 }
@@ -38,10 +39,17 @@ pid_t Agent::start(int process, const ProcessStart& start) {
 }
 
 void Agent::read(Child& child, int& fd, LineCutter& cutter) {
-  const LineCutter::Sink sink = [&](const std::string& line) { events_.on_line(child.process, line); };
+  const LineCutter::Sink sink = [&](const std::string& text) { line(child, text); };
   if (fd < 0 || read_available(fd, cutter, sink)) return;
   cutter.finish(sink);
   close_pipe(fd);
+}
+
+void Agent::line(Child& child, const std::string& text) {
+  constexpr size_t kept = 2000;
+  child.last += text.substr(0, kept) + '\n';
+  if (child.last.size() > kept) child.last.erase(0, child.last.size() - kept);
+  events_.on_line(child.process, text);
 }
 
 void Agent::close_pipe(int& fd) {
@@ -60,13 +68,15 @@ void Agent::ended(pid_t pid, const ProcessEnd& end) {
   // A grandchild may hold the pipes open for ever: what is there now is all that counts.
   read(*child, child->started.output, child->output);
   read(*child, child->started.error, child->error);
-  const LineCutter::Sink sink = [&](const std::string& line) { events_.on_line(child->process, line); };
+  const LineCutter::Sink sink = [&](const std::string& text) { line(*child, text); };
   child->output.finish(sink);
   child->error.finish(sink);
   close_pipe(child->started.output);
   close_pipe(child->started.error);
   close_pipe(child->started.input);
-  events_.on_end(child->process, end);
+  ProcessEnd told = end;
+  told.lack = lack_of(end, child->last, kills_);
+  events_.on_end(child->process, told);
 }
 
 void Agent::send(int process, const std::string& text) {

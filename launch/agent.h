@@ -41,8 +41,10 @@ class Agent {
     int process = 0;
     StartedProcess started;
     LineCutter output, error;
+    std::string last;  // lines that it wrote
   };
   void read(Child& child, int& fd, LineCutter& cutter);
+  void line(Child& child, const std::string& text);
   void ended(pid_t pid, const ProcessEnd& end);
   void close_pipe(int& fd);
 
@@ -51,6 +53,7 @@ class Agent {
   OrphanGuard guard_;
   std::map<pid_t, std::unique_ptr<Child>> children_;
   EventLoop::TimerId kill_timer_ = 0;
+  int64_t kills_ = 0;  // memory_kills() before the first child
 };
 
 }  // namespace convoy

@@ -1,14 +1,17 @@
 #include "launch/console.h"
 
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "launch/progress.h"
 
 namespace convoy {
@@ -17,13 +20,15 @@ namespace {
 constexpr std::chrono::milliseconds fold_window{100};
 constexpr std::chrono::seconds plain_interval{10};
 
-// A console that cannot be written to is no reason to stop a training.
-void put(int fd, const std::string& text) {
+// A console that cannot be written to is no reason to stop a training. False: errno tells why.
+bool put(int fd, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = write(fd, text.data() + done, text.size() - done);
-    if (written <= 0) return;
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
     done += static_cast<size_t>(written);
   }
+  return true;
 }
 
 size_t terminal_width() {
@@ -46,9 +51,17 @@ RankLogs::File& RankLogs::file(const std::string& name) {
   try {
     if (mkdir(folder_.c_str(), 0755) == 0 || errno == EEXIST) found->second.fd = open_to_append(path).release();
   } catch (const Error& error) {
-    put(STDERR_FILENO, str("convoy: no log of ", name, ": ", error.what(), "\n"));  // no reason to stop a training
+    if (say_) say_(str("no log of ", name, ": ", error.what()));  // no reason to stop a training
   }
   return found->second;
+}
+
+void RankLogs::failed(const std::string& name, File& file) {
+  const int reason = errno;
+  if (file.fd >= 0) close(std::exchange(file.fd, -1));
+  if (say_)
+    say_(str(folder_, "/", name, ".log: cannot be written: ", strerror(reason), "; its lines are only shown here",
+             reason == EFBIG ? "; see `ulimit -f`" : ""));
 }
 
 void RankLogs::open(int rank) { file(str("rank", rank)); }
@@ -58,9 +71,11 @@ void RankLogs::write(const std::string& name, const std::string& line) {
   File& file = this->file(name);
   if (file.fd < 0 || file.size > limit_) return;
   file.size += line.size() + 1;
-  put(file.fd, file.size > limit_ ? str("convoy: this log is full (", human_bytes(static_cast<double>(limit_)),
-                                        "); the rest is left out\n")
-                                  : line + "\n");
+  const std::string text =
+      file.size > limit_
+          ? str("convoy: this log is full (", human_bytes(static_cast<double>(limit_)), "); the rest is left out\n")
+          : line + "\n";
+  if (!put(file.fd, text)) failed(name, file);
 }
 
 Console::Console(EventLoop& loop, int ranks, bool draw, bool quiet)
@@ -92,7 +107,7 @@ void Console::schedule_flush() {
 
 void Console::progress(const Json& record) {
   if (quiet_) return;
-  progress_ = progress_line(record);
+  progress_ = printable(progress_line(record));
   if (terminal_) return draw_progress();
   if (record.contains("text")) return;  // of what is told in lines of its own
   const auto now = std::chrono::steady_clock::now();
@@ -116,7 +131,7 @@ void Console::print(const std::string& line) {
 
 void Console::result(const std::string& text) {
   flush();
-  if (!quiet_) put(STDOUT_FILENO, text);
+  if (!quiet_) put(STDOUT_FILENO, printable(text));
 }
 
 void Console::flush() {
@@ -127,13 +142,13 @@ void Console::flush() {
 
 void Console::print_error_line(const std::string& line) {
   clear_progress();
-  put(STDERR_FILENO, line + "\n");
+  put(STDERR_FILENO, printable(line) + "\n");
   if (terminal_) draw_progress();
 }
 
 void Console::print_line(const std::string& line) {
   clear_progress();
-  put(STDOUT_FILENO, line + "\n");
+  put(STDOUT_FILENO, printable(line) + "\n");
   if (terminal_) draw_progress();
 }
 

@@ -3,6 +3,7 @@
 // Threads: the event loop's. On a terminal one progress line is kept at the bottom; elsewhere plain lines.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,11 +14,14 @@
 
 namespace convoy {
 
-// One file per rank; what a rank writes beyond the limit is left out, with a line that says so.
+// One file per rank; what a rank writes beyond the limit is left out, with a line that says so. A log that cannot be written
+// ends no run: `say` gets the reason, once for each file.
 class RankLogs {
  public:
+  using Say = std::function<void(const std::string&)>;
   static constexpr size_t usual_limit = 64u << 20;  // bytes of a log
-  explicit RankLogs(std::string folder, size_t limit = usual_limit) : folder_(std::move(folder)), limit_(limit) {}
+  explicit RankLogs(std::string folder, size_t limit = usual_limit, Say say = nullptr)
+      : folder_(std::move(folder)), limit_(limit), say_(std::move(say)) {}
   ~RankLogs();
   RankLogs(const RankLogs&) = delete;
   RankLogs& operator=(const RankLogs&) = delete;
@@ -31,8 +35,10 @@ class RankLogs {
     size_t size = 0;
   };
   File& file(const std::string& name);
+  void failed(const std::string& name, File& file);
   std::string folder_;
   size_t limit_;
+  Say say_;
   std::map<std::string, File> files_;
 };
 

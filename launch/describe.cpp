@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/control/position.h"
+#include "core/limits.h"
 #include "launch/exit_codes.h"
 #include "launch/process.h"
 #include "launch/stacks.h"
@@ -131,6 +132,7 @@ Described run(const std::vector<std::string>& command, const Json& resolved, mil
   // It measures with one thread; others would spin on cores that somebody else may need.
   start.environment["OMP_NUM_THREADS"] = "1";
   start.with_input = true;
+  const int64_t kills = memory_kills();
   Child child(start_process(start), resolved.dump());
   const bool late = !child.wait(limit);
   if (late) {
@@ -140,7 +142,9 @@ Described run(const std::vector<std::string>& command, const Json& resolved, mil
     child.kill_all();
     child.wait(for_its_end);
   }
-  return {child.end(), late, child.output, child.error};
+  ProcessEnd end = child.end();
+  if (!late) end.lack = lack_of(end, child.error, kills);
+  return {end, late, child.output, child.error};
 }
 
 // Takes what it said of its stacks out of `error`; a line for each thread.
@@ -183,9 +187,14 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
                                    : ". Where it was:" + stacks));
   }
   if (described.end.ok()) return Json::parse(described.output);
-  std::string message = described.error.substr(0, described.error.find_last_not_of('\n') + 1);
-  if (message.empty()) message = str("convoy-rank --describe ", describe(described.end));
-  throw Error(described.end.signal != 0 ? Failure::config : failure_of_exit(described.end.code), message);
+  const std::string message = described.error.substr(0, described.error.find_last_not_of('\n') + 1);
+  const std::string who =
+      str("convoy-rank --describe, which loads the plugins, the data set and the model, ", describe(described.end));
+  if (!described.end.lack.empty()) throw Error(Failure::out_of_memory, str(who, ": ", described.end.lack));
+  if (described.end.signal == 0) throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);
+  if (described.end.signal == SIGKILL)
+    throw Error(Failure::training, str(who, "; it may have been out of memory: `dmesg` tells, as root"));
+  throw Error(Failure::training, str(who, message.empty() ? "" : ":\n", message));
 }
 
 }  // namespace convoy

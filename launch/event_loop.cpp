@@ -12,12 +12,16 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "launch/signals.h"
+
 namespace convoy {
 
 EventLoop::EventLoop() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals, number);
+  sigaddset(&signals, SIGCHLD);
+  // A blocked signal arrives here even where it is ignored, so ignored ones stay out.
+  for (const int number : stop_signals()) sigaddset(&signals, number);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // our console may be a pipe that was closed
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -70,7 +70,8 @@ inline int exit_code_of(Failure kind) {
 }
 
 inline int exit_code_of(const Abort& abort) {
-  return abort.signal > 0 ? exit_code::signal_base + abort.signal : exit_code_of(abort.kind);
+  const bool by_signal = abort.signal > 0 && abort.kind != Failure::out_of_memory;
+  return by_signal ? exit_code::signal_base + abort.signal : exit_code_of(abort.kind);
 }
 
 // The kind of failure that a rank process's exit code stands for; `training` for a code that is none of ours.

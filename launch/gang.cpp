@@ -104,12 +104,22 @@ void Gang::watch_results() {
                     infos_[rank] = value;
                     stalls_->know(rank, value);
                   }));
-  channel_->watch(protocol::result, keep([this](const std::string& key, const Json& value) {
-                    if (key == protocol::result)
+  channel_->watch(protocol::result, keep([this](const std::string& key, Json value) {
+                    if (key == protocol::result) {
+                      ranks_stopped_ = value.value(protocol::stopped_early, false);
+                      value.erase(protocol::stopped_early);
                       result_ = value;
-                    else
+                    } else {
                       results_[number_after(key, protocol::rank_result)] = value;
+                    }
+                    result_came();
                   }));
+}
+
+// A launcher that was asked to stop soon kills everything, this process too: the end is told now.
+void Gang::result_came() {
+  if (!saved() || cause_ || !events_.on_saved) return;
+  events_.on_saved();
 }
 
 void Gang::publish(const Assigned& assigned) {
@@ -164,7 +174,8 @@ std::string Gang::where_ranks_were(int process) const {
     if (process >= 0 && assigned_->job.ranks[rank].process != process) continue;
     const int number = static_cast<int>(rank);
     const std::string phase = phase_of(number);
-    if (!phase.empty()) places.push_back(str("; rank ", number, ": ", phase, ", step ", step_of(number)));
+    const int64_t step = step_of(number);
+    if (!phase.empty()) places.push_back(str("; rank ", number, ": ", phase, step >= 0 ? str(", step ", step) : ""));
   }
   if (places.size() > most) places.back() = "; …";
   return join(places, "");
@@ -241,7 +252,7 @@ void Gang::posted(int participant, const std::string& topic, const Json& body) {
     if (same_size(body) && same_config(body)) add_agent(body.at("process").get<int>(), body.at("host"));
   } else if (topic == gang_topic::ended) {
     const int process = body.at("process").get<int>();
-    const ProcessEnd end{body.at("code").get<int>(), body.at("signal").get<int>()};
+    const ProcessEnd end{body.at("code").get<int>(), body.at("signal").get<int>(), body.value("lack", "")};
     if (!body.at("made").get<bool>())
       ended(process, end);
     else if (process >= 0 && process < static_cast<int>(members_.size()))
@@ -267,7 +278,14 @@ void Gang::left(int participant, bool orderly) {
   member.left = true;
   if (member.end) return;
   member.end = ProcessEnd{0, SIGKILL};
-  if (cause_) return;
+  if (cause_ || saved()) return;
+  if (stop_signal_ != 0) {
+    Abort reason = stop_reason();
+    reason.host = member.host;
+    reason.message = str("stopped by SIG", sigabbrev_np(stop_signal_), "; the convoy of ", label(process),
+                         " was killed before all ranks had saved; the same command goes on from the newest checkpoint");
+    return fail(reason);
+  }
   fail({Failure::internal, first_rank(process), step_of(first_rank(process)), SIGKILL, member.host,
         str("the convoy of ", label(process), " went away ", orderly ? "before its rank ended" : "without a word",
             ": it was killed, or its host is gone")});
@@ -302,9 +320,14 @@ void Gang::ended(int process, const ProcessEnd& end) {
   Member& member = members_[static_cast<size_t>(process)];
   if (member.end) return;
   member.end = end;
-  if (cause_) return;
+  if (cause_ || saved()) return;
   if (end.code == exit_code::stopped && stop_signal_ != 0) return;
   if (end.ok() && has_results(process)) return;
+  if (!end.lack.empty() && !told_failure(process)) {
+    const int rank = culprit_of(process);
+    return fail({Failure::out_of_memory, rank, step_of(rank), end.signal, member.host,
+                 str(label(process), " ", describe(end), ": ", end.lack)});
+  }
   if (end.signal == SIGABRT && assigned_) {
     // A library that cannot bear messages of unequal sizes ends its process.
     if (const StallVerdict difference = stalls_->difference(); !difference.message.empty()) {
@@ -342,7 +365,7 @@ void Gang::ended(int process, const ProcessEnd& end) {
 // take a moment, and until then the job is not over.
 void Gang::ended_by_agent(int process, const ProcessEnd& end) {
   members_[static_cast<size_t>(process)].end = end;
-  if (cause_) return;
+  if (cause_ || saved()) return;
   ++undecided_;
   loop_.after(milliseconds(1000), [this, alive = alive_, process] {
     if (!*alive) return;
@@ -383,6 +406,14 @@ bool Gang::has_results(int process) const {
   return true;
 }
 
+bool Gang::complete() const {
+  for (size_t i = 0; i < members_.size(); ++i)
+    if (!has_results(static_cast<int>(i))) return false;
+  return result_.has_value();
+}
+
+bool Gang::saved() const { return stop_signal_ != 0 && ranks_stopped_ && complete(); }
+
 // What a rank could still write into its state file.
 std::optional<Abort> Gang::told_failure(int process) const {
   if (!assigned_) return std::nullopt;
@@ -391,7 +422,8 @@ std::optional<Abort> Gang::told_failure(int process) const {
     if (!position || position->failure.empty()) continue;
     const Json json = Json::parse(position->failure, nullptr, false);
     if (json.is_discarded()) continue;
-    const Abort told = abort_from_json(json);
+    Abort told = abort_from_json(json);
+    if (told.rank < 0) told.rank = culprit_of(process);
     if (told.kind != Failure::peer_lost) return told;
   }
   return std::nullopt;
@@ -409,6 +441,7 @@ void Gang::aborted(Abort reason) {
     return;
   }
   if (cause_) return;
+  if (saved()) reason = stop_reason();
   // A rank that a message of the wrong size has reached knows its own call only.
   if (reason.kind == Failure::disagreement && assigned_) {
     const StallVerdict difference = stalls_->difference();
@@ -428,10 +461,11 @@ void Gang::aborted(Abort reason) {
 }
 
 void Gang::stop(int signal) {
-  const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now());
+  const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now(), signal);
   if (kind == StopRequests::Kind::first) return request_stop(signal);
   if (kind == StopRequests::Kind::again)
-    fail({Failure::stopped, -1, -1, 0, "", "asked twice to stop: ranks were killed"});
+    fail({Failure::stopped, -1, -1, 0, "",
+          str("asked ", stop_signal_ != 0 ? "twice to stop" : "to stop at once", ": ranks were killed")});
 }
 
 void Gang::request_stop(int signal) {
@@ -439,17 +473,24 @@ void Gang::request_stop(int signal) {
   stop_signal_ = signal;
   if (!assigned_) return fail({Failure::stopped, -1, -1, 0, "", "asked to stop before the ranks had started"});
   channel_->set(protocol::stop_request, "1");
+  if (events_.on_stop) events_.on_stop(signal);
   loop_.after(to_milliseconds(request_.launch.grace), [this, alive = alive_] {
     if (!*alive || cause_ || over()) return;
     // All may be saved already, and what keeps the processes be an MPI_Finalize: an mpirun that was asked to stop itself
     // sleeps between its signals and serves none.
-    bool saved = result_.has_value();
-    for (size_t i = 0; i < members_.size(); ++i) saved = saved && has_results(static_cast<int>(i));
-    fail({Failure::stopped, -1, saved ? result_->value("steps", int64_t{-1}) : -1, 0, "",
-          saved ? stopped_text(stop_signal_, request_.resumes)
-                : str("ranks had not stopped ", human_seconds(request_.launch.grace),
-                      " (launch.grace) after the request and were killed", where_ranks_were(-1))});
+    Abort reason = stop_reason();
+    if (!complete()) {
+      reason.step = -1;
+      reason.message = str("ranks had not stopped ", human_seconds(request_.launch.grace),
+                           " (launch.grace) after the request and were killed", where_ranks_were(-1));
+    }
+    fail(reason);
   });
+}
+
+Abort Gang::stop_reason() const {
+  const int64_t steps = result_ ? result_->value("steps", int64_t{-1}) : -1;
+  return {Failure::stopped, -1, steps, 0, "", stopped_text(stop_signal_, request_.resumes)};
 }
 
 bool Gang::joined() const {
@@ -477,16 +518,8 @@ GangOutcome Gang::outcome() {
   const bool stopped = std::any_of(members_.begin(), members_.end(), [](const Member& member) {
     return member.end && member.end->code == exit_code::stopped;
   });
-  if (!cause_ && stopped)
-    outcome.cause = Abort{Failure::stopped,
-                          -1,
-                          outcome.result.value("steps", int64_t{-1}),
-                          0,
-                          "",
-                          stopped_text(stop_signal_, request_.resumes)};
-  bool complete = result_.has_value();
-  for (size_t i = 0; i < members_.size(); ++i) complete = complete && has_results(static_cast<int>(i));
-  if (!outcome.cause && !complete)
+  if (!cause_ && (stopped || saved())) outcome.cause = stop_reason();
+  if (!outcome.cause && !complete())
     outcome.cause = Abort{Failure::internal, -1, -1, 0, "", "the ranks ended, and not all had told their results"};
   if (outcome.cause) outcome.exit_code = exit_code_of(*outcome.cause);
   return outcome;

@@ -28,7 +28,7 @@ struct Join {
 // Between agents and the one who serves, beside core/control/protocol.h.
 namespace gang_topic {
 inline constexpr char join[] = "join";            // {process, host, size, size_from, config}
-inline constexpr char ended[] = "ended";          // {process, code, signal, made}; made: its convoy killed it
+inline constexpr char ended[] = "ended";          // {process, code, signal, lack, made}; made: its convoy killed it
 inline constexpr char signalled[] = "signalled";  // {signal}: TERM or INT reached this convoy
 inline constexpr char verdict[] = "verdict";      // key: exit code of the job, set when everything is written
 }  // namespace gang_topic
@@ -50,6 +50,8 @@ struct GangEvents {
   std::function<void(const std::string& topic, const Json& body)> on_report;  // progress, metrics
   std::function<void()> on_first_step;
   std::function<void(const std::string& text)> on_notice = nullptr;  // late ranks, and the table of a stall
+  std::function<void(int signal)> on_stop = nullptr;                 // asked to stop: no rank has heard of it yet
+  std::function<void()> on_saved = nullptr;                          // all ranks have stopped and saved; they still run
 };
 
 // What came of it.
@@ -80,6 +82,7 @@ class Gang {
   bool failed() const { return cause_.has_value(); }
   bool joined() const;  // all agents are there
   bool over() const;    // every process has ended
+  bool saved() const;   // all ranks have told that they stopped as asked: nothing that happens now is a failure
 
   GangOutcome outcome();
   void tell_verdict(int exit_code);
@@ -109,6 +112,9 @@ class Gang {
   void ended_early(int process, const ProcessEnd& end);
   void check_ranks_started();
   bool has_results(int process) const;
+  bool complete() const;  // all results are there
+  void result_came();
+  Abort stop_reason() const;
   int first_rank(int process) const;
   std::string label(int process) const;
   std::optional<Abort> told_failure(int process) const;
@@ -127,8 +133,9 @@ class Gang {
   std::optional<Abort> cause_;
   std::optional<Abort> lost_;  // a lost peer: the cause only when no other comes
   int stop_signal_ = 0;
-  StopRequests requests_;  // to this process
-  int undecided_ = 0;      // ends whose reason may still be on its way
+  bool ranks_stopped_ = false;  // by their results
+  StopRequests requests_;       // to this process
+  int undecided_ = 0;           // ends whose reason may still be on its way
   bool all_joined_ = false;
   std::map<int, Json> infos_, results_;
   std::optional<Json> result_;

@@ -5,7 +5,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <new>
+#include <system_error>
 
+#include "core/limits.h"
 #include "core/utf8.h"
 #include "core/version.h"
 #include "launch/bench_report.h"
@@ -19,8 +22,10 @@
 #include "launch/commands/top.h"
 #include "launch/commands/verify.h"
 #include "launch/exit_codes.h"
+#include "launch/printable_stream.h"
 #include "launch/process.h"
 #include "launch/run_modes.h"
+#include "launch/signals.h"
 
 namespace {
 
@@ -272,9 +277,8 @@ int run(int argc, char** argv) {
   return run_command(arguments);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+// Tells what was thrown, and gives its exit code.
+int guarded(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const CannotExecute& error) {
@@ -286,8 +290,26 @@ int main(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& error) {
     std::cerr << "convoy: " << error.what() << '\n';
     return exit_code_of(Failure::io);
+  } catch (const std::bad_alloc&) {
+    std::cerr << "convoy: " << no_memory_text() << '\n';
+    return exit_code::out_of_memory;
+  } catch (const std::system_error& error) {
+    const bool threads = error.code() == std::errc::resource_unavailable_try_again;
+    std::cerr << "convoy: " << (threads ? no_thread_text() : error.what()) << '\n';
+    return threads ? exit_code::out_of_memory : exit_code_of(Failure::internal);
   } catch (const std::exception& error) {
     std::cerr << "convoy: " << error.what() << '\n';
     return exit_code_of(Failure::internal);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  settle_signals();
+  const PrintableStream output(std::cout), errors(std::cerr);
+  const int code = guarded(argc, argv);
+  if (std::cout.flush() || code != exit_code::done) return code;
+  std::cerr << "convoy: the standard output cannot be written; is the disk full, or `ulimit -f` reached?\n";
+  return exit_code::io;
 }

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "launch/sweep.h"
+
 namespace convoy {
 namespace {
 
@@ -32,11 +34,11 @@ bool has_all(const std::string& environment, const Marks& marks) {
                      [&](const std::string& mark) { return entries.find('\0' + mark + '\0') != std::string::npos; });
 }
 
-// Kills all living processes that bear the marks of one of `watched`; how many there were.
-int kill_marked(const std::vector<Marks>& watched) {
-  int killed = 0;
+// All living processes that bear the marks of one of `watched`.
+std::vector<pid_t> marked(const std::vector<Marks>& watched) {
+  std::vector<pid_t> found;
   DIR* folder = opendir("/proc");
-  if (folder == nullptr) return 0;
+  if (folder == nullptr) return found;
   while (const dirent* entry = readdir(folder)) {
     const pid_t pid = std::atoi(entry->d_name);
     if (pid <= 0 || pid == getpid()) continue;
@@ -44,11 +46,16 @@ int kill_marked(const std::vector<Marks>& watched) {
     const std::string environment((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     if (std::none_of(watched.begin(), watched.end(), [&](const Marks& marks) { return has_all(environment, marks); }))
       continue;
-    kill(pid, SIGKILL);
-    ++killed;
+    found.push_back(pid);
   }
   closedir(folder);
-  return killed;
+  return found;
+}
+
+bool kill_marked(const std::vector<Marks>& watched) {
+  const std::vector<pid_t> living = marked(watched);
+  for (const pid_t pid : living) kill(pid, SIGKILL);
+  return !living.empty();
 }
 
 std::vector<Marks> parse(const std::string& told) {
@@ -76,8 +83,10 @@ std::vector<Marks> parse(const std::string& told) {
   }
   const std::vector<Marks> watched = parse(told);
   if (watched.empty() || watched.back().front() == orderly) _exit(0);
+  const std::vector<pid_t> there = marked(watched);
   poll(nullptr, 0, others_first);
-  for (int i = 0; i < rounds && kill_marked(watched) > 0; ++i) poll(nullptr, 0, 20);
+  for (int i = 0; i < rounds && kill_marked(watched); ++i) poll(nullptr, 0, 20);
+  for (const pid_t pid : there) sweep_session(pid);  // an mpirun among them may have had no time to remove its own
   _exit(0);
 }
 

@@ -15,6 +15,8 @@
 #include <sstream>
 #include <utility>
 
+#include "core/limits.h"
+
 namespace convoy {
 namespace {
 
@@ -81,6 +83,7 @@ void prepare(const ProcessStart& start, Prepared& prepared) {
   if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(error, STDERR_FILENO) < 0)
     give_up(errno);
   signal(SIGPIPE, SIG_DFL);
+  signal(SIGTERM, SIG_DFL);  // a farm asks its pipelines to stop by it, whatever its own caller ignores
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -105,6 +108,17 @@ ProcessEnd process_end(int wait_status) {
   return end;
 }
 
+std::string lack_of(const ProcessEnd& end, const std::string& last, int64_t kills) {
+  if (end.signal == SIGKILL) return memory_kills() > kills ? "the kernel killed it: " + no_memory_text() : "";
+  if (end.signal != SIGABRT && end.code != EXIT_FAILURE && end.code != 127) return "";
+  const auto says = [&last](const char* words) { return last.find(words) != std::string::npos; };
+  if (says("Thread creation failed") || says("Resource temporarily unavailable")) return no_thread_text();
+  if (says("std::bad_alloc") || says("Cannot allocate memory") || says("cannot allocate memory") ||
+      says("failed to map segment"))
+    return no_memory_text();
+  return "";
+}
+
 std::string describe(const ProcessEnd& end) {
   if (end.signal == 0) return str("ended with ", end.code);
   const char* name = sigabbrev_np(end.signal);
@@ -127,7 +141,8 @@ StartedProcess start_process(const ProcessStart& start) {
   const int fork_error = errno;
   if (nothing >= 0) close(nothing);
   if (pid < 0)
-    throw Error(Failure::io, str("cannot start ", path, ": vfork: ", strerror(fork_error), "; see `ulimit -u`"));
+    throw Error(Failure::out_of_memory, str("cannot start ", path, ": ", strerror(fork_error), ": ",
+                                            fork_error == ENOMEM ? no_memory_text() : no_thread_text()));
   setpgid(pid, pid);  // whoever is first, so that a kill of the group reaches it from here on
   report.close_write();
   int reason = 0;

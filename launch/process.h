@@ -15,10 +15,14 @@ namespace convoy {
 struct ProcessEnd {
   int code = 0;
   int signal = 0;
+  std::string lack = {};  // what the system refused to it, where that is known to have ended it (lack_of)
   bool ok() const { return code == 0 && signal == 0; }
   int exit_code() const { return signal > 0 ? 128 + signal : code; }
 };
 ProcessEnd process_end(int wait_status);
+// Memory or threads, by the kernel's count of kills or by the words of a loader or library that had to give up; "" where nothing
+// tells. `last`: the last lines that it wrote; `kills`: memory_kills() before it started.
+std::string lack_of(const ProcessEnd& end, const std::string& last, int64_t kills);
 std::string describe(const ProcessEnd& end);  // "ended with 70", "was killed by signal 9 (KILL)"
 
 // 127 where there is no such program, 126 where it cannot be executed.
@@ -46,7 +50,8 @@ struct StartedProcess {
   int input = -1;  // blocking
 };
 
-// Starts it in a process group of its own, with default signals. From the main thread only: the kernel sends the death
+// Starts it in a process group of its own. No signal is blocked there, and those are ignored that this program was started
+// with, SIGTERM and SIGPIPE aside. From the main thread only: the kernel sends the death
 // signal when the thread that forked ends. Throws CannotExecute once the kernel has refused.
 StartedProcess start_process(const ProcessStart& start);
 

@@ -117,7 +117,7 @@ int stopped_between(const std::string& folder, int signal) {
                     "",
                     str("stopped by SIG", sigabbrev_np(signal),
                         " between two attempts; the same command goes on from the newest checkpoint")};
-  summary["status"] = "failed";
+  summary["status"] = "stopped";
   summary["exit_code"] = exit_code_of(cause);
   summary["failure"] = failure_json(cause);
   write_summary(folder, summary);

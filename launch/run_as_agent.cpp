@@ -153,8 +153,9 @@ class RemoteAgent {
     if (!first_end_ || first_end_->ok()) first_end_ = end;
     // An end that this process made says nothing about the rank.
     const bool made = ending_ && end.signal == SIGKILL;
-    channel_of(process)->post(gang_topic::ended,
-                              {{"process", process}, {"code", end.code}, {"signal", end.signal}, {"made", made}});
+    channel_of(process)->post(
+        gang_topic::ended,
+        {{"process", process}, {"code", end.code}, {"signal", end.signal}, {"lack", end.lack}, {"made", made}});
   }
 
   // The rank hears of it itself and may end in order; this sees to it that it ends.
@@ -169,7 +170,7 @@ class RemoteAgent {
   }
 
   void signalled(int signal) {
-    const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now());
+    const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now(), signal);
     if (channel_ && kind == StopRequests::Kind::echo) return;
     if (!channel_ || kind == StopRequests::Kind::again) {
       agent_.kill_all();

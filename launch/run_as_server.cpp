@@ -1,6 +1,7 @@
 // `convoy run` as rank 0 under mpirun, srun or torchrun's variables: it serves, and is the parent of rank 0 as well.
 #include <cstdio>
 
+#include "core/utf8.h"
 #include "launch/agent.h"
 #include "launch/exit_codes.h"
 #include "launch/parent_watch.h"
@@ -41,7 +42,7 @@ class Server {
       throw;
     }
     if (folder.already_done) {
-      for (const std::string& note : folder.notes) std::puts(note.c_str());
+      for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
       send_away(request, wanted, exit_code::done);
       return exit_code::done;
     }
@@ -90,8 +91,10 @@ class Server {
 
   void launcher_gone() {
     launcher_gone_ = true;
-    session_->gang().fail({Failure::rendezvous, -1, -1, 0, host_.name,
-                           str(name_of(run_.as.launcher), ", which started the ranks, was killed or has ended")});
+    const bool stopping = session_->gang().stopping();
+    session_->gang().fail({stopping ? Failure::stopped : Failure::rendezvous, -1, -1, 0, host_.name,
+                           str(name_of(run_.as.launcher), ", which started the ranks, was killed or has ended",
+                               stopping ? " before all ranks had saved" : "")});
   }
 
   // Tells the others to end with `code`, as there is nothing to do.

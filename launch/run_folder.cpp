@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/checkpoint/leftover.h"
 #include "core/config/differences.h"
 #include "core/config/run_config.h"
 #include "core/control/state_file.h"
@@ -93,7 +94,7 @@ void mend(const std::string& folder, Json& summary, std::vector<std::string>& no
     if (!left.is_object() || !left["failure"].is_object())
       left = ending_of({Failure::internal, -1, last_step(folder), SIGKILL, "",
                         "convoy itself was killed before it could write the end"});
-    summary["status"] = "failed";
+    summary["status"] = left["exit_code"] == exit_code::stopped ? "stopped" : "failed";
     summary["exit_code"] = left["exit_code"];
     summary["failure"] = left["failure"];
     write_summary(folder, summary);
@@ -101,6 +102,7 @@ void mend(const std::string& folder, Json& summary, std::vector<std::string>& no
         str(folder, ": the run before this one ended without a word: ", summary["failure"].value("message", "")));
   }
   unlink(note_file.c_str());
+  sweep_checkpoints(folder);
   // What a killed supervisor had no time to remove.
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
@@ -292,6 +294,12 @@ RunFolder open_named(const FolderRequest& request) {
 }
 
 }  // namespace
+
+void sweep_checkpoints(const std::string& folder) {
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder + "/checkpoints", none))
+    if (is_leftover(entry.path().filename().string())) fs::remove_all(entry.path(), none);
+}
 
 FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
   while (true) {

@@ -60,4 +60,7 @@ std::string requested_folder(const FolderRequest& request);
 // folder's lock is free, it goes into the summary at once, else the next command on the folder puts it there.
 void leave_failure(const std::string& folder, const Abort& cause);
 
+// Removes what ranks that were killed in a save have left. Where the folder is locked and no rank runs.
+void sweep_checkpoints(const std::string& folder);
+
 }  // namespace convoy

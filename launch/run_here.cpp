@@ -1,6 +1,7 @@
 // `convoy run` started alone: all ranks are children of this process.
 #include <cstdio>
 
+#include "core/utf8.h"
 #include "launch/agent.h"
 #include "launch/exit_codes.h"
 #include "launch/networks.h"
@@ -29,11 +30,16 @@ Ending one_attempt(EventLoop& loop, const PreparedRun& run, const Placed& placed
   session = std::make_unique<Session>(loop, run, attempts, request, actions);
   loop.on_signal([&](int signal) { session->stop(signal); });
 
-  session->begin(placed);
-  const std::string channel = to_string(session->gang().address());
-  const Variables variables = without_ranks(run.variables);
-  for (int process = 0; process < request.processes; ++process)
-    agent.start(process, rank_process(run.rank_program, session->assigned(), process, channel, variables));
+  try {
+    session->begin(placed);
+    const std::string channel = to_string(session->gang().address());
+    const Variables variables = without_ranks(run.variables);
+    for (int process = 0; process < request.processes; ++process)
+      agent.start(process, rank_process(run.rank_program, session->assigned(), process, channel, variables));
+  } catch (const Error& error) {
+    session->not_begun(error);
+    throw;
+  }
   loop.run_until([&] { return session->gang().over() && agent.idle(); });
   loop.on_signal([](int) {});
   return session->finish();
@@ -44,7 +50,7 @@ Ending one_attempt(EventLoop& loop, const PreparedRun& run, const Placed& placed
 int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
   RunFolder folder = open_run_folder(folder_request(run));
   if (folder.already_done) {
-    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
     return exit_code::done;
   }
   Placed taken = placed;

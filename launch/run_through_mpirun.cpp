@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/utf8.h"
 #include "launch/agent.h"
 #include "launch/agent_messages.h"
 #include "launch/exit_codes.h"
@@ -103,6 +104,7 @@ class Mpirun {
     end_mpirun_after(3);
     loop_.run_until([this] { return agent_.idle(); });
     loop_.on_signal([](int) {});
+    sweep_session(mpirun_);
     if (ending.exit_code != exit_code::done) {
       // Ranks that were killed left their segments. A second old: a job that is just starting keeps its own.
       SweepPlaces places;
@@ -123,7 +125,7 @@ class Mpirun {
     start.environment.emplace("OMPI_MCA_odls_base_sigkill_timeout", "0");
     start.death_signal = 15;  // so that it removes its session folder
     session_->console().say(join(start.argv, " "));
-    agent_.start(0, start);
+    mpirun_ = agent_.start(0, start);
   }
 
   void said(const std::string& line) {
@@ -171,6 +173,7 @@ class Mpirun {
   const PreparedRun& run_;
   const size_t ranks_;
   const MpirunHosts& hosts_;
+  pid_t mpirun_ = -1;
   bool refused_root_ = false;
   bool few_slots_ = false;
   Agent agent_;
@@ -185,7 +188,7 @@ int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& pl
                                               "--set backend=gloo");
   RunFolder folder = open_run_folder(folder_request(run));
   if (folder.already_done) {
-    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
     return exit_code::done;
   }
   Attempts attempts(std::move(folder), restart_rules(run));

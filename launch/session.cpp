@@ -52,7 +52,7 @@ Session::Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, Ga
       attempts_(attempts),
       folder_(attempts.folder()),
       console_(loop, request.processes, run.as.launcher == Launcher::none, run.quiet),
-      logs_(folder_.path + "/logs") {
+      logs_(folder_.path + "/logs", RankLogs::usual_limit, [this](const std::string& text) { console_.say(text); }) {
   if (attempts.first()) {
     for (const std::string& note : folder_.notes) console_.say(note);
     for (const std::string& warning : run.warnings) console_.say(warning);
@@ -80,6 +80,8 @@ Session::Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, Ga
     console_.say(text);
     logs_.write("stalls", text);
   };
+  events.on_stop = [this](int signal) { note_stop(signal); };
+  events.on_saved = [this] { write_stopped(gang_->outcome()); };
   events.on_first_step = [this] {
     if (!startup_seconds_) startup_seconds_ = seconds_since(attempts_.first() ? run_.arguments.launched : began_);
   };
@@ -94,12 +96,16 @@ Session::Session(EventLoop& loop, const PreparedRun& run, Attempts& attempts, Ga
   try {
     gang_ = std::make_unique<Gang>(loop, request, events);
   } catch (const Error& error) {
-    GangOutcome outcome;  // nothing can be served: a port that is taken
-    outcome.cause = Abort{error.kind(), -1, -1, 0, host_name(), error.what()};
-    outcome.exit_code = exit_code_of(error.kind());
-    write_ending(outcome);
+    not_begun(error);  // nothing can be served: a port that is taken
     throw;
   }
+}
+
+void Session::not_begun(const Error& error) {
+  GangOutcome outcome;
+  outcome.cause = Abort{error.kind(), -1, -1, 0, host_name(), error.what()};
+  outcome.exit_code = exit_code_of(error.kind());
+  write_ending(outcome);
 }
 
 void Session::start_summary(const Job& job, const std::vector<PlacedRank>& table) {
@@ -152,7 +158,8 @@ void Session::tell_progress(const Json& body) {
   if (now - told_ < tell_every || body.contains("text")) return;
   told_ = now;
   try {
-    write_whole(folder_.path + "/progress.json", body.dump() + "\n", false);
+    write_whole(folder_.path + "/progress.json", body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n",
+                false);
   } catch (const Error&) {
   }
 }
@@ -166,11 +173,33 @@ void Session::injected(const Json& body) {
   summary_["injected"] = attempts_.injected();
 }
 
-void Session::stop(int signal) {
-  if (!gang_->stopping() && !gang_->failed())
-    console_.say(
-        str("SIG", sigabbrev_np(signal), ": all ranks stop after the same step and save; once more ends them at once"));
-  gang_->stop(signal);
+void Session::stop(int signal) { gang_->stop(signal); }
+
+// The launcher that asked may kill this process before the ranks have saved, and nobody else would tell then.
+void Session::note_stop(int signal) {
+  console_.say(
+      str("SIG", sigabbrev_np(signal), ": all ranks stop after the same step and save; once more ends them at once"));
+  GangOutcome outcome;
+  outcome.cause = Abort{Failure::stopped,
+                        -1,
+                        -1,
+                        0,
+                        "",
+                        str("asked to stop by SIG", sigabbrev_np(signal),
+                            "; convoy was killed before all ranks had saved; the same command goes on from the newest "
+                            "checkpoint")};
+  outcome.exit_code = exit_code::stopped;
+  write_stopped(outcome);
+}
+
+// Keeps the room for the real end. A full disk is told by that.
+void Session::write_stopped(const GangOutcome& outcome) {
+  try {
+    const Json summary = finished_summary(summary_, outcome, startup_seconds_);
+    write_whole(folder_.path + "/summary.json", summary_text(summary), true);
+  } catch (const Error& error) {
+    console_.say(error.what());
+  }
 }
 
 void Session::write_ending(const GangOutcome& outcome) {
@@ -180,9 +209,11 @@ void Session::write_ending(const GangOutcome& outcome) {
 Ending Session::finish() {
   console_.flush();
   unlink((folder_.path + "/progress.json").c_str());  // the summary has it all
+  sweep_checkpoints(folder_.path);
   GangOutcome outcome = gang_->outcome();
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
-  const Ending ending = failed ? attempts_.failed(outcome, assigned_.has_value()) : Ending{outcome.exit_code, {}};
+  Ending ending = failed ? attempts_.failed(outcome, assigned_.has_value()) : Ending{outcome.exit_code, {}};
+  if (gang_->stopping()) ending.again.reset();  // whoever asked the run to stop wants no other attempt
   summary_["attempts"] = attempts_.ended();
   try {
     if (ending.again) {

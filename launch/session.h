@@ -29,12 +29,15 @@ class Session {
   const Assigned& assigned() const { return *assigned_; }
 
   void begin(const Placed& placed);
-  void stop(int signal);  // asked to: the first time in order, the second time at once
+  void not_begun(const Error& error);  // the summary tells; the caller ends
+  void stop(int signal);               // asked to: the first time in order, the second time at once
   // Writes and tells the end of this attempt: the exit code of `convoy run`, or that another is to follow.
   Ending finish();
 
  private:
   void write_ending(const GangOutcome& outcome);
+  void note_stop(int signal);
+  void write_stopped(const GangOutcome& outcome);
   void injected(const Json& body);
   void tell_progress(const Json& body);
   void start_summary(const Job& job, const std::vector<PlacedRank>& table = {});

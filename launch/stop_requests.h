@@ -1,6 +1,8 @@
-// Which signals to stop are one request. A wrapper such as `timeout` signals its child and then the child's whole group,
-// a terminal's Ctrl-C reaches every process of it and some pass it on: the same request comes twice, microseconds apart.
+// Tells which signals are one request to stop. A wrapper such as `timeout` signals its child and then the child's whole group,
+// and a terminal's Ctrl-C reaches every process of it: the same request comes twice, microseconds apart.
 #pragma once
+#include <signal.h>
+
 #include <chrono>
 #include <optional>
 
@@ -13,12 +15,16 @@ class StopRequests {
   static constexpr std::chrono::milliseconds same{500};
 
   enum class Kind { first, echo, again };
-  Kind received(Clock::time_point now) {
+  // Only SIGTERM and SIGINT ask again: the kernel repeats SIGXCPU every second, and a terminal that closes sends SIGHUP to a
+  // run that was asked before. SIGQUIT does not wait for a step.
+  Kind received(Clock::time_point now, int signal) {
+    if (signal == SIGQUIT) return Kind::again;
     if (!first_) {
       first_ = now;
       return Kind::first;
     }
-    return now - *first_ < same ? Kind::echo : Kind::again;
+    const bool asks = signal == SIGTERM || signal == SIGINT;
+    return asks && now - *first_ >= same ? Kind::again : Kind::echo;
   }
 
  private:

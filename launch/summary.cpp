@@ -111,13 +111,14 @@ Json failure_json(const Abort& cause) {
   return {{"rank", known ? Json(cause.rank) : Json()},
           {"step", cause.step >= 0 ? Json(cause.step) : Json()},
           {"signal", cause.signal > 0 ? Json(cause.signal) : Json()},
-          {"cause", cause.signal > 0 ? "signal" : name_of(cause.kind)},
+          {"cause", cause.signal > 0 && cause.kind != Failure::out_of_memory ? "signal" : name_of(cause.kind)},
           {"message", cause.message},
           {"host", cause.host.empty() ? Json() : Json(cause.host)}};
 }
 
 Json finished_summary(Json summary, const GangOutcome& outcome, std::optional<double> startup_seconds) {
-  summary["status"] = outcome.exit_code == exit_code::done ? "done" : "failed";
+  const bool stopped = outcome.cause && outcome.cause->kind == Failure::stopped;
+  summary["status"] = outcome.exit_code == exit_code::done ? "done" : stopped ? "stopped" : "failed";
   summary["exit_code"] = outcome.exit_code;
   for (const auto& [key, value] : outcome.result.items()) summary[key] = value;
   add_largest(outcome, summary);
@@ -156,9 +157,13 @@ std::string foreign_key(const Json& summary) {
   return "";
 }
 
+std::string summary_text(const Json& summary) {
+  return summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 void write_summary(const std::string& folder, const Json& summary) {
   const std::string file = folder + "/summary.json";
-  const std::string text = summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string text = summary_text(summary);
   const bool running = summary.value("status", "") == "running";
   if (running) keep_room(folder, static_cast<off_t>(text.size()));
   try {

@@ -74,11 +74,15 @@ bool runs(pid_t pid) {
   return end == std::string::npos || end + 2 >= line.size() || (line[end + 2] != 'Z' && line[end + 2] != 'X');
 }
 
-// TMPDIR/ompi.HOST.UID/pid.N, where N is the mpirun that made it.
-int sweep_sessions(const SweepPlaces& places) {
+// TMPDIR/ompi.HOST.UID, with a folder pid.N for each mpirun.
+fs::path sessions_of(const SweepPlaces& places) {
   const char* variable = std::getenv("TMPDIR");
   const std::string temporary = !places.temporary.empty() ? places.temporary : variable ? variable : "/tmp";
-  const fs::path folder = fs::path(temporary) / str("ompi.", host_name(), ".", geteuid());
+  return fs::path(temporary) / str("ompi.", host_name(), ".", geteuid());
+}
+
+int sweep_sessions(const SweepPlaces& places) {
+  const fs::path folder = sessions_of(places);
   std::error_code none;
   int removed = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
@@ -92,6 +96,15 @@ int sweep_sessions(const SweepPlaces& places) {
 }
 
 }  // namespace
+
+void sweep_session(pid_t mpirun, const SweepPlaces& places) {
+  const fs::path folder = sessions_of(places);
+  const fs::path session = folder / str("pid.", mpirun);
+  if (mpirun <= 0 || runs(mpirun) || !own_and_old(folder, 0)) return;
+  std::error_code none;
+  if (own_and_old(session, 0)) fs::remove_all(session, none);
+  fs::remove(folder, none);  // where no other mpirun has one
+}
 
 void sweep_own_segment(const std::map<std::string, std::string>& variables, const SweepPlaces& places) {
   const auto job = variables.find("OMPI_MCA_ess_base_jobid");

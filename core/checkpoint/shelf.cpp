@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/checkpoint/leftover.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/control/channel.h"
 #include "core/error.h"
@@ -96,9 +97,7 @@ void Shelf::prune(int64_t keep_last, int64_t newest) noexcept {
 void Shelf::sweep() noexcept {
   try {
     for (const std::string& name : names_in(folder_)) {
-      if (begins(name, ".step-") || begins(name, ".old-") || begins(name, ".latest-")) {
-        files_.remove_all(folder_ + "/" + name);
-      }
+      if (is_leftover(name)) files_.remove_all(folder_ + "/" + name);
     }
   } catch (const std::exception& error) {
     log::warning(str("a leftover of an earlier save was not removed: ", error.what()));

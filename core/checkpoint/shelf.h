@@ -1,7 +1,6 @@
 // The folder that checkpoints stand in, as rank 0 keeps it: step-N folders, `latest`, temporaries.
 //
-// A name that begins with a dot is nothing yet or nothing any more: `.step-N.tmp-TOKEN` is being written, `.old-…` is
-// being removed, `.latest-TOKEN` becomes `latest`. So a kill at any point leaves whole checkpoints under plain names.
+// A name that begins with a dot is nothing yet or nothing any more (leftover.h). So a kill at any point leaves whole checkpoints under plain names.
 // Threads: one thread of one process at a time (the run folder's lock sees to that).
 #pragma once
 #include <cstdint>

@@ -9,7 +9,10 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <system_error>
 
+#include "core/error.h"
+#include "core/limits.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -33,9 +36,9 @@ std::thread start_thread(const std::string& name, std::function<void()> body) {
   std::thread thread;
   try {
     thread = std::thread(std::move(body));
-  } catch (...) {
+  } catch (const std::system_error&) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
+    throw Error(Failure::out_of_memory, no_thread_text());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());

@@ -14,6 +14,7 @@ inline constexpr char rank_info[] = "rank/";  // + rank: JSON {host, pid, device
 inline constexpr char rank_result[] =
     "result/";  // + rank: JSON {wait_seconds, cpu_efficiency, bytes_sent_per_step, data_*…}
 inline constexpr char result[] = "result";              // JSON: rank 0's part of summary.json
+inline constexpr char stopped_early[] = "stopped";      // in the result: true where the ranks stopped as asked
 inline constexpr char stop_request[] = "stop/request";  // set by whoever serves when all are to stop
 inline constexpr char stop_at[] = "stop/at/";           // + rank: the step before which it holds
 

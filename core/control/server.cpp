@@ -26,6 +26,8 @@ constexpr size_t stranger_limit = 128;
 constexpr auto stranger_time = 5s;
 // Progress is only of interest while it is news.
 constexpr size_t event_backlog = 10000;
+// Time for what has come while this process stood still to be read.
+constexpr auto forgiving = 1s;
 
 // Takes the same time wherever the two differ.
 bool equal_secrets(const std::string& a, const std::string& b) {
@@ -108,12 +110,29 @@ class Server : public ChannelServer {
     if (strangers >= stranger_limit) oldest->end();
   }
 
+  // This process itself stood still, and with it perhaps the whole job (Ctrl-Z, a suspended Slurm job, a frozen container).
+  void notice_gap(Clock::time_point now) {
+    if (now - swept_ > options_.heartbeat / 2) woke_ = swept_ = now;
+  }
+
+  // After such a gap the limits of waits have passed here, although what they waited for may be in the sockets, unread: a wait
+  // ends only when that has been read.
+  void cancel(ChannelStore::Waiter waiter) {
+    const auto now = Clock::now();
+    notice_gap(now);
+    if (now - woke_ > forgiving) return store_.cancel(waiter);
+    auto timer = std::make_shared<asio::steady_timer>(io_, forgiving);
+    timer->async_wait([this, waiter, timer](const asio::error_code& error) {
+      if (!error) store_.cancel(waiter);
+    });
+  }
+
   // Looks for silence and for strangers whose time is over.
   void sweep() {
     const auto now = Clock::now();
-    // Where this process itself stood still, and with it perhaps the whole job (Ctrl-Z, a suspended Slurm job, a frozen
-    // container), the silence of the others says nothing: it is counted from here on.
-    const bool stood_still = now - swept_ > options_.heartbeat / 2;
+    notice_gap(now);
+    // The silence of the others says nothing then: it is counted from here on.
+    const bool stood_still = now == woke_;
     swept_ = now;
     const auto all = connections_;  // ending one changes the table
     for (const auto& [id, connection] : all) {
@@ -180,7 +199,7 @@ class Server : public ChannelServer {
     if (op == "post") return posted(from, message);
     if (op == "abort") return abort(abort_from_json(message.at("abort")));
     const auto id = message.at("id").get<uint64_t>();
-    if (op == "cancel") return store_.cancel({from.id(), id});
+    if (op == "cancel") return cancel({from.id(), id});
     try {
       answer(from, op, id, message);
     } catch (const Error& error) {
@@ -287,6 +306,7 @@ class Server : public ChannelServer {
   asio::steady_timer accept_pause_;
   asio::steady_timer sweep_timer_;
   Clock::time_point swept_ = Clock::now();
+  Clock::time_point woke_;  // after this process stood still
   Connection::Handler handler_;
   ChannelStore store_;
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;

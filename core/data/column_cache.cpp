@@ -17,6 +17,7 @@
 #include "core/data/residence.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/lock_holder.h"
 #include "core/log.h"
 
 namespace convoy {
@@ -24,8 +25,9 @@ namespace {
 
 constexpr const char* version = "2";  // of what parsers make of the same bytes
 
-// How long to wait for another process that may be parsing the same file.
-constexpr double lock_seconds = 300;
+// How long to wait for another rank that parses the same file: less than the default of launch.rendezvous, after which nobody
+// would say why. A program that is not convoy's may hold the lock for ever.
+constexpr double rank_seconds = 240, stranger_seconds = 5;
 
 std::string hash_of(const std::string& text) { return hash_hex(text.data(), text.size()); }
 
@@ -136,16 +138,25 @@ std::optional<Columns> mapped(const std::string& source, const std::vector<std::
   return std::nullopt;
 }
 
+bool locked(const MappedFile& guard) {
+  if (guard.lock(stranger_seconds)) return true;
+  const std::string holder = lock_holder_text(guard.path());
+  if (held_by_rank(guard.path()) && guard.lock(rank_seconds - stranger_seconds)) return true;
+  log::warning(
+      str(guard.path(), ": ", holder, " holds the lock (flock) of this file; it is parsed without waiting any longer"));
+  return false;
+}
+
 // Under a lock that one process holds at a time: what another has made meanwhile, else what is made now, as a mapping of
 // the cache that it is written to.
 Columns built(const std::string& what, const Places& places, const Facts& facts, const MappedFile& guard,
               const std::function<Columns()>& make, const Sound& sound) {
-  const bool locked = guard.lock(lock_seconds);
+  const bool alone = locked(guard);
   if (auto found = mapped(what, places.paths, facts, sound)) return std::move(*found);
   Columns columns = make();
   // Under the lock the temporary has one name, so that what a killed process left is overwritten.
   const std::string& path = places.writable;
-  write_cache(path, locked ? path + ".partial" : str(path, ".partial.", getpid()), facts, columns);
+  write_cache(path, alone ? path + ".partial" : str(path, ".partial.", getpid()), facts, columns);
   if (auto written = mapped(what, {path}, facts, sound)) {
     columns.clear();
     malloc_trim(0);  // what parsing took would else stay with this process

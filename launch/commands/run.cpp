@@ -1,5 +1,7 @@
 #include "launch/commands/run.h"
 
+#include <unistd.h>
+
 #include <iostream>
 
 #include "launch/exit_codes.h"
@@ -91,8 +93,10 @@ int run_command(const RunArguments& arguments) {
     return run_on_hosts(loop, std::move(run));
   }
   if (as.launcher != Launcher::none) {
+    const pid_t parent = getppid();
     const int code = run_launched(arguments, variables, as);
     sweep_own_segment(variables);
+    if (as.launcher == Launcher::open_mpi && getppid() != parent) sweep_session(parent);  // it was killed
     return code;
   }
   return run_alone(prepare(arguments, variables, as));

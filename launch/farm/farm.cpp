@@ -6,6 +6,7 @@
 
 #include "core/inject/fault.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "launch/exit_codes.h"
 #include "launch/farm/claims.h"
 #include "launch/farm/metric_check.h"
@@ -60,7 +61,7 @@ int run_alone(FarmRun& run) {
   tell_shared_gpus(run);
   RunFolder folder = open_run_folder(farm_folder(run));
   if (folder.already_done) {
-    for (const std::string& note : folder.notes) std::puts(note.c_str());
+    for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
     return exit_code::done;
   }
   EventLoop loop;

@@ -132,7 +132,7 @@ std::string leaderboard_table(const Json& leaderboard) {
   for (const Json& row : leaderboard["rows"]) {
     const bool rated = row["samples_per_second"].is_number(), timed = row["train_seconds"].is_number();
     std::string status = row["status"].get<std::string>();
-    if (row["cause"].is_string()) status += ": " + row["cause"].get<std::string>();
+    if (row["cause"].is_string() && row["cause"] != status) status += ": " + row["cause"].get<std::string>();
     lines.push_back({figure(row["place"], "%.0f"), row["pipeline"].get<std::string>(), status, figure(row["value"]),
                      figure(row["best"]), figure(row["epochs"], "%.3g"), figure(row["steps"], "%.0f"),
                      timed ? clock_text(row["train_seconds"].get<double>()) : "-",

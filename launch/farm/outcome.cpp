@@ -23,7 +23,8 @@ Verdict by_itself(const ProcessEnd& end, const Json& summary, const std::string&
   const Json failure = summary.value("failure", Json());
   std::string cause = name_of(failure_of_exit(end.code)), message = str("its convoy ", describe(end));
   bool again = again_may_help(failure_of_exit(end.code));
-  if (failure.is_object() && summary.value("status", "") == "failed") {
+  const std::string status = summary.value("status", "");
+  if (failure.is_object() && (status == "failed" || status == "stopped")) {
     cause = failure.value("cause", cause);
     message = failure.value("message", message);
     if (cause == "signal") again = true;
@@ -69,14 +70,15 @@ Verdict judge(const ProcessEnd& end, StopReason asked, const std::string& detail
 
 Json with_end(Json summary, const std::string& name, const Verdict& verdict) {
   if (!summary.is_object()) summary = Json::object();
-  const bool told = summary.value("status", "") == "failed" && summary.value("failure", Json()).is_object() &&
+  const std::string status = verdict.cause == name_of(Failure::stopped) ? "stopped" : "failed";
+  const bool told = summary.value("status", "") == status && summary.value("failure", Json()).is_object() &&
                     summary["failure"].value("cause", "") == verdict.cause;
   if (told || verdict.what == Verdict::What::done) return summary;
   if (!summary.contains("name")) summary["name"] = name;
   if (!summary.contains("version")) summary["version"] = version;
   const Json before = summary.value("failure", Json());
   const auto kept = [&](const char* key) { return before.is_object() ? before.value(key, Json()) : Json(); };
-  summary["status"] = "failed";
+  summary["status"] = status;
   summary["exit_code"] = verdict.exit_code;
   summary["failure"] = {{"rank", kept("rank")},   {"step", kept("step")},       {"signal", kept("signal")},
                         {"cause", verdict.cause}, {"message", verdict.message}, {"host", kept("host")}};

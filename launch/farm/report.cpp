@@ -81,9 +81,10 @@ FarmEnd farm_end(const std::vector<Member>& members, int stop_signal) {
 
 Json farm_summary(const FarmRun& run, const std::vector<Member>& members, int attempt, int slots, double seconds,
                   const FarmEnd* end) {
-  Json summary = {{"status", end == nullptr        ? "running"
-                             : end->exit_code == 0 ? "done"
-                                                   : "failed"},
+  Json summary = {{"status", end == nullptr                            ? "running"
+                             : end->exit_code == 0                     ? "done"
+                             : end->cause == name_of(Failure::stopped) ? "stopped"
+                                                                       : "failed"},
                   {"exit_code", end == nullptr ? Json() : Json(end->exit_code)},
                   {"name", run.name},
                   {"strategy", run.strategy},

@@ -75,9 +75,12 @@ void show_event(const Json& event, ViewRow& row) {
   } else if (what == "done") {
     row.kind = ViewRow::Kind::done;
     row.state = "done";
-  } else if (what == "failed" || what == "cancelled") {
+  } else if (what == "cancelled") {
+    row.kind = ViewRow::Kind::stopped;
+    row.state = "stopped";
+  } else if (what == "failed") {
     row.kind = ViewRow::Kind::failed;
-    row.state = what == "failed" && !cause.empty() ? "failed: " + cause : what;
+    row.state = cause.empty() ? what : "failed: " + cause;
   } else {
     row.kind = ViewRow::Kind::waiting;
     row.state = what == "retry" ? "waits: " + cause : what == "preempted" ? "preempted" : "waiting";
@@ -128,6 +131,7 @@ RunView RunReader::read() {
   view.name = text(summary, "name", folder_);
   view.status = text(summary, "status", "starting");
   view.over = !holder.held;
+  if (!view.over && view.status == "stopped") view.status = "stopping";  // asked to, and ranks still save
   read_journal();
   view.farm = summary.contains("pipelines") || !order_.empty();
   if (view.farm)
@@ -139,12 +143,8 @@ RunView RunReader::read() {
     view.status = "ended without a word: its convoy was killed; the same command as before goes on with it";
   for (const ViewRow& row : view.rows)
     if (row.use) view.cpu_cores = std::max(view.cpu_cores, 0.0) + row.use->cpu;
-  std::stable_sort(view.rows.begin(), view.rows.end(), [](const ViewRow& a, const ViewRow& b) {
-    const auto place = [](ViewRow::Kind kind) {
-      return kind == ViewRow::Kind::failed ? 2 : kind == ViewRow::Kind::done ? 3 : static_cast<int>(kind);
-    };
-    return place(a.kind) < place(b.kind);
-  });
+  std::stable_sort(view.rows.begin(), view.rows.end(),
+                   [](const ViewRow& a, const ViewRow& b) { return a.kind < b.kind; });
   return view;
 }
 
@@ -198,10 +198,12 @@ void RunReader::read_single(const Json& summary, RunView& view) {
   } else {
     add_summary(summary, row);
     const Json failure = summary.value("failure", Json());
-    row.kind = view.status == "done" ? ViewRow::Kind::done : ViewRow::Kind::failed;
+    row.kind = view.status == "done"      ? ViewRow::Kind::done
+               : view.status == "stopped" ? ViewRow::Kind::stopped
+                                          : ViewRow::Kind::failed;
     row.state = view.status == "running" ? "gone" : view.status;
     if (failure.is_object()) {
-      row.state += ": " + text(failure, "cause");
+      if (text(failure, "cause") != row.state) row.state += ": " + text(failure, "cause");
       view.status += ": " + text(failure, "message");
     } else if (view.status == "done") {
       view.result = result_text(summary, folder_);

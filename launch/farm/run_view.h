@@ -15,11 +15,11 @@
 namespace convoy {
 
 struct ViewRow {
-  enum class Kind { running, waiting, done, failed };
+  enum class Kind { running, waiting, stopped, failed, done };  // in the order of rows
 
   std::string name;
   Kind kind = Kind::waiting;
-  std::string state;  // "training", "evaluating", "waiting", "preempted", "done", "failed: memory"
+  std::string state;  // "training", "evaluating", "waiting", "preempted", "done", "stopped", "failed: memory"
   std::string folder;
   int64_t step = -1, steps = -1;  // done, in all; -1: not known
   double rate = -1;               // samples a second
@@ -33,10 +33,10 @@ struct RunView {
   std::string name, folder;
   bool farm = false;
   bool over = false;          // nothing will change any more
-  std::string status;         // "running", "done", "failed", and in words what that means
+  std::string status;         // "running", "done", "stopped", "failed", and in words what that means
   std::string result;         // when it is over: a table for people, of a farm its leaderboard
   double cpu_cores = -1;      // kept busy by all; -1: not known
-  std::vector<ViewRow> rows;  // running ones first, then waiting, failed, done; each in the order in which they came
+  std::vector<ViewRow> rows;  // by kind; each in the order in which they came
 };
 
 class RunReader {

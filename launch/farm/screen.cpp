@@ -26,7 +26,10 @@ void catch_signals() {
   came = 0;
   struct sigaction action {};
   action.sa_handler = note;
-  for (size_t i = 0; i < std::size(ending_signals); ++i) sigaction(ending_signals[i], &action, &before[i]);
+  for (size_t i = 0; i < std::size(ending_signals); ++i) {
+    sigaction(ending_signals[i], nullptr, &before[i]);
+    if (before[i].sa_handler != SIG_IGN) sigaction(ending_signals[i], &action, nullptr);
+  }
 }
 
 void leave_signals() {

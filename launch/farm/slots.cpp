@@ -11,6 +11,7 @@
 #include "core/control/channel.h"
 #include "core/control/protocol.h"
 #include "core/log.h"
+#include "core/utf8.h"
 #include "launch/exit_codes.h"
 #include "launch/farm/claims.h"
 #include "launch/farm/metric_check.h"
@@ -149,7 +150,7 @@ class FarmServer {
     // Not before: opening the folder sweeps those that killed runs have left.
     const RendezvousFile file(requested_folder(farm_folder(run_)), run_.as.job, server_->address());
     if (folder.already_done) {
-      for (const std::string& note : folder.notes) std::puts(note.c_str());
+      for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
       return tell_all(exit_code::done);
     }
     joined_[0] = this_host({true, true});
@@ -262,7 +263,8 @@ class FarmServer {
   void left(int slot, const std::string& why) {
     if (slot < 0 || slot >= static_cast<int>(joined_.size()) || !supervisor_ || told_) return;
     const std::string& host = joined_[static_cast<size_t>(slot)]->name;
-    give_up(str("the convoy of slot ", slot, " on ", host, " ", why), host);
+    // The launcher that asked to stop kills those that it does not find quick enough.
+    if (stop_signal_ == 0) give_up(str("the convoy of slot ", slot, " on ", host, " ", why), host);
     // Nobody is left there to tell of their ends.
     for (int job : places_->jobs_of(slot)) events_.on_end(job, {0, SIGKILL}, {});
   }
@@ -278,7 +280,9 @@ class FarmServer {
 
   void launcher_gone() {
     gone_ = true;
-    if (supervisor_) give_up(str(name_of(run_.as.launcher), ", which started the slots, was killed or has ended"));
+    if (!supervisor_) return;
+    if (stop_signal_ != 0) return supervisor_->stop(SIGQUIT);
+    give_up(str(name_of(run_.as.launcher), ", which started the slots, was killed or has ended"));
   }
 
   // The others are to end with `code`. mpirun ends them by itself where one fails.

@@ -254,7 +254,8 @@ void FarmSupervisor::begin(const Grant& grant) {
     make_private_folder(member.folder);
     write_config(member);
     auto& log = logs_[grant.job];
-    log = std::make_unique<RankLogs>(member.folder + "/logs", log_limit);
+    log = std::make_unique<RankLogs>(member.folder + "/logs", log_limit,
+                                     [this](const std::string& text) { console_.say(text); });
   } catch (const Error& error) {
     return refused(grant.job, exit_code_of(error.kind()), error.what());
   }
@@ -417,13 +418,14 @@ PlacesEvents FarmSupervisor::events() {
 }
 
 void FarmSupervisor::stop(int signal) {
-  const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now());
+  const StopRequests::Kind kind = requests_.received(StopRequests::Clock::now(), signal);
   if (kind == StopRequests::Kind::echo) return;
   if (kind == StopRequests::Kind::first)
     console_.say(
         str("SIG", sigabbrev_np(signal), ": all pipelines stop after a step and save; once more ends them at once"));
   stopping_ = true;
   stop_signal_ = signal;
+  if (kind == StopRequests::Kind::first) note_stop();
   for (size_t job = 0; job < members_.size(); ++job) {
     Member& member = members_[job];
     never_mind(member);
@@ -433,6 +435,21 @@ void FarmSupervisor::stop(int signal) {
     else
       places_->kill(static_cast<int>(job));
     if (member.asked == StopReason::none) member.asked = StopReason::stopped;
+  }
+}
+
+// The launcher that asked may kill this process before all have saved, and nobody else would tell then.
+void FarmSupervisor::note_stop() {
+  const FarmEnd end{
+      exit_code::stopped, name_of(Failure::stopped),
+      str("asked to stop by SIG", sigabbrev_np(stop_signal_),
+          "; the farm was killed before all pipelines had ended; the same command goes on with the rest")};
+  const int slots = static_cast<int>(yard_.machines.slots.size());
+  try {
+    write_whole(folder_.path + "/summary.json",
+                summary_text(farm_summary(run_, members_, folder_.attempt, slots, seconds_since(began_), &end)), true);
+  } catch (const Error& error) {
+    console_.say(error.what());
   }
 }
 

@@ -60,6 +60,7 @@ class FarmSupervisor {
   void end_it(int job, StopReason why, const std::string& detail);
   void limit_time(int job);
   void note(const Member& member, const std::string& event, const Json& details = Json::object());
+  void note_stop();
   void sync_journal();
   void line(int job, const std::string& text);
   void wake_at(double when);

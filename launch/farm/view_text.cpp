@@ -106,6 +106,7 @@ std::string view_heading(const RunView& view) {
     add(ViewRow::Kind::running, " running");
     add(ViewRow::Kind::waiting, " waiting");
     add(ViewRow::Kind::done, " done");
+    add(ViewRow::Kind::stopped, " stopped");
     add(ViewRow::Kind::failed, " failed");
     if (!parts.empty()) heading += " (" + join(parts, ", ") + ")";
   }

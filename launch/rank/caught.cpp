@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <new>
 #include <stdexcept>
+#include <system_error>
+
+#include "core/limits.h"
 
 namespace convoy {
 
@@ -21,8 +24,10 @@ Caught caught(Failure unknown) {
   } catch (const std::filesystem::filesystem_error& error) {
     return {Failure::io, error.what()};
   } catch (const std::bad_alloc&) {
-    return {Failure::out_of_memory,
-            "out of memory on the host; try a smaller train.batch, smaller data or model, or fewer ranks on this host"};
+    return {Failure::out_of_memory, no_memory_text()};
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again) return {Failure::out_of_memory, no_thread_text()};
+    return {unknown, error.what()};
   } catch (const std::length_error& error) {
     return {Failure::out_of_memory,
             str("more than any memory holds was asked for (", error.what(), "); try smaller data or a smaller model")};
@@ -32,7 +37,7 @@ Caught caught(Failure unknown) {
     const std::string message = error.what_without_backtrace();
     // LibTorch's allocator for the CPU has no exception of its own.
     if (message.find("can't allocate memory") != std::string::npos)
-      return {Failure::out_of_memory, str(message, "; try smaller data, a smaller model or train.batch")};
+      return {Failure::out_of_memory, str(no_memory_text(), ": ", message)};
     return {unknown, message};
   } catch (const std::exception& error) {
     return {unknown, error.what()};

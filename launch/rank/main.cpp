@@ -35,6 +35,7 @@
 #include "launch/rank/rank.h"
 #include "launch/rank/stop_signals.h"
 #include "launch/rendezvous.h"
+#include "launch/signals.h"
 
 namespace {
 
@@ -148,6 +149,7 @@ int leave(int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  settle_signals();
   install_crash_handlers();
   install_stack_handler();
   // gloo writes to sockets whose other end may have gone, and a log to a pipe that may have: errors, and no end of this rank.

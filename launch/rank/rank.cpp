@@ -101,7 +101,7 @@ class RankThread {
   // 0 when training ended in order, else an exit code; the failure has been told.
   int run() {
     try {
-      note_crashes_of_this_thread(state_.get());
+      note_crashes_of_this_thread(state_.get(), plan_.rank);
       shared_.whereabouts->add(plan_.rank, notes_);
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
@@ -218,7 +218,9 @@ class RankThread {
     stopped_ = result.stopped;
     // Nobody may leave while another still needs it for its last collective.
     context.world->barrier({"end of training", {}})->wait();
-    if (plan_.rank == 0) shared_.channel->set(protocol::result, result.summary.dump());
+    Json summary = result.summary;
+    if (stopped_) summary[protocol::stopped_early] = true;
+    if (plan_.rank == 0) shared_.channel->set(protocol::result, summary.dump());
     shared_.channel->set(str(protocol::rank_result, plan_.rank), result.rank.dump());
   }
 

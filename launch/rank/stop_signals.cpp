@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "launch/gang.h"
+#include "launch/signals.h"
 
 namespace convoy {
 namespace {
@@ -30,7 +31,8 @@ void catch_stop_signals() {
   struct sigaction action {};
   action.sa_handler = caught;
   action.sa_flags = SA_RESTART;
-  for (int number : {SIGTERM, SIGINT, SIGUSR1}) sigaction(number, &action, nullptr);
+  for (const int number : stop_signals())
+    if (number != SIGQUIT) sigaction(number, &action, nullptr);
 }
 
 void tell_stop_signals(const std::shared_ptr<Channel>& channel) {

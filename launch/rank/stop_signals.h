@@ -7,7 +7,7 @@
 
 namespace convoy {
 
-// TERM, INT and USR1 no longer end this process. Before any other thread starts.
+// stop_signals() no longer end this process, SIGQUIT aside. Before any other thread starts.
 void catch_stop_signals();
 // Tells those that came and come, from a thread of its own, as long as the channel is there.
 void tell_stop_signals(const std::shared_ptr<Channel>& channel);

@@ -17,6 +17,15 @@ TEST(Utf8, WhatIsNoCharacterIsReplaced) {
   EXPECT_EQ(valid_utf8("\xf4\x90\x80\x80"), "????");  // beyond the last
 }
 
+TEST(Utf8, NothingOnATerminalIsACommand) {
+  EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f\t\xe2\x82\xac\n"), "gr\xc3\xbc\xc3\x9f\t\xe2\x82\xac\n");
+  EXPECT_EQ(printable("\x1b[2J\r\x07\x7f"), "\\x1b[2J\\x0d\\x07\\x7f");
+  EXPECT_EQ(printable("a\xff\xfe z"), "a\\xff\\xfe z");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J"),
+            "\\xc2\\x9b2J");  // U+009B begins a command in one character
+}
+
 TEST(Utf8, CutsBetweenCharacters) {
   const std::string text = "a\xe2\x82\xac";
   EXPECT_EQ(utf8_cut(text.data(), text.size(), 9), 4u);

@@ -187,7 +187,8 @@ class Run:
         summary = runs.summary(self.output)
         if kind is None:
             return summary
-        self.check(summary is not None and summary["status"] == "failed", "no summary of a failure")
+        status = "stopped" if kind == "stopped" else "failed"
+        self.check(summary is not None and summary["status"] == status, f"the summary does not say {status}")
         failure = summary["failure"]
         self.check(failure["cause"] == kind, f"cause {failure['cause']}, expected {kind}")
         self.check(rank is None or failure["rank"] == rank, f"rank {failure['rank']}, expected {rank}")
@@ -213,6 +214,8 @@ class Run:
         self.check(not new, f"left in shared memory: {new}")
         files = [str(f) for f in self.temporary.rglob("*") if not f.is_dir()]
         self.check(not files, f"left in TMPDIR: {files}")
+        sessions = [str(f) for f in self.temporary.glob("ompi.*/pid.*")]
+        self.check(not sessions, f"Open MPI's session is left: {sessions}")
         hidden = [str(f) for f in self.output.rglob(".*") if not f.name.startswith(".lock")]
         self.check(not hidden, f"temporary files in the run folder: {hidden}")
 

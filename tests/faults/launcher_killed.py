@@ -22,6 +22,7 @@ with runs.workspace() as folder:
             run.check(not run.marked(), "somebody lives on after 2 s")
             took = time.time() - run.failed_at
             if backend == "mpi":
+                run.check(not list(run.temporary.glob("ompi.*/pid.*")), "Open MPI's session is left")
                 _faults.swept(folder, run)
             # It may have been killed in the middle of a write: then the half file stands beside the whole one.
             for half in run.output.glob(".summary.json.*"):

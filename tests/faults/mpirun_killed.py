@@ -22,6 +22,7 @@ def killed(folder, own):
     code = runs.end(run.process, 10)
     run.check(code in ((75, 137) if own else (-9,)), f"exit {code}")
     runs.wait_for(lambda: not run.marked(), 3, f"{run.title}: the end of all")
+    run.check(not list(run.temporary.glob("ompi.*/pid.*")), "Open MPI's session is left")
     _faults.swept(folder, run)
     run.clean()
     summary = runs.summary(run.output)

@@ -69,12 +69,15 @@ def slow(folder, backend, rank):
     print(f"{run.title}: one warning, and done")
 
 
-def suspended(folder, backend):
-    """As by `scontrol suspend`, or a frozen container: who stood still himself takes nobody for lost."""
-    run = _faults.Run(folder, backend, title=f"{backend}: all of it suspended").start()
+def suspended(folder, backend, all_of_it=True):
+    """As by `scontrol suspend`, or a frozen container: who stood still himself takes nobody for lost. Where convoy alone is halted,
+    ranks wait for it to save, longer than for each other."""
+    run = _faults.Run(folder, backend, title=f"{backend}: {'all of it' if all_of_it else 'convoy'} suspended",
+                      checkpoint="never" if all_of_it else "5 steps").start()
     run.training(STEP)
-    everybody = run.marked()
-    for number, pause in ((signal.SIGSTOP, _faults.HEARTBEAT + 1.5), (signal.SIGCONT, 0)):
+    everybody = run.marked() if all_of_it else [run.process.pid]
+    limit = max(_faults.HEARTBEAT, _faults.COLLECTIVE)
+    for number, pause in ((signal.SIGSTOP, limit + 1.5), (signal.SIGCONT, 0)):
         for pid in everybody:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -103,6 +106,6 @@ with runs.workspace() as folder:
         together(late, *((backend, sleeps, rank) for backend in backends), ("mpi", sleeps, rank, _faults.MPIRUN))
     together(lost, ("gloo", "drop-heartbeat", 0), ("mpi", "drop-heartbeat", 1))
     together(slow, *((backend, rank) for rank, backend in enumerate(backends)))
-    together(suspended, *((backend,) for backend in backends))
+    together(suspended, *((backend,) for backend in backends), ("gloo", False))
     late(folder, "gloo", "loop:rank=1:block=0", 1)
     alone(folder)

@@ -63,6 +63,20 @@ TEST_F(DescribeTest, TheAnswerIsThereWhoeverKeepsItsPipes) {
               HasSubstr("model: is wrong"));
 }
 
+TEST_F(DescribeTest, OneThatIsKilledIsNoMistakeOfTheConfiguration) {
+  const auto end = [this](const std::string& how) {
+    return told("cat > /dev/null; " + how, milliseconds(20000), milliseconds(20000));
+  };
+  EXPECT_THAT(end("kill -9 $$"), AllOf(HasSubstr("training: "), HasSubstr("killed by signal 9 (KILL)")));
+  EXPECT_THAT(end("echo broken >&2; kill -SEGV $$"),
+              AllOf(HasSubstr("training: "), HasSubstr("SEGV"), HasSubstr("broken")));
+  EXPECT_THAT(end("echo \"  what():  std::bad_alloc\" >&2; kill -ABRT $$"), HasSubstr("out_of_memory: "));
+  EXPECT_THAT(end("echo 'error while loading shared libraries: libx.so: failed to map segment from shared object' >&2; "
+                  "exit 127"),
+              HasSubstr("out_of_memory: "));
+  EXPECT_THAT(end("echo 'out of memory on the host' >&2; exit 71"), HasSubstr("out_of_memory: out of memory"));
+}
+
 TEST_F(DescribeTest, OneThatHangsSaysWhereItIs) {
   const std::string text = told(R"(cat > /dev/null
 trap 'echo "convoy-stack {\"rank\": -1, \"process\": -1, \"name\": \"worker\", \"state\": \"S\", \"frames\": [\"/nowhere/libslow.so+0x10\"]}" >&2

@@ -1,11 +1,14 @@
 // GPUs by visibility, cgroup limits, sweeping, lines, progress text, exit codes, topology as it travels.
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "core/limits.h"
+#include "launch/console.h"
 #include "launch/exit_codes.h"
 #include "launch/gpus.h"
 #include "launch/lines.h"
@@ -119,6 +122,49 @@ TEST_F(LimitsTest, Version1) {
   EXPECT_EQ(limits.memory.value(), 4096);
 }
 
+TEST_F(LimitsTest, ThreadsAndKillsOfTheGroup) {
+  write("proc/self/cgroup", "0::/a/b\n");
+  write("sys/fs/cgroup/a/pids.max", "120\n");
+  write("sys/fs/cgroup/a/b/pids.max", "max\n");
+  write("sys/fs/cgroup/a/memory.events", "oom 9\noom_kill 9\n");
+  EXPECT_EQ(memory_kills(root_), 9) << "the nearest that counts";
+  write("sys/fs/cgroup/a/b/memory.events", "low 0\noom 1\noom_kill 2\n");
+  EXPECT_EQ(cgroup_limits(root_).threads, 120);
+  EXPECT_EQ(memory_kills(root_), 2) << "an ancestor counts others too";
+  EXPECT_NE(no_thread_text(root_).find("pids.max of the cgroup is 120"), std::string::npos) << no_thread_text(root_);
+}
+
+TEST_F(LimitsTest, KillsAsVersion1CountsThem) {
+  EXPECT_EQ(memory_kills(root_), -1);
+  write("proc/self/cgroup", "4:memory:/j\n3:pids:/j\n");
+  write("sys/fs/cgroup/memory/j/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+  write("sys/fs/cgroup/memory/j/memory.limit_in_bytes", "1048576\n");
+  write("sys/fs/cgroup/pids/j/pids.max", "7\n");
+  EXPECT_EQ(memory_kills(root_), 3);
+  EXPECT_EQ(cgroup_limits(root_).threads, 7);
+  EXPECT_NE(no_memory_text(root_).find("memory of the cgroup is 1.0 MiB"), std::string::npos) << no_memory_text(root_);
+}
+
+TEST(RankLogs, ALogThatCannotBeWrittenIsToldOnce) {
+  const fs::path folder = fs::temp_directory_path() / str("convoy-logs-", getpid());
+  fs::create_directory(folder);
+  std::vector<std::string> said;
+  const auto before = signal(SIGXFSZ, SIG_IGN);
+  rlimit whole{};
+  getrlimit(RLIMIT_FSIZE, &whole);
+  const rlimit little{100, whole.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &little);
+  {
+    RankLogs logs(folder, RankLogs::usual_limit, [&said](const std::string& text) { said.push_back(text); });
+    for (int i = 0; i < 5; ++i) logs.write(0, std::string(60, 'x'));
+  }
+  setrlimit(RLIMIT_FSIZE, &whole);
+  signal(SIGXFSZ, before);
+  fs::remove_all(folder);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("rank0.log: cannot be written: File too large"), std::string::npos) << said[0];
+}
+
 TEST_F(LimitsTest, NoGroupsNoLimits) {
   const Limits limits = cgroup_limits(root_);
   EXPECT_FALSE(limits.cores || limits.memory);
@@ -143,6 +189,24 @@ TEST(Sweep, OnlyWhatNobodyUses) {
   EXPECT_TRUE(fs::exists(sessions / str("pid.", getpid())));
   EXPECT_FALSE(fs::exists(root / (segment + "0")));
   EXPECT_TRUE(fs::exists(root / "vader_segment.elsewhere.0.1.0"));
+  fs::remove_all(root);
+}
+
+TEST(Sweep, TheSessionOfAnMpirunThatHasEnded) {
+  const fs::path root = fs::temp_directory_path() / str("convoy-sweep-session-", getpid());
+  const fs::path sessions = root / str("ompi.", host_name(), ".", geteuid());
+  const pid_t gone = 4194304 + 1;  // beyond any pid
+  SweepPlaces places;
+  places.temporary = root;
+  for (const pid_t pid : {gone, getpid()}) fs::create_directories(sessions / str("pid.", pid) / "0");
+  sweep_session(gone, places);
+  sweep_session(getpid(), places);
+  EXPECT_FALSE(fs::exists(sessions / str("pid.", gone)));
+  EXPECT_TRUE(fs::exists(sessions / str("pid.", getpid()))) << "it runs";
+  fs::remove_all(sessions / str("pid.", getpid()));
+  fs::create_directories(sessions / str("pid.", gone));
+  sweep_session(gone, places);
+  EXPECT_FALSE(fs::exists(sessions)) << "nobody uses it any more";
   fs::remove_all(root);
 }
 
@@ -180,10 +244,13 @@ TEST(StopRequests, AnEchoOfTheFirstIsNoSecondOne) {
   StopRequests requests;
   const auto start = StopRequests::Clock::now();
   using std::chrono::milliseconds;
-  EXPECT_EQ(requests.received(start), StopRequests::Kind::first);
-  EXPECT_EQ(requests.received(start + std::chrono::microseconds(5)), StopRequests::Kind::echo);
-  EXPECT_EQ(requests.received(start + milliseconds(499)), StopRequests::Kind::echo);
-  EXPECT_EQ(requests.received(start + milliseconds(500)), StopRequests::Kind::again);
+  EXPECT_EQ(requests.received(start, SIGTERM), StopRequests::Kind::first);
+  EXPECT_EQ(requests.received(start + std::chrono::microseconds(5), SIGTERM), StopRequests::Kind::echo);
+  EXPECT_EQ(requests.received(start + milliseconds(499), SIGINT), StopRequests::Kind::echo);
+  EXPECT_EQ(requests.received(start + milliseconds(500), SIGINT), StopRequests::Kind::again);
+  for (const int number : {SIGXCPU, SIGHUP, SIGUSR1, SIGALRM})
+    EXPECT_EQ(requests.received(start + milliseconds(5000), number), StopRequests::Kind::echo) << number;
+  EXPECT_EQ(requests.received(start + std::chrono::microseconds(5), SIGQUIT), StopRequests::Kind::again);
 }
 
 TEST(Progress, OneLine) {

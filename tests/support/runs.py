@@ -22,6 +22,11 @@ MPI = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 
+# A script in the background has some ignored, and so would be what it starts.
+for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
+
 
 def fail(message):
     sys.exit(f"FAILED: {message}")

@@ -120,6 +120,11 @@ TEST(FarmVerdict, ASummaryThatTheKilledCouldNotWriteIsCompleted) {
   EXPECT_EQ(told["failure"]["cause"], "memory");
   EXPECT_EQ(told["failure"]["message"], "took too much");
   EXPECT_EQ(with_end({}, "a", verdict)["name"], "a");
+  const Verdict stopped = judge({0, 9}, StopReason::stopped, "the farm was asked to stop", summary_of("running"));
+  EXPECT_EQ(with_end(summary_of("running"), "a", stopped)["status"], "stopped");
+  const Json asked = summary_of("stopped", "stopped");
+  EXPECT_EQ(with_end(asked, "a", stopped), asked) << "its own words";
+  EXPECT_EQ(with_end(asked, "a", verdict)["status"], "failed") << "the farm stopped it for its memory";
   const Json own = summary_of("failed", "training");
   EXPECT_EQ(with_end(own, "a", judge({70, 0}, StopReason::none, "", own)), own);
 }

@@ -1,0 +1,129 @@
+"""Limits of the system end a run with their own code and name: the largest file (74), memory and threads (71), a cgroup's memory
+(71). So does a data file that becomes shorter while it is mapped (74)."""
+import array
+import os
+import pathlib
+import time
+import uuid
+
+import _faults
+from _faults import runs
+
+SINGLE = {"ranks": 1, "strategy": "{name: single}"}
+WIDE = ["model.hidden=[2000]", "data.features=500"]  # a checkpoint of 4 MB
+STRANGER = "54321"
+
+
+def ended(run, code, words, kind=None, within=20):
+    """Exit code, and what console and summary say; where there is a summary, the cause in it."""
+    run.check(run.process.wait(timeout=60) == code, f"exit {run.process.returncode}, expected {code}")
+    console = run.console()
+    for word in words:
+        run.check(word in console, f"nothing is said of '{word}'")
+    summary = runs.summary(run.output)
+    if kind is not None:
+        run.check(summary is not None and summary["status"] == "failed" and summary["exit_code"] == code, "another summary")
+        run.check(summary["failure"]["cause"] == kind, f"cause {summary['failure']['cause']}, expected {kind}")
+    else:
+        run.check(summary is None or summary["status"] != "running", "the summary says running")
+    run.clean()
+    print(f"{run.title}: {console.strip().splitlines()[-1][:150]}")
+
+
+def limited(*limits):
+    return ["prlimit", *limits]
+
+
+def file_size(folder):
+    run = _faults.Run(folder, "auto", title="no file beyond 100 KB", **SINGLE)
+    run.start(under=limited("--fsize=100000"))
+    ended(run, 74, [str(run.output), "File too large"])
+    run = _faults.Run(folder, "auto", title="no file beyond 2 MB", checkpoint="10 steps", sets=WIDE, **SINGLE)
+    run.start(under=limited("--fsize=2000000"))
+    ended(run, 74, [str(run.output / "checkpoints"), "File too large", "ulimit -f"], kind="io")
+
+
+def address_space(folder):
+    # Too little for LibTorch's libraries, for what it does before main(), and for the model.
+    for megabytes in (300, 1500, 2500):
+        run = _faults.Run(folder, "auto", title=f"{megabytes} MB of addresses", sets=["model.hidden=[20000,20000]"], **SINGLE)
+        run.start(under=limited(f"--as={megabytes}000000"))
+        ended(run, 71, ["out of memory", "RLIMIT_AS"])
+
+
+def threads(folder):
+    if os.geteuid() != 0:
+        return print("threads: skipped, as only root can become a user without other processes")
+    os.chmod(folder, 0o777)
+    for most in (4, 9, 12):
+        run = _faults.Run(folder, "gloo", title=f"{most} threads")
+        os.chmod(run.folder, 0o777)
+        os.chmod(run.temporary, 0o777)
+        run.start(under=["setpriv", "--reuid", STRANGER, "--regid", STRANGER, "--clear-groups",
+                         *limited(f"--nproc={most}")], HOME=str(run.folder))
+        ended(run, 71, ["RLIMIT_NPROC", str(most)])
+
+
+def shorter_file(folder):
+    rows, width = 4096, 64
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
+    header += " " * (-(10 + len(header) + 1) % 64) + "\n"
+    data, target = folder / "rows.npy", folder / "target.npy"
+    data.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() +
+                     array.array("f", [0.5] * rows * width).tobytes())
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({rows},), }}"
+    header += " " * (-(10 + len(header) + 1) % 64) + "\n"
+    target.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() +
+                       bytes(i & 1 for i in range(rows)))
+    run = _faults.Run(folder, "auto", title="a mapped file becomes shorter",
+                      sets=[f"data={{name: table, path: {data}, target_path: {target}, evaluate: {{fraction: 0.01}}}}"], **SINGLE)
+    run.start()
+    runs.wait_for(lambda: run.output.joinpath("metrics.jsonl").exists(), 60, "the training")
+    os.truncate(data, 4096)
+    ended(run, 74, [str(data), "SIGBUS"], kind="io")
+
+
+def own_memory_group():
+    """(folder of a new cgroup that bounds memory, the file that does), or nothing where none may be made."""
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for mount, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+            if ("memory" in controllers.split(",")) != (name == "memory.limit_in_bytes"):
+                continue
+            group = pathlib.Path(f"{mount}{path}/convoy-test-{uuid.uuid4().hex[:8]}")
+            try:
+                group.mkdir()
+            except OSError:
+                continue
+            try:
+                (group / name).write_text(str(400 << 20))
+                return group
+            except OSError:
+                group.rmdir()
+    return None
+
+
+def killed_by_kernel(folder):
+    group = own_memory_group()
+    if group is None:
+        return print("a cgroup's memory: skipped, as no cgroup may be made here")
+    try:
+        run = _faults.Run(folder, "auto", title="a cgroup of 400 MB", sets=["model.hidden=[20000,20000]"], **SINGLE)
+        run.start(under=["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group)])
+        ended(run, 71, ["out of memory", "the kernel killed it", "memory of the cgroup is 400"], kind="out_of_memory")
+        run.check(runs.summary(run.output)["failure"]["signal"] == 9, "the signal is not told")
+    finally:
+        for _ in range(50):
+            try:
+                group.rmdir()
+                break
+            except OSError:
+                time.sleep(0.1)
+
+
+with runs.workspace() as folder:
+    file_size(folder)
+    address_space(folder)
+    shorter_file(folder)
+    killed_by_kernel(folder)
+    threads(folder)
