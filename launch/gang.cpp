@@ -321,8 +321,7 @@ void Gang::ended(int process, const ProcessEnd& end) {
   if (member.end) return;
   member.end = end;
   if (cause_ || saved()) return;
-  if (end.code == exit_code::stopped && stop_signal_ != 0) return;
-  if (end.ok() && has_results(process)) return;
+  if ((end.ok() || stopped_as_asked(end)) && has_results(process)) return;
   if (!end.lack.empty() && !told_failure(process)) {
     const int rank = culprit_of(process);
     return fail({Failure::out_of_memory, rank, step_of(rank), end.signal, member.host,
@@ -377,8 +376,10 @@ void Gang::ended_by_agent(int process, const ProcessEnd& end) {
   });
 }
 
+bool Gang::stopped_as_asked(const ProcessEnd& end) const { return end.code == exit_code::stopped && stop_signal_ != 0; }
+
 void Gang::ended_early(int process, const ProcessEnd& end) {
-  if (end.ok() && has_results(process)) return;
+  if (stopped_as_asked(end) || (end.ok() && has_results(process))) return;
   Abort reason{failure_of_exit(end.code),
                culprit_of(process),
                step_of(culprit_of(process)),

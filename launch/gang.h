@@ -109,6 +109,7 @@ class Gang {
   void aborted(Abort reason);
   void watch_results();
   void ended_by_agent(int process, const ProcessEnd& end);
+  bool stopped_as_asked(const ProcessEnd& end) const;
   void ended_early(int process, const ProcessEnd& end);
   void check_ranks_started();
   bool has_results(int process) const;

@@ -1,6 +1,7 @@
 """Limits of the system end a run with their own code and name: the largest file (74), memory and threads (71), a cgroup's memory
 (71). So does a data file that becomes shorter while it is mapped (74)."""
 import array
+import contextlib
 import os
 import pathlib
 import time
@@ -10,13 +11,14 @@ import _faults
 from _faults import runs
 
 SINGLE = {"ranks": 1, "strategy": "{name: single}"}
-WIDE = ["model.hidden=[2000]", "data.features=500"]  # a checkpoint of 4 MB
+WIDE = ["model.hidden=[2000]", "data.features=[500]"]  # a checkpoint of 4 MB
 STRANGER = "54321"
 
 
-def ended(run, code, words, kind=None, within=20):
+def ended(run, code, words, kind=None):
     """Exit code, and what console and summary say; where there is a summary, the cause in it."""
-    run.check(run.process.wait(timeout=60) == code, f"exit {run.process.returncode}, expected {code}")
+    code_there = runs.end(run.process, 60)
+    run.check(code_there == code, f"exit {code_there}, expected {code}")
     console = run.console()
     for word in words:
         run.check(word in console, f"nothing is said of '{word}'")
@@ -95,11 +97,11 @@ def own_memory_group():
                 group.mkdir()
             except OSError:
                 continue
-            try:
-                (group / name).write_text(str(400 << 20))
-                return group
-            except OSError:
-                group.rmdir()
+            with contextlib.suppress(OSError):
+                if (group / name).exists():
+                    (group / name).write_text(str(400 << 20))
+                    return group
+            group.rmdir()
     return None
 
 
