@@ -104,7 +104,6 @@ class Mpirun {
     end_mpirun_after(3);
     loop_.run_until([this] { return agent_.idle(); });
     loop_.on_signal([](int) {});
-    sweep_session(mpirun_);
     if (ending.exit_code != exit_code::done) {
       // Ranks that were killed left their segments. A second old: a job that is just starting keeps its own.
       SweepPlaces places;
@@ -113,6 +112,8 @@ class Mpirun {
     }
     return ending;
   }
+
+  pid_t process() const { return mpirun_; }
 
  private:
   void start(const std::string& program) {
@@ -193,8 +194,12 @@ int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& pl
   }
   Attempts attempts(std::move(folder), restart_rules(run));
   return make_attempts(loop, [&] {
-    Mpirun mpirun(loop, run, placed.job.processes.size(), hosts);
-    return mpirun.attempt(program, attempts);
+    auto mpirun = std::make_unique<Mpirun>(loop, run, placed.job.processes.size(), hosts);
+    const Ending ending = mpirun->attempt(program, attempts);
+    const pid_t process = mpirun->process();
+    mpirun.reset();  // ends what an mpirun that was killed has left, which still uses its session
+    sweep_session(process);
+    return ending;
   });
 }
 

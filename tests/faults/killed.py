@@ -33,6 +33,8 @@ with runs.workspace() as folder:
         in_all_reduce(folder, backend, "kill", 1, 9, more=["orphan:rank=1@step=10"])
         in_all_reduce(folder, backend, "segv", 1, 11)
         elsewhere(folder, backend, "{name: fsdp, shard: parameters}", f"kill:rank=1:block=1@step={STEP}", 1, STEP)
+        # Its ranks meet only to evaluate and to save.
+        elsewhere(folder, backend, "{name: ensemble, members: 4, how: processes}", f"kill:rank=1@step={STEP}", 1, STEP)
         elsewhere(folder, backend, "{name: pipeline, micro_batches: 4}", f"kill:rank=0:block=0@step={STEP}", 0, STEP)
     for victim in (0, 1):
         in_all_reduce(folder, "mpi", "kill", victim, 9, under=_faults.MPIRUN)

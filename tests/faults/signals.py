@@ -140,7 +140,8 @@ def under_mpirun(folder, name, to):
     run = started(folder, f"SIG{name} to {to} under mpirun", under=_faults.MPIRUN)
     pids = run.ranks()
     run.signal(run.process.pid if to == "mpirun" else parent_of(pids[1]), number(name))
-    # mpirun kills all a second after its TERM, and removes nothing then.
+    # mpirun kills all a second after its TERM, and does not wait for what the killed ones have started.
+    runs.wait_for(lambda: run.process.poll() is not None and not run.marked(), 15, f"{run.title}: all gone")
     stopped(run, within=_faults.GRACE + 4, code=None)
     saved(run)
 
