@@ -51,7 +51,7 @@ Level level_named(const std::string& name) {
 
 void write(Level level, const std::string& message) {
   // As a string_view: the message is data, never a format.
-  const std::string safe = printable(message);
+  const std::string safe = terminal_safe(message);
   logger().log(level_of(level), spdlog::string_view_t(safe));
 }
 

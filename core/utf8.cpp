@@ -38,7 +38,7 @@ std::string valid_utf8(std::string_view text) {
   return valid;
 }
 
-std::string printable(std::string_view text) {
+std::string terminal_safe(std::string_view text) {
   std::string safe;
   safe.reserve(text.size());
   const auto escape = [&safe](char c) {

@@ -19,6 +19,6 @@ std::string valid_utf8(std::string_view text);
 
 // Text from elsewhere, fit for a terminal: a control character, newline and tab aside, and a byte of no UTF-8 character become
 // "\\x1b" and the like. Other characters stay.
-std::string printable(std::string_view text);
+std::string terminal_safe(std::string_view text);
 
 }  // namespace convoy

@@ -107,7 +107,7 @@ void Console::schedule_flush() {
 
 void Console::progress(const Json& record) {
   if (quiet_) return;
-  progress_ = printable(progress_line(record));
+  progress_ = terminal_safe(progress_line(record));
   if (terminal_) return draw_progress();
   if (record.contains("text")) return;  // of what is told in lines of its own
   const auto now = std::chrono::steady_clock::now();
@@ -131,7 +131,7 @@ void Console::print(const std::string& line) {
 
 void Console::result(const std::string& text) {
   flush();
-  if (!quiet_) put(STDOUT_FILENO, printable(text));
+  if (!quiet_) put(STDOUT_FILENO, terminal_safe(text));
 }
 
 void Console::flush() {
@@ -142,13 +142,13 @@ void Console::flush() {
 
 void Console::print_error_line(const std::string& line) {
   clear_progress();
-  put(STDERR_FILENO, printable(line) + "\n");
+  put(STDERR_FILENO, terminal_safe(line) + "\n");
   if (terminal_) draw_progress();
 }
 
 void Console::print_line(const std::string& line) {
   clear_progress();
-  put(STDOUT_FILENO, printable(line) + "\n");
+  put(STDOUT_FILENO, terminal_safe(line) + "\n");
   if (terminal_) draw_progress();
 }
 

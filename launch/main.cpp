@@ -22,10 +22,10 @@
 #include "launch/commands/top.h"
 #include "launch/commands/verify.h"
 #include "launch/exit_codes.h"
-#include "launch/printable_stream.h"
 #include "launch/process.h"
 #include "launch/run_modes.h"
 #include "launch/signals.h"
+#include "launch/terminal_safe_stream.h"
 
 namespace {
 
@@ -307,7 +307,7 @@ int guarded(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   settle_signals();
-  const PrintableStream output(std::cout), errors(std::cerr);
+  const TerminalSafeStream output(std::cout), errors(std::cerr);
   const int code = guarded(argc, argv);
   if (std::cout.flush() || code != exit_code::done) return code;
   std::cerr << "convoy: the standard output cannot be written; is the disk full, or `ulimit -f` reached?\n";

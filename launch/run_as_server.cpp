@@ -42,7 +42,7 @@ class Server {
       throw;
     }
     if (folder.already_done) {
-      for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
+      for (const std::string& note : folder.notes) std::puts(terminal_safe(note).c_str());
       send_away(request, wanted, exit_code::done);
       return exit_code::done;
     }

@@ -50,7 +50,7 @@ Ending one_attempt(EventLoop& loop, const PreparedRun& run, const Placed& placed
 int run_here(EventLoop& loop, const PreparedRun& run, const Placed& placed) {
   RunFolder folder = open_run_folder(folder_request(run));
   if (folder.already_done) {
-    for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
+    for (const std::string& note : folder.notes) std::puts(terminal_safe(note).c_str());
     return exit_code::done;
   }
   Placed taken = placed;

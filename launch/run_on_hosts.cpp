@@ -265,7 +265,7 @@ class HostsRun {
       }
     one.last_line = line;
     if (!session_) {
-      std::fprintf(stderr, "[%s] %s\n", one.name.c_str(), printable(line).c_str());
+      std::fprintf(stderr, "[%s] %s\n", one.name.c_str(), terminal_safe(line).c_str());
       return;
     }
     session_->logs().write("host-" + one.name, line);
@@ -318,7 +318,7 @@ int run_on_hosts(EventLoop& loop, PreparedRun run) {
   RunFolder folder = open_run_folder(folder_request(run));
   if (folder.already_done) {
     if (problem) throw *problem;
-    for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
+    for (const std::string& note : folder.notes) std::puts(terminal_safe(note).c_str());
     return exit_code::done;
   }
   Attempts attempts(std::move(folder), restart_rules(run));

@@ -189,7 +189,7 @@ int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const Placed& pl
                                               "--set backend=gloo");
   RunFolder folder = open_run_folder(folder_request(run));
   if (folder.already_done) {
-    for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
+    for (const std::string& note : folder.notes) std::puts(terminal_safe(note).c_str());
     return exit_code::done;
   }
   Attempts attempts(std::move(folder), restart_rules(run));

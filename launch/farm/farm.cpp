@@ -61,7 +61,7 @@ int run_alone(FarmRun& run) {
   tell_shared_gpus(run);
   RunFolder folder = open_run_folder(farm_folder(run));
   if (folder.already_done) {
-    for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
+    for (const std::string& note : folder.notes) std::puts(terminal_safe(note).c_str());
     return exit_code::done;
   }
   EventLoop loop;

@@ -150,7 +150,7 @@ class FarmServer {
     // Not before: opening the folder sweeps those that killed runs have left.
     const RendezvousFile file(requested_folder(farm_folder(run_)), run_.as.job, server_->address());
     if (folder.already_done) {
-      for (const std::string& note : folder.notes) std::puts(printable(note).c_str());
+      for (const std::string& note : folder.notes) std::puts(terminal_safe(note).c_str());
       return tell_all(exit_code::done);
     }
     joined_[0] = this_host({true, true});

@@ -18,11 +18,11 @@ TEST(Utf8, WhatIsNoCharacterIsReplaced) {
 }
 
 TEST(Utf8, NothingOnATerminalIsACommand) {
-  EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f\t\xe2\x82\xac\n"), "gr\xc3\xbc\xc3\x9f\t\xe2\x82\xac\n");
-  EXPECT_EQ(printable("\x1b[2J\r\x07\x7f"), "\\x1b[2J\\x0d\\x07\\x7f");
-  EXPECT_EQ(printable("a\xff\xfe z"), "a\\xff\\xfe z");
-  EXPECT_EQ(printable("\xc2\x9b"
-                      "2J"),
+  EXPECT_EQ(terminal_safe("gr\xc3\xbc\xc3\x9f\t\xe2\x82\xac\n"), "gr\xc3\xbc\xc3\x9f\t\xe2\x82\xac\n");
+  EXPECT_EQ(terminal_safe("\x1b[2J\r\x07\x7f"), "\\x1b[2J\\x0d\\x07\\x7f");
+  EXPECT_EQ(terminal_safe("a\xff\xfe z"), "a\\xff\\xfe z");
+  EXPECT_EQ(terminal_safe("\xc2\x9b"
+                          "2J"),
             "\\xc2\\x9b2J");  // U+009B begins a command in one character
 }
 

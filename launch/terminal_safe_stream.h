@@ -10,15 +10,15 @@
 namespace convoy {
 
 // Stands in front of the buffer of `stream` while it lives. Writes whole lines, and the rest when the stream is flushed.
-class PrintableStream : private std::streambuf {
+class TerminalSafeStream : private std::streambuf {
  public:
-  explicit PrintableStream(std::ostream& stream) : stream_(stream), inner_(stream.rdbuf(this)) {}
-  ~PrintableStream() override {
+  explicit TerminalSafeStream(std::ostream& stream) : stream_(stream), inner_(stream.rdbuf(this)) {}
+  ~TerminalSafeStream() override {
     sync();
     stream_.rdbuf(inner_);
   }
-  PrintableStream(const PrintableStream&) = delete;
-  PrintableStream& operator=(const PrintableStream&) = delete;
+  TerminalSafeStream(const TerminalSafeStream&) = delete;
+  TerminalSafeStream& operator=(const TerminalSafeStream&) = delete;
 
  private:
   int_type overflow(int_type c) override {
@@ -40,7 +40,7 @@ class PrintableStream : private std::streambuf {
     return inner_->pubsync() == 0 && written ? 0 : -1;
   }
   bool put(const std::string& text) {
-    const std::string safe = printable(text);
+    const std::string safe = terminal_safe(text);
     return inner_->sputn(safe.data(), static_cast<std::streamsize>(safe.size())) ==
            static_cast<std::streamsize>(safe.size());
   }
