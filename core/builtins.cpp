@@ -18,8 +18,9 @@ DatasetPtr make_interactions(const Options& options, uint64_t seed) {
   const std::string& path = options.text("path");
   const std::string& name = options.text("holdout");
   const Holdout holdout = name == "latest" ? Holdout::latest : name == "random" ? Holdout::random : Holdout::none;
-  return std::make_shared<InteractionsDataset>(read_interactions(path, InteractionColumns::from(options, path)),
-                                               holdout, RankingOptions::from(options), seed);
+  Interactions all = read_interactions(path, InteractionColumns::from(options, path));
+  add_features(all, FeatureFile::from(options, "item"), FeatureFile::from(options, "user"));
+  return std::make_shared<InteractionsDataset>(std::move(all), holdout, RankingOptions::from(options), seed);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ namespace {
 struct Sizes {
   int64_t users = 0;
   int64_t items = 0;
-  int64_t context = 0;
+  int64_t row_numbers = 0;   // context and user features: a row's items share them
+  int64_t item_numbers = 0;  // item features: one row of them per item
   int64_t gmf = 0;
   int64_t mlp = 0;
   std::vector<int64_t> hidden;
@@ -39,7 +40,7 @@ LinearOptions linear_options(const Init& weight, bool bias = true) {
   return options;
 }
 
-// user [.., B], item [.., B, N], context [.., B, C] → user rows [.., B, D], item rows [.., B, N, D], context
+// user [.., B], item [.., B, N] → their embeddings [.., B, D] and [.., B, N, D]; numbers pass by.
 class EmbeddingBlock : public Block {
  public:
   EmbeddingBlock(Layers& layers, const Sizes& sizes) : dtype_(layers.dtype()) {
@@ -52,7 +53,7 @@ class EmbeddingBlock : public Block {
   }
   TensorList forward(const TensorList& inputs) override {
     TensorList outputs{user_->forward(inputs[0]), item_->forward(inputs[1])};
-    if (inputs.size() > 2) outputs.push_back(inputs[2].to(dtype_));
+    for (size_t i = 2; i < inputs.size(); ++i) outputs.push_back(inputs[i].to(dtype_));
     return outputs;
   }
 
@@ -65,16 +66,19 @@ class EmbeddingBlock : public Block {
 // Embeddings → [gmf [.., B, N, G], first hidden layer [.., B, N, H]], without the part that has no size.
 class FirstBlock : public Block {
  public:
-  FirstBlock(Layers& layers, const Sizes& sizes) : gmf_(sizes.gmf), mlp_(sizes.mlp) {
+  FirstBlock(Layers& layers, const Sizes& sizes)
+      : gmf_(sizes.gmf), mlp_(sizes.mlp), row_numbers_(sizes.row_numbers), item_numbers_(sizes.item_numbers) {
     if (mlp_ == 0) return;
     const int64_t out = sizes.hidden[0];
-    const Init weight = xavier(2 * mlp_ + sizes.context, out);
-    row_ = register_module("row", layers.linear("row", mlp_ + sizes.context, out, linear_options(weight)));
-    item_ = register_module("item", layers.linear("item", mlp_, out, linear_options(weight, false)));
+    const Init weight = xavier(2 * mlp_ + row_numbers_ + item_numbers_, out);
+    row_ = register_module("row", layers.linear("row", mlp_ + row_numbers_, out, linear_options(weight)));
+    item_ = register_module("item", layers.linear("item", mlp_ + item_numbers_, out, linear_options(weight, false)));
     if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));
   }
   TensorList forward(const TensorList& inputs) override {
-    const Pairs pairs = pairs_of(inputs[0], inputs[1], inputs.size() > 2 ? inputs[2] : at::Tensor(), gmf_);
+    const at::Tensor of_row = row_numbers_ > 0 ? inputs[2] : at::Tensor();
+    const at::Tensor of_item = item_numbers_ > 0 ? inputs.back() : at::Tensor();
+    const Pairs pairs = pairs_of(inputs[0], inputs[1], of_row, of_item, gmf_);
     TensorList outputs;
     if (gmf_ > 0) outputs.push_back(pairs.product);
     if (mlp_ == 0) return outputs;
@@ -86,6 +90,8 @@ class FirstBlock : public Block {
  private:
   int64_t gmf_;
   int64_t mlp_;
+  int64_t row_numbers_;
+  int64_t item_numbers_;
   Layer row_;
   Layer item_;
   Layer dropout_;
@@ -131,8 +137,12 @@ class Ncf : public Model {
     sizes_.items = schema.at("item", "model ncf").cardinality;
     for (int64_t size : schema.at("item", "model ncf").shape) sizes_.items_a_row *= size;
     schema.at("target", "model ncf");
-    const auto context = schema.fields.find("context");
-    if (context != schema.fields.end()) sizes_.context = context->second.shape.at(0);
+    const auto width = [&](const char* name) {
+      const auto found = schema.fields.find(name);
+      return found == schema.fields.end() ? 0 : found->second.shape.back();
+    };
+    sizes_.row_numbers = width("context") + width("user_features");
+    sizes_.item_numbers = width("item_features");
     sizes_.gmf = options.integer("gmf_dim");
     sizes_.mlp = options.integer("mlp_dim");
     sizes_.hidden = options.integers("hidden");
@@ -160,22 +170,20 @@ class Ncf : public Model {
 
   TensorList inputs(const Batch& batch) const override {
     TensorList list{batch.at("user"), batch.at("item")};
-    if (sizes_.context > 0) list.push_back(batch.at("context"));
+    TensorList of_row;
+    for (const char* name : {"context", "user_features"})
+      if (const at::Tensor* numbers = batch.find(name)) of_row.push_back(*numbers);
+    if (!of_row.empty()) list.push_back(of_row.size() == 1 ? of_row[0] : at::cat(of_row, -1));
+    if (sizes_.item_numbers > 0) list.push_back(batch.at("item_features"));
     return list;
   }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {
     const at::Tensor* weight = batch.find("weight");
-    Examples examples{outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
-    if (const at::Tensor* excluded = batch.find("excluded")) {  // full ranking: a user's known items are no negatives
-      const at::Tensor counted = excluded->logical_not().to(outputs[0].scalar_type());
-      examples.weight = examples.weight.defined() ? examples.weight.unsqueeze(-1) * counted : counted;
-    }
-    return examples;
+    return {outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
   }
   std::string default_loss() const override { return "bce"; }
-  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers&) const override {
-    const at::Tensor* excluded = batch.find("excluded");
-    return ranking_metrics(rank_of_first(outputs[0], excluded == nullptr ? at::Tensor() : *excluded), top_k_);
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch&, Layers&) const override {
+    return ranking_metrics(rank_of_first(outputs[0]), top_k_);
   }
 
  private:

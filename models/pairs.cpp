@@ -12,23 +12,28 @@ namespace convoy {
 namespace {
 
 struct Sizes {
-  int64_t rows, group, factors, features, context;  // features: beside the factors
+  int64_t rows, group, factors, features;  // features: beside the factors
+  int64_t row_numbers, item_numbers;
 };
 
 template <class T>
 inline __attribute__((always_inline)) void forward_body(const T* __restrict user, const T* __restrict item,
-                                                        const T* __restrict context, T* __restrict product,
-                                                        T* __restrict row, T* __restrict own, const Sizes& s) {
+                                                        const T* __restrict of_row, const T* __restrict of_item,
+                                                        T* __restrict product, T* __restrict row, T* __restrict own,
+                                                        const Sizes& s) {
   const int64_t width = s.factors + s.features;
   for (int64_t b = 0; b < s.rows; ++b, user += width) {
     row = std::copy_n(user + s.factors, s.features, row);
-    if (context != nullptr) {
-      row = std::copy_n(context, s.context, row);
-      context += s.context;
+    if (of_row != nullptr) {
+      row = std::copy_n(of_row, s.row_numbers, row);
+      of_row += s.row_numbers;
     }
     for (int64_t n = 0; n < s.group; ++n, item += width, product += s.factors) {
       for (int64_t f = 0; f < s.factors; ++f) product[f] = user[f] * item[f];
       own = std::copy_n(item + s.factors, s.features, own);
+      if (of_item == nullptr) continue;
+      own = std::copy_n(of_item, s.item_numbers, own);
+      of_item += s.item_numbers;
     }
   }
 }
@@ -44,7 +49,7 @@ inline __attribute__((always_inline)) void backward_body(const T* __restrict use
     std::fill_n(to_user, s.factors, T(0));
     if (row != nullptr) {
       std::copy_n(row, s.features, to_user + s.factors);
-      row += s.features + s.context;
+      row += s.features + s.row_numbers;
     } else {
       std::fill_n(to_user + s.factors, s.features, T(0));
     }
@@ -60,7 +65,7 @@ inline __attribute__((always_inline)) void backward_body(const T* __restrict use
       }
       if (own != nullptr) {
         std::copy_n(own, s.features, to_item + s.factors);
-        own += s.features;
+        own += s.features + s.item_numbers;
       } else {
         std::fill_n(to_item + s.factors, s.features, T(0));
       }
@@ -69,9 +74,9 @@ inline __attribute__((always_inline)) void backward_body(const T* __restrict use
 }
 
 #define CONVOY_PAIR_LOOPS(T)                                                                                       \
-  CONVOY_VECTORISED void forward_loop(const T* user, const T* item, const T* context, T* product, T* row, T* own,  \
-                                      const Sizes& sizes) {                                                        \
-    forward_body(user, item, context, product, row, own, sizes);                                                   \
+  CONVOY_VECTORISED void forward_loop(const T* user, const T* item, const T* of_row, const T* of_item, T* product, \
+                                      T* row, T* own, const Sizes& sizes) {                                        \
+    forward_body(user, item, of_row, of_item, product, row, own, sizes);                                           \
   }                                                                                                                \
   CONVOY_VECTORISED void backward_loop(const T* user, const T* item, const T* product, const T* row, const T* own, \
                                        T* to_user, T* to_item, const Sizes& sizes) {                               \
@@ -81,9 +86,13 @@ inline __attribute__((always_inline)) void backward_body(const T* __restrict use
 CONVOY_PAIR_LOOPS(float)
 CONVOY_PAIR_LOOPS(double)
 
-Sizes sizes_of(const at::Tensor& user, const at::Tensor& item, int64_t context, int64_t factors) {
+int64_t width_of(const at::Tensor& numbers) { return numbers.defined() ? numbers.size(-1) : 0; }
+
+Sizes sizes_of(const at::Tensor& user, const at::Tensor& item, int64_t row_numbers, int64_t item_numbers,
+               int64_t factors) {
   const int64_t width = user.size(-1);
-  return {user.numel() / std::max<int64_t>(1, width), item.size(-2), factors, width - factors, context};
+  return {
+      user.numel() / std::max<int64_t>(1, width), item.size(-2), factors, width - factors, row_numbers, item_numbers};
 }
 
 at::Tensor shaped(const at::Tensor& like, int64_t width) {
@@ -95,23 +104,26 @@ at::Tensor shaped(const at::Tensor& like, int64_t width) {
 class PairsFunction : public torch::autograd::Function<PairsFunction> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* saved, const at::Tensor& user,
-                                                const at::Tensor& item, const std::optional<at::Tensor>& data,
-                                                int64_t factors) {
-    const at::Tensor context = data.value_or(at::Tensor());
+                                                const at::Tensor& item, const std::optional<at::Tensor>& of_row,
+                                                const std::optional<at::Tensor>& of_item, int64_t factors) {
+    const auto plain = [](const std::optional<at::Tensor>& data) { return data ? data->contiguous() : at::Tensor(); };
     const at::Tensor plain_user = user.contiguous(), plain_item = item.contiguous();
-    const at::Tensor plain_context = context.defined() ? context.contiguous() : context;
-    const Sizes sizes = sizes_of(user, item, context.defined() ? context.size(-1) : 0, factors);
-    at::Tensor product = shaped(item, factors), row = shaped(user, sizes.features + sizes.context),
-               own = shaped(item, sizes.features);
+    const at::Tensor row_numbers = plain(of_row), item_numbers = plain(of_item);
+    const Sizes sizes = sizes_of(user, item, width_of(row_numbers), width_of(item_numbers), factors);
+    at::Tensor product = shaped(item, factors), row = shaped(user, sizes.features + sizes.row_numbers),
+               own = shaped(item, sizes.features + sizes.item_numbers);
     AT_DISPATCH_FLOATING_TYPES(user.scalar_type(), "pairs", [&] {
-      forward_loop(plain_user.const_data_ptr<scalar_t>(), plain_item.const_data_ptr<scalar_t>(),
-                   plain_context.defined() ? plain_context.const_data_ptr<scalar_t>() : nullptr,
-                   product.mutable_data_ptr<scalar_t>(), row.mutable_data_ptr<scalar_t>(),
+      const auto data = [](const at::Tensor& numbers) {
+        return numbers.defined() ? numbers.const_data_ptr<scalar_t>() : nullptr;
+      };
+      forward_loop(plain_user.const_data_ptr<scalar_t>(), plain_item.const_data_ptr<scalar_t>(), data(row_numbers),
+                   data(item_numbers), product.mutable_data_ptr<scalar_t>(), row.mutable_data_ptr<scalar_t>(),
                    own.mutable_data_ptr<scalar_t>(), sizes);
     });
     saved->set_materialize_grads(false);
     saved->save_for_backward({plain_user, plain_item});
-    saved->saved_data["context"] = sizes.context;
+    saved->saved_data["row_numbers"] = sizes.row_numbers;
+    saved->saved_data["item_numbers"] = sizes.item_numbers;
     saved->saved_data["factors"] = factors;
     return {product, row, own};
   }
@@ -120,8 +132,9 @@ class PairsFunction : public torch::autograd::Function<PairsFunction> {
                                                  torch::autograd::variable_list gradients) {
     const auto kept = saved->get_saved_variables();
     const at::Tensor &user = kept[0], &item = kept[1];
+    const auto saved_size = [&](const char* name) { return saved->saved_data[name].toInt(); };
     const Sizes sizes =
-        sizes_of(user, item, saved->saved_data["context"].toInt(), saved->saved_data["factors"].toInt());
+        sizes_of(user, item, saved_size("row_numbers"), saved_size("item_numbers"), saved_size("factors"));
     for (at::Tensor& gradient : gradients)
       if (gradient.defined()) gradient = gradient.contiguous();
     at::Tensor to_user = at::empty(user.sizes(), user.options()), to_item = at::empty(item.sizes(), item.options());
@@ -132,36 +145,47 @@ class PairsFunction : public torch::autograd::Function<PairsFunction> {
       backward_loop(user.const_data_ptr<scalar_t>(), item.const_data_ptr<scalar_t>(), data(0), data(1), data(2),
                     to_user.mutable_data_ptr<scalar_t>(), to_item.mutable_data_ptr<scalar_t>(), sizes);
     });
-    return {to_user, to_item, at::Tensor(), at::Tensor()};
+    return {to_user, to_item, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 // Whether the loops above serve: what only broadcasts, or is half as wide, is left to LibTorch.
-bool by_loops(const at::Tensor& user, const at::Tensor& item, const at::Tensor& context) {
+bool by_loops(const at::Tensor& user, const at::Tensor& item, const at::Tensor& row_numbers,
+              const at::Tensor& item_numbers) {
   const auto dtype = user.scalar_type();
   const auto rows = [](const at::Tensor& tensor, int64_t behind) {
     return tensor.sizes().slice(0, static_cast<size_t>(tensor.dim() - behind));
   };
+  const auto data_for = [&](const at::Tensor& numbers, const at::Tensor& embedding) {
+    return !numbers.defined() || (numbers.scalar_type() == dtype && !numbers.requires_grad() &&
+                                  numbers.dim() == embedding.dim() && rows(numbers, 1) == rows(embedding, 1));
+  };
   return user.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble) && item.scalar_type() == dtype &&
          user.dim() + 1 == item.dim() && rows(user, 1) == rows(item, 2) && user.size(-1) == item.size(-1) &&
-         (!context.defined() || (context.scalar_type() == dtype && !context.requires_grad() &&
-                                 context.dim() == user.dim() && rows(context, 1) == rows(user, 1)));
+         data_for(row_numbers, user) && data_for(item_numbers, item);
+}
+
+at::Tensor joined(const at::Tensor& embedding, const at::Tensor& numbers) {
+  return numbers.defined() ? at::cat({embedding, numbers}, -1) : embedding;
+}
+
+std::optional<at::Tensor> if_defined(const at::Tensor& numbers) {
+  return numbers.defined() ? std::optional<at::Tensor>(numbers) : std::nullopt;
 }
 
 }  // namespace
 
-Pairs pairs_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor& context, int64_t factors) {
+Pairs pairs_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor& row_numbers,
+               const at::Tensor& item_numbers, int64_t factors) {
   const int64_t features = user.size(-1) - factors;
   Pairs pairs;
-  if (by_loops(user, item, context)) {
-    auto made = PairsFunction::apply(user, item, context.defined() ? std::optional<at::Tensor>(context) : std::nullopt,
-                                     factors);
+  if (by_loops(user, item, row_numbers, item_numbers)) {
+    auto made = PairsFunction::apply(user, item, if_defined(row_numbers), if_defined(item_numbers), factors);
     pairs = {made[0], made[1], made[2]};
   } else {
     const auto users = user.split_with_sizes({factors, features}, -1);
     const auto items = item.split_with_sizes({factors, features}, -1);
-    pairs = {users[0].unsqueeze(-2) * items[0], context.defined() ? at::cat({users[1], context}, -1) : users[1],
-             items[1]};
+    pairs = {users[0].unsqueeze(-2) * items[0], joined(users[1], row_numbers), joined(items[1], item_numbers)};
   }
   if (factors == 0) pairs.product = at::Tensor();
   if (features == 0) pairs.row = pairs.item = at::Tensor();

@@ -22,6 +22,9 @@ bool is_ignored(const std::string& path, const std::vector<std::string>& ignored
   return std::any_of(ignored.begin(), ignored.end(), [&](const std::string& prefix) { return covers(prefix, path); });
 }
 
+// A configuration of before a key was there has none of it; one of today that leaves it out has this.
+bool is_unset(const Json& value) { return value.is_null() || (value.is_array() && value.empty()); }
+
 // Called with a key and its two values, null for a missing one.
 using Visit = std::function<void(const std::string&, const Json* a, const Json* b)>;
 
@@ -34,12 +37,13 @@ void walk(const Json& a, const Json& b, const std::string& path, const std::vect
       const std::string key = below(path, entry.key());
       if (b.contains(entry.key()))
         walk(entry.value(), b[entry.key()], key, ignored, visit);
-      else if (!is_ignored(key, ignored))
+      else if (!is_ignored(key, ignored) && !is_unset(entry.value()))
         visit(key, &entry.value(), nullptr);
     }
     for (const auto& entry : b.items()) {
       const std::string key = below(path, entry.key());
-      if (!a.contains(entry.key()) && !is_ignored(key, ignored)) visit(key, nullptr, &entry.value());
+      if (!a.contains(entry.key()) && !is_ignored(key, ignored) && !is_unset(entry.value()))
+        visit(key, nullptr, &entry.value());
     }
     return;
   }

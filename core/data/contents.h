@@ -20,7 +20,8 @@ struct NumberedNames {
 struct DataContents {
   std::string fingerprint;  // XXH3-128 of the data's bytes, wherever they lie; "": the data set gives none
   int64_t rows = 0;
-  std::map<std::string, NumberedNames> lists;  // plural: users, items, context_columns, classes, columns, tokens
+  std::map<std::string, NumberedNames> lists;  // plural: users, items, context_columns, item_feature_columns,
+                                               // user_feature_columns, classes, columns, tokens
 };
 
 // Hash of the parts' hashes, in order.

@@ -2,6 +2,8 @@
 #include "core/data/header.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "core/error.h"
 
@@ -57,6 +59,21 @@ size_t Header::find(const std::string& name, const std::string& option, bool num
                                      number ? "float" : "token"));
   }
   return column;
+}
+
+double number_of(const DelimitedReader& reader, size_t column, const char* option) {
+  try {
+    return reader.number(column);
+  } catch (const Error& error) {
+    throw Error(error.kind(), str(error.what(), "; ", option, " takes a column of numbers"));
+  }
+}
+
+float float_of(const DelimitedReader& reader, size_t column, const char* option) {
+  const double number = number_of(reader, column, option);
+  if (std::abs(number) > double(std::numeric_limits<float>::max()))
+    reader.fail(column, str("'", reader.field(column), "' does not fit into a 32-bit real; scale the column"));
+  return float(number);
 }
 
 }  // namespace convoy

@@ -31,4 +31,8 @@ class Header {
   std::vector<std::string> types_;  // "" where not told
 };
 
+// The number in a column that `option` chose. Throws Error(corrupt_data): the mistake may be the file's or the option's.
+double number_of(const DelimitedReader& reader, size_t column, const char* option);
+float float_of(const DelimitedReader& reader, size_t column, const char* option);  // fits into 32 bits, else throws
+
 }  // namespace convoy

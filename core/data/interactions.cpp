@@ -9,6 +9,7 @@
 
 #include "core/data/candidates.h"
 #include "core/data/permutation.h"
+#include "core/data/rows.h"
 #include "core/error.h"
 
 namespace convoy {
@@ -61,6 +62,20 @@ std::vector<int64_t> numbers_in(const NameList& stored, const NameList& names) {
   return numbers;
 }
 
+// Joined anew, since ids of the checkpoint may be missing among the interactions.
+void renumber_features(Interactions& made, const DataContents& stored) {
+  const auto renumber = [&](const std::vector<Features>& sources, const NameList& ids, const std::string& thing,
+                            at::Tensor& features, std::vector<std::string>& names) {
+    if (sources.empty()) return;
+    const NameList& columns = names_in(stored, (thing + "_feature_columns").c_str());
+    const std::vector<int64_t> order = numbers_in(NameList(feature_names(sources)), columns);
+    features = features_of(sources, ids, thing).index_select(1, at::tensor(order));
+    names = columns.strings();
+  };
+  renumber(made.item_sources, made.item_names, "item", made.item_features, made.item_feature_names);
+  renumber(made.user_sources, made.user_names, "user", made.user_features, made.user_feature_names);
+}
+
 }  // namespace
 
 Interactions renumbered(const Interactions& all, const DataContents& stored) {
@@ -71,11 +86,13 @@ Interactions renumbered(const Interactions& all, const DataContents& stored) {
   made.items = made.item_names.size();
   made.user = mapped_ids(all.user, numbers_in(made.user_names, all.user_names));
   made.item = mapped_ids(all.item, numbers_in(made.item_names, all.item_names));
+  renumber_features(made, stored);
   if (all.context_names.empty()) return made;
   const NameList& columns = names_in(stored, "context_columns");
   const std::vector<int64_t> order = numbers_in(NameList(all.context_names), columns);
   made.context = all.context.index_select(1, at::tensor(order));
   made.context_names = columns.strings();
+  if (all.context_kinds.defined()) made.context_kinds = all.context_kinds.index_select(0, at::tensor(order));
   return made;
 }
 
@@ -116,6 +133,8 @@ RankingOptions RankingOptions::from(const Options& options) {
 InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options,
                                          uint64_t seed)
     : all_(std::move(all)), split_(std::move(split)), options_(options), seed_(seed) {
+  CONVOY_CHECK(!all_.item_features.defined() || all_.item_features.size(0) == all_.items, "features of other items");
+  CONVOY_CHECK(!all_.user_features.defined() || all_.user_features.size(0) == all_.users, "features of other users");
   if (split_.train.empty()) throw Error(Failure::corrupt_data, "no interaction is left to train on");
   auto& held = split_.held_out;
   if (options_.evaluate_users > 0 && options_.evaluate_users < int64_t(held.size())) {
@@ -143,6 +162,10 @@ DataContents InteractionsDataset::contents() const {
   contents.lists["users"] = {all_.user_names};
   contents.lists["items"] = {all_.item_names};
   contents.lists["context_columns"] = {NameList(all_.context_names), true};
+  if (!all_.item_feature_names.empty())
+    contents.lists["item_feature_columns"] = {NameList(all_.item_feature_names), true};
+  if (!all_.user_feature_names.empty())
+    contents.lists["user_feature_columns"] = {NameList(all_.user_feature_names), true};
   return contents;
 }
 
@@ -175,6 +198,9 @@ Schema InteractionsDataset::schema() const {
   schema.fields["target"] = {{1 + options_.negatives}, at::kFloat, 0};
   if (all_.contexts() > 0) schema.fields["context"] = {{all_.contexts()}, at::kFloat, 0};
   if (all_.weight.defined()) schema.fields["weight"] = {{}, at::kFloat, 0};
+  if (all_.user_features.defined()) schema.fields["user_features"] = {{all_.user_features.size(1)}, at::kFloat, 0};
+  if (all_.item_features.defined())
+    schema.fields["item_features"] = {{1 + options_.negatives, all_.item_features.size(1)}, at::kFloat, 0};
   return schema;
 }
 
@@ -222,6 +248,7 @@ Batch InteractionsDataset::gather_train(const int64_t* samples, int64_t rows, in
   int64_t* item = batch.at("item").mutable_data_ptr<int64_t>();
   draw_negatives(positives_, all_.items, user, key, samples, rows, options_.negatives, item + 1, width);
   gather_columns(batch, split_.train.data(), samples, rows, buffers);
+  gather_features(batch, "", buffers);
   return batch;
 }
 
@@ -247,6 +274,7 @@ Batch InteractionsDataset::gather_evaluate(const int64_t* samples, int64_t rows,
     }
   }
   gather_columns(batch, split_.held_out.data(), samples, rows, buffers);
+  gather_features(batch, "evaluate.", buffers);
   return batch;
 }
 
@@ -275,6 +303,19 @@ void InteractionsDataset::gather_columns(Batch& batch, const int32_t* table_rows
     for (int64_t r = 0; r < rows; ++r) to[r] = from[table_rows[samples[r]]];
     batch.tensors.emplace_back("weight", weight);
   }
+}
+
+// Each item of a row has features of its own, drawn ones too; what a user has is the row's.
+void InteractionsDataset::gather_features(Batch& batch, const std::string& buffer, Buffers& buffers) const {
+  const auto gather = [&](const std::string& name, const at::Tensor& table, const at::Tensor& ids) {
+    std::vector<int64_t> shape = ids.sizes().vec();
+    shape.push_back(table.size(1));
+    at::Tensor features = buffers.take(buffer + name, shape, at::kFloat);
+    gather_rows(table, ids.const_data_ptr<int64_t>(), ids.numel(), features);
+    batch.tensors.emplace_back(name, features);
+  };
+  if (all_.user_features.defined()) gather("user_features", all_.user_features, at::Tensor(batch.at("user")));
+  if (all_.item_features.defined()) gather("item_features", all_.item_features, at::Tensor(batch.at("item")));
 }
 
 }  // namespace convoy

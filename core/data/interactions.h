@@ -3,9 +3,9 @@
 // A training row is one positive with its drawn negatives; an evaluation row is one user with the held-out item first
 // among the candidates. Batch tensors:
 //   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
-//   context [B, C] float and weight [B] float, where the data has them
-// and for evaluation item and target [B, candidates+1]; under full ranking [B, items], with `excluded` [B, items] bool for
-// the user's training positives.
+//   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, where the data has them
+// and for evaluation item, target and item_features [B, candidates+1]; under full ranking [B, items], with `excluded` [B, items]
+// bool for the user's training positives, which the strategy leaves out (core/metrics/ranking.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -15,24 +15,32 @@
 #include <vector>
 
 #include "core/data/dataset.h"
+#include "core/data/features.h"
 #include "core/data/name_list.h"
 #include "core/data/positives.h"
 #include "core/options.h"
 
 namespace convoy {
 
+// How the values of a context column vary in the source.
+enum class ContextKind : uint8_t { of_interaction, of_item, of_user, same_everywhere };
+
 // One element per interaction, in the order of the source. Ids are dense, numbered by first appearance.
 struct Interactions {
   int64_t users = 0;
   int64_t items = 0;
-  at::Tensor user;                         // int32 [N]
-  at::Tensor item;                         // int32 [N]
-  at::Tensor time;                         // float64 [N]; undefined without one
-  at::Tensor context;                      // float32 [N, C]; undefined without context columns
-  at::Tensor weight;                       // float32 [N]; undefined: all one
-  NameList user_names, item_names;         // ids as the source has them, by number; none for made-up data
-  std::vector<std::string> context_names;  // of the columns of `context`; none for made-up data
-  std::string fingerprint;                 // of the source's bytes; "": unknown
+  at::Tensor user;                          // int32 [N]
+  at::Tensor item;                          // int32 [N]
+  at::Tensor time;                          // float64 [N]; undefined without one
+  at::Tensor context;                       // float32 [N, C]; undefined without context columns
+  at::Tensor weight;                        // float32 [N]; undefined: all one
+  at::Tensor item_features, user_features;  // float32 [items, F], [users, U]; undefined without them
+  at::Tensor context_kinds;                 // uint8 [C], a ContextKind each; undefined where nothing tells
+  NameList user_names, item_names;          // ids as the source has them, by number; none for made-up data
+  std::vector<std::string> context_names;   // of the columns of `context`; none for made-up data
+  std::vector<std::string> item_feature_names, user_feature_names;  // likewise
+  std::vector<Features> item_sources, user_sources;                 // that the features were joined from
+  std::string fingerprint;                                          // of all sources' bytes; "": unknown
 
   int64_t size() const { return user.defined() ? user.numel() : 0; }
   int64_t contexts() const { return context.defined() ? context.size(1) : 0; }
@@ -86,6 +94,7 @@ class InteractionsDataset : public Dataset {
                          int64_t width, Buffers& buffers) const;
   void gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,
                       Buffers& buffers) const;
+  void gather_features(Batch& batch, const std::string& buffer, Buffers& buffers) const;
   void check_drawable() const;
 
   const Interactions all_;

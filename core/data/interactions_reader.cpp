@@ -4,6 +4,7 @@
 #define XXH_INLINE_ALL
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -12,8 +13,11 @@
 #include <optional>
 
 #include "core/data/delimited.h"
+#include "core/data/features.h"
 #include "core/data/header.h"
+#include "core/data/values_per_id.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace convoy {
 namespace {
@@ -80,6 +84,9 @@ Columns columns_of(const Interactions& all) {
   columns["user_ends"] = all.user_names.ends();
   columns["item_bytes"] = all.item_names.bytes();
   columns["item_ends"] = all.item_names.ends();
+  if (all.item_features.defined()) columns["item_features"] = all.item_features;
+  if (all.user_features.defined()) columns["user_features"] = all.user_features;
+  if (all.context_kinds.defined()) columns["context_kinds"] = all.context_kinds;
   return columns;
 }
 
@@ -97,6 +104,13 @@ bool is_sound(const Columns& columns, const InteractionColumns& how) {
       (columns.count("time") == 0 || has_column(columns, "time", at::kDouble, {rows})) &&
       (how.weight.empty() ? columns.count("weight") == 0 : has_column(columns, "weight", at::kFloat, {rows})) &&
       (contexts == 0 ? columns.count("context") == 0 : has_column(columns, "context", at::kFloat, {rows, contexts}));
+  const auto of_ids = [&](const char* name, int64_t ids, const std::vector<std::string>& named) {
+    return named.empty() ? columns.count(name) == 0
+                         : has_column(columns, name, at::kFloat, {ids, int64_t(named.size())});
+  };
+  if (!of_ids("item_features", items, how.item_features) || !of_ids("user_features", users, how.user_features))
+    return false;
+  if (contexts > 0 && !has_column(columns, "context_kinds", at::kByte, {contexts})) return false;
   if (!whole || !all_below(columns.at("user"), users) || !all_below(columns.at("item"), items)) return false;
   NameList(columns.at("user_bytes"), columns.at("user_ends"));
   NameList(columns.at("item_bytes"), columns.at("item_ends"));
@@ -114,6 +128,9 @@ Interactions interactions_of(const Columns& columns) {
   all.time = column("time");
   all.context = column("context");
   all.weight = column("weight");
+  all.item_features = column("item_features");
+  all.user_features = column("user_features");
+  all.context_kinds = column("context_kinds");
   all.users = column("counts").const_data_ptr<int64_t>()[0];
   all.items = column("counts").const_data_ptr<int64_t>()[1];
   all.user_names = NameList(column("user_bytes"), column("user_ends"));
@@ -146,12 +163,74 @@ struct Layout {
     if (timed) time = header.number(columns.time.empty() ? "timestamp" : columns.time, "data.columns.time");
     if (weighted) weight = header.number(columns.weight, "data.columns.weight");
     for (const auto& name : columns.context) context.push_back(header.number(name, "data.columns.context"));
+    for (const auto& name : columns.item_features)
+      item_features.push_back(header.number(name, "data.columns.item_features"));
+    for (const auto& name : columns.user_features)
+      user_features.push_back(header.number(name, "data.columns.user_features"));
   }
 
   size_t user, item;
   bool timed, weighted;
   size_t time = 0, weight = 0;
-  std::vector<size_t> context;
+  std::vector<size_t> context, item_features, user_features;
+};
+
+// Columns of the file that have one value per item or user: features must, context columns may.
+class IdValues {
+ public:
+  explicit IdValues(const Layout& layout)
+      : layout_(layout),
+        item_features_(layout.item_features.size()),
+        user_features_(layout.user_features.size()),
+        context_of_item_(layout.context.size()),
+        context_of_user_(layout.context.size()) {}
+
+  void add(const DelimitedReader& reader, int32_t user, int32_t item, const float* context) {
+    context_of_item_.add(item, context, reader.line());
+    context_of_user_.add(user, context, reader.line());
+    add_features(reader, item_features_, item, layout_.item_features, layout_.item, "item");
+    add_features(reader, user_features_, user, layout_.user_features, layout_.user, "user");
+  }
+  // False when a feature of some id differs between the parts.
+  bool merge(const IdValues& part, const std::vector<int32_t>& users, const std::vector<int32_t>& items) {
+    context_of_item_.merge(part.context_of_item_, items);
+    context_of_user_.merge(part.context_of_user_, users);
+    const bool same_items = item_features_.merge(part.item_features_, items);
+    return user_features_.merge(part.user_features_, users) && same_items;
+  }
+  void write_to(Interactions& all) const {
+    if (!layout_.item_features.empty()) all.item_features = item_features_.values();
+    if (!layout_.user_features.empty()) all.user_features = user_features_.values();
+    if (layout_.context.empty()) return;
+    all.context_kinds = at::zeros({int64_t(layout_.context.size())}, at::kByte);
+    mark(context_of_user_, all.size(), all.users, ContextKind::of_user, all.context_kinds);
+    mark(context_of_item_, all.size(), all.items, ContextKind::of_item, all.context_kinds);
+  }
+
+ private:
+  void add_features(const DelimitedReader& reader, ValuesPerId& values, int32_t id, const std::vector<size_t>& columns,
+                    size_t id_column, const char* thing) {
+    if (columns.empty()) return;
+    const std::string option = str("data.columns.", thing, "_features");
+    row_.clear();
+    for (size_t column : columns) row_.push_back(float_of(reader, column, option.c_str()));
+    const size_t place = values.add(id, row_.data(), reader.line());
+    if (place == columns.size()) return;
+    reader.fail(columns[place],
+                str("differs from an earlier line of ", thing, " '", reader.field(id_column), "'; a column of ", option,
+                    " has one value per ", thing, "; correct it, or list the column under data.columns.context"));
+  }
+  // Twice as many rows as ids: with fewer the column may look so by chance.
+  static void mark(const ValuesPerId& values, int64_t rows, int64_t ids, ContextKind kind, at::Tensor& kinds) {
+    if (rows < 2 * ids) return;
+    auto* to = kinds.mutable_data_ptr<uint8_t>();
+    for (size_t column : values.watched())
+      to[column] = uint8_t(values.same_for_all(column) ? ContextKind::same_everywhere : kind);
+  }
+
+  const Layout& layout_;
+  ValuesPerId item_features_, user_features_, context_of_item_, context_of_user_;
+  std::vector<float> row_;
 };
 
 Interactions empty_interactions(const Layout& layout, int64_t rows) {
@@ -177,20 +256,11 @@ Interactions narrowed(const Interactions& all, int64_t begin, int64_t rows) {
   return made;
 }
 
-// What is no number in a column that `option` chose may be the file's mistake or the option's.
-double number_of(const DelimitedReader& reader, size_t column, const char* option) {
-  try {
-    return reader.number(column);
-  } catch (const Error& error) {
-    throw Error(error.kind(), str(error.what(), "; ", option, " takes a column of numbers"));
-  }
-}
-
 // Consecutive lines, written into rows of the columns, with ids that are numbered within this part.
 class Part {
  public:
   Part(const Layout& layout, int64_t lines) : Part(layout, empty_interactions(layout, lines)) {}
-  Part(const Layout& layout, Interactions out) : layout_(layout), out_(std::move(out)) {}
+  Part(const Layout& layout, Interactions out) : layout_(layout), out_(std::move(out)), values_(layout) {}
 
   // `on_row`: the reader stands on the first row already. Blank lines at the end make rows fewer than lines.
   void read(DelimitedReader& reader, bool on_row) {
@@ -202,43 +272,50 @@ class Part {
     for (bool more = on_row || reader.next(); more; more = reader.next(), ++rows_) {
       if (reader.field(layout_.user).empty()) reader.fail(layout_.user, "the user is missing");
       if (reader.field(layout_.item).empty()) reader.fail(layout_.item, "the item is missing");
-      *user++ = users_(reader.field(layout_.user));
-      *item++ = items_(reader.field(layout_.item));
+      *user = users_(reader.field(layout_.user));
+      *item = items_(reader.field(layout_.item));
       if (layout_.timed) *time++ = number_of(reader, layout_.time, "data.columns.time");
-      for (size_t column : layout_.context) *context++ = float(number_of(reader, column, "data.columns.context"));
+      const float* const first = context;
+      for (size_t column : layout_.context) *context++ = float_of(reader, column, "data.columns.context");
+      values_.add(reader, *user++, *item++, first);
       if (!layout_.weighted) continue;
-      *weight = float(number_of(reader, layout_.weight, "data.columns.weight"));
+      *weight = float_of(reader, layout_.weight, "data.columns.weight");
       if (*weight++ < 0) reader.fail(layout_.weight, "a weight is negative");
     }
   }
 
   // The part's ids become those of the file, if parts are renumbered in order: numbers by first appearance, as one pass
-  // over all lines would give them.
-  void renumber(Numbering& users, Numbering& items) {
-    renumber(out_.user, users_.in_order(), users);
-    renumber(out_.item, items_.in_order(), items);
+  // over all lines would give them. False when a feature differs between parts.
+  bool join(Numbering& users, Numbering& items, IdValues& values) {
+    const std::vector<int32_t> user_numbers = renumber(out_.user, users_.in_order(), users),
+                               item_numbers = renumber(out_.item, items_.in_order(), items);
+    return values.merge(values_, user_numbers, item_numbers);
   }
 
   int64_t rows() const { return rows_; }
   Interactions made() const {
     Interactions all = narrowed(out_, 0, rows_);
     set_names(all, users_, items_);
+    values_.write_to(all);
     return all;
   }
 
  private:
-  void renumber(at::Tensor& ids, const std::vector<std::string_view>& tokens, Numbering& numbering) const {
+  std::vector<int32_t> renumber(at::Tensor& ids, const std::vector<std::string_view>& tokens,
+                                Numbering& numbering) const {
     std::vector<int32_t> numbers(tokens.size());
     std::transform(tokens.begin(), tokens.end(), numbers.begin(),
                    [&](std::string_view token) { return numbering(token); });
     int32_t* id = ids.mutable_data_ptr<int32_t>();
     for (int64_t row = 0; row < rows_; ++row) id[row] = numbers[size_t(id[row])];
+    return numbers;
   }
 
   const Layout& layout_;
   Interactions out_;
   int64_t rows_ = 0;
   Numbering users_, items_;
+  IdValues values_;
 };
 
 // Lines cut into `count` parts of about equal size, each but the last ending in a newline.
@@ -285,48 +362,70 @@ std::optional<Interactions> parsed_in_parts(const std::string& path, std::string
   });
   if (std::count(sound.begin(), sound.end(), 0) > 0) return std::nullopt;
   Numbering users, items;
+  IdValues values(layout);
   int64_t rows = 0;
   for (Part& part : parts) {
-    part.renumber(users, items);
+    if (!part.join(users, items, values)) return std::nullopt;
     rows += part.rows();
   }
   Interactions all = narrowed(whole, 0, rows);
   set_names(all, users, items);
+  values.write_to(all);
   return all;
 }
 
-char delimiter_from(const Options& options, bool typed) {
-  if (!options.has("delimiter")) return typed ? '\t' : ',';
-  const std::string& text = options.text("delimiter");
-  if (text == "tab" || text == "\\t") return '\t';
-  if (text.size() != 1) options.fail("delimiter", "has to be one character, or the word tab");
-  return text[0];
+void tell_context_kinds(const std::string& path, const std::vector<std::string>& names, const at::Tensor& kinds) {
+  for (size_t column = 0; kinds.defined() && column < names.size(); ++column) {
+    const std::string named = str("data.columns.context: '", names[column], "' of ", path);
+    switch (static_cast<ContextKind>(kinds.const_data_ptr<uint8_t>()[column])) {
+      case ContextKind::of_item:
+        log::warning(str(named,
+                         " has one value per item: it describes the item. Drawn negatives share the context of their "
+                         "positive, so it says nothing; list it under data.columns.item_features"));
+        break;
+      case ContextKind::of_user:
+        log::warning(str(named,
+                         " has one value per user. It works as context; listed under "
+                         "data.columns.user_features it is kept once per user"));
+        break;
+      case ContextKind::same_everywhere:
+        log::warning(str(named, " has the same value in each line: it says nothing; leave it out"));
+        break;
+      case ContextKind::of_interaction:
+        break;
+    }
+  }
 }
 
 }  // namespace
 
 InteractionColumns InteractionColumns::from(const Options& options, const std::string& path) {
-  const std::string& format = options.text("format");
-  const bool inter = path.size() > 6 && path.compare(path.size() - 6, 6, ".inter") == 0;
   InteractionColumns columns;
-  columns.typed_header = format == "inter" || (format == "auto" && inter);
+  columns.typed_header = typed_header_from(options, path, {".inter"});
   columns.delimiter = delimiter_from(options, columns.typed_header);
   columns.header = options.boolean("header");
-  if (columns.typed_header && !columns.header) options.fail("header", "a typed header cannot be absent: format: csv");
   const auto names = options.section("columns");
   columns.user = names.text("user");
   columns.item = names.text("item");
   columns.time = names.has("time") ? names.text("time") : "";
   columns.context = names.texts("context");
+  columns.item_features = names.texts("item_features");
+  columns.user_features = names.texts("user_features");
   columns.weight = names.has("weight") ? names.text("weight") : "";
   return columns;
 }
 
 std::string InteractionColumns::described() const {
-  Json all{{"typed", typed_header}, {"delimiter", std::string(1, delimiter)},
-           {"header", header},      {"user", user},
-           {"item", item},          {"time", time},
-           {"context", context},    {"weight", weight}};
+  Json all{{"typed", typed_header},
+           {"delimiter", std::string(1, delimiter)},
+           {"header", header},
+           {"user", user},
+           {"item", item},
+           {"time", time},
+           {"context", context},
+           {"item_features", item_features},
+           {"user_features", user_features},
+           {"weight", weight}};
   return all.dump();
 }
 
@@ -362,7 +461,28 @@ Interactions read_interactions(const std::string& path, const InteractionColumns
       [&](const Columns& cached) { return is_sound(cached, columns); }));
   all.context_names = columns.context;
   all.fingerprint = file.hash();
+  tell_context_kinds(path, columns.context, all.context_kinds);
+  if (all.item_features.defined())
+    all.item_sources.push_back({path, all.item_names, all.item_features, columns.item_features, ""});
+  if (all.user_features.defined())
+    all.user_sources.push_back({path, all.user_names, all.user_features, columns.user_features, ""});
   return all;
+}
+
+void add_features(Interactions& all, const FeatureFile& items, const FeatureFile& users) {
+  std::vector<std::string> fingerprints{all.fingerprint};
+  const auto add = [&](const FeatureFile& file, std::vector<Features>& sources) {
+    if (file.path.empty()) return;
+    sources.push_back(read_features(file));
+    fingerprints.push_back(str(file.thing, " ", sources.back().fingerprint));
+  };
+  add(items, all.item_sources);
+  add(users, all.user_sources);
+  all.item_features = features_of(all.item_sources, all.item_names, "item");
+  all.user_features = features_of(all.user_sources, all.user_names, "user");
+  all.item_feature_names = feature_names(all.item_sources);
+  all.user_feature_names = feature_names(all.user_sources);
+  if (fingerprints.size() > 1) all.fingerprint = combined_fingerprint(fingerprints);
 }
 
 }  // namespace convoy

@@ -16,9 +16,10 @@ struct InteractionColumns {
   bool header = true;  // without one, columns are called "1", "2", …
   std::string user = "user_id";
   std::string item = "item_id";
-  std::string time;                  // "": "timestamp" where the file has it
-  std::vector<std::string> context;  // numbers
-  std::string weight;                // "": none
+  std::string time;                                       // "": "timestamp" where the file has it
+  std::vector<std::string> context;                       // numbers
+  std::vector<std::string> item_features, user_features;  // numbers with one value per item, per user
+  std::string weight;                                     // "": none
 
   // From data.format, delimiter, header, columns; `path` decides the format where it is auto.
   static InteractionColumns from(const Options& options, const std::string& path);
@@ -30,5 +31,8 @@ Interactions parse_interactions(const std::string& path, std::string_view text, 
 
 // The same by way of the cache beside the file.
 Interactions read_interactions(const std::string& path, const InteractionColumns& columns);
+
+// Joins the files' columns, by id, to those features that the interactions have. A file without a path adds nothing.
+void add_features(Interactions& all, const FeatureFile& items, const FeatureFile& users);
 
 }  // namespace convoy

@@ -11,6 +11,7 @@
 
 #include "core/data/bytes.h"
 #include "core/error.h"
+#include "core/metrics/ranking.h"
 #include "core/random.h"
 #include "strategies/parts/default_generator.h"
 #include "strategies/parts/model_checks.h"
@@ -274,6 +275,7 @@ Loss ModelPart::loss_of(const TensorList& outputs, const Batch& batch) {
   try {
     Examples examples = model_->examples(outputs, batch);
     check_examples(examples);
+    examples = examples_of_new_items(std::move(examples), batch);
     if (autocast_) examples.prediction = examples.prediction.to(store_->dtype);
     Loss loss = checked_loss((*loss_)(examples, *layers_), *layers_);
     if (training_ && at::GradMode::is_enabled()) check_graph(loss, batch.rows);
@@ -369,7 +371,8 @@ std::vector<Metric> ModelPart::metrics(const TensorList& outputs, const Batch& b
   const Batch ready = prepared(batch);
   std::vector<Metric> metrics{loss_metric(loss_of(outputs, ready))};
   try {
-    for (Metric& metric : checked_metrics(model_->metrics(outputs, ready, *layers_), *layers_))
+    const TensorList scores = scores_of_new_items(outputs, ready);
+    for (Metric& metric : checked_metrics(model_->metrics(scores, ready, *layers_), *layers_))
       metrics.push_back(std::move(metric));
   } catch (...) {
     rethrow(convoy::str("model ", model_name_, ", its metrics"));

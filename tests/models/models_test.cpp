@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/metrics/ranking.h"
 #include "models/mlp.h"
 #include "models/ncf.h"
 #include "tests/models/building.h"
@@ -127,6 +128,34 @@ TEST(Ncf, ComputesNeuMf) {
   EXPECT_TRUE(at::allclose(scores, expected, 1e-5, 1e-7));
 }
 
+// The textbook's way once more: user features are the row's like context, item features are each item's own.
+TEST(Ncf, TakesFeaturesOfUsersAndOfItems) {
+  Schema schema = interactions(20, 30, 2);
+  schema.fields["user_features"] = {{1}, at::kFloat, 0};
+  schema.fields["item_features"] = {{5, 3}, at::kFloat, 0};
+  const auto model = make_ncf(ncf_options(4, 6, {5}), schema);
+  Plain plain;
+  const auto blocks = blocks_of(*model, plain.layers);
+  Batch batch = ncf_batch(7, 9, 2);  // of other width than in training
+  batch.tensors.emplace_back("user_features", at::rand({7, 1}));
+  batch.tensors.emplace_back("item_features", at::rand({7, 9, 3}));
+  const at::Tensor scores = forward(*model, blocks, batch)[0];
+  ASSERT_EQ(scores.sizes(), (std::vector<int64_t>{7, 9}));
+
+  const auto of_each = [](const at::Tensor& of_row) { return of_row.unsqueeze(1).expand({7, 9, of_row.size(1)}); };
+  const auto user = of_each(at::embedding(plain.value("embedding.user.weight"), batch.at("user")));
+  const auto item = at::embedding(plain.value("embedding.item.weight"), batch.at("item"));
+  const auto input = at::cat({user.slice(-1, 4), of_each(batch.at("context")), of_each(batch.at("user_features")),
+                              item.slice(-1, 4), batch.at("item_features")},
+                             -1);
+  const auto first = at::cat({plain.value("hidden.0.row.weight"), plain.value("hidden.0.item.weight")}, 1);
+  const auto h = at::relu(at::linear(input, first, plain.value("hidden.0.row.bias")));
+  const auto all = at::cat({user.slice(-1, 0, 4) * item.slice(-1, 0, 4), h}, -1);
+  const auto expected =
+      at::linear(all, plain.value("output.linear.weight"), plain.value("output.linear.bias")).squeeze(-1);
+  EXPECT_TRUE(at::allclose(scores, expected, 1e-5, 1e-7));
+}
+
 TEST(Ncf, EmbeddingsStartNearZero) {
   const auto model = make_ncf(ncf_options(8, 32, {8}), interactions(2000, 3000, 0));
   Plain plain;
@@ -168,7 +197,8 @@ TEST(Ncf, ExcludedItemsAreNoNegativesOfTheLoss) {
   Batch batch = ncf_batch(3, 6, 0);
   batch.tensors.emplace_back("excluded", at::tensor({0, 1, 0, 0, 0, 0}).to(at::kBool).expand({3, 6}));
   batch.tensors.emplace_back("weight", at::tensor({1.f, 2.f, 3.f}));
-  const auto examples = model->examples(forward(*model, blocks_of(*model, plain.layers), batch), batch);
+  const auto examples =
+      examples_of_new_items(model->examples(forward(*model, blocks_of(*model, plain.layers), batch), batch), batch);
   EXPECT_EQ(examples.weight.sum().item<float>(), 5 * 6.f);
   EXPECT_EQ(examples.weight.select(1, 1).sum().item<float>(), 0.f);
 }

@@ -16,15 +16,18 @@ at::Tensor normal(at::IntArrayRef shape, const std::string& name) {
 }
 
 struct Case {
-  int64_t rows, group, factors, features, context;
+  int64_t rows, group, factors, features, context, item_numbers;
 };
 
 // By operations on slices.
-Pairs expected_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor& context, int64_t factors) {
+Pairs expected_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor& context,
+                  const at::Tensor& item_numbers, int64_t factors) {
   const int64_t features = user.size(-1) - factors;
   const at::Tensor other = user.narrow(-1, factors, features);
   return {user.narrow(-1, 0, factors).unsqueeze(-2) * item.narrow(-1, 0, factors),
-          context.defined() ? at::cat({other, context}, -1) : other, item.narrow(-1, factors, features)};
+          context.defined() ? at::cat({other, context}, -1) : other,
+          item_numbers.defined() ? at::cat({item.narrow(-1, factors, features), item_numbers}, -1)
+                                 : item.narrow(-1, factors, features)};
 }
 
 class PairsTest : public ::testing::TestWithParam<Case> {};
@@ -33,12 +36,15 @@ TEST_P(PairsTest, AreWhatTheOperationsGiveAndSoAreGradients) {
   const Case c = GetParam();
   const int64_t width = c.factors + c.features;
   const at::Tensor context = c.context > 0 ? normal({c.rows, c.context}, "context") : at::Tensor();
+  const at::Tensor item_numbers =
+      c.item_numbers > 0 ? normal({c.rows, c.group, c.item_numbers}, "item numbers") : at::Tensor();
   std::vector<at::Tensor> gradients[2];
   std::vector<at::Tensor> values[2];
   for (const bool plain : {false, true}) {
     at::Tensor user = normal({c.rows, width}, "user").set_requires_grad(true);
     at::Tensor item = normal({c.rows, c.group, width}, "item").set_requires_grad(true);
-    const Pairs pairs = plain ? expected_of(user, item, context, c.factors) : pairs_of(user, item, context, c.factors);
+    const Pairs pairs = plain ? expected_of(user, item, context, item_numbers, c.factors)
+                              : pairs_of(user, item, context, item_numbers, c.factors);
     std::vector<at::Tensor> roots, given;
     for (const at::Tensor& one : {pairs.product, pairs.row, pairs.item}) {
       if (!one.defined() || one.size(-1) == 0) continue;
@@ -58,20 +64,21 @@ TEST_P(PairsTest, AreWhatTheOperationsGiveAndSoAreGradients) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, PairsTest,
-                         ::testing::Values(Case{7, 5, 8, 32, 21}, Case{7, 5, 8, 32, 0}, Case{3, 1, 0, 6, 2},
-                                           Case{4, 3, 6, 0, 0}, Case{0, 5, 8, 32, 21}, Case{1, 2, 1, 1, 1}));
+                         ::testing::Values(Case{7, 5, 8, 32, 21, 0}, Case{7, 5, 8, 32, 0, 3}, Case{7, 5, 8, 32, 21, 2},
+                                           Case{3, 1, 0, 6, 2, 1}, Case{4, 3, 6, 0, 0, 0}, Case{0, 5, 8, 32, 21, 2},
+                                           Case{1, 2, 1, 1, 1, 1}));
 
 // A part that nothing is made of has no gradient, and what only broadcasts is left to LibTorch.
 TEST(Pairs, ASingleOutputsGradientIsEnough) {
   at::Tensor user = normal({4, 10}, "user").set_requires_grad(true);
   at::Tensor item = normal({4, 3, 10}, "item").set_requires_grad(true);
-  pairs_of(user, item, {}, 4).item.sum().backward();
+  pairs_of(user, item, {}, {}, 4).item.sum().backward();
   at::Tensor expected = at::zeros({4, 3, 10}, at::kDouble);
   expected.narrow(-1, 4, 6).fill_(1);
   EXPECT_TRUE(item.grad().equal(expected));
   EXPECT_TRUE(!user.grad().defined() || user.grad().equal(at::zeros({4, 10}, at::kDouble)));
 
-  const Pairs stacked = pairs_of(normal({2, 4, 10}, "users"), normal({1, 4, 3, 10}, "items"), {}, 4);
+  const Pairs stacked = pairs_of(normal({2, 4, 10}, "users"), normal({1, 4, 3, 10}, "items"), {}, {}, 4);
   EXPECT_EQ(stacked.product.sizes(), (std::vector<int64_t>{2, 4, 3, 4}));
 }
 

@@ -1,4 +1,5 @@
-"""Training on files: text by a vocabulary and a folder of images, by two ranks; a damaged file ends the run and is named."""
+"""Training on files: text by a vocabulary, a folder of images, visits with features of pages; a damaged file is named."""
+import math
 import pathlib
 import random
 import struct
@@ -28,6 +29,46 @@ train: {{epochs: 4, batch: {{global: 24}}, evaluate_every: 4 epochs, checkpoint_
 strategy: {{name: ddp}}
 launch: {{ranks: 2, cores_per_rank: 1}}
 """
+NCF = """
+name: places
+device: cpu
+model: {{name: ncf, gmf_dim: 0, mlp_dim: 4, hidden: [32, 16]}}
+data:
+  name: interactions
+  path: {folder}/visits.csv
+  columns: {{user: visitor, item: page, time: at, user_features: [east, north]}}
+  item_features: {{path: {folder}/pages.csv}}
+optimizer: {{name: adam, lr: 1.0e-2}}
+train: {{epochs: 1, batch: {{global: 64}}, checkpoint_every: never}}  # later ids are learnt that are only negatives
+strategy: {{name: ddp}}
+launch: {{ranks: 2, cores_per_rank: 1}}
+"""
+
+
+def visits(folder, visitors=300):
+    """Visitors and pages on a circle; who visits is near the page. Each page has two visits. A visitor's last one is of a page that
+    nobody visited before, so that its id tells nothing."""
+    def place(angle):
+        return f"{math.cos(angle):.4f},{math.sin(angle):.4f}"
+    def near(angle):
+        return angle + random.uniform(-0.3, 0.3)
+    at = [2 * math.pi * visitor / visitors for visitor in range(visitors)]
+    pages, lines = [], ["visitor,page,at,east,north,page_east,page_north"]
+
+    def visit(visitor, time):
+        lines.append(f"v{visitor},p{len(pages) - 1},{time + random.random():.6f},{place(at[visitor])},{place(pages[-1])}")
+    for _ in range(2 * visitors):
+        pages.append(random.uniform(0, 2 * math.pi))
+        for _ in range(2):
+            visit(round(near(pages[-1]) / (2 * math.pi) * visitors) % visitors, 0)
+    for visitor in range(0, visitors, 2):
+        pages.append(near(at[visitor]))
+        visit(visitor, 1)
+        visit(visitor + 1, 1)
+    (folder / "visits.csv").write_text("\n".join(lines) + "\n")
+    pages += [0] * 20  # that nobody visits
+    order = random.sample(range(len(pages)), len(pages))
+    (folder / "pages.csv").write_text("page,x,y\n" + "".join(f"p{page},{place(pages[page])}\n" for page in order))
 
 
 def png(path, colour):
@@ -75,4 +116,18 @@ with runs.workspace() as folder:
     failed = runs.run(folder / "convnet.yaml", folder / "broken", expect=65)
     for words in ("convnet.yaml:5:", "data.path: ", "red/7.png: "):
         runs.check(words in failed["failure"]["message"], failed["failure"])
+
+    # Only the features of a page tell who visits it. As context its negatives share them, which is warned of.
+    visits(folder)
+    (folder / "ncf.yaml").write_text(NCF.format(folder=folder))
+    hits = runs.run(folder / "ncf.yaml", folder / "features")["metrics"]["hr@10"]["last"]
+    shared = runs.run(folder / "ncf.yaml", folder / "context", ["data.item_features=~", "data.columns.context=[page_east, page_north]"])
+    runs.check(hits > 0.6 and shared["metrics"]["hr@10"]["last"] < 0.2,
+               f"HR@10 {hits} by features, {shared['metrics']['hr@10']} by context")
+    log = (folder / "context" / "logs" / "rank0.log").read_text()
+    runs.check("'page_east' of" in log and "list it under data.columns.item_features" in log, log)
+    runs.check("one value per" not in (folder / "features" / "logs" / "rank0.log").read_text(), "warned of features")
+    (folder / "pages.csv").write_text((folder / "pages.csv").read_text().replace("p7,", "p7x,"))
+    failed = runs.run(folder / "ncf.yaml", folder / "absent", expect=65)
+    runs.check("pages.csv: has no x, y for item 'p7'; " in failed["failure"]["message"], failed["failure"])
     print("text and images: trained, and damage is named:", failed["failure"]["message"])

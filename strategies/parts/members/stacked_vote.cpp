@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "core/losses/losses.h"
+#include "core/metrics/ranking.h"
 #include "strategies/parts/model_checks.h"
 #include "strategies/parts/model_part.h"
 
@@ -32,8 +33,9 @@ std::vector<Metric> Vote::judged(const at::Tensor& output, const Batch& batch, c
   const TensorList outputs{output};
   std::vector<Metric> metrics;
   if (with_loss)
-    metrics.push_back(loss_metric(checked_loss((*loss_)(model_->examples(outputs, batch), *plain_), *plain_)));
-  for (Metric& metric : checked_metrics(model_->metrics(outputs, batch, *plain_), *plain_))
+    metrics.push_back(loss_metric(
+        checked_loss((*loss_)(examples_of_new_items(model_->examples(outputs, batch), batch), *plain_), *plain_)));
+  for (Metric& metric : checked_metrics(model_->metrics(scores_of_new_items(outputs, batch), batch, *plain_), *plain_))
     metrics.push_back(std::move(metric));
   for (Metric& metric : metrics) {
     metric.name = prefix + metric.name;

@@ -2,6 +2,7 @@
 #include "core/data/interactions_reader.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include <functional>
 
 #include "core/checkpoint/safetensors.h"
+#include "core/data/features.h"
 #include "core/error.h"
 #include "core/hash.h"
 
@@ -133,6 +135,112 @@ TEST(InteractionsReader, ErrorsSayFileLineAndColumn) {
   EXPECT_THAT(failure("user_id:float\titem_id:token\n", typed()), HasSubstr("is a float"));
 }
 
+InteractionColumns priced() {
+  InteractionColumns columns;
+  columns.item_features = {"price", "size"};
+  columns.user_features = {"age"};
+  return columns;
+}
+
+TEST(InteractionsReader, FeaturesHaveOneValuePerId) {
+  const auto all =
+      parse_interactions("f.csv", "age,user_id,item_id,price,size\n30,u,i,1.5,7\n41,v,j,2,8\n41,v,i,1.5,7\n", priced());
+  EXPECT_EQ(values<float>(all.item_features), (std::vector<float>{1.5f, 7, 2, 8}));
+  EXPECT_EQ(values<float>(all.user_features), (std::vector<float>{30, 41}));
+  EXPECT_EQ(all.item_names[1], "j");
+  EXPECT_THAT(failure("age,user_id,item_id,price,size\n30,u,i,1.5,7\n31,v,i,1.5,7.5\n", priced()),
+              testing::HasSubstr("f.csv:3:12: differs from an earlier line of item 'i'; a column of "
+                                 "data.columns.item_features has one value per item"));
+  EXPECT_THAT(failure("age,user_id,item_id,price,size\n30,u,i,1.5,7\n31,u,j,1.5,7\n", priced()),
+              testing::HasSubstr("f.csv:3:1: differs from an earlier line of user 'u'"));
+  EXPECT_THAT(failure("age,user_id,item_id,price,size\n30,u,i,cheap,7\n", priced()),
+              testing::HasSubstr("f.csv:2:8: 'cheap' is not a number; data.columns.item_features takes"));
+  EXPECT_THAT(failure("age,user_id,item_id,price,size\n30,u,i,1e300,7\n", priced()),
+              testing::HasSubstr("f.csv:2:8: '1e300' does not fit into a 32-bit real"));
+}
+
+// Enough text for several threads: what one of them sees of an id and what others see of it fit together.
+TEST(InteractionsReader, FeaturesAreThoseOfAllPartsOfAFile) {
+  InteractionColumns columns = priced();
+  columns.context = {"clock"};
+  const std::string head = "age,user_id,item_id,price,size,clock\n";
+  std::string text = head;
+  for (int line = 0; text.size() < (3 << 20); ++line)
+    text += str(line % 7, ",u", line % 7, ",i", line % 1000, ",", line % 1000, ".5,-1,", line % 13, "\n");
+  const int threads = at::get_num_threads();
+  at::set_num_threads(3);
+  const auto all = parse_interactions("f.csv", text, columns);
+  const std::string wrong = failure(text + "0,u0,i999,998.5,-1,0\n", columns);
+  at::set_num_threads(threads);
+  ASSERT_EQ(all.items, 1000);
+  EXPECT_TRUE(at::equal(all.item_features.select(1, 0), at::arange(1000, at::kFloat) + 0.5));
+  EXPECT_TRUE(at::equal(all.user_features.flatten(), at::arange(7, at::kFloat)));
+  EXPECT_EQ(values<uint8_t>(all.context_kinds), (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction)}));
+  EXPECT_THAT(wrong, testing::HasSubstr(":11: differs from an earlier line of item 'i999'"));
+}
+
+TEST(InteractionsReader, ContextThatDescribesAnItemOrAUserIsKnown) {
+  InteractionColumns columns;
+  columns.context = {"hour", "price", "age", "version"};
+  std::string text = "user_id,item_id,hour,price,age,version\n";
+  for (int line = 0; line < 24; ++line)
+    text += str("u", line % 5, ",i", line % 6, ",", line % 4, ",", line % 6, ",", line % 5, ",3\n");
+  const auto all = parse_interactions("f.csv", text, columns);
+  EXPECT_EQ(values<uint8_t>(all.context_kinds),
+            (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction), uint8_t(ContextKind::of_item),
+                                  uint8_t(ContextKind::of_user), uint8_t(ContextKind::same_everywhere)}));
+  // Each item once: nothing can be told.
+  columns.context = {"price"};
+  const auto few = parse_interactions("f.csv", "user_id,item_id,price\nu,i,1\nv,j,2\nw,k,3\n", columns);
+  EXPECT_EQ(values<uint8_t>(few.context_kinds), (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction)}));
+}
+
+FeatureFile items_file() {
+  FeatureFile file;
+  file.option = "data.item_features";
+  file.thing = "item";
+  file.path = "items.csv";
+  file.id = "item_id";
+  return file;
+}
+
+std::string features_failure(const std::string& text, const FeatureFile& file,
+                             const std::vector<std::string>& items = {}) {
+  try {
+    features_of({parse_features(file, text)}, NameList(items), "item");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+TEST(Features, AreJoinedByIdAndOtherLinesAreLeftOut) {
+  const Features features = parse_features(items_file(), "price,item_id,size\n1,i,7\n2,j,8\n3,k,9\n");
+  EXPECT_EQ(features.names, (std::vector<std::string>{"price", "size"}));
+  const std::vector<std::string> ids{"k", "i"};
+  EXPECT_EQ(values<float>(features_of({features, features}, NameList(ids), "item")),
+            (std::vector<float>{3, 9, 3, 9, 1, 7, 1, 7}));
+  FeatureFile some = items_file();
+  some.columns = {"size"};
+  EXPECT_EQ(values<float>(parse_features(some, "name,item_id,size\nx,i,7\n").values), (std::vector<float>{7}));
+}
+
+TEST(Features, ErrorsSayFileLineAndColumn) {
+  using testing::HasSubstr;
+  const FeatureFile file = items_file();
+  EXPECT_THAT(features_failure("item_id,price\ni,1\nj,x\n", file),
+              HasSubstr("items.csv:3:3: 'x' is not a number; data.item_features.columns takes a column of numbers"));
+  EXPECT_THAT(features_failure("item_id,price\ni,1\nj,2\ni,1\n", file),
+              HasSubstr("items.csv:4:1: item 'i' has a line already, line 2"));
+  EXPECT_THAT(features_failure("item_id,price\n,1\n", file), HasSubstr("items.csv:2:1: the item is missing"));
+  EXPECT_THAT(features_failure("item_id,price\ni,1,2\n", file), HasSubstr("items.csv:2:5: 3 fields"));
+  EXPECT_THAT(features_failure("item,price\ni,1\n", file), HasSubstr("no column 'item_id' (data.item_features.id)"));
+  EXPECT_THAT(features_failure("item_id\ni\n", file), HasSubstr("has no column but data.item_features.id"));
+  EXPECT_THAT(features_failure("item_id,price\n", file), HasSubstr("holds no lines but its header"));
+  EXPECT_THAT(features_failure("item_id,price\ni,1\n", file, {"i", "j", "k"}),
+              HasSubstr("items.csv: has no price for item 'j' and 1 more of 3 items"));
+}
+
 class Cache : public testing::Test {
  protected:
   void SetUp() override {
@@ -159,6 +267,32 @@ TEST_F(Cache, GivesBackWhatWasParsed) {
   EXPECT_TRUE(at::equal(parsed.time, cached.time));
   EXPECT_EQ(cached.users, 2);
   EXPECT_EQ(cached.items, 2);
+}
+
+TEST_F(Cache, KeepsFeaturesAndFollowsTheirFile) {
+  write("user_id:token\titem_id:token\tage:float\nu9\ti5\t3\nu2\ti1\t1\nu9\ti1\t3\n");
+  auto columns = typed();
+  columns.user_features = {"age"};
+  FeatureFile file = items_file();
+  file.path = (folder_ / "f.item").string();
+  file.typed_header = true;
+  file.delimiter = '\t';
+  const auto prices = [&](const char* first) {
+    std::ofstream(file.path) << "item_id:token\tprice:float\ni1\t" << first << "\ni5\t2\n";
+    std::vector<float> each;
+    for (int time = 0; time < 2; ++time) {  // parsed, then from the cache
+      Interactions all = read_interactions(source(), columns);
+      EXPECT_EQ(values<float>(all.user_features), (std::vector<float>{3, 1}));
+      add_features(all, file, {});
+      const std::vector<float> now = values<float>(all.item_features);
+      EXPECT_TRUE(time == 0 || now == each);
+      each = now;
+    }
+    return each;
+  };
+  EXPECT_EQ(prices("1"), (std::vector<float>{2, 1}));
+  EXPECT_TRUE(fs::exists(file.path + ".cache.safetensors"));
+  EXPECT_EQ(prices("4"), (std::vector<float>{2, 4}));
 }
 
 TEST_F(Cache, IsUsed) {

@@ -153,6 +153,35 @@ TEST(Interactions, FullRankingHasEveryItemOnceAndExcludesTrainingPositives) {
   EXPECT_TRUE(at::equal(item.select(1, 0), batch.at("user")));
 }
 
+// Item i has the feature 100 + i, user u has 200 + u and 300 + u.
+Interactions with_features() {
+  Interactions all = ladder();
+  all.item_features = (100 + at::arange(items, at::kFloat)).unsqueeze(1);
+  all.user_features = at::stack({200 + at::arange(users, at::kFloat), 300 + at::arange(users, at::kFloat)}, 1);
+  return all;
+}
+
+TEST(Interactions, DrawnItemsHaveFeaturesOfTheirOwn) {
+  for (const bool full : {false, true}) {
+    RankingOptions options;
+    options.full = full;
+    options.candidates = 30;
+    const Interactions all = with_features();
+    const InteractionsDataset data(all, split_interactions(all, Holdout::latest, 1), options, 1);
+    for (Split split : {Split::train, Split::evaluate}) {
+      const Batch batch = data.gather_once(split, all_rows(data, split), 2);
+      const at::Tensor &item = batch.at("item"), &user = batch.at("user");
+      EXPECT_TRUE(at::equal(batch.at("item_features"), (100 + item.to(at::kFloat)).unsqueeze(-1)));
+      EXPECT_TRUE(at::equal(batch.at("user_features").select(1, 1), 300 + user.to(at::kFloat)));
+      EXPECT_EQ(batch.at("user_features").sizes(), (std::vector<int64_t>{batch.rows, 2}));
+    }
+    const Schema schema = data.schema();
+    EXPECT_EQ(schema.fields.at("item_features").shape, (std::vector<int64_t>{5, 1}));
+    EXPECT_EQ(schema.fields.at("user_features").shape, (std::vector<int64_t>{2}));
+    EXPECT_EQ(data.gather_once(Split::train, at::empty({0}, at::kLong), 0).at("item_features").size(0), 0);
+  }
+}
+
 TEST(Interactions, APartOfTheUsersIsEvaluated) {
   RankingOptions options;
   options.evaluate_users = 7;

@@ -6,26 +6,62 @@
 
 #include <cmath>
 
+#include "core/error.h"
+
 namespace convoy {
 namespace {
 
 TEST(Ranking, CountsWhatIsNotBelow) {
   const auto scores = at::tensor({3.f, 1.f, 2.f, 0.f, /**/ 1.f, 2.f, 3.f, 0.f, /**/ 1.f, 1.f, 0.f, 1.f}).view({3, 4});
-  EXPECT_TRUE(at::equal(rank_of_first(scores, {}), at::tensor({0, 2, 2}, at::kLong)));
+  EXPECT_TRUE(at::equal(rank_of_first(scores), at::tensor({0, 2, 2}, at::kLong)));
   const auto members = at::stack({scores, -scores});
-  EXPECT_TRUE(at::equal(rank_of_first(members, {}), at::tensor({0, 2, 2, 3, 1, 3}, at::kLong).view({2, 3})));
+  EXPECT_TRUE(at::equal(rank_of_first(members), at::tensor({0, 2, 2, 3, 1, 3}, at::kLong).view({2, 3})));
+}
+
+Batch full_ranking(const at::Tensor& excluded) {
+  Batch batch;
+  batch.rows = excluded.size(0);
+  batch.tensors = {{"excluded", excluded.to(at::kBool)}};
+  return batch;
 }
 
 TEST(Ranking, ExcludedCandidatesDoNotCount) {
   const auto scores = at::tensor({1.f, 2.f, 3.f, 0.f}).view({1, 4});
-  const auto excluded = at::tensor({0, 0, 1, 0}).to(at::kBool).view({1, 4});
-  EXPECT_EQ(rank_of_first(scores, excluded).item<int64_t>(), 1);
+  const Batch batch = full_ranking(at::tensor({0, 0, 1, 0}).view({1, 4}));
+  EXPECT_EQ(rank_of_first(scores_of_new_items({scores}, batch)[0]).item<int64_t>(), 1);
+  EXPECT_EQ(scores[0][2].item<float>(), 3.f) << "the model's own output is changed";
+  const auto members = at::stack({scores, -scores});
+  EXPECT_TRUE(at::equal(rank_of_first(scores_of_new_items({members}, batch)[0]), at::tensor({1, 1}).view({2, 1})));
+  EXPECT_EQ(rank_of_first(scores_of_new_items({scores}, Batch())[0]).item<int64_t>(), 2) << "sampled ranking";
+}
+
+TEST(Ranking, ExcludedItemsAreNoNegativesOfTheLoss) {
+  const Batch batch = full_ranking(at::tensor({0, 1, 0, 0, 1, 0}).view({2, 3}));
+  Examples examples;
+  examples.prediction = at::ones({2, 3});
+  EXPECT_TRUE(at::equal(examples_of_new_items(examples, batch).weight,
+                        at::tensor({1.f, 0.f, 1.f, 1.f, 0.f, 1.f}).view({2, 3})));
+  examples.weight = at::tensor({1.f, 2.f});
+  EXPECT_TRUE(at::equal(examples_of_new_items(examples, batch).weight,
+                        at::tensor({1.f, 0.f, 1.f, 2.f, 0.f, 2.f}).view({2, 3})));
+  EXPECT_TRUE(at::equal(examples_of_new_items(examples, Batch()).weight, examples.weight));
+}
+
+TEST(Ranking, AFullRankingNeedsAScoreForEachItem) {
+  const Batch batch = full_ranking(at::zeros({2, 3}));
+  try {
+    scores_of_new_items({at::ones({2, 4}), at::ones({2, 3, 1})}, batch);
+    FAIL() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("[2, 4], [2, 3, 1]"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Ranking, WhatIsNoNumberIsLast) {
   const float nan = std::nanf("");
-  EXPECT_EQ(rank_of_first(at::tensor({nan, 1.f, 2.f}).view({1, 3}), {}).item<int64_t>(), 2);
-  EXPECT_EQ(rank_of_first(at::tensor({1.f, nan, 0.f}).view({1, 3}), {}).item<int64_t>(), 1);
+  EXPECT_EQ(rank_of_first(at::tensor({nan, 1.f, 2.f}).view({1, 3})).item<int64_t>(), 2);
+  EXPECT_EQ(rank_of_first(at::tensor({1.f, nan, 0.f}).view({1, 3})).item<int64_t>(), 1);
 }
 
 TEST(Ranking, MetricsAreSumsOverRows) {

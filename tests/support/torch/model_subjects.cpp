@@ -123,13 +123,15 @@ Subject convnet_subject() {
 }
 
 Subject ncf_subject() {
-  constexpr int64_t users = 20, items = 30, candidates = 5, contexts = 3;
+  constexpr int64_t users = 20, items = 30, candidates = 5, contexts = 3, user_features = 1, item_features = 2;
   const auto model = [] {
     Schema schema;
     schema.fields["user"] = {{}, at::kLong, users};
     schema.fields["item"] = {{candidates}, at::kLong, items};
     schema.fields["target"] = {{candidates}, at::kFloat, 0};
     schema.fields["context"] = {{contexts}, at::kFloat, 0};
+    schema.fields["user_features"] = {{user_features}, at::kFloat, 0};
+    schema.fields["item_features"] = {{candidates, item_features}, at::kFloat, 0};
     return make_ncf(
         Options(
             Json{{"gmf_dim", 4}, {"mlp_dim", 4}, {"hidden", {8, 6}}, {"dropout", 0.2}, {"top_k", Json::array({2})}}),
@@ -143,6 +145,8 @@ Subject ncf_subject() {
                   {"item", integers({rows, candidates}, "item", items)},
                   {"target", target},
                   {"context", normal({rows, contexts}, "context")},
+                  {"user_features", normal({rows, user_features}, "user features")},
+                  {"item_features", normal({rows, candidates, item_features}, "item features")},
                   {"weight", normal({rows}, "weight").abs()}};
   return {"ncf", model, make_bce(Options()), std::move(data)};
 }
