@@ -23,10 +23,12 @@ void check_images(const std::string& model, const Options& options, const Option
     return;
   }
   if (features->size() != 3) {
-    const bool listed = data.json().contains("features");
-    data.fail(listed ? "features" : "name",
-              str("has ", features->size(), features->size() == 1 ? " dimension" : " dimensions", ", and model ", model,
-                  " takes images of channels × height × width; write [3, 32, 32], or choose model mlp"));
+    const std::string dimensions = str(features->size(), features->size() == 1 ? " dimension" : " dimensions");
+    if (data.text("name") == "synthetic")
+      data.fail("features", str("has ", dimensions, ", and model ", model,
+                                " takes images of channels × height × width; write [3, 32, 32], or choose model mlp"));
+    data.fail("path", str(data.text("path"), ": has features of ", dimensions, ", and model ", model,
+                          " takes images of channels × height × width; choose model mlp, or other data"));
   }
   if (model != "convnet") return;
   const int64_t height = (*features)[1], width = (*features)[2];

@@ -13,7 +13,9 @@
 #include <optional>
 
 #include "core/config/without_effect.h"
+#include "core/data/file_shapes.h"
 #include "core/data/mapped_file.h"
+#include "core/data/text_file.h"
 #include "core/data/vocabulary.h"
 
 namespace convoy {
@@ -32,6 +34,8 @@ struct Source {
 constexpr char own_table[] = "give the path of your own file";
 constexpr Source sources[] = {
     {"interactions", "", "path", false, "./quickstart fetches MovieLens-100K to .data/ml-100k.inter; or give your own"},
+    {"interactions", "item_features", "path", false, "give a file with a line per item"},
+    {"interactions", "user_features", "path", false, "give a file with a line per user"},
     {"fashion_mnist", "", "path", true, "Debian's package dataset-fashion-mnist has the files"},
     {"text", "", "path", false, "./quickstart puts a text to .data/text.txt; or give your own"},
     {"text", "", "vocabulary", false, "give a file of tokens, or the word bytes"},
@@ -97,7 +101,12 @@ void check_vocabulary(const Options& options) {
   const std::string unknown = options.has("unknown") ? options.text("unknown") : "";
   std::optional<Vocabulary> vocabulary;
   try {
+    const MappedFile file(options.text("vocabulary"));
+    const std::string problem = not_a_vocabulary(file.text(), file.path());
+    if (!problem.empty()) options.fail("vocabulary", str(file.path(), ": ", problem));
     vocabulary = Vocabulary::read(options.text("vocabulary"));
+  } catch (const ConfigError&) {
+    throw;
   } catch (const Error&) {
     return;
   }
@@ -112,13 +121,31 @@ void check_vocabulary(const Options& options) {
   }
 }
 
+void check_table(const Options& options) {
+  const Options evaluate = options.section("evaluate");
+  if (!evaluate.has("path")) return;
+  const std::string &path = options.text("path"), &other = evaluate.text("path");
+  const FileShape trained = table_features_shape(options, path), held_out = table_features_shape(options, other);
+  if (!trained || !held_out || *trained == *held_out) return;
+  const auto text = [](const std::vector<int64_t>& shape) {
+    std::vector<std::string> sizes;
+    for (int64_t size : shape) sizes.push_back(std::to_string(size));
+    return "[" + join(sizes, ", ") + "]";
+  };
+  evaluate.fail("path", str(other, ": a row's features have the shape ", text(*held_out), ", and those of ", path,
+                            " have ", text(*trained), "; give files of the same columns"));
+}
+
 // A token has a byte at least.
 void check_text(const Options& options) {
   std::error_code none;
   const std::string& path = options.text("path");
   const auto bytes = static_cast<int64_t>(fs::file_size(path, none));
   const int64_t length = options.integer("length");
-  if (none || bytes > length) return;
+  if (none) return;
+  if (const std::string problem = not_text(MappedFile(path).text()); !problem.empty())
+    options.fail("path", str(path, ": ", problem));
+  if (bytes > length) return;
   if (bytes == 0) options.fail("path", str(path, ": is empty"));
   options.fail("length", str("is ", length, ", and ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
                              "; a sequence takes one more than its length, the last token being a target only"));
@@ -150,6 +177,7 @@ void check_data_files(const std::string& name, const Options& options) {
     if (!problem.empty()) at.fail(source.key, str(path, path.empty() ? "" : ": ", problem, "; ", source.advice));
   }
   if (name == "images") check_images(options);
+  if (name == "table") check_table(options);
   if (name == "text") {
     check_text(options);
     if (options.text("vocabulary") != "bytes") check_vocabulary(options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/data/file_shapes.h"
 #include "core/error.h"
 
 namespace convoy {
@@ -47,6 +48,7 @@ DescribedRows table_rows(const Options& options) {
   const size_t dot = path.rfind('.');
   const std::string ending = dot == std::string::npos ? "" : path.substr(dot);
   rows.fields["features"].flat = ending != ".npy" && ending != ".safetensors";  // columns
+  rows.fields["features"].shape = table_features_shape(options, path);
   return rows;
 }
 
@@ -91,7 +93,7 @@ DescribedRows described_rows(const std::string& name, const Options& options) {
   if (name == "text") return token_rows(options.integer("length"));
   if (name == "synthetic") return synthetic_rows(options);
   if (name == "interactions") return interaction_rows();
-  if (name == "fashion_mnist") return vector_rows(std::nullopt, true, std::nullopt);
+  if (name == "fashion_mnist") return vector_rows(fashion_features_shape(options), true, std::nullopt);
   if (name == "images")
     return vector_rows(Shape{options.integer("channels"), options.integer("height"), options.integer("width")}, true,
                        std::nullopt);

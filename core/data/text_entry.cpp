@@ -17,13 +17,15 @@ void check(const Options& options) {
 Entry text_entry() {
   Entry entry;
   entry.name = "text";
-  entry.help = "sequences of tokens from any file, each token to be told from those before it; memory-mapped";
+  entry.help = "sequences of tokens from a text file, each token to be told from those before it; memory-mapped";
   entry.options = {
-      describe::text("path", "the file; its bytes are taken as they are").must(),
+      describe::text("path", "the file of plain text; its bytes are taken as they are").must(),
       describe::text(
           "vocabulary",
           "bytes: a token each, 256 of them; or a file of tokens: one a line (\\n, \\t, \\r, \\s, \\\\, \\xHH "
-          "stand for bytes), or JSON, a list of tokens or a map from token to number",
+          "stand for bytes), or JSON, a list of tokens or a map from token to number. Tokens are literal text; files "
+          "of Hugging Face "
+          "tokenizers are refused",
           "bytes"),
       describe::text("unknown",
                      "the vocabulary's token for a byte that none of its tokens begins with; without it "

@@ -273,6 +273,88 @@ TEST(Misfits, FilesThatHoldTooLittle) {
             in(data, "data.path"));
 }
 
+std::string npy(const std::string& shape, size_t bytes = 4096) {
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
+  header.resize(118, ' ');
+  return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + std::string(bytes, '\0');
+}
+
+// Sizes that a file's header tells, before anything is loaded.
+TEST(Misfits, RowsOfFilesAgainstTransformsAndModels) {
+  Folder folder;
+  const std::string images = folder.file("images.npy", npy("4, 3, 8, 8")), target = folder.file("y.npy", npy("4,")),
+                    flat = folder.file("flat.npy", npy("4, 7"));
+  const auto arrays = [&](const std::string& path, const std::string& transforms, const std::string& chosen = "mlp") {
+    return refused(
+        with_data("{name: table, path: " + path + ", target_path: " + target + ", transforms: [" + transforms + "]}",
+                  "{name: " + chosen + "}"));
+  };
+  EXPECT_EQ(arrays(images, "{name: normalise, mean: [0.1, 0.2]}"), in(data, "data.transforms.0.mean"));
+  EXPECT_EQ(arrays(images, "{name: normalise, mean: [0.1, 0.2, 0.3]}"), "");
+  EXPECT_EQ(arrays(flat, "flip"), in(data, "data.transforms.0.name"));
+  EXPECT_EQ(arrays(images, "{name: shift, pixels: 8}"), in(data, "data.transforms.0.pixels"));
+  EXPECT_EQ(arrays(images, "", "convnet, channels: [4, 4, 4, 4]"), in(model, "model.channels"));
+  EXPECT_EQ(arrays(flat, "", "resnet"), in(data, "data.path"));
+  EXPECT_EQ(refused(with_data("{name: table, path: " + images + ", target_path: " + target +
+                              ", evaluate: {path: " + flat + ", target_path: " + target + "}}")),
+            in(data, "data.evaluate.path"));
+
+  const std::string csv = folder.file("rows.csv", "a,b,target,c\n1,2,x,3\n");
+  const auto columns = [&](const std::string& more) { return refused(with_data("{name: table, path: " + csv + more)); };
+  EXPECT_EQ(columns(", transforms: [{name: normalise, mean: [1, 2]}]}"), in(data, "data.transforms.0.mean"));
+  EXPECT_EQ(columns(", transforms: [{name: normalise, mean: [1]}]}"), "");
+
+  const std::string tensors = "{\"features\":{\"dtype\":\"F32\",\"shape\":[2,5],\"data_offsets\":[0,40]}}";
+  const std::string file =
+      folder.file("rows.safetensors", std::string(1, char(tensors.size())) + std::string(7, '\0') + tensors);
+  EXPECT_EQ(refused(with_data("{name: table, path: " + file + ", transforms: [shift]}")),
+            in(data, "data.transforms.0.name"));
+
+  const std::string head("\0\0\x08\x03\0\0\0\x02\0\0\0\x06\0\0\0\x05", 16), folder_of_idx = folder.folder("idx");
+  for (const char* name :
+       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"})
+    folder.file(str("idx/", name), head);
+  const auto fashion = [&](const std::string& transform) {
+    return refused(with_data("{name: fashion_mnist, path: " + folder_of_idx + ", transforms: [" + transform + "]}"));
+  };
+  EXPECT_EQ(fashion("{name: normalise, mean: [0.1, 0.2, 0.3]}"), in(data, "data.transforms.0.mean"));
+  EXPECT_EQ(fashion("{name: shift, pixels: 5}"), in(data, "data.transforms.0.pixels"));
+  EXPECT_EQ(fashion("{name: shift, pixels: 4}, flip"), "");
+}
+
+TEST(Misfits, FilesThatAreNoText) {
+  Folder folder;
+  const auto text = [&](const std::string& name, const std::string& bytes) {
+    return refused(with_data("{name: text, length: 2, path: " + folder.file(name, bytes) + "}", "{name: gpt}"));
+  };
+  const std::string path = in(data, "data.path"), nul(1, '\0');
+  EXPECT_EQ(text("tokens.npy", npy("100,")), path);
+  EXPECT_EQ(text("tokens.npz", "PK\x03\x04 and so on"), path);
+  EXPECT_EQ(text("story.gz", "\x1f\x8b\x08 and so on"), path);
+  EXPECT_EQ(text("tokens.bin", "\x10" + nul + "\x20" + nul + "\x30" + nul), path);
+  EXPECT_EQ(text("story.utf16", "\xff\xfeh" + nul + "i" + nul), path);
+  EXPECT_EQ(text("w.safetensors", "\x02" + std::string(7, '\0') + "{} and more"), path);
+  EXPECT_EQ(text("any.bytes", "\x80\x81\xfe caf\xe9, PK and {}"), "") << "Latin-1 is text";
+
+  const std::string story = folder.file("story.txt", "the cat sat");
+  const auto vocabulary = [&](const std::string& name, const std::string& bytes) {
+    return refused(with_data(
+        "{name: text, length: 2, unknown: the, path: " + story + ", vocabulary: " + folder.file(name, bytes) + "}",
+        "{name: gpt}"));
+  };
+  const std::string refusal = in(data, "data.vocabulary");
+  EXPECT_EQ(vocabulary("vocab.json", R"({"the": 0, "Ġcat": 1, "Ġsat": 2, "Ċ": 3})"), refusal);
+  EXPECT_EQ(vocabulary("tokenizer.json", R"({"version": "1.0", "model": {"type": "BPE", "vocab": {"the": 0}}})"),
+            refusal);
+  EXPECT_EQ(vocabulary("vocab.txt", "[PAD]\n[UNK]\nthe\n##s\n##ing\n"), refusal);
+  EXPECT_EQ(vocabulary("pieces.json", "[\"the\", \"▁cat\", \"▁sat\"]"), refusal);
+  EXPECT_EQ(vocabulary("merges.txt", "#version: 0.2\nt h\nth e\n"), refusal);
+  EXPECT_EQ(vocabulary("tokens", R"({"the": 0, " ": 1})"), refusal) << "JSON under another name";
+  EXPECT_EQ(vocabulary("v.npy", npy("100,")), refusal);
+  EXPECT_EQ(vocabulary("words.json", R"({"the": 0, " ": 1, "model": 2, "##a": 3, "##b": 4})"), "");
+  EXPECT_EQ(vocabulary("lines", "the\n\\s\n##a\n##b\n"), "");
+}
+
 // The sections of other strategies that `explain --compare` and `verify` make hold nothing that nobody wrote.
 TEST(WithoutEffect, SharedKeysLeaveDefaultsOut) {
   Folder folder;
