@@ -186,12 +186,28 @@ void check_visible(const Job& job, const std::vector<Host>& host_of_rank) {
   }
 }
 
+// Members of an ensemble work on the batch together.
+void check_batch_size(const RunConfig& config, double row_elements) {
+  const Json& strategy = config.strategy.options.json();
+  const bool several = strategy.contains("members") && strategy["members"].is_number_integer();
+  const double members = several ? double(strategy["members"].get<int64_t>()) : 1;
+  const double elements = double(config.train.batch.rows) * members * row_elements;
+  if (elements <= most_batch_elements) return;
+  const std::string key = config.train.batch.per_rank ? "train.batch.per_rank" : "train.batch.global";
+  throw ConfigError(mark_of(config.resolved, key), key,
+                    str("is ", config.train.batch.rows, ", which makes a batch of ", elements, " numbers at ",
+                        row_elements, " a row; ", most_batch_elements, " are the most; take fewer rows"));
+}
+
 // Rows against what is to be done with them, as far as options tell. What a plugin brings, ranks compare.
 void check_parts_fit(const RunConfig& config) {
   const DescribedRows rows = described_rows(config.data.name, config.data.options);
   check_model_rows(config.model.name, config.model.options, config.data.options, rows);
   check_transforms(config.data.options, rows);
   check_loss_rows(config.loss.options, config.data.options, rows);
+  const double elements = check_model_sizes(config.model.name, config.model.options, config.data.options, rows,
+                                            check_data_sizes(config.data.name, config.data.options));
+  check_batch_size(config, elements);
 }
 
 // A figure that evaluations never tell would be found out behind the first of them.

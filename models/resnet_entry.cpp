@@ -26,6 +26,8 @@ Entry resnet_entry() {
       describe::choice("shape", "of the images it was made for: about 32 × 32, or 224 × 224", {"cifar", "imagenet"},
                        "cifar"),
       describe::integer("depth", "layers with weights; cifar: 20 (default), 32 or 56; imagenet: 18 (default), 34 or 50")
+          .at_least(1)
+          .at_most(10000)
           .may_be_null(),
   };
   entry.check = check;

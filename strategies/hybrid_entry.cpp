@@ -266,8 +266,8 @@ StrategyEntry hybrid_entry() {
   entry.help = "data, pipeline and tensor axes at once: layers shared out within a replica, rows among replicas";
   entry.options = {
       describe::section("mesh", "degrees of the axes, whose product is the number of ranks",
-                        {data_axis(), describe::integer("pipeline", "ranks along it", 1).at_least(1),
-                         describe::integer("tensor", "ranks along it", 1).at_least(1)}),
+                        {data_axis(), describe::integer("pipeline", "ranks along it", 1).at_least(1).at_most(65536),
+                         describe::integer("tensor", "ranks along it", 1).at_least(1).at_most(65536)}),
       describe::list("order", "of the axes, outermost first: ranks that are next to each other lie along the last",
                      describe::choice("", "an axis", {"data", "pipeline", "tensor"}),
                      Json::array({"data", "pipeline", "tensor"})),

@@ -45,6 +45,7 @@ std::vector<Option> own_options() {
       describe::option(OptionType::any, "each", "the strategy of runs that choose none of their own", each_by_default),
       describe::integer("max_parallel", "at a time; unless given as many as there are cores or GPUs for")
           .at_least(1)
+          .at_most(1 << 20)
           .may_be_null(),
       describe::text(
           "metric",

@@ -74,6 +74,7 @@ std::vector<Option> queue_options(bool defaults) {
                        "of all its processes together, anonymous memory alone: what is mapped from files that others "
                        "map too does not count; what outgrows it is ended")
           .at_least(1)
+          .at_most(most_bytes)
           .in("bytes")
           .may_be_null(),
       describe::option(
@@ -81,6 +82,7 @@ std::vector<Option> queue_options(bool defaults) {
           "that its tensors may take of each of its GPUs: LibTorch's allocator is held to it, and what goes "
           "round that is looked at once a second")
           .at_least(1)
+          .at_most(most_bytes)
           .in("bytes")
           .may_be_null(),
       describe::integer("nice", "how much its processes give way to others on the same cores", 0)

@@ -56,16 +56,20 @@ Option train_section() {
                   "ends after so many steps, over as many epochs as they take; with epochs too, whichever "
                   "comes first ends the run")
                   .at_least(1)
+                  .at_most(most_steps)
                   .in("steps"),
               batch_section(), option(OptionType::interval, "evaluate_every", "how often to evaluate", "1 epoch"),
               option(OptionType::interval, "checkpoint_every", "how often to save", "1 epoch"),
-              describe::integer("keep_last", "checkpoints that are kept", 2).at_least(1),
+              describe::integer("keep_last", "checkpoints that are kept", 2).at_least(1).at_most(1 << 20),
               describe::text(
                   "resume",
                   "auto: continue an unfinished run of this name; never; or the path of a checkpoint or run "
                   "folder: continue from its state in a new folder, with other settings where the state fits",
                   "auto"),
-              describe::integer("log_every", "steps between two lines of metrics", 100).at_least(1).in("steps")})
+              describe::integer("log_every", "steps between two lines of metrics", 100)
+                  .at_least(1)
+                  .at_most(most_steps)
+                  .in("steps")})
       .must();
 }
 
@@ -73,9 +77,12 @@ Option launch_section() {
   return describe::section(
       "launch", "processes, cores and time limits",
       {or_auto(describe::integer("ranks", "ranks to start; auto: the strategy chooses").at_least(1).at_most(65536)),
-       or_auto(describe::integer("cores_per_rank", "cores of each rank; auto: all cores divided").at_least(1)),
+       or_auto(describe::integer("cores_per_rank", "cores of each rank; auto: all cores divided")
+                   .at_least(1)
+                   .at_most(65536)),
        or_auto(describe::integer("threads", "threads of an operation in each rank; auto: as many as its cores")
-                   .at_least(1)),
+                   .at_least(1)
+                   .at_most(65536)),
        describe::choice(
            "bind",
            "what a rank is bound to: its cores, their NUMA node or socket, or the cores of launch.cores; "

@@ -11,6 +11,8 @@ namespace convoy {
 // Far beyond every use, and small enough that products of epochs, steps and rows fit into 64 bits.
 constexpr int64_t most_epochs = 100'000'000;
 constexpr int64_t most_rows = 1'000'000'000;  // of a batch
+constexpr int64_t most_steps = 1'000'000'000'000;
+constexpr int64_t most_bytes = int64_t(1) << 60;
 
 // A value, or the reason why the text is none ("must be …", without the text itself).
 template <class T>

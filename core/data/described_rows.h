@@ -29,6 +29,16 @@ struct DescribedRows {
 // Of the data set `name`; nothing is known of one that a plugin brings.
 DescribedRows described_rows(const std::string& name, const Options& options);
 
+// More numbers than these no machine holds. Products of sizes are compared with them, so that none overflows 64 bits.
+constexpr double most_row_elements = 2147483648.0;            // one row's features
+constexpr double most_elements = 1099511627776.0;             // one tensor of a model, one table of data
+constexpr double most_batch_elements = 1024 * most_elements;  // one activation of a batch, all members together
+constexpr double most_tokens = 1024 * 1024 * most_elements;   // tokens of all rows
+
+// Throws ConfigError at the size that makes a row or a table too large. Returns how many numbers the largest tensor of a row
+// has, 1 for a data set that a plugin brings.
+double check_data_sizes(const std::string& name, const Options& options);
+
 // Throws ConfigError at `data.transforms.N`, or at the option of it that does not fit such rows.
 void check_transforms(const Options& data, const DescribedRows& rows);
 

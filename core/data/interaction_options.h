@@ -16,9 +16,11 @@ inline std::vector<Option> ranking_options() {
       describe::integer("candidates", "sampled ranking: distinct items that the user never touched", 99)
           .at_least(1)
           .at_most(1000000),
-      describe::section(
-          "evaluate", "who is evaluated",
-          {describe::integer("users", "so many, drawn by the seed; all by default").at_least(1).may_be_null()}),
+      describe::section("evaluate", "who is evaluated",
+                        {describe::integer("users", "so many, drawn by the seed; all by default")
+                             .at_least(1)
+                             .at_most(2147483647)
+                             .may_be_null()}),
   };
 }
 

@@ -28,7 +28,7 @@ std::vector<Option> samples_options() {
           {"all", "bootstrap", "subset", "folds"}, "all"),
       describe::real("fraction", "subset: share of the rows", 0.5).above(0).at_most(1),
       describe::integer("folds", "folds: how many parts", 5).at_least(2).at_most(1 << 20),
-      describe::integer("fold", "folds: the part that is held out, from 0", 0).at_least(0),
+      describe::integer("fold", "folds: the part that is held out, from 0", 0).at_least(0).at_most(1 << 20),
       seed,
   };
 }

@@ -64,12 +64,14 @@ Entry synthetic_entry() {
   entry.options = {
       describe::choice("kind", "what is made up", {"classification", "regression", "interactions", "tokens"},
                        "classification"),
-      describe::integer("rows", "to train on", 10000).at_least(1),
-      describe::integer("evaluate_rows", "to evaluate on (interactions: one per user instead)", 1000).at_least(0),
+      describe::integer("rows", "to train on", 10000).at_least(1).at_most(double(int64_t(1) << 40)),
+      describe::integer("evaluate_rows", "to evaluate on (interactions: one per user instead)", 1000)
+          .at_least(0)
+          .at_most(double(int64_t(1) << 40)),
       describe::list("features", "shape of a row's features; [3, 32, 32] makes images",
-                     describe::integer("", "a size").at_least(1), Json::array({32})),
-      describe::integer("classes", "classification", 10).at_least(1),
-      describe::integer("targets", "regression: numbers to predict", 1).at_least(1),
+                     describe::integer("", "a size").at_least(1).at_most(1 << 24), Json::array({32})),
+      describe::integer("classes", "classification", 10).at_least(1).at_most(1 << 24),
+      describe::integer("targets", "regression: numbers to predict", 1).at_least(1).at_most(1 << 24),
       describe::real("noise", "standard deviation, against features of about 1", 1.0).at_least(0),
       describe::integer("vocabulary", "tokens: how many there are", 256).at_least(2).at_most(1 << 24),
       describe::integer("length", "tokens: of a sequence", 128).at_least(1).at_most(1 << 24),
@@ -81,7 +83,7 @@ Entry synthetic_entry() {
       describe::real("preference", "interactions: share of a user's items that are of the user's group", 0.8)
           .at_least(0)
           .at_most(1),
-      describe::integer("groups", "interactions: of users and items", 16).at_least(1),
+      describe::integer("groups", "interactions: of users and items", 16).at_least(1).at_most(2147483647),
       describe::text(
           "cache",
           "interactions: folder that keeps the columns, so that later starts map them, all ranks of a host the "

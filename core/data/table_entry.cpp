@@ -65,7 +65,10 @@ Entry table_entry() {
       describe::text("weight", "the column or tensor with sample weights").may_be_null(),
       describe::choice("task", "classes (words or numbers), or numbers", {"classification", "regression"},
                        "classification"),
-      describe::integer("classes", "where there are more than the data shows").at_least(1).may_be_null(),
+      describe::integer("classes", "where there are more than the data shows")
+          .at_least(1)
+          .at_most(1 << 30)
+          .may_be_null(),
       describe::section("evaluate", "the rows to evaluate on",
                         {describe::real("fraction", "of the rows, drawn by the seed", 0.1).at_least(0).at_most(0.99),
                          describe::text("path", "a file of their own instead").may_be_null(),

@@ -10,7 +10,7 @@ Entry flip_entry() {
 Entry shift_entry() {
   return {"shift",
           "moves images by up to so many pixels each way; what comes in is zero",
-          {describe::integer("pixels", "at most", 2).at_least(0).in("pixels")}};
+          {describe::integer("pixels", "at most", 2).at_least(0).at_most(16384).in("pixels")}};
 }
 
 Entry normalise_entry() {

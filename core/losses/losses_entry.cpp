@@ -22,8 +22,10 @@ Entry mse_entry() { return {"mse", "squared difference of prediction and target"
 Entry cross_entropy_entry() {
   return {"cross_entropy",
           "cross-entropy of logits over classes with the target's class",
-          {label_smoothing(),
-           describe::integer("ignore", "targets of this class count for nothing (padding)").may_be_null()}};
+          {label_smoothing(), describe::integer("ignore", "targets of this class count for nothing (padding)")
+                                  .at_least(-2147483648.0)
+                                  .at_most(2147483647)
+                                  .may_be_null()}};
 }
 
 Entry bpr_entry() {

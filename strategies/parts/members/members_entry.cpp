@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/config/scalars.h"
 #include "core/data/samples.h"
 #include "core/describe.h"
 #include "core/text.h"
@@ -105,6 +106,7 @@ std::vector<int64_t> patience(const Options& options, int64_t members) {
   std::vector<int64_t> all;
   for (double one : spread(stop, "patience", members, 0)) {
     if (one != std::floor(one)) stop.fail("patience", str("holds ", one, "; it counts evaluations"));
+    if (one > static_cast<double>(most_steps)) stop.fail("patience", str("holds ", one, "; for never, write 0"));
     all.push_back(static_cast<int64_t>(one));
   }
   return all;

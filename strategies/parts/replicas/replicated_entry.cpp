@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/config/scalars.h"
 #include "core/describe.h"
 #include "core/text.h"
 #include "strategies/parts/effects_entry.h"
@@ -348,6 +349,7 @@ Option micro_batches_option() {
                            "update; less memory for activations, the same gradients",
                            1)
       .at_least(1)
+      .at_most(1 << 20)
       .in("slices");
 }
 
@@ -364,6 +366,7 @@ std::vector<Option> memory_options() {
            describe::real("growth", "times so much, after growth_interval updates in a row", 2.0).above(1),
            describe::integer("growth_interval", "of updates whose gradients were finite", 2000)
                .at_least(1)
+               .at_most(most_steps)
                .in("updates"),
            describe::real("backoff", "times so much after gradients that were not", 0.5).above(0).at_most(1)}),
   };
@@ -399,6 +402,7 @@ Option sync_option() {
   return describe::section("sync", "how often gradients are reduced and an update is made",
                            {describe::integer("every", "micro-steps whose gradients are added up before one update", 1)
                                 .at_least(1)
+                                .at_most(1 << 20)
                                 .in("steps"),
                             describe::text("what", "what ranks agree on: gradients, of every update", "gradients")});
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/config/scalars.h"
 #include "core/config/without_effect.h"
 #include "core/describe.h"
 #include "core/text.h"
@@ -39,7 +40,7 @@ SyncGroup group_from(const Json& json) {
 // What the section itself and each of its groups take.
 std::vector<Option> group_options(const std::string& every) {
   return {
-      describe::integer("every", every, defaults.every).at_least(1).in("steps"),
+      describe::integer("every", every, defaults.every).at_least(1).at_most(1 << 20).in("steps"),
       describe::choice("what",
                        "what ranks agree on: gradients, of every update; parameters, averaged every so many updates of "
                        "each rank's own (local SGD); or diloco, an outer step along the mean of how far they went",
@@ -47,6 +48,7 @@ std::vector<Option> group_options(const std::string& every) {
       describe::integer("start_after", "parameters, diloco: updates before that are made as by gradients",
                         defaults.start_after)
           .at_least(0)
+          .at_most(most_steps)
           .in("updates"),
       describe::choice("moments",
                        "parameters, diloco: the optimizer's moments stay each rank's own, or are averaged too",

@@ -92,6 +92,7 @@ Option pipeline_micro_batches_option() {
                            "update; more of them leave ranks less idle",
                            4)
       .at_least(1)
+      .at_most(1 << 20)
       .in("slices");
 }
 
