@@ -450,7 +450,8 @@ class Training {
     rows_before_ = trainer.at("rows").get<int64_t>();
     train_seconds_before_ = trainer.at("train_seconds").get<double>();
     evaluate_seconds_ = trainer.value("evaluate_seconds", 0.0);
-    if (from.same_evaluation) best_.restore(trainer.at("metrics"));
+    const bool same_data = info.fingerprint.empty() || info.fingerprint == parts_.data->contents().fingerprint;
+    if (from.same_evaluation && same_data) best_.restore(trainer.at("metrics"));
     finished_ = strategy_.evaluated({});  // before the checkpoint
     read_sampling();
     evaluation_owed_ = trainer.value("evaluation_owed", false);

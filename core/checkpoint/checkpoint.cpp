@@ -103,7 +103,9 @@ void write_manifest(const Manifest& manifest, const std::string& folder, FileSys
 }
 
 CheckpointInfo info_of(const std::string& path, Manifest manifest) {
-  return {path, manifest.step, std::move(manifest.trainer), std::move(manifest.config)};
+  CheckpointInfo info{path, manifest.step, std::move(manifest.trainer), std::move(manifest.config)};
+  if (!manifest.data.is_null()) info.fingerprint = manifest.data.value("fingerprint", std::string());
+  return info;
 }
 
 // Copies of ranks that went their own ways serve only as many ranks as made them; all others go on from what the copies

@@ -29,6 +29,7 @@ struct CheckpointInfo {
       -1;  // of an ensemble, that alone is to be loaded, under the names of a model by itself; -1: all there is
   // step-N folders of models that are to be loaded as the members of one ensemble, `path` being the first; else none.
   std::vector<std::string> members = {};
+  std::string fingerprint = "";  // of the data that it was trained on; "": not known
 };
 
 class Checkpoints {

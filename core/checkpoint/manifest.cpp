@@ -156,6 +156,7 @@ Manifest parsed(const std::string& text) {
   if (json.contains("data")) {
     manifest.data = field(json, "data");
     if (!manifest.data.is_object()) corrupt("'data' is no map");
+    text_of(manifest.data, "fingerprint");
     if (manifest.data.contains("file") && manifest.files.count(text_of(manifest.data, "file")) == 0)
       corrupt("the file of 'data' is not listed");
   }

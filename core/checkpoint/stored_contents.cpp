@@ -62,10 +62,9 @@ std::optional<DataContents> stored_contents(const Manifest& manifest, const std:
   const auto corrupt = [&](const std::string& reason) {
     return Error(Failure::corrupt_data, str(folder, "/manifest.json: its entry 'data' ", reason));
   };
-  const bool whole = data.is_object() && data.contains("fingerprint") && data["fingerprint"].is_string() &&
-                     data.contains("rows") && data["rows"].is_number_integer() && data.contains("lists") &&
-                     data["lists"].is_object();
-  if (!whole) throw corrupt("lacks fingerprint, rows or lists");
+  const bool whole =
+      data.contains("rows") && data["rows"].is_number_integer() && data.contains("lists") && data["lists"].is_object();
+  if (!whole) throw corrupt("lacks rows or lists");
   DataContents contents{data["fingerprint"].get<std::string>(), data["rows"].get<int64_t>(), {}};
   const std::string name_of_file = data.value("file", std::string());
   StoredFiles files(manifest, folder);

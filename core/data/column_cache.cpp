@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -69,16 +71,19 @@ void write_cache(const std::string& path, const std::string& temporary, Facts fa
   // Wide elements first, so that all of them are aligned in the mapping.
   std::stable_sort(entries.begin(), entries.end(),
                    [](const auto& a, const auto& b) { return a.second.element_size() > b.second.element_size(); });
+  namespace fs = std::filesystem;
   try {
-    std::filesystem::remove(temporary);  // of a process that was killed
-    write_safetensors(temporary, entries, facts);
-    // Whatever the umask: a cache that others may write would not be read.
-    namespace fs = std::filesystem;
-    fs::permissions(temporary, fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
-    std::filesystem::rename(temporary, path);
+    fs::remove_all(temporary);  // of a process that was killed
+    // In a folder of our own nobody can open the file while its mode still follows the umask.
+    if (mkdir(temporary.c_str(), 0700) != 0)
+      throw Error(Failure::io, str("cannot create ", temporary, ": ", std::strerror(errno)));
+    write_safetensors(temporary + "/columns", entries, facts);
+    fs::permissions(temporary + "/columns", fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
+    fs::rename(temporary + "/columns", path);
+    fs::remove(temporary);
   } catch (const std::exception& failure) {
     std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
+    fs::remove_all(temporary, ignored);
     log::warning(str("no cache of the data, which will be parsed at each start: ", failure.what()));
   }
 }

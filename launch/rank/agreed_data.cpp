@@ -41,7 +41,8 @@ class Agreement {
     if (!change.unknown.empty() || (!change.other.empty() && !allowed())) refuse(resumed.path, change);
     if (!change.other.empty())
       log::warning(str("data.changed is allow: the run goes on from ", resumed.path, " with other data (",
-                       change.text(), ")", change.renumber ? " and the checkpoint's numbers" : ""));
+                       change.text(), ")", change.renumber ? " and the checkpoint's numbers" : "",
+                       "; best values of metrics are counted anew"));
     return change.renumber ? numbered(*resumed.contents) : data_;
   }
 

@@ -100,9 +100,9 @@ with runs.workspace() as folder:
     write_visits(visits, shuffled[1:])
     refused("a killed run", 73, runs.command(config, folder / "killed"), "data.path: is not the data",
             f"{len(VISITS) - 1} rows, {len(VISITS)} in the checkpoint", "--set data.changed=allow", "another --output")
-    write_visits(visits, VISITS)
-    runs.run(config, folder / "killed", cwd=folder)
-    runs.check(runs.weights(folder / "killed") == runs.weights(folder / "first"), "other weights with the same data")
+    write_visits(folder / "moved.csv", VISITS)
+    runs.run(config, folder / "killed", ["data.path=moved.csv"], cwd=folder)
+    runs.check(runs.weights(folder / "killed") == runs.weights(folder / "first"), "other weights with the same data under another path")
 
     # On another host the file may be another one.
     for name, rows in {"here": VISITS, "there": shuffled}.items():

@@ -108,9 +108,15 @@ with runs.workspace() as folder:
         for number in range(40):
             png(folder / "colours" / name / f"{number}.png", colour)
     (folder / "convnet.yaml").write_text(CONVNET.format(folder=folder))
-    done = runs.run(folder / "convnet.yaml", folder / "convnet")
+    done = runs.run(folder / "convnet.yaml", folder / "convnet", ["train.checkpoint_every=4 epochs"])
     runs.check(done["samples"] == 4 * 96 and done["tokens"] is None, f"{done['samples']} images")
     runs.check(done["metrics"]["accuracy"]["last"] > 0.9, f"colours were not learnt: {done['metrics']}")
+    (folder / "colours" / "red").rename(folder / "colours" / "amber")  # another number for every class
+    failed = runs.run(folder / "convnet.yaml", folder / "renamed", [f"train.resume={folder / 'convnet'}", "train.epochs=5"],
+                      expect=78)
+    for words in ("convnet.yaml:5:", "data.path: ", "class 'amber' is new, and not in the checkpoint", "'red' is missing"):
+        runs.check(words in failed["failure"]["message"], failed["failure"])
+    (folder / "colours" / "amber").rename(folder / "colours" / "red")
     broken = folder / "colours" / "red" / "7.png"
     broken.write_bytes(broken.read_bytes()[:-100])
     failed = runs.run(folder / "convnet.yaml", folder / "broken", expect=65)

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/checkpoint/joined.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/stored_contents.h"
 #include "core/checkpoint/stored_files.h"
 #include "core/error.h"
 #include "core/single_communicator.h"
@@ -438,6 +440,59 @@ TEST(Checkpoint, LoadsIntoOtherDtypesAndStrides) {
   checkpoints.load(held, *checkpoints.newest());
   EXPECT_TRUE(held.entries[0].tensor.equal(bias_value().to(at::kFloat)));
   EXPECT_TRUE(held.entries[1].tensor.equal(weight_value()));
+}
+
+// Data of which only the numbers matter.
+class Numbered : public Dataset {
+ public:
+  explicit Numbered(std::vector<std::string> users) : users_(std::move(users)) {}
+  Schema schema() const override { return {}; }
+  int64_t size(Split) const override { return 3; }
+  int64_t instances_per_row() const override { return 1; }
+  Batch gather(Split, const at::Tensor&, int64_t, Buffers&) const override { return {}; }
+  DataContents contents() const override {
+    DataContents made{"bytes of " + join(users_, " "), 3, {}};
+    made.lists["users"] = {NameList(users_)};
+    return made;
+  }
+
+ private:
+  const std::vector<std::string> users_;
+};
+
+TEST(Checkpoint, KeepsTheNumbersOfItsDataAndIsRefusedByOthers) {
+  const TemporaryFolder folder;
+  const Context context = alone();
+  Checkpoints checkpoints(context, folder.path(), 0);
+  const Numbered first({"a", "b", "c"}), turned({"b", "a", "c"});
+  Holder held = holder(whole, 0, 1, true);
+  checkpoints.save(held, 1, Json{{"step", 1}}, false, {}, &first);
+  const CheckpointInfo info = checkpoints.find(folder / "step-1");
+  EXPECT_EQ(info.fingerprint, first.contents().fingerprint);
+  checkpoints.load(held, info, &first);
+  EXPECT_THROW(checkpoints.load(held, info, &turned), Error);
+  checkpoints.load(held, info);  // whoever has no data compares none
+  // A file of lists that was damaged is one of the checkpoint's files.
+  flip(folder / "step-1/data.safetensors", 100);
+  EXPECT_THROW(checkpoints.find(folder / "step-1"), Error);
+  EXPECT_FALSE(resumed_data(folder / "step-1", "").has_value());
+  EXPECT_FALSE(resumed_data("never", folder.path()).has_value());
+}
+
+TEST(Checkpoint, MembersOfAnEnsembleHaveOneNumbering) {
+  const TemporaryFolder folder;
+  const Context context = alone();
+  Holder held = holder(whole, 0, 1, true);
+  const Numbered first({"a", "b"}), turned({"b", "a"});
+  const auto saved = [&](const std::string& name, const Numbered& data) {
+    Checkpoints(context, folder / name, 0).save(held, 1, Json{{"step", 1}}, false, {}, &data);
+    return folder / name + "/step-1";
+  };
+  const std::string one = saved("one", first), same = saved("same", first), other = saved("other", turned);
+  const auto contents = stored_contents(joined({one, same}), one);
+  ASSERT_TRUE(contents.has_value());
+  EXPECT_TRUE(data_change(*contents, first.contents()).none());
+  EXPECT_THROW(joined({one, other}), Error);
 }
 
 TEST(Checkpoint, FindsStepFoldersAndRunFolders) {
