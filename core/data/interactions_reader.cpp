@@ -110,7 +110,10 @@ bool is_sound(const Columns& columns, const InteractionColumns& how) {
   };
   if (!of_ids("item_features", items, how.item_features) || !of_ids("user_features", users, how.user_features))
     return false;
-  if (contexts > 0 && !has_column(columns, "context_kinds", at::kByte, {contexts})) return false;
+  constexpr auto kinds = int64_t(ContextKind::same_everywhere) + 1;
+  if (contexts > 0 &&
+      !(has_column(columns, "context_kinds", at::kByte, {contexts}) && all_below(columns.at("context_kinds"), kinds)))
+    return false;
   if (!whole || !all_below(columns.at("user"), users) || !all_below(columns.at("item"), items)) return false;
   NameList(columns.at("user_bytes"), columns.at("user_ends"));
   NameList(columns.at("item_bytes"), columns.at("item_ends"));
