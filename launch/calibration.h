@@ -57,7 +57,8 @@ struct Calibration {
   int64_t memory = 0;     // bytes, likewise
   std::string device;     // "cpu" or "cuda"
   std::vector<std::string> gpus;
-  Json run;                                            // sections of the configuration that times depend on
+  double load = 0;  // share of the cores that other work took before or while it was measured, whichever was more
+  Json run;         // sections of the configuration that times depend on
   std::vector<std::pair<std::string, double>> blocks;  // share of a forward's time; empty where it was not measured
   std::vector<StepTimings> steps;                      // at least one: ranks 1
   std::vector<ExchangeTimings> exchanges;

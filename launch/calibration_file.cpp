@@ -153,6 +153,7 @@ Json to_json(const Calibration& calibration) {
               {"gpus", calibration.gpus}}},
             {"device", calibration.device},
             {"run", calibration.run},
+            {"load", calibration.load},
             {"blocks", blocks},
             {"steps", steps},
             {"exchanges", exchanges}};
@@ -181,6 +182,7 @@ Calibration calibration_from_json(const Json& json, const std::string& path) {
   calibration.device = reader.text("device");
   if (calibration.device != "cpu" && calibration.device != "cuda") reader.fail("device", "must be cpu or cuda");
   calibration.run = reader.object("run");
+  if (json.contains("load")) calibration.load = reader.number("load", 0);
   for (const Reader& block : reader.list("blocks", 0))
     calibration.blocks.emplace_back(block.text("name"), block.number("share", 0));
   for (const Reader& item : reader.list("steps", 1)) calibration.steps.push_back(steps_from(item));

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/text.h"
+#include "launch/machine_load.h"
 
 namespace convoy {
 namespace {
@@ -77,7 +78,15 @@ std::string speed_text(double speed) {
   return text;
 }
 
-std::string advice_text(const Contender& reference, const std::vector<Contender>& others) {
+StepPrediction widened(StepPrediction step, double load) {
+  // Cores of which others took a share f do in 1 what they would do in 1 - f, and not all of them alike.
+  constexpr double nearly_all = 0.95;
+  const double share = std::min(std::max(0.0, load), nearly_all);
+  step.error = std::hypot(step.error, step.seconds * share / (1 - share));
+  return step;
+}
+
+std::string advice_text(const Contender& reference, const std::vector<Contender>& others, double load) {
   if (!reference.step.reason.empty()) return "";
   std::vector<Contender> known;
   for (const Contender& one : others)
@@ -91,11 +100,15 @@ std::string advice_text(const Contender& reference, const std::vector<Contender>
   const Contender& best = known.front();
   const Estimate gain = speed_over(best, reference);
   std::vector<std::string> rest;
-  const bool unsure = gain.error > half * gain.value && gain.value + 3 * gain.error > 1;
+  const bool busy = load >= busy_machine;
+  const bool unsure = busy || (gain.error > half * gain.value && gain.value + 3 * gain.error > 1);
   for (size_t i = gain.value > 1 && !unsure ? 1 : 0; i < known.size(); ++i)
     rest.push_back(described(known[i], reference));
   std::string text;
-  if (unsure) {
+  if (busy) {
+    text = str("too uncertain to recommend anything (other work took ", std::lround(100 * load),
+               " % of the cores): measure again on an idle machine; as measured now, ");
+  } else if (unsure) {
     text = str("too uncertain to recommend anything (± ", std::lround(100 * gain.error / gain.value),
                " %), as where other work takes the cores: measure again on an idle machine; as measured now, ");
   } else if (gain.value <= 1) {

@@ -28,8 +28,11 @@ Estimate speed_over(const Contender& contender, const Contender& reference);
 // "0.4×", "12×".
 std::string speed_text(double speed);
 
+// The prediction with what other work on the measured cores adds to its error. `load`: others' share of the cores.
+StepPrediction widened(StepPrediction step, double load);
+
 // What to do, and why the others are no better. `reference` is the one rank that all are held against; `others` may
-// contain it again, and those that have no prediction.
-std::string advice_text(const Contender& reference, const std::vector<Contender>& others);
+// contain it again, and those that have no prediction. On a busy machine (`load`, as above) nothing is recommended.
+std::string advice_text(const Contender& reference, const std::vector<Contender>& others, double load = 0);
 
 }  // namespace convoy

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -13,11 +14,15 @@ namespace {
 
 using Cell = std::function<std::string(const Candidate&)>;
 
-constexpr size_t most_rows = 64;    // ranks in a table
+constexpr size_t most_placed = 16;  // lines of placement
+constexpr size_t most_rows = 8;     // lines of a table of figures
+constexpr size_t most_lines = 12;   // of a schedule on many ranks
+constexpr size_t many_ranks = 64;
 constexpr size_t line_width = 118;  // of a schedule
 
 std::string plural(size_t count, const std::string& what) { return str(count, " ", what, count == 1 ? "" : "s"); }
 
+// Without its name.
 std::string host_text(const Host& host) {
   std::set<int> sockets, nodes;
   size_t units = 0;
@@ -26,11 +31,25 @@ std::string host_text(const Host& host) {
     nodes.insert(core.numa);
     units += core.siblings.size();
   }
-  std::string text = str(host.name, ": ", plural(sockets.size(), "socket"), ", ", plural(nodes.size(), "NUMA node"),
-                         ", ", plural(host.cores.size(), "core"));
+  std::string text = str(plural(sockets.size(), "socket"), ", ", plural(nodes.size(), "NUMA node"), ", ",
+                         plural(host.cores.size(), "core"));
   if (units != host.cores.size()) text += str(" with ", units, " hyper-threads");
   text += str(", ", human_bytes(static_cast<double>(host.memory)), ", ", plural(host.gpus.size(), "GPU"));
   return text + "\n";
+}
+
+// Hosts that are alike share a line.
+std::string hosts_text(const std::vector<Host>& hosts) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> kinds;
+  for (const Host& host : hosts) {
+    const std::string kind = host_text(host);
+    if (kinds.empty() || kinds.back().first != kind) kinds.push_back({kind, {}});
+    kinds.back().second.push_back(host.name);
+  }
+  std::string text;
+  for (size_t i = 0; i < kinds.size() && i < most_rows; ++i)
+    text += names_text(kinds[i].second) + ": " + (kinds[i].second.size() > 1 ? "each " : "") + kinds[i].first;
+  return text + (kinds.size() > most_rows ? str("… and ", kinds.size() - most_rows, " more kinds of hosts\n") : "");
 }
 
 std::string mesh_text(const Job& job) {
@@ -57,21 +76,23 @@ std::string heading(const Candidate& candidate) {
              job.backend, "\nmesh: ", mesh_text(job), "\n", batch_norm_text(candidate));
 }
 
-// Ranks whose cells are all the same share a line: "0-7".
-std::string folded(std::vector<std::vector<std::string>> lines) {
+// Ranks whose cells are all the same share a line. The first cell of a line is its rank.
+std::string folded(const std::vector<std::vector<std::string>>& lines) {
   std::vector<std::vector<std::string>> kept{lines.front()};
-  for (size_t first = 1; first < lines.size();) {
-    size_t last = first;
-    while (last + 1 < lines.size() &&
-           std::equal(lines[first].begin() + 1, lines[first].end(), lines[last + 1].begin() + 1))
-      ++last;
-    std::vector<std::string> line = lines[first];
-    if (last > first) line[0] += "-" + lines[last][0];
-    kept.push_back(line);
-    first = last + 1;
+  std::vector<std::vector<int>> ranks{{}};
+  std::map<std::vector<std::string>, size_t> known;
+  for (size_t line = 1; line < lines.size(); ++line) {
+    const auto [found, fresh] = known.emplace(std::vector(lines[line].begin() + 1, lines[line].end()), kept.size());
+    if (fresh) {
+      kept.push_back(lines[line]);
+      ranks.emplace_back();
+    }
+    ranks[found->second].push_back(static_cast<int>(line) - 1);
   }
-  const size_t left_out = kept.size() > most_rows ? kept.size() - most_rows : 0;
-  if (left_out > 0) kept.resize(most_rows);
+  for (size_t line = 1; line < kept.size(); ++line) kept[line][0] = ranks_text(ranks[line]);
+  const bool many = lines.size() > many_ranks && kept.size() > most_rows;
+  const size_t left_out = many ? kept.size() - most_rows : 0;
+  kept.resize(kept.size() - left_out);
   std::vector<size_t> figures;
   for (size_t i = 1; i < kept.front().size(); ++i) figures.push_back(i);
   return text_table(kept, figures) + (left_out > 0 ? str("… and ", plural(left_out, "line"), " more\n") : "");
@@ -132,10 +153,13 @@ std::string fit_text(const Candidate& candidate, const Topology& topology) {
       text = str("does not fit: rank ", rank, " needs ", human_bytes(bytes), " and its GPU has ",
                  human_bytes(static_cast<double>(gpus)), "\n");
   }
+  size_t full = 0;
   for (size_t host = 0; host < of_host.size(); ++host)
-    if (topology.hosts[host].memory > 0 && of_host[host] > static_cast<double>(topology.hosts[host].memory))
+    if (topology.hosts[host].memory > 0 && of_host[host] > static_cast<double>(topology.hosts[host].memory) &&
+        ++full <= most_rows)
       text += str("does not fit: the ranks of ", topology.hosts[host].name, " need ", human_bytes(of_host[host]),
                   " and it has ", human_bytes(static_cast<double>(topology.hosts[host].memory)), "\n");
+  if (full > most_rows) text += str("does not fit: ", full - most_rows, " more hosts neither\n");
   return text;
 }
 
@@ -165,6 +189,19 @@ std::string wrapped(const std::string& text) {
     result += line + "\n";
   }
   return result;
+}
+
+// Of a schedule on many ranks, the first lines.
+std::string shortened(const std::string& text, size_t ranks) {
+  if (ranks <= many_ranks) return text;
+  size_t end = 0;
+  for (size_t line = 0; line < most_lines && end != std::string::npos; ++line) {
+    const size_t next = text.find('\n', end);
+    end = next == std::string::npos ? next : next + 1;
+  }
+  if (end >= text.size()) return text;
+  const auto rest = static_cast<size_t>(std::count(text.begin() + static_cast<std::ptrdiff_t>(end), text.end(), '\n'));
+  return text.substr(0, end) + "… and " + plural(rest, "line") + " more\n";
 }
 
 std::string share_text(double seconds) { return human_seconds(std::max(0.0, seconds)); }
@@ -246,6 +283,14 @@ std::string all_tables_text(const std::vector<Candidate>& candidates) {
   return text;
 }
 
+std::string warnings_text(const Candidate& candidate) {
+  std::vector<std::string> warnings = candidate.run.warnings;
+  warnings.insert(warnings.end(), candidate.placed.warnings.begin(), candidate.placed.warnings.end());
+  std::string text;
+  for (size_t i = 0; i < warnings.size() && i < most_rows; ++i) text += "warning: " + warnings[i] + "\n";
+  return text + (warnings.size() > most_rows ? str("… and ", warnings.size() - most_rows, " more warnings\n") : "");
+}
+
 std::string idle_gpus(const Candidate& candidate, const Topology& topology) {
   for (const Host& host : topology.hosts)
     if (!host.gpus.empty() && candidate.run.config.device == "cpu")
@@ -257,15 +302,15 @@ std::string idle_gpus(const Candidate& candidate, const Topology& topology) {
 
 std::string explained(const Candidate& candidate, const Topology& topology, const std::string& source) {
   std::string text = heading(candidate);
-  for (const Host& host : topology.hosts) text += host_text(host);
+  text += hosts_text(topology.hosts);
   text += "as " + source + "\n" + idle_gpus(candidate, topology);
-  for (const std::string& warning : candidate.run.warnings) text += "warning: " + warning + "\n";
-  for (const std::string& warning : candidate.placed.warnings) text += "warning: " + warning + "\n";
-  text += "\n" + placement_text(candidate.placed.table, most_rows);
+  text += warnings_text(candidate);
+  text += "\n" + placement_text(candidate.placed.table, most_placed);
   text += "\n" + traffic_text(candidate.figures);
   text += "\n" + memory_table(candidate.figures) + fit_text(candidate, topology);
   if (!all_measured(candidate.figures)) text += "not measured, ≤, ≥: the rest of it only running the model tells\n";
-  return text + "\nschedule:\n" + wrapped(candidate.schedule) + prediction_text(candidate);
+  const std::string schedule = shortened(wrapped(candidate.schedule), candidate.placed.job.ranks.size());
+  return text + "\nschedule:\n" + schedule + prediction_text(candidate);
 }
 
 std::string compared(const std::vector<Candidate>& candidates) {

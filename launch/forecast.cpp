@@ -1,11 +1,14 @@
 #include "launch/forecast.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 
 #include "core/text.h"
 #include "launch/calibration_run.h"
+#include "launch/core_pool.h"
 #include "launch/explain_advice.h"
+#include "launch/machine_load.h"
 #include "launch/topology.h"
 #include "strategies/catalogue.h"
 
@@ -35,7 +38,7 @@ class Forecast {
       contenders.push_back(contender(candidate));
       if (candidate.placed.job.ranks.size() > 1) contenders.back().rarely = less_often(candidate);
     }
-    const std::string advice = advice_text(contender(reference_), contenders);
+    const std::string advice = advice_text(contender(reference_), contenders, calibration_.load);
     return text + (advice.empty() ? "" : "\n" + advice);
   }
 
@@ -53,7 +56,8 @@ class Forecast {
     if (!request_.calibration.empty()) {
       calibration_ = read_calibration(request_.calibration);
       check_calibration(calibration_, run_.config.resolved, request_.calibration);
-      return str("\ntimes: from ", request_.calibration, ", measured on ", where(), ", ", calibration_.made, "\n");
+      return str("\ntimes: from ", request_.calibration, ", measured on ", where(), ", ", calibration_.made,
+                 load_text(), "\n");
     }
     std::vector<const Candidate*> planned, dense;
     for (const Candidate& candidate : candidates)
@@ -64,7 +68,8 @@ class Forecast {
     if (!dense.empty())
       calibration_.dense_tables = std::make_shared<Calibration>(measured_for(dense, {dense_rows}, seconds));
     if (request_.keep) write_calibration(file_name, calibration_);
-    return str("\ntimes: measured now on ", where(), request_.keep ? str("; kept in ", file_name) : "", "\n");
+    return str("\ntimes: measured now on ", where(), load_text(), request_.keep ? str("; kept in ", file_name) : "",
+               "\n");
   }
 
   Calibration measured_for(const std::vector<const Candidate*>& candidates, const std::vector<std::string>& tables,
@@ -82,7 +87,14 @@ class Forecast {
     }
     Json resolved = run_.config.resolved;
     if (!tables.empty()) resolved["model"] = measured.run.config.resolved.at("model");
-    return calibration_of(request, measure(request, run_.rank_program, current_variables()), here, resolved);
+    const std::vector<int> units = units_of(here.cores);
+    const double before = load_now(units).value_or(0);
+    const LoadWatch watch(units);
+    const std::vector<Measurement> measured_now = measure(request, run_.rank_program, current_variables());
+    const double load = std::max(before, watch.share().value_or(0));
+    Calibration calibration = calibration_of(request, measured_now, here, resolved);
+    calibration.load = load;
+    return calibration;
   }
 
   // What is measured is one rank's whole model in each of as many processes as ranks would stand here.
@@ -111,6 +123,13 @@ class Forecast {
     return shares;
   }
 
+  // Under half a percent it is what the system itself does.
+  std::string load_text() const {
+    return calibration_.load < 0.005
+               ? ", which was idle"
+               : str("; other work took ", std::lround(100 * calibration_.load), " % of its cores");
+  }
+
   static bool has_dense(const Candidate& candidate) { return candidate.tables == Candidate::Tables::dense; }
 
   std::string where() const {
@@ -126,8 +145,9 @@ class Forecast {
       return;
     }
     const Calibration& calibration = has_dense(candidate) ? *calibration_.dense_tables : calibration_;
-    candidate.prediction =
-        convoy::predict(candidate.placed.job, costs_of(candidate, &calibration), topology_, calibration, request_.link);
+    candidate.prediction = widened(
+        convoy::predict(candidate.placed.job, costs_of(candidate, &calibration), topology_, calibration, request_.link),
+        std::max(calibration.load, calibration_.load));
   }
 
   static Contender contender(const Candidate& candidate) {

@@ -1,6 +1,7 @@
 #include "launch/placement_table.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "core/text.h"
@@ -88,18 +89,55 @@ PlacedRank placed_rank(const RankPlan& rank, const Host& host, const std::string
   return row;
 }
 
+namespace {
+
+std::vector<std::string> cells_of(const PlacedRank& row) {
+  const bool bound = !row.cores.empty();
+  return {row.device, bound ? units_text(row.numa) : "any", bound ? units_text(row.cores) : "any",
+          std::to_string(row.threads), row.why};
+}
+
+// Ranks that are placed alike, on whichever hosts.
+struct PlacedAlike {
+  std::vector<std::string> cells;
+  std::vector<int> ranks;
+  std::vector<std::string> hosts;
+};
+
+std::vector<PlacedAlike> placed_alike(const std::vector<PlacedRank>& table) {
+  std::vector<PlacedAlike> groups;
+  std::map<std::vector<std::string>, size_t> known;
+  for (const PlacedRank& row : table) {
+    const auto [found, fresh] = known.emplace(cells_of(row), groups.size());
+    if (fresh) groups.push_back({found->first, {}, {}});
+    PlacedAlike& group = groups[found->second];
+    group.ranks.push_back(row.rank);
+    if (group.hosts.empty() || group.hosts.back() != row.host) group.hosts.push_back(row.host);
+  }
+  return groups;
+}
+
+}  // namespace
+
 std::string placement_text(const std::vector<PlacedRank>& table, size_t most) {
   std::vector<std::vector<std::string>> lines{{"rank", "host", "device", "NUMA", "cores", "threads", "why"}};
-  const size_t shown = table.size() > most ? most : table.size();
-  for (size_t i = 0; i < shown; ++i) {
-    const PlacedRank& row = table[i];
-    const bool bound = !row.cores.empty();
-    lines.push_back({std::to_string(row.rank), row.host, row.device, bound ? units_text(row.numa) : "any",
-                     bound ? units_text(row.cores) : "any", std::to_string(row.threads), row.why});
+  const auto add = [&](const std::string& rank, const std::string& host, const std::vector<std::string>& cells) {
+    lines.push_back({rank, host});
+    lines.back().insert(lines.back().end(), cells.begin(), cells.end());
+  };
+  if (table.size() <= most) {
+    for (const PlacedRank& row : table) add(std::to_string(row.rank), row.host, cells_of(row));
+    return text_table(lines, {5});
   }
-  std::string text = text_table(lines, {5});
-  if (shown < table.size()) text += str("… and ", table.size() - shown, " more\n");
-  return text;
+  const std::vector<PlacedAlike> groups = placed_alike(table);
+  size_t left_out = 0;
+  for (const PlacedAlike& group : groups) {
+    if (lines.size() > most)
+      left_out += group.ranks.size();
+    else
+      add(ranks_text(group.ranks), names_text(group.hosts), group.cells);
+  }
+  return text_table(lines, {5}) + (left_out > 0 ? str("… and ", left_out, " more\n") : "");
 }
 
 Json to_json(const std::vector<PlacedRank>& table) {

@@ -352,19 +352,48 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
   return assignment;
 }
 
-Description describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
-  const TrainedParts parts = located_parts(config, registry);
-  Description description = describe_model(*parts.model, config.precision);
-  if (!activations) return description;
+namespace {
+
+// Of a model up to this size a step may be made for real where shapes alone do not tell.
+constexpr int64_t most_real_parameters = 1 << 26;
+
+void measure(const TrainedParts& parts, const RunConfig& config, MeasuredTensors tensors, Description& description) {
   constexpr int64_t rows = 2;
-  at::set_num_threads(1);
   Batch batch = parts.data->gather_once(Split::train, at::arange(rows), 0);
   batch.global_rows = batch.nominal_rows = rows;
-  measure_activations(config, parts.model, parts.loss, batch, description);
+  measure_activations(config, parts.model, parts.loss, batch, description, tensors);
   const bool tables = std::any_of(description.blocks.begin(), description.blocks.end(),
                                   [](const BlockDescription& block) { return !block.tables.empty(); });
-  if (tables) measure_lookups(config, parts.model, parts.loss, *parts.data, description);
-  return description;
+  if (tables) measure_lookups(config, parts.model, parts.loss, *parts.data, description, tensors);
+}
+
+}  // namespace
+
+Description describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
+  const TrainedParts parts = located_parts(config, registry);
+  const Description description = describe_model(*parts.model, config.precision);
+  if (!activations) return description;
+  at::set_num_threads(1);
+  Description measured = description;
+  std::string reason;
+  try {
+    measure(parts, config, MeasuredTensors::fake, measured);
+    return measured;
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  int64_t parameters = 0;
+  for (const BlockDescription& block : description.blocks) parameters += block.parameters;
+  if (parameters > most_real_parameters) {
+    log::warning(
+        str("activations are not measured: the model does not run by shapes alone, and it is too large to run "
+            "here: ",
+            reason));
+    return description;
+  }
+  measured = description;
+  measure(parts, config, MeasuredTensors::real, measured);
+  return measured;
 }
 
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/data/dataset.h"
 #include "core/single_communicator.h"
 #include "strategies/parts/block_hooks.h"
+#include "strategies/parts/fake_tensors.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"
 
@@ -221,11 +223,21 @@ class WatchedLayers : public PlainLayers {
 
 namespace {
 
+// Layers made them without memory, so that nobody fills in initial values.
+void give_fake_values(const std::vector<ParameterPtr>& parameters) {
+  at::NoGradGuard no_grad;
+  for (const ParameterPtr& parameter : parameters)
+    if (parameter->initial)
+      parameter->value.set_data(at::empty(parameter->value.sizes(), parameter->value.options().requires_grad(false)));
+}
+
 // One step of `batch` as strategies make it, gradients in memory that is there already.
 std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& model,
                                     const std::shared_ptr<const LossFunction>& loss, const Batch& batch,
-                                    Description& description,
+                                    Description& description, MeasuredTensors tensors,
                                     std::map<std::string, std::vector<at::Tensor>>* lookups = nullptr) {
+  std::optional<FakeTensors> fake;
+  if (tensors == MeasuredTensors::fake) fake.emplace();
   const auto held = std::make_shared<HeldBytes>();
   const c10::DebugInfoGuard told(c10::DebugInfoKind::PROFILER_STATE, held);
   const auto exchanges = std::make_shared<Exchanges>(Exchanges{*held});
@@ -238,7 +250,11 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
   request.layers = [exchanges](std::shared_ptr<LayerStore> store) {
     return std::make_shared<WatchedLayers>(std::move(store), exchanges);
   };
+  request.deferred = fake.has_value();
+  // Masks of dropout by LibTorch's own operators, which have shape functions.
+  if (fake) context.config.randomness = "fast";
   ModelPart part(context, watched, loss, std::move(request));
+  give_fake_values(part.parameters());
   for (const ParameterPtr& parameter : part.parameters()) parameter->gradient = at::zeros_like(parameter->value);
   GradientCollector collector(part.parameters(), part.state(), [](int) {});
   std::vector<Measured>& measured = watched->measured();
@@ -311,7 +327,7 @@ int64_t working(const Measured& bytes) { return std::max<int64_t>(0, bytes.peak 
 }  // namespace
 
 void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                         const Batch& batch, Description& description) {
+                         const Batch& batch, Description& description, MeasuredTensors tensors) {
   const int64_t rows = std::max<int64_t>(batch.rows, 1), fewer = rows / 2;
   // With half of the rows, which tells what there is of each from what is there anyway.
   std::vector<Measured> small;
@@ -319,9 +335,9 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
   if (fewer > 0) {
     Batch part = batch.slice(0, fewer);
     part.global_rows = part.nominal_rows = fewer;
-    small = measured_step(config, model, loss, part, scratch);
+    small = measured_step(config, model, loss, part, scratch, tensors);
   }
-  const std::vector<Measured> measured = measured_step(config, model, loss, batch, description);
+  const std::vector<Measured> measured = measured_step(config, model, loss, batch, description, tensors);
   for (size_t index = 0; index < measured.size(); ++index) {
     const Measured& bytes = measured[index];
     BlockDescription& block = description.blocks[index];
@@ -342,7 +358,7 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
 }
 
 void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                     const Dataset& data, Description& description) {
+                     const Dataset& data, Description& description, MeasuredTensors tensors) {
   // As steps draw them, which rows that follow one another in a file need not be like.
   const int64_t size = data.size(Split::train);
   const int64_t rows = std::min<int64_t>({size, std::max<int64_t>(config.train.batch.rows, 1), most_stepped});
@@ -356,7 +372,7 @@ void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared
   const Batch batch = gathered(rows);
   Description scratch = description;
   std::map<std::string, std::vector<at::Tensor>> lookups;
-  measured_step(config, model, loss, batch, scratch, &lookups);
+  measured_step(config, model, loss, batch, scratch, tensors, &lookups);
   // What tells of many steps takes more rows, which go through no model.
   int64_t row_bytes = 0;
   for (const auto& [name, tensor] : batch.tensors) row_bytes += static_cast<int64_t>(tensor.nbytes()) / batch.rows;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "core/error.h"
+#include "launch/text_table.h"
 
 namespace convoy {
 namespace {
@@ -264,6 +265,29 @@ TEST(Placement, TheTableIsReadable) {
   EXPECT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[2]["cores"], Json({2}));
   EXPECT_EQ(rows[2]["numa"], Json({1}));
+}
+
+TEST(Placement, RanksThatArePlacedAlikeShareALine) {
+  std::vector<PlacedRank> table;
+  for (int rank = 0; rank < 1024; ++rank) {
+    PlacedRank row;
+    row.rank = rank;
+    row.host = str("node", rank / 8);
+    row.device = str("GPU ", rank % 8);
+    row.cores = {rank % 8};
+    row.why = "near";
+    table.push_back(row);
+  }
+  const std::string text = placement_text(table, 16);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9);
+  EXPECT_THAT(text, HasSubstr("1-1017 by 8  node0 … node127 (128)  GPU 1"));
+}
+
+TEST(Placement, RanksInFewCharacters) {
+  EXPECT_EQ(ranks_text({0, 1, 2, 3}), "0-3");
+  EXPECT_EQ(ranks_text({4}), "4");
+  EXPECT_EQ(ranks_text({0, 8}), "0, 8");
+  EXPECT_EQ(ranks_text({0, 1, 2, 16, 17, 18, 32, 33, 34, 48, 49}), "0-2, 16-18, 32-34, … (11)");
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 #include "launch/prediction.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include "launch/explain_advice.h"
+#include "launch/machine_load.h"
 
 namespace convoy {
 namespace {
@@ -290,6 +292,30 @@ TEST(Advice, IsSilentWithoutATime) {
   EXPECT_EQ(advice_text(contender("single", 1, 1), {none}), "");
   EXPECT_THAT(speed_text(12.4), "12×");
   EXPECT_THAT(speed_text(0.04), "0.04×");
+}
+
+TEST(Load, IsWhatOthersTookOfTheCores) {
+  const char* const before = "cpu  9 9 9 9\ncpu0 100 0 0 900 0 0 0 0 0 0\ncpu1 100 0 0 900 0 0 0 0 0 0\nintr 5\n";
+  const char* const after = "cpu  9 9 9 9\ncpu0 300 0 0 900 0 0 0 0 0 0\ncpu1 150 0 0 1000 0 0 0 50 0 0\nintr 5\n";
+  const auto one = cpu_times(before, {0, 1}), other = cpu_times(after, {0, 1});
+  ASSERT_TRUE(one && other);
+  const double tick = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
+  EXPECT_NEAR(other->busy - one->busy, 250 * tick, 1e-9);
+  EXPECT_NEAR(other->stolen, 50 * tick, 1e-9);
+  EXPECT_NEAR(other_work(*one, *other, 150 * tick, 200 * tick, 2), 150.0 / 400, 1e-9);
+  EXPECT_EQ(other_work(*one, *other, 1000, 1, 2), 50 * tick / 2) << "own work is nobody's load";
+  EXPECT_FALSE(cpu_times(before, {0, 7})) << "a core that is not there";
+}
+
+TEST(Advice, OnABusyMachineRecommendsNothing) {
+  const Contender single = contender("single", 1, 50 * ms), ddp = contender("ddp", 2, 20 * ms);
+  EXPECT_THAT(advice_text(single, {ddp}), HasSubstr("take ddp"));
+  const std::string text = advice_text(single, {ddp}, 0.6);
+  EXPECT_THAT(text, HasSubstr("other work took 60 % of the cores"));
+  EXPECT_THAT(text, Not(HasSubstr("take ddp")));
+  EXPECT_THAT(text, HasSubstr("ddp would be"));
+  EXPECT_NEAR(widened(single.step, 0.1).error, 50 * ms / 9, 1e-6);
+  EXPECT_EQ(widened(single.step, 0).error, single.step.error);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // What `convoy-rank --describe blocks` finds without running a model, against the model itself.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -108,6 +109,51 @@ TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
   EXPECT_LT(few.saved_bytes, 3 * few.product_parameters);
   EXPECT_NEAR(static_cast<double>(more.row_saved_bytes) / static_cast<double>(few.row_saved_bytes), 1, 0.02);
   EXPECT_LT(whole.saved_bytes, few.product_parameters / 4);
+}
+
+// Shapes alone tell what the step itself keeps: bytes of activations exactly, what backward works with within a tenth of the
+// activations (kernels allocate for themselves).
+TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
+  at::set_num_threads(1);
+  for (auto* make : {gpt_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject})
+    for (const char* precision : {"fp64", "fp32", "bf16"}) {
+      const Subject subject = make();
+      const Description counted = describe_model(*subject.model(), precision);
+      const auto measured = [&](MeasuredTensors tensors) {
+        Description model = counted;
+        RunConfig config = test_config({"single", "", 1}, {});
+        config.precision = precision;
+        measure_activations(config, subject.model(), subject.loss, subject.data.slice(0, 4), model, tensors);
+        return model;
+      };
+      const Description real = measured(MeasuredTensors::real), fake = measured(MeasuredTensors::fake);
+      for (size_t index = 0; index < real.blocks.size(); ++index) {
+        const BlockDescription &one = fake.blocks[index], &other = real.blocks[index];
+        SCOPED_TRACE(convoy::str(subject.name, ", ", precision, ", ", one.name));
+        EXPECT_EQ(one.row_output_bytes, other.row_output_bytes);
+        EXPECT_EQ(one.row_saved_bytes, other.row_saved_bytes);
+        EXPECT_EQ(one.saved_bytes, other.saved_bytes);
+        EXPECT_EQ(one.row_cut_saved_bytes, other.row_cut_saved_bytes);
+        EXPECT_EQ(one.cut_exchanges, other.cut_exchanges);
+        EXPECT_LE(std::abs(one.row_working_bytes - other.row_working_bytes),
+                  (other.row_saved_bytes + other.row_output_bytes) / 10 + 64);
+      }
+    }
+}
+
+// A model of some terabytes, which nobody allocates; and values are there again afterwards.
+TEST(BlockActivations, ShapesTakeNoMemory) {
+  constexpr int64_t dim = 1 << 18, length = 6;
+  const Subject subject = gpt_of({4096, dim, 1 << 18});
+  Description model = describe_model(*subject.model(), "fp32");
+  int64_t parameters = 0;
+  for (const BlockDescription& block : model.blocks) parameters += block.parameters;
+  EXPECT_GT(parameters, int64_t{1} << 39);
+  at::set_num_threads(1);
+  measure_activations(test_config({"single", "", 1}, {}), subject.model(), subject.loss, subject.data.slice(0, 2),
+                      model);
+  EXPECT_GT(model.blocks.at(1).row_saved_bytes, 30 * length * dim);
+  EXPECT_EQ(at::ones({3}).sum().item<float>(), 3);
 }
 
 }  // namespace
