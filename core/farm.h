@@ -33,7 +33,8 @@ struct Pipeline {
   std::string name;  // of its folder too
   Json config;       // resolved (RunConfig::resolved), marks included; its strategy plans within its slot
   QueueTerms terms;
-  Mark mark;  // where it was written
+  Mark mark;            // where it was written
+  Json grid = nullptr;  // of a point of a grid: its values by key path
 };
 
 struct Farm {

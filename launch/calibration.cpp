@@ -117,6 +117,34 @@ std::vector<std::pair<std::string, double>> block_shares(const std::vector<std::
   return shares;
 }
 
+// From some blocks to all: passes by the blocks' time, updates by their parameters.
+void extrapolate(Calibration& calibration, const std::vector<SampledBlock>& sampled,
+                 const std::vector<std::pair<std::string, double>>& seconds) {
+  constexpr double doubt = 0.1;  // of equal blocks, and of what a step takes beside its blocks
+  double time = 0, all_time = 0, parameters = 0, all_parameters = 0;
+  for (size_t i = 0; i < std::min(sampled.size(), seconds.size()); ++i) {
+    const auto count = static_cast<double>(sampled[i].names.size());
+    time += seconds[i].second;
+    all_time += count * seconds[i].second;
+    parameters += static_cast<double>(sampled[i].parameters);
+    all_parameters += count * static_cast<double>(sampled[i].parameters);
+  }
+  const double slower = time > 0 ? all_time / time : 1, larger = parameters > 0 ? all_parameters / parameters : 1;
+  for (StepTimings& step : calibration.steps) {
+    for (PassTiming& pass : step.passes) {
+      const double update = step.update.seconds * pass.updated;
+      pass.step.seconds = (pass.step.seconds - update) * slower + update * larger;
+      pass.step.spread = std::hypot(pass.step.spread, doubt);
+      pass.apart *= slower;
+    }
+    step.update.seconds *= larger;
+  }
+  calibration.blocks.clear();
+  for (size_t i = 0; i < std::min(sampled.size(), seconds.size()) && all_time > 0; ++i)
+    for (const std::string& name : sampled[i].names)
+      calibration.blocks.emplace_back(name, seconds[i].second / all_time);
+}
+
 }  // namespace
 
 Timing timing_of(std::vector<double> samples) {
@@ -180,6 +208,7 @@ Calibration calibration_of(const MeasurementRequest& request, const std::vector<
   }
   if (!request.together.empty() && !request.together_updated.empty())
     share_update(calibration.steps.front(), calibration.steps.back());
+  if (!request.sampled.empty()) extrapolate(calibration, request.sampled, first.blocks);
   for (const ExchangeSamples& samples : first.exchanges) {
     auto& all = calibration.exchanges;
     auto found = std::find_if(all.begin(), all.end(), [&](const ExchangeTimings& one) {

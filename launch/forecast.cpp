@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* file_name = "calibration.json";
 constexpr double measured_seconds = 4.4;  // of the five that are promised; making data and model comes before
+constexpr double most_measured = 2e9;     // bytes of a model that a comparison makes without being asked to
 constexpr int rarely = 8;                 // steps an update, as what is tried beside the configured
 
 // For measuring, an update happens when it is asked for, and a pass is a whole one.
@@ -80,7 +81,9 @@ class Forecast {
     const Candidate measured = reference_on(request_.here ? topology_ : Topology{{here}}, overrides);
     MeasurementRequest request = measurement_for(measured, reference_, candidates, here, request_.here);
     request.seconds = seconds;
-    check_room(measured, request, here);
+    const bool may_be_large = request_.keep || request.alone.gpu >= 0;
+    check_room(may_be_large ? memory_of(measured.figures.front()).bytes : sampled_bytes(measured, request), request,
+               here);
     if (tables.empty()) {
       request.alone_updated = updated_shares(request.alone_rows);
       request.together_updated = updated_shares(request.together_rows);
@@ -97,10 +100,44 @@ class Forecast {
     return calibration;
   }
 
+  // A comparison that was not asked to measure makes no large model: it takes one of blocks that are alike, and few rows.
+  // Returns the bytes of such a step.
+  static double sampled_bytes(const Candidate& measured, MeasurementRequest& request) {
+    const RankFigures& whole = measured.figures.front();
+    if (whole.parameters.value + whole.gradients.value + whole.moments.value <= most_measured)
+      return memory_of(whole).bytes;
+    const Description model = description_from_json(measured.run.described.at("model"));
+    double bytes = 0;
+    for (size_t i = 0; i < model.blocks.size(); ++i) {
+      const BlockDescription& block = model.blocks[i];
+      const bool again = i > 0 && alike(block, model.blocks[i - 1]);
+      if (!again) {
+        request.sampled.push_back({static_cast<int64_t>(i), {}, block.parameters});
+        // Parameters, gradients and two moments; activations of two rows.
+        bytes += static_cast<double>(4 * model.element_bytes * block.parameters + 2 * block.row_saved_bytes);
+      }
+      request.sampled.back().names.push_back(block.name);
+    }
+    if (bytes > most_measured)
+      throw Error(Failure::out_of_memory, str("a step of its unlike blocks alone takes ", human_bytes(bytes),
+                                              ", and a comparison measures up to ", human_bytes(most_measured),
+                                              "; type --calibrate where it is to run, and read that by --calibration"));
+    request.alone_rows = {2, 1};
+    if (!request.together.empty()) request.together_rows = {2, 1};
+    return bytes;
+  }
+
+  static bool alike(const BlockDescription& a, const BlockDescription& b) {
+    return a.parameters == b.parameters && a.tensors == b.tensors && a.products == b.products &&
+           a.row_saved_bytes == b.row_saved_bytes && a.row_output_bytes == b.row_output_bytes && a.tables.empty() &&
+           b.tables.empty() && a.ties.empty() && b.ties.empty();
+  }
+
   // What is measured is one rank's whole model in each of as many processes as ranks would stand here.
-  static void check_room(const Candidate& measured, const MeasurementRequest& request, const Host& here) {
+  // `each`: bytes of one process.
+  static void check_room(double each, const MeasurementRequest& request, const Host& here) {
     const double ranks = std::max<double>(1, static_cast<double>(request.together.size()));
-    const double bytes = ranks * memory_of(measured.figures.front()).bytes;
+    const double bytes = ranks * each;
     if (request.alone.gpu >= 0 || here.memory == 0 || bytes < 0.8 * static_cast<double>(here.memory)) return;
     throw Error(Failure::out_of_memory,
                 str("a step of the whole model on ", ranks, ranks == 1 ? " rank" : " ranks", " takes ",

@@ -93,9 +93,11 @@ Exit codes: 0, 64 no run there, 128+n ended by signal n.)";
 constexpr const char* add_footer = R"(
 FILE is one pipeline: name, config (a file, or the keys of a whole run) and how it is queued (priority, preempt, retries, timeout,
 memory, cores, …), checked as strictly as by `convoy run`. The farm in RUN takes it into its queue, or says why not.
+--set adds the points of its grid that have a new value. A farm that has ended goes on with them, and leaves finished ones alone.
 
-Example:
+Examples:
   convoy add runs/farm configs/urgent.yaml
+  convoy add runs/grid --set strategy.grid.seed=[3,4]
 
 Exit codes: 0 it is in the queue, 64 no farm there, 73 nobody runs it any more, 78 configuration, 110 no answer.)";
 
@@ -232,9 +234,14 @@ int run(int argc, char** argv) {
   top->footer(top_footer);
 
   AddArguments addition;
-  CLI::App* add = app.add_subcommand("add", "Put a further pipeline into the queue of a farm that runs");
+  CLI::App* add = app.add_subcommand("add", "Put further pipelines into the queue of a farm");
   add->add_option("RUN", addition.folder, "Folder of the farm")->required();
-  add->add_option("FILE", addition.file, "YAML file of the pipeline")->required();
+  add->add_option("FILE", addition.file, "YAML file of the pipeline");
+  add->add_option("--set", addition.overrides,
+                  "Give a key of the farm's grid more values, as in strategy.grid.seed=[3,4]")
+      ->type_name("KEY=VALUES")
+      ->take_all()
+      ->allow_extra_args(false);
   add->add_option("--wait", addition.wait, "Seconds for the farm's answer")
       ->capture_default_str()
       ->type_name("SECONDS")

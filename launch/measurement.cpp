@@ -48,7 +48,9 @@ Exchange exchange_named(const std::string& name) {
 }
 
 Json to_json(const MeasurementRequest& request) {
-  Json together = Json::array(), exchanges = Json::array();
+  Json together = Json::array(), exchanges = Json::array(), sampled = Json::array();
+  for (const SampledBlock& block : request.sampled)
+    sampled.push_back({{"index", block.index}, {"names", block.names}, {"parameters", block.parameters}});
   for (const MeasuredRank& rank : request.together) together.push_back(to_json(rank));
   for (const WantedExchange& wanted : request.exchanges) {
     Json kinds = Json::array();
@@ -65,8 +67,21 @@ Json to_json(const MeasurementRequest& request) {
           {"exchanges", exchanges},
           {"bytes", request.bytes},
           {"seconds", request.seconds},
-          {"address", request.address}};
+          {"address", request.address},
+          {"sampled", sampled}};
 }
+
+namespace {
+
+std::vector<SampledBlock> sampled_from_json(const Json& json) {
+  std::vector<SampledBlock> blocks;
+  for (const Json& block : json)
+    blocks.push_back({block.at("index").get<int64_t>(), block.at("names").get<std::vector<std::string>>(),
+                      block.at("parameters").get<int64_t>()});
+  return blocks;
+}
+
+}  // namespace
 
 MeasurementRequest measurement_request(const Json& json) {
   MeasurementRequest request;
@@ -85,6 +100,7 @@ MeasurementRequest measurement_request(const Json& json) {
   request.bytes = json.at("bytes").get<std::vector<int64_t>>();
   request.seconds = json.at("seconds").get<double>();
   request.address = json.at("address").get<std::string>();
+  request.sampled = sampled_from_json(json.at("sampled"));
   return request;
 }
 

@@ -25,6 +25,12 @@ struct WantedExchange {
 struct UpdatedShare {
   double one = 1, three = 1;
 };
+// A block of the model in the place of all that are like it.
+struct SampledBlock {
+  int64_t index = 0;               // of the model's
+  std::vector<std::string> names;  // of all that it stands for, itself included
+  int64_t parameters = 0;          // elements of one of them
+};
 struct MeasurementRequest {
   Json config;                         // resolved, of the reference strategy
   MeasuredRank alone;                  // as the reference strategy's rank stands
@@ -32,9 +38,10 @@ struct MeasurementRequest {
   std::vector<int64_t> alone_rows, together_rows;             // of a pass; the most important first, then a small one
   std::vector<UpdatedShare> alone_updated, together_updated;  // by those; empty: everything is updated
   std::vector<WantedExchange> exchanges;
-  std::vector<int64_t> bytes;  // that a rank sends of one exchange, ascending
-  double seconds = 0;          // for all of it, behind the making of data set and model
-  std::string address;         // the interface for data between ranks
+  std::vector<int64_t> bytes;         // that a rank sends of one exchange, ascending
+  double seconds = 0;                 // for all of it, behind the making of data set and model
+  std::string address;                // the interface for data between ranks
+  std::vector<SampledBlock> sampled;  // the model is these blocks alone, one after the other; empty: all of its blocks
 };
 Json to_json(const MeasurementRequest& request);
 MeasurementRequest measurement_request(const Json& json);

@@ -101,6 +101,29 @@ void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& 
                       Failure::device_missing);
 }
 
+// Ranks and micro-batches that get no rows of a global batch. They change no result, and they train nothing.
+std::vector<std::string> notes_on_rows(const RunConfig& config, const Job& job) {
+  std::vector<std::string> notes;
+  const BatchSize& batch = config.train.batch;
+  const int64_t shares = job.mesh.degree("data"), ranks = static_cast<int64_t>(job.ranks.size());
+  if (!batch.per_rank && batch.rows < shares) {
+    const int64_t idle = (shares - batch.rows) * (ranks / shares);
+    notes.push_back(str("train.batch: a global batch of ", batch.rows, batch.rows == 1 ? " row" : " rows", " leaves ",
+                        idle, " of ", ranks,
+                        " ranks without rows in every step; type --set train.batch.global=", shares, " or more, or ",
+                        ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
+    return notes;  // whoever has rows has one
+  }
+  const Json& strategy = job.config.at("strategy");
+  const Json slices = strategy.value("micro_batches", Json(1));
+  const int64_t rows = batch.per_rank ? batch.rows : batch.rows / shares;
+  if (slices.is_number_integer() && rows < slices.get<int64_t>())
+    notes.push_back(str("strategy.micro_batches: ", slices.get<int64_t>(), " of the ", rows,
+                        rows == 1 ? " row" : " rows", " that a rank has in a step: ", slices.get<int64_t>() - rows,
+                        " have no rows; type --set strategy.micro_batches=", rows, ", or a larger train.batch"));
+  return notes;
+}
+
 Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
                       const std::vector<std::vector<int>>& allowed) {
   RunConfig config = run.config;
@@ -147,29 +170,6 @@ Placed plan_unlocated(const PreparedRun& run, const Topology& topology, const st
     placed.warnings.push_back(std::move(note));
   placed.table = placement.table;
   return placed;
-}
-
-// Ranks and micro-batches that get no rows of a global batch. They change no result, and they train nothing.
-std::vector<std::string> notes_on_rows(const RunConfig& config, const Job& job) {
-  std::vector<std::string> notes;
-  const BatchSize& batch = config.train.batch;
-  const int64_t shares = job.mesh.degree("data"), ranks = static_cast<int64_t>(job.ranks.size());
-  if (!batch.per_rank && batch.rows < shares) {
-    const int64_t idle = (shares - batch.rows) * (ranks / shares);
-    notes.push_back(str("train.batch: a global batch of ", batch.rows, batch.rows == 1 ? " row" : " rows", " leaves ",
-                        idle, " of ", ranks,
-                        " ranks without rows in every step; type --set train.batch.global=", shares, " or more, or ",
-                        ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
-    return notes;  // whoever has rows has one
-  }
-  const Json& strategy = job.config.at("strategy");
-  const Json slices = strategy.value("micro_batches", Json(1));
-  const int64_t rows = batch.per_rank ? batch.rows : batch.rows / shares;
-  if (slices.is_number_integer() && rows < slices.get<int64_t>())
-    notes.push_back(str("strategy.micro_batches: ", slices.get<int64_t>(), " of the ", rows,
-                        rows == 1 ? " row" : " rows", " that a rank has in a step: ", slices.get<int64_t>() - rows,
-                        " have no rows; type --set strategy.micro_batches=", rows, ", or a larger train.batch"));
-  return notes;
 }
 
 void add_cores(const Host& host, Host& merged) {

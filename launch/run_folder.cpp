@@ -167,7 +167,7 @@ std::optional<RunFolder> take(const FolderRequest& request, const std::string& f
   if (!run.lock.held()) return std::nullopt;
   run.path = path;
   Json summary = read_summary(folder);
-  if (summary.value("status", "") == "done") {
+  if (summary.value("status", "") == "done" && !request.grows) {
     run.already_done = true;
     return run;
   }

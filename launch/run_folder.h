@@ -21,6 +21,7 @@ struct FolderRequest {
   std::string resume;                  // auto | never | a path
   Json resolved;                       // with its marks, for messages
   std::string command = "convoy run";  // as typed, without --output and train.resume
+  bool grows = false;                  // more is to be done in a folder that is done
 };
 
 // An exclusive lock on a folder while it lives (flock on FOLDER/.lock, which is removed at the end).

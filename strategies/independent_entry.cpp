@@ -71,6 +71,8 @@ class Taken {
       section_ = map_node(name.mark);
       section_.fields.push_back({"name", name.mark, name});
     }
+    if (Node* grid = section_.find("grid"); grid != nullptr && grid->kind == Node::Kind::map)
+      *grid = flat_grid(*grid, twice_);
     auto& fields = common_.fields;
     fields.erase(
         std::remove_if(fields.begin(), fields.end(),
@@ -80,6 +82,9 @@ class Taken {
 
   PipelineTexts texts() {
     read_own();
+    for (const Node::Field& field : twice_)
+      mistake(field.mark, str("strategy.grid.", field.key),
+              "is given twice, as a key path and as maps; keep one of them");
     const Node* pipelines = section_.find("pipelines");
     const Node* grid = section_.find("grid");
     const bool some = pipelines != nullptr && !pipelines->items.empty();
@@ -270,7 +275,11 @@ class Taken {
     if (!all) points = grid_values(grid);
     for (const GridPoint& point : points) {
       PipelineText pipeline{"", base, terms_, grid.mark};
-      for (const auto& [key, value] : point.values) lay(pipeline.config, key, *value);
+      pipeline.grid = Json::object();
+      for (const auto& [key, value] : point.values) {
+        lay(pipeline.config, key, *value);
+        pipeline.grid[key] = untyped(*value, false);
+      }
       add(std::move(pipeline), scalar_node(point.name, mark, true));
     }
     if (all) refuse_equal_names();
@@ -330,9 +339,10 @@ class Taken {
   }
 
   Node section_, common_;
-  Options own_;                 // the section, read
-  std::vector<Options> items_;  // of `pipelines`
-  QueueTerms terms_;            // of all of them
+  std::vector<Node::Field> twice_;  // keys of the grid
+  Options own_;                     // the section, read
+  std::vector<Options> items_;      // of `pipelines`
+  QueueTerms terms_;                // of all of them
   PipelineTexts found_;
 };
 

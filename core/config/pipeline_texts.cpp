@@ -86,6 +86,32 @@ Node merged(const Node& base, const Node& over) {
   return result;
 }
 
+namespace {
+
+void flatten(const Node& map, const std::string& prefix, Node& into, std::vector<Node::Field>& twice) {
+  for (const Node::Field& field : map.fields) {
+    const std::string key = prefix.empty() ? field.key : str(prefix, ".", field.key);
+    if (field.value.kind == Node::Kind::map && !field.value.fields.empty()) {
+      flatten(field.value, key, into, twice);
+    } else if (Node* known = into.find(key); known == nullptr) {
+      into.fields.push_back({key, field.mark, field.value});
+    } else if (field.value.overridden) {
+      *known = field.value;
+    } else {
+      twice.push_back({key, field.mark, field.value});
+    }
+  }
+}
+
+}  // namespace
+
+Node flat_grid(const Node& grid, std::vector<Node::Field>& twice) {
+  Node flat = grid;
+  flat.fields.clear();
+  flatten(grid, "", flat, twice);
+  return flat;
+}
+
 void put_at(Node& root, const std::string& path, const Node& value) {
   Node* node = &root;
   const std::vector<std::string> keys = keys_of(path);

@@ -15,7 +15,8 @@ struct PipelineText {
   std::string name;
   Node config;  // a whole run's, to be read strictly; its marks are those of the file each key stands in
   QueueTerms terms;
-  Mark mark;  // of the pipeline, in the file that lists it
+  Mark mark;            // of the pipeline, in the file that lists it
+  Json grid = nullptr;  // of a point of a grid: its values by key path
 };
 
 struct PipelineTexts {
@@ -30,6 +31,10 @@ Node merged(const Node& base, const Node& over);
 // Puts `value` at a key path such as "train.batch.global", made where it is not there; items of lists count from 0.
 // ConfigError at the value's mark where the path cannot be followed.
 void put_at(Node& root, const std::string& path, const Node& value);
+
+// The grid with key paths instead of maps: {optimizer: {lr: [1, 2]}} is {optimizer.lr: [1, 2]}. What --set gives replaces what
+// the file has. `twice`: keys that the file itself gives twice.
+Node flat_grid(const Node& grid, std::vector<Node::Field>& twice);
 
 // Whether anything in the tree stands in this file; of --set, whether it has the value of that assignment (Mark::file).
 bool holds_text_of(const Node& node, const std::string& file);

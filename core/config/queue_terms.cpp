@@ -105,7 +105,10 @@ std::vector<Option> added_pipeline_options() {
   std::vector<Option> options{
       describe::text("name", "of the pipeline and its folder; unless given the name in its configuration")
           .may_be_null(),
-      describe::option(OptionType::any, "config", "a file, or the keys of a whole run").must()};
+      describe::option(OptionType::any, "config", "a file, or the keys of a whole run").must(),
+      describe::option(OptionType::any, "grid",
+                       "values by key path of a point of the farm's grid; `add --set` writes it")
+          .may_be_null()};
   for (const Option& option : queue_options(true)) options.push_back(option);
   return options;
 }

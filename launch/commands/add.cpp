@@ -12,6 +12,8 @@
 
 #include "core/config/reader.h"
 #include "launch/exit_codes.h"
+#include "launch/farm/farm.h"
+#include "launch/farm/growth.h"
 #include "launch/farm/holder.h"
 #include "launch/farm/inbox.h"
 #include "launch/farm/read.h"
@@ -28,20 +30,17 @@ namespace fs = std::filesystem;
                   "); run the pipeline alone, or put it into the farm's file and start that with another --output"));
 }
 
-// Whoever runs it.
-LockHolder running_farm(const std::string& folder) {
+// Whoever runs it, if anybody does.
+LockHolder holder_of_farm(const std::string& folder) {
   std::error_code none;
   if (!fs::is_directory(folder, none))
     throw Error(Failure::command_line, str(folder, ": there is no such folder; give a farm's, such as runs/farm"));
-  const Json summary = read_summary(folder);
-  const LockHolder holder = lock_holder(folder);
-  if (!summary.contains("pipelines") && !fs::exists(folder + "/journal.jsonl", none))
+  if (!read_summary(folder).contains("pipelines") && !fs::exists(folder + "/journal.jsonl", none))
     throw Error(Failure::command_line,
                 str(folder,
                     ": holds no run of several pipelines, to which one could be added; start one by `convoy run` "
                     "of a file that lists pipelines, or run this one by itself"));
-  if (!holder.held) over(folder, summary.value("status", "unfinished"));
-  return holder;
+  return lock_holder(folder);
 }
 
 // Paths of data count from where the farm was started, as they do for its other pipelines.
@@ -123,18 +122,15 @@ bool answered(const std::string& folder, const std::string& path, const Author& 
   }
 }
 
-}  // namespace
-
-int add_command(const AddArguments& arguments) {
-  const std::string folder = fs::absolute(arguments.folder).lexically_normal().string();
-  const std::string file = fs::absolute(arguments.file).lexically_normal().string();
-  const LockHolder holder = running_farm(folder);
-  go_where_it_runs(holder);
-  const Pipeline pipeline = read_pipeline(file);
-  check_name(folder, pipeline);
-
-  const std::string path = str(folder, "/inbox/", pipeline.name, ".yaml");
+std::string waiting_file(const std::string& folder, const Pipeline& pipeline) {
   make_private_folder(folder + "/inbox");
+  return str(folder, "/inbox/", pipeline.name, ".yaml");
+}
+
+// Puts it into the inbox of a farm that runs, and waits for the answer.
+void hand_over(const std::string& folder, const std::string& file, const Pipeline& pipeline,
+               const AddArguments& arguments) {
+  const std::string path = waiting_file(folder, pipeline);
   unlink((path + ".refused").c_str());  // the answer to an earlier try
   write_whole(path, pipeline_yaml(pipeline), true);
   const Author author(file, pipeline);
@@ -148,6 +144,50 @@ int add_command(const AddArguments& arguments) {
   std::cout << pipeline.name << ": in the queue of " << arguments.folder << ", priority " << pipeline.terms.priority
             << (pipeline.terms.preempt ? ", may preempt" : "") << "; watch it by: convoy top " << arguments.folder
             << '\n';
+}
+
+// Where the farm was started, whose paths of data count from there.
+void go_where_it_was_started(const std::string& folder) {
+  const std::string place = read_summary(folder).value("directory", "");
+  std::error_code none;
+  if (place.empty() || fs::current_path(none) == place || chdir(place.c_str()) != 0) return;
+  std::cerr << "convoy: paths of data count from " << place << ", where the farm was started\n";
+}
+
+// A farm that nobody runs is started again, with what it did not finish and the new points.
+int add_points(const std::string& folder, bool runs, const AddArguments& arguments) {
+  Growth growth = grown(folder, arguments.overrides);
+  if (runs) {
+    for (const Pipeline& pipeline : growth.pipelines) hand_over(folder, folder + "/config.yaml", pipeline, arguments);
+    return exit_code::done;
+  }
+  refuse_all(growth.farm.mistakes);
+  for (const Pipeline& pipeline : growth.pipelines)
+    write_whole(waiting_file(folder, pipeline), pipeline_yaml(pipeline), true);
+  std::cout << "convoy: " << growth.pipelines.size() << " pipelines added to " << arguments.folder
+            << ", which goes on now\n"
+            << std::flush;
+  return run_farm(std::move(growth.farm));
+}
+
+}  // namespace
+
+int add_command(const AddArguments& arguments) {
+  if (arguments.file.empty() == arguments.overrides.empty())
+    throw Error(Failure::command_line,
+                "give either the file of a pipeline, or values of the farm's grid by --set strategy.grid.KEY=[…]");
+  const std::string folder = fs::absolute(arguments.folder).lexically_normal().string();
+  const std::string file = fs::absolute(arguments.file).lexically_normal().string();
+  const LockHolder holder = holder_of_farm(folder);
+  if (!holder.held && arguments.overrides.empty()) over(folder, read_summary(folder).value("status", "unfinished"));
+  if (holder.held)
+    go_where_it_runs(holder);
+  else
+    go_where_it_was_started(folder);
+  if (!arguments.overrides.empty()) return add_points(folder, holder.held, arguments);
+  const Pipeline pipeline = read_pipeline(file);
+  check_name(folder, pipeline);
+  hand_over(folder, file, pipeline, arguments);
   return exit_code::done;
 }
 

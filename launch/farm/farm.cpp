@@ -82,6 +82,7 @@ FolderRequest farm_folder(const FarmRun& run) {
   request.name = run.name;
   request.resume = "auto";
   request.resolved = run.resolved;
+  request.grows = run.grows;
   return request;
 }
 

@@ -69,6 +69,7 @@ Json row_of(const PipelineResult& result, const std::string& metric) {
   const Json summary = result.summary.is_object() ? result.summary : Json::object();
   for (const char* key : copied) row[key] = number_in(summary, key);
   row["folder"] = result.folder;
+  if (result.grid.is_object()) row["grid"] = result.grid;
   row["metrics"] = Json::object();
   const Json metrics = object_in(summary, "metrics");
   for (const auto& [name, entry] : metrics.items())
@@ -143,8 +144,13 @@ std::string leaderboard_table(const Json& leaderboard) {
 }
 
 std::string leaderboard_csv(const Json& leaderboard) {
-  std::vector<std::string> metrics;
-  std::set<std::string> known;
+  std::vector<std::string> metrics, keys;
+  std::set<std::string> known, known_keys;
+  for (const Json& row : leaderboard["rows"]) {
+    const Json grid = object_in(row, "grid");
+    for (const auto& [key, value] : grid.items())
+      if (known_keys.insert(key).second) keys.push_back(key);
+  }
   for (const Json& row : leaderboard["rows"])
     for (const auto& [name, values] : row["metrics"].items())
       if (known.insert(name).second) metrics.push_back(name);
@@ -152,6 +158,8 @@ std::string leaderboard_csv(const Json& leaderboard) {
   columns.insert(columns.end(), std::begin(copied), std::end(copied));
   columns.push_back("folder");
   std::vector<Json> heading(columns.begin(), columns.end());
+  const std::set<std::string> names(columns.begin(), columns.end());
+  for (const std::string& key : keys) heading.push_back(names.count(key) + known.count(key) > 0 ? "grid." + key : key);
   for (const std::string& metric : metrics) {
     heading.push_back(metric);
     heading.push_back(metric + " best");
@@ -160,6 +168,8 @@ std::string leaderboard_csv(const Json& leaderboard) {
   for (const Json& row : leaderboard["rows"]) {
     std::vector<Json> fields;
     for (const std::string& column : columns) fields.push_back(row[column]);
+    const Json grid = object_in(row, "grid");
+    for (const std::string& key : keys) fields.push_back(grid.value(key, Json()));
     for (const std::string& metric : metrics) {
       const Json values = object_in(row["metrics"], metric.c_str());
       fields.push_back(number_in(values, "last"));

@@ -57,7 +57,7 @@ void add(std::vector<ConfigError>& all, const std::vector<ConfigError>& more) {
 
 // A whole run's tree, read strictly; what is wrong with it is among the reader's mistakes, or these.
 Pipeline read_text(const PipelineText& text, RunTreesReader& reader, std::vector<ConfigError>& mistakes) {
-  Pipeline pipeline{text.name, {}, text.terms, text.mark};
+  Pipeline pipeline{text.name, {}, text.terms, text.mark, text.grid};
   if (const StrategyEntry* nested = farm_strategy(text.config))
     mistakes.emplace_back(text.config.find("strategy")->mark, "strategy",
                           str("is ", nested->name, ", which is several runs itself; a pipeline is one run"));
@@ -143,7 +143,11 @@ void refuse_all(const std::vector<ConfigError>& mistakes) {
 }
 
 std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
-  const Node root = read_tree(arguments);
+  return read_farm(read_tree(arguments), arguments, variables, as);
+}
+
+std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments, const Variables& variables,
+                                 const LaunchedAs& as) {
   const StrategyEntry* strategy = farm_strategy(root);
   if (strategy == nullptr) return std::nullopt;
   const Catalogues catalogues = all_catalogues();
@@ -213,6 +217,7 @@ Pipeline read_pipeline(const std::string& path) {
     if (!found.empty()) return;
     const Options written(values, reader.marks());
     text.terms = with_terms({}, written);
+    if (written.has("grid")) text.grid = without_marks(written.at("grid"));
     if (!written.at("config").is_string() && !written.at("config").is_object())
       written.fail("config", "must be the path of a file, or the keys of a whole run");
   });
@@ -243,6 +248,7 @@ Pipeline read_pipeline(const std::string& path) {
 std::string pipeline_yaml(const Pipeline& pipeline) {
   Json whole = {{"name", pipeline.name}};
   whole.update(to_json(pipeline.terms));
+  if (!pipeline.grid.is_null()) whole["grid"] = pipeline.grid;
   whole["config"] = without_marks(pipeline.config);
   return to_yaml(whole);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "core/farm.h"
 #include "launch/prepare.h"
@@ -26,6 +27,7 @@ struct FarmRun {
   double heartbeat = 60;    // seconds of silence after which one of them is lost
   std::string address;      // launch.address; "": chosen
   std::vector<std::string> warnings;
+  bool grows = false;  // pipelines wait in the inbox of the folder, which may be done
   // All that is wrong with the file. Then nothing may start; but they are told (refuse_all) together with what the machines
   // have against it. A pipeline with mistakes in its configuration has none (null).
   std::vector<ConfigError> mistakes;
@@ -33,6 +35,9 @@ struct FarmRun {
 
 // Nothing where the file describes one run. Throws ConfigError where it cannot be read at all.
 std::optional<FarmRun> read_farm(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as);
+// The same of a tree; `arguments` say what was typed.
+std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments, const Variables& variables,
+                                 const LaunchedAs& as);
 // For what takes one run alone: throws ConfigError where the file describes several, or is for `convoy add`.
 void refuse_several(const RunArguments& arguments);
 // Of a run whose strategy planned `farm` (Plan::farm).

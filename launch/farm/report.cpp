@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "core/version.h"
 #include "launch/exit_codes.h"
@@ -100,8 +101,8 @@ Json farm_summary(const FarmRun& run, const std::vector<Member>& members, int at
     samples += number(own, "samples");
     parameters += number(own, "parameters");
     steps += number(own, "steps");
-    results.push_back(
-        {member.pipeline.name, name_of(member.state), member.starts, member.verdict.cause, folder_within(member), own});
+    results.push_back({member.pipeline.name, name_of(member.state), member.starts, member.verdict.cause,
+                       folder_within(member), own, member.pipeline.grid});
   }
   summary["parameters"] = static_cast<int64_t>(parameters);
   summary["steps"] = static_cast<int64_t>(steps);
@@ -117,6 +118,8 @@ Json farm_summary(const FarmRun& run, const std::vector<Member>& members, int at
   summary["pipelines"] = pipelines;
   summary["leaderboard"] = end == nullptr ? Json() : leaderboard(results, {run.farm.metric, run.farm.direction});
   summary["inject"] = run.arguments.faults;
+  std::error_code none;
+  summary["directory"] = std::filesystem::current_path(none).string();  // that relative paths of data count from
   summary["attempt"] = attempt;
   summary["version"] = version;
   summary["config"] = run.resolved;

@@ -55,7 +55,9 @@ class Calibration {
 
   void run() {
     place(process_ == 0 ? request_.alone : rank_);
-    subject_.emplace(config_, registry_, device_, process_ == 0 ? request_.alone.threads : rank_.threads);
+    std::vector<int64_t> blocks;
+    for (const SampledBlock& block : request_.sampled) blocks.push_back(block.index);
+    subject_.emplace(config_, registry_, device_, process_ == 0 ? request_.alone.threads : rank_.threads, blocks);
     meet("made");
     start_ = Clock::now();
     if (process_ == 0)

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
 #include "core/data/few_rows.h"
 #include "core/data/samples.h"
@@ -51,17 +52,21 @@ std::shared_ptr<StateFile> unread_state() {
   return state;
 }
 
-// The model, with a watch on each block.
+// Some blocks of the model, or all, with a watch on each.
 class TimedModel : public Model {
  public:
-  TimedModel(ModelPtr inner, std::shared_ptr<std::vector<BlockTime>> times)
-      : inner_(std::move(inner)), times_(std::move(times)) {
-    for (int64_t index = 0; index < inner_->blocks(); ++index) times_->push_back({inner_->block_name(index)});
+  TimedModel(ModelPtr inner, std::shared_ptr<std::vector<BlockTime>> times, std::vector<int64_t> blocks)
+      : inner_(std::move(inner)), times_(std::move(times)), blocks_(std::move(blocks)) {
+    if (blocks_.empty()) {
+      blocks_.resize(static_cast<size_t>(inner_->blocks()));
+      std::iota(blocks_.begin(), blocks_.end(), 0);
+    }
+    for (const int64_t index : blocks_) times_->push_back({inner_->block_name(index)});
   }
-  int64_t blocks() const override { return inner_->blocks(); }
-  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
+  int64_t blocks() const override { return static_cast<int64_t>(blocks_.size()); }
+  std::string block_name(int64_t index) const override { return inner_->block_name(inner_index(index)); }
   BlockPtr block(int64_t index, Layers& layers) const override {
-    return std::make_shared<TimedBlock>(inner_->block(index, layers), times_, static_cast<size_t>(index));
+    return std::make_shared<TimedBlock>(inner_->block(inner_index(index), layers), times_, static_cast<size_t>(index));
   }
   TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {
@@ -73,13 +78,17 @@ class TimedModel : public Model {
   }
 
  private:
+  int64_t inner_index(int64_t index) const { return blocks_.at(static_cast<size_t>(index)); }
+
   ModelPtr inner_;
   std::shared_ptr<std::vector<BlockTime>> times_;
+  std::vector<int64_t> blocks_;
 };
 
 }  // namespace
 
-TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads)
+TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads,
+                     const std::vector<int64_t>& blocks)
     : config_(config), device_(device), times_(std::make_shared<std::vector<BlockTime>>()) {
   config_.data = few_rows(config.data);
   data_ = registry.datasets.make(config_.data.name, config_.data.options, data_seed(config.data.options, config.seed));
@@ -95,7 +104,7 @@ TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Devi
   context_.state = unread_state();
   context_.steps_per_epoch = context_.total_steps = std::numeric_limits<int32_t>::max();
   strategy_ = registry.strategies.make(config.strategy.name, config.strategy.options);
-  strategy_->setup(context_, std::make_shared<TimedModel>(model, times_),
+  strategy_->setup(context_, std::make_shared<TimedModel>(model, times_, blocks),
                    registry.losses.make(loss, config.loss.options));
 }
 

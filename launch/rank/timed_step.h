@@ -26,7 +26,9 @@ struct BlockTime {
 class TimedStep {
  public:
   // `config`: of the reference strategy, with an update only where it is flushed (strategy.sync.every beyond reach).
-  TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads);
+  // `blocks`: of the model that are made, in this order; empty: all.
+  TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads,
+            const std::vector<int64_t>& blocks = {});
   ~TimedStep();
   TimedStep(const TimedStep&) = delete;
   TimedStep& operator=(const TimedStep&) = delete;

@@ -128,6 +128,34 @@ with runs.workspace() as folder:
                               env=runs.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         runs.check(done.returncode == 0 and f"batch norm: over {said}" in done.stdout, done.stdout)
 
+    # A GPT of 10 G parameters on 1,024 GPUs: no tensor of it is made.
+    hosts = ",".join(f"node{i}" for i in range(128))
+    large = ["--set", "model.layers=48", "--set", "model.dim=4096", "--set", "model.heads=32", "--set",
+             "data={name: synthetic, kind: tokens, rows: 1000, vocabulary: 50000, length: 2048}", "--set", "device=auto",
+             "--set", "launch.ranks=auto", "--set", "launch.cores_per_rank=auto", "--topology", TOPOLOGIES / "dgx.xml", "--hosts", hosts]
+    script = ("import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT); "
+              "used = resource.getrusage(resource.RUSAGE_CHILDREN); sys.stdout.buffer.write(done.stdout); "
+              "print(done.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)")
+    line = [sys.executable, "-c", script, str(runs.CONVOY), "explain", "configs/gpt_ddp.yaml", *map(str, large)]
+    done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=60, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT).stdout
+    text, last = done.rstrip("\n").rsplit("\n", 1)
+    code, seconds, megabytes = last.split()
+    runs.check(code == "0" and float(seconds) <= 3 and float(megabytes) <= 1024, f"a large model: {last}\n{text}")
+    runs.check(len(text.splitlines()) <= 60, f"{len(text.splitlines())} lines:\n{text}")
+    runs.check("not measured" not in text and "0-1016 by 8  node0 … node127 (128)" in text, text)
+    runs.check("leaves 1008 of 1024 ranks without rows" in text and "--ranks 16" in text, text)
+
+    # While others hold the cores, nothing is recommended.
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores for _ in range(2)]
+    try:
+        text = explain(*ddp, "--ranks", 2, "--compare", "single,ddp")
+        runs.check("other work took" in text and "too uncertain to recommend anything" in text, text)
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+
     # The describing process tells where it is when it is asked, here in reading its standard input.
     describing = subprocess.Popen([str(runs.BUILD / "convoy-rank"), "--describe"], env=runs.environment(), text=True,
                                   stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

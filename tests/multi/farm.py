@@ -1,6 +1,7 @@
 """Several runs from one file: a grid alone and inside mpirun gives the same leaderboard; what is wrong is told all at once,
 before anything starts; what is done is never repeated."""
 # timeout: 180
+import csv
 import json
 import os
 import pathlib
@@ -67,6 +68,34 @@ with runs.workspace() as folder:
     runs.check(done.returncode == 0 and "already done" in done.stdout, f"again: {done.returncode} {done.stdout}")
     runs.check((folder / "alone" / "summary.json").read_text() == before, "the summary was written again")
     runs.refused("another farm in that folder", 73, ["another"], runs.command(GRID, folder / "alone", [*SETS, "optimizer.weight_decay=0.5"]))
+
+    # A finished sweep grows; what is done stays as it is, byte by byte.
+    def contents():
+        return {path: path.read_bytes() for name in NAMES for path in (folder / "alone" / "pipelines" / name).rglob("*") if path.is_file()}
+
+    def add(code, word, *sets):
+        line = [str(runs.CONVOY), "add", str(folder / "alone"), *[item for one in sets for item in ("--set", one)]]
+        done = subprocess.run(line, cwd=folder, env=runs.environment(), timeout=90, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        runs.check(done.returncode == code and word in done.stdout, f"{line}: exit {done.returncode}: {done.stdout}")
+
+    done_before = contents()
+    add(78, "is no key of this farm's grid", "strategy.grid.sede=[3]")
+    add(78, "nothing was added", "strategy.grid.seed=[2]")
+    add(64, "only keys of the farm's grid", "train.epochs=3")
+    add(0, "2 pipelines added", "strategy.grid.seed=[3]")
+    add(0, "3 pipelines added", "strategy.grid.optimizer.lr=[0.1]")
+    runs.check(contents() == done_before, "a finished pipeline was touched")
+    summary = runs.summary(folder / "alone")
+    grown = [f"lr{lr}-seed{seed}" for lr in ("0.001", "0.01", "0.1") for seed in (1, 2, 3)]
+    runs.check(summary["status"] == "done" and sorted(entry["name"] for entry in summary["pipelines"]) == grown, f"{summary['pipelines']}")
+    with open(folder / "alone" / "leaderboard.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    runs.check(sorted((float(row["optimizer.lr"]), row["seed"], row["pipeline"]) for row in rows) ==
+               sorted((float(name[2:-6]), name[-1], name) for name in grown), f"{rows}")
+    done = subprocess.run(runs.command(GRID, folder / "alone", SETS), cwd=runs.TOP, env=runs.environment(), timeout=60,
+                          stdout=subprocess.PIPE, text=True)
+    runs.check(done.returncode == 0 and "already done" in done.stdout, f"again: {done.returncode} {done.stdout}")
 
     text = GRID.read_text().split("strategy:")[0]
     bad = folder / "bad.yaml"

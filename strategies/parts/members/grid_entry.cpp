@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/config/scalars.h"
+#include "core/hash.h"
 
 namespace convoy {
 namespace {
@@ -20,12 +21,43 @@ std::string in_a_name(const std::string& text) {
   return safe;
 }
 
-// A value that is no single one is told by its component's name, or by its place in the list.
-std::string value_text(const Node& value, size_t index) {
-  if (value.kind == Node::Kind::scalar) return value.text;
-  if (value.kind == Node::Kind::null) return "none";
-  const Node* name = value.find("name");
-  return name != nullptr && name->kind == Node::Kind::scalar ? name->text : str(index);
+constexpr size_t longest_value = 40, longest_name = 100;  // characters
+
+// A component by its name, any other map and list by what it holds.
+std::string text_of(const Node& value) {
+  std::vector<std::string> parts;
+  switch (value.kind) {
+    case Node::Kind::scalar:
+      return value.text;
+    case Node::Kind::null:
+      return "none";
+    case Node::Kind::list:
+      for (const Node& item : value.items) parts.push_back(text_of(item));
+      break;
+    case Node::Kind::map:
+      if (const Node* name = value.find("name"); name != nullptr && name->kind == Node::Kind::scalar) return name->text;
+      for (const Node::Field& field : value.fields) parts.push_back(field.key + "-" + text_of(field.value));
+      break;
+  }
+  return parts.empty() ? "none" : join(parts, "-");
+}
+
+// The values of a key as names have them; a later one that reads like an earlier one is numbered.
+std::vector<std::string> texts_of(const Node& values) {
+  std::vector<std::string> texts;
+  for (const Node& value : values.items) {
+    const std::string text = in_a_name(text_of(value)).substr(0, longest_value);
+    std::string unique = text;
+    for (int number = 2; std::find(texts.begin(), texts.end(), unique) != texts.end(); ++number)
+      unique = str(text, "-", number);
+    texts.push_back(unique);
+  }
+  return texts;
+}
+
+std::string bounded(const std::string& name) {
+  if (name.size() <= longest_name) return name;
+  return name.substr(0, longest_name) + "-" + hash_hex(name.data(), name.size()).substr(0, 8);
 }
 
 std::string last_part(const std::string& path) {
@@ -36,12 +68,14 @@ std::string last_part(const std::string& path) {
 struct Coordinate {
   const Node::Field* axis;
   size_t index;
+  const std::vector<std::string>* texts;  // of all values of the axis
   const Node& value() const { return axis->value.items[index]; }
+  const std::string& text() const { return (*texts)[index]; }
 };
 
 std::string default_name(const std::vector<Coordinate>& point) {
   std::vector<std::string> parts;
-  for (const Coordinate& at : point) parts.push_back(last_part(at.axis->key) + "-" + value_text(at.value(), at.index));
+  for (const Coordinate& at : point) parts.push_back(last_part(at.axis->key) + "-" + at.text());
   return join(parts, "_");
 }
 
@@ -66,7 +100,7 @@ std::string patterned_name(const std::string& pattern, const Mark& mark, const s
                         str("names {", printable(key), "}, which is no key of the grid; ",
                             near.empty() ? "there are {" + join(keys, "}, {") + "}" : "did you mean {" + near + "}?"));
     }
-    name += key == "index" ? str(number) : value_text(found->value(), found->index);
+    name += key == "index" ? str(number) : found->text();
     i = end;
   }
   return name;
@@ -93,17 +127,19 @@ int64_t count_points(const Node& grid) {
 std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const Mark& pattern_mark) {
   std::vector<GridPoint> points;
   const int64_t count = count_points(grid);
+  std::vector<std::vector<std::string>> texts;
+  for (const Node::Field& axis : grid.fields) texts.push_back(texts_of(axis.value));
   for (int64_t number = 0; number < count; ++number) {
     std::vector<Coordinate> at(grid.fields.size());
     int64_t rest = number;
     for (size_t i = grid.fields.size(); i-- > 0;) {
       const auto size = static_cast<int64_t>(grid.fields[i].value.items.size());
-      at[i] = {&grid.fields[i], static_cast<size_t>(rest % size)};
+      at[i] = {&grid.fields[i], static_cast<size_t>(rest % size), &texts[i]};
       rest /= size;
     }
     GridPoint point;
-    point.name = in_a_name(pattern.empty() ? default_name(at)
-                                           : patterned_name(pattern, pattern_mark, at, static_cast<size_t>(number)));
+    point.name = bounded(in_a_name(
+        pattern.empty() ? default_name(at) : patterned_name(pattern, pattern_mark, at, static_cast<size_t>(number))));
     for (const Coordinate& coordinate : at) point.values.emplace_back(coordinate.axis->key, &coordinate.value());
     points.push_back(std::move(point));
   }

@@ -97,5 +97,15 @@ TEST(Leaderboard, ReadsAsATableAndAsCsv) {
       ",b,failed,\"exit 3, \"\"odd\"\"\",3,,,,,,,pipelines/b,,,,\r\n");
 }
 
+TEST(Leaderboard, HasColumnsForTheGrid) {
+  std::vector<PipelineResult> results{done("a", {{"loss", metric(1, 1, true)}}), done("b", {})};
+  results[0].grid = {{"model.hidden", {64, 32}}, {"loss", "mse"}, {"data.path", "a \"b\", c"}};
+  const std::string csv = leaderboard_csv(leaderboard(results, {}));
+  EXPECT_THAT(csv, HasSubstr(",grid.loss,"));
+  EXPECT_THAT(csv, HasSubstr(",model.hidden,"));
+  EXPECT_THAT(csv, HasSubstr("\"[64,32]\""));
+  EXPECT_THAT(csv, HasSubstr("\"a \"\"b\"\", c\""));
+}
+
 }  // namespace
 }  // namespace convoy

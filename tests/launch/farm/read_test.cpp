@@ -130,6 +130,28 @@ TEST_F(FarmFile, AGridHasEveryCombination) {
   EXPECT_EQ(run.farm.pipelines[4].config["seed"], 2);
 }
 
+TEST_F(FarmFile, NamesHaveValuesAndStayUnique) {
+  EXPECT_THAT(names(read("  names: 'h{model.hidden}'\n  grid: {model.hidden: [[64, 32], [16]]}\n").farm),
+              ElementsAre("h64-32", "h16"));
+  EXPECT_THAT(names(read("  grid: {model: [{name: mlp, hidden: [4]}, {name: mlp, hidden: [8]}]}\n").farm),
+              ElementsAre("model-mlp", "model-mlp-2"));
+  std::string wide = "[1";
+  for (int i = 2; i < 60; ++i) wide += str(", ", i);
+  const auto bounded = names(read("  grid: {model.hidden: [" + wide + "], " + wide + ", 99]]}\n").farm);
+  EXPECT_EQ(bounded.size(), 2u);
+  EXPECT_NE(bounded[0], bounded[1]);
+  for (const std::string& name : bounded) EXPECT_LE(name.size(), 120u);
+}
+
+TEST_F(FarmFile, ADottedKeyOfTheGridBySet) {
+  const FarmRun run = read("  grid: {optimizer.lr: [1.0e-3], seed: [1]}\n",
+                           {"strategy.grid.optimizer.lr=[0.1, 0.2]", "strategy.grid.optimizer.weight_decay=[0.5]"});
+  EXPECT_THAT(names(run.farm), ElementsAre("lr-0.1_seed-1_weight_decay-0.5", "lr-0.2_seed-1_weight_decay-0.5"));
+  EXPECT_EQ(run.farm.pipelines[1].config["optimizer"]["lr"], 0.2);
+  EXPECT_EQ(run.farm.pipelines[1].grid["optimizer.lr"], 0.2);
+  EXPECT_THAT(mistakes("  grid: {optimizer.lr: [0.1], optimizer: {lr: [0.2]}}\n"), HasSubstr("is given twice"));
+}
+
 TEST_F(FarmFile, AGridOfComponentsWithNamesByPattern) {
   const FarmRun run = read(
       "  names: 'n{index}-{optimizer}'\n"
