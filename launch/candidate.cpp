@@ -86,6 +86,10 @@ double Candidate::update_rows() const {
 PreparedRun described_run(const RunArguments& arguments) {
   PreparedRun run = prepared(arguments);
   run.described = describe_run(run.rank_program, run.config.resolved, "activations");
+  if (const std::string reason = run.described.value("unmeasured", ""); !reason.empty())
+    run.warnings.push_back(
+        "activations are not measured: the model does not run by shapes alone, and is too large to run here: " +
+        reason);
   return run;
 }
 

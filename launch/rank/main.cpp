@@ -77,7 +77,9 @@ int describe(const std::string& what) {
     const auto figures = evaluation_figures(config, registry);
     told["figures"] = figures ? to_json(*figures) : Json();
   } else if (!what.empty()) {
-    told["model"] = to_json(describe_blocks(config, registry, what == "activations"));
+    const DescribedBlocks described = describe_blocks(config, registry, what == "activations");
+    told["model"] = to_json(described.model);
+    told["unmeasured"] = described.unmeasured;
   }
   std::cout << told.dump() << '\n';
   return 0;

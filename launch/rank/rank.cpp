@@ -369,31 +369,23 @@ void measure(const TrainedParts& parts, const RunConfig& config, MeasuredTensors
 
 }  // namespace
 
-Description describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
+DescribedBlocks describe_blocks(const RunConfig& config, const Registry& registry, bool activations) {
   const TrainedParts parts = located_parts(config, registry);
-  const Description description = describe_model(*parts.model, config.precision);
-  if (!activations) return description;
+  const Description counted = describe_model(*parts.model, config.precision);
+  if (!activations) return {counted, ""};
   at::set_num_threads(1);
-  Description measured = description;
-  std::string reason;
+  DescribedBlocks described{counted, ""};
   try {
-    measure(parts, config, MeasuredTensors::fake, measured);
-    return measured;
+    measure(parts, config, MeasuredTensors::fake, described.model);
+    return described;
   } catch (const std::exception& error) {
-    reason = error.what();
+    described = {counted, error.what()};
   }
   int64_t parameters = 0;
-  for (const BlockDescription& block : description.blocks) parameters += block.parameters;
-  if (parameters > most_real_parameters) {
-    log::warning(
-        str("activations are not measured: the model does not run by shapes alone, and it is too large to run "
-            "here: ",
-            reason));
-    return description;
-  }
-  measured = description;
-  measure(parts, config, MeasuredTensors::real, measured);
-  return measured;
+  for (const BlockDescription& block : counted.blocks) parameters += block.parameters;
+  if (parameters > most_real_parameters) return described;
+  measure(parts, config, MeasuredTensors::real, described.model);
+  return {described.model, ""};
 }
 
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel) {

@@ -31,9 +31,13 @@ using torch::jit::Stack;
 class EmptyMapping {
  public:
   EmptyMapping() {
-    for (size_ = size_t{1} << 42; size_ >= smallest; size_ /= 2) {
+    for (size_ = largest; size_ >= smallest; size_ /= 2) {
       start_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (start_ != MAP_FAILED) return;
+      if (start_ == MAP_FAILED) continue;
+      if (size_ == largest) return;
+      size_ /= 2;  // others need addresses, too
+      munmap(static_cast<char*>(start_) + size_, size_);
+      return;
     }
     throw Error(Failure::out_of_memory, "no addresses are left for tensors without memory; is `ulimit -v` small?");
   }
@@ -44,7 +48,7 @@ class EmptyMapping {
   size_t size() const { return size_; }
 
  private:
-  static constexpr size_t smallest = size_t{1} << 30;
+  static constexpr size_t largest = size_t{1} << 42, smallest = size_t{1} << 30;
   void* start_ = MAP_FAILED;
   size_t size_ = 0;
 };
@@ -70,17 +74,9 @@ class FakeAllocator final : public c10::Allocator {
   EmptyMapping mapping_;
 };
 
-// Integers have a mapping of their own: nobody writes there, so that they are zero and within every range.
-struct Memory {
-  FakeAllocator floats, others;
-};
-
 // ---- operators -------------------------------------------------------------------------------------------------------
 
 bool is_float(at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); }
-
-// The operators' kernel has no other way to reach it.
-thread_local Memory* memory_here = nullptr;
 
 template <class Visit>
 void each_tensor(const IValue& value, const Visit& visit) {
@@ -100,14 +96,8 @@ at::Tensor to_meta(const at::Tensor& tensor) {
   return meta;
 }
 
-at::Tensor to_fake(const at::Tensor& meta) {
-  if (!meta.defined() || !meta.is_meta()) return meta;
-  FakeAllocator& allocator = is_float(meta.scalar_type()) ? memory_here->floats : memory_here->others;
-  return at::Tensor(at::detail::empty_strided_generic(meta.sizes(), meta.strides(), &allocator,
-                                                      c10::DispatchKeySet(DispatchKey::CPU), meta.scalar_type()));
-}
-
-IValue converted(const IValue& value, at::Tensor (*convert)(const at::Tensor&)) {
+template <class Convert>
+IValue converted(const IValue& value, const Convert& convert) {
   if (value.isTensor()) return convert(value.toTensor());
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
@@ -163,7 +153,7 @@ bool returns_tensors(const c10::FunctionSchema& schema) {
   return schema.returns().empty();
 }
 
-// Runs the operator's own kernel. The operators that it calls come to fake_kernel again.
+// Runs the operator's own kernel. The operators that it calls come to FakeKernel again.
 void run_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, DispatchKey::Fake), stack);
 }
@@ -186,28 +176,6 @@ void leave_as_they_are(const c10::FunctionSchema& schema, Stack* stack) {
   }
   stack->resize(first);
   for (IValue& value : results) stack->push_back(std::move(value));
-}
-
-// False: there is no shape function, and the stack is as it was.
-bool run_shapes(const c10::OperatorHandle& op, Stack* stack) {
-  if (!op.hasKernelForDispatchKey(DispatchKey::Meta)) return false;
-  const size_t count = op.schema().arguments().size(), first = stack->size() - count;
-  Stack shapes;
-  for (size_t i = 0; i < count; ++i) {
-    IValue value = converted((*stack)[first + i], to_meta);
-    if (op.schema().arguments()[i].name() == "device") value = at::Device(at::kMeta);
-    shapes.push_back(std::move(value));
-  }
-  try {
-    const c10::impl::ExcludeDispatchKeyGuard real(DispatchKey::Fake);
-    const at::AutoDispatchBelowADInplaceOrView no_graph;
-    op.callBoxedForDispatchKey(DispatchKey::Meta, shapes);
-  } catch (const std::exception&) {
-    return false;
-  }
-  stack->resize(first);
-  for (const IValue& value : shapes) stack->push_back(converted(value, to_fake));
-  return true;
 }
 
 // Operators without tensors among their arguments: only those that allocate are fake, and only of floats.
@@ -239,39 +207,72 @@ bool is_explicit(const c10::OperatorHandle& op) {
                       {DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional});
 }
 
-void fake_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  const c10::FunctionSchema& schema = op.schema();
-  const Tensors tensors = tensors_of(*stack, stack->size() - schema.arguments().size());
-  const Kind kind = kind_of(schema);
-  const bool has_values = tensors.any ? !tensors.floats || !tensors.strided : !allocates_floats(op, *stack);
-  if (memory_here != nullptr && is_implicit(op)) return run_parts(op, keys, stack);
-  if (memory_here == nullptr || kind == Kind::view || op.hasTag(at::Tag::inplace_view) || !returns_tensors(schema))
-    return run_for_real(op, keys, stack);
-  if (!has_values && kind == Kind::in_place) return leave_as_they_are(schema, stack);
-  if (!has_values && run_shapes(op, stack)) return;
-  if (is_explicit(op) && (!has_values || !tensors.any)) return run_parts(op, keys, stack);
-  run_for_real(op, keys, stack);
-}
+// What every operator calls in the place of its own kernel.
+class FakeKernel : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const c10::FunctionSchema& schema = op.schema();
+    const Tensors tensors = tensors_of(*stack, stack->size() - schema.arguments().size());
+    const Kind kind = kind_of(schema);
+    const bool has_values = tensors.any ? !tensors.floats || !tensors.strided : !allocates_floats(op, *stack);
+    if (is_implicit(op)) return run_parts(op, keys, stack);
+    if (kind == Kind::view || op.hasTag(at::Tag::inplace_view) || !returns_tensors(schema))
+      return run_for_real(op, keys, stack);
+    if (!has_values && kind == Kind::in_place) return leave_as_they_are(schema, stack);
+    if (!has_values && run_shapes(op, stack)) return;
+    if (is_explicit(op) && (!has_values || !tensors.any)) return run_parts(op, keys, stack);
+    run_for_real(op, keys, stack);
+  }
+
+ private:
+  // False: there is no shape function, and the stack is as it was.
+  bool run_shapes(const c10::OperatorHandle& op, Stack* stack) {
+    if (!op.hasKernelForDispatchKey(DispatchKey::Meta)) return false;
+    const size_t count = op.schema().arguments().size(), first = stack->size() - count;
+    Stack shapes;
+    for (size_t i = 0; i < count; ++i) {
+      IValue value = converted((*stack)[first + i], to_meta);
+      if (op.schema().arguments()[i].name() == "device") value = at::Device(at::kMeta);
+      shapes.push_back(std::move(value));
+    }
+    try {
+      const c10::impl::ExcludeDispatchKeyGuard real(DispatchKey::Fake);
+      const at::AutoDispatchBelowADInplaceOrView no_graph;
+      op.callBoxedForDispatchKey(DispatchKey::Meta, shapes);
+    } catch (const std::exception&) {
+      return false;
+    }
+    stack->resize(first);
+    for (const IValue& value : shapes)
+      stack->push_back(converted(value, [this](const at::Tensor& meta) { return fake(meta); }));
+    return true;
+  }
+
+  at::Tensor fake(const at::Tensor& meta) {
+    if (!meta.defined() || !meta.is_meta()) return meta;
+    return at::Tensor(at::detail::empty_strided_generic(meta.sizes(), meta.strides(),
+                                                        is_float(meta.scalar_type()) ? &floats_ : &others_,
+                                                        c10::DispatchKeySet(DispatchKey::CPU), meta.scalar_type()));
+  }
+
+  // Integers have a mapping of their own: nobody writes there, so that they are zero and within every range.
+  FakeAllocator floats_, others_;
+};
 
 }  // namespace
 
 struct FakeTensors::Inner {
-  Memory memory;
   torch::Library fallback{torch::Library::IMPL, "_", DispatchKey::Fake, __FILE__, __LINE__};
   torch::Library shapes{torch::Library::IMPL, "aten", DispatchKey::Meta, __FILE__, __LINE__};
   std::optional<c10::impl::IncludeDispatchKeyGuard> active;
 };
 
 FakeTensors::FakeTensors() : inner_(std::make_unique<Inner>()) {
-  inner_->fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&fake_kernel>());
+  inner_->fallback.fallback(torch::CppFunction::makeFromBoxedFunctor<FakeKernel>(std::make_unique<FakeKernel>()));
   add_shape_functions(inner_->shapes);
-  memory_here = &inner_->memory;
   inner_->active.emplace(DispatchKey::Fake);
 }
 
-FakeTensors::~FakeTensors() {
-  inner_->active.reset();
-  memory_here = nullptr;
-}
+FakeTensors::~FakeTensors() { inner_->active.reset(); }
 
 }  // namespace convoy
