@@ -117,10 +117,10 @@ std::vector<std::pair<std::string, double>> block_shares(const std::vector<std::
   return shares;
 }
 
-// From some blocks to all: passes by the blocks' time, updates by their parameters.
+// Scales from the sampled blocks to all: passes by the time of blocks, updates by their parameters.
 void extrapolate(Calibration& calibration, const std::vector<SampledBlock>& sampled,
                  const std::vector<std::pair<std::string, double>>& seconds) {
-  constexpr double doubt = 0.1;  // of equal blocks, and of what a step takes beside its blocks
+  constexpr double doubt = 0.1;  // relative: blocks may differ in time, and a step does more than its blocks
   double time = 0, all_time = 0, parameters = 0, all_parameters = 0;
   for (size_t i = 0; i < std::min(sampled.size(), seconds.size()); ++i) {
     const auto count = static_cast<double>(sampled[i].names.size());

@@ -79,7 +79,7 @@ std::string speed_text(double speed) {
 }
 
 StepPrediction widened(StepPrediction step, double load) {
-  // Cores of which others took a share f do in 1 what they would do in 1 - f, and not all of them alike.
+  // Where others take a share f of the cores, work of 1 - f seconds takes up to one second.
   constexpr double nearly_all = 0.95;
   const double share = std::min(std::max(0.0, load), nearly_all);
   step.error = std::hypot(step.error, step.seconds * share / (1 - share));

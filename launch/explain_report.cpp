@@ -38,7 +38,7 @@ std::string host_text(const Host& host) {
   return text + "\n";
 }
 
-// Hosts that are alike share a line.
+// Equal hosts share a line.
 std::string hosts_text(const std::vector<Host>& hosts) {
   std::vector<std::pair<std::string, std::vector<std::string>>> kinds;
   for (const Host& host : hosts) {
@@ -191,7 +191,7 @@ std::string wrapped(const std::string& text) {
   return result;
 }
 
-// Of a schedule on many ranks, the first lines.
+// The first lines of a schedule on many ranks.
 std::string shortened(const std::string& text, size_t ranks) {
   if (ranks <= many_ranks) return text;
   size_t end = 0;

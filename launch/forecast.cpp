@@ -100,7 +100,7 @@ class Forecast {
     return calibration;
   }
 
-  // A comparison that was not asked to measure makes no large model: it takes one of blocks that are alike, and few rows.
+  // A comparison that was not asked to measure makes no large model: it takes one of equal blocks, and few rows.
   // Returns the bytes of such a step.
   static double sampled_bytes(const Candidate& measured, MeasurementRequest& request) {
     const RankFigures& whole = measured.figures.front();
@@ -110,7 +110,7 @@ class Forecast {
     double bytes = 0;
     for (size_t i = 0; i < model.blocks.size(); ++i) {
       const BlockDescription& block = model.blocks[i];
-      const bool again = i > 0 && alike(block, model.blocks[i - 1]);
+      const bool again = i > 0 && equal_sizes(block, model.blocks[i - 1]);
       if (!again) {
         request.sampled.push_back({static_cast<int64_t>(i), {}, block.parameters});
         // Parameters, gradients and two moments; activations of two rows.
@@ -127,7 +127,7 @@ class Forecast {
     return bytes;
   }
 
-  static bool alike(const BlockDescription& a, const BlockDescription& b) {
+  static bool equal_sizes(const BlockDescription& a, const BlockDescription& b) {
     return a.parameters == b.parameters && a.tensors == b.tensors && a.products == b.products &&
            a.row_saved_bytes == b.row_saved_bytes && a.row_output_bytes == b.row_output_bytes && a.tables.empty() &&
            b.tables.empty() && a.ties.empty() && b.ties.empty();

@@ -25,10 +25,10 @@ struct WantedExchange {
 struct UpdatedShare {
   double one = 1, three = 1;
 };
-// A block of the model in the place of all that are like it.
+// A block of the model in place of all equal ones.
 struct SampledBlock {
   int64_t index = 0;               // of the model's
-  std::vector<std::string> names;  // of all that it stands for, itself included
+  std::vector<std::string> names;  // of all equal ones, itself included
   int64_t parameters = 0;          // elements of one of them
 };
 struct MeasurementRequest {

@@ -97,20 +97,20 @@ std::vector<std::string> cells_of(const PlacedRank& row) {
           std::to_string(row.threads), row.why};
 }
 
-// Ranks that are placed alike, on whichever hosts.
-struct PlacedAlike {
+// Ranks with equal placement, on any hosts.
+struct PlacementGroup {
   std::vector<std::string> cells;
   std::vector<int> ranks;
   std::vector<std::string> hosts;
 };
 
-std::vector<PlacedAlike> placed_alike(const std::vector<PlacedRank>& table) {
-  std::vector<PlacedAlike> groups;
+std::vector<PlacementGroup> placement_groups(const std::vector<PlacedRank>& table) {
+  std::vector<PlacementGroup> groups;
   std::map<std::vector<std::string>, size_t> known;
   for (const PlacedRank& row : table) {
     const auto [found, fresh] = known.emplace(cells_of(row), groups.size());
     if (fresh) groups.push_back({found->first, {}, {}});
-    PlacedAlike& group = groups[found->second];
+    PlacementGroup& group = groups[found->second];
     group.ranks.push_back(row.rank);
     if (group.hosts.empty() || group.hosts.back() != row.host) group.hosts.push_back(row.host);
   }
@@ -129,9 +129,9 @@ std::string placement_text(const std::vector<PlacedRank>& table, size_t most) {
     for (const PlacedRank& row : table) add(std::to_string(row.rank), row.host, cells_of(row));
     return text_table(lines, {5});
   }
-  const std::vector<PlacedAlike> groups = placed_alike(table);
+  const std::vector<PlacementGroup> groups = placement_groups(table);
   size_t left_out = 0;
-  for (const PlacedAlike& group : groups) {
+  for (const PlacementGroup& group : groups) {
     if (lines.size() > most)
       left_out += group.ranks.size();
     else

@@ -31,7 +31,7 @@ std::string placement_reason(const RankPlan& rank, const Host& host, const std::
                              bool hyper_threads);
 PlacedRank placed_rank(const RankPlan& rank, const Host& host, const std::string& why);
 
-// A line for each rank, under a heading. More than `most` ranks: a line for those that are placed alike on whichever hosts, at
+// A line for each rank, under a heading. More than `most` ranks: a line for ranks of equal placement on any hosts, at
 // most `most` of these, and a line that counts the rest.
 std::string placement_text(const std::vector<PlacedRank>& table, size_t most);
 Json to_json(const std::vector<PlacedRank>& table);

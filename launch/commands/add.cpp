@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
                   "); run the pipeline alone, or put it into the farm's file and start that with another --output"));
 }
 
-// Whoever runs it, if anybody does.
+// The process that runs the farm, if there is one.
 LockHolder holder_of_farm(const std::string& folder) {
   std::error_code none;
   if (!fs::is_directory(folder, none))

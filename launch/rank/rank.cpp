@@ -354,7 +354,7 @@ Assignment read_assignment(Channel& channel, int process, Timeout timeout) {
 
 namespace {
 
-// Of a model up to this size a step may be made for real where shapes alone do not tell.
+// A model up to this size runs for real if it does not run by shapes alone.
 constexpr int64_t most_real_parameters = 1 << 26;
 
 void measure(const TrainedParts& parts, const RunConfig& config, MeasuredTensors tensors, Description& description) {

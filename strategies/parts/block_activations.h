@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-// What a measured step computes: shapes alone, which takes no memory and no time (fake_tensors.h), or values too.
+// The tensors of a measured step: shapes alone, which takes no memory and no time (fake_tensors.h), or values too.
 enum class MeasuredTensors { fake, real };
 
 // Fills in row_output_bytes, row_saved_bytes, what its backward works with (row_working_bytes, working_bytes) and what a

@@ -207,7 +207,7 @@ bool is_explicit(const c10::OperatorHandle& op) {
                       {DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional});
 }
 
-// What every operator calls in the place of its own kernel.
+// The kernel that every operator calls in place of its own.
 class FakeKernel : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {

@@ -267,7 +267,7 @@ TEST(Placement, TheTableIsReadable) {
   EXPECT_EQ(rows[2]["numa"], Json({1}));
 }
 
-TEST(Placement, RanksThatArePlacedAlikeShareALine) {
+TEST(Placement, RanksOfEqualPlacementShareALine) {
   std::vector<PlacedRank> table;
   for (int rank = 0; rank < 1024; ++rank) {
     PlacedRank row;
