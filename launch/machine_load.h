@@ -14,7 +14,8 @@ struct CpuTimes {
 // `stat`: text of /proc/stat. Nothing where one of the units is not in it.
 std::optional<CpuTimes> cpu_times(const std::string& stat, const std::vector<int>& units);
 
-// Share of the units' time that others took, 0 to 1. `own`: processor seconds of this process and its children meanwhile.
+// Share of the units' time that others took, 0 to 1. `own`: processor seconds of this process and its children
+// meanwhile.
 double other_work(const CpuTimes& before, const CpuTimes& after, double own, double seconds, size_t units);
 
 // From its creation on. Threads: one. Failure: where /proc/stat cannot be read, nothing is known.

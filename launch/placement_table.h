@@ -1,5 +1,5 @@
-// Where each rank has been placed and why: the table that a run prints once, that its summary keeps and `convoy explain`
-// shows. Pure functions.
+// Where each rank has been placed and why: the table that a run prints once, that its summary keeps and `convoy
+// explain` shows. Pure functions.
 #pragma once
 #include <string>
 #include <vector>

@@ -6,8 +6,8 @@
 
 namespace convoy {
 
-// `lines`: cells by line, the heading first, all lines of the same length. `right`: columns whose cells end at the right, as
-// figures do. Every line ends with a newline and in no blank.
+// `lines`: cells by line, the heading first, all lines of the same length. `right`: columns whose cells end at the
+// right, as figures do. Every line ends with a newline and in no blank.
 std::string text_table(const std::vector<std::vector<std::string>>& lines, const std::vector<size_t>& right = {});
 
 // Ascending numbers in few characters: "0-7", "0-1016 by 8", "0-3, 16-19, 32-35, … (256)".

@@ -32,8 +32,8 @@ Node merged(const Node& base, const Node& over);
 // ConfigError at the value's mark where the path cannot be followed.
 void put_at(Node& root, const std::string& path, const Node& value);
 
-// The grid with key paths instead of maps: {optimizer: {lr: [1, 2]}} is {optimizer.lr: [1, 2]}. What --set gives replaces what
-// the file has. `twice`: keys that the file itself gives twice.
+// The grid with key paths instead of maps: {optimizer: {lr: [1, 2]}} is {optimizer.lr: [1, 2]}. What --set gives
+// replaces what the file has. `twice`: keys that the file itself gives twice.
 Node flat_grid(const Node& grid, std::vector<Node::Field>& twice);
 
 // Whether anything in the tree stands in this file; of --set, whether it has the value of that assignment (Mark::file).

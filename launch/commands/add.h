@@ -14,7 +14,8 @@ struct AddArguments {
 
 // Checks FILE as `convoy run` would, hands it to the farm and tells what came of it: 0 it is in the queue. Throws
 // ConfigError and Error(config) for mistakes and refusals, Error(command_line) where RUN is no farm, Error(output) where
-// nobody runs it any more (values of a grid start it again, and the exit code is that of its run), Error(hang) when no answer came in time; then the farm will not take it any more either.
+// nobody runs it any more, Error(hang) when no answer came in time; then the farm will not take it any more either.
+// Values of a grid start an ended farm again; the exit code is then that of its run.
 int add_command(const AddArguments& arguments);
 
 }  // namespace convoy

@@ -13,8 +13,8 @@ struct Growth {
       pipelines;  // the new points: each has a new value of at least one key; their names are new in RUN
 };
 
-// `overrides`: as of --set, each of a key of the grid, whose list gets these values. Points that exist already are left out, those
-// that earlier additions brought included. Throws Error(command_line) where RUN is no farm with a grid or an override is of
+// `overrides`: as of --set, each of a key of the grid, whose list gets these values. Points that exist already are left
+// out, also those of earlier additions. Throws Error(command_line) where RUN is no farm with a grid or an override is of
 // another key, ConfigError and Error(config) for all mistakes, and Error(config) where nothing is new.
 Growth grown(const std::string& folder, const std::vector<std::string>& overrides);
 

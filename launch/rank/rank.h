@@ -35,11 +35,12 @@ struct DescribedBlocks {
   Description model;
   std::string unmeasured;  // why activations are not known although they were asked for; "": they are
 };
-// With `activations` also what its blocks keep for backward and hand on, found by a step of shapes without values. A model that
-// needs values runs for real where it is small.
+// With `activations` also what its blocks keep for backward and hand on, found by a step of shapes without values. A
+// model that needs values runs for real where it is small.
 DescribedBlocks describe_blocks(const RunConfig& config, const Registry& registry, bool activations);
 
-// Trains, or does what it is asked for instead; returns the process's exit code. Failures have been told to the channel.
+// Trains, or does what it is asked for instead; returns the process's exit code. Failures have been told to the
+// channel.
 int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel);
 
 }  // namespace convoy

@@ -25,7 +25,7 @@ using c10::DispatchKey;
 using c10::IValue;
 using torch::jit::Stack;
 
-// ---- memory ----------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 // A mapping without pages; as much as the system lets a process have addresses for.
 class EmptyMapping {
@@ -53,7 +53,8 @@ class EmptyMapping {
   size_t size_ = 0;
 };
 
-// Every allocation is the mapping's beginning. Sizes are reported to LibTorch's profiler, as its own allocator reports them.
+// Every allocation is the mapping's beginning. Sizes are reported to LibTorch's profiler, as its own allocator
+// reports them.
 class FakeAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -74,7 +75,7 @@ class FakeAllocator final : public c10::Allocator {
   EmptyMapping mapping_;
 };
 
-// ---- operators -------------------------------------------------------------------------------------------------------
+// ---- operators ------------------------------------------------------------------------------------------------------
 
 bool is_float(at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); }
 
@@ -193,8 +194,8 @@ bool allocates_floats(const c10::OperatorHandle& op, const Stack& stack) {
   return is_float(type);
 }
 
-// Operators that are made of others, which come here one by one. Those of the first kind come here themselves only where
-// autograd is left out.
+// Operators that are made of others, which come here one by one. Those of the first kind come here themselves only
+// where autograd is left out.
 bool is_composite(const c10::OperatorHandle& op, std::initializer_list<DispatchKey> keys) {
   return !op.hasKernelForDispatchKey(DispatchKey::CPU) &&
          std::any_of(keys.begin(), keys.end(), [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); });

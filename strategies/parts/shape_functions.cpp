@@ -30,7 +30,7 @@ const Tensor& statistics_type(const Tensor& input, const MaybeTensor& weight) {
   return weight && weight->defined() ? *weight : input;
 }
 
-// ---- normalisations --------------------------------------------------------------------------------------------------
+// ---- normalisations -------------------------------------------------------------------------------------------------
 
 Three layer_norm(const Tensor& input, IntArrayRef shape, const MaybeTensor& weight, const MaybeTensor&, double) {
   std::vector<int64_t> statistics = input.sizes().vec();
@@ -72,7 +72,7 @@ Three batch_norm_backward(const Tensor&, const Tensor& input, const MaybeTensor&
   return {like_if(wanted[0], input), channels(wanted[1]), channels(wanted[2])};
 }
 
-// ---- convolution -----------------------------------------------------------------------------------------------------
+// ---- convolution ----------------------------------------------------------------------------------------------------
 
 Tensor convolution(const Tensor& input, const Tensor& weight, const MaybeTensor&, IntArrayRef stride,
                    IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
@@ -107,7 +107,7 @@ Tensor adaptive_pool(const Tensor& input, IntArrayRef size) {
 
 Tensor adaptive_pool_backward(const Tensor&, const Tensor& input) { return like(input); }
 
-// ---- selection -------------------------------------------------------------------------------------------------------
+// ---- selection ------------------------------------------------------------------------------------------------------
 
 Tensor embedding(const Tensor& weight, const Tensor& ids, int64_t, bool, bool) {
   std::vector<int64_t> sizes = ids.sizes().vec();
@@ -130,7 +130,7 @@ Tensor where(const Tensor& condition, const Tensor& one, const Tensor& other) {
   return at::empty(sizes, one.options().dtype(at::result_type(one, other)));
 }
 
-// ---- attention -------------------------------------------------------------------------------------------------------
+// ---- attention ------------------------------------------------------------------------------------------------------
 
 // [N, heads, T, D] as views of [N, T, heads, D], as the kernel makes them.
 Tensor attended_like(const Tensor& tensor) {
@@ -150,7 +150,7 @@ Three attention_backward(const Tensor&, const Tensor& query, const Tensor& key, 
   return {attended_like(query), attended_like(key), attended_like(value)};
 }
 
-// ---- others ----------------------------------------------------------------------------------------------------------
+// ---- others ---------------------------------------------------------------------------------------------------------
 
 Two log_sigmoid(const Tensor& input) { return {like(input), like(input)}; }
 Tensor log_sigmoid_backward(const Tensor& gradient, const Tensor&, const Tensor&) { return like(gradient); }

@@ -1,5 +1,5 @@
-// Shape functions (kernels for the meta device) of operators for which LibTorch has none in C++: convolution, normalisations,
-// embedding, attention on the CPU, and a few more that common models use.
+// Shape functions (kernels for the meta device) of operators for which LibTorch has none in C++: convolution,
+// normalisations, embedding, attention on the CPU, and a few more that common models use.
 #pragma once
 
 namespace torch {
