@@ -164,10 +164,12 @@ void StallWatch::conclude() {
 void StallWatch::check_places() {
   if (over_) return;
   const std::vector<RankPlace> all = places(nullptr);
+  // Without the time since a rank elsewhere last reported: it may have moved on.
+  const auto age = [](const RankPlace& place) { return place.report.age - place.told; };
   // A rank may wait for another that makes a cache of the same data.
   double read_age = std::numeric_limits<double>::infinity();
   for (const RankPlace& place : all)
-    if (place.known && place.report.position.phase == reading_phase) read_age = std::min(read_age, place.report.age);
+    if (place.known && place.report.position.phase == reading_phase) read_age = std::min(read_age, age(place));
   bool set_up = all.empty();
   for (const RankPlace& place : all) {
     const std::string& phase = place.report.position.phase;
@@ -176,7 +178,7 @@ void StallWatch::check_places() {
     Stall stall;
     stall.kind = before ? Stall::Kind::set_up : Stall::Kind::step;
     stall.rank = place.report.rank;
-    stall.seconds = phase == reading_phase ? read_age : place.report.age;
+    stall.seconds = phase == reading_phase ? read_age : age(place);
     stall.limit = before ? launch_.rendezvous : step_timeout_;
     const bool late = stall.seconds > stall.limit + (before ? set_up_slack : 0);
     if (place.known && phase != "done" && stall.limit > 0 && late) return inquire(stall, true);
