@@ -3,10 +3,11 @@
 #include <errno.h>
 #include <signal.h>
 
-#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
+#include "core/files.h"
 #include "core/text.h"
 #include "core/units.h"
 
@@ -18,7 +19,8 @@ std::string mps_folder(const Variables& variables, const std::string& otherwise)
   const auto given = variables.find("CUDA_MPS_PIPE_DIRECTORY");
   const bool named = given != variables.end() && !given->second.empty();
   const std::string folder = named ? given->second : otherwise;
-  std::ifstream file(folder + "/nvidia-cuda-mps-control.pid");
+  std::istringstream file(
+      read_file_if_any(folder + "/nvidia-cuda-mps-control.pid", 64));  // a shared folder's may be a FIFO
   pid_t daemon = 0;
   if (!(file >> daemon) || daemon <= 0) return "";
   const bool alive = kill(daemon, 0) == 0 || errno == EPERM;

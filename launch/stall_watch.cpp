@@ -21,6 +21,8 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 
 // Ranks report a lack of their own first.
 constexpr double set_up_slack = 0.5;
+// Of our own timers, on a busy host.
+constexpr double longest_delay = 3;
 
 }  // namespace
 
@@ -164,8 +166,16 @@ void StallWatch::conclude() {
 void StallWatch::check_places() {
   if (over_) return;
   const std::vector<RankPlace> all = places(nullptr);
+  const double shortest = step_timeout_ > 0 ? std::min(step_timeout_, launch_.rendezvous) : launch_.rendezvous;
+  const double pause = std::clamp(shortest / 10, 0.05, 1.0);
+  const Clock::time_point now = Clock::now();
+  // A job that was suspended as a whole has not stayed where it was.
+  if (!watched_since_ || seconds_between(last_look_, now) > pause + longest_delay) watched_since_ = now;
+  last_look_ = now;
   // Without the time since a rank elsewhere last reported: it may have moved on.
-  const auto age = [](const RankPlace& place) { return place.report.age - place.told; };
+  const auto age = [watched = seconds_between(*watched_since_, now)](const RankPlace& place) {
+    return std::min(place.report.age - place.told, watched);
+  };
   // A rank may wait for another that makes a cache of the same data.
   double read_age = std::numeric_limits<double>::infinity();
   for (const RankPlace& place : all)
@@ -184,8 +194,6 @@ void StallWatch::check_places() {
     if (place.known && phase != "done" && stall.limit > 0 && late) return inquire(stall, true);
   }
   if (!set_up && step_timeout_ <= 0) return;
-  const double shortest = step_timeout_ > 0 ? std::min(step_timeout_, launch_.rendezvous) : launch_.rendezvous;
-  const double pause = std::clamp(shortest / 10, 0.05, 1.0);
   loop_.after(milliseconds(static_cast<int64_t>(pause * 1000)), [this, alive = alive_] {
     if (*alive) check_places();
   });

@@ -86,6 +86,8 @@ class StallWatch {
   std::optional<Job> job_;
   std::string folder_;
   double step_timeout_ = 0;  // 0: off
+  std::optional<Clock::time_point> watched_since_;
+  Clock::time_point last_look_;
   std::vector<std::string> hosts_;
   std::map<int, pid_t> here_;  // pids of ranks of this host
   std::map<int, Heard> heard_;

@@ -1,5 +1,5 @@
-"""Cases 15 and 16: a rank dies between joining and connecting; a port that is taken, and two jobs on one port, which never
-meet."""
+"""Cases 15 and 16: a rank dies between joining and connecting, or never gets beyond that; a port that is taken, and two
+jobs on one port, which never meet."""
 import os
 import socket
 import sys
@@ -26,6 +26,15 @@ def port_taken(folder, backend):
                           title=f"{backend}: port taken")
         run.failed_at = time.time()
         run.start().ends(75, within=WITHIN, kind="rendezvous", says=[str(port)])
+
+
+def never_meets(folder):
+    """No other rank waits for it, so its supervisor has to notice."""
+    run = _faults.Run(folder, "gloo", "loop:rank=0@join", ranks=1, strategy="{name: single}",
+                      rendezvous=_faults.RENDEZVOUS / 2, title="set-up without end")
+    run.start()
+    run.ends(75, within=_faults.within(limit=_faults.RENDEZVOUS / 2 + 1), kind="rendezvous", rank=0,
+             says=["rank 0 has been rendezvous", "before its first step", "--set launch.rendezvous="])
 
 
 def environment(job, rank):
@@ -76,4 +85,5 @@ with runs.workspace() as folder:
             dies_connecting(folder, backend, rank)
         port_taken(folder, backend)
     dies_connecting(folder, "mpi", 1, under=_faults.MPIRUN)
+    never_meets(folder)
     two_jobs(folder)
