@@ -134,14 +134,16 @@ class GlooDoor::Listener {
     return real_epoll_ctl(set_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   }
 
-  // All that wait; who has sent something is heard at gloo's next call.
+  // Strangers that have sent something are heard at gloo's next call.
   void admit() {
-    while (true) {
+    for (size_t i = 0; i < most_strangers; ++i) {
       Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket.valid()) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         const bool full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
-        if (!full || strangers_.empty()) return;
+        if (!full) return;
+        if (strangers_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // gloo asks again at once
+        if (strangers_.empty()) return;
         strangers_.pop_front();
         continue;
       }

@@ -36,6 +36,8 @@ with runs.workspace() as folder:
         process = runs.start(config, killed, sets, ranks=2)
         ranks = runs.rank_pids(process, 2)
         runs.training(killed, step=whole["steps"] // 3)
+        if backend == "gloo":
+            runs.check(not runs.listeners(ranks), "ranks still listen while they train")
         os.kill(ranks[-1], signal.SIGKILL)
         code = runs.end(process, 10)
         runs.check(code == 137, f"{backend}: exit {code} after a SIGKILL, expected 137")

@@ -87,6 +87,22 @@ def refused(title, code, words, line, within=1.5, **extra):
     return done.stdout
 
 
+def listeners(pids):
+    """Local addresses of TCP sockets on which these processes listen."""
+    inodes = set()
+    for pid in pids:
+        for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(entry))
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in pathlib.Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.append(fields[1])
+    return found
+
+
 def start(config, output, sets=(), ranks=None, under=(), **extra):
     """Starts and returns the process, its output going to OUTPUT.console."""
     console = open(f"{output}.console", "w")
