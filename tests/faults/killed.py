@@ -26,6 +26,18 @@ def elsewhere(folder, backend, strategy, fault, victim, step):
     run.start().ends(137, within=_faults.within(backend == "mpi"), kind="signal", rank=victim, signal_number=9, step=step)
 
 
+def in_save(folder, backend):
+    """By whoever is left: rank 0 alone knows of what it writes."""
+    run = _faults.Run(folder, backend, title=f"{backend}, while rank 0 saves", checkpoint="1 steps",
+                      sets=["model.hidden=[3000,3000]", "train.batch={global: 2}"])
+    run.start()
+    victim = run.ranks()[0]
+    saved = run.output / "checkpoints"
+    runs.wait_for(lambda: list(saved.glob("step-*")) and list(saved.glob(".step-*")), 60, f"{run.title}: a second save")
+    run.signal(victim, 9)
+    run.ends(137, within=_faults.within(backend == "mpi"), kind="signal", rank=0, signal_number=9)
+
+
 with runs.workspace() as folder:
     for backend in sys.argv[1:] or ("gloo", "mpi"):
         for victim in (0, 1):
@@ -36,5 +48,6 @@ with runs.workspace() as folder:
         # Its ranks meet only to evaluate and to save.
         elsewhere(folder, backend, "{name: ensemble, members: 4, how: processes}", f"kill:rank=1@step={STEP}", 1, STEP)
         elsewhere(folder, backend, "{name: pipeline, micro_batches: 4}", f"kill:rank=0:block=0@step={STEP}", 0, STEP)
+    in_save(folder, "gloo")
     for victim in (0, 1):
         in_all_reduce(folder, "mpi", "kill", victim, 9, under=_faults.MPIRUN)

@@ -2,8 +2,10 @@
 (71). So does a data file that becomes shorter while it is mapped (74)."""
 import array
 import contextlib
+import fcntl
 import os
 import pathlib
+import shutil
 import time
 import uuid
 
@@ -85,6 +87,21 @@ def shorter_file(folder):
     ended(run, 74, [str(data), "SIGBUS"], kind="io")
 
 
+def locked_file(folder):
+    """A program that is not convoy's and holds the lock for ever is named, and not waited for."""
+    data = folder / "leaves.csv"
+    shutil.copy(runs.TOP / "configs" / "tiny" / "leaves.csv", data)
+    run = _faults.Run(folder, "auto", title="a data file that another program has locked", steps=5, **SINGLE,
+                      sets=[f"data={{name: table, path: {data}, target: kind, evaluate: {{fraction: 0.2}}}}"])
+    with open(data) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run.start()
+        run.check(runs.end(run.process, 60) == 0, f"exit {run.process.returncode}")
+    for word in (str(data), f"(process {os.getpid()})", "flock"):
+        run.check(word in run.log(0), f"the log does not say '{word}'")
+    print(f"{run.title}: it is named, and the run goes on")
+
+
 def own_memory_group():
     """(folder of a new cgroup that bounds memory, the file that does), or nothing where none may be made."""
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
@@ -127,5 +144,6 @@ with runs.workspace() as folder:
     file_size(folder)
     address_space(folder)
     shorter_file(folder)
+    locked_file(folder)
     killed_by_kernel(folder)
     threads(folder)

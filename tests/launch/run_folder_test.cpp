@@ -143,6 +143,28 @@ TEST_F(RunFolderTest, AFinishedRunSaysHowToTrainItForLonger) {
   EXPECT_THAT(note, HasSubstr("convoy run x.yaml --set train.epochs=30 --set train.resume=" + folder("n")));
 }
 
+TEST_F(RunFolderTest, WhatAKillLeftOfASaveIsSwept) {
+  leave(folder("n"), "running", true, request_.resolved);
+  const fs::path saved = fs::path(folder("n")) / "checkpoints";
+  for (const char* left : {".step-9.tmp-12ab", ".old-step-3-34cd"}) fs::create_directories(saved / left);
+  std::ofstream(saved / ".latest-56ef") << "step-9";
+  EXPECT_TRUE(open_run_folder(request_).continued);
+  EXPECT_FALSE(fs::exists(saved / ".step-9.tmp-12ab"));
+  EXPECT_FALSE(fs::exists(saved / ".old-step-3-34cd"));
+  EXPECT_FALSE(fs::exists(saved / ".latest-56ef"));
+  EXPECT_TRUE(fs::exists(saved / "step-3"));
+}
+
+TEST_F(RunFolderTest, ARunThatWasBeingStoppedIsStopped) {
+  leave(folder("n"), "running", true, request_.resolved);
+  std::ofstream(folder("n") + "/failure.json")
+      << R"({"exit_code": 143, "failure": {"cause": "stopped", "message": "asked to stop"}})";
+  EXPECT_TRUE(open_run_folder(request_).continued);
+  EXPECT_EQ(read_summary(folder("n"))["status"], "stopped");
+  leave(folder("n"), "stopped", true, request_.resolved);
+  EXPECT_TRUE(open_run_folder(request_).continued) << "it is not done";
+}
+
 TEST_F(RunFolderTest, HowItIsLoggedMayDiffer) {
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["log"]["level"] = "debug";
