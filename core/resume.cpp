@@ -93,7 +93,8 @@ std::optional<RunConfig> readable(const Json& config) {
 }
 
 bool changes_evaluation(const std::string& key) {
-  for (const char* same : {"data.path", "data.prefetch", "data.changed", "model.dropout", "model.attention_dropout"})
+  for (const char* same : {"data.path", "data.item_features.path", "data.user_features.path", "data.prefetch",
+                           "data.changed", "model.dropout", "model.attention_dropout"})
     if (key == same) return false;
   return begins(key, "data.") || begins(key, "loss") || begins(key, "model.");
 }

@@ -38,6 +38,21 @@ void check_images(const std::string& model, const Options& options, const Option
                                  " cannot be halved as often; take fewer"));
 }
 
+// ncf feeds numbers into its MLP alone.
+void check_numbers(const Options& options, const Options& data) {
+  if (options.integer("mlp_dim") > 0) return;
+  const auto refuse = [&](const char* key) {
+    options.fail("mlp_dim",
+                 str("is 0, and data.", key, " goes into the MLP alone; raise it, or leave data.", key, " out"));
+  };
+  if (data.text("name") == "synthetic" && data.integer("context") > 0) refuse("context");
+  if (data.text("name") != "interactions") return;
+  for (const char* key : {"item_features", "user_features"})
+    if (data.has(key)) refuse(key);
+  for (const char* list : {"context", "item_features", "user_features"})
+    if (!data.section("columns").texts(list).empty()) refuse(str("columns.", list).c_str());
+}
+
 }  // namespace
 
 void check_model_rows(const std::string& model, const Options& options, const Options& data,
@@ -48,6 +63,7 @@ void check_model_rows(const std::string& model, const Options& options, const Op
                "choose data: {name: text}, or another model");
   if (model == "ncf" && !rows.has("item"))
     other_rows(model, options, "users with items", rows, "choose data: {name: interactions}, or another model");
+  if (model == "ncf") check_numbers(options, data);
   if (model == "mlp" && !rows.has("features"))
     other_rows(model, options, "features", rows, rows.has("tokens") ? "choose model gpt" : "choose model ncf");
   if (model == "resnet" || model == "convnet") check_images(model, options, data, rows);

@@ -120,12 +120,20 @@ std::string to_string(const Difference& difference) {
 }
 
 const std::vector<std::string>& resumable_keys() {
-  static const std::vector<std::string> keys{"launch",          "backend",
-                                             "device",          "log",
-                                             "data.path",       "data.changed",
-                                             "data.prefetch",   "train.epochs",
-                                             "train.max_steps", "train.checkpoint_every",
-                                             "train.keep_last", "train.resume",
+  static const std::vector<std::string> keys{"launch",
+                                             "backend",
+                                             "device",
+                                             "log",
+                                             "data.path",
+                                             "data.changed",
+                                             "data.item_features.path",
+                                             "data.user_features.path",
+                                             "data.prefetch",
+                                             "train.epochs",
+                                             "train.max_steps",
+                                             "train.checkpoint_every",
+                                             "train.keep_last",
+                                             "train.resume",
                                              "train.log_every"};
   return keys;
 }

@@ -40,6 +40,10 @@ constexpr Sign signs[] = {
 
 bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
+bool is_letters(std::string_view sign) {
+  return std::all_of(sign.begin(), sign.end(), [](unsigned char c) { return c >= ' ' && c < 0x7f; });
+}
+
 // A length of eight bytes that fits into the file, then a JSON map.
 bool is_safetensors(std::string_view bytes) {
   uint64_t length = 0;
@@ -48,14 +52,19 @@ bool is_safetensors(std::string_view bytes) {
   return length >= 2 && length <= bytes.size() - sizeof length && bytes[8] == '{';
 }
 
+// Bytes that text does not hold, whatever its encoding: some signs are letters that a text may begin with.
+bool has_controls(std::string_view bytes) {
+  return std::any_of(bytes.begin(), bytes.end(), [](unsigned char c) { return c < 8; });
+}
+
 constexpr char tokens_later[] = "text reads plain text and not tokens; give the text itself";
 
 std::string binary_kind(std::string_view bytes) {
+  const std::string_view first = bytes.substr(0, 1 << 16);
   for (const Sign& sign : signs)
-    if (starts(bytes, sign.bytes)) return str("is ", sign.what);
+    if (starts(bytes, sign.bytes) && (!is_letters(sign.bytes) || has_controls(first))) return str("is ", sign.what);
   if (is_safetensors(bytes)) return "is a safetensors file";
   if (starts(bytes, "\xff\xfe") || starts(bytes, "\xfe\xff")) return "is UTF-16";
-  const std::string_view first = bytes.substr(0, 1 << 16);
   if (const size_t at = first.find('\0'); at != std::string_view::npos)
     return str("holds a NUL byte at byte ", at, ", as UTF-16 and files of token numbers do");
   return "";

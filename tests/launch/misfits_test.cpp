@@ -227,6 +227,21 @@ TEST(Misfits, RowsThatAModelDoesNotTake) {
   EXPECT_EQ(refused(with_model("{name: resnet}", "{name: table, path: x.csv}")), in(model, "model.name"));
 }
 
+// Columns that the model does not look at.
+TEST(Misfits, NumbersThatAnNcfWithoutMlpDoesNotTake) {
+  const auto without_mlp = [](const std::string& rows) {
+    return refused(with_model("{name: ncf, mlp_dim: 0}", "{name: " + rows + "}"));
+  };
+  EXPECT_EQ(without_mlp("synthetic, kind: interactions, context: 2"), in(model, "model.mlp_dim"));
+  EXPECT_EQ(without_mlp("interactions, path: x.csv, columns: {context: [hour]}"), in(model, "model.mlp_dim"));
+  EXPECT_EQ(without_mlp("interactions, path: x.csv, columns: {item_features: [price]}"), in(model, "model.mlp_dim"));
+  EXPECT_EQ(without_mlp("interactions, path: x.csv, user_features: {path: y.csv}"), in(model, "model.mlp_dim"));
+  EXPECT_EQ(without_mlp("interactions, path: x.csv, columns: {context: [hour], item_features: [hour]}"),
+            in(data, "data.columns.item_features.0"));
+  EXPECT_EQ(without_mlp("interactions, path: x.csv, item_features: {columns: [price]}"),
+            in(data, "data.item_features.path"));
+}
+
 TEST(Misfits, TransformsAndLosses) {
   const std::string image = "features: [3, 8, 6]";
   const auto transformed = [&](const std::string& rows, const std::string& list) {
@@ -334,6 +349,8 @@ TEST(Misfits, FilesThatAreNoText) {
   EXPECT_EQ(text("tokens.bin", "\x10" + nul + "\x20" + nul + "\x30" + nul), path);
   EXPECT_EQ(text("story.utf16", "\xff\xfeh" + nul + "i" + nul), path);
   EXPECT_EQ(text("w.safetensors", "\x02" + std::string(7, '\0') + "{} and more"), path);
+  EXPECT_EQ(text("table.parquet", "PAR1\x15\x04\x15 and so on"), path);
+  EXPECT_EQ(text("PAR", "PAR1 is a word here"), "");
   EXPECT_EQ(text("any.bytes", "\x80\x81\xfe caf\xe9, PK and {}"), "") << "Latin-1 is text";
 
   const std::string story = folder.file("story.txt", "the cat sat");

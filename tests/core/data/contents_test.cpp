@@ -125,6 +125,44 @@ TEST(NumberedAs, InteractionsTakeTheStoredIdsAndColumns) {
   EXPECT_EQ(numbered->contents().fingerprint, shuffled->contents().fingerprint);
 }
 
+// Features follow the stored ids and columns, and a feature file is part of the data.
+TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
+  const WrittenFiles files;
+  RankingOptions ranking;
+  ranking.negatives = 0;
+  const auto data = [&](const std::string& text, const Names& ages, const std::string& items) {
+    InteractionColumns columns = with_context();
+    columns.context = {};
+    columns.user_features = ages;
+    FeatureFile file;
+    file.option = "data.item_features";
+    file.thing = "item";
+    file.id = "i";
+    file.path = files.write("items.csv", items);
+    Interactions all = read_interactions(files.write("d.csv", text), columns);
+    add_features(all, file, {});
+    return std::make_shared<InteractionsDataset>(std::move(all), Holdout::none, ranking, 1);
+  };
+  const std::string head = "u,i,a,b\n", items = "i,price,size\nk,1,7\nl,2,8\nm,3,9\n";
+  const auto first = data(head + "x,k,1,2\ny,l,3,4\nz,m,5,6\n", {"a", "b"}, items);
+  // No line for item k among the interactions, other orders of rows and columns.
+  const auto other = data(head + "z,m,5,6\ny,l,3,4\nx,l,1,2\n", {"b", "a"}, "i,size,price\nm,9,3\nl,8,2\nk,7,1\n");
+  EXPECT_THAT(data_change(first->contents(), other->contents()).unknown, IsEmpty());
+  const DatasetPtr numbered = other->numbered_as(first->contents());
+  const Batch batch = numbered->gather_once(Split::train, at::arange(3), 0);
+  EXPECT_TRUE(at::equal(batch.at("item").flatten(), at::tensor({2, 1, 1}, at::kLong)));
+  EXPECT_TRUE(
+      at::equal(batch.at("item_features").view({3, 2}), at::tensor({3.f, 9.f, 2.f, 8.f, 2.f, 8.f}).view({3, 2})));
+  EXPECT_TRUE(at::equal(batch.at("user_features"), at::tensor({5.f, 6.f, 3.f, 4.f, 1.f, 2.f}).view({3, 2})));
+  EXPECT_FALSE(data_change(first->contents(), numbered->contents()).renumber);
+
+  const auto dearer = data(head + "x,k,1,2\ny,l,3,4\nz,m,5,6\n", {"a", "b"}, "i,price,size\nk,1,7\nl,2,8\nm,4,9\n");
+  EXPECT_THAT(data_change(first->contents(), dearer->contents()).other, ElementsAre("its contents differ"));
+  const auto weighed = data(head + "x,k,1,2\ny,l,3,4\nz,m,5,6\n", {"a", "b"}, "i,price\nk,1\nl,2\nm,3\n");
+  EXPECT_THAT(data_change(first->contents(), weighed->contents()).unknown,
+              ElementsAre("item feature column 'size' is missing"));
+}
+
 TEST(NumberedAs, TheFingerprintIsOfTheBytesWhereverTheyLie) {
   const WrittenFiles files;
   const std::string text = "u,i,a,b\nx,k,1,2\ny,l,3,4\n";
