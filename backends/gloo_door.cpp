@@ -142,10 +142,12 @@ class GlooDoor::Listener {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         const bool full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
         if (!full) return;
-        if (strangers_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // gloo asks again at once
-        if (strangers_.empty()) return;
-        strangers_.pop_front();
-        continue;
+        if (!strangers_.empty()) {
+          strangers_.pop_front();
+          continue;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // gloo asks again at once
+        return;
       }
       if (strangers_.size() >= most_strangers) strangers_.pop_front();
       if (!watch(socket.get())) continue;
