@@ -82,7 +82,7 @@ RunConfig typed_config(const Json& config, const fs::path& step) {
 void check_model(const Json& made, const Json& resolved, const fs::path& step) {
   const auto part = [](const Json& config) { return Json{{"model", config.value("model", Json())}}; };
   Json now = part(resolved);
-  now["marks"] = resolved.value("marks", Json::object());
+  if (resolved.contains("marks")) now["marks"] = resolved["marks"];
   const bool plugin = now["model"].contains("plugin") || made.value("model", Json::object()).contains("plugin");
   std::string first;
   std::vector<std::string> lines;

@@ -84,7 +84,7 @@ void check_length(Json& values, const Options& train, const Marks& marks) {
   if (train.has("max_steps")) {
     if (marks.count("train.epochs") == 0) values["train"]["epochs"] = nullptr;
   } else if (!train.has("epochs")) {
-    train.fail("epochs", "is empty, and so is train.max_steps; give one of them");
+    train.fail("epochs", "is empty; leave the key out for its default");
   }
 }
 
