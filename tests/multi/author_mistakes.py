@@ -136,6 +136,6 @@ CASES = [
 
 with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:
     cases = [pool.submit(ends, folder, number, **case) for number, case in enumerate(CASES)]
-    for case in cases:
-        case.result()
+    failed = [str(case.exception()) for case in cases if case.exception()]
+    runs.check(not failed, "\n\n".join(failed))
 print(f"{len(CASES)} mistakes of authors are told where they were made")

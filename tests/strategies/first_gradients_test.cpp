@@ -57,7 +57,9 @@ TEST(FirstGradients, NothingIsToldWhereAllAreReached) {
         Layout{"hybrid", ", mesh: {data: 2, pipeline: 2}", 4}, Layout{"tensor_parallel", "", 2}}) {
     EXPECT_EQ(warned(layout, mlp_subject()), "") << to_string(layout);
     // One parameter is frozen.
-    if (layout.strategy != "tensor_parallel") EXPECT_EQ(warned(layout, foreign_subject()), "") << to_string(layout);
+    if (layout.strategy != "tensor_parallel") {
+      EXPECT_EQ(warned(layout, foreign_subject()), "") << to_string(layout);
+    }
   }
 }
 
