@@ -213,7 +213,7 @@ TEST(TensorParallel, AnyLayoutReadsTheCheckpointOfAnyOther) {
                   [&](const Context& context, Strategy& strategy) {
                     for (int64_t step = 0; step < 2; ++step)
                       strategy.step({share(subject, strategy.sampling()), step, true});
-                    Checkpoints(context, folder.path(), 0).save(strategy, 2, Json{{"step", 2}});
+                    Checkpoints(context, folder.path(), 0).save(strategy, 2, Json::object());
                     strategy.visit_state([&](const StateEntry& entry) {
                       if (entry.kind != StateKind::gradient) saved.add(entry);
                     });

@@ -466,7 +466,7 @@ TEST(Checkpoint, KeepsTheNumbersOfItsDataAndIsRefusedByOthers) {
   Checkpoints checkpoints(context, folder.path(), 0);
   const Numbered first({"a", "b", "c"}), turned({"b", "a", "c"});
   Holder held = holder(whole, 0, 1, true);
-  checkpoints.save(held, 1, Json{{"step", 1}}, false, {}, &first);
+  checkpoints.save(held, 1, trainer_part(1), false, {}, &first);
   const CheckpointInfo info = checkpoints.find(folder / "step-1");
   EXPECT_EQ(info.fingerprint, first.contents().fingerprint);
   checkpoints.load(held, info, &first);
@@ -485,7 +485,7 @@ TEST(Checkpoint, MembersOfAnEnsembleHaveOneNumbering) {
   Holder held = holder(whole, 0, 1, true);
   const Numbered first({"a", "b"}), turned({"b", "a"});
   const auto saved = [&](const std::string& name, const Numbered& data) {
-    Checkpoints(context, folder / name, 0).save(held, 1, Json{{"step", 1}}, false, {}, &data);
+    Checkpoints(context, folder / name, 0).save(held, 1, trainer_part(1), false, {}, &data);
     return folder / name + "/step-1";
   };
   const std::string one = saved("one", first), same = saved("same", first), other = saved("other", turned);
