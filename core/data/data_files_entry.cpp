@@ -170,6 +170,7 @@ void check_data_files(const std::string& name, const Options& options) {
     if (name != source.data) continue;
     if (name == "text" && source.key == std::string("vocabulary") && options.text("vocabulary") == "bytes") continue;
     const std::string section = source.section;
+    if (!section.empty() && !options.json().contains(section)) continue;
     const Options at = section.empty() ? options : options.section(section);
     if (!at.json().contains(source.key) || !at.has(source.key)) continue;
     const std::string path = at.text(source.key);
