@@ -55,7 +55,7 @@ struct Place {
     name = path.substr(slash == std::string::npos ? 0 : slash + 1);
     const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash + 1);
     folder = Descriptor(open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!folder.valid()) fail("open folder", parent, errno);
+    if (!folder.valid()) fail("open", path, errno);
   }
   Descriptor folder;
   std::string name;
