@@ -129,6 +129,22 @@ void check_file_name(const std::string& name) {
   if (!plain) corrupt(str("the file name '", name, "' would leave the checkpoint's folder"));
 }
 
+void check_data(const Manifest& manifest) {
+  const Json& data = manifest.data;
+  if (!data.is_object()) corrupt("'data' is no map");
+  text_of(data, "fingerprint");
+  if (integer_of(data, "rows") < 0) corrupt("'data.rows' is negative");
+  const Json& lists = field(data, "lists");
+  if (!lists.is_object()) corrupt("'data.lists' is no map");
+  bool names = false;
+  for (const auto& list : lists.items()) {
+    const int64_t size = integer_in(list.value(), list.key().c_str());
+    if (size < 0) corrupt(str("'data.lists.", list.key(), "' is negative"));
+    names = names || size > 0;
+  }
+  if (names && manifest.files.count(text_of(data, "file")) == 0) corrupt("the file of 'data' is not listed");
+}
+
 Manifest parsed(const std::string& text) {
   if (text.size() < body_at || text.compare(0, sizeof opening - 1, opening) != 0 ||
       text.compare(sizeof opening - 1 + hash_digits, sizeof closing - 1, closing) != 0) {
@@ -155,10 +171,7 @@ Manifest parsed(const std::string& text) {
   }
   if (json.contains("data")) {
     manifest.data = field(json, "data");
-    if (!manifest.data.is_object()) corrupt("'data' is no map");
-    text_of(manifest.data, "fingerprint");
-    if (manifest.data.contains("file") && manifest.files.count(text_of(manifest.data, "file")) == 0)
-      corrupt("the file of 'data' is not listed");
+    check_data(manifest);
   }
   const Json& entries = field(json, "entries");
   if (!entries.is_array()) corrupt("'entries' is no list");

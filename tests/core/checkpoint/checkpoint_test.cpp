@@ -402,6 +402,14 @@ TEST(Checkpoint, ManifestsWithGoodHashesAreStillChecked) {
     if (!piece.piece.offset.empty()) piece.piece.offset[0] = 100;
   }
   EXPECT_TRUE(refused(outside));
+  for (const char* data :
+       {"[]", "{}", R"({"fingerprint": 1, "rows": 1, "lists": {}})", R"({"fingerprint": "f", "rows": -1, "lists": {}})",
+        R"({"fingerprint": "f", "rows": 1, "lists": {"users": -1}})",
+        R"({"fingerprint": "f", "rows": 1, "lists": {"users": 1}, "file": "rank-7.safetensors"})"}) {
+    Manifest bad = good;
+    bad.data = Json::parse(data);
+    EXPECT_TRUE(refused(bad)) << data;
+  }
 }
 
 TEST(Checkpoint, WhatDoesNotFitIsNamed) {

@@ -73,6 +73,7 @@ TEST(StoredContents, AreWhatWasStored) {
   const WrittenFiles files;
   const DataContents data = contents("f00", 7, {{"users", {"u1", "ü2"}}, {"items", {}}, {"classes", {"cat"}}});
   Manifest manifest;
+  manifest.trainer = manifest.config = Json::object();
   store_contents(data, files.folder(), manifest, system_files());
   EXPECT_EQ(manifest.files.count("data.safetensors"), 1u);
   manifest = manifest_from_text(to_text(manifest), "m");
