@@ -14,6 +14,7 @@ class Draws {
   Draws(const MemberDraw& draw, int64_t rows);
 
   int64_t size() const { return size_; }  // rows_drawn
+  int64_t rows() const { return rows_; }  // drawn from
   int64_t at(int64_t position) const;     // the row at a position, 0 … size()−1; a bootstrap repeats some
   // In place: positions become rows.
   void map(int64_t* positions, int64_t count) const;

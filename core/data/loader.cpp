@@ -206,7 +206,8 @@ Job training_job(const Sampler& counts, int64_t step, const LoaderOptions& optio
   return made;
 }
 
-std::vector<Sampler> member_samplers(const Sampler& counts, int64_t rows, const std::vector<MemberDraw>& draws) {
+std::vector<Sampler> member_samplers(const Sampler& counts, const std::vector<MemberDraw>& draws) {
+  const int64_t rows = counts.draws().rows();
   std::vector<Sampler> members;
   for (const MemberDraw& draw : draws) {
     members.emplace_back(rows, counts.rows_of(0), draw);
@@ -246,7 +247,7 @@ LoaderOptions LoaderOptions::from(const Options& data, uint64_t seed) {
 
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
                int64_t first_step, int64_t end_step, const LoaderOptions& options) {
-  const std::vector<Sampler> members = member_samplers(sampler, data->size(Split::train), options.draws);
+  const std::vector<Sampler> members = member_samplers(sampler, options.draws);
   auto job = [=](int64_t number) {
     const int64_t step = first_step + number;
     Job made = training_job(sampler, step, options);
@@ -274,7 +275,7 @@ Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> tr
 Loader Loader::held_out(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms,
                         const Sampler& sampler, int64_t rows, const LoaderOptions& options) {
   std::vector<Draws> draws;
-  for (const MemberDraw& draw : options.draws) draws.emplace_back(draw, data->size(Split::train));
+  for (const MemberDraw& draw : options.draws) draws.emplace_back(draw, sampler.draws().rows());
   if (draws.empty()) draws.push_back(sampler.draws());
   const int64_t all = draws.front().held_out();
   for (const Draws& each : draws)
