@@ -237,11 +237,14 @@ TEST(Ensemble, ABlockThatChangesItsInputChangesNoOtherMembers) {
     std::string default_loss() const override { return "cross_entropy"; }
     std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
   };
-  Subject subject = mlp_subject();
-  subject.model = [] { return std::make_shared<InPlaceModel>(); };
-  const auto all = together(subject, 1, ", how: stacked", nullptr, "side by side");
+  const auto fresh = [] {  // a single model's evaluation changes the data
+    Subject subject = mlp_subject();
+    subject.model = [] { return std::make_shared<InPlaceModel>(); };
+    return subject;
+  };
+  const auto all = together(fresh(), 1, ", how: stacked", nullptr, "side by side");
   for (int64_t member = 0; member < members; ++member)
-    expect_same(all.at(static_cast<int>(member)), alone(subject, member), convoy::str("member ", member));
+    expect_same(all.at(static_cast<int>(member)), alone(fresh(), member), convoy::str("member ", member));
 }
 
 // A member that finishes stays as it was; the others train on as if it had never been there.
