@@ -59,7 +59,7 @@ def threads(folder):
     if os.geteuid() != 0:
         return print("threads: skipped, as only root can become a user without other processes")
     os.chmod(folder, 0o777)
-    for most in (4, 9, 12):
+    for most in (4, 9):
         run = _faults.Run(folder, "gloo", title=f"{most} threads")
         os.chmod(run.folder, 0o777)
         os.chmod(run.temporary, 0o777)

@@ -161,5 +161,5 @@ with runs.workspace() as folder:
     stays_ignored(folder)
     deaf_to_children(folder)
     if "gloo" not in sys.argv[1:]:
-        for name, to in (("INT", "mpirun"), ("INT", "mpirun"), ("HUP", "the convoy of rank 1"), ("USR2", "the convoy of rank 1")):
+        for name, to in (("INT", "mpirun"), ("HUP", "the convoy of rank 1")):
             under_mpirun(folder, name, to)
