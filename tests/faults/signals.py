@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import sys
 import time
 
@@ -39,7 +40,7 @@ def started(folder, title, ignored=(), under=(), **more):
 
 
 def step(run):
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, struct.error):
         return run.state(0)[0]
     return -1
 
@@ -152,7 +153,7 @@ runs.check(not missing, f"no word about signals {missing}")
 
 with runs.workspace() as folder:
     jobs = [lambda name=name: asks_to_stop(folder, name) for name in STOP if name not in ("TERM", "INT", "USR1")]
-    jobs += [lambda name=name: asks_to_stop(folder, name, "a rank") for name in ("HUP", "USR2", "XCPU", "ALRM")]
+    jobs += [lambda name=name: asks_to_stop(folder, name, "a rank") for name in ("HUP", "XCPU")]
     jobs += [lambda to=to: does_nothing(folder, to) for to in ("convoy", "a rank")]
     jobs += [lambda: at_once(folder), lambda: halts(folder), lambda: ends_it(folder, "ABRT")]
     for at in range(0, len(jobs), 4):
