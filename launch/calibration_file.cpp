@@ -183,6 +183,7 @@ Calibration calibration_from_json(const Json& json, const std::string& path) {
   if (calibration.device != "cpu" && calibration.device != "cuda") reader.fail("device", "must be cpu or cuda");
   calibration.run = reader.object("run");
   if (json.contains("load")) calibration.load = reader.number("load", 0);
+  if (calibration.load > 1) reader.fail("load", "must be at most 1");
   for (const Reader& block : reader.list("blocks", 0))
     calibration.blocks.emplace_back(block.text("name"), block.number("share", 0));
   for (const Reader& item : reader.list("steps", 1)) calibration.steps.push_back(steps_from(item));

@@ -177,7 +177,7 @@ int add_command(const AddArguments& arguments) {
     throw Error(Failure::command_line,
                 "give either the file of a pipeline, or values of the farm's grid by --set strategy.grid.KEY=[…]");
   const std::string folder = fs::absolute(arguments.folder).lexically_normal().string();
-  const std::string file = fs::absolute(arguments.file).lexically_normal().string();
+  const std::string file = arguments.file.empty() ? "" : fs::absolute(arguments.file).lexically_normal().string();
   const LockHolder holder = holder_of_farm(folder);
   if (!holder.held && arguments.overrides.empty()) over(folder, read_summary(folder).value("status", "unfinished"));
   if (holder.held)

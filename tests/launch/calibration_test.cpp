@@ -154,11 +154,16 @@ TEST_F(Calibrations, EveryFieldIsChecked) {
   EXPECT_THAT(changed("/steps/0/threads", 1.5), HasSubstr("steps.0.threads is 1.5, must be a whole number"));
   EXPECT_THAT(changed("/exchanges/0/kind", "gossip"), HasSubstr("'gossip' is no kind of exchange"));
   EXPECT_THAT(changed("/exchanges/0/busy", 2), HasSubstr("exchanges.0.busy must be at most 1"));
+  EXPECT_THAT(changed("/load", 1.5), HasSubstr("load must be at most 1"));
   EXPECT_THAT(changed("/host/gpus", {1}), HasSubstr("host.gpus must be a list of texts"));
   EXPECT_THAT(changed("/device", "tpu"), HasSubstr("device must be cpu or cuda"));
   for (const auto& [key, value] : good.items()) {
     Json bad = good;
     bad.erase(key);
+    if (key == "load") {
+      EXPECT_EQ(refusal(bad), "") << "files of before have none";
+      continue;
+    }
     EXPECT_THAT(refusal(bad), AllOf(HasSubstr(path()), HasSubstr(key + " is missing"), HasSubstr("--calibrate")));
   }
 }
