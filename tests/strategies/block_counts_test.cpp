@@ -111,8 +111,7 @@ TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
   EXPECT_LT(whole.saved_bytes, few.product_parameters / 4);
 }
 
-// Shapes alone tell what the step itself keeps: bytes of activations exactly, what backward works with within a tenth of the
-// activations (kernels allocate for themselves).
+// Shapes alone tell what the step itself keeps, byte by byte, and what its backward works with.
 TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
   at::set_num_threads(1);
   for (auto* make : {gpt_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject})
@@ -135,8 +134,13 @@ TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
         EXPECT_EQ(one.saved_bytes, other.saved_bytes);
         EXPECT_EQ(one.row_cut_saved_bytes, other.row_cut_saved_bytes);
         EXPECT_EQ(one.cut_exchanges, other.cut_exchanges);
-        EXPECT_LE(std::abs(one.row_working_bytes - other.row_working_bytes),
-                  (other.row_saved_bytes + other.row_output_bytes) / 10 + 64);
+        // Kernels of convolutions and of 16-bit types take buffers of their own.
+        const bool own_buffers = other.name.rfind("conv", 0) == 0 || std::string(precision) == "bf16";
+        EXPECT_LE(one.row_working_bytes, other.row_working_bytes);
+        EXPECT_LE(one.working_bytes, other.working_bytes);
+        if (own_buffers) continue;
+        EXPECT_EQ(one.row_working_bytes, other.row_working_bytes);
+        EXPECT_EQ(one.working_bytes, other.working_bytes);
       }
     }
 }
