@@ -84,3 +84,4 @@ with runs.workspace() as folder:
     runs.check(gloo["taken"] == "processes", f"gloo: {gloo}")
     under = runs.run(CONFIG, folder / "mpirun", [*SETS, "train.epochs=1"], under=["mpirun", "-n", "2"])["ways"]
     runs.check(under["taken"] == "processes" and under["tried"] == [], f"mpirun: {under}")
+print("auto: by devices and model, kept by an older run")
