@@ -98,10 +98,13 @@ class RankThread {
     return {state_path(), notes_};
   }
 
+  // Crashes of the calling thread are this rank's from now on.
+  void note_crashes() const { note_crashes_of_this_thread(state_.get(), plan_.rank); }
+
   // 0 when training ended in order, else an exit code; the failure has been told.
   int run() {
     try {
-      note_crashes_of_this_thread(state_.get(), plan_.rank);
+      note_crashes();
       shared_.whereabouts->add(plan_.rank, notes_);
       train_rank();
       return stopped_ ? exit_code_of(Failure::stopped) : 0;
@@ -400,6 +403,7 @@ int run_ranks(const Assignment& assignment, const Registry& registry, std::share
     seen.push_back(own.back()->open());
   }
   const FileProgress progress(std::move(seen));
+  own.front()->note_crashes();  // of what all ranks of the process share, too
   if (trains(assignment)) shared.trained = trained_parts(assignment, registry, *channel);
 
   std::vector<int> codes(ranks.size(), 0);
