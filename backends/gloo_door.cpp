@@ -220,8 +220,8 @@ std::string key_to(const sockaddr* address) {
   return found == doors().keys.end() ? "" : found->second;
 }
 
-// The door may drop a peer among many strangers before the key arrives, so this tries until it is let in. It blocks gloo,
-// which connects one pair after the other anyway. Afterwards gloo asks the socket how it went.
+// The door may drop a peer among many strangers before the key arrives, so this tries until it is let in. It blocks
+// gloo, which connects one pair after the other anyway. Afterwards gloo asks the socket how it went.
 int connect_with(const std::string& key, int fd, const sockaddr* address, socklen_t size) {
   const auto end = Clock::now() + connect_limit;
   const auto ready = [&](short what) {

@@ -2,8 +2,8 @@
 //
 // gloo accepts any connection on its listener, keeps it, and believes the 8 bytes that it sends. It has no hook, so
 // gloo_door.cpp defines `accept`, `connect` and `epoll_ctl` for the whole process, in front of libc's:
-//   epoll_ctl  when gloo registers the listener of a door's device, an epoll set of ours takes the listener's place. The
-//              set holds the listener and the strangers: connections that have not shown the key yet;
+//   epoll_ctl  when gloo registers the listener of a door's device, an epoll set of ours takes the listener's place.
+//              The set holds the listener and the strangers: connections that have not shown the key yet;
 //   accept     on that set gives gloo a connection that has shown the key, else "none yet";
 //   connect    to the listener of a peer's door shows that door's key first, and waits for its answer.
 // All other calls go to libc unchanged. The key is random, for one group of one rank, and travels over the control

@@ -3,8 +3,8 @@
 // A FileSystem holds files that must survive a crash; it is an interface, so that tests make any write, fsync, close or
 // rename fail. Threads: stateless; a WritableFile belongs to one thread. Failure: Error(io) naming path and cause.
 //
-// Rules for a folder that an attacker can write to: a new file gets a random name and O_EXCL, so a planted link is never
-// followed. A file that convoy appends to is a regular one with a single name. Nothing waits for a FIFO's other end.
+// Rules where an attacker can write: a new file gets a random name and O_EXCL, so a planted link is never followed.
+// A file that convoy appends to is a regular one with a single name. Nothing waits for a FIFO's other end.
 #pragma once
 #include <sys/types.h>
 
@@ -60,8 +60,8 @@ void write_whole(const std::string& path, const std::string& text, bool lasting,
 // Why `path` is no regular file, as "is a folder"; "" where it is one or is not there. Does not follow a link.
 std::string irregular(const std::string& path);
 
-// Throws Error(refused) where another user may write `folder`, or owns it. A folder that its group may write passes only if
-// the group is the owner's own (same name, no other members) and no access list is set.
+// Throws Error(refused) where another user may write `folder`, or owns it. A folder that its group may write passes if the
+// group is the owner's own (same name, no other members) and no access list is set.
 void refuse_writable_by_others(const std::string& folder);
 
 }  // namespace convoy

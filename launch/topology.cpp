@@ -123,7 +123,8 @@ Host this_host(const TopologyRequest& request) {
 
 Host saved_host(const std::string& path) {
   std::error_code none;
-  if (!std::filesystem::is_regular_file(path, none)) unreadable(path, std::filesystem::exists(path, none) ? "is no regular file" : "no such file");
+  if (!std::filesystem::is_regular_file(path, none))
+    unreadable(path, std::filesystem::exists(path, none) ? "is no regular file" : "no such file");
   const Handle topology = empty_topology();
   hwloc_topology_set_flags(topology.get(), little);
   // Groups stay: a GPU may be attached to one.

@@ -1,7 +1,7 @@
 // Keeps the state files of ranks that read data or a checkpoint fresh, as long as their process makes progress with it.
 //
-// Progress is bytes read, or new pages of memory (a mapped file, or what is made of it). An endless loop makes neither, so
-// the supervisor sees it. Ends by itself when all ranks have begun to train. Threads: one of its own.
+// Progress is bytes read, or new pages of memory (a mapped file, or what is made of it). An endless loop makes neither,
+// so the supervisor sees it. Ends by itself when all ranks have begun to train. Threads: one of its own.
 #pragma once
 #include <condition_variable>
 #include <memory>

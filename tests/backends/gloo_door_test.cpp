@@ -1,5 +1,5 @@
-// Strangers at gloo's listeners: idle connections and guessed handshakes neither end nor hold up a job, and once the ranks
-// are connected nobody listens.
+// Strangers at gloo's listeners: idle connections and guessed handshakes neither end nor hold up a job, and once the
+// ranks are connected nobody listens.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <gtest/gtest.h>
