@@ -77,11 +77,11 @@ std::string rate_note(const RunConfig& before, const TrainingLength& saved, int6
   if (before.optimizer.options.json() != config.optimizer.options.json()) return note;
   const std::string name = config.optimizer.options.section("schedule").text("name");
   if (name != "linear" && name != "cosine") return note;
-  return str(note, ": the schedule ", name, " depends on the length of the training, which was ", saved.total_steps,
-             " steps and is ", length.total_steps,
-             ". To avoid it, keep the length (train.epochs, train.max_steps); or ",
-             "continue at the old rate with --set train.resume=PATH --set 'optimizer.schedule={name: constant}' ",
-             "--set optimizer.lr=", was);
+  note += str(": the schedule ", name, " depends on the length of the training, which was ", saved.total_steps,
+              " steps and is ", length.total_steps, ". To avoid it, keep the length (train.epochs, train.max_steps)");
+  if (was <= 0) return note;
+  return str(note, "; or continue at the old rate with --set train.resume=PATH ",
+             "--set 'optimizer.schedule={name: constant}' --set optimizer.lr=", was);
 }
 
 std::optional<RunConfig> readable(const Json& config) {
