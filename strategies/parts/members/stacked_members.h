@@ -80,7 +80,7 @@ class StackedMembers {
   std::vector<MemberSettings> members_;  // by row
   int64_t active_;
   bool stacked_ = true;
-  bool chosen_ = false;               // how the members run has been decided, by nothing that a clock says
+  bool chosen_ = false;  // how the members run has been decided, by nothing that a clock says
   FirstGradients first_gradients_;
   std::unique_ptr<ModelPart> stack_;  // of those that train
   std::unique_ptr<GradientCollector> collector_;
