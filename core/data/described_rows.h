@@ -35,8 +35,8 @@ constexpr double most_elements = 1099511627776.0;             // one tensor of a
 constexpr double most_batch_elements = 1024 * most_elements;  // one activation of a batch, all members together
 constexpr double most_tokens = 1024 * 1024 * most_elements;   // tokens of all rows
 
-// Throws ConfigError at the size that makes a row or a table too large. Returns how many numbers the largest tensor of a row
-// has, 1 for a data set that a plugin brings.
+// Throws ConfigError at the size that makes a row or a table too large. Returns how many numbers the largest tensor
+// of a row has, 1 for a data set that a plugin brings.
 double check_data_sizes(const std::string& name, const Options& options);
 
 // Throws ConfigError at `data.transforms.N`, or at the option of it that does not fit such rows.

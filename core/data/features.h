@@ -33,14 +33,14 @@ struct Features {
   std::string fingerprint;         // of the file's bytes
 };
 
-// Throws Error(corrupt_data) with file:line:column, for an id with two lines too, and Error(config) for a column that is not
-// there.
+// Throws Error(corrupt_data) with file:line:column, for an id with two lines too, and Error(config) for a column
+// that is not there.
 Features parse_features(const FeatureFile& file, std::string_view text);
 // The same by way of the cache beside the file.
 Features read_features(const FeatureFile& file);
 
-// The columns of all sources for these ids, in their order: float32 [ids, columns]. Throws Error(corrupt_data) for an id
-// that a source does not have. Undefined where there are no sources.
+// The columns of all sources for these ids, in their order: float32 [ids, columns]. Throws Error(corrupt_data) for
+// an id that a source does not have. Undefined where there are no sources.
 at::Tensor features_of(const std::vector<Features>& sources, const NameList& ids, const std::string& thing);
 
 // The names of all sources' columns, in that order. Throws Error(config) for one that two of them have.
@@ -48,7 +48,8 @@ std::vector<std::string> feature_names(const std::vector<Features>& sources);
 
 // data.delimiter and the like: by default a tab under a typed header, else a comma.
 char delimiter_from(const Options& options, bool typed);
-// data.format and the like: whether the header says name:type. `path` ends in one of `typed_endings` where that is automatic.
+// data.format and the like: whether the header says name:type. `path` ends in one of `typed_endings` where that is
+// automatic.
 bool typed_header_from(const Options& options, const std::string& path, const std::vector<std::string>& typed_endings);
 
 }  // namespace convoy

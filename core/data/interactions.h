@@ -4,8 +4,8 @@
 // among the candidates. Batch tensors:
 //   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
 //   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, where the data has them
-// and for evaluation item, target and item_features [B, candidates+1]; under full ranking [B, items], with `excluded` [B, items]
-// bool for the user's training positives, which the strategy leaves out (core/metrics/ranking.h).
+// and for evaluation item, target and item_features [B, candidates+1]; under full ranking [B, items], with `excluded`
+// [B, items] bool for the user's training positives, which the strategy leaves out (core/metrics/ranking.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 

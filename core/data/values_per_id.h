@@ -1,4 +1,5 @@
-// ValuesPerId: the values that columns of a file have for each id. The first row of an id gives them, later rows are compared.
+// ValuesPerId: the values that columns of a file have for each id. The first row of an id gives them, later rows
+// are compared.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -11,8 +12,8 @@ class ValuesPerId {
  public:
   explicit ValuesPerId(size_t columns);
 
-  // A row of the id; an id that is new has the next number, from 0. Returns the first column that differs from the id's first
-  // row, else the number of columns. A column that differs for any id is not watched any more.
+  // A row of the id; an id that is new has the next number, from 0. Returns the first column that differs from the
+  // id's first row, else the number of columns. A column that differs for any id is not watched any more.
   size_t add(int32_t id, const float* row, int64_t line);
   // Rows of another part of the file: its id i is numbers[i] here. False when a column differs.
   bool merge(const ValuesPerId& part, const std::vector<int32_t>& numbers);

@@ -1,4 +1,4 @@
-"""Training on files: text by a vocabulary, a folder of images, visits with features of pages; a damaged file is named."""
+"""Training on files: text by a vocabulary, a folder of images, visits with features; a damaged file is named."""
 import math
 import pathlib
 import random
@@ -46,8 +46,8 @@ launch: {{ranks: 2, cores_per_rank: 1}}
 
 
 def visits(folder, visitors=300):
-    """Visitors and pages on a circle; who visits is near the page. Each page has two visits. A visitor's last one is of a page that
-    nobody visited before, so that its id tells nothing."""
+    """Visitors and pages on a circle; who visits is near the page. Each page has two visits. A visitor's last one is of a
+    page that nobody visited before, so that its id tells nothing."""
     def place(angle):
         return f"{math.cos(angle):.4f},{math.sin(angle):.4f}"
     def near(angle):
@@ -56,7 +56,8 @@ def visits(folder, visitors=300):
     pages, lines = [], ["visitor,page,at,east,north,page_east,page_north"]
 
     def visit(visitor, time):
-        lines.append(f"v{visitor},p{len(pages) - 1},{time + random.random():.6f},{place(at[visitor])},{place(pages[-1])}")
+        when = time + random.random()
+        lines.append(f"v{visitor},p{len(pages) - 1},{when:.6f},{place(at[visitor])},{place(pages[-1])}")
     for _ in range(2 * visitors):
         pages.append(random.uniform(0, 2 * math.pi))
         for _ in range(2):
@@ -127,7 +128,8 @@ with runs.workspace() as folder:
     visits(folder)
     (folder / "ncf.yaml").write_text(NCF.format(folder=folder))
     hits = runs.run(folder / "ncf.yaml", folder / "features")["metrics"]["hr@10"]["last"]
-    shared = runs.run(folder / "ncf.yaml", folder / "context", ["data.item_features=~", "data.columns.context=[page_east, page_north]"])
+    shared = runs.run(folder / "ncf.yaml", folder / "context",
+                      ["data.item_features=~", "data.columns.context=[page_east, page_north]"])
     runs.check(hits > 0.6 and shared["metrics"]["hr@10"]["last"] < 0.2,
                f"HR@10 {hits} by features, {shared['metrics']['hr@10']} by context")
     log = (folder / "context" / "logs" / "rank0.log").read_text()
