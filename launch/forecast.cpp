@@ -22,7 +22,7 @@ constexpr int rarely = 8;                 // steps an update, as what is tried b
 
 // For measuring, an update happens when it is asked for, and a pass is a whole one.
 const char* const dense_rows = "model.rows=false";
-const std::vector<std::string> measured_overrides{"strategy.sync.every=1000000000", "strategy.micro_batches=1"};
+const std::vector<std::string> measured_overrides{"strategy.sync.every=1048576", "strategy.micro_batches=1"};
 
 class Forecast {
  public:
