@@ -37,7 +37,7 @@ struct BatchSize {
 };
 
 struct TrainConfig {
-  int64_t epochs = 1;
+  int64_t epochs = 1;     // 0: as many as max_steps takes
   int64_t max_steps = 0;  // 0: by epochs alone
   BatchSize batch;
   Interval evaluate_every;

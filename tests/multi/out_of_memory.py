@@ -8,8 +8,9 @@ import runs
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 
 with runs.workspace() as folder:
-    for name, value in (("data.features", "[100000,100000]"), ("model.hidden", "[100000000000]")):
-        told = runs.run(config, folder / name, [f"{name}={value}"], expect=71)
+    # Sizes within the bounds of their options, and tensors of 4 TB.
+    for name, sizes in (("data", ["data.features=[1000000]", "data.classes=1000000"]), ("model", ["model.hidden=[16777216,60000]"])):
+        told = runs.run(config, folder / name, sizes, expect=71)
         failure = told["failure"]
         runs.check(failure["cause"] == "out_of_memory" and "try" in failure["message"], f"{name}: {failure}")
         log = (folder / name / "logs" / "rank0.log").read_text()
