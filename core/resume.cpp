@@ -122,8 +122,10 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   const std::optional<RunConfig> before = readable(info.config);
   const TrainingLength saved = saved_length(info.trainer, before, length, epoch_rows);
   const int64_t saved_step = resumed.step;
-  resumed.renumbered = saved.global_rows != length.global_rows || saved.steps_per_epoch != length.steps_per_epoch;
-  if (resumed.renumbered) resumed.step = same_position(saved_step, saved, length, epoch_rows, info, resumed.notes);
+  const bool other_steps = saved.global_rows != length.global_rows || saved.steps_per_epoch != length.steps_per_epoch;
+  if (other_steps) resumed.step = same_position(saved_step, saved, length, epoch_rows, info, resumed.notes);
+  // The schedule counts updates, and each of them takes other numbers of steps with another sync.every.
+  resumed.renumbered = other_steps || (before && steps_per_update(*before) != steps_per_update(config));
   try {
     if (before) resumed.rate_note = rate_note(*before, saved, saved_step, config, length, resumed.step);
   } catch (const std::exception&) {  // an older or damaged configuration has no rate to compare with

@@ -10,9 +10,10 @@
 namespace convoy {
 
 struct Resumed {
-  int64_t step = 0;             // steps done, as this run numbers them
-  bool renumbered = false;      // another batch size, or other numbers of rows: the checkpoint numbers them otherwise
-  bool same_evaluation = true;  // its figures can be compared with those of this run
+  int64_t step = 0;  // steps done, as this run numbers them
+  // The checkpoint counts steps or updates differently: another batch size, number of rows or sync.every.
+  bool renumbered = false;
+  bool same_evaluation = true;     // its figures can be compared with those of this run
   std::vector<std::string> notes;  // for the log and the console, in order
   std::string rate_note;           // a warning where the learning rate jumps
 };

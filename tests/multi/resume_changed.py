@@ -41,6 +41,11 @@ def by_path(work):
     runs.check(runs.summary(work / "batch")["steps"] == 21, "another batch size")
     rate = runs.records(work / "batch", "train")[0]["learning_rate"]
     runs.check(abs(rate - 0.003 * (1 + math.cos(math.pi * 14 / 21)) / 2) < 1e-9, f"the schedule continues at {rate}")
+    # An update of two steps: the schedule counts updates, so it continues at 14 of 21 as well.
+    ddp = ["strategy={name: ddp, sync: {every: 2}}", ONE[1]]
+    told(MLP, work / "every", [*ddp, *on[2:], cosine, "train.log_every=1"], ["strategy.sync.every"])
+    rate = runs.records(work / "every", "train")[-1]["learning_rate"]
+    runs.check(abs(rate - 0.003 * (1 + math.cos(math.pi * 20 / 21)) / 2) < 1e-9, f"the last update of every two steps: {rate}")
     # A state that cannot be used.
     for sets, words in ((["model.hidden=[5]"], ["model.hidden", "another model"]),
                         (["optimizer={name: sgd, lr: 0.1}"], ["optimizer.name: ", "does not fit this model and optimizer"]),
