@@ -473,8 +473,8 @@ void Gang::request_stop(int signal) {
   if (stop_signal_ != 0 || cause_) return;
   stop_signal_ = signal;
   if (!assigned_) return fail({Failure::stopped, -1, -1, 0, "", "asked to stop before the ranks had started"});
-  channel_->set(protocol::stop_request, "1");
   if (events_.on_stop) events_.on_stop(signal);
+  channel_->set(protocol::stop_request, "1");
   loop_.after(to_milliseconds(request_.launch.grace), [this, alive = alive_] {
     if (!*alive || cause_ || over()) return;
     // All may be saved already, and what keeps the processes be an MPI_Finalize: an mpirun that was asked to stop itself

@@ -1,4 +1,7 @@
 // convoy: reads, checks, plans, starts and supervises. Without LibTorch.
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -310,13 +313,19 @@ int guarded(int argc, char** argv) {
   }
 }
 
+// The standard output is a pipe whose reader has ended, as `head` does.
+bool nobody_reads_output() {
+  pollfd output{STDOUT_FILENO, 0, 0};
+  return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   settle_signals();
   const TerminalSafeStream output(std::cout), errors(std::cerr);
   const int code = guarded(argc, argv);
-  if (std::cout.flush() || code != exit_code::done) return code;
+  if (std::cout.flush() || code != exit_code::done || nobody_reads_output()) return code;
   std::cerr << "convoy: the standard output cannot be written; is the disk full, or `ulimit -f` reached?\n";
   return exit_code::io;
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
-#include <tuple>
 #include <utility>
 
 #include "core/control/phases.h"
@@ -15,9 +14,9 @@ namespace convoy {
 namespace {
 
 constexpr std::chrono::milliseconds interval{200};
-// Heartbeats alone cause less between two looks.
-constexpr int64_t least_bytes = 64 << 10;
-constexpr int64_t least_pages = 16;
+// Each look counts by itself: heartbeats and this watch read some 100 bytes between two looks, which must not add up.
+constexpr int64_t least_bytes = 8 << 10;
+constexpr int64_t least_pages = 4;
 
 // Bytes that this process has read by system calls.
 int64_t bytes_read() {
@@ -52,9 +51,9 @@ void FileProgress::watch() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!changed_.wait_for(lock, interval, [this] { return over_; })) {
     bool set_up = false;
-    const int64_t bytes_now = bytes_read(), pages_now = pages_touched();
-    const bool moved = bytes_now - bytes >= least_bytes || pages_now - pages >= least_pages;
-    if (moved) std::tie(bytes, pages) = std::pair(bytes_now, pages_now);
+    const int64_t bytes_before = std::exchange(bytes, bytes_read());
+    const int64_t pages_before = std::exchange(pages, pages_touched());
+    const bool moved = bytes - bytes_before >= least_bytes || pages - pages_before >= least_pages;
     for (const Rank& rank : ranks_) {
       const std::string phase = rank.notes->position().phase;
       set_up |= is_set_up(phase);

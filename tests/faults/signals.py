@@ -133,6 +133,13 @@ def halts(folder):
     stopped(run)
 
 
+def nobody_reads():
+    """With SIGPIPE ignored, an output that nobody reads is no full disk."""
+    line = f"trap '' PIPE; {{ sleep 0.2; {runs.CONVOY} list models; echo $? >&2; }} | true"
+    done = runs.subprocess.run(["bash", "-c", line], timeout=20, text=True, capture_output=True)
+    runs.check(done.stderr == "0\n", f"convoy list models | true: {done.stderr}")
+
+
 def parent_of(pid):
     return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
@@ -161,6 +168,7 @@ with runs.workspace() as folder:
     # The main thread alone can ignore signals.
     stays_ignored(folder)
     deaf_to_children(folder)
+    nobody_reads()
     if "gloo" not in sys.argv[1:]:
         for name, to in (("INT", "mpirun"), ("HUP", "the convoy of rank 1")):
             under_mpirun(folder, name, to)
