@@ -47,7 +47,7 @@ class StackedUpdate {
   const at::Tensor& counts() const { return counts_; }  // updates applied, int64 [all rows]
   // What makes a row's gradients those of its mean loss; undefined until there was an update.
   at::Tensor mean_scale() const { return updated_ ? mean_scale_ : at::Tensor(); }
-  void restored();  // counts() were written to from outside
+  void restored();                                      // counts() were written to from outside
   void renumbered(int64_t steps) { updates_ = steps; }  // Strategy's; each step makes an update
 
  private:

@@ -27,8 +27,9 @@ TEST(ConfigKeys, Unknown) {
             "run.yaml:8:31: strategy.sync.frequency: unknown key; valid here: every, what");
   EXPECT_EQ(config_error(config_with("width: 8", "widht: 8")),
             "run.yaml:2:20: model.widht: unknown key; did you mean width?");
-  EXPECT_EQ(config_error(config_with("rows: 1000", "walrus: 1")),
-            "run.yaml:3:20: data.walrus: unknown key; valid here: name, rows, transforms, prefetch, changed, samples, seed");
+  EXPECT_EQ(
+      config_error(config_with("rows: 1000", "walrus: 1")),
+      "run.yaml:3:20: data.walrus: unknown key; valid here: name, rows, transforms, prefetch, changed, samples, seed");
 }
 
 TEST(ConfigKeys, AFoldIsOneOfItsFolds) {
