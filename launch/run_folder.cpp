@@ -217,6 +217,17 @@ std::string done_reason(const FolderRequest& request, const std::string& folder)
              "\ngive another --output", has_checkpoint(folder) ? "; " + more_text(request, folder) : std::string());
 }
 
+// Whether the next run of this name, or with this --output, continues the folder. With train.resume: PATH it continues
+// only a run that began from there with equal settings.
+bool may_continue(const FolderRequest& request, const std::string& folder) {
+  const Json summary = read_summary(folder);
+  if (request.resume == "never" || summary.value("status", "") == "done") return false;
+  if (request.resume == "auto") return true;
+  const Json config = summary.value("config", Json());
+  return has_checkpoint(folder) && value_at(config, "/train/resume") == request.resume &&
+         differences(config, request.resolved, resumable_keys()).empty();
+}
+
 RunFolder open_given(const FolderRequest& request) {
   const std::string& folder = request.output;
   struct stat status {};
@@ -232,6 +243,10 @@ RunFolder open_given(const FolderRequest& request) {
   }
   if (run->continued && request.resume == "never")
     refuse(folder, "holds an unfinished run with checkpoints, and train.resume is never; give another --output");
+  if (run->continued && !may_continue(request, folder))
+    refuse(folder,
+           str("holds an unfinished run that began otherwise, and train.resume is ", request.resume,
+               "; to begin from there, give another --output; to continue the unfinished run, leave out train.resume"));
   return std::move(*run);
 }
 
@@ -248,17 +263,6 @@ std::vector<int> existing(const FolderRequest& request) {
   std::vector<int> numbers;
   for (const auto& [time, number] : found) numbers.push_back(number);
   return numbers;
-}
-
-// What the next run of this name continues. With train.resume: PATH only a run that began from there with equal
-// settings.
-bool may_continue(const FolderRequest& request, const std::string& folder) {
-  const Json summary = read_summary(folder);
-  if (request.resume == "never" || summary.value("status", "") == "done") return false;
-  if (request.resume == "auto") return true;
-  const Json config = summary.value("config", Json());
-  return has_checkpoint(folder) && value_at(config, "/train/resume") == request.resume &&
-         differences(config, request.resolved, resumable_keys()).empty();
 }
 
 // Why a run starts from the beginning although there is one of its name.

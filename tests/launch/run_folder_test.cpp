@@ -109,8 +109,14 @@ TEST_F(RunFolderTest, ARunThatBeganFromACheckpointGoesOn) {
   request_.resume = request_.resolved["train"]["resume"] = folder("other");
   leave(folder("n"), "failed", true, request_.resolved);
   EXPECT_EQ(open_run_folder(request_).path, folder("n"));
+  FolderRequest given = request_;
+  given.output = folder("n");
+  EXPECT_TRUE(open_run_folder(given).continued);
   request_.resolved["seed"] = 2;
   EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
+  // Into a folder whose unfinished run began otherwise, a path would be passed over without a word.
+  given.resume = given.resolved["train"]["resume"] = folder("another");
+  EXPECT_THROW(open_run_folder(given), Error);
 }
 
 TEST_F(RunFolderTest, WithoutASummaryTheManifestTells) {
