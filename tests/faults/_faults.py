@@ -148,6 +148,7 @@ class Run:
 
     def training(self, step=5):
         def reached():
+            self.check(self.process.poll() is None, f"it ended before step {step}")
             with contextlib.suppress(OSError, struct.error):
                 return self.state(0)[0] >= step and self.state(1)[0] >= step
         runs.wait_for(reached, 60, f"{self.title}: step {step}")

@@ -106,6 +106,6 @@ with runs.workspace() as folder:
         together(late, *((backend, sleeps, rank) for backend in backends), ("mpi", sleeps, rank, _faults.MPIRUN))
     together(lost, ("gloo", "drop-heartbeat", 0), ("mpi", "drop-heartbeat", 1))
     together(slow, *((backend, rank) for rank, backend in enumerate(backends)))
-    together(suspended, *((backend,) for backend in backends), ("gloo", False))
+    together(suspended, *((backend,) for backend in backends))
     late(folder, "gloo", "loop:rank=1:block=0", 1)
     alone(folder)
