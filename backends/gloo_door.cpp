@@ -28,7 +28,7 @@ constexpr std::chrono::seconds connect_limit{20};
 
 using Clock = std::chrono::steady_clock;
 
-// libc's, or of whoever else stands in front of it.
+// The next definition of a function in link order: libc's, or that of another interposer.
 template <class Function>
 Function next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
@@ -184,7 +184,7 @@ class GlooDoor::Listener {
 
 namespace {
 
-// What the functions below look up; kept until the process ends, since other libraries' threads call them to the last.
+// The functions below look this up. It lives until the process ends: other threads may call them to the last.
 struct Doors {
   std::mutex mutex;
   std::map<int, std::shared_ptr<GlooDoor::Listener>> by_descriptor;

@@ -71,7 +71,7 @@ std::string place_of(const Context& context) {
   return place;
 }
 
-// What has to be the same for states to mean the same.
+// Describes the layout: states can be restored only where it is equal.
 std::string layout_of(const Context& context) {
   std::string layout = str(context.config.strategy.name, " on ", context.size, " ranks, ", context.process_ranks,
                            " in a process, ", context.devices.front().is_cpu() ? "cpu" : "cuda");

@@ -71,7 +71,7 @@ std::vector<std::string> reserved_names(const std::string& kind) {
   return names;
 }
 
-// What an author may get wrong in describing options, told here rather than where a user first leaves one out.
+// Checks an author's descriptions of options here, and not where a user first leaves an option out.
 void check_options(const std::vector<Option>& options, std::vector<std::string> taken, const Catalogues& catalogues) {
   for (Option option : options) {
     if (!is_name(option.name))
@@ -128,7 +128,7 @@ void check_brought(const std::string& path, const Registry& registry, const Name
   }
 }
 
-// Whatever the library's code throws is told with the library's name.
+// Adds the library's name to every exception of its code.
 void call_registration(const std::string& path, void (*registration)(Registry&), Registry& registry) {
   std::string thrown;
   try {

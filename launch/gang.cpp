@@ -116,7 +116,7 @@ void Gang::watch_results() {
                   }));
 }
 
-// A launcher that was asked to stop soon kills everything, this process too: the end is told now.
+// A launcher that was asked to stop soon kills this process too, so report the end now.
 void Gang::result_came() {
   if (!saved() || cause_ || !events_.on_saved) return;
   events_.on_saved();

@@ -112,7 +112,7 @@ std::vector<std::string> notes_on_rows(const RunConfig& config, const Job& job) 
                         idle, " of ", ranks,
                         " ranks without rows in every step; type --set train.batch.global=", shares, " or more, or ",
                         ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
-    return notes;  // whoever has rows has one
+    return notes;  // every rank with rows has one
   }
   const Json& strategy = job.config.at("strategy");
   const Json slices = strategy.value("micro_batches", Json(1));

@@ -192,7 +192,7 @@ void Session::note_stop(int signal) {
   write_stopped(outcome);
 }
 
-// Keeps the room for the real end. A full disk is told by that.
+// Keeps the room for the real end. It also shows a full disk early.
 void Session::write_stopped(const GangOutcome& outcome) {
   try {
     const Json summary = finished_summary(summary_, outcome, startup_seconds_);
@@ -213,7 +213,7 @@ Ending Session::finish() {
   GangOutcome outcome = gang_->outcome();
   const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
   Ending ending = failed ? attempts_.failed(outcome, assigned_.has_value()) : Ending{outcome.exit_code, {}};
-  if (gang_->stopping()) ending.again.reset();  // whoever asked the run to stop wants no other attempt
+  if (gang_->stopping()) ending.again.reset();  // a run that was asked to stop gets no other attempt
   summary_["attempts"] = attempts_.ended();
   try {
     if (ending.again) {

@@ -1,4 +1,4 @@
-// What `convoy` and `convoy-rank` do with each signal; docs/launching.md has the table.
+// Actions of `convoy` and `convoy-rank` on each signal; docs/launching.md has the table.
 //
 // Both replace the default actions that end a process without a word. A signal that was ignored when the program started
 // stays ignored, here and in child processes: nohup and the background jobs of scripts rely on it.

@@ -21,7 +21,7 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 
 // Ranks report a lack of their own first.
 constexpr double set_up_slack = 0.5;
-// Of our own timers, on a busy host.
+// Delay of our own timers on a busy host.
 constexpr double longest_delay = 3;
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace convoy {
 namespace {
 
-// What ways.json of the folder says; null where there is none that can be read.
+// Reads ways.json of the folder; null where it is missing or unreadable.
 Json kept_choice(const std::string& folder) {
   const Json choice = Json::parse(read_file_if_any(folder + "/ways.json"), nullptr, false);
   return choice.is_object() && choice.value("taken", Json()).is_string() ? choice : Json();

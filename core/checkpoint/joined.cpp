@@ -10,7 +10,7 @@ std::string hash_of_lists(const Manifest& manifest) {
   return file == manifest.files.end() ? "" : file->second.hash;
 }
 
-// What the members' data have in common; their numbers must be equal.
+// Joins the members' data; their numbering must be equal.
 void join_data(Manifest& all, const Manifest& own, const std::string& folder, const std::string& first) {
   if (all.data.is_null() || own.data.is_null()) {
     all.data = nullptr;

@@ -37,7 +37,7 @@ int64_t integer_in(const Json& value, const char* name) {
   return value.get<int64_t>();
 }
 int64_t integer_of(const Json& json, const char* name) { return integer_in(field(json, name), name); }
-// Of a member or a replica.
+// Reads the number of a member or a replica.
 int number_of(const Json& json, const char* name) {
   constexpr int64_t largest = 1 << 24;
   const int64_t number = integer_of(json, name);

@@ -33,7 +33,7 @@ const char* kind_text(Node::Kind kind) {
   throw ConfigError(node.mark, path, reason);
 }
 
-// The mistake of whoever wrote the entry, which may be a plugin's author.
+// Reports a mistake in an entry, which a plugin's author may have written.
 [[noreturn]] void wrongly_described(const std::string& path, const std::string& reason) {
   throw Error(Failure::config, str("option '", path, "' is described wrongly in its entry: ", reason));
 }

@@ -143,7 +143,7 @@ FashionMnist::FashionMnist(const std::string& folder, bool bytes) : bytes_(bytes
   }
 }
 
-// Of the values, which are the same in files with gzip and without.
+// Hashes the values, which are the same in files with gzip and without.
 DataContents FashionMnist::contents() const {
   std::vector<std::string> hashes;
   for (const Part* part : {&train_, &test_})

@@ -1,4 +1,4 @@
-// A file that is not there or damaged tells nothing here: whoever loads it says what is wrong.
+// A file that is not there or damaged tells nothing here: the loader reports what is wrong.
 #include "core/data/file_shapes.h"
 
 #include <zlib.h>

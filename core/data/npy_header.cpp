@@ -8,7 +8,7 @@
 namespace convoy {
 namespace {
 
-// What follows a key of the header's dictionary, without leading spaces; "" where the key is missing.
+// Returns the text after a key of the header's dictionary, without leading spaces; "" where the key is missing.
 std::string_view after(std::string_view header, std::string_view key) {
   const size_t at = header.find(key);
   if (at == std::string_view::npos) return {};

@@ -1,4 +1,4 @@
-// What a file is by its first bytes: text, or something that was given for text by mistake. Without LibTorch.
+// Recognises by its first bytes whether a file is text or was given as text by mistake. Without LibTorch.
 #pragma once
 #include <string>
 #include <string_view>

@@ -19,7 +19,7 @@ class ValuesPerId {
   bool merge(const ValuesPerId& part, const std::vector<int32_t>& numbers);
 
   const std::vector<size_t>& watched() const { return watched_; }  // columns with one value per id, in order
-  // Of the id's first row; valid while any column is watched.
+  // From the id's first row; valid while any column is watched.
   float value(int32_t id, size_t column) const { return values_[size_t(id) * columns_ + column]; }
   int64_t line(int32_t id) const { return lines_[size_t(id)]; }
   bool same_for_all(size_t column) const;  // of a watched column

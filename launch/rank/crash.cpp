@@ -122,7 +122,7 @@ const char* path_of_range(const char* line, uintptr_t address) {
 bool file_mapped_at(const void* address, char* path, size_t size) {
   const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0) return false;
-  static char buffer[8192];  // one crash at a time is told
+  static char buffer[8192];  // only one crash is reported at a time
   size_t have = 0;
   const char* found = nullptr;
   for (ssize_t got; found == nullptr && (got = read(maps, buffer + have, sizeof buffer - 1 - have)) > 0;) {

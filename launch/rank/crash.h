@@ -22,7 +22,7 @@ class CrashNote {
   std::string failure_;  // an Abort that says the same, for the rank's state file
 };
 
-// While it lives, a crash of this thread is told with the note, which must outlive it. They nest.
+// While it lives, the report of a crash of this thread contains the note, which must outlive it. Notes nest.
 class CrashPlace {
  public:
   explicit CrashPlace(const CrashNote& note);

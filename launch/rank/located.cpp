@@ -196,7 +196,7 @@ class LocatedLoss : public LossFunction {
   Place place_;
 };
 
-// The model itself; what its blocks' constructors throw is told with the block.
+// The model; exceptions of its blocks' constructors name the block.
 class LocatedModel : public Model {
  public:
   LocatedModel(ModelPtr inner, Place place) : inner_(std::move(inner)), place_(std::move(place)) {
@@ -228,7 +228,7 @@ class LocatedModel : public Model {
   Place place_;
 };
 
-// Of the model's own loss: with its entry's defaults, as if somebody had written its name.
+// Options of the model's own loss: its entry's defaults, as if the configuration named it.
 Options own_loss_options(const RunConfig& config, const Catalogues& catalogues, const std::string& name, Place model) {
   const Mark mark = mark_of(*model.resolved, model.fallback);
   const Entry* entry = catalogues.find("loss", name);

@@ -182,7 +182,7 @@ class RankThread {
     tell_end(context, train(context, parts));
   }
 
-  // Of the training split, by `convoy verify`: one global batch is ragged.
+  // `convoy verify` limits the rows so that one global batch is ragged.
   int64_t compared_rows(const Sampling& sampling, const Context& context) const {
     const RunConfig& config = shared_.assignment.config;
     const int64_t rows = shared_.trained.data->size(Split::train);

@@ -18,7 +18,7 @@ struct Figures {
   double sum = 0, weight = 0;
 };
 
-// Of a copy, since a block may change its input in place, and parts of a batch share their memory.
+// Takes a copy: a block may change its input in place, and parts of a batch share memory.
 Figures figures_of(ModelPart& part, Batch batch) {
   for (auto& entry : batch.tensors) entry.second = entry.second.clone();
   const Loss loss = part.loss(part.evaluate(batch), batch);

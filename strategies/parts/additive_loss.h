@@ -1,4 +1,4 @@
-// Whether a loss may be cut into shares, micro-batches and accumulated steps: it has to be a sum over rows.
+// Checks that a loss is a sum over rows, so that shares, micro-batches and accumulated steps add up.
 #pragma once
 #include <memory>
 #include <string>

@@ -8,7 +8,7 @@
 
 namespace convoy {
 
-// Of a block: at least one tensor, all of them defined.
+// Checks a block's output: at least one tensor, all of them defined.
 void check_outputs(const TensorList& outputs);
 void check_examples(const Examples& examples);
 

@@ -94,7 +94,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<con
   check_unique_names();
 }
 
-// Of layers among themselves Layers sees to that; modules of a block's own may still take a layer's name.
+// Layers keeps its own names unique; a block's own modules may still take a layer's name.
 void ModelPart::check_unique_names() const {
   std::set<std::string> names;
   const auto add = [&](const std::string& name) {

@@ -1,4 +1,4 @@
-// What files of a run survive: planted links, FIFOs and folders in their place, and folders that others may write.
+// Files of a run survive these: planted links, FIFOs and folders in their place, and folders that others may write.
 #include "core/files.h"
 
 #include <fcntl.h>

@@ -351,7 +351,7 @@ TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
   }
 }
 
-// What blocks draw from LibTorch's generator goes on with a checkpoint of the same layout.
+// Blocks' draws from LibTorch's generator continue with a checkpoint of the same layout.
 TEST_F(TrainerTest, DrawsFromLibTorchsGeneratorGoOn) {
   const auto trained = [&](int64_t epochs, const std::string& strategy_name, const std::string& resume) {
     Counting strategy;

@@ -27,7 +27,7 @@ def elsewhere(folder, backend, strategy, fault, victim, step):
 
 
 def in_save(folder, backend):
-    """By whoever is left: rank 0 alone knows of what it writes."""
+    """Survivors sweep: rank 0 alone knows its temporary files."""
     run = _faults.Run(folder, backend, title=f"{backend}, while rank 0 saves", checkpoint="1 steps",
                       sets=["model.hidden=[3000,3000]", "train.batch={global: 2}"])
     run.start()

@@ -111,7 +111,7 @@ def deaf_to_children(folder):
 
 
 def ends_it(folder, name):
-    """Nobody is left to write the end: whoever reads the summary knows that its owner is gone."""
+    """Nobody is left to write the end: readers of the summary see that its owner is gone."""
     run = started(folder, f"SIG{name} to convoy")
     run.signal(run.process.pid, number(name))
     run.check(run.process.wait(timeout=5) == -number(name), "it did not end by the signal")

@@ -138,7 +138,7 @@ TEST(Sizes, HugeIntegersAreRefusedAtTheirKey) {
   }
 }
 
-// Their form is checked by whoever reads them.
+// Their readers check their form.
 TEST(Sizes, HugeIntegersOfFreeForm) {
   for (const char* value : huge) {
     const auto strategy = [&](const std::string& keys, const std::string& kind = "strategy") {

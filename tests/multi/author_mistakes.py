@@ -1,4 +1,4 @@
-"""Mistakes of a plugin's author: each is told where it was made, with its code, and never as a defect of convoy."""
+"""Mistakes of a plugin's author: each message names its place and code, and none calls it a defect of convoy."""
 import concurrent.futures
 import pathlib
 import sys
@@ -158,4 +158,4 @@ with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as poo
     cases = [pool.submit(ends, folder, number, **case) for number, case in enumerate(CASES)]
     failed = [str(case.exception()) for case in cases if case.exception()]
     runs.check(not failed, "\n\n".join(failed))
-print(f"{len(CASES)} mistakes of authors are told where they were made")
+print(f"{len(CASES)} mistakes of authors are reported with their place")

@@ -131,7 +131,7 @@ with runs.workspace() as folder:
                  runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
     runs.check(not new.exists(), "a folder was made although nothing started")
 
-    # What others planted, or may plant, in a run folder; and files that are none.
+    # Files that others planted or may plant in a run folder, and special files.
     victim = folder / "victim"
     victim.write_text("untouched\n")
     for title, name, word, plant in (

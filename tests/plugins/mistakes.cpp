@@ -89,7 +89,7 @@ class Mistaken : public Model {
   int64_t in_, classes_;
 };
 
-// What a loss that is given by name does wrong.
+// Mistakes of a loss that is given by name.
 class MistakenLoss : public LossFunction {
  public:
   explicit MistakenLoss(std::string mistake) : mistake_(std::move(mistake)) {}

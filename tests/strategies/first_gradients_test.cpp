@@ -1,4 +1,4 @@
-// Which parameters are told of to which no gradient came: those that no rank's loss depends on, and no others.
+// The warning names the parameters that no rank's loss depends on, and no others.
 #include "strategies/parts/first_gradients.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace convoy::testing {
 namespace {
 
-// What ranks agree on later runs on the channel's thread, in order: the second of these ends after both rounds.
+// Later agreements of ranks run on the channel's thread, in order: the second of these ends after both rounds.
 void wait_for_rounds(const Context& context) {
   const auto done = std::make_shared<std::promise<void>>();
   SupervisedChannel* const channel = supervised(context.channel.get());

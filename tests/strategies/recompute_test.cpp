@@ -8,7 +8,7 @@
 namespace convoy::testing {
 namespace {
 
-// What the middle one of three blocks does with its input before its linear layer.
+// Action of the middle one of three blocks on its input before its linear layer.
 using Change = std::function<at::Tensor(const at::Tensor& input)>;
 
 class ChangingBlock : public Block {

@@ -213,7 +213,7 @@ TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
   }
 }
 
-// What `convoy verify` asks of a loss whose rows are shared out.
+// `convoy verify` checks this for a loss whose rows are divided among ranks.
 TEST(Replicas, ALossThatIsNoSumIsFound) {
   struct Mean : LossFunction {
     explicit Mean(bool rows) : rows(rows) {}

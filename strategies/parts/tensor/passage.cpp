@@ -30,7 +30,7 @@ BlockBorders::Tensors Passage::enter(const std::string& block, Tensors inputs) {
   return inputs;
 }
 
-// What a block hands on as it was given it is no share: only sequences of three dimensions are cut.
+// An input that a block returns unchanged is no share: only sequences of three dimensions are cut.
 void Passage::check_outputs(const Tensors& outputs) const {
   if (sequence_ == 0) return;
   const int64_t share = sequence_ / group_->size();

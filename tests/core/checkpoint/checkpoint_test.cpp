@@ -358,7 +358,7 @@ TEST(Checkpoint, AStepUnderAnotherNumberIsPassedOver) {
   EXPECT_EQ(info->step, 3);
 }
 
-// What the loss scaler counts, for one, is there with fp16 only.
+// The loss scaler's counters, for example, exist with fp16 only.
 TEST(Checkpoint, CountersOfOptionsMayComeAndGo) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 1);
@@ -479,7 +479,7 @@ TEST(Checkpoint, KeepsTheNumbersOfItsDataAndIsRefusedByOthers) {
   EXPECT_EQ(info.fingerprint, first.contents().fingerprint);
   checkpoints.load(held, info, &first);
   EXPECT_THROW(checkpoints.load(held, info, &turned), Error);
-  checkpoints.load(held, info);  // whoever has no data compares none
+  checkpoints.load(held, info);  // without data nothing is compared
   // A file of lists that was damaged is one of the checkpoint's files.
   flip(folder / "step-1/data.safetensors", 100);
   EXPECT_THROW(checkpoints.find(folder / "step-1"), Error);

@@ -1,4 +1,4 @@
-// What a checkpoint keeps of its data, how other data differs from it, and data sets with the numbers of a checkpoint.
+// Data in a checkpoint, differences of other data from it, and data sets with the numbers of a checkpoint.
 #include "core/data/contents.h"
 
 #include <ATen/ATen.h>
