@@ -4,6 +4,7 @@
 torch_version=2.11.0      # what is installed where nobody has a LibTorch; cmake/LibTorch.cmake says what else fits
 torch_download="2.7 GB"   # its wheel and the CUDA libraries beside it, as measured
 torch_installed="4.7 GB"
+mkdocs_version=1.6.1      # makes the site of docs/
 venv=.deps/venv
 cuda_headers=.deps/cuda-headers
 
@@ -200,6 +201,18 @@ install_readers() {
   say "Python: installing safetensors and numpy into $venv (20 MB to fetch)"
   quietly .deps/log/pip-readers.log $venv/bin/python3 -m pip install --disable-pip-version-check --progress-bar off \
     safetensors numpy
+}
+
+# What makes the documentation a site (mkdocs.yml). Its test is skipped where it cannot be installed.
+install_site_tools() {
+  local python
+  for python in $venv/bin/python3 python3; do
+    [ "$("$python" -c 'import mkdocs; print(mkdocs.__version__)' 2>/dev/null)" != $mkdocs_version ] || return 0
+  done
+  make_venv
+  say "Python: installing mkdocs $mkdocs_version into $venv (5 MB to fetch, 20 MB on disk)"
+  quietly .deps/log/pip-mkdocs.log $venv/bin/python3 -m pip install --disable-pip-version-check --progress-bar off \
+    "mkdocs==$mkdocs_version" || say "the test of the documentation's site will be skipped"
 }
 
 # set_up PACKAGES: everything up to a compiler that finds LibTorch.
