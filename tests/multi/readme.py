@@ -1,4 +1,4 @@
-"""README's and docs/launching.md's commands and files, as they are written, on small data."""
+"""Commands and files of README, docs/getting_started.md and docs/launching.md, as they are written, on small data."""
 # timeout: 300
 import contextlib
 import re
@@ -8,9 +8,6 @@ import pathlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
-
-SHORT = "--set data.path={data} --set train.epochs=1 --set train.max_steps=5 --set train.batch.global=16"
-
 
 def ratings(path):
     """Forty users with six items each, in MovieLens' own form."""
@@ -26,8 +23,8 @@ def blocks(name, kind):
     return [block for found, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S) if found == kind]
 
 
-def shell(line):
-    return subprocess.run(["bash", "-c", line], cwd=runs.TOP, env=runs.environment(), timeout=120, text=True,
+def shell(line, folder=runs.TOP):
+    return subprocess.run(["bash", "-c", line], cwd=folder, env=runs.environment(), timeout=120, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -43,38 +40,57 @@ def restored(path):
             path.write_bytes(kept)
 
 
-with runs.workspace() as work, restored(runs.TOP / "calibration.json"):
-    ratings(work / "small.inter")
-    short = SHORT.format(data=work / "small.inter")
-    lines = [line.split("#")[0].strip() for block in blocks("README.md", "bash") for line in block.splitlines()]
+def houses(path, rows=400):
+    """The file that README and docs/getting_started.md describe, begun with the lines that README shows."""
+    (shown,) = blocks("README.md", "csv")
+    lines = [f"{30 + row % 170}.5,{1 + row % 7},{row % 80}.0,{400 + row % 300}.25" for row in range(rows)]
+    path.write_text(shown + "\n".join(lines) + "\n")
+
+
+def commands(page):
+    return [line.split("#")[0].strip() for block in blocks(page, "bash") for line in block.splitlines()]
+
+
+def run_all(page, folder, least, config):
+    """Runs the page's lines of build/convoy in the folder that holds its data and its file, which all of them name."""
     trained = 0
-    for line in lines:
-        if line.startswith("./"):
-            runs.check((runs.TOP / line.split()[0]).exists(), f"README: {line}: no such program")
+    for line in commands(page):
+        if line.startswith("./") or not line:
+            runs.check(not line or (runs.TOP / line.split()[0]).exists(), f"{page}: {line}: no such program")
             continue
-        runs.check("build/convoy" in line, f"README: what is '{line}'? this test runs lines of build/convoy")
-        for config in re.findall(r"configs/\S+", line):
-            runs.check((runs.TOP / config).exists(), f"README: {line}: there is no {config}")
-        if "farm" in line or " add " in line:  # farms take minutes: multi/farm.py, top.py and farm_add.py run such lines
-            continue
+        runs.check("build/convoy" in line, f"{page}: what is '{line}'? this test runs lines of build/convoy")
+        runs.check(f" {config}" in line, f"{page}: '{line}' does not name {config}")
         line = line.replace("build/convoy", str(runs.CONVOY))
+        output = folder / f"run{trained}"
         if " run " in line:
             trained += 1
-            few = short if "ncf" in line else "--set train.epochs=1 --set train.max_steps=5"
-            line = f"{line} {few} --output {work}/run{trained}"
-        if " explain " in line and "ncf_ddp" in line:
-            line = f"{line} --set data.path={work}/small.inter"
-        done = shell(line)
-        runs.check(done.returncode == 0, f"README: {line}: exit {done.returncode}\n{done.stdout[-3000:]}")
+            line += f" --output {output}"
+        done = shell(line, folder)
+        runs.check(done.returncode == 0, f"{page}: {line}: exit {done.returncode}\n{done.stdout[-3000:]}")
         if " run " in line:
-            runs.check(runs.summary(work / f"run{trained}")["status"] == "done", line)
+            runs.check(runs.summary(output)["status"] == "done", line)
         print("runs:", line)
-    runs.check(trained >= 4, f"README shows only {trained} runs")
+    runs.check(trained >= least, f"{page} shows only {trained} runs")
 
+
+with runs.workspace() as work, restored(runs.TOP / "calibration.json"):
+    ratings(work / "small.inter")
+    houses(work / "houses.csv")
     (yaml,) = blocks("README.md", "yaml")
-    (work / "readme.yaml").write_text(yaml)
-    done = shell(f"{runs.CONVOY} run {work}/readme.yaml {short} --output {work}/yaml")
-    runs.check(done.returncode == 0, f"README's file: exit {done.returncode}\n{done.stdout[-3000:]}")
+    (work / "houses.yaml").write_text(yaml)
+    run_all("README.md", work, 4, "houses.yaml")
+
+    # The mistake that README shows, made in its file.
+    (shown,) = re.findall(r"`(houses\.yaml:\d+:\d+: .*?)`", (runs.TOP / "README.md").read_text())
+    (work / "houses.yaml").write_text(yaml.replace("\noptimizer", "\noptimzer"))
+    done = shell(f"{runs.CONVOY} run houses.yaml", work)
+    runs.check(done.returncode == 78 and shown in done.stdout, f"README shows '{shown}', convoy prints: {done.stdout}")
+
+    (work / "start").mkdir()
+    houses(work / "start" / "houses.csv")
+    (yaml,) = blocks("docs/getting_started.md", "yaml")
+    (work / "start" / "houses.yaml").write_text(yaml)
+    run_all("docs/getting_started.md", work / "start", 6, "houses.yaml")
 
     for line in [line for block in blocks("docs/explain.md", "bash") for line in block.splitlines()]:
         data = f" --set data.path={work}/small.inter" if "ncf_ddp" in line else ""
