@@ -59,6 +59,15 @@ void GroupState::late(const Call& call, double seconds, bool over) const {
   facts_.late(late);
 }
 
+std::shared_ptr<std::atomic<bool>> GroupState::ask_supervisor() const {
+  SupervisedChannel* const channel = supervised(facts_.channel.get());
+  if (channel == nullptr) return nullptr;
+  auto answered = std::make_shared<std::atomic<bool>>(false);
+  channel->agree_later(str("answers/", facts_.job, "/", facts_.label, "/", facts_.rank), 0, 1, "",
+                       [answered](const std::vector<std::string>&) { *answered = true; });
+  return answered;
+}
+
 void GroupState::sent(int64_t count) {
   for (GroupState* group = this; group != nullptr; group = group->facts_.parent.get()) group->bytes += count;
 }

@@ -55,6 +55,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::mutex issue;                            // held while an operation is handed to the transport
 
   bool watched() const { return facts_.late != nullptr; }
+  // Sends a question to the process that serves the control channel; becomes true with the answer. Null: nobody to ask.
+  std::shared_ptr<std::atomic<bool>> ask_supervisor() const;
   void late(const Call& call, double seconds, bool over) const;  // where somebody watches
 
   // The error of a time limit: names operation, tensor and who is missing, and, where the peers wait in another call of

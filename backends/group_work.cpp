@@ -95,14 +95,18 @@ class GroupWork final : public Work {
     state_->fail(error.what());
   }
 
-  // In pieces, of each of which no more counts than its length: while this process is stopped (a job that is suspended), its
-  // peers mostly are too.
+  // Waits in pieces. A piece counts for no more than its length: while this process is halted (a suspended job), its
+  // peers mostly are too. A piece in which the supervisor does not answer counts for nothing: this rank or a peer may
+  // wait for the supervisor. If its connection breaks, the group fails.
   bool waited(Clock::duration limit) {
     constexpr Clock::duration longest = std::chrono::seconds(1);
     while (limit > Clock::duration::zero()) {
       const auto piece = std::min(limit, longest);
       if (pending_->wait_until(Clock::now() + piece)) return true;
-      limit -= piece;
+      if (!supervisor_answered_ || *supervisor_answered_) {
+        limit -= piece;
+        supervisor_answered_ = state_->ask_supervisor();
+      }
     }
     return false;
   }
@@ -136,6 +140,7 @@ class GroupWork final : public Work {
   Staging staging_;
   PendingPtr pending_;  // null: over
   std::exception_ptr error_;
+  std::shared_ptr<std::atomic<bool>> supervisor_answered_;  // the last question; null: none yet, or nobody to ask
 };
 
 class FinishedWork final : public Work {

@@ -70,10 +70,11 @@ def slow(folder, backend, rank):
 
 
 def suspended(folder, backend, all_of_it=True):
-    """As by `scontrol suspend`, or a frozen container: who stood still himself takes nobody for lost. Where convoy alone is halted,
-    ranks wait for it to save, longer than for each other."""
+    """A halted job, as by `scontrol suspend` or a frozen container, or a halted convoy. The process that was halted blames
+    nobody. Ranks wait for convoy to save and, here, to agree on each collective: that time does not count."""
     run = _faults.Run(folder, backend, title=f"{backend}: {'all of it' if all_of_it else 'convoy'} suspended",
-                      checkpoint="never" if all_of_it else "5 steps").start()
+                      checkpoint="never" if all_of_it else "5 steps",
+                      sets=[] if all_of_it else ["launch.check_collectives=all"]).start()
     run.training(STEP)
     everybody = run.marked() if all_of_it else [run.process.pid]
     limit = max(_faults.HEARTBEAT, _faults.COLLECTIVE)
@@ -106,6 +107,6 @@ with runs.workspace() as folder:
         together(late, *((backend, sleeps, rank) for backend in backends), ("mpi", sleeps, rank, _faults.MPIRUN))
     together(lost, ("gloo", "drop-heartbeat", 0), ("mpi", "drop-heartbeat", 1))
     together(slow, *((backend, rank) for rank, backend in enumerate(backends)))
-    together(suspended, *((backend,) for backend in backends))
+    together(suspended, *((backend,) for backend in backends), ("gloo", False))
     late(folder, "gloo", "loop:rank=1:block=0", 1)
     alone(folder)
