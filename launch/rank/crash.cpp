@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -35,7 +37,7 @@ thread_local RankOfThread rank_of_this_thread;
 thread_local std::unique_ptr<char[]> stack_of_this_thread;
 thread_local const char* place_of_this_thread = nullptr;    // of the innermost CrashPlace
 thread_local const char* failure_of_this_thread = nullptr;  // the same as an Abort
-// The file of some rank of the process, for threads that belong to none.
+// The file of the process's first rank, for threads that belong to none.
 std::atomic<StateFile*> some_file{nullptr};
 
 // Text in a buffer of fixed size; what does not fit is cut. Async-signal-safe.
@@ -69,6 +71,28 @@ class FixedText {
   char text_[size] = "";
   size_t used_ = 0;
 };
+
+// The first thread that fails reports it and ends the process. Ranks that are threads may fail together.
+class Reporter {
+ public:
+  // True for the first thread. Another one waits for the end of the process; false if that does not come, and if the
+  // reporting thread itself fails again. Async-signal-safe.
+  bool is_this_thread() {
+    const pid_t own = gettid();
+    pid_t first = 0;
+    if (thread_.compare_exchange_strong(first, own)) return true;
+    constexpr int tries = 50;
+    for (int i = 0; first != own && i < tries; ++i) {
+      timespec pause{0, 100'000'000};
+      nanosleep(&pause, nullptr);
+    }
+    return false;
+  }
+
+ private:
+  std::atomic<pid_t> thread_{0};
+};
+Reporter crash_reporter, terminate_reporter;
 
 void say(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
@@ -110,62 +134,81 @@ uintptr_t hexadecimal(const char*& at) {
   }
 }
 
-// The path in a line of /proc/self/maps whose range holds `address`, else null.
-const char* path_of_range(const char* line, uintptr_t address) {
+struct MappedAddress {
+  char path[1024];
+  uintptr_t offset;  // in the file
+};
+
+// False if a line of /proc/self/maps, "from-to permissions offset device inode path", does not describe `address`.
+bool find_in_range(const char* line, uintptr_t address, MappedAddress& found) {
   const uintptr_t from = hexadecimal(line);
-  if (*line++ != '-') return nullptr;
-  if (address < from || address >= hexadecimal(line)) return nullptr;
-  return strchr(line, '/');
+  if (*line++ != '-') return false;
+  if (address < from || address >= hexadecimal(line)) return false;
+  const char* path = strchr(line, '/');
+  const char* offset = strchr(line + 1, ' ');
+  if (path == nullptr || offset == nullptr) return false;
+  found.offset = hexadecimal(++offset) + (address - from);
+  strncpy(found.path, path, sizeof found.path - 1);
+  found.path[sizeof found.path - 1] = '\0';
+  return true;
 }
 
-// False where no file is mapped there. Reads /proc/self/maps by system calls only: a signal handler may do that.
-bool file_mapped_at(const void* address, char* path, size_t size) {
+// False where no file is mapped. Reads /proc/self/maps by system calls only: a signal handler may do that.
+bool file_mapped_at(const void* address, MappedAddress& mapped) {
   const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0) return false;
-  static char buffer[8192];  // only one crash is reported at a time
+  static char buffer[8192];  // of the one thread that reports
   size_t have = 0;
-  const char* found = nullptr;
-  for (ssize_t got; found == nullptr && (got = read(maps, buffer + have, sizeof buffer - 1 - have)) > 0;) {
+  bool found = false;
+  for (ssize_t got; !found && (got = read(maps, buffer + have, sizeof buffer - 1 - have)) > 0;) {
     have += static_cast<size_t>(got);
     buffer[have] = '\0';
     char* line = buffer;
-    for (char* end; (end = strchr(line, '\n')) != nullptr; line = end + 1) {
+    for (char* end; !found && (end = strchr(line, '\n')) != nullptr; line = end + 1) {
       *end = '\0';
-      found = path_of_range(line, reinterpret_cast<uintptr_t>(address));
-      if (found != nullptr) {
-        strncpy(path, found, size - 1);
-        path[size - 1] = '\0';
-        break;
-      }
+      found = find_in_range(line, reinterpret_cast<uintptr_t>(address), mapped);
     }
     have -= static_cast<size_t>(line - buffer);
-    if (found == nullptr) memmove(buffer, line, have);
+    if (!found) memmove(buffer, line, have);
     if (have == sizeof buffer - 1) have = 0;  // a line that long has no path of a file
   }
   close(maps);
-  return found != nullptr;
+  return found;
 }
 
-// Memory of no file, as that which ranks share, is short; a file that is mapped has become shorter, or its disk fails.
+// A file in memory still has the page, so the system had no room for it. Else the file became shorter.
+bool lacks_memory(const MappedAddress& mapped) {
+  if (strncmp(mapped.path, "/memfd:", 7) == 0) return true;
+  if (strncmp(mapped.path, "/dev/shm/", 9) != 0) return false;
+  struct stat status {};
+  return stat(mapped.path, &status) != 0 || mapped.offset < static_cast<uintptr_t>(status.st_size);
+}
+
 void end_if_mapped(const void* address) {
-  char path[1024];
-  if (!file_mapped_at(address, path, sizeof path)) return;
+  MappedAddress mapped;
+  if (!file_mapped_at(address, mapped)) return;
   FixedText<1600> message;
-  if (strncmp(path, "/memfd:", 7) == 0 || strncmp(path, "/dev/shm/", 9) == 0) {
+  if (lacks_memory(mapped)) {
     message.add("out of memory: the system has no room left for shared memory (SIGBUS in ");
-    message.add(path);
+    message.add(mapped.path);
     message.add("); try fewer ranks on this host, or a larger /dev/shm");
     end_with(Failure::out_of_memory, exit_code::out_of_memory, message.c_str());
   }
-  message.add(path);
+  message.add(mapped.path);
   message.add(
       ": cannot be read any more (SIGBUS): while it was mapped it became shorter, or its disk failed; restore the "
-      "file, "
-      "and replace data by renaming a new file over it");
+      "file, and replace data by renaming a new file over it");
   end_with(Failure::io, exit_code::io, message.c_str());
 }
 
+// The launcher must see the signal itself.
+void die_by(int signal_number) {
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
 void crashed(int signal_number, siginfo_t* info, void*) {
+  if (!crash_reporter.is_this_thread()) return die_by(signal_number);
   if (signal_number == SIGBUS && info->si_code > 0) end_if_mapped(info->si_addr);
   // Stores into mapped memory, no more.
   if (rank_of_this_thread.file != nullptr) {
@@ -183,8 +226,7 @@ void crashed(int signal_number, siginfo_t* info, void*) {
   say("; backtrace of the thread that caused it:\n");
   void* frames[64];
   backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
-  // SA_RESETHAND has put the default action back: the launcher must see the signal itself.
-  raise(signal_number);
+  die_by(signal_number);
 }
 
 // ---- std::terminate ------------------------------------------------------------------------------------------------
@@ -217,8 +259,7 @@ std::string refused_by_system() {
 }
 
 [[noreturn]] void terminated() {
-  static std::atomic_flag once = ATOMIC_FLAG_INIT;
-  if (!once.test_and_set()) try {
+  if (terminate_reporter.is_this_thread()) try {
       const std::string reason = refused_by_system();
       if (!reason.empty()) end_with(Failure::out_of_memory, exit_code::out_of_memory, reason.c_str());
     } catch (...) {
@@ -257,7 +298,8 @@ CrashPlace::~CrashPlace() {
 
 void note_crashes_of_this_thread(StateFile* file, int rank) {
   if (file == nullptr && some_file == rank_of_this_thread.file) some_file = nullptr;
-  if (file != nullptr) some_file = file;
+  StateFile* none = nullptr;
+  if (file != nullptr) some_file.compare_exchange_strong(none, file);
   rank_of_this_thread = {file, rank};
   // A signal's stack is a thread's own; the main thread has one.
   stack_t stack{};
@@ -283,7 +325,7 @@ void install_crash_handlers() {
   sigaltstack(&stack, nullptr);
   struct sigaction action {};
   action.sa_sigaction = crashed;
-  action.sa_flags = SA_SIGINFO | SA_RESETHAND | SA_ONSTACK | SA_NODEFER;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int signal_number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigaction(signal_number, &action, nullptr);
 }
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import tempfile
 import time
 import uuid
 
@@ -68,7 +69,7 @@ def threads(folder):
         ended(run, 71, ["RLIMIT_NPROC", str(most)])
 
 
-def shorter_file(folder):
+def shorter_file(folder, title, **how):
     rows, width = 4096, 64
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
     header += " " * (-(10 + len(header) + 1) % 64) + "\n"
@@ -79,12 +80,27 @@ def shorter_file(folder):
     header += " " * (-(10 + len(header) + 1) % 64) + "\n"
     target.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() +
                        bytes(i & 1 for i in range(rows)))
-    run = _faults.Run(folder, "auto", title="a mapped file becomes shorter",
-                      sets=[f"data={{name: table, path: {data}, target_path: {target}, evaluate: {{fraction: 0.01}}}}"], **SINGLE)
+    backend = how.pop("backend", "auto")
+    run = _faults.Run(folder, backend, title=f"a mapped file becomes shorter: {title}",
+                      sets=[f"data={{name: table, path: {data}, target_path: {target}, evaluate: {{fraction: 0.01}}}}"], **how)
     run.start()
     runs.wait_for(lambda: run.output.joinpath("metrics.jsonl").exists(), 60, "the training")
     os.truncate(data, 4096)
     ended(run, 74, [str(data), "SIGBUS"], kind="io")
+
+
+def shorter_files(folder):
+    shorter_file(folder, "one rank", **SINGLE)
+    # Both ranks, threads of one process, meet the missing pages at the same time. One of them reports.
+    jobs = []
+    for name in "abc":
+        own = folder / name
+        own.mkdir()
+        jobs.append(lambda own=own: shorter_file(own, "two threads", ranks=2, backend="local"))
+    _faults.together(*jobs)
+    # A file in memory that became shorter is no lack of memory.
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="convoy-test-") as memory:
+        shorter_file(pathlib.Path(memory), "in /dev/shm", **SINGLE)
 
 
 def locked_file(folder):
@@ -143,7 +159,7 @@ def killed_by_kernel(folder):
 with runs.workspace() as folder:
     file_size(folder)
     address_space(folder)
-    shorter_file(folder)
+    shorter_files(folder)
     locked_file(folder)
     killed_by_kernel(folder)
     threads(folder)
