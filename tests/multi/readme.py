@@ -1,6 +1,5 @@
 """Commands and files of README, docs/getting_started.md and docs/launching.md, as they are written, on small data."""
 # timeout: 300
-import contextlib
 import re
 import subprocess
 import sys
@@ -8,15 +7,6 @@ import pathlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import runs
-
-def ratings(path):
-    """Forty users with six items each, in MovieLens' own form."""
-    lines = ["user_id:token\titem_id:token\trating:float\ttimestamp:float"]
-    for user in range(40):
-        lines += [f"u{user}\ti{(7 * user + 13 * k) % 150}\t4\t{1000 + k}" for k in range(6)]
-    lines += [f"u{user}\ti{user + 40 * k}\t4\t{900 + k}" for user in range(40) for k in range(4)]
-    path.write_text("\n".join(dict.fromkeys(lines)) + "\n")
-
 
 def blocks(name, kind):
     text = (runs.TOP / name).read_text()
@@ -26,18 +16,6 @@ def blocks(name, kind):
 def shell(line, folder=runs.TOP):
     return subprocess.run(["bash", "-c", line], cwd=folder, env=runs.environment(), timeout=120, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-@contextlib.contextmanager
-def restored(path):
-    """As it was afterwards: some of the lines write it."""
-    kept = path.read_bytes() if path.exists() else None
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        if kept is not None:
-            path.write_bytes(kept)
 
 
 def houses(path, rows=400):
@@ -73,8 +51,7 @@ def run_all(page, folder, least, config):
     runs.check(trained >= least, f"{page} shows only {trained} runs")
 
 
-with runs.workspace() as work, restored(runs.TOP / "calibration.json"):
-    ratings(work / "small.inter")
+with runs.workspace() as work:
     houses(work / "houses.csv")
     (yaml,) = blocks("README.md", "yaml")
     (work / "houses.yaml").write_text(yaml)
@@ -91,11 +68,6 @@ with runs.workspace() as work, restored(runs.TOP / "calibration.json"):
     (yaml,) = blocks("docs/getting_started.md", "yaml")
     (work / "start" / "houses.yaml").write_text(yaml)
     run_all("docs/getting_started.md", work / "start", 6, "houses.yaml")
-
-    for line in [line for block in blocks("docs/explain.md", "bash") for line in block.splitlines()]:
-        data = f" --set data.path={work}/small.inter" if "ncf_ddp" in line else ""
-        done = shell(line.replace("build/convoy", str(runs.CONVOY)) + data)
-        runs.check(done.returncode == 0, f"docs/explain.md: {line}: exit {done.returncode}\n{done.stdout[-3000:]}")
 
     # Every other code block of the shell in docs/ has a test of its own, or is one of these.
     (exports,) = [block for block in blocks("docs/launching.md", "bash") if "export OMPI_" in block]
