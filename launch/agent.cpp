@@ -4,14 +4,22 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
-#include "core/limits.h"
 #include "launch/descendants.h"
 
 namespace convoy {
 
-Agent::Agent(EventLoop& loop, AgentEvents events) : loop_(loop), events_(std::move(events)), kills_(memory_kills()) {
+Agent::Agent(EventLoop& loop, AgentEvents events, std::function<int64_t()> kills,
+             std::chrono::milliseconds longest_kill)
+    : loop_(loop),
+      events_(std::move(events)),
+      kills_(std::move(kills)),
+      longest_kill_(longest_kill),
+      older_count_(kills_()),
+      newer_count_(older_count_) {
   become_subreaper();
+  count_later();
   loop_.on_child([this](pid_t pid, const ProcessEnd& end) { ended(pid, end); });
 }
 
@@ -23,7 +31,15 @@ Agent::~Agent() {
     close_pipe(child->started.input);
   }
   if (kill_timer_ != 0) loop_.cancel(kill_timer_);
+  loop_.cancel(count_timer_);
   kill_descendants(1000);
+}
+
+void Agent::count_later() {
+  count_timer_ = loop_.after(longest_kill_, [this] {
+    older_count_ = std::exchange(newer_count_, kills_());
+    count_later();
+  });
 }
 
 pid_t Agent::start(int process, const ProcessStart& start) {
@@ -75,7 +91,7 @@ void Agent::ended(pid_t pid, const ProcessEnd& end) {
   close_pipe(child->started.error);
   close_pipe(child->started.input);
   ProcessEnd told = end;
-  told.lack = lack_of(end, child->last, kills_);
+  told.lack = lack_of(end, child->last, kills_() > older_count_);
   events_.on_end(child->process, told);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "core/limits.h"
 #include "launch/event_loop.h"
 #include "launch/lines.h"
 #include "launch/orphan_guard.h"
@@ -21,7 +22,11 @@ struct AgentEvents {
 
 class Agent {
  public:
-  Agent(EventLoop& loop, AgentEvents events);
+  // `kills` counts what the kernel killed for want of memory (core/limits.h). `longest_kill`: from that count to the end
+  // of a process, which may have much memory to give back.
+  Agent(
+      EventLoop& loop, AgentEvents events, std::function<int64_t()> kills = [] { return memory_kills(); },
+      std::chrono::milliseconds longest_kill = std::chrono::seconds(5));
   ~Agent();  // kills what is left
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -47,13 +52,18 @@ class Agent {
   void line(Child& child, const std::string& text);
   void ended(pid_t pid, const ProcessEnd& end);
   void close_pipe(int& fd);
+  void count_later();
 
   EventLoop& loop_;
   AgentEvents events_;
   OrphanGuard guard_;
   std::map<pid_t, std::unique_ptr<Child>> children_;
   EventLoop::TimerId kill_timer_ = 0;
-  int64_t kills_ = 0;  // memory_kills() before the first child
+  EventLoop::TimerId count_timer_ = 0;
+  const std::function<int64_t()> kills_;
+  const std::chrono::milliseconds longest_kill_;
+  // The last counts: a kill that is older than both did not end the child that ends now.
+  int64_t older_count_, newer_count_;
 };
 
 }  // namespace convoy

@@ -143,7 +143,7 @@ Described run(const std::vector<std::string>& command, const Json& resolved, mil
     child.wait(for_its_end);
   }
   ProcessEnd end = child.end();
-  if (!late) end.lack = lack_of(end, child.error, kills);
+  if (!late) end.lack = lack_of(end, child.error, memory_kills() > kills);
   return {end, late, child.output, child.error};
 }
 

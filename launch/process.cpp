@@ -108,11 +108,25 @@ ProcessEnd process_end(int wait_status) {
   return end;
 }
 
-std::string lack_of(const ProcessEnd& end, const std::string& last, int64_t kills) {
-  if (end.signal == SIGKILL) return memory_kills() > kills ? "the kernel killed it: " + no_memory_text() : "";
+namespace {
+
+// EAGAIN from what starts threads and processes, not from reads and sends. std::thread's error has no other word.
+bool reports_no_thread(const std::string& line) {
+  const auto has = [&line](const char* words) { return line.find(words) != std::string::npos; };
+  if (has("Thread creation failed")) return true;
+  if (!has("Resource temporarily unavailable")) return false;
+  return has("thread") || has("fork") || has("what():  Resource temporarily unavailable");
+}
+
+}  // namespace
+
+std::string lack_of(const ProcessEnd& end, const std::string& last, bool killed_by_kernel) {
+  if (end.signal == SIGKILL) return killed_by_kernel ? "the kernel killed it: " + no_memory_text() : "";
   if (end.signal != SIGABRT && end.code != EXIT_FAILURE && end.code != 127) return "";
   const auto says = [&last](const char* words) { return last.find(words) != std::string::npos; };
-  if (says("Thread creation failed") || says("Resource temporarily unavailable")) return no_thread_text();
+  std::istringstream lines(last);
+  for (std::string line; std::getline(lines, line);)
+    if (reports_no_thread(line)) return no_thread_text();
   if (says("std::bad_alloc") || says("Cannot allocate memory") || says("cannot allocate memory") ||
       says("failed to map segment"))
     return no_memory_text();

@@ -21,8 +21,8 @@ struct ProcessEnd {
 };
 ProcessEnd process_end(int wait_status);
 // Memory or threads, by the kernel's count of kills or by the words of a loader or library that had to give up; "" where nothing
-// tells. `last`: the last lines that it wrote; `kills`: memory_kills() before it started.
-std::string lack_of(const ProcessEnd& end, const std::string& last, int64_t kills);
+// tells. `last`: the last lines that it wrote; `killed_by_kernel`: memory_kills() has grown.
+std::string lack_of(const ProcessEnd& end, const std::string& last, bool killed_by_kernel);
 std::string describe(const ProcessEnd& end);  // "ended with 70", "was killed by signal 9 (KILL)"
 
 // 127 where there is no such program, 126 where it cannot be executed.

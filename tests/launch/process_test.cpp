@@ -57,6 +57,53 @@ TEST_F(ProcessTest, Signal) {
   EXPECT_EQ(seen_.end->exit_code(), 137);
 }
 
+// The kernel's count of processes that it killed for want of memory.
+TEST(Agent, BlamesMemoryOnlyForAKillOfTheLastSeconds) {
+  EventLoop loop;
+  int64_t kills = 7;
+  std::vector<std::string> lacks;
+  Agent agent(
+      loop, {[](int, const std::string&) {}, [&lacks](int, const ProcessEnd& end) { lacks.push_back(end.lack); }},
+      [&kills] { return kills; }, milliseconds(1000));
+  const auto kill_one = [&] {
+    ProcessStart start;
+    start.argv = {"sh", "-c", "kill -KILL $$"};
+    start.environment = current_variables();
+    agent.start(0, start);
+    loop.run_until([&agent] { return agent.idle(); });
+  };
+  kill_one();
+  kills = 8;  // the kernel has just killed it
+  kill_one();
+  bool later = false;
+  loop.after(milliseconds(2300), [&later] { later = true; });
+  loop.run_until([&later] { return later; });
+  kill_one();
+  ASSERT_EQ(lacks.size(), 3u);
+  EXPECT_EQ(lacks[0], "");
+  EXPECT_THAT(lacks[1], testing::HasSubstr("the kernel killed it"));
+  EXPECT_EQ(lacks[2], "") << "that kill was of another process, long ago";
+}
+
+TEST(Lack, OfThreadsOnlyWhereOneCouldNotBeStarted) {
+  const auto lack = [](const std::string& line) {
+    ProcessEnd end;
+    end.signal = SIGABRT;
+    return lack_of(end, "before\n" + line + "\nafter\n", false);
+  };
+  for (const char* line :
+       {"libgomp: Thread creation failed: Resource temporarily unavailable",
+        "  what():  Resource temporarily unavailable", "sh: 1: Cannot fork: Resource temporarily unavailable",
+        "pthread_create failed for thread 3 of 4: Resource temporarily unavailable"})
+    EXPECT_THAT(lack(line), testing::HasSubstr("no more threads or processes")) << line;
+  for (const char* line :
+       {"recv: Resource temporarily unavailable", "  what():  read: Resource temporarily unavailable",
+        "cannot lock data.csv: Resource temporarily unavailable"})
+    EXPECT_EQ(lack(line), "") << line;
+  for (const char* line : {"  what():  std::bad_alloc", "mmap: Cannot allocate memory"})
+    EXPECT_THAT(lack(line), testing::HasSubstr("out of memory")) << line;
+}
+
 TEST_F(ProcessTest, EnvironmentIsExactlyWhatWasGiven) {
   start({"/usr/bin/env"}, {{"ONLY", "this"}});
   finish();
