@@ -186,8 +186,8 @@ void Session::note_stop(int signal) {
                         0,
                         "",
                         str("asked to stop by SIG", sigabbrev_np(signal),
-                            "; convoy was killed before all ranks had saved; the same command goes on from the newest "
-                            "checkpoint")};
+                            ": all ranks stop after the same step and save; if convoy ends before they have saved, the "
+                            "same command goes on from the newest checkpoint")};
   outcome.exit_code = exit_code::stopped;
   write_stopped(outcome);
 }

@@ -440,10 +440,11 @@ void FarmSupervisor::stop(int signal) {
 
 // The launcher that asked may kill this process before all have saved, and nobody else would tell then.
 void FarmSupervisor::note_stop() {
-  const FarmEnd end{
-      exit_code::stopped, name_of(Failure::stopped),
-      str("asked to stop by SIG", sigabbrev_np(stop_signal_),
-          "; the farm was killed before all pipelines had ended; the same command goes on with the rest")};
+  const FarmEnd end{exit_code::stopped, name_of(Failure::stopped),
+                    str("asked to stop by SIG", sigabbrev_np(stop_signal_),
+                        ": all pipelines stop after a step and save; if the farm ends before they have, the same "
+                        "command goes on with "
+                        "the rest")};
   const int slots = static_cast<int>(yard_.machines.slots.size());
   try {
     write_whole(folder_.path + "/summary.json",
