@@ -147,11 +147,15 @@ def parent_of(pid):
 def under_mpirun(folder, name, to):
     run = started(folder, f"SIG{name} to {to} under mpirun", under=_faults.MPIRUN)
     pids = run.ranks()
-    run.signal(run.process.pid if to == "mpirun" else parent_of(pids[1]), number(name))
+    convoys = [parent_of(pid) for pid in pids]
+    for pid in {"mpirun": [run.process.pid], "the convoy of rank 1": convoys[1:], "all": [run.process.pid, *convoys]}[to]:
+        with contextlib.suppress(ProcessLookupError):
+            run.signal(pid, number(name))
     # mpirun kills all a second after its TERM, and does not wait for what the killed ones have started.
     runs.wait_for(lambda: run.process.poll() is not None and not run.marked(), 15, f"{run.title}: all gone")
     stopped(run, within=_faults.GRACE + 4, code=None)
     saved(run)
+    run.check(not (run.output / "failure.json").exists(), "a stopped run has left failure.json")
 
 
 names = {number(name) for name in STOP + NOTHING + AT_ONCE + ENDS + HALTS}
@@ -160,7 +164,7 @@ runs.check(not missing, f"no word about signals {missing}")
 
 with runs.workspace() as folder:
     jobs = [lambda name=name: asks_to_stop(folder, name) for name in STOP if name not in ("TERM", "INT", "USR1")]
-    jobs += [lambda name=name: asks_to_stop(folder, name, "a rank") for name in ("HUP", "XCPU")]
+    jobs += [lambda name=name: asks_to_stop(folder, name, "a rank") for name in ("HUP", "XCPU", "USR2", "ALRM")]
     jobs += [lambda to=to: does_nothing(folder, to) for to in ("convoy", "a rank")]
     jobs += [lambda: at_once(folder), lambda: halts(folder), lambda: ends_it(folder, "ABRT")]
     for at in range(0, len(jobs), 4):
@@ -170,5 +174,5 @@ with runs.workspace() as folder:
     deaf_to_children(folder)
     nobody_reads()
     if "gloo" not in sys.argv[1:]:
-        for name, to in (("INT", "mpirun"), ("HUP", "the convoy of rank 1")):
+        for name, to in (("INT", "mpirun"), ("INT", "all"), ("HUP", "the convoy of rank 1")):
             under_mpirun(folder, name, to)
