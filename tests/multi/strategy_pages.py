@@ -1,5 +1,5 @@
 """Files and commands of docs/strategies, docs/explain.md and two how-to pages: they run, and print the sizes that the pages show."""
-# timeout: 300
+# timeout: 400
 import os
 import re
 import subprocess
