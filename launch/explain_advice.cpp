@@ -59,7 +59,7 @@ std::string described(const Contender& contender, const Contender& reference, co
     const Estimate then = speed_over(rare, reference);
     if (then.value > 1.1 * speed.value)
       text += str("; sync.every ", contender.rarely->every, " would be ", speed_text(then.value),
-                  ", which may cost quality (docs/recommenders.md)");
+                  ", which may cost quality (docs/strategies/synchronisation.md)");
   }
   return text;
 }

@@ -247,7 +247,7 @@ TEST(Advice, StaysOnOneDeviceAndSaysWhy) {
   ddp.rarely = Contender::Rarely{8, 64, contender("ddp", 2, 7 * ms).step};
   EXPECT_EQ(advice_text(single, {single, ddp}),
             "stay on one device: ddp would be 0.3× because the all-reduce of 49 MiB takes 27 ms of a 9 ms step; "
-            "sync.every 8 would be 1.3×, which may cost quality (docs/recommenders.md)\n");
+            "sync.every 8 would be 1.3×, which may cost quality (docs/strategies/synchronisation.md)\n");
 }
 
 TEST(Advice, TakesWhatIsFaster) {
