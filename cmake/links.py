@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""links.py [TREE]: does every relative link of README.md, CONTRIBUTING.md and docs lead to a file, and its anchor to a heading?
+"""links.py [TREE]: does every relative link of README.md, CONTRIBUTING.md and docs lead to a file and a heading?
 
 Prints FILE:LINE and what is wrong. Anchors are GitHub's, which the site of mkdocs.yml has too.
 """
@@ -67,9 +67,10 @@ def faults(top):
             if not file.exists():
                 yield f"{where}: {target}: there is no such file"
             elif page.is_relative_to(docs) and not file.is_relative_to(docs):
-                yield f"{where}: {target}: is outside of docs, so the site has no such page; write `{name}` without a link"
+                yield f"{where}: {target}: is outside of docs, so the site has no such page; write the name without a link"
             elif anchor and file.suffix == ".md" and anchor not in anchors(file):
-                yield f"{where}: {target}: that page has no heading with this anchor; it has {', '.join(sorted(anchors(file)))}"
+                there = ", ".join(sorted(anchors(file)))
+                yield f"{where}: {target}: that page has no heading with this anchor; it has {there}"
 
 
 def main():

@@ -8,8 +8,8 @@ LINKS = pathlib.Path(__file__).parents[2] / "cmake/links.py"
 GOOD = {
     "README.md": "# A\n[x](docs/b.md#two-words) [y](src/c.h) [web](https://example.org/none)\n",
     "src/c.h": "",
-    "docs/b.md": "# B\n## Two words\n[self](#b) [up](#two-words) `[](code)`\n```cpp\nx[](int y) { }\n```\n## B\n[second](#b-1)\n"
-                 "![picture](d/e.svg)\n",
+    "docs/b.md": "# B\n## Two words\n[self](#b) [up](#two-words) `[](code)`\n```cpp\nx[](int y) { }\n```\n## B\n"
+                 "[second](#b-1)\n![picture](d/e.svg)\n",
     "docs/d/e.svg": "",
     "docs/d/f.md": "### `key`: of [x](../b.md), once (*twice*)\n[g](#key-of-x-once-twice) [h](../b.md)\n",
 }

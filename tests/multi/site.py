@@ -11,13 +11,14 @@ import runs
 PYTHON = os.environ.get("CONVOY_PYTHON", "python3")
 # What a browser fetches by itself; a link that a reader clicks may lead anywhere.
 FETCHED = re.compile(r"""<(?:script|img|iframe)\b[^>]*\bsrc=["']?(?:https?:)?//[^"' >]+"""
-                     r"""|<link\b[^>]*\brel=["']?(?:stylesheet|preconnect|icon)[^>]*\bhref=["']?(?:https?:)?//[^"' >]+"""
+                     r"""|<link\b[^>]*\brel=["']?(?:stylesheet|preconnect|icon)"""
+                     r"""[^>]*\bhref=["']?(?:https?:)?//[^"' >]+"""
                      r"""|url\(["']?(?:https?:)?//[^"')]+|@import ["'](?:https?:)?//[^"']+""")
 
 
 def build(work, *more):
-    return subprocess.run([PYTHON, "-m", "mkdocs", "build", "--strict", "--site-dir", str(work / "site"), *more], cwd=runs.TOP,
-                          timeout=120, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.run([PYTHON, "-m", "mkdocs", "build", "--strict", "--site-dir", str(work / "site"), *more],
+                          cwd=runs.TOP, timeout=120, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 if subprocess.run([PYTHON, "-c", "import mkdocs"], stderr=subprocess.DEVNULL).returncode != 0:
