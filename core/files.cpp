@@ -64,7 +64,9 @@ struct Place {
 class SystemFile : public WritableFile {
  public:
   explicit SystemFile(std::string path) : path_(std::move(path)) {
-    descriptor_ = Descriptor(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    const Place place(path_);
+    descriptor_ = Descriptor(
+        openat(place.folder.get(), place.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!descriptor_.valid()) fail("create", path_, errno);
   }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/aminmax.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,11 +14,16 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint/safetensors.h"
+#include "core/config/run_config.h"
+#include "core/control/channel.h"
 #include "core/data/residence.h"
+#include "core/descriptor.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "core/hash.h"
 #include "core/lock_holder.h"
 #include "core/log.h"
@@ -27,9 +33,9 @@ namespace {
 
 constexpr const char* version = "2";  // of what parsers make of the same bytes
 
-// How long to wait for another rank that parses the same file: less than the default of launch.rendezvous, after which nobody
-// would say why. A program that is not convoy's may hold the lock for ever.
-constexpr double rank_seconds = 240, stranger_seconds = 5;
+// A program that is not convoy's may hold the lock for ever.
+constexpr double stranger_seconds = 5;
+thread_local double rank_seconds = LaunchConfig().rendezvous / 2;  // of the innermost CacheLockLimit
 
 std::string hash_of(const std::string& text) { return hash_hex(text.data(), text.size()); }
 
@@ -65,26 +71,79 @@ std::optional<Columns> read_cache(const std::string& path, const Facts& wanted, 
   }
 }
 
-void write_cache(const std::string& path, const std::string& temporary, Facts facts, const Columns& columns) {
+[[noreturn]] void fail(const std::string& what) { throw Error(Failure::io, str(what, ": ", std::strerror(errno))); }
+
+// A new folder beside a cache, for its writer alone: nobody else can open a file in it. It has a random name, so that
+// nobody can plant it, and a lock that its writer holds: without one it was left by a writer that was killed.
+class WritersFolder {
+ public:
+  explicit WritersFolder(const std::filesystem::path& cache) : target_(cache.filename().string()) {
+    parent_ = Descriptor(open(parent_of(cache).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!parent_.valid()) fail("cannot open " + parent_of(cache));
+    const std::string prefix = str(".", target_, ".partial.");
+    for (const std::string& name : names_in(parent_of(cache)))
+      if (name.rfind(prefix, 0) == 0 || name == target_ + ".partial")
+        remove_if_left(name);  // the latter: of old versions
+    name_ = prefix + random_token();
+    if (mkdirat(parent_.get(), name_.c_str(), 0700) != 0) fail("cannot create " + name_);
+    folder_ = open_folder(name_);
+    if (!folder_.valid() || flock(folder_.get(), LOCK_EX | LOCK_NB) != 0) {
+      const int cause = errno;
+      unlinkat(parent_.get(), name_.c_str(), AT_REMOVEDIR);
+      errno = cause;
+      fail("cannot lock " + name_);
+    }
+  }
+  ~WritersFolder() { remove(folder_.get(), name_); }
+  WritersFolder(const WritersFolder&) = delete;
+  WritersFolder& operator=(const WritersFolder&) = delete;
+
+  // Leads to the file in this folder, whatever happens to its path.
+  std::string file() const { return str("/proc/self/fd/", folder_.get(), "/", inside); }
+  void publish() {
+    struct stat status {};
+    if (fstatat(folder_.get(), inside, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+        fchmodat(folder_.get(), inside, status.st_mode & ~mode_t{S_IWGRP | S_IWOTH} & mode_t{0777}, 0) != 0 ||
+        renameat(folder_.get(), inside, parent_.get(), target_.c_str()) != 0)
+      fail("cannot rename a new file to " + target_);
+  }
+
+ private:
+  static constexpr const char* inside = "columns";
+
+  static std::string parent_of(const std::filesystem::path& path) {
+    return path.has_parent_path() ? path.parent_path().string() : ".";
+  }
+  Descriptor open_folder(const std::string& name) const {
+    return Descriptor(openat(parent_.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  }
+  void remove(int folder, const std::string& name) const {
+    unlinkat(folder, inside, 0);
+    unlinkat(parent_.get(), name.c_str(), AT_REMOVEDIR);
+  }
+  void remove_if_left(const std::string& name) const {
+    const Descriptor folder = open_folder(name);
+    if (!folder.valid() && (errno == ENOTDIR || errno == ELOOP)) unlinkat(parent_.get(), name.c_str(), 0);
+    if (folder.valid() && flock(folder.get(), LOCK_EX | LOCK_NB) == 0) remove(folder.get(), name);
+  }
+
+  const std::string target_;
+  std::string name_;
+  Descriptor parent_, folder_;
+};
+
+void write_cache(const std::string& path, Facts facts, const Columns& columns) {
   facts["contents"] = hash_of(columns);
   std::vector<std::pair<std::string, at::Tensor>> entries(columns.begin(), columns.end());
   // Wide elements first, so that all of them are aligned in the mapping.
   std::stable_sort(entries.begin(), entries.end(),
                    [](const auto& a, const auto& b) { return a.second.element_size() > b.second.element_size(); });
-  namespace fs = std::filesystem;
   try {
-    fs::remove_all(temporary);  // of a process that was killed
-    // In a folder of our own nobody can open the file while its mode still follows the umask.
-    if (mkdir(temporary.c_str(), 0700) != 0)
-      throw Error(Failure::io, str("cannot create ", temporary, ": ", std::strerror(errno)));
-    write_safetensors(temporary + "/columns", entries, facts);
-    fs::permissions(temporary + "/columns", fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
-    fs::rename(temporary + "/columns", path);
-    fs::remove(temporary);
+    WritersFolder folder(path);
+    write_safetensors(folder.file(), entries, facts);
+    folder.publish();
   } catch (const std::exception& failure) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    log::warning(str("no cache of the data, which will be parsed at each start: ", failure.what()));
+    log::warning(str("no cache of the data, which will be parsed at each start: ", path, ": ", failure.what()));
   }
 }
 
@@ -143,25 +202,28 @@ std::optional<Columns> mapped(const std::string& source, const std::vector<std::
   return std::nullopt;
 }
 
-bool locked(const MappedFile& guard) {
-  if (guard.lock(stranger_seconds)) return true;
+void lock(const MappedFile& guard) {
+  const double at_first = std::min(stranger_seconds, rank_seconds);
+  if (guard.lock(at_first)) return;
   const std::string holder = lock_holder_text(guard.path());
-  if (held_by_rank(guard.path()) && guard.lock(rank_seconds - stranger_seconds)) return true;
+  if (held_by_rank(guard.path())) {
+    log::info(str(guard.path(), ": ", holder, " holds the lock (flock) of this file and parses it; waiting for ",
+                  human_seconds(rank_seconds), " at most, half of launch.rendezvous"));
+    if (guard.lock(rank_seconds - at_first)) return;
+  }
   log::warning(
       str(guard.path(), ": ", holder, " holds the lock (flock) of this file; it is parsed without waiting any longer"));
-  return false;
 }
 
 // Under a lock that one process holds at a time: what another has made meanwhile, else what is made now, as a mapping of
 // the cache that it is written to.
 Columns built(const std::string& what, const Places& places, const Facts& facts, const MappedFile& guard,
               const std::function<Columns()>& make, const Sound& sound) {
-  const bool alone = locked(guard);
+  lock(guard);
   if (auto found = mapped(what, places.paths, facts, sound)) return std::move(*found);
   Columns columns = make();
-  // Under the lock the temporary has one name, so that what a killed process left is overwritten.
   const std::string& path = places.writable;
-  write_cache(path, alone ? path + ".partial" : str(path, ".partial.", getpid()), facts, columns);
+  write_cache(path, facts, columns);
   if (auto written = mapped(what, {path}, facts, sound)) {
     columns.clear();
     malloc_trim(0);  // what parsing took would else stay with this process
@@ -173,12 +235,16 @@ Columns built(const std::string& what, const Places& places, const Facts& facts,
 
 // A file to lock where there is no source. It stays: another process may be waiting for it.
 bool make_lock_file(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file >= 0) close(file);
-  return file >= 0;
+  // O_NONBLOCK: a FIFO in its place must not hold us up.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644));
+  struct stat status {};
+  return file.valid() && fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode);
 }
 
 }  // namespace
+
+CacheLockLimit::CacheLockLimit(double seconds) : outer_(std::exchange(rank_seconds, seconds)) {}
+CacheLockLimit::~CacheLockLimit() { rank_seconds = outer_; }
 
 Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse,
                        const Sound& sound) {

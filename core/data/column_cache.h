@@ -24,6 +24,19 @@ using Columns = std::map<std::string, at::Tensor>;  // CPU, contiguous; not to b
 // range. Whoever uses the columns relies on it.
 using Sound = std::function<bool(const Columns&)>;
 
+// While it lives, this thread waits at most `seconds` for another rank that parses the same file: less than
+// launch.rendezvous, which would end the job without naming the lock.
+class CacheLockLimit {
+ public:
+  explicit CacheLockLimit(double seconds);
+  ~CacheLockLimit();
+  CacheLockLimit(const CacheLockLimit&) = delete;
+  CacheLockLimit& operator=(const CacheLockLimit&) = delete;
+
+ private:
+  const double outer_;
+};
+
 Columns cached_columns(const MappedFile& source, const std::string& how, const std::function<Columns()>& parse,
                        const Sound& sound);
 

@@ -15,6 +15,7 @@
 #include "core/binding.h"
 #include "core/control/phases.h"
 #include "core/control/protocol.h"
+#include "core/data/column_cache.h"
 #include "core/data/draws.h"
 #include "core/data/loader.h"
 #include "core/data/samples.h"
@@ -404,6 +405,7 @@ int run_ranks(const Assignment& assignment, const Registry& registry, std::share
   }
   const FileProgress progress(std::move(seen));
   own.front()->note_crashes();  // of what all ranks of the process share, too
+  const CacheLockLimit limit(assignment.config.launch.rendezvous / 2);
   if (trains(assignment)) shared.trained = trained_parts(assignment, registry, *channel);
 
   std::vector<int> codes(ranks.size(), 0);

@@ -1,7 +1,14 @@
 // Made-up interactions: kept in a folder, and mapped from there by whoever comes later.
 #include <ATen/ATen.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -11,7 +18,10 @@
 
 #include "core/data/column_cache.h"
 #include "core/data/synthetic.h"
+#include "core/descriptor.h"
 #include "core/error.h"
+#include "core/files.h"
+#include "core/lock_holder.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 
 namespace convoy {
@@ -101,6 +111,99 @@ TEST(PlantedCache, WhereNoFolderCanBeItIsMadeAnew) {
   const TemporaryFolder folder;
   std::ofstream(folder / "file") << "in the way";
   expect_equal(plant_interactions(sizes(), 3), plant_interactions(sizes(), 3, folder / "file/cache"));
+}
+
+std::vector<std::string> partial_names(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const std::string& name : names_in(folder))
+    if (name.find(".partial") != std::string::npos) found.push_back(name);
+  return found;
+}
+
+TEST(PlantedCache, RemovesWhatDeadWritersLeftAndNothingElse) {
+  const TemporaryFolder folder, victim;
+  const auto made = plant_interactions(sizes(), 3, folder.path());
+  const fs::path cache = caches(folder.path())[0];
+  const std::string name = cache.filename().string();
+  fs::remove(cache);
+  const std::string dead = str(".", name, ".partial.dead"), living = str(".", name, ".partial.living");
+  for (const std::string& writer : {dead, living, name + ".partial"}) {
+    fs::create_directory(folder / writer);
+    std::ofstream(folder / writer + "/columns") << "half";
+  }
+  std::ofstream(victim / "columns") << "precious";
+  fs::create_directory_symlink(victim.path(), folder / str(".", name, ".partial.link"));
+  const Descriptor writes(open((folder / living).c_str(), O_RDONLY | O_DIRECTORY));
+  ASSERT_EQ(flock(writes.get(), LOCK_EX), 0);
+  expect_equal(made, plant_interactions(sizes(), 3, folder.path()));
+  EXPECT_TRUE(fs::exists(cache));
+  EXPECT_THAT(partial_names(folder.path()), testing::ElementsAre(living));
+  EXPECT_EQ(fs::file_size(folder / living + "/columns"), 4u);
+  EXPECT_EQ(fs::file_size(victim / "columns"), 8u);
+}
+
+TEST(PlantedCache, AFifoAsLockFileHoldsNobodyUp) {
+  const TemporaryFolder folder;
+  const auto made = plant_interactions(sizes(), 3, folder.path());
+  const fs::path cache = caches(folder.path())[0];
+  fs::remove(cache);
+  fs::remove(cache.string() + ".lock");
+  ASSERT_EQ(mkfifo((cache.string() + ".lock").c_str(), 0600), 0);
+  expect_equal(made, plant_interactions(sizes(), 3, folder.path()));
+  EXPECT_FALSE(fs::exists(cache));
+}
+
+// A process of the given name that holds the lock of `path` until this object ends.
+class Holder {
+ public:
+  Holder(const std::string& path, const char* name) {
+    int ready[2];
+    if (pipe(ready) != 0) throw std::runtime_error("pipe");
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      prctl(PR_SET_NAME, name);
+      const bool locked = flock(open(path.c_str(), O_RDONLY), LOCK_EX) == 0;
+      if (write(ready[1], &locked, 1) != 1) _exit(1);
+      while (true) pause();
+    }
+    bool locked = false;
+    EXPECT_EQ(read(ready[0], &locked, 1), 1);
+    EXPECT_TRUE(locked);
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~Holder() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(PlantedCache, WaitsForARankNoLongerThanItsLimit) {
+  const TemporaryFolder folder;
+  const auto made = plant_interactions(sizes(), 3, folder.path());
+  const fs::path cache = caches(folder.path())[0];
+  const std::string lock = cache.string() + ".lock";
+  {
+    const Holder stranger(lock, "backup");
+    EXPECT_FALSE(held_by_rank(lock));
+  }
+  EXPECT_FALSE(held_by_rank(lock));
+  fs::remove(cache);
+  const Holder rank(lock, "convoy-rank");
+  EXPECT_TRUE(held_by_rank(lock));
+  const CacheLockLimit limit(5.5);  // a program that is no rank gets 5 s
+  testing::internal::CaptureStderr();
+  expect_equal(made, plant_interactions(sizes(), 3, folder.path()));
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const std::string& words : {lock, str("convoy-rank (process ", rank.pid(), ")"), str("waiting for 5.50 s")})
+    EXPECT_THAT(log, testing::HasSubstr(words));
 }
 
 }  // namespace
