@@ -49,7 +49,7 @@ class GlooTransport final : public Transport {
     // c10d's record of past operations is one for the whole process and not safe between groups of several threads.
     static const int unrecorded = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
     (void)unrecorded;
-    const auto peers = std::make_shared<GlooInvitations>();
+    const auto peers = std::make_shared<GlooInvitations>(rendezvous);
     auto store = c10::make_intrusive<InvitingStore>(request.channel, str("gloo/", request.job, "/", label, "/"),
                                                     rendezvous, door_.invitation(), peers);
     auto options = c10d::ProcessGroupGloo::Options::create(rendezvous);

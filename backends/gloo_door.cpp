@@ -24,7 +24,6 @@ namespace {
 constexpr size_t key_bytes = 32;       // of random_token()
 constexpr size_t most_strangers = 64;  // each may be a peer whose key is on its way
 constexpr char welcome = 1;            // the answer to the key
-constexpr std::chrono::seconds connect_limit{20};
 
 using Clock = std::chrono::steady_clock;
 
@@ -86,6 +85,7 @@ class GlooDoor::Listener {
     const bool made = socket_.valid() && set_.valid() && watch(socket_.get()) &&
                       getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0 &&
                       dup3(set_.get(), fd, O_CLOEXEC) == fd;
+    problem_ = made ? 0 : errno;
     if (!made) return;
     address_ = plain_address(reinterpret_cast<const sockaddr*>(&bound));
     stands_for_ = fd;
@@ -117,6 +117,8 @@ class GlooDoor::Listener {
     socket_ = Descriptor();
   }
 
+  int problem() const { return problem_; }  // errno of take()
+  void problem(int number) { problem_ = number; }
   int stands_for() const { return stands_for_; }  // -1: take() failed, or was never called
   const std::string& address() const { return address_; }
   const std::string& key() const { return key_; }
@@ -176,6 +178,7 @@ class GlooDoor::Listener {
   const std::string key_ = random_token();
   std::string address_;
   int stands_for_ = -1;
+  int problem_ = 0;
   std::mutex mutex_;
   Descriptor set_;
   Descriptor socket_;
@@ -188,7 +191,11 @@ namespace {
 struct Doors {
   std::mutex mutex;
   std::map<int, std::shared_ptr<GlooDoor::Listener>> by_descriptor;
-  std::multimap<std::string, std::string> keys;  // by address of a peer's listener
+  struct Key {
+    std::string bytes;
+    Clock::time_point end;  // of attempts to connect
+  };
+  std::multimap<std::string, Key> keys;  // by address of a peer's listener
 };
 Doors& doors() {
   static Doors* all = new Doors;
@@ -204,42 +211,50 @@ std::shared_ptr<GlooDoor::Listener> door_at(int fd) {
 }
 
 // `fd` is about to be watched by the thread of the device that this thread makes.
-void guard(int fd) noexcept {
+void guard(int fd) noexcept try {
   const std::shared_ptr<GlooDoor::Listener>& door = *in_the_making;
   if (door->stands_for() >= 0 || !listens(fd)) return;
   door->take(fd);
   if (door->stands_for() < 0) return;
   const std::lock_guard<std::mutex> lock(doors().mutex);
   doors().by_descriptor[fd] = door;
+} catch (const std::bad_alloc&) {
+  (*in_the_making)->problem(ENOMEM);
 }
 
-std::string key_to(const sockaddr* address) {
+Doors::Key key_to(const sockaddr* address) {
   const std::lock_guard<std::mutex> lock(doors().mutex);
-  if (doors().keys.empty()) return "";
+  if (address == nullptr || doors().keys.empty()) return {};
   const auto found = doors().keys.find(plain_address(address));
-  return found == doors().keys.end() ? "" : found->second;
+  return found == doors().keys.end() ? Doors::Key() : found->second;
 }
 
 // The door may drop a peer among many strangers before the key arrives, so this tries until it is let in. It blocks
-// gloo, which connects one pair after the other anyway. Afterwards gloo asks the socket how it went.
-int connect_with(const std::string& key, int fd, const sockaddr* address, socklen_t size) {
-  const auto end = Clock::now() + connect_limit;
+// gloo's calling thread, until key.end at most. Only the rank that gloo chose of a pair connects, so no two wait for
+// each other. Afterwards gloo asks the socket how it went.
+int connect_with(const Doors::Key& key, int fd, const sockaddr* address, socklen_t size) {
   const auto ready = [&](short what) {
     pollfd wait{fd, what, 0};
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
-    return poll(&wait, 1, static_cast<int>(std::max<int64_t>(left, 0))) == 1 && (wait.revents & POLLERR) == 0;
+    int found = -1;
+    do {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(key.end - Clock::now()).count();
+      found = poll(&wait, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
+    } while ((found < 0 && errno == EINTR) || (found == 0 && Clock::now() < key.end));
+    return found == 1 && (wait.revents & POLLERR) == 0;
   };
   while (true) {
     if (real_connect(fd, address, size) != 0 && errno != EINPROGRESS && errno != EINTR) return -1;
-    if (!ready(POLLOUT)) break;
+    const bool connected = ready(POLLOUT);
     char answer = 0;
-    if (send(fd, key.data(), key.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(key.size()) && ready(POLLIN) &&
-        recv(fd, &answer, 1, 0) == 1)
+    if (connected && send(fd, key.bytes.data(), key.bytes.size(), MSG_NOSIGNAL) == ssize_t(key.bytes.size()) &&
+        ready(POLLIN) && recv(fd, &answer, 1, 0) == 1)
       break;
-    if (Clock::now() > end) {
+    if (Clock::now() >= key.end) {
       shutdown(fd, SHUT_RDWR);
-      break;
+      errno = ETIMEDOUT;
+      return -1;
     }
+    if (!connected) break;
     sockaddr nobody{};
     nobody.sa_family = AF_UNSPEC;
     real_connect(fd, &nobody, sizeof nobody);  // the socket is as new
@@ -261,6 +276,9 @@ GlooDoor::GlooDoor(const std::string& address) : listener_(std::make_shared<List
     throw;
   }
   in_the_making = nullptr;
+  if (const int problem = listener_->problem())
+    throw Error(Failure::io, str("cannot guard gloo's listener: ", std::strerror(problem),
+                                 problem == EMFILE ? "; raise `ulimit -n`" : ""));
   CONVOY_CHECK(listener_->stands_for() >= 0,
                "gloo's listener could not be guarded: epoll_ctl of this library is not the "
                "one that LibTorch calls");
@@ -281,7 +299,7 @@ void GlooInvitations::add(const std::string& invitation) {
   if (invitation.size() <= key_bytes) return;
   const size_t split = invitation.size() - key_bytes;
   const std::lock_guard<std::mutex> lock(doors().mutex);
-  doors().keys.emplace(invitation.substr(0, split), invitation.substr(split));
+  doors().keys.emplace(invitation.substr(0, split), Doors::Key{invitation.substr(split), end_});
   addresses_.push_back(invitation.substr(0, split));
 }
 
@@ -323,13 +341,24 @@ std::vector<uint8_t> InvitingStore::get(const std::string& key) {
 extern "C" {
 
 __attribute__((visibility("default"))) int accept(int fd, sockaddr* address, socklen_t* size) {
-  if (const auto door = convoy::door_at(fd)) return door->accept();
+  try {
+    if (const auto door = convoy::door_at(fd)) return door->accept();
+  } catch (const std::exception&) {  // gloo asks again
+    errno = EAGAIN;
+    return -1;
+  }
   return convoy::real_accept(fd, address, size);
 }
 
 __attribute__((visibility("default"))) int connect(int fd, const sockaddr* address, socklen_t size) {
-  const std::string key = address == nullptr ? "" : convoy::key_to(address);
-  return key.empty() ? convoy::real_connect(fd, address, size) : convoy::connect_with(key, fd, address, size);
+  try {
+    const auto key = convoy::key_to(address);
+    if (!key.bytes.empty()) return convoy::connect_with(key, fd, address, size);
+  } catch (const std::exception&) {
+    errno = ENOMEM;
+    return -1;
+  }
+  return convoy::real_connect(fd, address, size);
 }
 
 __attribute__((visibility("default"))) int epoll_ctl(int set, int operation, int fd, epoll_event* event) noexcept {

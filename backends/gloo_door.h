@@ -7,7 +7,8 @@
 //   accept     on that set gives gloo a connection that has shown the key, else "none yet";
 //   connect    to the listener of a peer's door shows that door's key first, and waits for its answer.
 // All other calls go to libc unchanged. The key is random, for one group of one rank, and travels over the control
-// channel. It crosses the network in plain text, as the data does: convoy needs a network that can be trusted.
+// channel. It crosses the network in plain text, as the data does: convoy needs a network that can be trusted. A
+// challenge would need a library of cryptography that nothing else here needs, and would not protect the data.
 //
 // Threads: create, close and destroy a door in one thread; gloo's own thread accepts meanwhile.
 #pragma once
@@ -43,7 +44,7 @@ class GlooDoor {
 // Until they are forgotten, connections of this process to the peers' doors show their keys.
 class GlooInvitations {
  public:
-  GlooInvitations() = default;
+  explicit GlooInvitations(std::chrono::milliseconds limit) : end_(std::chrono::steady_clock::now() + limit) {}
   ~GlooInvitations() { forget(); }
   GlooInvitations(const GlooInvitations&) = delete;
   GlooInvitations& operator=(const GlooInvitations&) = delete;
@@ -51,6 +52,7 @@ class GlooInvitations {
   void forget();
 
  private:
+  const std::chrono::steady_clock::time_point end_;  // connections fail from then on
   std::vector<std::string> addresses_;
 };
 

@@ -1,15 +1,19 @@
 // Strangers at gloo's listeners: idle connections and guessed handshakes neither end nor hold up a job, and once the
 // ranks are connected nobody listens.
+#define USE_C10D_GLOO  // as the backend is compiled
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <ATen/ops/full.h>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <fstream>
@@ -17,9 +21,11 @@
 #include <sstream>
 #include <thread>
 
+#include "backends/gloo_door.h"
 #include "backends/makers.h"
 #include "core/communicator.h"
 #include "core/control/channel.h"
+#include "core/descriptor.h"
 
 namespace convoy {
 namespace {
@@ -120,6 +126,95 @@ TEST(GlooDoor, StrangersNeitherEndNorHoldUpAJob) {
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(60));
   kill(attacker, SIGKILL);
   waitpid(attacker, nullptr, 0);
+}
+
+TEST(GlooDoor, NamesTheLimitOfDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const Descriptor next(open("/dev/null", O_RDONLY));
+  int refused = 0, made = 0;
+  for (rlim_t spare = 0; spare < 12; ++spare) {
+    const rlimit few{static_cast<rlim_t>(next.get()) + 1 + spare, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    try {
+      const GlooDoor door("127.0.0.1");
+      ++made;
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      EXPECT_EQ(text.find("is not the one that LibTorch calls"), std::string::npos) << text;
+      refused += text.find("Too many open files; raise `ulimit -n`") != std::string::npos;
+    }
+    setrlimit(RLIMIT_NOFILE, &before);
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(made, 0);
+}
+
+struct Listening {
+  Listening() : socket(::socket(AF_INET, SOCK_STREAM, 0)) {
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(socket.get(), 8), 0);
+    EXPECT_EQ(getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  }
+  // As GlooDoor::invitation.
+  std::string invitation() const {
+    return "4" + std::string(reinterpret_cast<const char*>(&address.sin_addr), 4) +
+           std::string(reinterpret_cast<const char*>(&address.sin_port), 2) + key;
+  }
+  Descriptor socket;
+  sockaddr_in address{};
+  const std::string key = std::string(32, 'k');
+};
+
+TEST(GlooDoor, APeerThatDoesNotAnswerCostsTheGivenTime) {
+  const Listening halted;  // the kernel accepts for a process that is stopped
+  GlooInvitations invitations(milliseconds(500));
+  invitations.add(halted.invitation());
+  const Descriptor own(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  const auto begin = steady_clock::now();
+  EXPECT_EQ(connect(own.get(), reinterpret_cast<const sockaddr*>(&halted.address), sizeof halted.address), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(500));
+  EXPECT_LT(steady_clock::now() - begin, milliseconds(10000));
+}
+
+TEST(GlooDoor, ASignalDoesNotKeepTheKeyBack) {
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) {};
+  sigaction(SIGALRM, &action, &before);  // without SA_RESTART
+  const Listening peer;
+  std::string heard(32, ' ');
+  std::thread accepting([&] {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    std::this_thread::sleep_for(milliseconds(200));
+    const Descriptor one(accept4(peer.socket.get(), nullptr, nullptr, 0));
+    EXPECT_EQ(recv(one.get(), heard.data(), heard.size(), MSG_WAITALL), 32);
+    std::this_thread::sleep_for(milliseconds(200));
+    EXPECT_EQ(send(one.get(), "\1", 1, MSG_NOSIGNAL), 1);
+  });
+  GlooInvitations invitations(milliseconds(10000));
+  invitations.add(peer.invitation());
+  const Descriptor own(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  std::atomic<bool> over{false};
+  std::thread signals([&over, target = pthread_self()] {
+    while (!over) {
+      pthread_kill(target, SIGALRM);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  });
+  EXPECT_EQ(connect(own.get(), reinterpret_cast<const sockaddr*>(&peer.address), sizeof peer.address), -1);
+  EXPECT_EQ(errno, EINPROGRESS);
+  over = true;
+  signals.join();
+  accepting.join();
+  sigaction(SIGALRM, &before, nullptr);
+  EXPECT_EQ(heard, peer.key);
 }
 
 }  // namespace
