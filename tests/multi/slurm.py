@@ -159,9 +159,28 @@ def faults(folder):
                    f"{backend}, a model that throws: {summary['exit_code']}, {failure}")
 
 
+def hung_up(folder):
+    """SIGHUP to the tasks of a step asks the job to stop."""
+    output = folder / "hup"
+    with open(f"{output}.console", "w") as console:
+        process = subprocess.Popen(places.in_slurm(*SRUN, *runs.command(config, output, [*LONG, "backend=gloo"])),
+                                   cwd=runs.TOP, env=runs.environment(), stdout=console, stderr=subprocess.STDOUT)
+    runs.training(output, step=20)
+    for pid in rank_pids(2):
+        convoy = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(convoy, signal.SIGHUP)
+    runs.end(process, 20)
+    summary = runs.summary(output)
+    said = pathlib.Path(f"{output}.console").read_text()[-2000:]
+    runs.check(summary["status"] == "stopped" and summary["exit_code"] == 143, f"HUP under srun: {summary}\n{said}")
+    runs.check(runs.newest_checkpoint(output).name == f"step-{summary['steps']}", f"HUP under srun: no checkpoint\n{said}")
+    runs.check(not (output / "failure.json").exists(), "HUP under srun: a stopped run has left failure.json")
+    print(f"HUP under srun: all ranks stopped after step {summary['steps']}", flush=True)
+
+
 if __name__ == "__main__":
     only = sys.argv[1:]
     with places.slurm(2), runs.workspace() as folder:
-        for part in (ways_to_start, batch, faults):
+        for part in (ways_to_start, batch, hung_up, faults):
             if not only or part.__name__ in only:
                 part(folder)
