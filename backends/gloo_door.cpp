@@ -271,9 +271,11 @@ GlooDoor::GlooDoor(const std::string& address) : listener_(std::make_shared<List
   try {
     device_ = address.empty() ? c10d::ProcessGroupGloo::createDefaultDevice(/*lazyInit=*/false)
                               : c10d::ProcessGroupGloo::createDeviceForHostname(address, /*lazyInit=*/false);
-  } catch (...) {
+  } catch (const std::exception& error) {
     in_the_making = nullptr;
-    throw;
+    const char* full = std::strerror(EMFILE);
+    if (std::strstr(error.what(), full) == nullptr) throw;
+    throw Error(Failure::io, str("gloo cannot listen: ", full, "; raise `ulimit -n`"));
   }
   in_the_making = nullptr;
   if (const int problem = listener_->problem())
