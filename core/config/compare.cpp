@@ -59,21 +59,20 @@ bool is_written(const Marks& marks, const std::string& key) {
   return found != marks.end() && covers(key, found->first);
 }
 
-// The section around a key: "optimizer" of "optimizer.lr".
-const Json* section_around(const Json& config, const std::string& key) {
-  const Json* section = &config;
-  for (size_t begin = 0, dot = key.find('.'); dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin)) {
-    const std::string part = key.substr(begin, dot - begin);
-    if (!section->is_object() || !section->contains(part)) return nullptr;
-    section = &(*section)[part];
-  }
-  return section;
-}
-
+// A section around the key is named, and has another name now: its options belong to something else.
 bool name_differs(const Json& was, const Json& is, const std::string& key) {
-  const Json *before = section_around(was, key), *now = section_around(is, key);
-  return before != nullptr && now != nullptr && before->is_object() && now->is_object() && before->contains("name") &&
-         now->contains("name") && (*before)["name"] != (*now)["name"];
+  const Json *before = &was, *now = &is;
+  size_t begin = 0;
+  for (size_t dot = key.find('.'); dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin)) {
+    const std::string part = key.substr(begin, dot - begin);
+    if (!before->is_object() || !now->is_object() || !before->contains(part) || !now->contains(part)) return false;
+    before = &(*before)[part];
+    now = &(*now)[part];
+    if (before->is_object() && now->is_object() && before->contains("name") && now->contains("name") &&
+        (*before)["name"] != (*now)["name"])
+      return true;
+  }
+  return false;
 }
 
 std::string value_text(const Json& value) {
@@ -116,7 +115,10 @@ std::vector<Difference> differences(const Json& was, const Json& is, const std::
 }
 
 std::string to_string(const Difference& difference) {
-  return str(difference.key, ": ", value_text(difference.was), " -> ", value_text(difference.is));
+  const std::string was = value_text(difference.was), is = value_text(difference.is);
+  // The word none and no value look the same without quotation marks.
+  if (was == "none" && is == "none") return str(difference.key, ": ", difference.was, " -> ", difference.is);
+  return str(difference.key, ": ", was, " -> ", is);
 }
 
 const std::vector<std::string>& resumable_keys() {

@@ -145,6 +145,13 @@ TEST(ConfigResolved, AllDifferences) {
   const Json one = read_config(valid_config, {"strategy={name: one}"}).resolved;
   EXPECT_THAT(difference_texts(base, one, {}), ::testing::Contains(::testing::HasSubstr("strategy.name: many -> one")));
   EXPECT_THAT(difference_texts(base, one, {}), ::testing::Not(::testing::Contains(::testing::HasSubstr("none"))));
+  // In sections of theirs as well.
+  const Json ddp{{"strategy", {{"name", "ddp"}, {"sync", {{"every", 1}, {"compress", "none"}}}}}};
+  const Json fsdp{{"strategy", {{"name", "fsdp"}, {"sync", {{"every", 1}}}}}};
+  EXPECT_THAT(difference_texts(ddp, fsdp, {}), ElementsAre("strategy.name: ddp -> fsdp"));
+  // Without another name, a missing option is a difference; the word none is not an absent value.
+  const Json dropped{{"strategy", {{"name", "ddp"}, {"sync", {{"every", 1}}}}}};
+  EXPECT_THAT(difference_texts(ddp, dropped, {}), ElementsAre("strategy.sync.compress: \"none\" -> null"));
 }
 
 TEST(ConfigResolved, FirstDifference) {
