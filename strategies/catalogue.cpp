@@ -28,7 +28,10 @@ std::vector<std::string> recomputed_names(const Job& job) {
   return recompute.get<std::vector<std::string>>();
 }
 
-bool synchronises_norms(const Job& job) { return job.config.at("strategy").value("batch_norm", "") == "sync"; }
+// One rank along `data` sees the whole batch already.
+bool synchronises_norms(const Job& job) {
+  return job.config.at("strategy").value("batch_norm", "") == "sync" && job.mesh.degree("data") > 1;
+}
 
 // Only layers that come from Layers can be synchronised: LibTorch's modules see the rank's own rows.
 void check_own_norms(const Job& job, const Description& description) {

@@ -201,6 +201,8 @@ TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
     EXPECT_EQ(refused_key(ddp(2, ", batch_norm: sync"), subject, {}), refused) << named;
     EXPECT_EQ(refused_key({"fsdp", ", batch_norm: sync", 2}, subject, {}), refused) << named;
     EXPECT_EQ(refused_key(ddp(2), subject, {}), "nothing is refused") << named;
+    for (const Layout& alone : {ddp(1, ", batch_norm: sync"), Layout{"fsdp", ", batch_norm: sync", 1}})
+      EXPECT_EQ(refused_key(alone, subject, {}), "nothing is refused") << named << ", " << alone.strategy;
     const Layout layout = ddp(2, ", batch_norm: sync");
     const Job job = planned(layout, test_config(layout, {}));
     const StrategyEntry& entry = strategy_entry(layout.strategy);
