@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/data/fingerprint.h"
 #include "core/hash.h"
 #include "core/text.h"
 #include "core/utf8.h"
@@ -61,7 +62,18 @@ void compare_lists(const std::string& key, const NumberedNames& stored, const Nu
   if (added.empty() && gone.empty()) change.other.push_back(str("the ", plural, " come in another order"));
 }
 
+// Values of the ids, in the order of another list: the fingerprint tells whether they differ.
+bool holds_values(const std::string& key) { return key == "item_features" || key == "user_features"; }
+
 }  // namespace
+
+std::string with_content(const std::string& names_and_sizes, const std::string& content) {
+  return names_and_sizes + "-" + content;
+}
+
+bool same_fingerprint(const std::string& stored, const std::string& now) {
+  return stored == now || (!stored.empty() && stored == now.substr(0, now.find('-')));
+}
 
 std::string combined_fingerprint(const std::vector<std::string>& parts) {
   const std::string all = join(parts, "\n");
@@ -77,6 +89,7 @@ std::string DataChange::text() const {
 DataChange data_change(const DataContents& stored, const DataContents& now) {
   DataChange change;
   for (const auto& [key, list] : now.lists) {
+    if (holds_values(key)) continue;
     const auto found = stored.lists.find(key);
     if (found != stored.lists.end())
       compare_lists(key, found->second, list, change);
@@ -84,10 +97,10 @@ DataChange data_change(const DataContents& stored, const DataContents& now) {
       change.unknown.push_back(str("it has ", words_of(key), ", and the checkpoint has none"));
   }
   for (const auto& [key, list] : stored.lists)
-    if (now.lists.count(key) == 0 && list.names.size() > 0)
+    if (now.lists.count(key) == 0 && list.names.size() > 0 && !holds_values(key))
       change.unknown.push_back(str("it has no ", words_of(key), ", and the checkpoint has some"));
   // The bytes are those of the checkpoint: only names that are read otherwise can be new.
-  if (stored.fingerprint == now.fingerprint) {
+  if (same_fingerprint(stored.fingerprint, now.fingerprint)) {
     change.other.clear();
     return change;
   }

@@ -1,6 +1,7 @@
 // One pass over the lines; ids are looked up by their text.
 #include "core/data/features.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -152,6 +153,17 @@ at::Tensor features_of(const std::vector<Features>& sources, const NameList& ids
     gather_rows(source.values, numbers.data(), ids.size(), parts.back());
   }
   return parts.empty() ? at::Tensor() : at::cat(parts, 1);
+}
+
+NameList rows_as_bytes(const at::Tensor& features) {
+  const at::Tensor bytes = features.contiguous().view(at::kByte);
+  return {bytes.flatten(), at::arange(1, bytes.size(0) + 1, at::kLong).mul_(bytes.size(1))};
+}
+
+at::Tensor rows_from_bytes(const NameList& rows, int64_t columns) {
+  const int64_t width = columns * int64_t(sizeof(float));
+  if (rows.size() == 0 || rows.bytes().numel() != rows.size() * width) return {};
+  return rows.bytes().clone().view({rows.size(), width}).view(at::kFloat);
 }
 
 std::vector<std::string> feature_names(const std::vector<Features>& sources) {

@@ -43,6 +43,11 @@ Features read_features(const FeatureFile& file);
 // an id that a source does not have. Undefined where there are no sources.
 at::Tensor features_of(const std::vector<Features>& sources, const NameList& ids, const std::string& thing);
 
+// Rows of float32 [ids, columns] as byte strings, for the lists of a checkpoint; and back, undefined where there are no such
+// rows.
+NameList rows_as_bytes(const at::Tensor& features);
+at::Tensor rows_from_bytes(const NameList& rows, int64_t columns);
+
 // The names of all sources' columns, in that order. Throws Error(config) for one that two of them have.
 std::vector<std::string> feature_names(const std::vector<Features>& sources);
 

@@ -4,6 +4,7 @@
 // by the loader's thread and others beside it, one for each further core that it may use. Where there is no test/, the seed draws a fraction of all to evaluate on.
 // Batch tensors: features [B, C, H, W] float in [0, 1] · target [B] int64.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ class ImagesDataset : public Dataset {
   Schema schema() const override;
   int64_t size(Split split) const override { return static_cast<int64_t>(part(split).size()); }
   int64_t instances_per_row() const override { return 1; }
-  // The fingerprint is that of the files' names and sizes: to read all images would take as long as an epoch.
+  // The fingerprint is that of the files' names, sizes and first and last 4 KiB: to read all would take as long as an epoch.
   DataContents contents() const override;
   DatasetPtr numbered_as(const DataContents& stored) const override;
   Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override;
@@ -45,11 +46,13 @@ class ImagesDataset : public Dataset {
   const std::vector<Image>& part(Split split) const { return split == Split::train ? train_ : evaluate_; }
   std::vector<Image> images_in(const std::string& folder) const;
   int64_t decoders_of(int64_t rows) const;
+  std::string fingerprint() const;
 
   const std::string path_;
   const Shape shape_;
   std::vector<std::string> classes_;
   std::vector<Image> train_, evaluate_;
+  mutable std::shared_ptr<const std::string> fingerprint_;  // made when it is first wanted; atomic
 };
 
 DatasetPtr make_images(const Options& options, uint64_t seed);

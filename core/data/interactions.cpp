@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "core/data/candidates.h"
@@ -62,15 +63,44 @@ std::vector<int64_t> numbers_in(const NameList& stored, const NameList& names) {
   return numbers;
 }
 
-// Joined anew, since ids of the checkpoint may be missing among the interactions.
+// Features of all stored ids: those of this data, and the stored ones of ids that it lacks.
+at::Tensor renumbered_features(const std::vector<Features>& sources, const NameList& ids, const std::string& thing,
+                               const DataContents& stored) {
+  const NameList& columns = names_in(stored, (thing + "_feature_columns").c_str());
+  std::vector<int64_t> here, missing;
+  for (int64_t id = 0; id < ids.size(); ++id) here.push_back(id);
+  for (const Features& source : sources) {
+    const std::vector<int64_t> found = NameNumbers(source.ids).find_all(ids);
+    const auto is_missing = [&](int64_t id) { return found[size_t(id)] < 0; };
+    std::copy_if(here.begin(), here.end(), std::back_inserter(missing), is_missing);
+    here.erase(std::remove_if(here.begin(), here.end(), is_missing), here.end());
+  }
+  at::Tensor features;
+  if (const auto kept = stored.lists.find(thing + "_features"); kept != stored.lists.end())
+    features = rows_from_bytes(kept->second.names, columns.size());
+  if (!features.defined() || features.size(0) != ids.size()) {
+    if (!missing.empty())
+      throw Error(
+          Failure::config,
+          str("data.changed: allow cannot be followed: this data has no features of ", thing, " '",
+              ids[missing.front()], "'", missing.size() > 1 ? str(" and ", missing.size() - 1, " more") : "",
+              ", and the checkpoint does not hold them, as an earlier version made it; give data in which each ", thing,
+              " of the checkpoint has its features, or start anew with --set train.resume=never"));
+    features = at::empty({ids.size(), columns.size()}, at::kFloat);
+  }
+  std::vector<std::string_view> names;
+  for (int64_t id : here) names.push_back(ids[id]);
+  const std::vector<int64_t> order = numbers_in(NameList(feature_names(sources)), columns);
+  const at::Tensor own = features_of(sources, NameList(names), thing).index_select(1, at::tensor(order));
+  return features.index_copy_(0, at::tensor(here), own);
+}
+
 void renumber_features(Interactions& made, const DataContents& stored) {
   const auto renumber = [&](const std::vector<Features>& sources, const NameList& ids, const std::string& thing,
                             at::Tensor& features, std::vector<std::string>& names) {
     if (sources.empty()) return;
-    const NameList& columns = names_in(stored, (thing + "_feature_columns").c_str());
-    const std::vector<int64_t> order = numbers_in(NameList(feature_names(sources)), columns);
-    features = features_of(sources, ids, thing).index_select(1, at::tensor(order));
-    names = columns.strings();
+    features = renumbered_features(sources, ids, thing, stored);
+    names = names_in(stored, (thing + "_feature_columns").c_str()).strings();
   };
   renumber(made.item_sources, made.item_names, "item", made.item_features, made.item_feature_names);
   renumber(made.user_sources, made.user_names, "user", made.user_features, made.user_feature_names);
@@ -162,10 +192,13 @@ DataContents InteractionsDataset::contents() const {
   contents.lists["users"] = {all_.user_names};
   contents.lists["items"] = {all_.item_names};
   contents.lists["context_columns"] = {NameList(all_.context_names), true};
-  if (!all_.item_feature_names.empty())
-    contents.lists["item_feature_columns"] = {NameList(all_.item_feature_names), true};
-  if (!all_.user_feature_names.empty())
-    contents.lists["user_feature_columns"] = {NameList(all_.user_feature_names), true};
+  const auto add = [&](const std::string& thing, const std::vector<std::string>& names, const at::Tensor& features) {
+    if (names.empty()) return;
+    contents.lists[thing + "_feature_columns"] = {NameList(names), true};
+    contents.lists[thing + "_features"] = {rows_as_bytes(features)};
+  };
+  add("item", all_.item_feature_names, all_.item_features);
+  add("user", all_.user_feature_names, all_.user_features);
   return contents;
 }
 

@@ -90,7 +90,7 @@ with runs.workspace() as folder:
     (folder / "story.txt").write_text("the cat sat on the mat & " * 200)
     (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?"]')
     (folder / "gpt.yaml").write_text(GPT.format(folder=folder))
-    done = runs.run(folder / "gpt.yaml", folder / "gpt")
+    done = runs.run(folder / "gpt.yaml", folder / "gpt", ["train.checkpoint_every=4 epochs"])
     # Eight tokens a story, 200 of them, in sequences of eight with one target more: 199, of which a tenth is evaluated.
     runs.check(done["samples"] == 4 * 179 and done["tokens"] == 8 * done["samples"],
                f"{done['samples']} sequences with {done['tokens']} tokens")
@@ -100,6 +100,17 @@ with runs.workspace() as folder:
     # What only a rank can know is told at the key too: tokens are fewer than bytes.
     failed = runs.run(folder / "gpt.yaml", folder / "long", ["data.length=2000"], expect=65)
     runs.check("--set data.length=2000: data.length: " in failed["failure"]["message"], failed["failure"])
+    # Another text, and the tokens in another order, with the numbers of the checkpoint; a new token has none.
+    (folder / "story.txt").write_text("the cat sat on the mat & " * 180)
+    on = [f"train.resume={folder / 'gpt'}", "train.epochs=5", "train.evaluate_every=1 epoch"]
+    failed = runs.run(folder / "gpt.yaml", folder / "other-text", on, expect=78)
+    runs.check("is not the data that" in failed["failure"]["message"], failed["failure"])
+    (folder / "words.json").write_text('["mat ", "sat ", "on ", "cat ", "the ", " ", "?"]')
+    done = runs.run(folder / "gpt.yaml", folder / "allowed-text", [*on, "data.changed=allow"])
+    runs.check(done["metrics"]["loss"]["last"] < 0.5, f"tokens have other numbers: {done['metrics']}")
+    (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?", "mats"]')
+    failed = runs.run(folder / "gpt.yaml", folder / "new-token", [*on, "data.changed=allow"], expect=78)
+    runs.check("token 'mats' is new" in failed["failure"]["message"], failed["failure"])
     (folder / "words.json").write_text('["the ", "cat "')
     failed = runs.run(folder / "gpt.yaml", folder / "damaged", expect=65)
     for words in ("gpt.yaml:5:", "data.vocabulary: ", "words.json: is no JSON: at byte"):
@@ -117,7 +128,17 @@ with runs.workspace() as folder:
                       expect=78)
     for words in ("convnet.yaml:5:", "data.path: ", "class 'amber' is new, and not in the checkpoint", "'red' is missing"):
         runs.check(words in failed["failure"]["message"], failed["failure"])
+    runs.run(folder / "convnet.yaml", folder / "still-renamed",
+             [f"train.resume={folder / 'convnet'}", "train.epochs=5", "data.changed=allow"], expect=78)
+    # Without blue, the first class by name, red and green keep the numbers that they have in the checkpoint.
     (folder / "colours" / "amber").rename(folder / "colours" / "red")
+    (folder / "colours" / "blue").rename(folder / "blue")
+    on = [f"train.resume={folder / 'convnet'}", "train.epochs=5", "train.evaluate_every=1 epoch"]
+    failed = runs.run(folder / "convnet.yaml", folder / "two-colours", on, expect=78)
+    runs.check("class 'blue' is missing" in failed["failure"]["message"], failed["failure"])
+    done = runs.run(folder / "convnet.yaml", folder / "two-allowed", [*on, "data.changed=allow"])
+    runs.check(done["metrics"]["accuracy"]["last"] > 0.9, f"classes have other numbers: {done['metrics']}")
+    (folder / "blue").rename(folder / "colours" / "blue")
     broken = folder / "colours" / "red" / "7.png"
     broken.write_bytes(broken.read_bytes()[:-100])
     failed = runs.run(folder / "convnet.yaml", folder / "broken", expect=65)

@@ -157,6 +157,28 @@ TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
   EXPECT_TRUE(at::equal(batch.at("user_features"), at::tensor({5.f, 6.f, 3.f, 4.f, 1.f, 2.f}).view({3, 2})));
   EXPECT_FALSE(data_change(first->contents(), numbered->contents()).renumber);
 
+  // User x has no line any more. The features of x, which other users' rows may need, are those of the checkpoint.
+  const auto fewer = data(head + "z,m,5,6\ny,l,3,4\n", {"b", "a"}, "i,size,price\nm,9,3\nl,8,2\n");
+  EXPECT_THAT(data_change(first->contents(), fewer->contents()).unknown, IsEmpty());
+  const auto kept = fewer->numbered_as(first->contents());
+  EXPECT_TRUE(at::equal(kept->gather_once(Split::train, at::arange(2), 0).at("user_features"),
+                        at::tensor({5.f, 6.f, 3.f, 4.f}).view({2, 2})));
+  for (const char* table : {"item_features", "user_features"})
+    EXPECT_EQ(kept->contents().lists.at(table).names, first->contents().lists.at(table).names) << table;
+  // A checkpoint of an earlier version has no such tables.
+  DataContents older = first->contents();
+  older.lists.erase("item_features");
+  older.lists.erase("user_features");
+  EXPECT_THAT(data_change(older, other->contents()).unknown, IsEmpty());
+  EXPECT_NO_THROW(other->numbered_as(older));
+  try {
+    fewer->numbered_as(older);
+    ADD_FAILURE() << "features of item k and user x are nowhere";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("no features of item 'k', and the checkpoint does not hold them"));
+  }
+
   const auto dearer = data(head + "x,k,1,2\ny,l,3,4\nz,m,5,6\n", {"a", "b"}, "i,price,size\nk,1,7\nl,2,8\nm,4,9\n");
   EXPECT_THAT(data_change(first->contents(), dearer->contents()).other, ElementsAre("its contents differ"));
   const auto weighed = data(head + "x,k,1,2\ny,l,3,4\nz,m,5,6\n", {"a", "b"}, "i,price\nk,1\nl,2\nm,3\n");
@@ -205,6 +227,16 @@ TEST(NumberedAs, ImagesTakeTheStoredClasses) {
   shape.evaluate_fraction = 0.5;
   const std::string before = stored.contents().fingerprint;
   EXPECT_EQ(ImagesDataset(files.path("a"), shape, 5).contents().fingerprint, before);
+  // The same size and other bytes at the end.
+  std::string other = one_pixel();
+  other.back() = 'x';
+  files.write("a/cat/1.png", other);
+  DataContents changed = ImagesDataset(files.path("a"), shape, 5).contents();
+  EXPECT_NE(changed.fingerprint, before);
+  EXPECT_THAT(data_change(stored.contents(), changed).other, ElementsAre("its contents differ"));
+  // A checkpoint of an earlier version knows names and sizes only.
+  changed.fingerprint = before.substr(0, before.find('-'));
+  EXPECT_TRUE(data_change(changed, stored.contents()).none());
   files.write("a/cat/1.png", "longer");
   EXPECT_NE(ImagesDataset(files.path("a"), shape, 5).contents().fingerprint, before);
 }
