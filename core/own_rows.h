@@ -1,4 +1,4 @@
-// OwnRows: what a strategy offers beside core/strategy.h whose members leave folds out: their evaluation on those.
+// OwnRows: how the trainer evaluates members that leave folds out on these folds, and what early stopping of members needs.
 //
 // Role: a Strategy may be an OwnRows too; the trainer looks for it. Call order, threads, failure: as Strategy::evaluate.
 #pragma once
@@ -19,6 +19,9 @@ class OwnRows {
   // Loss and the model's metrics of each of them on rows of its own: tensors are [members, rows, …]. In the form in which
   // `evaluate` gives members' metrics; no gradient, no dropout.
   virtual std::vector<Metric> evaluate_own(const Batch& batch) = 0;
+  // Called after Strategy::state_restored where figures of later evaluations cannot be compared with those before the
+  // checkpoint: the data, the loss or the watched metric differ. Early stopping starts anew.
+  virtual void figures_changed() = 0;
 };
 
 }  // namespace convoy

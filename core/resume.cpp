@@ -96,7 +96,7 @@ bool changes_evaluation(const std::string& key) {
   for (const char* same : {"data.path", "data.item_features.path", "data.user_features.path", "data.prefetch",
                            "data.changed", "model.dropout", "model.attention_dropout"})
     if (key == same) return false;
-  return begins(key, "data.") || begins(key, "loss") || begins(key, "model.");
+  return begins(key, "data.") || begins(key, "loss") || begins(key, "model.") || begins(key, "strategy.samples");
 }
 
 }  // namespace
@@ -118,14 +118,13 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   for (const Difference& difference : all) {
     resumed.notes.push_back("  " + to_string(difference));
     resumed.same_evaluation = resumed.same_evaluation && !changes_evaluation(difference.key);
+    resumed.same_watched = resumed.same_watched && difference.key != "strategy.early_stop.metric";
   }
   const std::optional<RunConfig> before = readable(info.config);
   const TrainingLength saved = saved_length(info.trainer, before, length, epoch_rows);
   const int64_t saved_step = resumed.step;
   const bool other_steps = saved.global_rows != length.global_rows || saved.steps_per_epoch != length.steps_per_epoch;
   if (other_steps) resumed.step = same_position(saved_step, saved, length, epoch_rows, info, resumed.notes);
-  // The schedule counts updates, and each of them takes other numbers of steps with another sync.every.
-  resumed.renumbered = other_steps || (before && steps_per_update(*before) != steps_per_update(config));
   try {
     if (before) resumed.rate_note = rate_note(*before, saved, saved_step, config, length, resumed.step);
   } catch (const std::exception&) {  // an older or damaged configuration has no rate to compare with

@@ -11,9 +11,8 @@ namespace convoy {
 
 struct Resumed {
   int64_t step = 0;  // steps done, as this run numbers them
-  // The checkpoint counts steps or updates differently: another batch size, number of rows or sync.every.
-  bool renumbered = false;
   bool same_evaluation = true;     // its figures can be compared with those of this run
+  bool same_watched = true;        // early stopping watches the same metric
   std::vector<std::string> notes;  // for the log and the console, in order
   std::string rate_note;           // a warning where the learning rate jumps
 };

@@ -15,6 +15,7 @@
 #include "core/control/protocol.h"
 #include "core/control/stop.h"
 #include "core/control/supervised_channel.h"
+#include "core/data/fingerprint.h"
 #include "core/data/loader.h"
 #include "core/data/samples.h"
 #include "core/data/trained_rows.h"
@@ -443,15 +444,18 @@ class Training {
     }
     checkpoints_.load(strategy_, info, parts_.data.get());
     strategy_.state_restored();
-    if (from.renumbered) strategy_.renumbered(from.step);
+    strategy_.renumbered(from.step);
     generators_.restore(trainer, info.path);
     step_ = from.step;
     recorded_ = std::min(step_, info.step);
     rows_before_ = trainer.at("rows").get<int64_t>();
     train_seconds_before_ = trainer.at("train_seconds").get<double>();
     evaluate_seconds_ = trainer.value("evaluate_seconds", 0.0);
-    const bool same_data = info.fingerprint.empty() || info.fingerprint == parts_.data->contents().fingerprint;
-    if (from.same_evaluation && same_data) best_.restore(trainer.at("metrics"));
+    const bool comparable =
+        from.same_evaluation &&
+        (info.fingerprint.empty() || same_fingerprint(info.fingerprint, parts_.data->contents().fingerprint));
+    if (comparable) best_.restore(trainer.at("metrics"));
+    if (own_rows_ != nullptr && !(comparable && from.same_watched)) own_rows_->figures_changed();
     finished_ = strategy_.evaluated({});  // before the checkpoint
     read_sampling();
     evaluation_owed_ = trainer.value("evaluation_owed", false);

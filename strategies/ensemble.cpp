@@ -120,7 +120,11 @@ class Ensemble : public Strategy, public OwnRows {
     }
   }
 
-  void state_restored() override { members_->restored(); }
+  void state_restored() override {
+    members_->restored();
+    stop_->restored();
+  }
+  void figures_changed() override { stop_->reset(); }
   void renumbered(int64_t steps) override { members_->renumbered(steps); }
 
  private:

@@ -11,6 +11,7 @@
 
 #include "core/checkpoint/exchange.h"
 #include "core/checkpoint/joined.h"
+#include "core/checkpoint/moment_change.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/stored_contents.h"
@@ -112,10 +113,11 @@ CheckpointInfo info_of(const std::string& path, Manifest manifest) {
 // agree on. What there is no such thing of (what one rank had left over) stays as it is in a new run.
 constexpr const char* each_its_own = "own";
 
-std::string replicas_used(const Manifest& manifest, const std::set<std::string>& wanted, const std::string& path) {
+std::string replicas_used(const Manifest& manifest, const std::set<std::string>& wanted, const MomentChange& change,
+                          const std::string& path) {
   std::set<std::string> stored;
   for (const StoredPiece& piece : manifest.pieces)
-    if (piece.replica >= 0) stored.insert(piece.key);
+    if (piece.replica >= 0 && !change.ignores(piece.key)) stored.insert(piece.key);
   if (stored == wanted) return each_its_own;
   if (!stored.empty())
     log::warning(str(
@@ -131,9 +133,10 @@ bool is_optional(const std::string& kind, const std::string& name, const std::st
 }
 
 // What all have in common, less what is optional and nobody wants.
-Manifest common_to(Manifest manifest, const std::set<std::string>& wanted) {
+Manifest common_to(Manifest manifest, const std::set<std::string>& wanted, const MomentChange& change) {
   const auto left_out = [&](const StoredPiece& piece) {
-    return piece.replica >= 0 || (is_optional(piece.kind, piece.name, piece.moment) && wanted.count(piece.key) == 0);
+    return piece.replica >= 0 || change.ignores(piece.key) ||
+           (is_optional(piece.kind, piece.name, piece.moment) && wanted.count(piece.key) == 0);
   };
   auto& pieces = manifest.pieces;
   pieces.erase(std::remove_if(pieces.begin(), pieces.end(), left_out), pieces.end());
@@ -325,14 +328,24 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info, const Dat
       for (const Json& key : lists[0]) known.insert(key.get<std::string>());
       for (const Json& key : lists[1]) replicas.insert(key.get<std::string>());
     }
+    const MomentChange change = moment_change(stored, {&known, &replicas});
+    change.erase_from(known);
+    change.erase_from(replicas);
     const Manifest manifest = manifest_of(info);
     if (data != nullptr) check_numbers(manifest, data->contents(), info.path);
-    check_names(common_to(manifest, known), known, info.path);
-    return replicas_used(manifest, replicas, info.path);
+    check_names(common_to(manifest, known, change), known, info.path);
+    for (const std::string& note : change.notes(info.path)) log::info(note);
+    return Json{{"replicas", replicas_used(manifest, replicas, change, info.path)}, {"missing", change.missing}}.dump();
   });
   exchange.together("fill", [&] {
     const Manifest manifest = manifest_of(info);
-    restore(used == each_its_own ? wanted : from_common(wanted, manifest), manifest, info.path);
+    const Json agreed = Json::parse(used);
+    const MomentChange change{agreed.at("missing").get<std::set<std::string>>(), {}};
+    wanted.erase(std::remove_if(wanted.begin(), wanted.end(),
+                                [&](const StateEntry& entry) { return change.starts_anew(entry.key()); }),
+                 wanted.end());
+    const bool own = agreed.at("replicas") == each_its_own;
+    restore(own ? wanted : from_common(wanted, manifest), manifest, info.path);
   });
 }
 

@@ -53,7 +53,8 @@ class Checkpoints {
   // converted. Error(config) naming tensors that are missing, left over or of another shape. Entries of one `replica` are
   // filled by that one's pieces where the checkpoint has just the replicas that this run has, else by those that all have in
   // common, which a warning tells; what has no such pieces is left as it is.
-  // Counters beside `updates` (the loss scaler's, early stopping's) may be missing on either side: they start anew.
+  // Counters beside `updates` (the loss scaler's, early stopping's) may be missing on either side: they start anew. So do
+  // moments of another optimizer, and `updates` with them; a note says so.
   // `data`: of this run, or null; Error(config) where the checkpoint has other numbers for its ids, classes or columns.
   void load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data = nullptr);
   // True for a whole checkpoint in this object's folder.

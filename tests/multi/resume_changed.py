@@ -48,13 +48,52 @@ def by_path(work):
     runs.check(abs(rate - 0.003 * (1 + math.cos(math.pi * 20 / 21)) / 2) < 1e-9, f"the last update of every two steps: {rate}")
     # A state that cannot be used.
     for sets, words in ((["model.hidden=[5]"], ["model.hidden", "another model"]),
-                        (["optimizer={name: sgd, lr: 0.1}"], ["optimizer.name: ", "does not fit this model and optimizer"]),
-                        (["data.features=[9]"], [])):
+                        (["data.features=[9]"], ["data: is not the data that", "its contents differ"])):
         told(MLP, work / "no", [*on, *sets], words, expect=78)
     ncf = runs.run(NCF, work / "ncf", [*ONE, "train.epochs=1"])
     told(NCF, work / "ncf-again", [*ONE, f"train.resume={work / 'ncf'}", "train.epochs=1", "data.candidates=20"],
          ["data.candidates: 50 -> 20", f"nothing is left to train after step {ncf['steps']}", "done: nothing was left to train"])
     print("by path: differences are reported, what does not fit is refused")
+
+
+OPTIMIZERS = {"adam": "optimizer={name: adamw, lr: 0.003}", "momentum": "optimizer={name: sgd, lr: 0.01, momentum: 0.9}",
+              "plain": "optimizer={name: sgd, lr: 0.01}", "adagrad": "optimizer={name: adagrad, lr: 0.01}"}
+MOMENTS = {"adam": "exp_avg, exp_avg_sq", "momentum": "momentum", "plain": "", "adagrad": "sum"}
+
+
+def optimizers(work):
+    """Moments of another optimizer start at zero or are not used, in every layout; both are reported."""
+    cores = "launch.cores_per_rank=1"
+    layouts = {"one": (MLP, ONE, 1, ["adam momentum", "adam plain", "momentum adam", "plain momentum", "plain adagrad"]),
+               "shards": (MLP, ["strategy={name: fsdp}", cores], 2, ["adam momentum", "momentum adam"]),
+               "optimizer-shards": (MLP, ["strategy={name: fsdp, shard: optimizer}", cores], 2, ["momentum adam"]),
+               "averages": (MLP, ["strategy={name: ddp, sync: {every: 4, what: parameters}}", cores], 2, ["momentum adam"]),
+               "rows": (NCF, ["strategy={name: ddp}", "model.rows=sharded", cores], 2, ["momentum adam"]),
+               "members": (MLP, ["strategy={name: ensemble, members: 2, how: stacked}", cores], 1, ["momentum adam"])}
+    for name, (config, sets, ranks, pairs) in layouts.items():
+        for before, after in map(str.split, pairs):
+            folder = work / f"{name}-{before}"
+            if not folder.exists():
+                runs.run(config, folder, [*sets, OPTIMIZERS[before], "train.epochs=1", "train.evaluate_every=never"], ranks=ranks)
+            words = []
+            if MOMENTS[after]:
+                words.append(f"has no {MOMENTS[after]}, which start at zero")
+            if MOMENTS[before]:
+                words.append(f"optimizer: {MOMENTS[before]} of {folder}")
+            text = told(config, work / f"{name}-{before}-{after}",
+                        [*sets, OPTIMIZERS[after], "train.epochs=2", f"train.resume={folder}"], words, ranks=ranks)
+            runs.check("went their own ways" not in text, f"{name}: copies are of these ranks\n{text}")
+    # Updates are counted anew, and the schedule is not: neither at once nor after a kill.
+    sets = [*ONE, "optimizer={name: adam, lr: 0.003, schedule: {name: cosine}}", "train.log_every=1", "train.checkpoint_every=4 steps",
+            f"train.resume={work / 'one-momentum'}"]
+    told(MLP, work / "schedule", sets, [], expect=137, inject=["kill@step=20"])
+    told(MLP, work / "schedule", sets, [])
+    rates = {record["step"]: record["learning_rate"] for record in runs.records(work / "schedule", "train")}
+    runs.check(min(rates) == 14 and max(rates) == 26, f"steps {sorted(rates)}")
+    for step, rate in rates.items():
+        expected = 0.003 * (1 + math.cos(math.pi * (step - 1) / 26)) / 2
+        runs.check(abs(rate - expected) < 1e-9, f"step {step}: rate {rate}, expected {expected}")
+    print("optimizers: moments that start at zero or are left out are reported; the schedule continues")
 
 
 def nothing_left(work):
@@ -94,11 +133,21 @@ def length(work):
         runs.check(all(word in done for word in words), f"no {words} in\n{done}")
     runs.run(MLP, None, [*ONE, name, "train.epochs=4", f"train.resume=runs/{work.name}"], cwd=work)
     runs.check(runs.summary(work / "runs" / f"{work.name}-3")["steps"] == 52, "more epochs")
+    # An older version took one epoch where max_steps was given, too; its run ends as it began.
+    old = [*ONE, "train.max_steps=40", "train.checkpoint_every=5 steps"]
+    told(MLP, work / "old", [*old, "train.epochs=1"], ["injected"], expect=137, inject=["kill@step=8"])
+    config = work / "by-steps.yaml"
+    config.write_text(MLP.read_text().replace("epochs: 2, ", ""))
+    told(config, work / "old", old, ["train.epochs stays 1"])
+    runs.check(runs.summary(work / "old")["steps"] == 13, f"an old run went on to step {runs.summary(work / 'old')['steps']}")
+    runs.check(runs.summary(work / "old")["config"]["train"]["epochs"] == 1, "the epochs were not kept")
+    told(config, work / "old", old, ["already done"])
     print("length: max_steps alone, both, more epochs of a finished run")
 
 
 with runs.workspace() as work:
     by_path(work)
+    optimizers(work)
     nothing_left(work)
     automatic(work)
     length(work)

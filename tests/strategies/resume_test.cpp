@@ -41,7 +41,6 @@ TEST_F(ResumeTest, TheSameConfigurationContinuesAtTheSameStep) {
   const TrainingLength length{40, 13, 26, 26};
   const Resumed from = resumed(info(7, same, length), same, length, 500);
   EXPECT_EQ(from.step, 7);
-  EXPECT_FALSE(from.renumbered);
   EXPECT_TRUE(from.same_evaluation);
   EXPECT_EQ(from.notes.size(), 1u);
   EXPECT_EQ(from.rate_note, "");
@@ -54,7 +53,6 @@ TEST_F(ResumeTest, AnotherBatchSizeContinuesAtTheSameRow) {
   const auto step = [&](int64_t rows, const std::string& words) {
     const int64_t steps = (500 + rows - 1) / rows;
     const Resumed from = resumed(saved, config(rows), {rows, steps, 2 * steps, 2 * steps}, 500);
-    EXPECT_TRUE(from.renumbered);
     EXPECT_THAT(from.notes, Contains(HasSubstr(words)));
     EXPECT_THAT(from.notes, Contains(HasSubstr("train.batch.global: 40 -> " + std::to_string(rows))));
     return from.step;

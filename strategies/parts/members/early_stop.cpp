@@ -44,6 +44,19 @@ void EarlyStop::add(const std::map<std::string, MetricValue>& figures) {
   }
 }
 
+void EarlyStop::restored() {
+  const auto* waited = waited_.const_data_ptr<int64_t>();
+  auto* finished = finished_.mutable_data_ptr<bool>();
+  for (size_t member = 0; member < patience_.size(); ++member)
+    finished[member] = patience_[member] > 0 && waited[member] >= patience_[member];
+}
+
+void EarlyStop::reset() {
+  best_.fill_(std::numeric_limits<double>::quiet_NaN());
+  waited_.zero_();
+  finished_.zero_();
+}
+
 int64_t EarlyStop::training() const { return finished_.logical_not().sum().item<int64_t>(); }
 
 std::vector<std::pair<std::string, at::Tensor>> EarlyStop::state() const {

@@ -24,6 +24,11 @@ class EarlyStop {
   bool finished(int64_t member) const { return finished_.const_data_ptr<bool>()[member]; }
   int64_t training() const;  // members that have not
 
+  // The tensors of `state` were written to: members end by the patience of now, which may differ from the checkpoint's.
+  void restored();
+  // Later figures cannot be compared with earlier ones: no member has a best figure, and none has finished.
+  void reset();
+
   // By name, for checkpoints; writable.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
