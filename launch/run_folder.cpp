@@ -16,6 +16,7 @@
 
 #include "core/checkpoint/leftover.h"
 #include "core/config/differences.h"
+#include "core/config/marks.h"
 #include "core/config/run_config.h"
 #include "core/control/state_file.h"
 #include "core/files.h"
@@ -156,6 +157,21 @@ std::string difference_lines(const std::vector<Difference>& found, const Json& r
   return lines;
 }
 
+// A value of a configuration that may be anybody's; null where it is missing.
+Json value_at(const Json& config, const std::string& pointer) {
+  const Json::json_pointer place(pointer);
+  return config.contains(place) ? config[place] : Json();
+}
+
+// Epochs of the folder's run where `resolved` limits it by max_steps and nobody wrote epochs: an older version had a default
+// there. 0: none to keep.
+int64_t kept_epochs(const Json& config, const Json& resolved) {
+  const Json before = value_at(config, "/train/epochs"), limit = value_at(resolved, "/train/max_steps");
+  const bool open = value_at(resolved, "/train/epochs").is_null() && limit.is_number_integer();
+  if (!open || !before.is_number_integer() || marks_of(resolved).count("train.epochs") != 0) return 0;
+  return before.get<int64_t>();
+}
+
 // Takes an unfinished folder, if its lock is free.
 std::optional<RunFolder> take(const FolderRequest& request, const std::string& folder) {
   RunFolder run;
@@ -178,6 +194,10 @@ std::optional<RunFolder> take(const FolderRequest& request, const std::string& f
   rebuild(folder, summary, run.notes);
   run.continued = true;
   if (!summary.contains("config")) return run;
+  run.epochs = kept_epochs(summary["config"], request.resolved);
+  if (run.epochs > 0)
+    run.notes.push_back(str("train.epochs stays ", run.epochs,
+                            ", as this run began; --set train.epochs=~ leaves it to ", "train.max_steps"));
   const std::vector<Difference> found = differences(summary["config"], request.resolved, resumable_keys());
   if (found.empty()) return run;
   throw Error(Failure::output,
@@ -185,12 +205,6 @@ std::optional<RunFolder> take(const FolderRequest& request, const std::string& f
                   difference_lines(found, request.resolved),
                   "\nto continue from its newest checkpoint with the new settings, in a new folder, type\n  ",
                   command_line(request, folder), "\nto start anew, type\n  ", command_line(request, "never")));
-}
-
-// A value of a configuration that may be anybody's; null where it is missing.
-Json value_at(const Json& config, const std::string& pointer) {
-  const Json::json_pointer place(pointer);
-  return config.contains(place) ? config[place] : Json();
 }
 
 // --set for more training than the finished run had; "" where `resolved` asks for more already.
@@ -210,8 +224,10 @@ std::string more_text(const FolderRequest& request, const std::string& done) {
 }
 
 std::string done_reason(const FolderRequest& request, const std::string& folder) {
-  const std::vector<Difference> found = differences(read_summary(folder).value("config", Json::object()),
-                                                    request.resolved, {"train.resume", "data.changed"});
+  const Json config = read_summary(folder).value("config", Json::object());
+  std::vector<std::string> ignored{"train.resume", "data.changed"};
+  if (kept_epochs(config, request.resolved) > 0) ignored.emplace_back("train.epochs");
+  const std::vector<Difference> found = differences(config, request.resolved, ignored);
   if (found.empty()) return "";
   return str("holds a run that is done, with other settings:", difference_lines(found, request.resolved),
              "\ngive another --output", has_checkpoint(folder) ? "; " + more_text(request, folder) : std::string());

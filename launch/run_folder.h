@@ -6,6 +6,7 @@
 // configuration that differs in nothing but resumable_keys(). A train.resume: PATH takes a new folder, or an unfinished
 // one that began from there.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct RunFolder {
   bool already_done = false;       // nothing to do
   bool continued = false;          // an unfinished run goes on
   int attempt = 0;                 // how often this folder was started before
+  int64_t epochs = 0;              // that an older version took by default, for train.epochs; 0: as configured
   std::vector<std::string> notes;  // to be told to the user
   FolderLock lock;
 };

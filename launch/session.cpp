@@ -108,8 +108,15 @@ void Session::not_begun(const Error& error) {
   write_ending(outcome);
 }
 
+// Without marks; with what the folder's run keeps.
+Json Session::configuration() const {
+  Json config = without_marks(run_.config.resolved);
+  if (folder_.epochs > 0) config["train"]["epochs"] = folder_.epochs;
+  return config;
+}
+
 void Session::start_summary(const Job& job, const std::vector<PlacedRank>& table) {
-  summary_ = starting_summary(without_marks(run_.config.resolved), job, folder_.attempt, to_json(table));
+  summary_ = starting_summary(configuration(), job, folder_.attempt, to_json(table));
   summary_["inject"] = run_.arguments.faults;
   summary_["injected"] = attempts_.injected();
   summary_["attempts"] = attempts_.ended();
@@ -127,6 +134,7 @@ void Session::begin(const Placed& placed) {
   // What this run has saved goes before what it once began with.
   if ((folder_.continued || !attempts_.first()) && attempts_.newest_checkpoint() >= 0)
     job.config["train"]["resume"] = "auto";
+  if (folder_.epochs > 0) job.config["train"]["epochs"] = folder_.epochs;
   assigned_ = Assigned{job,
                        folder_.path,
                        folder_.attempt,
@@ -135,7 +143,7 @@ void Session::begin(const Placed& placed) {
                        run_.snapshots,
                        run_.arguments.faults,
                        run_.arguments.bench};
-  write_whole(folder_.path + "/config.yaml", to_yaml(without_marks(run_.config.resolved)), false);
+  write_whole(folder_.path + "/config.yaml", to_yaml(configuration()), false);
   start_summary(placed.job, placed.table);
   if (const Json choice = choice_of(run_, folder_.path, placed.job); !choice.is_null()) {
     summary_["ways"] = choice;

@@ -40,6 +40,7 @@ class Session {
   void write_stopped(const GangOutcome& outcome);
   void injected(const Json& body);
   void tell_progress(const Json& body);
+  Json configuration() const;
   void start_summary(const Job& job, const std::vector<PlacedRank>& table = {});
 
   EventLoop& loop_;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/config/marks.h"
 #include "core/error.h"
 #include "launch/summary.h"
 
@@ -101,6 +102,28 @@ TEST_F(RunFolderTest, WhereAndOnWhatItRunsMayDiffer) {
   request_.resolved["device"] = "cpu";
   request_.resolved["data"] = {{"path", "/b"}, {"prefetch", 0}, {"changed", "allow"}};
   EXPECT_TRUE(open_run_folder(request_).continued);
+}
+
+// An older version took one epoch by default, with max_steps too.
+TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
+  Json& train = request_.resolved["train"];
+  train["max_steps"] = 1000;
+  leave(folder("n"), "failed", true, request_.resolved);
+  train["epochs"] = nullptr;
+  {
+    const RunFolder run = open_run_folder(request_);
+    EXPECT_TRUE(run.continued);
+    EXPECT_EQ(run.epochs, 1);
+    EXPECT_THAT(run.notes, ::testing::Contains(HasSubstr("train.epochs stays 1")));
+  }
+  Json written = request_.resolved;
+  written["marks"] = marks_to_json({{"train.epochs", {"--set train.epochs=~", 0, 0}}});
+  std::swap(request_.resolved, written);
+  EXPECT_EQ(open_run_folder(request_).epochs, 0);
+  std::swap(request_.resolved, written);
+  leave(folder("n"), "done", true, read_summary(folder("n"))["config"]);
+  request_.output = folder("n");
+  EXPECT_TRUE(open_run_folder(request_).already_done);
 }
 
 // The same command continues what it began, not what it began from.
