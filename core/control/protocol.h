@@ -9,7 +9,7 @@ namespace convoy::protocol {
 
 // Keys (Channel::set / get).
 inline constexpr char job[] = "job";          // JSON {job: to_json(Job), folder, attempt, started (unix seconds)}
-inline constexpr char data[] = "data";        // JSON {fingerprint, host, numbers}: what rank 0's process trains
+inline constexpr char data[] = "data";        // agreed on, JSON {first, fingerprint, host, numbers} of each process
 inline constexpr char rank_info[] = "rank/";  // + rank: JSON {host, pid, device, cores, threads}, as read back
 inline constexpr char rank_result[] =
     "result/";  // + rank: JSON {wait_seconds, cpu_efficiency, bytes_sent_per_step, data_*…}

@@ -7,31 +7,40 @@
 namespace convoy {
 namespace {
 
+// Longer than any reading: the supervisor ends a job of which no rank makes progress for launch.rendezvous.
+constexpr Timeout as_long_as_others_read = std::chrono::hours(24 * 30);
+
 class Agreement {
  public:
   Agreement(const DatasetPtr& data, const DataAgreement& with)
       : data_(data), with_(with), config_(with.config), mine_(data->contents()) {}
 
   DatasetPtr reached() {
-    if (mine_.fingerprint.empty()) return data_;
-    return with_.first ? decide() : follow();
-  }
-
- private:
-  DatasetPtr decide() {
-    DatasetPtr agreed = data_;
     std::string numbers;  // checkpoint whose numbers are used; "": the data's own
-    if (const auto resumed = resumed_data(config_.train.resume, with_.folder)) {
+    DatasetPtr agreed = data_;
+    if (const auto resumed = with_.first ? resumed_data(config_.train.resume, with_.folder) : std::nullopt) {
       agreed = continued(*resumed);
       if (agreed != data_) numbers = resumed->path;
     }
-    if (!with_.alone)
-      with_.channel->set(protocol::data,
-                         Json{{"fingerprint", mine_.fingerprint}, {"host", with_.host}, {"numbers", numbers}}.dump());
-    return agreed;
+    if (with_.processes == 1) return agreed;
+    // No rank begins to meet the others while one of them reads.
+    const Json own{
+        {"first", with_.first}, {"fingerprint", mine_.fingerprint}, {"host", with_.host}, {"numbers", numbers}};
+    const std::vector<std::string> all =
+        with_.channel->agree(protocol::data, with_.process, with_.processes, own.dump(), as_long_as_others_read);
+    if (with_.first) return agreed;
+    for (const std::string& text : all)
+      if (const Json other = Json::parse(text); other.at("first")) return follow(other);
+    throw Error(Failure::internal, "no process of the job says that it has rank 0");
   }
 
+ private:
   DatasetPtr continued(const ResumedData& resumed) {
+    if (mine_.fingerprint.empty()) {
+      log::warning(str("data set ", config_.data.name, " does not say what data it holds (Dataset::contents), so it ",
+                       "cannot be compared with that of ", resumed.path, ": give the same data"));
+      return data_;
+    }
     if (!resumed.contents) {
       log::warning(str(resumed.path, " does not say what data it was trained on, as it is of an earlier version: ",
                        "give the same data, which cannot be checked"));
@@ -46,13 +55,12 @@ class Agreement {
     return change.renumber ? numbered(*resumed.contents) : data_;
   }
 
-  DatasetPtr follow() const {
-    const Json told = Json::parse(with_.channel->get(protocol::data, with_.timeout));
-    if (told.at("fingerprint") != mine_.fingerprint)
+  DatasetPtr follow(const Json& first) const {
+    if (first.at("fingerprint") != mine_.fingerprint)
       fail(Failure::disagreement,
-           str("is not on host ", with_.host, " what rank 0 reads on ", told.at("host").get<std::string>(),
+           str("is not on host ", with_.host, " what rank 0 reads on ", first.at("host").get<std::string>(),
                ": its contents differ; copy it from there, or name storage that all hosts share"));
-    const std::string path = told.at("numbers");
+    const std::string path = first.at("numbers");
     if (path.empty()) return data_;
     const auto stored = stored_contents(read_manifest_file(path), path);
     if (!stored)

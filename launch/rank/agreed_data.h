@@ -1,9 +1,10 @@
 // The data set that all processes of a job train: rank 0's process compares it with the checkpoint that the run goes on from, and
 // decides; the others make sure that theirs is the same, and follow.
 //
-// Called once by each process, before a model is made: with other numbers for users, items or classes the model would have
-// another shape, or parameters that belong to somebody else. Failure: ConfigError at data.path, with the kind `config` for a
-// checkpoint that train.resume names, `output` for one of the run's own folder, `disagreement` for a host with other data.
+// Called once by each process, before a model is made; returns when all processes have read their data. With other numbers
+// for users, items or classes the model would have another shape, or parameters that belong to somebody else. Failure:
+// ConfigError at data.path, with the kind `config` for a checkpoint that train.resume names, `output` for one of the run's own
+// folder, `disagreement` for a host with other data.
 #pragma once
 #include <string>
 
@@ -16,11 +17,10 @@ namespace convoy {
 struct DataAgreement {
   const RunConfig& config;
   std::string folder;  // of the run
-  bool first = true;   // this process has rank 0
-  bool alone = true;   // and no other process has ranks
-  std::string host;    // of this process
+  int process = 0, processes = 1;
+  bool first = true;  // this process has rank 0
+  std::string host;   // of this process
   Channel* channel = nullptr;
-  Timeout timeout{0};  // for what rank 0's process decides
 };
 
 // `data` itself, or the same rows with the numbers of the checkpoint.

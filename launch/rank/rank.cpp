@@ -320,13 +320,9 @@ TrainedParts trained_parts(const Assignment& assignment, const Registry& registr
   const RunConfig& config = assignment.config;
   if (!assignment.bench.is_null()) return located_parts(config, registry);
   const bool first = assignment.job.processes[static_cast<size_t>(assignment.process)].ranks.front() == 0;
-  const DataAgreement agreement{config,
-                                assignment.folder,
-                                first,
-                                assignment.job.processes.size() == 1,
-                                host_name(),
-                                &channel,
-                                milliseconds(config.launch.rendezvous)};
+  const DataAgreement agreement{
+      config,      assignment.folder, assignment.process, static_cast<int>(assignment.job.processes.size()), first,
+      host_name(), &channel};
   return located_parts(config, registry, [&](const DatasetPtr& data) { return agreed_data(data, agreement); });
 }
 

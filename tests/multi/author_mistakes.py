@@ -154,8 +154,20 @@ CASES = [
          mistake="metric by rank", strategy=DDP, ranks=2),
 ]
 
+
+def without_contents(folder):
+    """Data that cannot be compared with the checkpoint's: a resume warns."""
+    config = folder / "silent.yaml"
+    config.write_text(CONFIG.format(library=LIBRARY, mistake="none", data=own_data("none"), more="", strategy=DDP, ranks=2))
+    runs.run(config, folder / "silent", ["train.checkpoint_every=1 epoch"])
+    runs.run(config, folder / "silent-on", [f"train.resume={folder / 'silent'}", "train.epochs=2"])
+    told = (folder / "silent-on" / "logs" / "rank0.log").read_text()
+    runs.check("data set mistaken does not say what data it holds" in told, f"no warning:\n{told}")
+
+
 with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:
     cases = [pool.submit(ends, folder, number, **case) for number, case in enumerate(CASES)]
+    cases.append(pool.submit(without_contents, folder))
     failed = [str(case.exception()) for case in cases if case.exception()]
     runs.check(not failed, "\n\n".join(failed))
 print(f"{len(CASES)} mistakes of authors are reported with their place")
