@@ -79,7 +79,8 @@ RunConfig typed_config(const Json& config, const fs::path& step) {
 }
 
 // Names and shapes of a plugin's parameters are compared by the ranks: what its options mean nobody else knows.
-void check_model(const Json& made, const Json& resolved, const fs::path& step) {
+// `role`: of a state that becomes part of something else, as "member 0"; else "".
+void check_model(const Json& made, const Json& resolved, const fs::path& step, const std::string& role = "") {
   const auto part = [](const Json& config) { return Json{{"model", config.value("model", Json())}}; };
   Json now = part(resolved);
   if (resolved.contains("marks")) now["marks"] = resolved["marks"];
@@ -93,7 +94,8 @@ void check_model(const Json& made, const Json& resolved, const fs::path& step) {
   }
   if (first.empty()) return;
   refuse(resolved, first,
-         str("the state in ", step.string(), " is of another model (", join(lines, "; "),
+         str("the state in ", step.string(), role.empty() ? "" : ", which is to be " + role + ",",
+             " is of another model (", join(lines, "; "),
              "); give the model as it was, or start anew with --set train.resume=never"));
 }
 
@@ -150,7 +152,7 @@ void check_pipeline(const std::string& pipeline, size_t index, const std::vector
   if (folder.empty()) refuse(resolved, "train.resume", str(pipeline, " holds no checkpoint"));
   const Json made = config_of(folder);
   if (made.is_null()) return;
-  check_model(made, resolved, folder);
+  check_model(made, resolved, folder, str("member ", index));
   for (const std::string& line : other_settings(typed_config(made, folder), overrides, true))
     notes.push_back(str("train.resume: ", pipeline, " becomes member ", index, ", with another ", line));
 }

@@ -51,6 +51,9 @@ with runs.workspace() as folder:
     told = runs.run(CONFIG, None, other, cwd=folder).stdout
     for words in ("goes on with another seed: 4 -> 3", "another optimizer.lr: 0.008", "-> 0.5", "data.samples"):
         runs.check(words in told, f"no '{words}' in\n{told}")
+    # The seed makes these rows.
+    runs.refused("a member with other data", 78, ["data", "is not the data", "other contents"],
+                 runs.command(CONFIG, folder / "no", [*alone, "data.seed=2", f"train.resume={last}@member2"]), within=20)
     runs.refused("a member that is not there", 78, ["train.resume", "names member 4"],
                  runs.command(CONFIG, folder / "no", [*alone, f"train.resume={last}@member4"]))
     runs.refused("a member of a model by itself", 78, ["train.resume", "has no members"],
@@ -80,7 +83,7 @@ with runs.workspace() as folder:
         runs.check(close([voted["metrics"][name]["last"]], [figures["last"]]), f"{name} of the farm's vote: {voted['metrics'][name]}")
     runs.check(close(members(voted), members(bagged)), f"the farm's members: {members(voted)}")
     for sets, key, word in ((["strategy.members=3"], "train.resume", "farm of 4 pipelines"),
-                            (["model.hidden=[3]"], "model.hidden", "another model"),
+                            (["model.hidden=[3]"], "model.hidden", "which is to be member 0, is of another model"),
                             (["strategy={name: single}"], "train.resume", "strategy.name=ensemble")):
         runs.refused(f"a farm's vote with {sets}", 78, [key, word],
                      runs.command(CONFIG, folder / "no", [*(bag if "single" not in sets[0] else SETS), *sets,
@@ -97,3 +100,10 @@ with runs.workspace() as folder:
     still = runs.run(CONFIG, folder / "still", [*SETS, "strategy.lr=0", "strategy.early_stop={patience: 1}", "train.epochs=9"])
     runs.check(still["steps"] == 26, f"early stop after {still['steps']} steps")
     print("early stop: ended when all members had")
+    # Resumed with another patience, members end by that one; what they waited counts. With another evaluation it does not.
+    on = [*SETS, "strategy.lr=0", f"train.resume={folder / 'still'}"]
+    for sets, steps in ((["strategy.early_stop={patience: 1}"], 26), (["strategy.early_stop={patience: 2}"], 39),
+                        (["strategy.early_stop={patience: 1, metric: accuracy}"], 52), (["strategy.early_stop={patience: 0}"], 65)):
+        ended = runs.run(CONFIG, folder / f"stop-{steps}", [*on, *sets, "train.epochs=5"])
+        runs.check(ended["steps"] == steps, f"{sets}: ended after {ended['steps']} steps, expected {steps}")
+    print("early stop: another patience or metric on resume")

@@ -60,6 +60,7 @@ with runs.workspace() as folder:
     check_shape(auto)
     for rank in auto["ranks"]:
         runs.check(rank["ensemble"]["trained"] == "as one stack", f"rank {rank['rank']}: {rank['ensemble']}")
+        runs.check(rank["ensemble"].get("seconds_per_pass", 0) is None, f"a field is gone: {rank['ensemble']}")
     runs.check(close(members(auto), members(stacked)), f"auto: {members(auto)}")
 
     convnet = runs.TOP / "configs" / "tiny" / "convnet.yaml"

@@ -150,7 +150,9 @@ void StackedMembers::build() {
 void StackedMembers::say(const std::string& why) const {
   const std::string way = stacked_ ? as_one_stack : side_by_side;
   log::info(convoy::str("ensemble: rank ", context_.rank, " trains ", members_.size(), " members ", way, ": ", why));
-  context_.tell({{"ensemble", {{"members", members_.size()}, {"trained", way}, {"because", why}}}});
+  // Earlier versions measured the passes.
+  const Json told{{"members", members_.size()}, {"trained", way}, {"because", why}, {"seconds_per_pass", nullptr}};
+  context_.tell({{"ensemble", told}});
 }
 
 // ---- how ---------------------------------------------------------------------------------------------------------
