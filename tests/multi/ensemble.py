@@ -52,8 +52,8 @@ with runs.workspace() as folder:
     for words in ("goes on with another seed: 4 -> 3", "another optimizer.lr: 0.008", "-> 0.5", "data.samples"):
         runs.check(words in told, f"no '{words}' in\n{told}")
     # The seed makes these rows.
-    runs.refused("a member with other data", 78, ["data", "is not the data", "other contents"],
-                 runs.command(CONFIG, folder / "no", [*alone, "data.seed=2", f"train.resume={last}@member2"]), within=20)
+    runs.refused("a member with other data", 78, ["another data.seed: 1 -> 2", "is not the data", "its contents differ"],
+                 runs.command(CONFIG, folder / "other-data", [*alone, "data.seed=2", f"train.resume={last}@member2"]), within=20)
     runs.refused("a member that is not there", 78, ["train.resume", "names member 4"],
                  runs.command(CONFIG, folder / "no", [*alone, f"train.resume={last}@member4"]))
     runs.refused("a member of a model by itself", 78, ["train.resume", "has no members"],
