@@ -52,4 +52,22 @@ std::string units_text(std::vector<int> units) {
   return join(ranges, "+");
 }
 
+std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr size_t most = 3;  // pieces
+  std::vector<std::string> pieces;
+  for (size_t first = 0; first < ranks.size();) {
+    if (pieces.size() == most) {
+      pieces.push_back(str("… (", ranks.size(), ")"));
+      break;
+    }
+    size_t last = first + 1;
+    const int step = last < ranks.size() ? ranks[last] - ranks[first] : 1;
+    while (last + 1 < ranks.size() && ranks[last + 1] - ranks[last] == step) ++last;
+    const bool run = last < ranks.size() && (step == 1 || last - first >= 2);
+    pieces.push_back(run ? str(ranks[first], "-", ranks[last], step == 1 ? "" : str(" by ", step)) : str(ranks[first]));
+    first = run ? last + 1 : first + 1;
+  }
+  return join(pieces, ", ");
+}
+
 }  // namespace convoy

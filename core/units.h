@@ -11,4 +11,7 @@ std::vector<int> units_from_text(const std::string& text);
 // Shortest, ascending, each once; "" for none.
 std::string units_text(std::vector<int> units);
 
+// Ranks, which ascend, in few characters and for messages only: "0-7", "0-1016 by 8", "0-3, 16-19, 32-35, … (256)".
+std::string ranks_text(const std::vector<int>& ranks);
+
 }  // namespace convoy

@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/units.h"
 #include "launch/text_table.h"
 
 namespace convoy {
@@ -19,6 +20,7 @@ constexpr size_t most_rows = 8;     // lines of a table of figures
 constexpr size_t most_lines = 12;   // of a schedule on many ranks
 constexpr size_t many_ranks = 64;
 constexpr size_t line_width = 118;  // of a schedule
+constexpr size_t warning_width = 150;
 
 std::string plural(size_t count, const std::string& what) { return str(count, " ", what, count == 1 ? "" : "s"); }
 
@@ -168,19 +170,19 @@ size_t width_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-// Long lines go on in the next one, further in.
-std::string wrapped(const std::string& text) {
+// Continues lines of more than `width` characters in the next one, further in.
+std::string wrapped(const std::string& text, size_t width = line_width) {
   std::string result;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const std::string margin(line.find_first_not_of(' ') == std::string::npos ? 0 : line.find_first_not_of(' '), ' ');
-    while (width_of(line) > line_width) {
+    while (width_of(line) > width) {
       // The last blank within the width, else the first one behind it.
       size_t cut = std::string::npos, at = margin.size() + 4;
       while ((at = line.find(' ', at + 1)) != std::string::npos) {
-        if (cut != std::string::npos && width_of(line.substr(0, at)) > line_width) break;
+        if (cut != std::string::npos && width_of(line.substr(0, at)) > width) break;
         cut = at;
-        if (width_of(line.substr(0, at)) > line_width) break;
+        if (width_of(line.substr(0, at)) > width) break;
       }
       if (cut == std::string::npos) break;
       result += line.substr(0, cut) + "\n";
@@ -287,7 +289,8 @@ std::string warnings_text(const Candidate& candidate) {
   std::vector<std::string> warnings = candidate.run.warnings;
   warnings.insert(warnings.end(), candidate.placed.warnings.begin(), candidate.placed.warnings.end());
   std::string text;
-  for (size_t i = 0; i < warnings.size() && i < most_rows; ++i) text += "warning: " + warnings[i] + "\n";
+  for (size_t i = 0; i < warnings.size() && i < most_rows; ++i)
+    text += wrapped("warning: " + warnings[i], warning_width);
   return text + (warnings.size() > most_rows ? str("… and ", warnings.size() - most_rows, " more warnings\n") : "");
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <limits>
 
 #include "core/text.h"
 #include "launch/calibration_run.h"
@@ -81,9 +82,7 @@ class Forecast {
     const Candidate measured = reference_on(request_.here ? topology_ : Topology{{here}}, overrides);
     MeasurementRequest request = measurement_for(measured, reference_, candidates, here, request_.here);
     request.seconds = seconds;
-    const bool may_be_large = request_.keep || request.alone.gpu >= 0;
-    check_room(may_be_large ? memory_of(measured.figures.front()).bytes : sampled_bytes(measured, request), request,
-               here);
+    fit_into(room_for_each(request, here), measured, request);
     if (tables.empty()) {
       request.alone_updated = updated_shares(request.alone_rows);
       request.together_updated = updated_shares(request.together_rows);
@@ -100,12 +99,34 @@ class Forecast {
     return calibration;
   }
 
-  // A comparison that was not asked to measure makes no large model: it takes one of equal blocks, and few rows.
-  // Returns the bytes of such a step.
-  static double sampled_bytes(const Candidate& measured, MeasurementRequest& request) {
+  // Bytes that each process of the measurement has.
+  static double room_for_each(const MeasurementRequest& request, const Host& here) {
+    const double ranks = std::max<double>(1, static_cast<double>(request.together.size()));
+    int64_t memory = here.memory;
+    if (request.alone.gpu >= 0) {
+      memory = 0;
+      for (const Gpu& gpu : here.gpus) memory = memory == 0 ? gpu.memory : std::min(memory, gpu.memory);
+    }
+    if (memory == 0) return std::numeric_limits<double>::infinity();
+    return 0.8 * static_cast<double>(memory) / (request.alone.gpu >= 0 ? 1 : ranks);
+  }
+
+  // A large model is measured whole only where that was asked for and fits. Else one of several equal blocks is, with
+  // two rows.
+  void fit_into(double room, const Candidate& measured, MeasurementRequest& request) const {
     const RankFigures& whole = measured.figures.front();
-    if (whole.parameters.value + whole.gradients.value + whole.moments.value <= most_measured)
-      return memory_of(whole).bytes;
+    const double bytes = memory_of(whole).bytes;
+    const bool large = whole.parameters.value + whole.gradients.value + whole.moments.value > most_measured;
+    const bool asked = request_.keep || request.alone.gpu >= 0;
+    if (large && !(asked && bytes <= room))
+      return sample(asked ? room : std::min(room, most_measured), measured, request);
+    if (bytes > room)
+      throw Error(Failure::out_of_memory,
+                  str("a step takes ", human_bytes(bytes), " a rank, and there are ", human_bytes(room),
+                      " for it; take fewer rows a batch, or read --calibration FILE of a larger host"));
+  }
+
+  void sample(double room, const Candidate& measured, MeasurementRequest& request) const {
     const Description model = description_from_json(measured.run.described.at("model"));
     double bytes = 0;
     for (size_t i = 0; i < model.blocks.size(); ++i) {
@@ -118,31 +139,22 @@ class Forecast {
       }
       request.sampled.back().names.push_back(block.name);
     }
-    if (bytes > most_measured)
-      throw Error(Failure::out_of_memory, str("a step of its unlike blocks alone takes ", human_bytes(bytes),
-                                              ", and a comparison measures up to ", human_bytes(most_measured),
-                                              "; type --calibrate where it is to run, and read that by --calibration"));
+    if (bytes > room)
+      throw Error(Failure::out_of_memory,
+                  str("one of each of its unlike blocks takes ", human_bytes(bytes), " a rank, and there are ",
+                      human_bytes(room), " for it; ",
+                      request_.keep ? "type --calibrate on a larger host and read that file by --calibration, or "
+                                      "explain a narrower model of as many blocks"
+                                    : "--calibrate measures with all memory of this host; elsewhere it writes a file "
+                                      "that --calibration reads here. What is sent and kept is exact without"));
     request.alone_rows = {2, 1};
     if (!request.together.empty()) request.together_rows = {2, 1};
-    return bytes;
   }
 
   static bool equal_sizes(const BlockDescription& a, const BlockDescription& b) {
     return a.parameters == b.parameters && a.tensors == b.tensors && a.products == b.products &&
            a.row_saved_bytes == b.row_saved_bytes && a.row_output_bytes == b.row_output_bytes && a.tables.empty() &&
            b.tables.empty() && a.ties.empty() && b.ties.empty();
-  }
-
-  // What is measured is one rank's whole model in each of as many processes as ranks would stand here.
-  // `each`: bytes of one process.
-  static void check_room(double each, const MeasurementRequest& request, const Host& here) {
-    const double ranks = std::max<double>(1, static_cast<double>(request.together.size()));
-    const double bytes = ranks * each;
-    if (request.alone.gpu >= 0 || here.memory == 0 || bytes < 0.8 * static_cast<double>(here.memory)) return;
-    throw Error(Failure::out_of_memory,
-                str("a step of the whole model on ", ranks, ranks == 1 ? " rank" : " ranks", " takes ",
-                    human_bytes(bytes), ", and this host has ", human_bytes(static_cast<double>(here.memory)),
-                    "; take a smaller model with the same blocks, or read --calibration FILE of a larger host"));
   }
 
   // Of the reference, by rows of a batch; empty where it updates all parameters whatever they are.

@@ -156,7 +156,7 @@ std::string Gang::label(int process) const {
   const std::string where = host.empty() ? "" : str(" on ", host);
   const int rank = culprit_of(process);
   if (rank >= 0) return str("rank ", rank, where);
-  return str("the process of ranks ", units_text(assigned_->job.processes.at(static_cast<size_t>(process)).ranks),
+  return str("the process of ranks ", ranks_text(assigned_->job.processes.at(static_cast<size_t>(process)).ranks),
              where);
 }
 

@@ -50,7 +50,7 @@ std::vector<std::string> shared_gpu_notes(const Job& job, const Topology& topolo
   for (const auto& [place, sharers] : processes) {
     if (sharers.size() < 2) continue;
     const std::string& host = topology.hosts.at(static_cast<size_t>(place.first)).name;
-    notes.push_back(shared_gpu_note(place.second, host, "ranks " + units_text(ranks[place]),
+    notes.push_back(shared_gpu_note(place.second, host, "ranks " + ranks_text(ranks[place]),
                                     host == here ? mps_folder(variables) : ""));
   }
   return notes;

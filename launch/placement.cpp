@@ -230,9 +230,10 @@ void warn_of_overlaps(const Job& job, const Topology& topology, const std::vecto
       if (groups.size() < 2) continue;
       std::vector<int> ranks;
       for (const auto& [units, rank] : groups) ranks.push_back(rank);
+      std::sort(ranks.begin(), ranks.end());
       result.shared = true;
       result.warnings.push_back(
-          str("ranks ", units_text(ranks), " share core ", core.id, " of ", topology.hosts[host].name,
+          str("ranks ", ranks_text(ranks), " share core ", core.id, " of ", topology.hosts[host].name,
               ", as their launcher bound them: expect less speed; --set launch.bind=convoy divides "
               "the cores of the job among them"));
       break;  // one is enough to tell

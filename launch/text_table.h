@@ -10,8 +10,6 @@ namespace convoy {
 // right, as figures do. Every line ends with a newline and in no blank.
 std::string text_table(const std::vector<std::vector<std::string>>& lines, const std::vector<size_t>& right = {});
 
-// Ascending numbers in few characters: "0-7", "0-1016 by 8", "0-3, 16-19, 32-35, … (256)".
-std::string ranks_text(const std::vector<int>& ranks);
 // The first and the last of many names, and how many there are: "node0 … node127 (128)".
 std::string names_text(const std::vector<std::string>& names);
 

@@ -227,7 +227,7 @@ RankCost rank_cost(const Job& job, const Options& options, const Description& mo
     own.push_back(stages[stage]);
   PipelineShape shape = pipeline_shape(job);
   shape.tensor = job.mesh.degree("tensor");
-  for (const BlockRange& stage : stages) shape.stage_time.push_back(cut_time_share(model, stage, shape.tensor));
+  shape.stage_time = stage_times(model, stages, shape.tensor);
   if (degrees_of(options.section("mesh")).how == "fsdp") shape.tie_shares = job.mesh.degree("data");
   RankCost cost = pipeline_cost(shape, stages, cut, coordinate);
   cost.work.updated *= parameters_of(cut) / std::max(1.0, parameters_of(model));

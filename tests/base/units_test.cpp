@@ -22,5 +22,12 @@ TEST(Units, AreWrittenShort) {
   EXPECT_THAT(units_from_text(units_text({0, 1, 4})), ElementsAre(0, 1, 4));
 }
 
+TEST(Units, RanksInFewCharacters) {
+  EXPECT_EQ(ranks_text({0, 1, 2, 3}), "0-3");
+  EXPECT_EQ(ranks_text({4}), "4");
+  EXPECT_EQ(ranks_text({0, 8}), "0, 8");
+  EXPECT_EQ(ranks_text({0, 1, 2, 16, 17, 18, 32, 33, 34, 48, 49}), "0-2, 16-18, 32-34, … (11)");
+}
+
 }  // namespace
 }  // namespace convoy

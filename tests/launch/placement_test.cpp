@@ -283,12 +283,5 @@ TEST(Placement, RanksOfEqualPlacementShareALine) {
   EXPECT_THAT(text, HasSubstr("1-1017 by 8  node0 … node127 (128)  GPU 1"));
 }
 
-TEST(Placement, RanksInFewCharacters) {
-  EXPECT_EQ(ranks_text({0, 1, 2, 3}), "0-3");
-  EXPECT_EQ(ranks_text({4}), "4");
-  EXPECT_EQ(ranks_text({0, 8}), "0, 8");
-  EXPECT_EQ(ranks_text({0, 1, 2, 16, 17, 18, 32, 33, 34, 48, 49}), "0-2, 16-18, 32-34, … (11)");
-}
-
 }  // namespace
 }  // namespace convoy

@@ -146,6 +146,43 @@ with runs.workspace() as folder:
     runs.check("not measured" not in text and "0-1016 by 8  node0 … node127 (128)" in text, text)
     runs.check("leaves 1008 of 1024 ranks without rows" in text and "--ranks 16" in text, text)
 
+    # On 1,024 ranks, no strategy lists them one by one.
+    many = ["--topology", TOPOLOGIES / "dgx.xml", "--hosts", hosts]
+    for key in ("device=auto", "launch.ranks=auto", "launch.cores_per_rank=auto", "model.layers=16", "model.heads=8"):
+        many += ["--set", key]
+    for strategy in ("name=ddp", "name=fsdp", "name=tensor_parallel", "name=pipeline", "name=ensemble",
+                     "={name: hybrid, mesh: {data: 64, pipeline: 16}}",
+                     "={name: hybrid, mesh: {pipeline: 8, tensor: 8, data: 16}, schedule: interleaved}"):
+        sets = ["--set", "strategy" + ("" if strategy[0] == "=" else ".") + strategy]
+        if "tensor_parallel" in strategy:
+            sets += ["--set", "model.heads=1024", "--set", "model.dim=2048"]
+        if "pipeline" in strategy and "hybrid" not in strategy:
+            sets += ["--set", "model.layers=1022"]
+        if "ensemble" in strategy:
+            sets += ["--set", "strategy.members=1024"]
+        start = time.monotonic()
+        text = explain(*many, *sets, of=runs.TOP / "configs" / "tiny" / "gpt.yaml")
+        longest = max(text.splitlines(), key=len)
+        runs.check(len(longest) < 160 and len(text.splitlines()) <= 60, f"{strategy}: {longest}\n{text}")
+        print(f"{strategy} on 1,024 ranks: {time.monotonic() - start:.1f} s, {len(longest)} characters")
+
+    # A step scaled from one of each of the unlike blocks and from two rows, against one that was measured whole. Unscaled it
+    # would take a tenth. Neighbours disturb both: three attempts.
+    deep = {"gpt": ["model.layers=40", "model.dim=512", "model.heads=8", "model.mlp_ratio=4", "data.length=16"],
+            "mlp": [f"model.hidden={[2048] * 31}"]}
+    for model, keys in deep.items():
+        sets = [word for key in [*keys, "train.batch.global=8"] for word in ("--set", key)]
+        for attempt in range(3):
+            steps = []
+            for how in ([], ["--calibrate"]):
+                text = explain("--compare", "single", *sets, *how, of=runs.TOP / "configs" / "tiny" / f"{model}.yaml", cwd=folder)
+                value, unit = re.search(r"predicted step +([0-9.]+) (s|ms|µs)", text).groups()
+                steps.append(float(value) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit])
+            print(f"{model}: {steps[0]:.3f} s scaled, {steps[1]:.3f} s measured")
+            if 0.5 < steps[0] / steps[1] < 2:
+                break
+        runs.check(0.5 < steps[0] / steps[1] < 2, f"{model}: {steps[0]} s scaled, {steps[1]} s measured")
+
     # While others hold the cores, nothing is recommended.
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores for _ in range(2)]
     try:

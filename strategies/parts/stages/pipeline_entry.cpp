@@ -141,8 +141,7 @@ RankCost pipeline_cost(const PipelineShape& shape, const std::vector<BlockRange>
   const StepSchedule schedule = schedule_named(shape.schedule, shape.ranks, shape.chunks, shape.micro_batches);
   Durations durations;
   durations.of_stage = shape.stage_time;
-  if (durations.of_stage.empty())
-    for (const BlockRange& stage : stages) durations.of_stage.push_back(cut_time_share(model, stage, 1));
+  if (durations.of_stage.empty()) durations.of_stage = stage_times(model, stages, 1);
   const ScheduleReport report = examine(schedule, shape.micro_batches, durations);
   const double micro_rows = std::ceil(shape.rows / shape.micro_batches);
   const auto every = static_cast<double>(shape.every);
@@ -213,7 +212,7 @@ std::string pipeline_text(const Job& job, const Description& model) {
     std::vector<int> there;
     for (int rank = 0; rank < job.mesh.size(); ++rank)
       if (job.mesh.coordinate(rank, "pipeline") == place) there.push_back(rank);
-    names.push_back((there.size() == 1 ? "rank " : "ranks ") + units_text(there));
+    names.push_back((there.size() == 1 ? "rank " : "ranks ") + ranks_text(there));
   }
   const std::string& name = section.text("schedule");
   const int chunks = static_cast<int>(chunks_of(section));

@@ -277,9 +277,13 @@ ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations&
   std::vector<int> live(ranks, 0);
   report.live.assign(ranks, 0);
   double busy = 0;
+  // Forwards depend on lower ranks and backwards on higher ones: sweeps in turn go up and down.
+  bool up = false;
   for (bool moved = true; moved;) {
     moved = false;
-    for (size_t rank = 0; rank < ranks; ++rank) {
+    up = !up;
+    for (size_t place = 0; place < ranks; ++place) {
+      const size_t rank = up ? place : ranks - 1 - place;
       const std::vector<Action>& actions = schedule.actions[rank];
       for (; next[rank] < actions.size(); ++next[rank], moved = true) {
         const Action& action = actions[next[rank]];

@@ -195,20 +195,21 @@ double time_share(const std::vector<double>& shares, const BlockRange& blocks) {
   return std::accumulate(shares.begin() + blocks.begin, shares.begin() + blocks.end, 0.0);
 }
 
-double cut_time_share(const Description& model, const BlockRange& blocks, int tensor) {
-  const std::vector<double> shares = time_shares(model);
-  double share = 0;
-  for (int64_t index = blocks.begin; index < blocks.end; ++index) {
-    const BlockDescription& block = model.blocks[static_cast<size_t>(index)];
+std::vector<double> stage_times(const Description& model, const std::vector<BlockRange>& stages, int tensor) {
+  std::vector<double> shares = time_shares(model);
+  for (size_t index = 0; index < shares.size(); ++index) {
+    const BlockDescription& block = model.blocks[index];
     double cut = static_cast<double>(block.cut_parameters);
     for (const TiedTensor& tie : block.ties)
       if (tie.elements <= model.blocks[static_cast<size_t>(tie.block)].cut_parameters)
         cut += static_cast<double>(tie.elements);
     const auto products = static_cast<double>(block.products);
     const double divided = products > 0 ? std::min(1.0, cut / products) : 0;
-    share += shares[static_cast<size_t>(index)] * (1 - divided + divided / tensor);
+    shares[index] *= 1 - divided + divided / tensor;
   }
-  return share;
+  std::vector<double> times;
+  for (const BlockRange& stage : stages) times.push_back(time_share(shares, stage));
+  return times;
 }
 
 std::string stages_text(const std::vector<BlockRange>& stages, const std::vector<std::string>& on,

@@ -42,8 +42,9 @@ std::vector<BlockRange> balanced(const std::vector<double>& costs, int stages);
 std::vector<double> block_costs(const Description& model);
 // What a block takes of a pass's time: as measured, else by block_costs. The sum is 1.
 std::vector<double> time_shares(const Description& model);
-// The same of some blocks; and of one rank of `tensor` that share out its cut layers.
+// The same of some blocks.
 double time_share(const std::vector<double>& shares, const BlockRange& blocks);
-double cut_time_share(const Description& model, const BlockRange& blocks, int tensor);
+// The same of each stage, on one rank of `tensor` ranks that share out its cut layers.
+std::vector<double> stage_times(const Description& model, const std::vector<BlockRange>& stages, int tensor);
 
 }  // namespace convoy

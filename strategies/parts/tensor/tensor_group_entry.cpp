@@ -166,7 +166,8 @@ RankCost tensor_group_cost(const Job& job, const Description& description) {
   }
   cost.work = whole_work(job.config, job.mesh.degree("data"));
   cost.work.own *=
-      cut_time_share(description, {0, static_cast<int64_t>(description.blocks.size())}, job.mesh.degree("tensor"));
+      stage_times(description, {{0, static_cast<int64_t>(description.blocks.size())}}, job.mesh.degree("tensor"))
+          .front();
   cost.work.span = cost.work.own;
   cost.work.cut = tensor > 1;
   double elements = 0;
