@@ -55,7 +55,8 @@ void Draws::map_held_out(int64_t* positions, int64_t count) const {
   for (int64_t i = 0; i < count; ++i) positions[i] = order_.at(held_begin_ + positions[i]);
 }
 
-int64_t ragged_rows(const MemberDraw& draw, int64_t rows, int64_t global_rows, int64_t steps, int64_t shares) {
+std::optional<int64_t> ragged_rows(const MemberDraw& draw, int64_t rows, int64_t global_rows, int64_t steps,
+                                   int64_t shares) {
   const double drawn_of_each = static_cast<double>(rows_drawn(draw, rows)) / static_cast<double>(rows);
   const double most = static_cast<double>(steps) * static_cast<double>(global_rows) / drawn_of_each;
   for (int64_t first = most < static_cast<double>(rows) ? static_cast<int64_t>(most) : rows; first > 0; --first) {
@@ -65,7 +66,7 @@ int64_t ragged_rows(const MemberDraw& draw, int64_t rows, int64_t global_rows, i
     const bool in_time = drawn / global_rows + 1 <= steps;
     if (in_time && last >= std::max<int64_t>(shares, 1) && (shares <= 1 || last % shares != 0)) return first;
   }
-  return rows;
+  return std::nullopt;
 }
 
 }  // namespace convoy

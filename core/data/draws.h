@@ -2,6 +2,7 @@
 // resuming is arithmetic and ten members cost no tables. Pure, copyable, thread-safe.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "core/data/permutation.h"
 #include "core/member_draw.h"
@@ -32,7 +33,8 @@ class Draws {
 };
 
 // How many of the first `rows` rows of a split to draw from, so that an epoch ends within `steps` steps with a smaller global
-// batch that `shares` parts cannot share equally, each with a row at least; `rows` where no number does that.
-int64_t ragged_rows(const MemberDraw& draw, int64_t rows, int64_t global_rows, int64_t steps, int64_t shares);
+// batch that `shares` parts cannot share equally, each with a row at least; none where no number does that.
+std::optional<int64_t> ragged_rows(const MemberDraw& draw, int64_t rows, int64_t global_rows, int64_t steps,
+                                   int64_t shares);
 
 }  // namespace convoy

@@ -129,6 +129,15 @@ std::string read_loss_fault(const std::string& states) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// Says so where no step compared shares of unequal sizes.
+std::string ragged_text(const std::string& states, const Parts& parts) {
+  if (!std::filesystem::exists(states + "/no_ragged_batch.txt")) return "";
+  return str(
+      "no global batch of these steps is ragged: mistakes that only unequal shares show stay hidden; one takes "
+      "--steps 2 or more, and a global batch of at least ",
+      parts.shares + 2, " rows and of fewer than the data set has\n");
+}
+
 // What the configured run found, and what it left of the reference's states because it made no update there.
 std::vector<StepDifferences> differences_in(const std::string& path, const std::vector<std::string>& references) {
   const Json json = Json::parse(read_file_if_any(path), nullptr, false);
@@ -282,7 +291,7 @@ int verify_command(const VerifyArguments& arguments) {
       differences_in(folder.path() + "/configured/states/differences.json", states);
   const VerifyVerdict verdict = verdict_of(steps, tolerance, reference.run.config.strategy.name);
   const std::string loss_fault = read_loss_fault(states.front());
-  std::cout << '\n' << verdict.table << '\n';
+  std::cout << '\n' << verdict.table << '\n' << ragged_text(states.front(), parts);
   if (!verdict.agree || loss_fault.empty()) std::cout << verdict.text;
   // Shares that happen to be equal hide it.
   if (!loss_fault.empty()) std::cout << (verdict.agree ? "differ: " : "") << loss_fault << '\n';

@@ -162,7 +162,8 @@ class RankThread {
         shared_.registry.strategies.make(config.strategy.name, config.strategy.options);
     TrainingParts parts{shared_.trained.data, shared_.trained.transforms, strategy.get()};
     parts.shares_device = shares_gpu();
-    if (!assignment.snapshots.is_null()) parts.train_rows = compared_rows(strategy->sampling(), context);
+    const std::optional<int64_t> ragged = ragged_rows_here(strategy->sampling(), context);
+    if (ragged) parts.train_rows = *ragged;
     const int64_t rows = rows_read(strategy->sampling(), config, rows_to_train_on(parts));
     const TrainingLength length = training_length(config.train, rows, context.mesh.degree("data"));
     context.steps_per_epoch = length.steps_per_epoch;
@@ -178,13 +179,15 @@ class RankThread {
     if (!assignment.snapshots.is_null()) {
       snapshots.emplace(context, *strategy, assignment.snapshots);
       snapshots->note_loss_fault(loss_fault);
+      if (!ragged) snapshots->note_no_ragged_batch();
       parts.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
     }
     tell_end(context, train(context, parts));
   }
 
-  // `convoy verify` limits the rows so that one global batch is ragged.
-  int64_t compared_rows(const Sampling& sampling, const Context& context) const {
+  // `convoy verify` limits the rows so that one global batch is ragged, where that is possible.
+  std::optional<int64_t> ragged_rows_here(const Sampling& sampling, const Context& context) const {
+    if (shared_.assignment.snapshots.is_null()) return std::nullopt;
     const RunConfig& config = shared_.assignment.config;
     const int64_t rows = shared_.trained.data->size(Split::train);
     const MemberDraw draw =

@@ -37,10 +37,14 @@ Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& req
     references_ = {reference.get<std::string>()};
 }
 
-void Snapshots::note_loss_fault(const std::string& fault) {
-  if (fault.empty() || context_.rank != 0) return;
+void Snapshots::note_loss_fault(const std::string& fault) { note("loss_fault.txt", fault); }
+
+void Snapshots::note_no_ragged_batch() { note("no_ragged_batch.txt", "none"); }
+
+void Snapshots::note(const std::string& file, const std::string& text) const {
+  if (text.empty() || context_.rank != 0) return;
   std::filesystem::create_directories(folder_);
-  write_whole(folder_ + "/loss_fault.txt", fault, false);
+  write_whole(folder_ + "/" + file, text, false);
 }
 
 void Snapshots::take(int64_t steps_done) {

@@ -27,10 +27,13 @@ class Snapshots {
   Snapshots(const Context& context, Strategy& strategy, const Json& request);
   // The reference tells `convoy verify` what is wrong with the loss, in FOLDER/loss_fault.txt.
   void note_loss_fault(const std::string& fault);
+  // The reference tells `convoy verify`, by the file FOLDER/no_ragged_batch.txt, that all shares of all steps are equal.
+  void note_no_ragged_batch();
   // Collective, after setup (0 steps done) and after each update, up to Context::total_steps.
   void take(int64_t steps_done);
 
  private:
+  void note(const std::string& file, const std::string& text) const;
   void compare_step(int64_t steps_done);
   StateView of_reference(const std::string& folder, int64_t steps_done) const;
 

@@ -47,11 +47,14 @@ def verified(folder, title, code, words, config, sets=(), within=60, environment
 with runs.workspace() as work:
     (work / "tmp").mkdir()
     mlp, wrong = TINY / "mlp.yaml", TINY / "plugin_wrong.yaml"
+    unequal = "no global batch of these steps is ragged"
+    verified(work, "a single step", 0, ["agree", unequal, "--steps 2 or more", "at least 4 rows"], mlp, DDP, steps=1)
     text = verified(work, "ddp over gloo", 0, ["agree", "optimizer.eps raised from 1e-08 to 1e-05", "precision fp64",
                                                "ddp on 2 ranks (data 2), gloo", "never"], mlp, DDP)
     for name in ("hidden.0.linear.weight", "output.linear.bias"):
         (row,) = [one for one in text.splitlines() if one.startswith(name + " ")]
         runs.check(len(row.split()) >= 7, f"figures of parameter, gradient and two moments: {row}")
+    runs.check(unequal not in text, f"the last batch is ragged:\n{text}")
     runs.check(len(text.splitlines()) < 20, f"nothing of the two runs is shown:\n{text}")
     verified(work, "ddp over mpi, accumulating", 0, ["agree", "mpi"], TINY / "ncf.yaml",
              ["backend=mpi", "strategy.sync.every=2", "train.batch={per_rank: 20}"], steps=5)
