@@ -161,16 +161,17 @@ void DefaultGenerators::restore(const Json& trainer, const std::string& path) {
   begun_ = current();
 }
 
-void DefaultGenerators::check_drawn(bool resumed) const {
-  if (!drew()) return;
-  const bool several = shared(at::kCPU) && !current().front().second.equal(begun_.front().second);
-  if (several)
+void DefaultGenerators::check_drawn(bool resumed) {
+  const bool several = shared(at::kCPU), unknown = resumed && unknown_ && context_.rank == 0;
+  if (warned_ || !(several || unknown) || !drew()) return;
+  warned_ = true;
+  if (several && !current().front().second.equal(begun_.front().second))
     log::warning(str("rank ", context_.rank,
                      ": blocks draw from LibTorch's CPU generator (torch::nn::Dropout, rand_like), "
                      "which the threads of this process share: what each draws depends on timing, so that neither this "
                      "run nor one that goes on from its checkpoints can be repeated bit for bit; take dropout from "
                      "Layers, or a process for each rank (backend: gloo)"));
-  else if (resumed && unknown_ && context_.rank == 0)
+  else if (unknown)
     log::warning(
         "blocks draw from LibTorch's generators, whose states this checkpoint of an earlier version does not "
         "hold: the run goes on with other numbers than one without interruption would have drawn");

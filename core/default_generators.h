@@ -33,8 +33,9 @@ class DefaultGenerators {
   Json states() const;
   // From the trainer section of a checkpoint at `path`. Warns where the states are of another layout.
   void restore(const Json& trainer, const std::string& path);
-  // After the first step: warns where blocks draw what no run can draw again.
-  void check_drawn(bool resumed) const;
+  // Warns once, as soon as blocks have drawn what no run can draw again. Called often: a block may begin to draw in any
+  // step, or in an evaluation.
+  void check_drawn(bool resumed);
 
  private:
   using State = std::pair<at::Device, at::Tensor>;
@@ -46,7 +47,8 @@ class DefaultGenerators {
   bool shares_device_;
   std::vector<State> begun_;  // as seeded or restored
   bool seeded_ = true;        // else restored
-  bool unknown_ = false;      // the checkpoint is of a version that kept none
+  bool warned_ = false;
+  bool unknown_ = false;  // the checkpoint is of a version that kept none
 };
 
 }  // namespace convoy

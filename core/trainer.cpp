@@ -280,7 +280,6 @@ class Training {
   // ---- reports -----------------------------------------------------------------------------------------------
 
   void report_first_step() {
-    generators_.check_drawn(first_step_ > 0);
     if (context_.rank == 0) context_.channel->post(protocol::first_step, Json{{"seconds", seconds_since(started_)}});
   }
 
@@ -290,6 +289,7 @@ class Training {
 
   void report_training(int64_t done, bool told) {
     if (told) {
+      generators_.check_drawn(first_step_ > 0);
       const auto values = train_metrics_.reduce(*context_.world);
       if (auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
       Record record = written_record("train", done);
@@ -361,6 +361,7 @@ class Training {
       for (auto& [name, value] : evaluate_held_out(may_stop)) values["out_of_fold_" + name] = value;
     evaluation_owed_ = stopped_;
     if (stopped_) return resume_training_clock();
+    generators_.check_drawn(first_step_ > 0);
     evaluate_seconds_ += seconds_since(start);
     best_.add(values, done);
     Record record = written_record("evaluate", done);

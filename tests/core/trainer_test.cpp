@@ -56,6 +56,7 @@ class Counting : public Strategy {
   }
   std::vector<Metric> evaluate(const Batch& batch) override {
     evaluated_rows += batch.rows;
+    if (on_evaluation) on_evaluation();
     return {
         {"seen", batch.at("features").sum(), at::scalar_tensor(static_cast<double>(batch.rows), at::kDouble), false}};
   }
@@ -76,6 +77,7 @@ class Counting : public Strategy {
   int64_t evaluated_rows = 0, poisoned_step = -1, accumulate = 1;
   int settled = 0, restored = 0;
   std::function<void(int64_t)> on_step;
+  std::function<void()> on_evaluation;
 };
 
 class TrainerTest : public ::testing::Test {
@@ -89,6 +91,7 @@ class TrainerTest : public ::testing::Test {
   TrainingResult run(Counting& strategy, const std::function<void(RunConfig&)>& change = {}) {
     Context context;
     context.world = make_single_communicator();
+    context.process_ranks = process_ranks_;
     context.channel = channel_ = make_local_channel();
     context.folder = folder_.string();
     context.state = std::make_shared<StateFile>((folder_ / "logs" / "rank0.state").string());
@@ -117,6 +120,7 @@ class TrainerTest : public ::testing::Test {
   }
 
   fs::path folder_;
+  int process_ranks_ = 1;
   std::shared_ptr<Channel> channel_;
   std::function<void(int64_t)> after_update_;
 };
@@ -384,6 +388,31 @@ TEST_F(TrainerTest, StatesOfGeneratorsAreSavedOnlyWhereTheyAreUsed) {
     EXPECT_TRUE(trainer.at("generators").contains("layout"));
     EXPECT_EQ(trainer.contains("ranks"), draws);
   }
+}
+
+// A block may begin to draw long after the first step, such as a drop path after a warm-up, or in an evaluation alone.
+TEST_F(TrainerTest, WarnsOnceOfDrawsFromASharedGeneratorWheneverTheyBegin) {
+  const auto warnings = [&](Counting& strategy) {
+    ::testing::internal::CaptureStderr();
+    run(strategy);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    size_t count = 0;
+    for (size_t at = 0; (at = said.find("which the threads of this process share", at)) != std::string::npos; ++at)
+      ++count;
+    start_anew();
+    return count;
+  };
+  process_ranks_ = 2;
+  Counting none, later, evaluating;
+  later.on_step = [](int64_t step) {
+    if (step >= 4) at::rand({2});
+  };
+  evaluating.on_evaluation = [] { at::rand({2}); };
+  EXPECT_EQ(warnings(none), 0u);
+  EXPECT_EQ(warnings(later), 1u);
+  EXPECT_EQ(warnings(evaluating), 1u);
+  process_ranks_ = 1;
+  EXPECT_EQ(warnings(later), 0u);
 }
 
 }  // namespace
