@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "core/inject/around.h"
+#include "core/wrapped_model.h"
 
 namespace convoy {
 namespace {
@@ -38,29 +39,18 @@ class InjectedBlock : public Block {
   std::shared_ptr<Injector> injector_;
 };
 
-class InjectedModel : public Model {
+class InjectedModel : public WrappedModel {
  public:
   InjectedModel(ModelPtr inner, std::shared_ptr<Injector> injector)
-      : inner_(std::move(inner)), injector_(std::move(injector)) {}
+      : WrappedModel(std::move(inner)), injector_(std::move(injector)) {}
 
-  int64_t blocks() const override { return inner_->blocks(); }
-  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
   BlockPtr block(int64_t index, Layers& layers) const override {
-    auto block = std::make_shared<InjectedBlock>(inner_->block(index, layers), index, injector_);
+    auto block = std::make_shared<InjectedBlock>(wrapped().block(index, layers), index, injector_);
     if (injector_->has_other_parameters()) block->more = layers.parameter("injected", {1}, {Init::Kind::zeros, 0, 0});
     return block;
   }
-  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    return inner_->examples(outputs, batch);
-  }
-  std::string default_loss() const override { return inner_->default_loss(); }
-  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
-    return inner_->metrics(outputs, batch, layers);
-  }
 
  private:
-  ModelPtr inner_;
   std::shared_ptr<Injector> injector_;
 };
 

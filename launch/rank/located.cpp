@@ -10,6 +10,7 @@
 #include "core/config/option_reader.h"
 #include "core/data/samples.h"
 #include "core/error.h"
+#include "core/wrapped_model.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/crash.h"
 
@@ -197,34 +198,23 @@ class LocatedLoss : public LossFunction {
 };
 
 // The model; exceptions of its blocks' constructors name the block.
-class LocatedModel : public Model {
+class LocatedModel : public WrappedModel {
  public:
-  LocatedModel(ModelPtr inner, Place place) : inner_(std::move(inner)), place_(std::move(place)) {
+  LocatedModel(ModelPtr inner, Place place) : WrappedModel(std::move(inner)), place_(std::move(place)) {
     at_place(place_, [&] {
-      if (inner_->blocks() < 1) throw Error(Failure::config, str("the model has ", inner_->blocks(), " blocks"));
+      if (blocks() < 1) throw Error(Failure::config, str("the model has ", blocks(), " blocks"));
     });
   }
-  int64_t blocks() const override { return inner_->blocks(); }
-  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
   BlockPtr block(int64_t index, Layers& layers) const override {
-    const std::string what = str("block ", index, " (", inner_->block_name(index), ")");
+    const std::string what = str("block ", index, " (", block_name(index), ")");
     return constructed(place_, what, [&] {
-      BlockPtr block = inner_->block(index, layers);
+      BlockPtr block = wrapped().block(index, layers);
       if (!block) throw Error(Failure::config, what + ": the model returned null for it");
       return block;
     });
   }
-  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    return inner_->examples(outputs, batch);
-  }
-  std::string default_loss() const override { return inner_->default_loss(); }
-  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
-    return inner_->metrics(outputs, batch, layers);
-  }
 
  private:
-  ModelPtr inner_;
   Place place_;
 };
 

@@ -14,6 +14,7 @@
 #include "core/data/samples.h"
 #include "core/single_communicator.h"
 #include "core/temporary.h"
+#include "core/wrapped_model.h"
 
 namespace convoy {
 namespace {
@@ -53,34 +54,26 @@ std::shared_ptr<StateFile> unread_state() {
 }
 
 // Some blocks of the model, or all, with a watch on each.
-class TimedModel : public Model {
+class TimedModel : public WrappedModel {
  public:
   TimedModel(ModelPtr inner, std::shared_ptr<std::vector<BlockTime>> times, std::vector<int64_t> blocks)
-      : inner_(std::move(inner)), times_(std::move(times)), blocks_(std::move(blocks)) {
+      : WrappedModel(std::move(inner)), times_(std::move(times)), blocks_(std::move(blocks)) {
     if (blocks_.empty()) {
-      blocks_.resize(static_cast<size_t>(inner_->blocks()));
+      blocks_.resize(static_cast<size_t>(wrapped().blocks()));
       std::iota(blocks_.begin(), blocks_.end(), 0);
     }
-    for (const int64_t index : blocks_) times_->push_back({inner_->block_name(index)});
+    for (const int64_t index : blocks_) times_->push_back({wrapped().block_name(index)});
   }
   int64_t blocks() const override { return static_cast<int64_t>(blocks_.size()); }
-  std::string block_name(int64_t index) const override { return inner_->block_name(inner_index(index)); }
+  std::string block_name(int64_t index) const override { return wrapped().block_name(inner_index(index)); }
   BlockPtr block(int64_t index, Layers& layers) const override {
-    return std::make_shared<TimedBlock>(inner_->block(inner_index(index), layers), times_, static_cast<size_t>(index));
-  }
-  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    return inner_->examples(outputs, batch);
-  }
-  std::string default_loss() const override { return inner_->default_loss(); }
-  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
-    return inner_->metrics(outputs, batch, layers);
+    return std::make_shared<TimedBlock>(wrapped().block(inner_index(index), layers), times_,
+                                        static_cast<size_t>(index));
   }
 
  private:
   int64_t inner_index(int64_t index) const { return blocks_.at(static_cast<size_t>(index)); }
 
-  ModelPtr inner_;
   std::shared_ptr<std::vector<BlockTime>> times_;
   std::vector<int64_t> blocks_;
 };

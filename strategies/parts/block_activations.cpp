@@ -13,6 +13,7 @@
 
 #include "core/data/dataset.h"
 #include "core/single_communicator.h"
+#include "core/wrapped_model.h"
 #include "strategies/parts/block_hooks.h"
 #include "strategies/parts/fake_tensors.h"
 #include "strategies/parts/gradient_collector.h"
@@ -126,33 +127,22 @@ class MeasuredBlock : public Block {
 };
 
 // The model, with its blocks watched.
-class MeasuredModel : public Model {
+class MeasuredModel : public WrappedModel {
  public:
   MeasuredModel(ModelPtr inner, Exchanges& exchanges, Description& description)
-      : inner_(std::move(inner)),
+      : WrappedModel(std::move(inner)),
         exchanges_(exchanges),
         description_(description),
-        measured_(static_cast<size_t>(inner_->blocks())) {}
+        measured_(static_cast<size_t>(blocks())) {}
   std::vector<Measured>& measured() const { return measured_; }
 
-  int64_t blocks() const override { return inner_->blocks(); }
-  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
   BlockPtr block(int64_t index, Layers& layers) const override {
     const auto place = static_cast<size_t>(index);
-    return std::make_shared<MeasuredBlock>(inner_->block(index, layers), exchanges_, measured_[place],
+    return std::make_shared<MeasuredBlock>(wrapped().block(index, layers), exchanges_, measured_[place],
                                            description_.blocks[place]);
-  }
-  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    return inner_->examples(outputs, batch);
-  }
-  std::string default_loss() const override { return inner_->default_loss(); }
-  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
-    return inner_->metrics(outputs, batch, layers);
   }
 
  private:
-  ModelPtr inner_;
   Exchanges& exchanges_;
   Description& description_;
   mutable std::vector<Measured> measured_;

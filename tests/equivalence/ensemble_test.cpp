@@ -8,6 +8,7 @@
 
 #include "core/metrics/accumulator.h"
 #include "tests/equivalence/expectations.h"
+#include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 
@@ -226,16 +227,10 @@ TEST(Ensemble, ABlockThatChangesItsInputChangesNoOtherMembers) {
     }
     torch::nn::Linear layer;
   };
-  struct InPlaceModel : Model {
+  struct InPlaceModel : FeatureModel {
     int64_t blocks() const override { return 1; }
     std::string block_name(int64_t) const override { return "only"; }
     BlockPtr block(int64_t, Layers&) const override { return std::make_shared<InPlace>(); }
-    TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
-    Examples examples(const TensorList& outputs, const Batch& batch) const override {
-      return {outputs[0], batch.at("target"), {}};
-    }
-    std::string default_loss() const override { return "cross_entropy"; }
-    std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
   };
   const auto fresh = [] {  // a single model's evaluation changes the data
     Subject subject = mlp_subject();

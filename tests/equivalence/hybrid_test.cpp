@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "tests/equivalence/expectations.h"
+#include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 
@@ -107,11 +108,10 @@ INSTANTIATE_TEST_SUITE_P(Table, HybridTest, ::testing::ValuesIn(cells()),
 using Cut = LinearOptions::Cut;
 
 // Four blocks of a linear layer each; that of the last is tied to that of the second, each with a cut of its own.
-class TiedLinears : public Model {
+class TiedLinears : public FeatureModel {
  public:
   TiedLinears(Cut owner, Cut user) : owner_(owner), user_(user) {}
   int64_t blocks() const override { return 4; }
-  std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
   BlockPtr block(int64_t index, Layers& layers) const override {
     struct OneLayer : Block {
       TensorList forward(const TensorList& inputs) override { return {layer->forward(inputs[0]).tanh()}; }
@@ -128,12 +128,6 @@ class TiedLinears : public Model {
     block->layer = block->register_module("linear", layers.linear("linear", in, 8, options));
     return block;
   }
-  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    return {outputs[0], batch.at("target"), {}};
-  }
-  std::string default_loss() const override { return "cross_entropy"; }
-  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
 
  private:
   Cut owner_, user_;
@@ -145,20 +139,34 @@ Subject tied_linears(Cut owner, Cut user) {
   return subject;
 }
 
-// Every cut of the layer that makes a weight, with every cut of one in another stage that is tied to it.
-TEST(Hybrid, LinearLayersAreTiedAcrossStagesWhateverTheirCuts) {
-  const Layout hybrid{"hybrid", ", mesh: {pipeline: 2, tensor: 2}" + common(1), 4}, tensor{"tensor_parallel", "", 2};
+// Every cut of the layer that makes a weight, with every cut of one in another block that is tied to it: the plan and the
+// ranks agree, and what they take trains as `single` does.
+TEST(Hybrid, LinearLayersAreTiedWhateverTheirCuts) {
+  const std::vector<Layout> layouts{
+      {"tensor_parallel", "", 2},
+      {"hybrid", ", mesh: {pipeline: 2, tensor: 2}" + common(1), 4},
+      {"hybrid", ", mesh: {data: {degree: 2, how: fsdp}, tensor: 2}" + common(1), 4},
+      {"pipeline", common(1), 2},
+      {"fsdp", ", shard: parameters", 2},
+  };
+  Training training = adamw(true);
+  training.steps = 3;
   for (const Cut owner : {Cut::none, Cut::column, Cut::row}) {
     for (const Cut user : {Cut::none, Cut::column, Cut::row}) {
-      SCOPED_TRACE(convoy::str("owner ", static_cast<int>(owner), ", user ", static_cast<int>(user)));
       const Subject subject = tied_linears(owner, user);
-      if (owner == Cut::column && user == Cut::row) {  // a share of the inputs of what has shares of the outputs
-        EXPECT_EQ(refused_key(hybrid, subject, {}), "model");
-        EXPECT_EQ(refused_key(tensor, subject, {}), "model");
-        continue;
+      const Trajectory single = train({"single", common(1), 1}, subject, training);
+      for (const Layout& layout : layouts) {
+        SCOPED_TRACE(
+            convoy::str("owner ", static_cast<int>(owner), ", user ", static_cast<int>(user), ", ", to_string(layout)));
+        const bool cuts = to_string(layout).find("tensor") != std::string::npos;
+        // A share of the inputs cannot be used as a share of the outputs.
+        const bool refused = cuts && owner == Cut::column && user == Cut::row;
+        EXPECT_EQ(refused_key(layout, subject, {}), refused ? "model" : "nothing is refused");
+        if (refused)
+          EXPECT_EQ(run(layout, subject, [](const Context&, Strategy&) {}).substr(0, 7), "config:");
+        else
+          expect_equal(train(layout, subject, training), single);
       }
-      expect_equal(train(hybrid, subject, adamw(true)), train({"single", common(1), 1}, subject, adamw(true)));
-      EXPECT_EQ(refused_key(tensor, subject, {}), "nothing is refused");
     }
   }
 }
