@@ -25,16 +25,17 @@ std::string injection_note(const std::vector<std::string>& faults, int attempt) 
              attempt > 0 ? ", in which only those with `always` or `attempt=` happen" : "");
 }
 
-// With the rank in front, unless the message names it. A mistake in the configuration is no rank's: its place comes first.
+// With the rank in front, unless the message names it. A mistake at a place of the configuration has that in front.
 std::string failure_line(const Abort& cause) {
   const std::string rank = str("rank ", cause.rank);
   const size_t named = cause.message.find(rank);
   const bool names_it = named != std::string::npos &&
                         std::isdigit(static_cast<unsigned char>((cause.message + " ")[named + rank.size()])) == 0;
-  if (cause.rank < 0 || cause.kind == Failure::config || names_it) return cause.message;
+  if (cause.rank < 0 || names_it) return cause.message;
+  const std::string place = str(rank, cause.host.empty() ? "" : " on " + cause.host);
+  if (cause.kind == Failure::config) return str(cause.message, " (", place, ")");
   const bool tells_step = cause.step < 0 || cause.message.find("step ") != std::string::npos;
-  return str(rank, cause.host.empty() ? "" : " on " + cause.host, tells_step ? "" : str(", step ", cause.step), ": ",
-             cause.message);
+  return str(place, tells_step ? "" : str(", step ", cause.step), ": ", cause.message);
 }
 }  // namespace
 

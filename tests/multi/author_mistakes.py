@@ -1,6 +1,7 @@
 """Mistakes of a plugin's author: each message names its place and code, and none calls it a defect of convoy."""
 import concurrent.futures
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
@@ -10,7 +11,7 @@ LIBRARY = runs.BUILD / "tests" / "libplugin_mistakes.so"
 CONFIG = """\
 name: mistakes
 device: cpu
-model: {{plugin: {library}, name: mistaken, mistake: {mistake}}}
+model: {{plugin: {library}, name: mistaken, mistake: {mistake}, blocks: {blocks}}}
 data: {data}
 {more}optimizer: {{name: sgd, lr: 0.01}}
 train: {{epochs: 1, batch: {{global: 16}}, evaluate_every: 1 epoch, checkpoint_every: never}}
@@ -24,11 +25,11 @@ ENSEMBLE = "{name: ensemble, members: 2}"
 
 
 def ends(folder, number, title, code, words, mistake="none", data=DATA, loss="", strategy="{name: single}", ranks=1,
-         registration="", without=()):
+         registration="", without=(), blocks=1):
     config = folder / f"mistake{number}.yaml"
     more = f"loss: {{name: {loss}}}\n" if loss else ""
     config.write_text(CONFIG.format(library=LIBRARY, mistake=mistake, data=data, more=more, strategy=strategy,
-                                    ranks=ranks))
+                                    ranks=ranks, blocks=blocks))
     line = runs.command(config, folder / f"run{number}")
     done = runs.subprocess.run(line, cwd=runs.TOP, env=runs.environment(CONVOY_TEST_REGISTRATION=registration),
                                timeout=120, stdout=runs.subprocess.PIPE, stderr=runs.subprocess.STDOUT, text=True)
@@ -36,6 +37,9 @@ def ends(folder, number, title, code, words, mistake="none", data=DATA, loss="",
     runs.check(done.returncode == code, told)
     for word in words:
         runs.check(word in done.stdout, f"no '{word}': {told}")
+    # Whatever was found after the ranks had started names one of them, whichever was first.
+    if code and not registration and "ranks are placed so" in done.stdout:
+        runs.check(re.search(r"failed: .*\brank [01] on \S", done.stdout), f"no rank: {told}")
     for word in ("defect of convoy", *without):
         runs.check(word not in done.stdout, f"'{word}': {told}")
 
@@ -152,6 +156,17 @@ CASES = [
     dict(title="changing metric", code=70, words=["the metrics of one batch are"], mistake="changing metric"),
     dict(title="metric by rank", code=76, words=["rank 0: loss, of_rank_0; rank 1: loss, of_rank_1"],
          mistake="metric by rank", strategy=DDP, ranks=2),
+    # On several ranks.
+    *[dict(title=f"{mistake or loss} under ddp", code=code, words=words, mistake=mistake or "none", loss=loss, strategy=DDP,
+           ranks=2)
+      for mistake, loss, code, words in (
+          ("model throws", "", 70, ["model mistaken, its constructor, threw: cannot be built"]),
+          ("block throws", "", 70, ["block 0 (only), its constructor, threw: no such block"]),
+          ("null block", "", 78, ["block 0 (only): the model returned null"]),
+          ("no output", "", 70, ["block 0 (only), forward, step 0: returned no tensor"]),
+          ("undefined metric", "", 70, ["its metrics, evaluation: metric 'none': its sum is undefined"]),
+          ("", "vector_loss", 70, ["the loss vector_loss, step 0: its sum has shape [8]"]),
+          ("", "null_loss", 78, ["the factory of the loss 'null_loss' returned null"]))],
 ]
 
 
