@@ -166,23 +166,6 @@ with runs.workspace() as folder:
         runs.check(len(longest) < 160 and len(text.splitlines()) <= 60, f"{strategy}: {longest}\n{text}")
         print(f"{strategy} on 1,024 ranks: {time.monotonic() - start:.1f} s, {len(longest)} characters")
 
-    # A step scaled from one of each of the unlike blocks and from two rows, against one that was measured whole. Unscaled it
-    # would take a tenth. Neighbours disturb both: three attempts.
-    deep = {"gpt": ["model.layers=40", "model.dim=512", "model.heads=8", "model.mlp_ratio=4", "data.length=16"],
-            "mlp": [f"model.hidden={[2048] * 31}"]}
-    for model, keys in deep.items():
-        sets = [word for key in [*keys, "train.batch.global=8"] for word in ("--set", key)]
-        for attempt in range(3):
-            steps = []
-            for how in ([], ["--calibrate"]):
-                text = explain("--compare", "single", *sets, *how, of=runs.TOP / "configs" / "tiny" / f"{model}.yaml", cwd=folder)
-                value, unit = re.search(r"predicted step +([0-9.]+) (s|ms|µs)", text).groups()
-                steps.append(float(value) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit])
-            print(f"{model}: {steps[0]:.3f} s scaled, {steps[1]:.3f} s measured")
-            if 0.5 < steps[0] / steps[1] < 2:
-                break
-        runs.check(0.5 < steps[0] / steps[1] < 2, f"{model}: {steps[0]} s scaled, {steps[1]} s measured")
-
     # While others hold the cores, nothing is recommended.
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores for _ in range(2)]
     try:

@@ -12,7 +12,6 @@
 #include "strategies/parts/runner.h"
 #include "strategies/parts/shards/sharded_data.h"
 #include "tests/core/checkpoint/temporary_folder.h"
-#include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 #include "tests/support/torch/whole_state.h"
@@ -50,10 +49,17 @@ class EvenBlock : public Block {
 };
 constexpr int64_t block_elements = width * width + width + 2 * 3 * width * width + 4 * width;
 
-class EvenModel : public FeatureModel {
+class EvenModel : public Model {
  public:
   int64_t blocks() const override { return 4; }
+  std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
   BlockPtr block(int64_t, Layers& layers) const override { return std::make_shared<EvenBlock>(layers); }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), {}};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
 };
 
 Subject even_subject() {

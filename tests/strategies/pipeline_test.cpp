@@ -15,7 +15,6 @@
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"
 #include "strategies/registry.h"
-#include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 
@@ -46,16 +45,22 @@ class ProbeBlock : public Block {
 };
 
 // A chain of equal blocks; `tie` gives the name that a block's weight is tied to, "" for one of its own.
-class Probe : public FeatureModel {
+class Probe : public Model {
  public:
   Probe(int64_t blocks, Hook hook, std::function<std::string(int64_t)> tie = nullptr)
       : blocks_(blocks), hook_(std::move(hook)), tie_(std::move(tie)) {}
   int64_t blocks() const override { return blocks_; }
+  std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
   BlockPtr block(int64_t index, Layers& layers) const override {
     LinearOptions options;
     if (tie_) options.tied_to = tie_(index);
     return std::make_shared<ProbeBlock>(layers, index, options, hook_);
   }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), {}};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
   std::vector<Metric> metrics(const TensorList& outputs, const Batch&, Layers&) const override {
     const at::Tensor rows = at::scalar_tensor(static_cast<double>(outputs[0].size(0)), at::kDouble);
     return {{"outputs", outputs[0].detach().to(at::kDouble).sum(), rows, true}};

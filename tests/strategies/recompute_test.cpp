@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
@@ -29,10 +28,11 @@ class ChangingBlock : public Block {
 };
 
 // `beside`: the first block's input goes through all blocks beside what they compute.
-class ChangingModel : public FeatureModel {
+class ChangingModel : public Model {
  public:
   ChangingModel(Change change, Change beside) : change_(std::move(change)), beside_(std::move(beside)) {}
   int64_t blocks() const override { return 3; }
+  std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
   BlockPtr block(int64_t index, Layers& layers) const override {
     const int64_t sizes[] = {6, 8, 8, 5};
     return std::make_shared<ChangingBlock>(layers, sizes[index], sizes[index + 1], index == 1 ? change_ : nullptr);
@@ -45,6 +45,8 @@ class ChangingModel : public FeatureModel {
     if (beside_) beside_(outputs[1]);
     return {outputs[0], batch.at("target"), {}};
   }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
 
  private:
   Change change_, beside_;

@@ -10,14 +10,13 @@
 #include "core/error.h"
 #include "strategies/catalogue.h"
 #include "strategies/registry.h"
-#include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 namespace {
 
 // A block that makes a norm of LibTorch itself, one level down.
-class OwnNormModel : public FeatureModel {
+class OwnNormModel : public Model {
  public:
   using Make = std::function<std::shared_ptr<torch::nn::Module>()>;
   explicit OwnNormModel(Make make) : make_(std::move(make)) {}
@@ -33,6 +32,12 @@ class OwnNormModel : public FeatureModel {
     stem->register_module("norms", std::make_shared<Holder>())->register_module("first", make_());
     return stem;
   }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), {}};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
 
  private:
   Make make_;

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "strategies/catalogue.h"
 #include "tests/core/checkpoint/temporary_folder.h"
-#include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
 #include "tests/support/torch/whole_state.h"
@@ -300,11 +299,12 @@ TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
 }
 
 // Sequences [rows, 6, 8], a block with cut layers, and what `finish` makes of it for a last block or none.
-class Sequences : public FeatureModel {
+class Sequences : public Model {
  public:
   using Finish = std::function<TensorList(const at::Tensor& value, const at::Tensor& beside)>;
   Sequences(Finish finish, bool head) : finish_(std::move(finish)), head_(head) {}
   int64_t blocks() const override { return head_ ? 3 : 2; }
+  std::string block_name(int64_t index) const override { return convoy::str("blocks.", index); }
   BlockPtr block(int64_t index, Layers& layers) const override {
     struct Step : Block {
       TensorList forward(const TensorList& inputs) override { return run(inputs); }
@@ -336,6 +336,12 @@ class Sequences : public FeatureModel {
     }
     return block;
   }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return {outputs[0], batch.at("target"), {}};
+  }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
 
  private:
   Finish finish_;
