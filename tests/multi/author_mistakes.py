@@ -11,7 +11,7 @@ LIBRARY = runs.BUILD / "tests" / "libplugin_mistakes.so"
 CONFIG = """\
 name: mistakes
 device: cpu
-model: {{plugin: {library}, name: mistaken, mistake: {mistake}, blocks: {blocks}}}
+model: {{plugin: {library}, name: mistaken, mistake: {mistake}}}
 data: {data}
 {more}optimizer: {{name: sgd, lr: 0.01}}
 train: {{epochs: 1, batch: {{global: 16}}, evaluate_every: 1 epoch, checkpoint_every: never}}
@@ -25,11 +25,11 @@ ENSEMBLE = "{name: ensemble, members: 2}"
 
 
 def ends(folder, number, title, code, words, mistake="none", data=DATA, loss="", strategy="{name: single}", ranks=1,
-         registration="", without=(), blocks=1):
+         registration="", without=()):
     config = folder / f"mistake{number}.yaml"
     more = f"loss: {{name: {loss}}}\n" if loss else ""
     config.write_text(CONFIG.format(library=LIBRARY, mistake=mistake, data=data, more=more, strategy=strategy,
-                                    ranks=ranks, blocks=blocks))
+                                    ranks=ranks))
     line = runs.command(config, folder / f"run{number}")
     done = runs.subprocess.run(line, cwd=runs.TOP, env=runs.environment(CONVOY_TEST_REGISTRATION=registration),
                                timeout=120, stdout=runs.subprocess.PIPE, stderr=runs.subprocess.STDOUT, text=True)

@@ -44,7 +44,6 @@ class Mistaken : public Model {
  public:
   Mistaken(const Options& options, const Schema& schema)
       : mistake_(options.text("mistake")),
-        blocks_(options.integer("blocks")),
         in_(schema.at("features", "model mistaken").shape.at(0)),
         classes_(schema.at("target", "model mistaken").cardinality) {
     if (mistake_ == "model throws") throw std::invalid_argument("cannot be built");
@@ -53,11 +52,11 @@ class Mistaken : public Model {
     if (mistake_ == "option not described") options.integer("heads");
     if (mistake_ == "option of another type") options.integer("mistake");
   }
-  int64_t blocks() const override { return mistake_ == "no blocks" ? 0 : blocks_; }
-  std::string block_name(int64_t index) const override { return index == 0 ? "only" : "more." + std::to_string(index); }
-  BlockPtr block(int64_t index, Layers& layers) const override {
+  int64_t blocks() const override { return mistake_ == "no blocks" ? 0 : 1; }
+  std::string block_name(int64_t) const override { return "only"; }
+  BlockPtr block(int64_t, Layers& layers) const override {
     if (mistake_ == "null block") return nullptr;
-    return std::make_shared<OneBlock>(layers, index == 0 ? in_ : classes_, classes_, mistake_);
+    return std::make_shared<OneBlock>(layers, in_, classes_, mistake_);
   }
   TensorList inputs(const Batch& batch) const override {
     return {batch.at(mistake_ == "no such field" ? "pixels" : "features")};
@@ -87,7 +86,7 @@ class Mistaken : public Model {
 
  private:
   std::string mistake_;
-  int64_t blocks_, in_, classes_;
+  int64_t in_, classes_;
 };
 
 // Mistakes of a loss that is given by name.
@@ -146,9 +145,7 @@ Entry named(const std::string& name, std::vector<Option> options = {}) {
 }
 
 void register_parts(Registry& registry) {
-  registry.catalogues.kinds["model"].push_back(
-      named("mistaken",
-            {describe::text("mistake", "which one", "none"), describe::integer("blocks", "one after the other", 1)}));
+  registry.catalogues.kinds["model"].push_back(named("mistaken", {describe::text("mistake", "which one", "none")}));
   registry.models.add("mistaken", [](const Options& options, const Schema& schema) {
     return std::make_shared<Mistaken>(options, schema);
   });
