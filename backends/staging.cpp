@@ -1,6 +1,7 @@
 // Copies between what callers have and what transports take.
 #include "backends/staging.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

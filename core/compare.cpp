@@ -1,6 +1,7 @@
 #include "core/compare.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,8 @@
 #include "core/large_tensor.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <sys/mman.h>
 
 #include "core/error.h"

@@ -10,7 +10,6 @@
 // strategy.
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <memory>
@@ -20,10 +19,7 @@
 
 namespace convoy {
 
-// A layer: [.., B, …] → [.., B, …]. Registered by the block that asked for it.
-struct LayerModule : torch::nn::Module {
-  virtual at::Tensor forward(const at::Tensor& input) = 0;
-};
+struct LayerModule;  // core/model.h
 using Layer = std::shared_ptr<LayerModule>;
 
 // How initial values are drawn; fan-in is that of the global shape.

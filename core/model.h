@@ -1,72 +1,24 @@
-// Model, Block, Loss: what is trained. A model never knows how.
+// Block and LayerModule: the torch modules that models are made of. Who writes a model or a layer includes this header;
+// who only passes them on includes core/model_interface.h, which costs three seconds less to compile.
 //
-// Role: a Model is a recipe without tensors; a Block is a torch module from tensors to tensors, the unit of placement, of
-// stages, of gathering and of recomputation. Block i+1 takes what block i returned; block 0 takes `inputs(batch)`.
-// Call order: configure → blocks() → block(i, layers) for the blocks a rank holds, in any order → inputs → forwards →
-// examples → loss or metrics.
-// Threads: a Model is shared by the rank threads of a process and const after construction; a Block belongs to one rank.
-// Failure: Error(config) from the constructor for options that do not fit the data's schema.
+// Threads: a Block and its layers belong to one rank, and are used by that rank's thread and its backward.
+// Errors: forward throws Error(config) with the reason for inputs that do not fit; the caller adds the block's name.
 #pragma once
-#include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "core/batch.h"
-#include "core/layers.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 
-using TensorList = std::vector<at::Tensor>;
+// A layer that maps [.., B, …] to [.., B, …]. The block that asks for it registers it.
+struct LayerModule : torch::nn::Module {
+  virtual at::Tensor forward(const at::Tensor& input) = 0;
+};
 
+// Maps tensors to tensors. The unit of placement, of pipeline stages, of gathering and of activation checkpointing.
 class Block : public torch::nn::Module {
  public:
   virtual TensorList forward(const TensorList& inputs) = 0;
 };
-using BlockPtr = std::shared_ptr<Block>;
-
-// What a loss compares. Shapes are the model's; dimension 0 (after members) is rows.
-struct Examples {
-  at::Tensor prediction;
-  at::Tensor target;
-  at::Tensor weight;  // per row (or per element of the loss); undefined: all one
-};
-
-// A sum and a weight, never a mean: right for ragged shares, accumulation and ranks without rows. Shapes: [] or [members].
-struct Loss {
-  at::Tensor sum;     // differentiable
-  at::Tensor weight;  // rows or tokens, by sample weight; no gradient
-};
-
-// Additive, so that shares, batches and ranks add up: value = sum / weight.
-struct Metric {
-  std::string name;  // "accuracy", "hr@10"
-  at::Tensor sum;    // float64, [] or [members]
-  at::Tensor weight;
-  bool lower_is_better = false;
-};
-
-class LossFunction {
- public:
-  virtual ~LossFunction() = default;
-  virtual Loss operator()(const Examples& examples, Layers& layers) const = 0;
-};
-
-class Model {
- public:
-  virtual ~Model() = default;
-  virtual int64_t blocks() const = 0;
-  virtual std::string block_name(int64_t index) const = 0;          // scope of its layers
-  virtual BlockPtr block(int64_t index, Layers& layers) const = 0;  // `layers` is already scoped
-  virtual TensorList inputs(const Batch& batch) const = 0;          // of block 0
-  virtual Examples examples(const TensorList& outputs, const Batch& batch) const = 0;
-  virtual std::string default_loss() const = 0;  // name in the losses' catalogue
-  // Of an evaluation batch, beside the loss; empty when the loss says all.
-  virtual std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const = 0;
-};
-using ModelPtr = std::shared_ptr<const Model>;
 
 }  // namespace convoy

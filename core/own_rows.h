@@ -6,7 +6,7 @@
 
 #include "core/batch.h"
 #include "core/member_draw.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

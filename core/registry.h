@@ -13,7 +13,7 @@
 #include "core/context.h"
 #include "core/control/call_notes.h"
 #include "core/data/dataset.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/strategy.h"
 
 namespace convoy {

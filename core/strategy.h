@@ -21,7 +21,7 @@
 #include "core/batch.h"
 #include "core/context.h"
 #include "core/member_draw.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/state.h"
 
 namespace convoy {

@@ -1,6 +1,9 @@
 #include "core/trainer.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <sys/resource.h>
 
 #include <algorithm>

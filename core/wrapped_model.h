@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

@@ -1,11 +1,18 @@
 #include "models/attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <cmath>
 #include <limits>
 
 #include "core/error.h"
+#include "core/model.h"
 
 namespace convoy {
 

@@ -5,7 +5,7 @@
 // Blocks: "conv.0", …; "hidden" where there is one; "output". Needs the fields "features" [C, H, W] and "target", a class.
 #pragma once
 #include "core/data/dataset.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/options.h"
 
 namespace convoy {

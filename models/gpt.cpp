@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/metrics/accuracy.h"
+#include "core/model.h"
 #include "models/activation.h"
 #include "models/attention.h"
 #include "models/entries.h"

@@ -8,7 +8,7 @@
 // takes "weight" per row or per token. The vocabulary and the longest sequence are the data's.
 #pragma once
 #include "core/data/dataset.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/options.h"
 
 namespace convoy {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/data/dataset.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

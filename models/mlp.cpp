@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/metrics/accuracy.h"
+#include "core/model.h"
 #include "models/activation.h"
 
 namespace convoy {

@@ -3,7 +3,7 @@
 // cardinality is a class (cross-entropy, accuracy), any other is predicted as it is (mse).
 #pragma once
 #include "core/data/dataset.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/options.h"
 
 namespace convoy {

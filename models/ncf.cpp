@@ -7,6 +7,7 @@
 #include "core/activation.h"
 #include "core/error.h"
 #include "core/metrics/ranking.h"
+#include "core/model.h"
 #include "models/entries.h"
 #include "models/pairs.h"
 #include "models/row_option.h"

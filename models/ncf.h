@@ -13,7 +13,7 @@
 // "user_features", "item_features", "weight".
 #pragma once
 #include "core/data/dataset.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/options.h"
 
 namespace convoy {

@@ -4,6 +4,7 @@
 #include <ATen/ops/relu.h>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "models/entries.h"
 #include "models/images.h"
 

@@ -7,7 +7,9 @@
 // trained as it would be by itself with its seed, rows and rates, whatever ranks there are and however its rank does it.
 #include "strategies/ensemble.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include "core/error.h"
 #include "core/log.h"

@@ -4,7 +4,7 @@
 // (Adam 2, SGD 0 or 1): P·e·(2 + k), and what backward keeps of the batch.
 #include "strategies/single.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <numeric>
 

@@ -1,6 +1,7 @@
 #include "core/checkpoint/checkpoint.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <sys/stat.h>
 

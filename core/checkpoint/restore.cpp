@@ -1,6 +1,7 @@
 #include "core/checkpoint/restore.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "core/checkpoint/stored_files.h"
 #include "core/error.h"

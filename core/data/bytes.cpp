@@ -1,7 +1,8 @@
 // One loop on the CPU, where a cast and a product would each pass through memory.
 #include "core/data/bytes.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "core/vectorised.h"
 

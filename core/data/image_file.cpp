@@ -1,6 +1,9 @@
 #include "core/data/image_file.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/empty.h>
 #include <png.h>
 #include <turbojpeg.h>
 

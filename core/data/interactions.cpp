@@ -1,7 +1,10 @@
 // The split, and the loops that write batches.
 #include "core/data/interactions.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cstring>

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/max.h>
 #include <ATen/ops/min.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include "core/data/trained_rows.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 namespace convoy {
 

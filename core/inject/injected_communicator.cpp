@@ -1,5 +1,6 @@
 // Around a communicator: one collective of this rank is another one than its peers call.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include "core/inject/around.h"
 

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "core/inject/around.h"
+#include "core/model.h"
 #include "core/wrapped_model.h"
 
 namespace convoy {

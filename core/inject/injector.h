@@ -15,7 +15,7 @@
 #include "core/control/channel.h"
 #include "core/files.h"
 #include "core/inject/fault.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

@@ -1,5 +1,6 @@
 // bpr: Bayesian personalised ranking (Rendle et al., UAI 2009): -log sigmoid(positive - negative) for each negative.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/log_sigmoid.h>
 
 #include "core/error.h"
 #include "core/losses/losses.h"

@@ -1,5 +1,5 @@
 // cross_entropy through Layers, so that logits cut over a tensor group are never gathered for it.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <optional>
 

@@ -1,6 +1,7 @@
 #include "core/losses/losses.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 
 #include "core/error.h"
 

@@ -1,7 +1,7 @@
 // Losses that any model can be given by name, and what they share. Each returns a sum and a weight over this rank's rows,
 // per member where activations have members: shapes [] or [members]. Half-precision predictions are taken to float.
 #pragma once
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/options.h"
 #include "core/registry.h"
 

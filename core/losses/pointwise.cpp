@@ -1,5 +1,6 @@
 // bce and mse: each prediction against its own target.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
 
 #include "core/losses/losses.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/communicator.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

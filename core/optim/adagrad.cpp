@@ -1,5 +1,7 @@
 // Adagrad (Duchi, Hazan, Singer, JMLR 2011), as torch::optim computes it without a decay of the learning rate.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "core/error.h"
 #include "core/optim/dense.h"

@@ -1,5 +1,7 @@
 // Adam (Kingma, Ba, arXiv:1412.6980) and AdamW (Loshchilov, Hutter, arXiv:1711.05101), as torch::optim computes them.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/rsqrt.h>
 
 #include <cmath>
 

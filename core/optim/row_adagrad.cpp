@@ -1,5 +1,5 @@
 // row_adagrad: Adagrad on the rows of tables. A row without gradient does not move, so nothing is ever missed.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "core/error.h"
 #include "core/optim/row_base.h"

@@ -1,5 +1,5 @@
 // row_adam: Adam and AdamW on the rows of tables, with the values that adam.cpp's would have reached.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <cmath>
 

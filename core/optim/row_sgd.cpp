@@ -1,6 +1,6 @@
 // row_sgd: SGD on the rows of tables. Momentum that a row still has, or weight decay, moves it on as the dense one would: both
 // are linear, so what was missed is one product each. The two together are not.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "core/error.h"
 #include "core/optim/row_base.h"

@@ -1,5 +1,5 @@
 // SGD with momentum and Nesterov's look-ahead (Sutskever et al., ICML 2013), as torch::optim computes them.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "core/error.h"
 #include "core/optim/dense.h"

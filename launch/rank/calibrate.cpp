@@ -3,8 +3,8 @@
 // of the time; within it the row counts and sizes that matter most come first, and what there is no time for is left out.
 #include "launch/rank/calibrate.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "launch/rank/figures.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "core/data/loader.h"
 #include "core/data/samples.h"

@@ -1,6 +1,7 @@
 #include "launch/rank/located.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <cctype>
 #include <map>
@@ -10,6 +11,7 @@
 #include "core/config/option_reader.h"
 #include "core/data/samples.h"
 #include "core/error.h"
+#include "core/model.h"
 #include "core/wrapped_model.h"
 #include "launch/rank/caught.h"
 #include "launch/rank/crash.h"

@@ -1,7 +1,9 @@
 #include "launch/rank/timed_exchange.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <time.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "launch/rank/timed_step.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <unistd.h>
 
@@ -12,6 +12,7 @@
 
 #include "core/data/few_rows.h"
 #include "core/data/samples.h"
+#include "core/model.h"
 #include "core/single_communicator.h"
 #include "core/temporary.h"
 #include "core/wrapped_model.h"

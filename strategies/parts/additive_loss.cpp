@@ -1,6 +1,6 @@
 #include "strategies/parts/additive_loss.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cmath>

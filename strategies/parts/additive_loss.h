@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/context.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

@@ -1,7 +1,13 @@
 #include "strategies/parts/block_activations.h"
 
-#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_unique2.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
@@ -12,6 +18,7 @@
 #include <vector>
 
 #include "core/data/dataset.h"
+#include "core/model.h"
 #include "core/single_communicator.h"
 #include "core/wrapped_model.h"
 #include "strategies/parts/block_hooks.h"

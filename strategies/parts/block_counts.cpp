@@ -1,12 +1,14 @@
 #include "strategies/parts/block_counts.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
 #include <map>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "strategies/parts/default_generator.h"
 
 namespace convoy {

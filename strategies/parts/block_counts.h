@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "strategies/catalogue.h"
 
 namespace convoy {

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

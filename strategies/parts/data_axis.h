@@ -4,7 +4,7 @@
 // front of each part's last one; update when `begin` was told so; the same on all ranks. Threads: the rank's own, and its
 // backward. Failure: CommError.
 #pragma once
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/state.h"
 #include "strategies/parts/update.h"
 

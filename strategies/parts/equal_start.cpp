@@ -1,6 +1,7 @@
 #include "strategies/parts/equal_start.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <sstream>
 

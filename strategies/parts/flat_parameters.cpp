@@ -1,6 +1,8 @@
 #include "strategies/parts/flat_parameters.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include "core/error.h"
 #include "strategies/parts/slot_groups.h"

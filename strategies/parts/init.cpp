@@ -1,6 +1,8 @@
 #include "strategies/parts/init.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <cmath>
 

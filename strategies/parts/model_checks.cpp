@@ -1,6 +1,7 @@
 #include "strategies/parts/model_checks.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <cctype>

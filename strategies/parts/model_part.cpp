@@ -1,6 +1,8 @@
 #include "strategies/parts/model_part.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -12,6 +14,7 @@
 #include "core/data/bytes.h"
 #include "core/error.h"
 #include "core/metrics/ranking.h"
+#include "core/model.h"
 #include "core/random.h"
 #include "strategies/parts/default_generator.h"
 #include "strategies/parts/model_checks.h"

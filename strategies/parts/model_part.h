@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/context.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "strategies/parts/block_hooks.h"
 #include "strategies/parts/plain_layers.h"
 #include "strategies/parts/recompute.h"

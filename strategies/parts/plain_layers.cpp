@@ -1,11 +1,21 @@
 #include "strategies/parts/plain_layers.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/layer_norm.h>
 
 #include "core/activation.h"
 #include "core/error.h"
 #include "core/large_tensor.h"
 #include "core/log.h"
+#include "core/model.h"
 #include "strategies/parts/init.h"
 #include "strategies/parts/keyed_dropout.h"
 #include "strategies/parts/products/linear_function.h"

@@ -1,6 +1,8 @@
 #include "strategies/parts/recompute.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -10,6 +12,7 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "core/model.h"
 
 namespace convoy {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/options.h"
 #include "strategies/parts/parameter.h"
 

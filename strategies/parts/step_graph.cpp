@@ -1,6 +1,8 @@
 #include "strategies/parts/step_graph.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <chrono>
 #include <mutex>

@@ -1,6 +1,8 @@
 #include "strategies/parts/swapped_storage.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include "core/error.h"
 

@@ -1,5 +1,6 @@
 // The parts that backends share: abort board, staging, the store for c10d, catalogue and registry.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

@@ -5,7 +5,12 @@
 //
 // Prints per size: microseconds of all_reduce, of MPI_Allreduce, and their ratio; then what overlapping with computing
 // brings.
-#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <dlfcn.h>
 
 #include <algorithm>

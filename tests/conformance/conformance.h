@@ -1,7 +1,11 @@
 // What the conformance cases share: every case runs on local and gloo with 1 to 4 ranks as threads, and on mpi with the
 // ranks of the mpirun that this program is under.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
 #include <gtest/gtest.h>
 
 #include <string>

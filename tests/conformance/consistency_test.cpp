@@ -1,6 +1,10 @@
 // Ranks that call different things are told so before a tensor moves, and both calls are named.
 #include "backends/consistency.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
 #include <thread>
 
 #include "core/error.h"

@@ -1,4 +1,7 @@
 // Aborts, time limits, disagreement; what a Work keeps; what is counted and observed.
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
 #include <thread>
 
 #include "core/error.h"

@@ -1,5 +1,11 @@
 // Tensors on a GPU over backends whose ranks meet on the host: staged through pinned memory. One GPU is enough, since ranks
 // may share it there. Skips itself where there is none.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/cuda.h>

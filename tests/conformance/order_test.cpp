@@ -1,4 +1,10 @@
 // Many operations at once, several threads, sub-groups, one message beyond 2^31 elements.
+#include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <thread>
 

@@ -1,7 +1,10 @@
 // What is equal and what is not: the error measure, and everything that is no number.
 #include "core/compare.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,8 @@
 // Sums of additive metrics, and what is kept of them.
 #include "core/metrics/accumulator.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

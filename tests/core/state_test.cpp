@@ -1,7 +1,9 @@
 // Keys of state entries, and the group of one rank.
 #include "core/state.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include "core/context.h"

@@ -1,7 +1,11 @@
 // The trainer with a strategy that only counts: what is called when, what is saved, and how a run goes on.
 #include "core/trainer.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

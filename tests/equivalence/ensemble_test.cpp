@@ -1,5 +1,7 @@
 // ensemble against single: member m trained with others equals a training by itself with its seed, rows and rates.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 

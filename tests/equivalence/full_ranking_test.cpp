@@ -1,5 +1,7 @@
 // Under full ranking the items that a user has are left out for every strategy, by no work of the model's.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

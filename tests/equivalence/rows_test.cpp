@@ -1,6 +1,9 @@
 // Row tables against `single` with dense ones: same global batches, fp64, AdamW. Most rows of a table are in few batches, so
 // that they are behind most of the time.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
 #include <mutex>

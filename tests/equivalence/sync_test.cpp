@@ -1,6 +1,7 @@
 // Ranks that agree on parameters, or go by an outer step, against gradients of every update and against references that are
 // simulated here: replicas are so many `single`s, which the test itself averages.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include "strategies/parts/replicas/sync_entry.h"

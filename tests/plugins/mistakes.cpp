@@ -2,7 +2,11 @@
 //
 // The environment variable CONVOY_TEST_REGISTRATION chooses one of its registration; options of its parts choose others:
 // `mistake` of the model and the data set, and names of losses.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 #include <csignal>
 #include <cstdlib>
 

@@ -7,7 +7,9 @@
 //
 // noise: true draws from LibTorch's own generator in training, as torch::nn::Dropout does.
 // And a loss, `mean_cross_entropy`, that returns a mean with weight 1, which is right for equal shares only.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/rand_like.h>
 
 #include "core/describe.h"
 #include "core/model.h"

@@ -1,6 +1,7 @@
 // What `convoy-rank --describe blocks` finds without running a model, against the model itself.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"

@@ -1,6 +1,6 @@
 // What fsdp promises beside equal results: what is sent and held is what its formulas say, states that other layouts read,
 // and refusals.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,7 +1,8 @@
 // The dynamic loss scaler, and what strategies make of gradients that overflow fp16.
 #include "strategies/parts/loss_scaler.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,6 +1,8 @@
 // What pipeline and model_parallel promise beside equal results: failures of one stage, ties, what is sent and kept alive,
 // metrics on every rank, going on after a restart.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Blocks that recomputation would train wrongly, because they change what their second forward begins with.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"

@@ -1,5 +1,6 @@
 // What single and ddp promise beside equal results: errors, refusals, what is sent, and going on after a restart.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>

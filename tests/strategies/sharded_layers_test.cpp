@@ -1,4 +1,9 @@
 // Layers shared out over 1 to 4 ranks against whole ones: values, outputs, gradients, draws, refusals.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
+
 #include <cmath>
 #include <limits>
 

@@ -1,6 +1,7 @@
 // The same layers twice on every rank of a tensor group: shared out, and whole beside them for comparison.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 

@@ -1,7 +1,11 @@
 // Units of sharded parameters: who has which part, memory that comes and goes, and the pool that lends it.
 #include "strategies/parts/shards/sharded_unit.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 

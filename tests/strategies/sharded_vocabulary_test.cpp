@@ -1,4 +1,9 @@
 // Embeddings cut by rows, outputs cut by classes, and their losses and ranks, against whole ones.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
 #include <cmath>
 
 #include "core/error.h"

@@ -1,6 +1,8 @@
 // Steps that ranks make together, recorded and launched with their collectives: all ranks do so at the same steps or none does,
 // and what comes of it is what the steps themselves leave. Without a GPU (tests/support/torch/rerun_graph.h).
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include <mutex>

@@ -2,7 +2,8 @@
 // GPU: the recording is one that runs the step again with the input, and the host's decisions, of the time of recording.
 #include "strategies/parts/step_graph.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"

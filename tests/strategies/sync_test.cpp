@@ -1,6 +1,6 @@
 // What ranks that go their own ways promise beside equal results: going on after a restart, evaluations that disturb nothing,
 // what is sent, and faults.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // What tensor_parallel and hybrid promise beside equal results: where ranks go, refusals, what is sent, failures, and
 // that any layout reads the checkpoint of any other.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,5 +1,7 @@
 #include "strategies/parts/members/registry.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "core/single_communicator.h"
 #include "strategies/parts/model_part.h"
 

@@ -6,7 +6,7 @@
 
 #include "core/batch.h"
 #include "core/config/run_config.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

@@ -1,8 +1,17 @@
 #include "strategies/parts/members/stacked_layers.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/stack.h>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "strategies/parts/init.h"
 #include "strategies/parts/keyed_dropout.h"
 #include "strategies/parts/members/stacked_linear.h"

@@ -1,7 +1,10 @@
 #include "strategies/parts/members/stacked_linear.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/sum.h>
 
 #include "strategies/parts/products/product_node.h"
 

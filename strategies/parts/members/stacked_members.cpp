@@ -1,6 +1,10 @@
 #include "strategies/parts/members/stacked_members.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <numeric>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/context.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 #include "core/optim/optimizer.h"
 #include "strategies/parts/members/stacked_storage.h"
 

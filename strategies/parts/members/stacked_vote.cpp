@@ -1,6 +1,9 @@
 #include "strategies/parts/members/stacked_vote.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "core/losses/losses.h"
 #include "core/metrics/ranking.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/communicator.h"
-#include "core/model.h"
+#include "core/model_interface.h"
 
 namespace convoy {
 

@@ -1,7 +1,12 @@
 #include "strategies/parts/products/linear_function.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/threshold_backward.h>
 
 #include "strategies/parts/products/narrow_product.h"
 #include "strategies/parts/products/product_node.h"

@@ -1,7 +1,8 @@
 #include "strategies/parts/products/product_node.h"
 
-#include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 namespace convoy {
 

@@ -1,6 +1,9 @@
 #include "strategies/parts/replicas/buffer_sync.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <c10/core/ScalarType.h>
 
 #include <map>
 

@@ -1,6 +1,8 @@
 #include "strategies/parts/replicas/flat_shadow.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "strategies/parts/visit_parts.h"
 

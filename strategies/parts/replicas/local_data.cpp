@@ -1,6 +1,6 @@
 #include "strategies/parts/replicas/local_data.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "strategies/parts/visit_parts.h"
 

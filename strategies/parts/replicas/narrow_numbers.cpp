@@ -1,6 +1,7 @@
 #include "strategies/parts/replicas/narrow_numbers.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/frexp.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,8 @@
 #include "strategies/parts/replicas/replicated_data.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "strategies/parts/rows/row_share_layers.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "core/error.h"
 #include "core/large_tensor.h"

@@ -1,8 +1,10 @@
 #include "strategies/parts/rows/row_tables.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/embedding.h>
 
 #include "core/log.h"
+#include "core/model.h"
 #include "strategies/parts/rows/row_table.h"
 
 namespace convoy {

@@ -1,6 +1,7 @@
 #include "strategies/parts/shards/buffer_pool.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 

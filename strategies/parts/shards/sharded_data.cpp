@@ -1,9 +1,12 @@
 #include "strategies/parts/shards/sharded_data.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
+#include "core/model.h"
 #include "strategies/parts/equal_start.h"
 #include "strategies/parts/precision.h"
 #include "strategies/parts/visit_parts.h"

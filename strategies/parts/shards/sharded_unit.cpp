@@ -1,6 +1,8 @@
 #include "strategies/parts/shards/sharded_unit.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include "core/error.h"
 

@@ -1,7 +1,7 @@
 #include "strategies/parts/stages/device_runner.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include "strategies/parts/stages/mailbox.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <utility>
 

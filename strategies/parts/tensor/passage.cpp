@@ -1,6 +1,6 @@
 #include "strategies/parts/tensor/passage.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 

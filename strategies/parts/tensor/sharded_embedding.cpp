@@ -1,8 +1,11 @@
 #include "strategies/parts/tensor/sharded_embedding.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/embedding.h>
 
 #include "core/error.h"
+#include "core/model.h"
 
 namespace convoy {
 namespace {

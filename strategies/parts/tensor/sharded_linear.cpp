@@ -1,7 +1,9 @@
 #include "strategies/parts/tensor/sharded_linear.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/linear.h>
 
+#include "core/model.h"
 #include "strategies/parts/tensor/sharded_product.h"
 
 namespace convoy {

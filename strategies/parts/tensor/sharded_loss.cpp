@@ -1,6 +1,7 @@
 #include "strategies/parts/tensor/sharded_loss.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/stack.h>
 
 #include "strategies/parts/tensor/sharded_embedding.h"
 

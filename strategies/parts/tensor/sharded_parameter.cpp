@@ -1,6 +1,7 @@
 #include "strategies/parts/tensor/sharded_parameter.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "core/error.h"
 #include "strategies/parts/init.h"

@@ -1,7 +1,9 @@
 #include "strategies/parts/tensor/sharded_product.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linear.h>
 
 #include <optional>
 

@@ -1,8 +1,12 @@
 #include "strategies/parts/tensor/sharded_regions.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/stack.h>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "strategies/parts/keyed_dropout.h"
 
 namespace convoy {

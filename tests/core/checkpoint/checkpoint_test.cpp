@@ -1,7 +1,11 @@
 // Whole checkpoints: one layout's state read by another, damage, failing storage, and what is left behind.
 #include "core/checkpoint/checkpoint.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 

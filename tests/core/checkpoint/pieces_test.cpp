@@ -1,7 +1,12 @@
 // Pieces: boxes and flat ranges against the obvious way, by marking elements of the whole.
 #include "core/checkpoint/pieces.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "core/random_keys.h"

@@ -1,7 +1,11 @@
 // Data in a checkpoint, differences of other data from it, and data sets with the numbers of a checkpoint.
 #include "core/data/contents.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <png.h>

@@ -1,7 +1,10 @@
 // IDX files: plain ones mapped as they are, those in gzip from a cache in the user's own folder.
 #include "core/data/fashion_mnist.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

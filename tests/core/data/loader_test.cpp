@@ -1,7 +1,8 @@
 // What the loader hands out, on however many ranks, and that its buffers are neither lost nor overwritten.
 #include "core/data/loader.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 

@@ -1,6 +1,7 @@
 // Interactions from a text that is long enough for several threads: the same as by one, also in what is wrong with it.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,7 @@
 // Which rows a member of an ensemble reads: drawn as it should be, alone as among others, and by arithmetic on a resume.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 // The order of an epoch, and that it does not depend on how many read it.
 #include "core/data/sampler.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,11 @@
 // Text by position: every target once an epoch, bytes and vocabularies, the cache beside the file.
 #include "core/data/text.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

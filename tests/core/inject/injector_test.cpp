@@ -1,7 +1,11 @@
 // What an Injector does to its own rank's model, communicator and files; faults that end a process are tests/faults' part.
 #include "core/inject/injector.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include <chrono>

@@ -5,8 +5,9 @@
 // Prints JSON: blocks, as described, and of each rank the bytes that it sends in a step and those of parameters, gradients,
 // moments, buffers and activations, which a micro-batch of one rank, or one of ROWS, tells that goes through the whole model on
 // this thread.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 
 #include <algorithm>
 #include <cmath>

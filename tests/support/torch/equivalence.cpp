@@ -1,6 +1,9 @@
 #include "tests/support/torch/equivalence.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <unistd.h>
 
 #include <cmath>

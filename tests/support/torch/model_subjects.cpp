@@ -1,6 +1,8 @@
 #include "tests/support/torch/model_subjects.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "core/losses/losses.h"
 #include "core/random.h"

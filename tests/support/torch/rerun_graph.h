@@ -1,7 +1,8 @@
 // A recording without a GPU: it runs the step again with the input, and the host's decisions, of the time of recording.
 // Threads: the rank's whose step it is.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <functional>
 #include <utility>

@@ -1,6 +1,10 @@
 #include "tests/support/torch/whole_state.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "core/checkpoint/pieces.h"
 #include "core/error.h"
