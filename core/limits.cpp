@@ -177,4 +177,11 @@ std::string no_thread_text(const std::string& root) {
                      "raise the limit, or try fewer ranks on this host or a smaller launch.threads");
 }
 
+double process_cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 }  // namespace convoy

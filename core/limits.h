@@ -21,6 +21,9 @@ std::optional<int64_t> memory_left(const std::string& root = "");
 // How many processes of this process's group the kernel has killed for want of memory; -1 where it does not count them.
 int64_t memory_kills(const std::string& root = "");
 
+// CPU time of all threads of this process so far, in seconds.
+double process_cpu_seconds();
+
 // For messages: what this process lacks, the limits on it, and what to do.
 std::string no_memory_text(const std::string& root = "");
 std::string no_thread_text(const std::string& root = "");

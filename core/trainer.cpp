@@ -4,7 +4,6 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +22,7 @@
 #include "core/data/samples.h"
 #include "core/data/trained_rows.h"
 #include "core/default_generators.h"
+#include "core/limits.h"
 #include "core/log.h"
 #include "core/metrics/accumulator.h"
 #include "core/metrics/best_metrics.h"
@@ -38,13 +38,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-double process_cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 // One run of the loop. Members are the loop's variables, so that its phases read as sentences.
 class Training {
