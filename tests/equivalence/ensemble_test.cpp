@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/metrics/accumulator.h"
+#include "core/model.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/model_subjects.h"

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/model_subjects.h"

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/layers.h"
+#include "core/model.h"
 
 namespace convoy {
 

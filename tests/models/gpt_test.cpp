@@ -21,6 +21,7 @@
 
 #include "core/error.h"
 #include "core/losses/losses.h"
+#include "core/model.h"
 #include "models/attention.h"
 #include "strategies/parts/keyed_dropout.h"
 #include "tests/models/building.h"

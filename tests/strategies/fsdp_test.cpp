@@ -8,6 +8,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/error.h"
+#include "core/model.h"
 #include "strategies/catalogue.h"
 #include "strategies/parts/runner.h"
 #include "strategies/parts/shards/sharded_data.h"

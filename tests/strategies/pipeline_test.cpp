@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/losses/losses.h"
+#include "core/model.h"
 #include "strategies/catalogue.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/model_part.h"

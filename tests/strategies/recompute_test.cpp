@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {

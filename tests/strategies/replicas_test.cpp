@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "strategies/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/torch/subjects.h"

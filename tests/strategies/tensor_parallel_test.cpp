@@ -9,6 +9,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/error.h"
+#include "core/model.h"
 #include "strategies/catalogue.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 #include "tests/support/torch/model_subjects.h"

@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "core/single_communicator.h"
 
 namespace convoy {

@@ -10,6 +10,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "core/random.h"
 
 namespace convoy::testing {
