@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <map>
+#include <thread>
 
 #include "tests/conformance/conformance.h"
 

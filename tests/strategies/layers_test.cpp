@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "core/random.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/init.h"

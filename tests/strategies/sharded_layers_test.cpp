@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "strategies/parts/gradient_collector.h"
 #include "strategies/parts/precision.h"
 #include "tests/strategies/sharded_pair.h"

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "strategies/parts/tensor/sharded_loss.h"
 #include "tests/strategies/sharded_pair.h"
 
