@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "core/model.h"
 #include "core/registry.h"
 #include "core/version.h"
 
