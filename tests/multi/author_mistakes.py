@@ -39,7 +39,7 @@ def ends(folder, number, title, code, words, mistake="none", data=DATA, loss="",
         runs.check(word in done.stdout, f"no '{word}': {told}")
     # Whatever was found after the ranks had started names one of them, whichever was first.
     if code and not registration and "ranks are placed so" in done.stdout:
-        runs.check(re.search(r"failed: .*\brank [01] on \S", done.stdout), f"no rank: {told}")
+        runs.check(re.search(r"failed: .*\brank [01]( on \S|: )", done.stdout), f"no rank: {told}")
     for word in ("defect of convoy", *without):
         runs.check(word not in done.stdout, f"'{word}': {told}")
 

@@ -1,5 +1,6 @@
 // What the other files of this plugin bring, for plugin.cpp to register.
 #pragma once
+#include "core/model.h"
 #include "core/registry.h"
 
 convoy::ModelPtr make_gated_mlp(const convoy::Options& options, const convoy::Schema& schema);
