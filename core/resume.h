@@ -10,7 +10,7 @@
 namespace convoy {
 
 struct Resumed {
-  int64_t step = 0;  // steps done, as this run numbers them
+  int64_t step = 0;                // steps done, as this run numbers them
   bool same_evaluation = true;     // its figures can be compared with those of this run
   bool same_watched = true;        // early stopping watches the same metric
   std::vector<std::string> notes;  // for the log and the console, in order
