@@ -1,8 +1,7 @@
 // The backends by name.
 #include "backends/registry.h"
 
-#include "backends/catalogue.h"
-#include "backends/makers.h"
+#include "backends/catalogue/catalogue.h"
 
 namespace convoy {
 
@@ -17,9 +16,9 @@ BackendFactory absent_backend(const std::string& name) {
   return [name](const BackendRequest&) -> CommunicatorPtr {
     for (const BackendEntry& entry : backend_catalogue()) {
       if (entry.name == name)
-        throw Error(Failure::config, str("backend ", name, " is not in this build; ", entry.how_to_get));
+        throw Error(Failure::config, "backend ", name, " is not in this build; ", entry.how_to_get);
     }
-    throw Error(Failure::config, str("backend ", name, " is not in this build"));
+    throw Error(Failure::config, "backend ", name, " is not in this build");
   };
 }
 

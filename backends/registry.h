@@ -1,22 +1,38 @@
-// Fills the registry with what this folder has; the only place that names its classes.
+// Fills the registry with the backends; the only file outside this folder's sources that names their factories.
 #pragma once
+#include <functional>
 #include <memory>
 
-#include "core/device_graph.h"
+#include "core/context.h"
 #include "core/registry.h"
 
 namespace convoy {
 void register_backends(Registry& registry);
 
-// launch.host_memory, before any backend is made: whether ranks of one host may share memory (gloo, mpi; host_segment.h). All
-// ranks need not say the same: one that may not keeps all of its group from it.
-void allow_host_memory(bool allowed);
+// Key launch.host_memory: allows ranks of one host to share memory (gloo, mpi; shared_segment.h). Call it before any
+// backend is created. Ranks may differ: one rank that forbids it forbids it for its group.
+void allow_shared_memory(bool allowed);
 
-// Loads LibTorch's CUDA half, which takes 0.2 s and 230 MB of a process: for ranks that have a GPU and for no others, so
-// that those on a CPU, and 64 of them on a host, are there the sooner. Before anything asks LibTorch for a GPU, since it
-// asks once whether it has that half. Again is free; any thread. Throws Error(device_missing).
+// Loads LibTorch's CUDA half, which takes 0.2 s and 230 MB of a process. Only ranks with a GPU load it, so that many
+// CPU ranks on a host start faster. Call it before the first query of a GPU: LibTorch checks only once whether it has
+// that half. Idempotent; any thread. Throws Error(device_missing).
 void load_cuda_half();
 
-// Of a rank's device, for Context::make_graph. Null where it records none: on the CPU, and in a build without CUDA's headers.
+// For Context::make_graph. Returns null if the device records no graphs: on the CPU, or in a build without CUDA's
+// headers.
 std::unique_ptr<DeviceGraph> make_device_graph(at::Device device);
+
+// One factory per backend. In a build without a backend, its no_X.cpp provides a factory with an error that explains
+// how to get it.
+
+using BackendFactory = std::function<CommunicatorPtr(const BackendRequest&)>;
+
+BackendFactory local_backend();
+BackendFactory gloo_backend();
+BackendFactory mpi_backend();
+BackendFactory nccl_backend();
+
+// For no_X.cpp: returns a factory that throws Error(config) with the catalogue's how_to_get.
+BackendFactory absent_backend(const std::string& name);
+
 }  // namespace convoy

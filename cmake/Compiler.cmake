@@ -1,4 +1,4 @@
-# Language, flags, linker and compiler cache for all of our own code.
+# Language, flags, linker and compiler cache for all code of convoy.
 
 set(CMAKE_CXX_STANDARD 17)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -11,10 +11,10 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 
-# -fPIC by hand and not through POSITION_INDEPENDENT_CODE, which gives programs -fPIE: every object has to be compiled
-# alike for all targets to share one precompiled header.
+# -fPIC by hand and not through POSITION_INDEPENDENT_CODE, which gives programs -fPIE: all targets share one precompiled
+# header, which requires equal flags for every object.
 add_compile_options(-fPIC -Wall -Wextra -Werror)
-# No one reads errno or floating-point traps, and without them loops over sqrt vectorise. No -march: the binary has to
+# No code reads errno or floating-point traps, and without them loops over sqrt vectorise. No -march: the binary must
 # run on other machines than the one that built it.
 add_compile_options(-fno-math-errno -fno-trapping-math)
 # Calls within libconvoy_core stay direct although its symbols are exported.
@@ -33,7 +33,7 @@ endif()
 find_program(CONVOY_CCACHE ccache)
 mark_as_advanced(CONVOY_LLD CONVOY_CCACHE)
 if(CONVOY_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
-  # The sloppiness that precompiled headers need (ccache's manual, "Precompiled headers"); the base directory lets
+  # Precompiled headers need these sloppiness settings (ccache's manual, "Precompiled headers"); the base directory lets
   # another clone hit the same entries.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env

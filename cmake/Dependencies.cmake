@@ -1,5 +1,5 @@
-# Everything from outside but LibTorch; docs/dependencies.md says what each is for. Which backends this build can have
-# is decided here: HAVE_MPI, HAVE_GLOO, HAVE_NCCL.
+# All dependencies except LibTorch; docs/dependencies.md explains each. Decides which backends this build can have:
+# HAVE_MPI, HAVE_GLOO, HAVE_NCCL.
 
 find_package(Threads REQUIRED)
 find_package(yaml-cpp REQUIRED)
@@ -17,16 +17,18 @@ target_link_libraries(convoy_asio INTERFACE Threads::Threads)
 find_path(CONVOY_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 find_path(CONVOY_HWLOC_INCLUDE hwloc.h REQUIRED)
 find_library(CONVOY_HWLOC_LIBRARY hwloc REQUIRED)
+find_path(CONVOY_DW_INCLUDE elfutils/libdwfl.h REQUIRED)
+find_library(CONVOY_DW_LIBRARY dw REQUIRED)
 find_path(CONVOY_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_path(CONVOY_TURBOJPEG_INCLUDE turbojpeg.h REQUIRED)
 find_library(CONVOY_TURBOJPEG_LIBRARY turbojpeg REQUIRED)
 find_path(CONVOY_RE2_INCLUDE re2/re2.h REQUIRED)
 find_library(CONVOY_RE2_LIBRARY re2 REQUIRED)
 
-# Wide: names may hold more than ASCII. Its own find module would also ask for a C compiler's check of each name.
+# The wide library: names may contain more than ASCII. CMake's find module would also check each name with a C compiler.
 find_path(CONVOY_NCURSES_INCLUDE ncurses.h REQUIRED)
 find_library(CONVOY_NCURSES_LIBRARY ncursesw REQUIRED)
-find_library(CONVOY_TINFO_LIBRARY tinfo)  # where it is a library of its own
+find_library(CONVOY_TINFO_LIBRARY tinfo)  # if it is a separate library
 
 set(HAVE_MPI OFF)
 if(CONVOY_WITH_MPI)
@@ -51,6 +53,7 @@ if(CONVOY_WITH_NCCL AND TARGET LibTorch::nccl)
 endif()
 
 mark_as_advanced(CONVOY_ASIO_INCLUDE CONVOY_CLI11_INCLUDE CONVOY_HWLOC_INCLUDE CONVOY_HWLOC_LIBRARY
+                 CONVOY_DW_INCLUDE CONVOY_DW_LIBRARY
                  CONVOY_XXHASH_INCLUDE CONVOY_TURBOJPEG_INCLUDE CONVOY_TURBOJPEG_LIBRARY CONVOY_GLOO_INCLUDE
                  CONVOY_NCURSES_INCLUDE CONVOY_NCURSES_LIBRARY CONVOY_TINFO_LIBRARY
                  CONVOY_RE2_INCLUDE CONVOY_RE2_LIBRARY)

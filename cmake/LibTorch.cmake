@@ -1,18 +1,18 @@
-# LibTorch as imported targets of our own.
+# LibTorch as imported targets of convoy.
 #
-# find_package(Torch) demands an installed CUDA toolkit, whose compiler we never call. What we need are four libraries
-# and some headers, and all of them lie in the Python wheel and its siblings (nvidia/cu13, nvidia/nccl), or in an
-# unpacked LibTorch.
+# find_package(Torch) requires an installed CUDA toolkit, but convoy never calls its compiler. convoy needs four
+# libraries and some headers. All are in the Python wheel and its siblings (nvidia/cu13, nvidia/nccl), or in an unpacked
+# LibTorch.
 #
 #   LibTorch::LibTorch   headers, and libraries without the CUDA half
-#   LibTorch::cuda       the CUDA half; only where LibTorch has one
-#   LibTorch::nccl       headers of CUDA and NCCL, for backends/cuda/; only where the wheel has them
+#   LibTorch::cuda       the CUDA half; only if LibTorch has one
+#   LibTorch::nccl       headers of CUDA and NCCL, for backends/cuda/; only if the wheel has them
 #
 # Sets CONVOY_TORCH_ROOT (the folder that holds include/ and lib/), CONVOY_TORCH_VERSION and CONVOY_TORCH_CUDA.
 
 set(CONVOY_TORCH_NEEDED 2.11)
 
-# Kept, since a later build runs CMake again in a shell that may not have it.
+# Cached, because a later build may run CMake in a shell without the variable.
 if(DEFINED ENV{Torch_DIR})
   set(Torch_DIR "$ENV{Torch_DIR}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
 endif()
@@ -61,7 +61,7 @@ function(convoy_check_torch root)
     message(FATAL_ERROR "${root} is LibTorch ${PACKAGE_VERSION}; convoy needs ${CONVOY_TORCH_NEEDED} or a later 2.x. "
                         "Unset Torch_DIR and run ./quickstart to get one.")
   endif()
-  # The mangled names tell the ABI, whatever the package says of itself.
+  # The mangled names show the ABI; the package's own statement may be wrong.
   file(STRINGS ${root}/lib/libc10.so new_abi REGEX "__cxx11" LIMIT_COUNT 1)
   if(NOT new_abi)
     message(FATAL_ERROR "${root} was built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), which the system's "
@@ -102,15 +102,15 @@ function(convoy_import_torch)
   endforeach()
   target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE
     ${CONVOY_TORCH_ROOT}/include ${CONVOY_TORCH_ROOT}/include/torch/csrc/api/include)
-  # Nothing need call them by name (kernels register themselves when they are loaded), so a linker that drops what it
-  # need not keep would drop the GPU.
+  # No code calls them by name: kernels register themselves when they are loaded. A linker that drops unused libraries
+  # would drop the GPU.
   target_link_options(LibTorch::LibTorch INTERFACE LINKER:--no-as-needed)
   foreach(dir ${lib} ${nvidia_libs})
     target_link_options(LibTorch::LibTorch INTERFACE LINKER:-rpath-link,${dir})
   endforeach()
 endfunction()
 
-# CUDA 13's wheels hold the runtime's headers without the folders crt/ and nv/, which quickstart fetches by themselves.
+# CUDA 13's wheels hold the runtime's headers without the folders crt/ and nv/, which quickstart fetches separately.
 function(convoy_import_nccl)
   set(dirs "")
   foreach(header ${cuda_header} ${nccl_header})

@@ -11,17 +11,7 @@ function(convoy_sources out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
-# convoy_split(CATALOGUE REST SOURCE...): which files belong to the half without LibTorch, told by their name.
-function(convoy_split catalogue rest)
-  set(plain ${ARGN})
-  list(FILTER plain INCLUDE REGEX "(_entry|/catalogue)\\.cpp$")
-  set(torch ${ARGN})
-  list(FILTER torch EXCLUDE REGEX "(_entry|/catalogue)\\.cpp$")
-  set(${catalogue} "${plain}" PARENT_SCOPE)
-  set(${rest} "${torch}" PARENT_SCOPE)
-endfunction()
-
-# convoy_library(NAME STATIC|SHARED|OBJECT SOURCE...): a library, also while its folder is still empty.
+# convoy_library(NAME STATIC|SHARED|OBJECT SOURCE...): a library; its folder may be empty.
 function(convoy_library name type)
   set(sources ${ARGN})
   if(NOT sources)
@@ -31,12 +21,14 @@ function(convoy_library name type)
     endif()
   endif()
   add_library(${name} ${type} ${sources})
-  set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")  # a macro more would not fit the precompiled header
+  set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")  # a further macro would not match the precompiled header
 endfunction()
 
 # convoy_use_torch(TARGET): LibTorch's headers through the one precompiled header.
 function(convoy_use_torch target)
   target_link_libraries(${target} PRIVATE LibTorch::LibTorch)
+  # Without it several headers of ATen include every operator, which costs each file a second.
+  target_compile_definitions(${target} PRIVATE AT_PER_OPERATOR_HEADERS)
   if(CONVOY_PCH AND NOT target STREQUAL convoy_pch)
     target_precompile_headers(${target} REUSE_FROM convoy_pch)
   endif()

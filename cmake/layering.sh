@@ -31,7 +31,7 @@ layer() {
     [[ $target =~ ^($2)/ ]] || complain "$where" "includes $target, which is not its to know; $3"
   done < <(grep -E "^($1)" <<<"$includes" | grep ' " ' || true)
 }
-# An example is a project of its own, and names its own headers as it likes.
+# An example is a separate project, and names its headers freely.
 includes=$(grep -vE '^docs/[^ ]* " [^/]*$' <<<"$includes" || true)
 
 seam='take what it needs through core/strategy.h, core/communicator.h or core/model.h'
@@ -49,9 +49,8 @@ done < <(grep -E '^launch/' <<<"$includes" | grep -E ' " (backends|strategies|mo
 
 # --- what goes without LibTorch -----------------------------------------------------------------------------------
 
-torch_free='([^:]*_entry\.cpp|[^:]*/catalogue\.(h|cpp)|core/config/|core/control/|tests/base/|tests/launch/'
-torch_free+='|strategies/(description\.cpp|parts/stages/(block_placement|schedule|stages)\.(h|cpp))'
-torch_free+='|launch/[^/:]*\.(h|cpp)|launch/commands/|launch/farm/|core/(error|log|text|mesh|plan|topology|options)\.(h|cpp))'
+torch_free='(core/(base|files|config|control|rank_state|data/formats)/|[a-z]+/(data/|optim/|losses/)?catalogue/|strategies/plans/'
+torch_free+='|launch/[^/:]*\.(h|cpp)|launch/(cli|prepare|machine|process|job|diagnose|explain|farm)/|tests/base/|tests/launch/)'
 while read -r where kind target; do
   complain "$where" "includes $target, but this file is also part of convoy, which links no LibTorch; move what needs \
 tensors into a file of its own"
@@ -75,19 +74,19 @@ owned() {
 backend_tests='tests/backends/|tests/conformance/|tests/support/|tests/bench/'
 owned 'mpi\.h|nccl\.h|gloo/|cuda|torch/csrc/distributed/|torch/csrc/cuda/nccl' "backends/|$backend_tests" \
   'communication belongs to backends/: use core/communicator.h'
-owned 're2/' 'core/name_pattern\.cpp' 'patterns of names are compiled in one place: use core/name_pattern.h'
+owned 're2/' 'core/base/name_pattern\.cpp' 'patterns of names are compiled in one place: use core/base/name_pattern.h'
 owned 'yaml-cpp/' 'core/config/' 'only the reader of configurations (core/config) knows YAML'
-owned 'spdlog/|fmt/' 'core/log\.cpp' 'only core/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/log.h'
-owned 'hwloc' 'launch/' 'only launch reads the machine: use core/topology.h'
+owned 'spdlog/|fmt/' 'core/base/log\.cpp' 'only core/base/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/base/log.h'
+owned 'hwloc' 'launch/' 'only launch reads the machine: use core/base/plan.h'
 owned 'CLI/' 'launch/' 'only launch reads the command line'
-owned 'ncurses' 'launch/farm/screen\.cpp' 'only launch/farm/screen.cpp draws on terminals: use launch/farm/screen.h'
+owned 'ncurses' 'launch/farm/monitor/screen\.cpp' 'only launch/farm/monitor/screen.cpp draws on terminals: use launch/farm/monitor/screen.h'
 owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use core/control/channel.h'
 
 # --- strategies are named nowhere else ----------------------------------------------------------------------------
 
-# pipeline is also an axis of the mesh, and so no sign of a strategy.
-names=$(find strategies -maxdepth 1 -name '*_entry.cpp' 2>/dev/null | sed -E 's|.*/||; s|_entry\.cpp||' | grep -vx 'pipeline' |
-  paste -sd'|')
+# pipeline is also an axis of the mesh, so it does not show a strategy.
+names=$(find strategies/plans -maxdepth 1 -name '*.cpp' 2>/dev/null | sed -E 's|.*/||; s|\.cpp||' |
+  grep -vxE 'pipeline|catalogue|description|block_placement|schedule|stages' | paste -sd'|' || true)
 if [ -n "$names" ]; then
   while IFS=: read -r file line text; do
     complain "$file:$line" "names a strategy: ${text#"${text%%[![:space:]]*}"} — ask the strategy (core/strategy.h) or \
@@ -95,10 +94,54 @@ its catalogue instead"
   done < <(grep -nE "^[^/]*\"($names)\"" "${files[@]}" | grep -vE '^(strategies|tests|docs)/' || true)
 fi
 
-# --- size ---------------------------------------------------------------------------------------------------------
+# --- size and shape -----------------------------------------------------------------------------------------------
 
 while read -r lines file; do
   [ "$file" = total ] || [ "$lines" -le 600 ] || complain "$file:1" "$lines lines; past 400 it is usually two ideas: split it"
 done < <(wc -l "${files[@]}")
+
+mapfile -t product < <(printf '%s\n' "${files[@]}" | grep -E '^(core|backends|strategies|models|launch)/')
+if [ ${#product[@]} -gt 0 ]; then
+  while read -r count folder; do
+    [ "$count" -le 30 ] || complain "$folder/:1" "$count sources in one folder; past 30 nobody finds a file: divide it by \
+what the files do"
+  done < <(printf '%s\n' "${product[@]}" | sed 's|/[^/]*$||' | sort | uniq -c)
+
+  # A header and its source count together. Stubs, registries, the file that holds the version, interfaces of core and a
+  # macro that costs nothing to include may be short.
+  while read -r lines module; do
+    [ "$lines" -ge 25 ] || complain "$module:1" "$lines lines, header and source together; merge it with the file that \
+uses it most"
+  done < <(wc -l "${product[@]}" | awk '$2 != "total" { name = $2; sub(/\.[a-z]+$/, "", name); n[name] += $1; f[name] = $2 }
+             END { for (name in n) print n[name], f[name] }' | grep -vE '/(no_[a-z]+|registry|version|vectorised)\.|^[0-9]+ core/[a-z_]+\.h$' | sort -k2)
+
+  while IFS=: read -r file line text; do
+    complain "$file:$line" "more than 120 columns; break the line"
+  done < <(LC_ALL=C.UTF-8 grep -nP '^.{121,}' "${product[@]}" /dev/null || true)
+
+  # LibTorch's classes, and classes of our own within one file or one folder, are no seams.
+  while IFS=: read -r file line text; do
+    complain "$file:$line" "casts to an interface: ${text#"${text%%[![:space:]]*}"}; let the seam return it from a method, \
+as Strategy::capabilities does"
+  done < <(grep -nE 'dynamic_cast<' "${product[@]}" /dev/null |
+    grep -vE 'dynamic_cast<(const )?(torch::|c10::|LayerModule|ReluLayer|Client|CannotExecute)' || true)
+fi
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+# Identifiers match as whole words and with their case; phrases, which have a blank, match in any case.
+words=cmake/banned_words
+if [ -f $words ]; then
+  mapfile -t searched < <(printf '%s\n' "${product[@]}"; find docs -name '*.md' ! -name glossary.md ! -name config.md 2>/dev/null || true)
+  identifiers=$(grep -E '^[A-Za-z_]+ -> ' $words | sed 's/ -> .*//' | paste -sd'|')
+  phrases=$(grep -E '^[^#].* .* -> ' $words | sed 's/ -> .*//' | paste -sd'|')
+  better() { grep -iE "^$1 -> " $words | head -1 | sed 's/.* -> //'; }
+  # left_over is also a key in checkpoints.
+  while IFS=: read -r file line word; do
+    [ "$word" != left_over ] || ! sed -n "${line}p" "$file" | grep -q '"left_over' || continue
+    complain "$file:$line" "says $word; write: $(better "$word") (docs/glossary.md)"
+  done < <({ grep -noE "\\b($identifiers)\\b" "${searched[@]}" /dev/null || true
+             grep -nioE "\\b($phrases)\\b" "${searched[@]}" /dev/null || true; } | sort -u)
+fi
 
 exit $found

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""links.py [TREE]: does every relative link of README.md, CONTRIBUTING.md and docs lead to a file and a heading?
+"""links.py [TREE]: does every relative link of README.md, CONTRIBUTING.md and docs lead to a file and a heading, and
+does every file of the sources exist that they name in `code`?
 
 Prints FILE:LINE and what is wrong. Anchors are GitHub's, which the site of mkdocs.yml has too.
 """
@@ -55,11 +56,23 @@ def links(path):
                 yield number, urllib.parse.unquote(target)
 
 
+def sources(path):
+    """(number, name) of each file or folder of the sources that a page names. Names with placeholders are left out."""
+    folders = "backends|cmake|configs|core|docs|launch|models|strategies|tests"
+    for number, line in prose(path):
+        for name in re.findall(rf"`((?:{folders})/[a-z0-9_./-]*)`", line):
+            yield number, name
+
+
 def faults(top):
     docs = top / "docs"
     for page in [top / "README.md", top / "CONTRIBUTING.md", *sorted(docs.rglob("*.md"))]:
         if not page.exists():
             continue
+        for number, name in sources(page):
+            # The glossary lists names that are not used any more.
+            if page.name != "glossary.md" and not (top / name).exists():
+                yield f"{page.relative_to(top)}:{number}: {name}: there is no such file; write its new name"
         for number, target in links(page):
             where = f"{page.relative_to(top)}:{number}"
             name, _, anchor = target.partition("#")

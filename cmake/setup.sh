@@ -1,8 +1,8 @@
-# Sourced by ./quickstart and ./check, from the project's root: everything both need before they can build.
-# Says what it does, one line each; what the tools print goes to a log that is shown when a step fails.
+# Sourced by ./quickstart and ./check, from the project's root: everything that both need before they can build. Prints
+# one line per step; output of the tools goes to a log, which is shown if a step fails.
 
-torch_version=2.11.0      # what is installed where nobody has a LibTorch; cmake/LibTorch.cmake says what else fits
-torch_download="2.7 GB"   # its wheel and the CUDA libraries beside it, as measured
+torch_version=2.11.0      # installed if there is no LibTorch; cmake/LibTorch.cmake lists what else fits
+torch_download="2.7 GB"   # its wheel and its CUDA libraries, as measured
 torch_installed="4.7 GB"
 mkdocs_version=1.6.1      # makes the site of docs/
 venv=.deps/venv
@@ -27,8 +27,8 @@ quietly() {
   return 1
 }
 
-# Debian package, and how to tell that it (or what another distribution has in its place) is there: a command, or a
-# file. Asking for files and not for packages is quick, and serves those who installed them some other way.
+# Debian package, and a command or file that shows that it is installed (or the equivalent of another distribution).
+# Looking for files is quick, and also finds what was installed in another way.
 build_packages='
   cmake cmake
   ninja-build ninja
@@ -46,6 +46,7 @@ build_packages='
   nlohmann-json3-dev /usr/include/nlohmann/json.hpp
   libasio-dev /usr/include/asio.hpp
   libhwloc-dev /usr/include/hwloc.h
+  libdw-dev /usr/include/elfutils/libdwfl.h
   libxxhash-dev /usr/include/xxhash.h
   libncurses-dev /usr/include/ncurses.h
   zlib1g-dev /usr/include/zlib.h
@@ -55,13 +56,13 @@ build_packages='
   libgtest-dev /usr/include/gtest/gtest.h
   libgmock-dev /usr/include/gmock/gmock.h
   dataset-fashion-mnist /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz'
-# The text that configs/gpt_*.yaml train on; ./check does without.
+# The text that configs/gpt_*.yaml train on; ./check does not need it.
 text_packages='
   bible-kjv bible'
 check_packages='
   clang-format clang-format
   procps ps'
-# Pretend hosts and a small Slurm, for the tests of several hosts; without them these are skipped.
+# Simulated hosts and a small Slurm, for the tests of several hosts; without them these tests are skipped.
 cluster_packages='
   iproute2 /sbin/ip
   util-linux /usr/bin/nsenter
@@ -94,7 +95,8 @@ install_packages() {
     command -v sudo >/dev/null && sudo -n true 2>/dev/null || stop "missing system packages; type this, then start again:" "  sudo $line"
     sudo='sudo -n'
   fi
-  # A machine that never asked for the lists of packages has none, and one with old lists asks for files that are gone.
+  # A machine that never fetched the lists of packages has none. A machine with old lists requests files that no longer
+  # exist.
   if ! compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null || ! apt-get install -s $missing >/dev/null 2>&1; then
     say "packages: reading the lists of packages"
     quietly .deps/log/apt-update.log $sudo apt-get update -q
@@ -113,7 +115,8 @@ install_packages() {
   }
 }
 
-# offer_packages LIST WHAT: the same for what the build can do without: where nothing may be installed WHAT is told.
+# offer_packages LIST WHAT: the same for packages that the build does not require. Prints WHAT if nothing may be
+# installed.
 offer_packages() {
   local missing
   missing=$(missing_packages "$1")
@@ -124,13 +127,14 @@ offer_packages() {
   say "$2: missing here, by their Debian names: ${missing% }"
 }
 
-# python_torch PYTHON: version and place of the torch that it would import, if one that is new enough is installed whole.
+# python_torch PYTHON: version and place of the torch that it would import, if it is new enough and completely
+# installed.
 python_torch() {
   "$1" - 2>/dev/null <<'PYTHON'
 import importlib.metadata as metadata, re, sys
 version = metadata.version("torch")
 major, minor = map(int, re.match(r"(\d+)\.(\d+)", version).groups())
-# pip writes the list of files last: without it, an installation was cut short.
+# pip writes the list of files last: without it, the installation is incomplete.
 whole = metadata.distribution("torch").files
 where = metadata.distribution("torch").locate_file("torch")
 sys.exit(print(f"{version} in {where}") if major == 2 and minor >= 11 and whole else 1)
@@ -153,7 +157,7 @@ install_torch() {
     "to use one that you have, set Torch_DIR)"
   [ "$(free_gigabytes)" -ge 8 ] || stop "this needs 8 GB of free disk while it unpacks; there are $(free_gigabytes) here"
   make_venv
-  # Scratch space beside the destination: /tmp is often a small memory disk.
+  # Temporary space next to the destination: /tmp is often a small memory disk.
   rm -rf .deps/tmp
   mkdir -p .deps/tmp
   quietly .deps/log/pip-torch.log env TMPDIR="$PWD/.deps/tmp" $venv/bin/python3 -m pip install \
@@ -161,8 +165,8 @@ install_torch() {
   rm -rf .deps/tmp
 }
 
-# missing_cuda_headers PYTHON: release of CUDA whose headers beside torch lack the folders crt/ and nv/, as CUDA 13's do:
-# packages of their own have them.
+# missing_cuda_headers PYTHON: release of CUDA if the headers next to torch lack the folders crt/ and nv/, as CUDA 13's
+# do. Separate packages have them.
 missing_cuda_headers() {
   "$1" - "${Torch_DIR:-}" 2>/dev/null <<'PYTHON'
 import importlib.util, pathlib, re, sys
@@ -191,7 +195,7 @@ make_venv() {
   [ -x $venv/bin/pip ] || quietly .deps/log/venv.log python3 -m venv --system-site-packages $venv
 }
 
-# What the tests read with: the format's own reader, also where torch came from elsewhere.
+# The tests read checkpoints with the reader of the format (safetensors), also if torch is from another place.
 install_readers() {
   local python
   for python in $venv/bin/python3 python3; do
@@ -203,7 +207,7 @@ install_readers() {
     safetensors numpy
 }
 
-# What makes the documentation a site (mkdocs.yml). Its test is skipped where it cannot be installed.
+# Makes the documentation a site (mkdocs.yml). Its test is skipped if it cannot be installed.
 install_site_tools() {
   local python
   for python in $venv/bin/python3 python3; do

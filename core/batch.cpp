@@ -1,9 +1,8 @@
-// Batches: finding, slicing and moving.
 #include "core/batch.h"
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 
@@ -14,13 +13,18 @@ const at::Tensor* Batch::find(const std::string& name) const {
   return nullptr;
 }
 
+at::Tensor Batch::optional(const std::string& name) const {
+  const at::Tensor* found = find(name);
+  return found == nullptr ? at::Tensor() : *found;
+}
+
 const at::Tensor& Batch::at(const std::string& name) const {
   const at::Tensor* found = find(name);
   if (found != nullptr) return *found;
   std::vector<std::string> there;
   for (const auto& entry : tensors) there.push_back(entry.first);
-  throw Error(Failure::config, convoy::str("the batch has no field '", name, "'; this data set gives ",
-                                           join(there, ", "), "; take another data set or model, or Batch::find"));
+  throw Error(Failure::config, "the batch has no field '", name, "'; this data set gives ",
+              there.empty() ? "no fields" : join(there, ", "), "; use another data set or model, or Batch::find");
 }
 
 Batch Batch::slice(int64_t begin, int64_t end) const {
@@ -70,18 +74,18 @@ std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count)
 std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count) {
   std::vector<MicroBatch> all;
   int64_t begin = 0;
-  // Who gets the first row that is over in a slice: they go round, so that shares too differ by one row at most.
+  // Share that gets the first surplus row of the slice. It rotates, so that shares differ by at most one row.
   int64_t next = 0;
   for (int64_t slice = 0; slice < slices; ++slice) {
     const auto [first, last] = share_of(rows, slice, slices);
-    const int64_t each = (last - first) / count, over = (last - first) % count;
-    const auto gets_one = [&](int64_t share) { return (share - next + count) % count < over; };
+    const int64_t each = (last - first) / count, surplus = (last - first) % count;
+    const auto gets_one = [&](int64_t share) { return (share - next + count) % count < surplus; };
     int64_t from = first + index * each;
     for (int64_t share = 0; share < index; ++share) from += gets_one(share) ? 1 : 0;
     const int64_t mine = each + (gets_one(index) ? 1 : 0);
     all.push_back({begin, begin + mine, from});
     begin += mine;
-    next = (next + over) % count;
+    next = (next + surplus) % count;
   }
   return all;
 }

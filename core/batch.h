@@ -1,7 +1,7 @@
-// A batch: named tensors whose dimension 0 is rows (counted from the end under stacking: members come before rows).
-//
-// A row is never split: a positive with its negatives, a user with its candidates, a sequence. Strategies slice rows and
-// know nothing else of a batch.
+// A batch: named tensors with rows as dimension 0. Under stacking the member dimension precedes it, so code counts
+// dimensions from the end.
+// A row is never split. Examples: a positive with its negatives, a user with its candidates, a sequence. Strategies
+// slice rows and do not interpret the fields of a batch.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -12,33 +12,36 @@
 
 namespace convoy {
 
-// One micro-batch's rows within a share: [begin, end) of it, and the index of its first row within the global batch.
+// Rows [begin, end) of a share, which form one micro-batch; `first_row` is the index of the first one in the global
+// batch.
 struct MicroBatch {
   int64_t begin = 0, end = 0;
   int64_t first_row = 0;
 };
 
 struct Batch {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;  // few; in the data set's order
+  std::vector<std::pair<std::string, at::Tensor>> tensors;  // few; in the order of the data set
   int64_t rows = 0;                                         // rows of this share; may be 0
-  int64_t first_row = 0;                                    // index of its first row within the global batch
-  int64_t global_rows = 0;   // rows of the global batch over all shares (ragged at the end of an epoch)
+  int64_t first_row = 0;                                    // index of its first row in the global batch
+  int64_t global_rows = 0;   // rows of the global batch over all shares; fewer at the end of an epoch
   int64_t nominal_rows = 0;  // rows of a full global batch
-  // Micro-batch j is this share's part of slice j of the global batch, so that every layout sees the same ones. Parts may
-  // be empty. None listed: the share is one micro-batch.
-  std::vector<MicroBatch> micro;
+  // Micro-batch j is this share of slice j of the global batch, so every layout has equal micro-batches. A
+  // micro-batch may be empty. An empty list means that the share is one micro-batch.
+  std::vector<MicroBatch> micro = {};
 
-  const at::Tensor& at(const std::string& name) const;    // Error(config) naming the fields
-  const at::Tensor* find(const std::string& name) const;  // null when absent
-  Batch slice(int64_t begin, int64_t end) const;          // rows [begin, end) of a share of one micro-batch; views
-  std::vector<Batch> micro_batches() const;               // views; one at least
+  const at::Tensor& at(const std::string& name) const;    // throws Error(config) that lists the fields
+  const at::Tensor* find(const std::string& name) const;  // null if the field does not exist
+  at::Tensor optional(const std::string& name) const;     // undefined if the field does not exist
+  Batch slice(int64_t begin, int64_t end) const;          // rows [begin, end) of a share with one micro-batch; views
+  std::vector<Batch> micro_batches() const;               // views; at least one
   Batch to(at::Device device, bool non_blocking) const;
 };
 
-// Shares of `rows` rows over `count`: sizes differ by one at most, the first ones larger. [begin, end).
+// Rows [begin, end) of share `index`, if `count` shares divide `rows`. Sizes differ by at most one; the first shares
+// are larger.
 std::pair<int64_t, int64_t> share_of(int64_t rows, int64_t index, int64_t count);
 
-// The rows of the global batch that share `index` of `count` reads: its part of each of `slices` slices, in order.
+// The rows of the global batch that share `index` of `count` reads: its share of each of `slices` slices, in order.
 std::vector<MicroBatch> micro_batches_of(int64_t rows, int64_t slices, int64_t index, int64_t count);
 
 }  // namespace convoy

@@ -1,17 +1,19 @@
-// Model, Block, Loss: what is trained. A model never knows how.
+// Model, Block, Loss: what is trained. A model does not know the strategy that trains it.
 //
-// Role: a Model is a recipe without tensors; a Block is a torch module from tensors to tensors, the unit of placement, of
-// stages, of gathering and of recomputation. Block i+1 takes what block i returned; block 0 takes `inputs(batch)`.
-// Call order: configure → blocks() → block(i, layers) for the blocks a rank holds, in any order → inputs → forwards →
-// examples → loss or metrics.
-// Threads: a Model is shared by the rank threads of a process and const after construction; a Block belongs to one rank.
-// Failure: Error(config) from the constructor for options that do not fit the data's schema.
+// A Model is a recipe without tensors. A Block is a torch module from tensors to tensors: the unit of placement,
+// pipeline stages, gathering and activation checkpointing. Block i+1 takes the outputs of block i; block 0 takes
+// `inputs(batch)`.
+// Call order: blocks() → block(i, layers) for the local blocks, in any order → inputs → forwards → examples → loss or
+// metrics.
+// Threads: the rank threads of a process share one Model, which is const after construction. A Block belongs to one
+// rank.
+// Errors: the constructor throws Error(config) for options that do not fit the schema of the data.
 #pragma once
 #include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/batch.h"
@@ -24,20 +26,21 @@ using TensorList = std::vector<at::Tensor>;
 class Block;  // core/model.h
 using BlockPtr = std::shared_ptr<Block>;
 
-// What a loss compares. Shapes are the model's; dimension 0 (after members) is rows.
+// Inputs of a loss. The model defines the shapes; dimension 0 (after members) is rows.
 struct Examples {
   at::Tensor prediction;
   at::Tensor target;
-  at::Tensor weight;  // per row (or per element of the loss); undefined: all one
+  at::Tensor weight;  // per row or per element of the loss; undefined: all ones
 };
 
-// A sum and a weight, never a mean: right for ragged shares, accumulation and ranks without rows. Shapes: [] or [members].
+// A sum and a weight, never a mean: correct for uneven shares, accumulation and ranks without rows. Shapes: [] or
+// [members].
 struct Loss {
   at::Tensor sum;     // differentiable
-  at::Tensor weight;  // rows or tokens, by sample weight; no gradient
+  at::Tensor weight;  // rows or tokens, multiplied by row weights; no gradient
 };
 
-// Additive, so that shares, batches and ranks add up: value = sum / weight.
+// Additive over shares, batches and ranks: value = sum / weight.
 struct Metric {
   std::string name;  // "accuracy", "hr@10"
   at::Tensor sum;    // float64, [] or [members]
@@ -57,12 +60,39 @@ class Model {
   virtual int64_t blocks() const = 0;
   virtual std::string block_name(int64_t index) const = 0;          // scope of its layers
   virtual BlockPtr block(int64_t index, Layers& layers) const = 0;  // `layers` is already scoped
-  virtual TensorList inputs(const Batch& batch) const = 0;          // of block 0
-  virtual Examples examples(const TensorList& outputs, const Batch& batch) const = 0;
-  virtual std::string default_loss() const = 0;  // name in the losses' catalogue
-  // Of an evaluation batch, beside the loss; empty when the loss says all.
+  virtual TensorList inputs(const Batch& batch) const = 0;          // inputs of block 0
+  // By default the first output with the batch's fields `target` and, if there is one, `weight`.
+  virtual Examples examples(const TensorList& outputs, const Batch& batch) const {
+    return {outputs[0], batch.at("target"), batch.optional("weight")};
+  }
+  virtual std::string default_loss() const = 0;  // name in the catalogue of losses
+  // Metrics of an evaluation batch, besides the loss; may be empty.
   virtual std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const = 0;
 };
 using ModelPtr = std::shared_ptr<const Model>;
+
+// Decorator: forwards every call to another model. Base of models that observe or change a few calls.
+class WrappedModel : public Model {
+ public:
+  explicit WrappedModel(ModelPtr inner) : inner_(std::move(inner)) {}
+
+  int64_t blocks() const override { return inner_->blocks(); }
+  std::string block_name(int64_t index) const override { return inner_->block_name(index); }
+  BlockPtr block(int64_t index, Layers& layers) const override { return inner_->block(index, layers); }
+  TensorList inputs(const Batch& batch) const override { return inner_->inputs(batch); }
+  Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    return inner_->examples(outputs, batch);
+  }
+  std::string default_loss() const override { return inner_->default_loss(); }
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
+    return inner_->metrics(outputs, batch, layers);
+  }
+
+ protected:
+  const Model& wrapped() const { return *inner_; }
+
+ private:
+  ModelPtr inner_;
+};
 
 }  // namespace convoy

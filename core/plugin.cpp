@@ -1,4 +1,4 @@
-// The version, the registration, and what it brought.
+// Loads a plugin: checks its version, calls its registration, checks what it added.
 #include "core/plugin.h"
 
 #include <c10/util/Exception.h>
@@ -9,20 +9,19 @@
 #include <set>
 
 #include "core/config/option_reader.h"
-#include "core/error.h"
-#include "core/plugin_file.h"
+#include "core/files/files.h"
 
 namespace convoy {
 namespace {
 
 [[noreturn]] void reject(const std::string& path, const std::string& reason) {
-  throw Error(Failure::config, str("plugin ", path, ": ", reason));
+  throw Error(Failure::config, "plugin ", path, ": ", reason);
 }
 
 template <class Function>
 Function* symbol(void* library, const std::string& path, const char* name) {
   auto* found = reinterpret_cast<Function*>(dlsym(library, name));
-  if (found == nullptr) reject(path, str("has no ", name, ": it has to end with CONVOY_PLUGIN(registry) { … }"));
+  if (found == nullptr) reject(path, str("has no ", name, "; end it with CONVOY_PLUGIN(registry) { … }"));
   return found;
 }
 
@@ -45,13 +44,13 @@ const std::set<std::string>& open_kinds() {
   return kinds;
 }
 
-// Names of `now` that `before` lacks. What was there must be there still, in front.
+// Names in `now` that `before` lacks. The old names must come first, unchanged.
 std::vector<std::string> added(const std::string& path, const std::string& kind, const Names& before,
                                const std::vector<std::string>& now) {
   const auto found = before.find(kind);
   const std::vector<std::string> old = found == before.end() ? std::vector<std::string>() : found->second;
   if (now.size() < old.size() || !std::equal(old.begin(), old.end(), now.begin()))
-    reject(path, str("changes the entries of the kind ", kind, " that were there; only add to them, by push_back"));
+    reject(path, str("changes existing entries of the kind ", kind, "; only append entries, by push_back"));
   return {now.begin() + static_cast<int64_t>(old.size()), now.end()};
 }
 
@@ -61,7 +60,7 @@ bool is_name(const std::string& text) {
   });
 }
 
-// Options that every component of the kind takes beside its own.
+// Options of every component of the kind, in addition to the component's.
 std::vector<std::string> reserved_names(const std::string& kind) {
   std::vector<std::string> names{"name"};
   if (kind == "model") names.emplace_back("plugin");
@@ -71,27 +70,28 @@ std::vector<std::string> reserved_names(const std::string& kind) {
   return names;
 }
 
-// Checks an author's descriptions of options here, and not where a user first leaves an option out.
+// Checks the options of a plugin at load time, before a user leaves one of them out.
 void check_options(const std::vector<Option>& options, std::vector<std::string> taken, const Catalogues& catalogues) {
   for (Option option : options) {
     if (!is_name(option.name))
-      throw Error(Failure::config, str("an option is named '", option.name, "'; use letters, digits, '.', '_', '-'"));
+      throw Error(Failure::config, "an option is named '", option.name, "'; use letters, digits, '.', '_', '-'");
     if (std::find(taken.begin(), taken.end(), option.name) != taken.end())
-      throw Error(Failure::config, str("the option '", option.name, "' is described twice, or is one of convoy's own"));
+      throw Error(Failure::config, "the option '", option.name, "' is described twice, or is one of convoy's own");
     taken.push_back(option.name);
     const bool item = option.type == OptionType::list || option.type == OptionType::map;
     if (item && option.options.size() != 1)
-      throw Error(Failure::config, str("the option '", option.name, "' must describe exactly one item"));
+      throw Error(Failure::config, "the option '", option.name, "' must describe exactly one item");
     if (option.type == OptionType::choice && option.choices.empty())
-      throw Error(Failure::config, str("the option '", option.name, "' has no choices"));
+      throw Error(Failure::config, "the option '", option.name, "' has no choices");
     if (option.type == OptionType::section) check_options(option.options, {}, catalogues);
     option.required = false;
     if (!option.fallback.is_null()) OptionReader(catalogues, {}).read_fields({option}, map_node({}), "");
   }
 }
 
-// Every new entry has a factory and every new factory an entry: else a name could not be written, or not be made.
-void check_brought(const std::string& path, const Registry& registry, const Names& factories, const Names& entries) {
+// Each new entry must have a factory, and each new factory an entry. Otherwise a configuration could not use the name,
+// or could not build its component.
+void check_added(const std::string& path, const Registry& registry, const Names& factories, const Names& entries) {
   const Names now = entries_of(registry);
   for (const auto& [kind, names] : now) {
     const std::vector<std::string> fresh = added(path, kind, entries, names);
@@ -128,7 +128,7 @@ void check_brought(const std::string& path, const Registry& registry, const Name
   }
 }
 
-// Adds the library's name to every exception of its code.
+// Adds the path of the library to every exception of its code.
 void call_registration(const std::string& path, void (*registration)(Registry&), Registry& registry) {
   std::string thrown;
   try {
@@ -148,21 +148,25 @@ void call_registration(const std::string& path, void (*registration)(Registry&),
 }  // namespace
 
 void load_plugin(const std::string& path, Registry& registry) {
-  const std::string file = trusted_plugin_file(path);  // what was checked is what dlopen sees
+  const std::string file = trusted_plugin_file(path);  // dlopen gets the path that was checked
   if (std::find(registry.plugins.begin(), registry.plugins.end(), file) != registry.plugins.end())
-    reject(path, "is named twice; once loads all that it brings (model.plugin or plugins)");
+    reject(path, "is listed twice; list it once, under model.plugin or plugins");
 
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     reject(path, str("cannot be loaded: ", dlerror(), "; was it built against this build (", CONVOY_PLUGIN_BUILD,
                      "; -Dconvoy_DIR=the build folder)?"));
-  const std::string version = symbol<const char*()>(library, path, "convoy_plugin_version")();
+  const char* const built_for = symbol<const char*()>(library, path, "convoy_plugin_version")();
+  if (built_for == nullptr)
+    reject(path,
+           "its convoy_plugin_version returns null; remove it, and end the plugin with CONVOY_PLUGIN(registry) { … }");
+  const std::string version = built_for;
   if (version != CONVOY_PLUGIN_BUILD)
     reject(path, str("was built for ", version, ", and this is ", CONVOY_PLUGIN_BUILD,
                      "; build it again against this convoy (-Dconvoy_DIR=the build folder)"));
   const Names factories = factories_of(registry), entries = entries_of(registry);
   call_registration(path, symbol<void(Registry&)>(library, path, "convoy_plugin_register"), registry);
-  check_brought(path, registry, factories, entries);
+  check_added(path, registry, factories, entries);
   registry.plugins.push_back(file);
 }
 

@@ -1,23 +1,24 @@
-// Plugins: a model, loss, data set or transform in a shared library of one's own.
-//
-// A plugin includes core headers only, links convoy::core, and ends with CONVOY_PLUGIN(registry) { … }, whose body adds
-// factories and catalogue entries. It is loaded only from an absolute path, owned by the user or root and writable by no
-// other, after its version was compared (docs/extending.md).
+// Plugins: a model, loss, data set or transform in a shared library of the user.
+// A plugin includes only core headers, links convoy::core and ends with CONVOY_PLUGIN(registry) { … }. The body adds
+// factories and catalogue entries.
+// convoy loads it only from an absolute path, and only if its version matches (docs/extending.md). The user or root
+// must own the file, and no other user may have write access.
 #pragma once
 #include <torch/version.h>
 
 #include <string>
 
+#include "core/base/version.h"
 #include "core/model.h"
 #include "core/registry.h"
-#include "core/version.h"
 
-// Both sides compile this text in; it must be equal, since C++ interfaces of convoy and LibTorch pass between them.
+// Version text, compiled into convoy and into the plugin. The texts must be equal, because C++ interfaces of convoy
+// and LibTorch cross the boundary.
 #define CONVOY_PLUGIN_BUILD CONVOY_PLUGIN_VERSION ", LibTorch " TORCH_VERSION
 
 namespace convoy {
-// Throws Error(refused) or Error(config) with the reason and what to type next. The library stays loaded. Kinds that a
-// plugin may add to: model, data, loss, transform.
+// Loads a library; it stays loaded. Throws Error(refused) or Error(config) with the reason and what to type next. A
+// plugin may add entries of the kinds model, data, loss and transform.
 void load_plugin(const std::string& path, Registry& registry);
 }  // namespace convoy
 

@@ -1,6 +1,6 @@
-// Registry: from a name in a configuration to the class that serves it, with LibTorch. Filled by each folder's
-// registry.cpp and by plugins; passed in, never global.
-// Threads: filled before the ranks start, const after.
+// Registry: maps a name of the configuration to the factory of its class. Each folder's registry.cpp and the plugins
+// fill it. It is passed in, never global. Needs LibTorch.
+// Threads: filled before the ranks start, const afterwards.
 #pragma once
 #include <functional>
 #include <map>
@@ -11,61 +11,62 @@
 #include "core/communicator.h"
 #include "core/config/run_config.h"
 #include "core/context.h"
-#include "core/control/call_notes.h"
 #include "core/data/dataset.h"
 #include "core/model_interface.h"
+#include "core/rank_state/position.h"
 #include "core/strategy.h"
 
 namespace convoy {
 
-// A wait that takes long, as it is told to whoever watches the job.
-struct LateCall {
+// A collective that takes longer than half of its limit, as reported to the supervisor.
+struct SlowCollective {
   std::string group;         // label, as in RankCall
-  int64_t number = 0;        // of the call in the group; 0 for sends and receives, which are not numbered
+  int64_t number = 0;        // of the call in the group; 0 for sends and receives, which have no number
   std::string call;          // "all_reduce 'bucket 2' float32[1024] sum"
   std::vector<int> members;  // ranks of the job that take part
   double seconds = 0;        // waited so far
   double limit = 0;
   bool over = false;  // the limit has passed
 };
+CONVOY_JSON(SlowCollective, group, number, call, members, seconds, limit, over)
 
-// How ranks make sure that they call the same collectives: name, operation, shape, dtype, reduction, root and counts,
-// compared over the control channel. The first calls of each group are handed to the transport only once all ranks are
-// known to call alike; of the later ones it is found out soon after.
-enum class CallChecks { none, sampled, all };
+// Collective check: ranks compare name, operation, shape, dtype, reduction, root and counts over the control channel.
+// The transport gets the first calls of each group only after the check. Later calls are checked shortly afterwards.
+enum class CollectiveChecks { none, sampled, all };
 
-// What a backend is given to build the group of all ranks of a job.
+// Inputs of a backend for the world group.
 struct BackendRequest {
   int rank = 0;
   int size = 1;
   at::Device device{at::kCPU};
   std::shared_ptr<Channel> channel;              // rendezvous and abort
   std::string job;                               // unique per attempt: prefix of keys
-  std::string address;                           // of this host's interface for data, numeric; "" : chosen
-  std::chrono::milliseconds timeout{600000};     // C, of each operation
-  std::chrono::milliseconds rendezvous{300000};  // R
-  // Told the name of the collective when a wait begins to block, and "" when it ends; from any thread, must not block.
+  std::string address;                           // numeric address of this host's interface for data; "": chosen
+  std::chrono::milliseconds timeout{600000};     // time limit of one operation (launch.collective)
+  std::chrono::milliseconds rendezvous{300000};  // time limit of the rendezvous (launch.rendezvous)
+  // Called with the name of the collective when a wait begins to block, and with "" when it ends. Called from any
+  // thread; must not block.
   std::function<void(const char* name)> waiting;
-  std::shared_ptr<CallNotes> notes;  // get every collective; may be null
-  CallChecks checks = CallChecks::sampled;
-  // Told, in the waiting thread, when half of a time limit has passed, and all of it. The latter call may take its time to
-  // have the job end with the right cause, and throws that; where it returns, the wait throws what it knows. Null: the
-  // backend says by itself what it knows.
-  std::function<void(const LateCall&)> late;
+  std::shared_ptr<CollectiveRecords> notes;  // get every collective; may be null
+  CollectiveChecks checks = CollectiveChecks::sampled;
+  // Called in the waiting thread when half of the time limit has passed, and again at the limit. The second call may
+  // block while the job finds the cause of the stall; it throws that cause. If it returns, the wait throws its own
+  // error. Null: the backend reports by itself.
+  std::function<void(const SlowCollective&)> late;
 };
 
-// Factories of one kind. `kind` is a word for messages: "model".
-// Failure: Error(config) for a name that is taken, an empty factory, and a factory that returns nothing.
+// Factories of one kind. `kind` appears in messages: "model".
+// Errors: Error(config) for a name that exists already, an empty factory, and a factory that returns null.
 template <class T, class... Arguments>
 class Factories {
  public:
   using Factory = std::function<T(Arguments...)>;
   explicit Factories(std::string kind) : kind_(std::move(kind)) {}
   void add(const std::string& name, Factory factory) {
-    if (!factory) throw Error(Failure::config, str("adds an empty factory for the ", kind_, " '", name, "'"));
+    if (!factory) throw Error(Failure::config, "adds an empty factory for the ", kind_, " '", name, "'");
     if (!factories_.emplace(name, std::move(factory)).second)
-      throw Error(Failure::config,
-                  str("adds a factory for the ", kind_, " '", name, "', which exists already; choose another name"));
+      throw Error(Failure::config, "adds a factory for the ", kind_, " '", name,
+                  "', which exists already; choose another name");
   }
   bool has(const std::string& name) const { return factories_.count(name) != 0; }
   T make(const std::string& name, Arguments... arguments) const {
@@ -74,8 +75,8 @@ class Factories {
                  "': catalogue and registry differ");
     T made = found->second(arguments...);
     if (!made)
-      throw Error(Failure::config,
-                  str("the factory of the ", kind_, " '", name, "' returned null; it must return an object or throw"));
+      throw Error(Failure::config, "the factory of the ", kind_, " '", name,
+                  "' returned null; it must return an object or throw");
     return made;
   }
   std::vector<std::string> names() const {
@@ -96,9 +97,11 @@ struct Registry {
   Factories<std::shared_ptr<const Transform>, const Options&> transforms{"transform"};
   Factories<std::unique_ptr<Strategy>, const Options&> strategies{"strategy"};
   Factories<CommunicatorPtr, const BackendRequest&> backends{"backend"};
-  // What a plugin adds to the catalogues, so that its options are checked like all others.
+  // Entries that plugins add to the catalogues, so that their options are checked like all others.
   Catalogues catalogues;
-  std::vector<std::string> plugins;  // files that were loaded
+  std::vector<std::string> plugins;  // files of the loaded plugins
 };
 
+// Adds the data sets, transforms and losses of core.
+void register_core(Registry& registry);
 }  // namespace convoy

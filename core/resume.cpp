@@ -5,10 +5,11 @@
 #include <limits>
 #include <optional>
 
+#include "core/base/error.h"
 #include "core/config/differences.h"
-#include "core/error.h"
+#include "core/data/catalogue/declared_schema.h"
 #include "core/optim/optimizer.h"
-#include "core/optim/update_count.h"
+#include "core/optim/rows/row_history.h"
 
 namespace convoy {
 namespace {
@@ -17,7 +18,7 @@ constexpr int64_t most = std::numeric_limits<int64_t>::max();
 
 bool begins(const std::string& text, const std::string& with) { return text.rfind(with, 0) == 0; }
 
-// Length of the run that saved the checkpoint; an older convoy did not save all of it.
+// Length of the run that saved the checkpoint. Older versions did not save all values; they are computed.
 TrainingLength saved_length(const Json& trainer, const std::optional<RunConfig>& config, const TrainingLength& now,
                             int64_t epoch_rows) {
   TrainingLength saved;
@@ -30,7 +31,7 @@ TrainingLength saved_length(const Json& trainer, const std::optional<RunConfig>&
   return saved;
 }
 
-// The step of this run at the same row of the same epoch as `step` of the run before.
+// Step of this run at the same row of the same epoch as `step` of the previous run. Adds a note for the log.
 int64_t same_position(int64_t step, const TrainingLength& saved, const TrainingLength& now, int64_t epoch_rows,
                       const CheckpointInfo& info, std::vector<std::string>& notes) {
   const int64_t epoch = step / saved.steps_per_epoch, within = step % saved.steps_per_epoch;
@@ -52,7 +53,7 @@ int64_t same_position(int64_t step, const TrainingLength& saved, const TrainingL
   return result;
 }
 
-// Steps that make an update. `strategy.sync.every` counts something else where parameters are averaged.
+// Steps per update. With parameter averaging each step is an update, and `strategy.sync.every` counts updates.
 int64_t steps_per_update(const RunConfig& config) {
   const Json& strategy = config.strategy.options.json();
   const auto sync = strategy.find("sync");
@@ -67,7 +68,8 @@ double rate_after(const RunConfig& config, const TrainingLength& length, int64_t
   return schedule.learning_rate(updates.of(steps));
 }
 
-// "" where the rate does not jump. Throws for a configuration that this build cannot read.
+// Warning about a jump of the learning rate; "" if it does not jump. Throws for a configuration that this version
+// cannot read.
 std::string rate_note(const RunConfig& before, const TrainingLength& saved, int64_t saved_step, const RunConfig& config,
                       const TrainingLength& length, int64_t step) {
   if (step >= length.total_steps) return "";
@@ -96,7 +98,35 @@ bool changes_evaluation(const std::string& key) {
   for (const char* same : {"data.path", "data.item_features.path", "data.user_features.path", "data.prefetch",
                            "data.changed", "model.dropout", "model.attention_dropout"})
     if (key == same) return false;
-  return begins(key, "data.") || begins(key, "loss") || begins(key, "model.") || begins(key, "strategy.samples");
+  return key == "seed" || begins(key, "data.") || begins(key, "loss") || begins(key, "model.") ||
+         begins(key, "strategy.samples");
+}
+
+// Warning about evaluation rows that the previous run trained on; "" if there are none.
+std::string split_note(const Json& was, const Json& is) {
+  const auto data_of = [](const Json& config) { return config.value("data", Json::object()); };
+  if (!was.is_object() || !data_of(was).is_object() || !data_of(is).is_object()) return "";
+  if (data_of(was).value("name", "") != data_of(is).value("name", "")) return "";
+  const EvaluationSplit before = evaluation_split(data_of(was), was.value("seed", Json()));
+  const EvaluationSplit now = evaluation_split(data_of(is), is.value("seed", Json()));
+  if (!now.holds_out) return "";
+  std::vector<std::string> changes;
+  std::string advice;
+  for (const auto& [key, value] : now.options) {
+    const auto old = before.options.find(key);
+    if (old == before.options.end() || old->second.is_null() || old->second == value) continue;
+    // A smaller fraction is a part of the larger one: all of its rows were held out before.
+    if (key == "data.evaluate.fraction" && value.is_number() && old->second.is_number() &&
+        value.get<double>() < old->second.get<double>())
+      continue;
+    changes.push_back(to_string(Difference{key, old->second, value}));
+    advice += str(" --set ", key, "=", old->second.is_string() ? old->second.get<std::string>() : old->second.dump());
+  }
+  if (changes.empty()) return "";
+  return str(join(changes, ", "),
+             ": other rows are held out for evaluation now; the model may have trained on some of them, and their "
+             "metrics look better than they are. To hold out the same rows as before, add",
+             advice);
 }
 
 }  // namespace
@@ -104,7 +134,7 @@ bool changes_evaluation(const std::string& key) {
 Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const TrainingLength& length, int64_t epoch_rows) {
   const bool automatic = config.train.resume == "auto";
   std::vector<std::string> ignored{"name", "train.resume"};
-  // A run that continues by itself may run on other cores each time.
+  // An automatic resume may use other cores each time.
   if (automatic) ignored.insert(ignored.end(), {"launch", "log"});
   const std::vector<Difference> all = differences(info.config, config.resolved, ignored);
   if (info.trainer.empty())
@@ -114,7 +144,7 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   Resumed resumed;
   resumed.step = info.trainer.at("step").get<int64_t>();
   resumed.notes.push_back(str("resumed from ", info.path, " after step ", resumed.step,
-                              all.empty() ? "" : str(", with other settings than then (", all.size(), "):")));
+                              all.empty() ? "" : str(", with changed settings (", all.size(), "):")));
   for (const Difference& difference : all) {
     resumed.notes.push_back("  " + to_string(difference));
     resumed.same_evaluation = resumed.same_evaluation && !changes_evaluation(difference.key);
@@ -126,11 +156,12 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   const bool other_steps = saved.global_rows != length.global_rows || saved.steps_per_epoch != length.steps_per_epoch;
   if (other_steps) resumed.step = same_position(saved_step, saved, length, epoch_rows, info, resumed.notes);
   try {
+    resumed.split_note = split_note(info.config, config.resolved);
     if (before) resumed.rate_note = rate_note(*before, saved, saved_step, config, length, resumed.step);
-  } catch (const std::exception&) {  // an older or damaged configuration has no rate to compare with
+  } catch (const std::exception&) {  // an older or damaged configuration cannot be compared
   }
   if (!resumed.same_evaluation)
-    resumed.notes.push_back("evaluations may give other figures than before: best values are counted anew");
+    resumed.notes.push_back("evaluations may give other metrics than before: best values start anew");
   return resumed;
 }
 

@@ -1,4 +1,4 @@
-// Resuming from a checkpoint that another configuration may have made: where training continues, and what to report.
+// Resuming from a checkpoint, also from one of another configuration: where training continues, and what to report.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,16 +10,17 @@
 namespace convoy {
 
 struct Resumed {
-  int64_t step = 0;                // steps done, as this run numbers them
-  bool same_evaluation = true;     // its figures can be compared with those of this run
+  int64_t step = 0;                // steps done, in the numbering of this run
+  bool same_evaluation = true;     // its metrics can be compared with those of this run
   bool same_watched = true;        // early stopping watches the same metric
-  std::vector<std::string> notes;  // for the log and the console, in order
-  std::string rate_note;           // a warning where the learning rate jumps
+  std::vector<std::string> notes;  // for the log, in order
+  std::string rate_note;           // warning if the learning rate jumps
+  std::string split_note;          // warning if evaluation rows may have been trained on
 };
 
-// `epoch_rows`: rows that this run reads in an epoch. With another batch size the run continues at the same row of the
-// same epoch; rows of a batch that this run cannot begin in the middle of are read again. Error(corrupt_data) for a
-// position that cannot be.
+// `epoch_rows`: rows that this run reads in an epoch. With another batch size the run continues at the same row of
+// the same epoch; if that row is inside a batch of this run, the batch's first rows are read again.
+// Throws Error(corrupt_data) for a position that cannot exist.
 Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const TrainingLength& length, int64_t epoch_rows);
 
 }  // namespace convoy

@@ -1,14 +1,14 @@
-#include "core/single_communicator.h"
+#include "core/communicator.h"
 
 #include <deque>
 #include <mutex>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
 
-// Done when it is made.
+// Complete from the start.
 class DoneWork : public Work {
  public:
   void wait() override {}
@@ -25,11 +25,7 @@ class SingleCommunicator : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   const std::string& backend() const override { return backend_; }
-  Capabilities capabilities() const override {
-    return {{at::kCPU, at::kCUDA},
-            {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kInt, at::kLong, at::kByte, at::kBool},
-            true};
-  }
+  std::vector<at::DeviceType> devices() const override { return {at::kCPU, at::kCUDA}; }
   int64_t bytes_sent() const override { return 0; }
   double wait_seconds() const override { return 0; }
   double wait_cpu_seconds() const override { return 0; }
@@ -57,7 +53,7 @@ class SingleCommunicator : public Communicator {
     return finished();
   }
 
-  // To itself: a send is kept until its receive comes, in order.
+  // Sends to itself: a queue keeps each send until its receive.
   WorkPtr send(at::Tensor tensor, int peer, const CallOptions& call) override {
     check_peer(peer, call);
     std::lock_guard<std::mutex> lock(mutex_);
@@ -67,7 +63,7 @@ class SingleCommunicator : public Communicator {
   WorkPtr receive(at::Tensor tensor, int peer, const CallOptions& call) override {
     check_peer(peer, call);
     std::lock_guard<std::mutex> lock(mutex_);
-    CONVOY_CHECK(!sends_.empty(), "a group of one rank waits in '", call.name, "' for what it has not sent");
+    CONVOY_CHECK(!sends_.empty(), "a group of one rank waits in '", call.name, "' for a send that never happened");
     copy(tensor, sends_.front(), call);
     sends_.pop_front();
     return finished();

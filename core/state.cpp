@@ -1,6 +1,6 @@
 #include "core/state.h"
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
@@ -14,19 +14,9 @@ int64_t box_elements(const std::vector<int64_t>& length) {
 }  // namespace
 
 const char* name_of(StateKind kind) {
-  switch (kind) {
-    case StateKind::parameter:
-      return "parameter";
-    case StateKind::buffer:
-      return "buffer";
-    case StateKind::moment:
-      return "moment";
-    case StateKind::gradient:
-      return "gradient";
-    case StateKind::counter:
-      return "counter";
-  }
-  CONVOY_CHECK(false, "a state kind without a name");
+  static constexpr const char* names[] = {"parameter", "buffer", "moment", "gradient", "counter"};
+  static_assert(std::size(names) == static_cast<size_t>(StateKind::counter) + 1);
+  return names[static_cast<size_t>(kind)];
 }
 
 Piece Piece::whole(at::IntArrayRef shape) {

@@ -1,4 +1,4 @@
-// Named state: what checkpoints, `verify`, hashes and norms see of a strategy, whatever its layout.
+// Named state: how checkpoints, `verify`, hashes and norms see a strategy, independent of its layout.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,10 +14,10 @@ namespace convoy {
 enum class StateKind { parameter, buffer, moment, gradient, counter };
 const char* name_of(StateKind kind);
 
-// Which part of the whole tensor an entry holds: a box, or for flat shards a range inside the row-major order of it.
+// Piece of a tensor that an entry holds: a box, or a flat range inside the box (for flat shards).
 struct Piece {
   std::vector<int64_t> global_shape;
-  std::vector<int64_t> offset;  // of the box, one per dimension
+  std::vector<int64_t> offset;  // start of the box in each dimension
   std::vector<int64_t> length;
   std::optional<std::pair<int64_t, int64_t>> flat;  // [begin, end) of the box's elements, row-major
 
@@ -31,13 +31,13 @@ struct StateEntry {
   std::string moment;  // for kind moment: "exp_avg", "exp_avg_sq", "momentum", …; else ""
   StateKind kind = StateKind::parameter;
   Piece piece;
-  int member = -1;      // of an ensemble; -1: none
-  int replica = -1;     // which copy, where copies may differ (moments under local SGD); -1: all are the same
-  at::Tensor tensor;    // shape: piece.length, or [end - begin] for a flat range; may be written to when restoring
-  bool owner = true;    // exactly one rank of all that hold the same piece says true
-  bool behind = false;  // of a row table that has not been settled since it was trained: of an earlier moment
+  int member = -1;     // ensemble member; -1: none
+  int replica = -1;    // number of the copy, if copies may differ (moments under local SGD); -1: all copies are equal
+  at::Tensor tensor;   // shape: piece.length, or [end - begin] for a flat range; restore writes to it
+  bool owner = true;   // true on exactly one of the ranks that hold the same piece
+  bool stale = false;  // of a sparse embedding that was trained after its last flush: some rows are stale
 
-  // Unique within a layout: "parameter/NAME", "moment/exp_avg/NAME", with "@member" and "@replica" where they apply.
+  // Unique within a layout: "parameter/NAME", "moment/exp_avg/NAME", with "@member" and "@replica" if they apply.
   std::string key() const;
 };
 

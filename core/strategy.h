@@ -1,13 +1,13 @@
-// Strategy: decides how one model is trained by many ranks. This is convoy's main seam.
+// Strategy: decides how many ranks train one model. This is the main seam of convoy.
 //
-// Role: owns this rank's part of the model and of the optimizer, talks to other ranks through the context's
-// communicators, and can name every piece of state it holds. The trainer, checkpoints, metrics, `explain` and `verify`
-// use only this. Where (plan) and cost are pure functions beside the catalogue (strategies/catalogue.h).
-// Call order: setup once; then step, evaluate (and evaluated), visit_state, settle in any order, the same on all ranks of
-// the job.
-// Threads: one Strategy per rank, used by that rank's thread only.
-// Ownership: keeps the model and what setup gave it; `visit_state` shows tensors that stay the strategy's.
-// Failure: CommError from communication, Error(training) from the model with block and step; after either, only
+// A Strategy owns this rank's part of the model and of the optimizer, and communicates through the communicators of
+// the context. It can list all its state by name. The trainer, checkpoints, metrics, `explain` and `verify` use only
+// this interface. Plan and cost are pure functions next to the catalogue (strategies/plans/catalogue.h).
+// Call order: setup once; then step, evaluate (and evaluated), visit_state, flush in any order that is equal on all
+// ranks of the job.
+// Threads: one Strategy per rank, used only by the thread of that rank.
+// Ownership: keeps the model and the arguments of setup. `visit_state` shows tensors that the strategy owns.
+// Errors: CommError from communication, Error(training) from the model with block and step. After either, only
 // destruction is allowed.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "core/base/ensemble_members.h"
 #include "core/batch.h"
 #include "core/context.h"
-#include "core/member_draw.h"
 #include "core/model_interface.h"
 #include "core/state.h"
 
@@ -28,67 +28,89 @@ namespace convoy {
 
 struct MetricValue;  // core/metrics/accumulator.h
 
-// Which share of each global batch this rank reads. Ranks that hold parts of one replica read the same share.
+// Share of each global batch that this rank reads. Ranks that hold parts of one replica read the same share.
 struct Sampling {
   int64_t index = 0;
   int64_t count = 1;          // data-parallel degree
-  int64_t micro_batches = 1;  // slices of the global batch, of each of which the rank reads its share
-  int64_t members = 0;        // members of an ensemble that this rank trains now; 0: no ensemble, or all have finished
-  // Of those members, one each: they draw their own rows, and training batches are [members, rows, …]. Evaluation batches
-  // have no members: all see the same rows.
-  std::vector<MemberDraw> draws = {};
-  int64_t job_members = 0;  // members that the whole job trains now, for what is counted; 0: no ensemble
+  int64_t micro_batches = 1;  // slices of the global batch; the rank reads its share of each slice
+  int64_t members = 0;        // members that this rank trains now; 0: no ensemble, or all have finished
+  // Row samples of these members: each trains on its own rows, and training batches are [members, rows, …].
+  // Evaluation batches have no member dimension: all members see the same rows.
+  std::vector<MemberSample> draws = {};
+  int64_t job_members = 0;  // members that the whole job trains now, for counts; 0: no ensemble
 };
 
 struct StepInput {
   Batch batch;         // this rank's share
   int64_t step = 0;    // global, from 0: keys random draws and schedules
   bool flush = false;  // last step of an epoch or of the training: accumulation ends here
-  bool told =
-      true;  // its figures are: a gradient norm that takes an exchange of its own is worth it; on all ranks alike
+  // This step is logged, so computing the gradient norm may cost a collective. Equal on all ranks.
+  bool log_step = true;
 };
 
-// Tensors on the rank's device, not read to the host. A rank whose figures are another's copy gives weight and sum zero,
-// so that sums over all ranks are the job's figures.
+// Tensors on the device of the rank, not copied to the host. If several ranks compute the same metric, only one
+// reports it and the others report weight and sum zero. So sums over all ranks are the metrics of the job.
 struct StepResult {
-  std::vector<Metric> metrics;  // "loss" first; of this rank's rows
-  at::Tensor finite;   // bool, [] or [members]: false is a fault, and nothing was updated; the same on all ranks
-  at::Tensor skipped;  // the same shape: the loss scaler left this update out; undefined without a scaler
-  at::Tensor
-      gradient_norm;  // [] or [members], before clipping; undefined on steps without an update, or where not told
-  at::Tensor learning_rate;  // [1] or [members], of that update, before factors of groups; valid until the next one
-  bool updated = true;       // false on accumulation's steps between
+  std::vector<Metric> metrics;  // "loss" first; over the rows of this rank
+  at::Tensor finite;            // bool, [] or [members]; false: not finite, nothing was updated; equal on all ranks
+  at::Tensor skipped;           // same shape: the loss scaler skipped this update; undefined without a scaler
+  at::Tensor gradient_norm;     // [] or [members], before clipping; undefined without an update or if not computed
+  at::Tensor learning_rate;  // [1] or [members], of this update, before factors of groups; valid until the next update
+  bool updated = true;       // false on the accumulating steps between two updates
+};
+
+// Optional interface of a strategy. It evaluates ensemble members on the folds that they leave out, and resets their
+// early stopping. Call order, threads, errors: as Strategy::evaluate.
+class HeldOutEvaluation {
+ public:
+  virtual ~HeldOutEvaluation() = default;
+
+  // Row samples of all members of this rank, including members that have finished.
+  virtual std::vector<MemberSample> draws() const = 0;
+  // Loss and metrics of each member on its held-out rows. Input tensors are [members, rows, …]. Metrics have the same
+  // form as those of `evaluate`. No gradient, no dropout.
+  virtual std::vector<Metric> evaluate_held_out(const Batch& batch) = 0;
+  // Called after Strategy::state_restored if later metrics cannot be compared with those before the checkpoint: the
+  // data, the loss or the watched metric differ. Early stopping then starts again.
+  virtual void metrics_changed() = 0;
+};
+
+// Optional interfaces of a strategy. Null if it does not implement one; otherwise valid as long as the strategy.
+struct StrategyCapabilities {
+  HeldOutEvaluation* held_out_evaluation = nullptr;
 };
 
 class Strategy {
  public:
   virtual ~Strategy() = default;
 
-  // Builds this rank's part with its initial values; `loss` was chosen by the configuration or is the model's own.
+  // Builds this rank's part with its initial values. `loss` is the configured loss or the default of the model.
   virtual void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) = 0;
-  // Before setup only `draws` counts: how many rows a member reads in an epoch, whichever it is.
+  // Before setup only `draws` is valid: the number of rows that a member reads in an epoch.
   virtual Sampling sampling() const = 0;
 
   // Forward, backward, communication, update.
   virtual StepResult step(const StepInput& input) = 0;
-  // Loss and the model's metrics of this share; no gradient, no dropout. Rows may be 0.
+  // Loss and metrics of this share; no gradient, no dropout. The share may have 0 rows.
   virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
 
-  // Forces what was postponed (averages, row catch-up). Called before checkpoints, and before verify compares what it shows.
-  virtual void settle() = 0;
-  // What of it `evaluate` needs. Rows of tables may stay behind, which lookups make up for without writing: so that what
-  // a run comes to does not depend on how often it is evaluated.
-  virtual void settle_for_evaluation() { settle(); }
-  // The job's figures of an evaluation, on all ranks the same. What `sampling` says may be another thing afterwards (a
-  // member of an ensemble may have finished). True: nothing is left to train, on all ranks alike.
-  virtual bool evaluated(const std::map<std::string, MetricValue>& figures) = 0;
-  // Calls back for each piece of state this rank holds, in the same order each time.
+  // Applies postponed work (averages, catch-up of rows). Called before checkpoints and before verify compares states.
+  virtual void flush() = 0;
+  // Applies only what `evaluate` needs. Rows of sparse embeddings may stay stale: look-ups catch up without writing.
+  // So the result of a run does not depend on how often it is evaluated.
+  virtual void flush_for_evaluation() { flush(); }
+  // Receives the metrics of the job after an evaluation, equal on all ranks. `sampling` may change (an ensemble
+  // member may have finished). Returns true, on all ranks, if nothing is left to train.
+  virtual bool evaluated(const std::map<std::string, MetricValue>& metrics) = 0;
+  // Calls back for each piece of state of this rank, in the same order each time.
   virtual void visit_state(const StateVisitor& visit) = 0;
-  // Tensors shown by visit_state were written to from outside (a checkpoint was loaded).
+  // Called after something wrote to the tensors of visit_state, such as loading a checkpoint.
   virtual void state_restored() = 0;
-  // Called after state_restored when this run numbers its steps in another way than the checkpoint, as with another batch
-  // size. `steps` are done in the new numbers; schedules go on from there. Counts of updates made stay as they are.
+  // Called after state_restored if this run numbers its steps differently from the checkpoint, as with another batch
+  // size. `steps` are done in the new numbering; schedules continue there. Counts of updates stay.
   virtual void renumbered(int64_t /*steps*/) {}
+  // Optional interfaces that this strategy implements.
+  virtual StrategyCapabilities capabilities() { return {}; }
 };
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// convoy: reads, checks, plans, starts and supervises. Without LibTorch.
+// `convoy`: reads, checks, plans, starts and supervises runs. Without LibTorch.
 #include <poll.h>
 #include <unistd.h>
 
@@ -11,24 +11,17 @@
 #include <new>
 #include <system_error>
 
-#include "core/limits.h"
-#include "core/utf8.h"
-#include "core/version.h"
-#include "launch/bench_report.h"
-#include "launch/catalogues.h"
-#include "launch/commands/add.h"
-#include "launch/commands/bench.h"
-#include "launch/commands/explain.h"
-#include "launch/commands/help.h"
-#include "launch/commands/list.h"
-#include "launch/commands/run.h"
-#include "launch/commands/top.h"
-#include "launch/commands/verify.h"
-#include "launch/exit_codes.h"
-#include "launch/process.h"
-#include "launch/run_modes.h"
-#include "launch/signals.h"
-#include "launch/terminal_safe_stream.h"
+#include "core/base/text.h"
+#include "core/base/version.h"
+#include "core/files/limits.h"
+#include "launch/cli/commands.h"
+#include "launch/cli/text_table.h"
+#include "launch/diagnose/bench_report.h"
+#include "launch/job/run_modes.h"
+#include "launch/prepare/describe.h"
+#include "launch/process/event_loop.h"
+#include "launch/process/exit_codes.h"
+#include "launch/process/process.h"
 
 namespace {
 
@@ -48,8 +41,8 @@ Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 fail
 126/127 cannot execute, 128+n ended by signal n.)";
 
 constexpr const char* verify_footer = R"(
-Trains what CONFIG describes and the same on one rank by the reference strategy, on the same global batches, and prints the worst
-relative difference of each parameter, gradient and moment after every update. Nothing stays on disk. Works for plugins.
+Trains CONFIG, and the same model by the reference strategy on one rank, on the same global batches. Prints the largest
+relative difference of each parameter, gradient and moment after every update. Keeps no files. Works for plugins.
 
 Examples:
   convoy verify configs/ncf_ddp.yaml
@@ -59,22 +52,23 @@ Examples:
 Exit codes: 0 agree, 1 differ, else as of `convoy run`.)";
 
 constexpr const char* explain_footer = R"(
-Starts no run: where each rank would run and why, what it would send and hold, in which order it would work. With
---calibrate, and to --compare on this machine, it measures one rank's step for some seconds and predicts how long a step of
-each candidate would take.
+Starts no run. Shows where each rank would run and why, what it would send and store, and the order of its work. With
+--calibrate, and with --compare on this machine, it measures one rank's step for some seconds and predicts the step time
+of each candidate.
 
 Examples:
   convoy explain configs/ncf_ddp.yaml
-  convoy explain configs/gpt_ddp.yaml --ranks 8 --topology dgx.xml --set device=auto   (lstopo --of xml dgx.xml, on that machine)
+  lstopo --of xml dgx.xml    (on the other machine)
+  convoy explain configs/gpt_ddp.yaml --ranks 8 --topology dgx.xml --set device=auto
   convoy explain configs/gpt_ddp.yaml --ranks 4 --hosts node1,node2
   convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp,pipeline,fsdp
   convoy explain configs/gpt_ddp.yaml --ranks 2 --compare single,ddp --calibrate
   convoy explain configs/gpt_ddp.yaml --ranks 8 --hosts a,b --calibration calibration.json --link 20us,12GB/s)";
 
 constexpr const char* bench_footer = R"(
-Times one operation among the ranks of a job, size by size, and checks every element. Placement, binding and launchers are those
-of `convoy run`; of CONFIG only device, backend, launch and log count. Sizes and bandwidths are those of nccl-tests; `send` gives
-to the next rank and receives from the one before it.
+Times one operation between the ranks of a job, size by size, and checks every element. Placement, binding and launchers
+are those of `convoy run`; CONFIG counts only for device, backend, launch and log. Sizes and bandwidths follow
+nccl-tests; `send` sends to the next rank and receives from the previous one.
 
 Examples:
   convoy bench all_reduce --ranks 2 --set backend=mpi
@@ -84,8 +78,8 @@ Examples:
 Exit codes: 0 done, 1 an element was wrong, else as of `convoy run`.)";
 
 constexpr const char* top_footer = R"(
-Keys: q quits, up and down choose a row, l shows the end of its log. Where stdout is no terminal the table is printed as text,
-again and again until the run is over.
+Keys: q quits, up and down choose a row, l shows the end of its log. If stdout is no terminal, the table is printed as
+text repeatedly until the run is over.
 
 Examples:
   convoy top runs/farm
@@ -94,23 +88,26 @@ Examples:
 Exit codes: 0, 64 no run there, 128+n ended by signal n.)";
 
 constexpr const char* add_footer = R"(
-FILE is one pipeline: name, config (a file, or the keys of a whole run) and how it is queued (priority, preempt, retries, timeout,
-memory, cores, …), checked as strictly as by `convoy run`. The farm in RUN takes it into its queue, or says why not.
---set adds the points of its grid that have a new value. A farm that has ended goes on with them, and leaves finished ones alone.
+FILE is one pipeline: name, config (a file, or the keys of a whole run) and queue options (priority, preempt, retries,
+timeout, memory, cores, …), checked as strictly as by `convoy run`. The farm in RUN queues it, or refuses with a reason.
+--set adds the grid points with new values. A farm that has ended resumes with them; finished pipelines are kept.
 
 Examples:
   convoy add runs/farm configs/urgent.yaml
   convoy add runs/grid --set strategy.grid.seed=[3,4]
 
-Exit codes: 0 it is in the queue, 64 no farm there, 73 nobody runs it any more, 78 configuration, 110 no answer.)";
+Exit codes: 0 in the queue, 64 no farm there, 73 the farm does not run, 78 configuration, 110 no answer.)";
+
+// An option that may be repeated, with one value each.
+void add_repeated(CLI::App& command, const char* name, const char* type, std::vector<std::string>& values,
+                  const char* help) {
+  command.add_option(name, values, help)->type_name(type)->take_all()->allow_extra_args(false);
+}
 
 void add_run_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("CONFIG", arguments.config, "YAML file of the run")->required();
-  command
-      .add_option("--set", arguments.overrides, "Override a key, as in train.epochs=3; may be repeated, later ones win")
-      ->type_name("KEY=VALUE")
-      ->take_all()
-      ->allow_extra_args(false);
+  add_repeated(command, "--set", "KEY=VALUE", arguments.overrides,
+               "Override a key, as in train.epochs=3; may be repeated, later ones win");
   command
       .add_option("--ranks", arguments.ranks, "Number of ranks; without it launch.ranks, or what the strategy chooses")
       ->type_name("N")
@@ -118,13 +115,9 @@ void add_run_options(CLI::App& command, RunArguments& arguments) {
 }
 
 void add_inject_option(CLI::App& command, RunArguments& arguments) {
-  command
-      .add_option("--inject", arguments.faults,
-                  "Make a fault happen, as in kill:rank=1@step=50, to try how the job recovers; may be repeated; "
-                  "docs/debugging.md lists them")
-      ->type_name("FAULT")
-      ->take_all()
-      ->allow_extra_args(false);
+  add_repeated(command, "--inject", "FAULT", arguments.faults,
+               "Make a fault happen, as in kill:rank=1@step=50, to try how the job recovers; may be repeated; "
+               "docs/debugging.md lists them");
 }
 
 void add_hosts_option(CLI::App& command, RunArguments& arguments) {
@@ -133,7 +126,7 @@ void add_hosts_option(CLI::App& command, RunArguments& arguments) {
       ->delimiter(',');
 }
 
-// Arguments go into messages and JSON, which hold UTF-8 alone.
+// Refuses arguments that are not UTF-8: they go into messages and JSON.
 void check_arguments(int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (const std::string text = valid_utf8(argv[i]); text != argv[i])
@@ -143,7 +136,7 @@ void check_arguments(int argc, char** argv) {
 
 int run(int argc, char** argv) {
   check_arguments(argc, argv);
-  CLI::App app{"convoy: distributed training on LibTorch, told by a YAML file"};
+  CLI::App app{"convoy: distributed training on LibTorch, configured by a YAML file"};
   app.set_version_flag("--version", std::string("convoy ") + version);
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Print the help of every command and exit");
@@ -159,20 +152,20 @@ int run(int argc, char** argv) {
   run->footer([] { return configuration_help(all_catalogues()) + run_footer; });
 
   VerifyArguments verification;
-  CLI::App* verify = app.add_subcommand("verify", "Is a strategy's training, of your model too, that of one rank?");
+  CLI::App* verify = app.add_subcommand("verify", "Compare a strategy's training, also of your model, with one rank's");
   add_run_options(*verify, verification.run);
   add_inject_option(*verify, verification.run);
   verify->add_option("--steps", verification.steps, "Global batches to train")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000000));
-  verify->add_option("--precision", verification.precision, "Of both runs: fp64 or fp32")
+  verify->add_option("--precision", verification.precision, "Precision of both runs: fp64 or fp32")
       ->capture_default_str()
       ->type_name("P")
       ->check(CLI::IsMember({"fp64", "fp32"}));
   verify
       ->add_option("--tolerance", verification.tolerance,
-                   "Relative difference that is taken for rounding; without it 1e-9 in fp64, 1e-3 in fp32")
+                   "Largest relative difference that counts as rounding; default 1e-9 in fp64, 1e-3 in fp32")
       ->type_name("T")
       ->check([](const std::string& text) {
         char* end = nullptr;
@@ -185,53 +178,53 @@ int run(int argc, char** argv) {
   verify->footer(verify_footer);
 
   ExplainArguments question;
-  CLI::App* explain = app.add_subcommand("explain", "What would `run` do: placement, bytes sent, memory, schedule");
+  CLI::App* explain = app.add_subcommand("explain", "Predict a run: placement, bytes sent, memory, schedule");
   add_run_options(*explain, question.run);
-  explain->add_option("--topology", question.topology, "Another machine, as `lstopo --of xml FILE` has saved it there")
+  explain->add_option("--topology", question.topology, "Another machine, from a file of `lstopo --of xml FILE`")
       ->type_name("FILE");
   explain->add_option("--hosts", question.hosts, "Names of several such hosts")->type_name("A,B")->delimiter(',');
-  explain->add_option("--compare", question.compare, "Strategies side by side, else as configured")
+  explain->add_option("--compare", question.compare, "Compare these strategies, with the other keys as configured")
       ->type_name("S,S")
       ->delimiter(',');
   CLI::Option* calibrate = explain->add_flag(
       "--calibrate", question.calibrate,
       "Measure one rank's step and the backend for some seconds, write calibration.json, and predict step times");
   CLI::Option* calibration =
-      explain->add_option("--calibration", question.calibration, "Predict from what --calibrate has written")
+      explain->add_option("--calibration", question.calibration, "Predict step times from a file of --calibrate")
           ->type_name("FILE")
           ->excludes(calibrate);
   calibrate->excludes(calibration);
-  explain->add_flag("--no-times", question.no_times, "Compare without measuring, by what is counted alone")
+  explain->add_flag("--no-times", question.no_times, "Compare without measuring step times")
       ->excludes(calibrate)
       ->excludes(calibration);
-  explain->add_option("--link", question.link, "Between hosts: latency and bandwidth, as 20us,12GB/s")
+  explain->add_option("--link", question.link, "Latency and bandwidth between hosts, as in 20us,12GB/s")
       ->type_name("LATENCY,BYTES/s");
   explain->footer(explain_footer);
 
   BenchArguments measurement;
-  CLI::App* bench = app.add_subcommand("bench", "Time, bandwidth and correctness of a collective, by size");
+  CLI::App* bench = app.add_subcommand("bench", "Measure time, bandwidth and correctness of a collective, by size");
   bench->add_option("OPERATION", measurement.operation, "all_reduce, all_gather, reduce_scatter, broadcast or send")
       ->required()
-      ->check(CLI::IsMember(bench_operations()));
+      ->check(CLI::IsMember(bench_operations));
   add_run_options(*bench, measurement.run);
-  bench->get_option("CONFIG")->required(false)->description("YAML file whose device, backend and launch are taken");
+  bench->get_option("CONFIG")->required(false)->description("YAML file with device, backend and launch");
   add_hosts_option(*bench, measurement.run);
-  bench->add_option("--output", measurement.run.output, "Keep the run's folder, as this one")->type_name("DIR");
-  bench->add_option("--sizes", measurement.sizes, "Bytes: 1K-64M doubles from one to the other; or a list, 4K,450000")
+  bench->add_option("--output", measurement.run.output, "Keep the run folder under this name")->type_name("DIR");
+  bench->add_option("--sizes", measurement.sizes, "Sizes in bytes: 1K-64M doubles from 1K to 64M; or a list, 4K,450000")
       ->capture_default_str()
       ->type_name("SIZES");
-  bench->add_option("--dtype", measurement.dtype, "Of the elements")
+  bench->add_option("--dtype", measurement.dtype, "Type of the elements")
       ->capture_default_str()
       ->type_name("T")
-      ->check(CLI::IsMember(bench_dtypes()));
-  bench->add_option("--json", measurement.json, "Write the rows there too, for programs")->type_name("FILE");
+      ->check(CLI::IsMember(bench_dtypes));
+  bench->add_option("--json", measurement.json, "Also write the rows to this file, for programs")->type_name("FILE");
   bench->footer(bench_footer);
 
   TopArguments watching;
   CLI::App* top = app.add_subcommand("top", "Watch a run: state, step, rate, loss, time left, CPU, memory, GPUs");
-  top->add_option("RUN", watching.folder, "Folder of a run, also of one with several pipelines")->required();
+  top->add_option("RUN", watching.folder, "Run folder, also of a farm")->required();
   top->add_flag("--once", watching.once, "Print the table once and end");
-  top->add_option("--every", watching.every, "Seconds between two looks; without it 1 on a screen, 10 as text")
+  top->add_option("--every", watching.every, "Seconds between updates; default 1 on a terminal, 10 as text")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.1, 86400.0));
   top->footer(top_footer);
@@ -240,29 +233,26 @@ int run(int argc, char** argv) {
   CLI::App* add = app.add_subcommand("add", "Put further pipelines into the queue of a farm");
   add->add_option("RUN", addition.folder, "Folder of the farm")->required();
   add->add_option("FILE", addition.file, "YAML file of the pipeline");
-  add->add_option("--set", addition.overrides,
-                  "Give a key of the farm's grid more values, as in strategy.grid.seed=[3,4]")
-      ->type_name("KEY=VALUES")
-      ->take_all()
-      ->allow_extra_args(false);
-  add->add_option("--wait", addition.wait, "Seconds for the farm's answer")
+  add_repeated(*add, "--set", "KEY=VALUES", addition.overrides,
+               "Further values of a key of the farm's grid, as in strategy.grid.seed=[3,4]");
+  add->add_option("--wait", addition.wait, "Seconds to wait for the farm's answer")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(CLI::Range(1.0, 86400.0));
   add->footer(add_footer);
 
   ListRequest listing;
-  CLI::App* list = app.add_subcommand("list", "What a configuration may hold: keys, models, data sets, strategies, …");
-  list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; without it all names");
+  CLI::App* list = app.add_subcommand("list", "List what a configuration may contain: keys, models, data sets, …");
+  list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; default: all names");
   list->add_option("NAME", listing.name, "One name of that kind, with its options");
-  list->add_flag("--markdown", listing.markdown, "The whole reference page, docs/config.md");
+  list->add_flag("--markdown", listing.markdown, "Print the whole reference page, docs/config.md");
 
-  // What `run --hosts` starts on the other hosts; it reads all it needs from its standard input.
+  // `run --hosts` starts this command on other hosts; it reads its request from standard input.
   if (argc == 2 && std::string(argv[1]) == "agent") {
     EventLoop loop;
-    return run_for_another_host(loop);
+    return run_agent_for_host(loop);
   }
-  // CLI11 would only ask for a command.
+  // CLI11's message for an unknown command names no alternatives.
   const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), bench->get_name(),
                                           top->get_name(), add->get_name(),    list->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
@@ -287,34 +277,31 @@ int run(int argc, char** argv) {
   return run_command(arguments);
 }
 
-// Tells what was thrown, and gives its exit code.
+// Reports exceptions and returns their exit codes.
 int guarded(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const CannotExecute& error) {
-    std::cerr << error.what() << '\n';
-    return error.code();
   } catch (const Error& error) {
     std::cerr << error.what() << '\n';
-    return exit_code_of(error.kind());
+    return exit_code_of(error);
   } catch (const std::filesystem::filesystem_error& error) {
-    std::cerr << "convoy: " << error.what() << '\n';
+    std::cerr << "convoy: " << error_text(error) << '\n';
     return exit_code_of(Failure::io);
   } catch (const std::bad_alloc&) {
     std::cerr << "convoy: " << no_memory_text() << '\n';
     return exit_code::out_of_memory;
   } catch (const std::system_error& error) {
-    const bool threads = error.code() == std::errc::resource_unavailable_try_again;
-    std::cerr << "convoy: " << (threads ? no_thread_text() : error.what()) << '\n';
-    return threads ? exit_code::out_of_memory : exit_code_of(Failure::internal);
+    const Error described = limit_error(error, Failure::internal);
+    std::cerr << "convoy: " << described.what() << '\n';
+    return exit_code_of(described.kind());
   } catch (const std::exception& error) {
     std::cerr << "convoy: " << error.what() << '\n';
     return exit_code_of(Failure::internal);
   }
 }
 
-// The standard output is a pipe whose reader has ended, as `head` does.
-bool nobody_reads_output() {
+// True if stdout is a pipe whose reader has ended, such as `head`.
+bool output_reader_gone() {
   pollfd output{STDOUT_FILENO, 0, 0};
   return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
@@ -322,10 +309,10 @@ bool nobody_reads_output() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  settle_signals();
+  set_signal_actions();
   const TerminalSafeStream output(std::cout), errors(std::cerr);
   const int code = guarded(argc, argv);
-  if (std::cout.flush() || code != exit_code::done || nobody_reads_output()) return code;
+  if (std::cout.flush() || code != exit_code::done || output_reader_gone()) return code;
   std::cerr << "convoy: the standard output cannot be written; is the disk full, or `ulimit -f` reached?\n";
   return exit_code::io;
 }

@@ -1,6 +1,5 @@
 #include "models/attention.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -11,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
 
 namespace convoy {
@@ -38,8 +37,8 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   const at::Tensor future = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
   const at::Tensor scores = q.matmul(k.transpose(-2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));
   at::Tensor weights = scores.masked_fill(future, -std::numeric_limits<double>::infinity()).softmax(-1);
-  // As [.., B, heads · T · T]: rows lead, and heads that are a part of all of them are one range of the last dimension,
-  // as a part of any layer's output is.
+  // Drawn as [.., B, heads · T · T]: rows lead, and this rank's heads are one range of the last dimension, like a shard
+  // of any layer's output.
   std::vector<int64_t> shape = rows.vec();
   shape.push_back(q.size(1) * length * length);
   weights = dropout->forward(weights.reshape(shape)).reshape(weights.sizes());
@@ -47,21 +46,20 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
 }
 
 at::Tensor self_attention(const at::Tensor& qkv, int64_t head_size, Rotary* rotary, const Layer& dropout) {
-  const int64_t width = qkv.size(-1) / 3;  // of this rank's heads
+  const int64_t width = qkv.size(-1) / 3;  // width of this rank's heads
   if (qkv.dim() < 3 || qkv.size(-1) != 3 * width || width % head_size != 0)
-    throw Error(Failure::config,
-                convoy::str("attention takes queries, keys and values [B, T, 3 × width] with heads of ", head_size,
-                            ", and was given ", qkv.sizes()));
+    throw Error(Failure::config, "attention takes queries, keys and values [B, T, 3 × width] with heads of ", head_size,
+                ", and was given ", qkv.sizes());
   const auto rows = qkv.sizes().slice(0, static_cast<size_t>(qkv.dim() - 2));
   const int64_t length = qkv.size(-2);
-  // [.., B, T, 3 · width] → three of [N, heads, T, head_size], which the fused kernel wants in four dimensions.
-  const auto parts =
+  // [.., B, T, 3 · width] → three of [N, heads, T, head_size]: the fused kernel needs four dimensions.
+  const auto qkv_heads =
       qkv.flatten(0, -3).unflatten(-1, {3, width / head_size, head_size}).permute({2, 0, 3, 1, 4}).unbind(0);
-  const at::Tensor q = rotary != nullptr ? (*rotary)(parts[0]) : parts[0];
-  const at::Tensor k = rotary != nullptr ? (*rotary)(parts[1]) : parts[1];
+  const at::Tensor q = rotary != nullptr ? (*rotary)(qkv_heads[0]) : qkv_heads[0];
+  const at::Tensor k = rotary != nullptr ? (*rotary)(qkv_heads[1]) : qkv_heads[1];
   std::vector<int64_t> shape = rows.vec();
   shape.insert(shape.end(), {length, width});
-  return causal_attention(q, k, parts[2], dropout, rows).transpose(-2, -3).reshape(shape);
+  return causal_attention(q, k, qkv_heads[2], dropout, rows).transpose(-2, -3).reshape(shape);
 }
 
 }  // namespace convoy

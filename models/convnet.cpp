@@ -1,11 +1,11 @@
-#include "models/convnet.h"
+#include "models/registry.h"
 
 #include <ATen/ops/relu.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
-#include "models/entries.h"
-#include "models/images.h"
+#include "models/catalogue/catalogue.h"
+#include "models/common.h"
 
 namespace convoy {
 namespace {
@@ -22,7 +22,7 @@ class ConvBlock : public Block {
   ConvBlock(Layers& layers, int64_t in, int64_t out, const ConvSizes& sizes) : dtype_(layers.dtype()) {
     Conv2dOptions options;
     options.padding = sizes.kernel / 2;
-    options.bias = !sizes.batch_norm;  // the norm would take it away again
+    options.bias = !sizes.batch_norm;  // batch norm would subtract a bias
     conv_ = register_module("conv", layers.conv2d("conv", in, out, sizes.kernel, options));
     if (sizes.batch_norm) norm_ = register_module("norm", layers.batch_norm("norm", out));
     if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));
@@ -103,7 +103,7 @@ class Convnet : public Classifier {
 
   ConvSizes sizes_;
   int64_t hidden_ = 0;
-  int64_t flat_ = 0;  // numbers that the last convolution leaves of an image
+  int64_t flat_ = 0;  // elements of an image's last convolution output
 };
 
 }  // namespace

@@ -1,24 +1,23 @@
-#include "models/gpt.h"
+#include "models/registry.h"
 
 #include <cmath>
 
-#include "core/error.h"
-#include "core/metrics/accuracy.h"
+#include "core/base/error.h"
+#include "core/metrics/model_metrics.h"
 #include "core/model.h"
-#include "models/activation.h"
 #include "models/attention.h"
-#include "models/entries.h"
-#include "models/row_option.h"
+#include "models/catalogue/catalogue.h"
+#include "models/common.h"
 
 namespace convoy {
 namespace {
 
-constexpr const char* tokens_name = "tokens";  // of the embedding, to which the output may be tied
-constexpr double deviation = 0.02;             // of initial weights, as in GPT-2
+constexpr const char* tokens_name = "tokens";  // name of the embedding; a tied output refers to it
+constexpr double deviation = 0.02;             // standard deviation of initial values, as in GPT-2
 
 struct Sizes {
   int64_t vocabulary = 0;
-  int64_t length = 0;  // of the longest sequence
+  int64_t length = 0;  // longest sequence
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t dim = 0;
@@ -63,9 +62,9 @@ class EmbeddingBlock : public Block {
     if (positions_) {
       const int64_t length = h.size(-2);
       if (length > length_)
-        throw Error(Failure::config,
-                    convoy::str("the data set gave a sequence of ", length, " tokens, and its schema says ", length_));
-      h = h + positions_->get().narrow(-2, 0, length).unsqueeze(-3);  // members, if any, stay in front of rows
+        throw Error(Failure::config, "the data set gave a sequence of ", length, " tokens, but its schema declares ",
+                    length_);
+      h = h + positions_->get().narrow(-2, 0, length).unsqueeze(-3);  // a member dimension stays before rows
     }
     return {dropout_ ? dropout_->forward(h) : h};
   }
@@ -82,7 +81,7 @@ class TransformerBlock : public Block {
  public:
   TransformerBlock(Layers& layers, const Sizes& sizes) : head_size_(sizes.head_size()) {
     const int64_t dim = sizes.dim;
-    // Every block adds twice to the residual stream: the sum's variance does not grow with depth.
+    // Every block adds twice to the residual stream; this scale keeps the variance of the sum independent of depth.
     const double residual = deviation / std::sqrt(2.0 * static_cast<double>(sizes.layers));
     LinearOptions fused = linear_options(Cut::column, sizes.bias, deviation);
     fused.parts = 3;
@@ -109,7 +108,7 @@ class TransformerBlock : public Block {
     const at::Tensor qkv = qkv_->forward(attention_norm_->forward(h));
     const at::Tensor attended = projection_->forward(self_attention(qkv, head_size_, rotary_.get(), weights_dropout_));
     h = h + (attention_dropout_ ? attention_dropout_->forward(attended) : attended);
-    const at::Tensor hidden = activated(up_->forward(mlp_norm_->forward(h)), "gelu");
+    const at::Tensor hidden = apply_activation(up_->forward(mlp_norm_->forward(h)), "gelu");
     const at::Tensor out = down_->forward(hidden);
     return {h + (mlp_dropout_ ? mlp_dropout_->forward(out) : out)};
   }
@@ -121,7 +120,8 @@ class TransformerBlock : public Block {
   std::unique_ptr<Rotary> rotary_;
 };
 
-// [.., B, T, dim] → logits [.., B, T, vocabulary], which a tensor group leaves cut: loss and accuracy come from Layers.
+// [.., B, T, dim] → logits [.., B, T, vocabulary], sharded by vocabulary in a tensor group: loss and accuracy come from
+// Layers.
 class OutputBlock : public Block {
  public:
   OutputBlock(Layers& layers, const Sizes& sizes, const std::string& embedding) {
@@ -160,8 +160,8 @@ Sizes sizes_of(const Options& options, const Schema& schema) {
   sizes.norm_eps = options.real("norm_eps");
   sizes.rows = rows_of(options);
   if (target.cardinality != tokens.cardinality)
-    throw Error(Failure::config, str("model gpt: this data set has tokens of ", tokens.cardinality,
-                                     " kinds and targets of ", target.cardinality, "; they have to be the same"));
+    throw Error(Failure::config, "model gpt: this data set has tokens of ", tokens.cardinality,
+                " kinds and targets of ", target.cardinality, "; they have to be the same");
   return sizes;
 }
 
@@ -181,12 +181,8 @@ class Gpt : public Model {
   }
 
   TensorList inputs(const Batch& batch) const override { return {batch.at("tokens")}; }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    const at::Tensor* weight = batch.find("weight");
-    return {outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
-  }
   std::string default_loss() const override { return "cross_entropy"; }
-  // Accuracy over tokens: positions are counted like rows.
+  // Accuracy over tokens: each position counts like a row.
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
     const at::Tensor& target = batch.at("target");
     at::Tensor weight;

@@ -1,9 +1,9 @@
-#include "models/mlp.h"
+#include "models/registry.h"
 
-#include "core/error.h"
-#include "core/metrics/accuracy.h"
+#include "core/base/error.h"
+#include "core/metrics/model_metrics.h"
 #include "core/model.h"
-#include "models/activation.h"
+#include "models/common.h"
 
 namespace convoy {
 namespace {
@@ -14,8 +14,8 @@ int64_t product(const std::vector<int64_t>& shape) {
   return all;
 }
 
-// Layers go in pairs: the first of a pair leaves its output cut among the ranks of a tensor group, the second takes
-// it so and sums. The last of an odd number is whole.
+// Layers form pairs: the first of a pair is column-parallel in a tensor group, the second row-parallel. With an odd
+// number of layers the last one is whole.
 LinearOptions pair_member(int64_t index, int64_t layers) {
   LinearOptions options;
   if (index % 2 == 1)
@@ -34,7 +34,7 @@ class HiddenBlock : public Block {
     if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
   }
   TensorList forward(const TensorList& inputs) override {
-    at::Tensor h = activated(linear_->forward(inputs[0].to(dtype_)), activation_);
+    at::Tensor h = apply_activation(linear_->forward(inputs[0].to(dtype_)), activation_);
     return {dropout_ ? dropout_->forward(h) : h};
   }
 
@@ -100,15 +100,10 @@ class Mlp : public Model {
     if (feature_dims_ == 0) return {features.unsqueeze(-1)};
     return {feature_dims_ > 1 ? features.flatten(-feature_dims_) : features};
   }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    const at::Tensor* weight = batch.find("weight");
-    return {outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
-  }
   std::string default_loss() const override { return classes_ > 0 ? "cross_entropy" : "mse"; }
   std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
     if (classes_ == 0) return {};
-    const at::Tensor* weight = batch.find("weight");
-    return {accuracy(outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight, layers)};
+    return {accuracy(outputs[0], batch.at("target"), batch.optional("weight"), layers)};
   }
 
  private:
@@ -116,7 +111,7 @@ class Mlp : public Model {
   std::string activation_;
   double dropout_;
   int64_t feature_dims_ = 1;
-  int64_t classes_ = 0;         // 0: numbers
+  int64_t classes_ = 0;         // 0: predicts numbers
   std::vector<int64_t> shape_;  // of one row's output
   std::vector<int64_t> sizes_;  // in, hidden …, out
 };

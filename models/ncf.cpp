@@ -1,16 +1,16 @@
-#include "models/ncf.h"
+#include "models/registry.h"
 
 #include <ATen/ops/cat.h>
 
 #include <cmath>
 
-#include "core/activation.h"
-#include "core/error.h"
-#include "core/metrics/ranking.h"
+#include "core/base/error.h"
+#include "core/metrics/model_metrics.h"
 #include "core/model.h"
-#include "models/entries.h"
+#include "core/tensors/activation.h"
+#include "models/catalogue/catalogue.h"
+#include "models/common.h"
 #include "models/pairs.h"
-#include "models/row_option.h"
 
 namespace convoy {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 struct Sizes {
   int64_t users = 0;
   int64_t items = 0;
-  int64_t row_numbers = 0;   // context and user features: a row's items share them
+  int64_t row_numbers = 0;   // context and user features: shared by a row's items
   int64_t item_numbers = 0;  // item features: one row of them per item
   int64_t gmf = 0;
   int64_t mlp = 0;
@@ -30,7 +30,7 @@ struct Sizes {
 
 Init uniform(double bound) { return {Init::Kind::uniform, -bound, bound}; }
 
-// Glorot and Bengio's bound; given by hand, because the first layer is made of two.
+// Glorot and Bengio's bound, set explicitly because the first layer consists of two.
 Init xavier(int64_t in, int64_t out) { return uniform(std::sqrt(6.0 / double(in + out))); }
 
 LinearOptions linear_options(const Init& weight, bool bias = true) {
@@ -41,7 +41,7 @@ LinearOptions linear_options(const Init& weight, bool bias = true) {
   return options;
 }
 
-// user [.., B], item [.., B, N] → their embeddings [.., B, D] and [.., B, N, D]; numbers pass by.
+// user [.., B], item [.., B, N] → their embeddings [.., B, D] and [.., B, N, D]; passes numbers through.
 class EmbeddingBlock : public Block {
  public:
   EmbeddingBlock(Layers& layers, const Sizes& sizes) : dtype_(layers.dtype()) {
@@ -64,7 +64,7 @@ class EmbeddingBlock : public Block {
   Layer item_;
 };
 
-// Embeddings → [gmf [.., B, N, G], first hidden layer [.., B, N, H]], without the part that has no size.
+// Embeddings → [gmf [.., B, N, G], first hidden layer [.., B, N, H]]; a tensor of size 0 is left out.
 class FirstBlock : public Block {
  public:
   FirstBlock(Layers& layers, const Sizes& sizes)
@@ -98,7 +98,7 @@ class FirstBlock : public Block {
   Layer dropout_;
 };
 
-// The last tensor goes through a layer, those before it pass by.
+// Applies a layer to the last tensor and passes the others through.
 class HiddenBlock : public Block {
  public:
   HiddenBlock(Layers& layers, int64_t in, int64_t out, double dropout) {
@@ -153,7 +153,7 @@ class Ncf : public Model {
     if (sizes_.mlp == 0) sizes_.hidden.clear();
   }
 
-  // Layers after the first hidden one, which stands in a block with the factorisation.
+  // Layers after the first hidden layer, which shares a block with the factorisation.
   int64_t blocks() const override { return 3 + std::max<int64_t>(0, int64_t(sizes_.hidden.size()) - 1); }
   std::string block_name(int64_t index) const override {
     if (index == 0) return "embedding";
@@ -177,10 +177,6 @@ class Ncf : public Model {
     if (!of_row.empty()) list.push_back(of_row.size() == 1 ? of_row[0] : at::cat(of_row, -1));
     if (sizes_.item_numbers > 0) list.push_back(batch.at("item_features"));
     return list;
-  }
-  Examples examples(const TensorList& outputs, const Batch& batch) const override {
-    const at::Tensor* weight = batch.find("weight");
-    return {outputs[0], batch.at("target"), weight == nullptr ? at::Tensor() : *weight};
   }
   std::string default_loss() const override { return "bce"; }
   std::vector<Metric> metrics(const TensorList& outputs, const Batch&, Layers&) const override {

@@ -1,7 +1,6 @@
 #include "models/pairs.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -9,21 +8,19 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/vectorised.h"
+#include "core/tensors/vectorised.h"
 
 namespace convoy {
 namespace {
 
 struct Sizes {
-  int64_t rows, group, factors, features;  // features: beside the factors
+  int64_t rows, group, factors, features;  // features: without the factors
   int64_t row_numbers, item_numbers;
 };
 
-template <class T>
-inline __attribute__((always_inline)) void forward_body(const T* __restrict user, const T* __restrict item,
-                                                        const T* __restrict of_row, const T* __restrict of_item,
-                                                        T* __restrict product, T* __restrict row, T* __restrict own,
-                                                        const Sizes& s) {
+CONVOY_BODY void forward_body(const T* __restrict user, const T* __restrict item, const T* __restrict of_row,
+                              const T* __restrict of_item, T* __restrict product, T* __restrict row, T* __restrict own,
+                              const Sizes& s) {
   const int64_t width = s.factors + s.features;
   for (int64_t b = 0; b < s.rows; ++b, user += width) {
     row = std::copy_n(user + s.factors, s.features, row);
@@ -41,12 +38,10 @@ inline __attribute__((always_inline)) void forward_body(const T* __restrict user
   }
 }
 
-// Gradients that are null are zero.
-template <class T>
-inline __attribute__((always_inline)) void backward_body(const T* __restrict user, const T* __restrict item,
-                                                         const T* __restrict product, const T* __restrict row,
-                                                         const T* __restrict own, T* __restrict to_user,
-                                                         T* __restrict to_item, const Sizes& s) {
+// Null gradients are zero.
+CONVOY_BODY void backward_body(const T* __restrict user, const T* __restrict item, const T* __restrict product,
+                               const T* __restrict row, const T* __restrict own, T* __restrict to_user,
+                               T* __restrict to_item, const Sizes& s) {
   const int64_t width = s.factors + s.features;
   for (int64_t b = 0; b < s.rows; ++b, user += width, to_user += width) {
     std::fill_n(to_user, s.factors, T(0));
@@ -152,12 +147,12 @@ class PairsFunction : public torch::autograd::Function<PairsFunction> {
   }
 };
 
-// Whether the loops above serve: what only broadcasts, or is half as wide, is left to LibTorch.
-bool by_loops(const at::Tensor& user, const at::Tensor& item, const at::Tensor& row_numbers,
-              const at::Tensor& item_numbers) {
+// True if the loops above support the tensors. LibTorch handles broadcasting and half precision.
+bool can_use_loops(const at::Tensor& user, const at::Tensor& item, const at::Tensor& row_numbers,
+                   const at::Tensor& item_numbers) {
   const auto dtype = user.scalar_type();
-  const auto rows = [](const at::Tensor& tensor, int64_t behind) {
-    return tensor.sizes().slice(0, static_cast<size_t>(tensor.dim() - behind));
+  const auto rows = [](const at::Tensor& tensor, int64_t trailing) {
+    return tensor.sizes().slice(0, static_cast<size_t>(tensor.dim() - trailing));
   };
   const auto data_for = [&](const at::Tensor& numbers, const at::Tensor& embedding) {
     return !numbers.defined() || (numbers.scalar_type() == dtype && !numbers.requires_grad() &&
@@ -182,7 +177,7 @@ Pairs pairs_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor&
                const at::Tensor& item_numbers, int64_t factors) {
   const int64_t features = user.size(-1) - factors;
   Pairs pairs;
-  if (by_loops(user, item, row_numbers, item_numbers)) {
+  if (can_use_loops(user, item, row_numbers, item_numbers)) {
     auto made = PairsFunction::apply(user, item, if_defined(row_numbers), if_defined(item_numbers), factors);
     pairs = {made[0], made[1], made[2]};
   } else {

@@ -1,18 +1,19 @@
-// Rows of users beside rows of items: what a factorisation and the first layer of an MLP take of them, in one pass forward and
-// one backward instead of a dozen operations on slices.
+// Inputs of NCF for pairs of a user and its items, in one pass forward and one backward instead of a dozen operations
+// on slices.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 namespace convoy {
 
 struct Pairs {
-  at::Tensor product;  // [.., B, N, F]: of the first F features of user and item
-  at::Tensor row;      // [.., B, D − F + C]: the user's other features, and the row's numbers
-  at::Tensor item;     // [.., B, N, D − F + I]: the item's other features, and the item's numbers
+  at::Tensor product;  // [.., B, N, F]: product of the first F features of user and item
+  at::Tensor row;      // [.., B, D − F + C]: the other user features, then the row's numbers
+  at::Tensor item;     // [.., B, N, D − F + I]: the other item features, then the item's numbers
 };
 
-// user [.., B, D], item [.., B, N, D], row numbers [.., B, C] or undefined, item numbers [.., B, N, I] or undefined. An empty
-// result is undefined. Differentiable once in user and item on the CPU, where the numbers are data.
+// user [.., B, D], item [.., B, N, D], row numbers [.., B, C] or undefined, item numbers [.., B, N, I] or undefined. An
+// empty result is undefined. Differentiable once in user and item on the CPU; there the numbers are data without
+// gradient.
 Pairs pairs_of(const at::Tensor& user, const at::Tensor& item, const at::Tensor& row_numbers,
                const at::Tensor& item_numbers, int64_t factors);
 

@@ -1,12 +1,6 @@
 // One line per model.
 #include "models/registry.h"
 
-#include "models/convnet.h"
-#include "models/gpt.h"
-#include "models/mlp.h"
-#include "models/ncf.h"
-#include "models/resnet.h"
-
 namespace convoy {
 
 void register_models(Registry& registry) {

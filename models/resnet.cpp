@@ -1,24 +1,24 @@
-#include "models/resnet.h"
+#include "models/registry.h"
 
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/relu.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
-#include "models/entries.h"
-#include "models/images.h"
+#include "models/catalogue/catalogue.h"
+#include "models/common.h"
 
 namespace convoy {
 namespace {
 
-// Convolution and batch norm; He's initial values for what a relu follows.
+// Convolution and batch norm, with He's initial values for a following relu.
 class Convolution : public torch::nn::Module {
  public:
   Convolution(Layers& layers, const std::string& name, int64_t in, int64_t out, int64_t kernel, int64_t stride) {
     Conv2dOptions options;
     options.stride = stride;
     options.padding = kernel / 2;
-    options.bias = false;  // the norm would take it away again
+    options.bias = false;  // batch norm would subtract a bias
     options.weight = {Init::Kind::kaiming_uniform, 0, 0};
     conv_ = register_module("conv", layers.conv2d(name + "_conv", in, out, kernel, options));
     norm_ = register_module("norm", layers.batch_norm(name + "_norm", out));
@@ -47,14 +47,14 @@ class StemBlock : public Block {
   ConvolutionPtr first_;
 };
 
-// One residual block's sizes.
+// Sizes of one residual block.
 struct Residual {
   int64_t in = 0;
   int64_t inner = 0;
   int64_t out = 0;
   int64_t stride = 1;
   bool bottleneck = false;  // 1 × 1, 3 × 3, 1 × 1; else 3 × 3 twice
-  bool projected = false;   // where sizes change; else subsampled and padded
+  bool projected = false;   // shortcut if sizes change; else subsampled and padded
 
   bool changes() const { return in != out || stride != 1; }
 };
@@ -144,7 +144,7 @@ class Resnet : public Classifier {
     for (int64_t stage = 0; stage < 4; ++stage)
       add_stage(in, 64 << stage, (64 << stage) * (bottleneck ? 4 : 1), blocks[static_cast<size_t>(stage)], stage);
   }
-  // The first block of each stage but the first halves the image.
+  // The first block of each stage except the first halves the image.
   void add_stage(int64_t& in, int64_t inner, int64_t out, int64_t blocks, int64_t stage) {
     for (int64_t i = 0; i < blocks; ++i) {
       residuals_.push_back({in, inner, out, stage > 0 && i == 0 ? 2 : 1, inner != out, large_});

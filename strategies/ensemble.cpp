@@ -1,38 +1,126 @@
-// ensemble: many small models of one kind at once, each with its own seed, rows, learning rate and weight decay.
+// ensemble: many small models of one kind at once. Each has its own seed, rows, learning rate and weight decay.
 //
-// Replicated: nothing. Sharded: the members, in contiguous runs over the ranks of the axis `members`. Sent per step:
-// nothing; per evaluation batch, the sums over members that their vote is made of. Memory per rank with k members of P
-// parameters of e bytes, m moments each: k·P·e·(2 + m), and what backward keeps of k batches.
-// A rank's members are one stack (parts/members/stacked_members.h): one batched product per layer, one optimizer pass. A member is
-// trained as it would be by itself with its seed, rows and rates, whatever ranks there are and however its rank does it.
-#include "strategies/ensemble.h"
+// Replicated: nothing. Sharded: the members, in contiguous ranges over the ranks of the axis `members`.
+// Sent per step: nothing; per evaluation batch, the sums over members for the vote.
+// Memory per rank with k members of P parameters of e bytes, m moments each: k·P·e·(2 + m), and the activations of k
+// batches.
+// The members of a rank are one stack (strategies/ensemble/stacked_members.h): one batched product per layer, one
+// optimizer pass.
+// A member trains as it would alone with its seed, rows and rates, on any number of ranks and in any execution mode.
+#include "core/strategy.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "core/error.h"
-#include "core/log.h"
-#include "core/own_rows.h"
-#include "strategies/parts/members/early_stop.h"
-#include "strategies/parts/members/stacked_members.h"
-#include "strategies/parts/members/stacked_vote.h"
-#include "strategies/parts/precision.h"
-#include "strategies/parts/rows/row_tables.h"
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/metrics/accumulator.h"
+#include "strategies/common/model/visit_parts.h"
+#include "strategies/common/step/precision.h"
+#include "strategies/ensemble/stacked_members.h"
+#include "strategies/ensemble/stacked_update.h"
+#include "strategies/sparse/sparse_embeddings.h"
 
 namespace convoy {
 namespace {
 
-class Ensemble : public Strategy, public OwnRows {
+// EarlyStop: ends members whose metric did not improve for `patience` evaluations. Equal on all ranks, because all get
+// the same metrics.
+class EarlyStop {
  public:
-  explicit Ensemble(const Options& options) : options_(options) { sampling_.draws = draws_of(options_); }
+  // `members`: all members of the job.
+  EarlyStop(const std::vector<MemberSettings>& members, std::string metric);
+
+  // Error(config) listing the available metrics if the watched one is missing.
+  void add(const std::map<std::string, MetricValue>& metrics);
+  bool finished(int64_t member) const { return finished_.const_data_ptr<bool>()[member]; }
+  int64_t training() const;  // number of members that have not finished
+
+  // The tensors of `state` were written. Members end by the current patience, which may differ from the checkpoint's.
+  void restored();
+  // Later metrics are not comparable with earlier ones: clears best values and finished members.
+  void reset();
+
+  // State tensors by name, for checkpoints; writable.
+  std::vector<std::pair<std::string, at::Tensor>> state() const;
+
+ private:
+  std::vector<int64_t> patience_;
+  std::string metric_;
+  at::Tensor best_;      // float64 [members]; NaN: none yet
+  at::Tensor waited_;    // evaluations since the best one, int64
+  at::Tensor finished_;  // bool
+};
+
+EarlyStop::EarlyStop(const std::vector<MemberSettings>& members, std::string metric) : metric_(std::move(metric)) {
+  for (const MemberSettings& member : members) patience_.push_back(member.patience);
+  const auto count = static_cast<int64_t>(members.size());
+  best_ = at::full({count}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  waited_ = at::zeros({count}, at::kLong);
+  finished_ = at::zeros({count}, at::kBool);
+}
+
+void EarlyStop::add(const std::map<std::string, MetricValue>& metrics) {
+  if (std::all_of(patience_.begin(), patience_.end(), [](int64_t one) { return one == 0; })) return;
+  const auto found = metrics.find(metric_);
+  const size_t count = patience_.size();
+  if (found == metrics.end() || (count > 1 && found->second.members.size() != count)) {
+    std::vector<std::string> names;
+    for (const auto& [name, metric] : metrics)
+      if (count == 1 || metric.members.size() == count) names.push_back(name);
+    throw Error(Failure::config, str("strategy.early_stop.metric: members have no metric '", metric_,
+                                     "'; an evaluation gives ", join(names, ", ")));
+  }
+  auto* best = best_.mutable_data_ptr<double>();
+  auto* waited = waited_.mutable_data_ptr<int64_t>();
+  auto* finished = finished_.mutable_data_ptr<bool>();
+  for (size_t member = 0; member < count; ++member) {
+    if (finished[member] || patience_[member] == 0) continue;
+    const double value = count > 1 ? found->second.members[member] : found->second.value;
+    const bool better =
+        std::isfinite(value) &&
+        (std::isnan(best[member]) || (found->second.lower_is_better ? value < best[member] : value > best[member]));
+    waited[member] = better ? 0 : waited[member] + 1;
+    if (better) best[member] = value;
+    finished[member] = waited[member] >= patience_[member];
+  }
+}
+
+void EarlyStop::restored() {
+  const auto* waited = waited_.const_data_ptr<int64_t>();
+  auto* finished = finished_.mutable_data_ptr<bool>();
+  for (size_t member = 0; member < patience_.size(); ++member)
+    finished[member] = patience_[member] > 0 && waited[member] >= patience_[member];
+}
+
+void EarlyStop::reset() {
+  best_.fill_(std::numeric_limits<double>::quiet_NaN());
+  waited_.zero_();
+  finished_.zero_();
+}
+
+int64_t EarlyStop::training() const { return finished_.logical_not().sum().item<int64_t>(); }
+
+std::vector<std::pair<std::string, at::Tensor>> EarlyStop::state() const {
+  return {{"early_stop_best", best_}, {"early_stop_waited", waited_}, {"early_stop_finished", finished_}};
+}
+
+class Ensemble : public Strategy, public HeldOutEvaluation {
+ public:
+  explicit Ensemble(const Options& options) : options_(options) { sampling_.draws = samples_of(options_); }
 
   void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
     all_ = members_of(context.config);
     const CommunicatorPtr group = context.axis("members");
     const auto [first, last] = members_of_rank(static_cast<int64_t>(all_.size()), group->rank(), group->size());
     first_rank_ = context.rank == 0;
-    tell_lazy(context, {});
+    warn_if_lazy_is_unused(context, {});
     device_ = context.devices.front();
     stop_.emplace(all_, options_.section("early_stop").text("metric"));
     members_ = std::make_unique<StackedMembers>(context, model, loss,
@@ -43,36 +131,32 @@ class Ensemble : public Strategy, public OwnRows {
       store->device = device_;
       store->dtype = parameter_dtype(context.config.precision);
       vote_.emplace(model, loss, configured.empty() ? model->default_loss() : configured,
-                    static_cast<int64_t>(all_.size()), std::make_shared<PlainLayers>(store), group);
+                    static_cast<int64_t>(all_.size()), std::make_shared<DefaultLayers>(store), group);
       dtype_ = store->dtype;
     }
-    read_draws();
+    read_samples();
   }
 
+  StrategyCapabilities capabilities() override { return {this}; }
   Sampling sampling() const override { return sampling_; }
 
   StepResult step(const StepInput& input) override {
-    StepResult result;
     if (members_->active() == 0) {
-      result.metrics = {placed({"loss", at::zeros({0}, at::kDouble), at::zeros({0}, at::kDouble), true}, 0)};
+      StepResult result;
+      result.metrics = {by_member_number({"loss", at::zeros({0}, at::kDouble), at::zeros({0}, at::kDouble), true}, 0)};
       return result;
     }
     CONVOY_CHECK(!input.batch.tensors.empty() && input.batch.tensors.front().second.size(0) == members_->active(),
                  "a batch of ", input.batch.tensors.empty() ? 0 : input.batch.tensors.front().second.size(0),
                  " members for ", members_->active());
-    const StackedMembers::Step done = members_->step(input.batch, input.step);
-    result.metrics = {placed(done.loss, members_->active())};
-    result.gradient_norm = done.figures.norm;
-    result.learning_rate = done.figures.learning_rate;
-    // Figures that are not finite end the rank that has them, by name of the member: `finite` is of no use to others.
+    StepResult result = members_->step(input);
+    result.metrics = {by_member_number(result.metrics.front(), members_->active())};
     return result;
   }
 
   std::vector<Metric> evaluate(const Batch& batch) override {
     const StackedMembers::Evaluation all = members_->evaluate(batch);
-    std::vector<Metric> metrics;
-    for (const Metric& metric : all.metrics)
-      metrics.push_back(placed(metric, static_cast<int64_t>(members_->rows().size())));
+    std::vector<Metric> metrics = of_all_members(all.metrics);
     if (!vote_) return metrics;
     Batch moved = batch.to(device_, true);
     for (auto& entry : moved.tensors)
@@ -81,21 +165,18 @@ class Ensemble : public Strategy, public OwnRows {
     return metrics;
   }
 
-  std::vector<MemberDraw> draws() const override {
-    std::vector<MemberDraw> all;
+  std::vector<MemberSample> draws() const override {
+    std::vector<MemberSample> all;
     for (const MemberSettings& member : members_->rows()) all.push_back(member.draw);
     return all;
   }
 
-  std::vector<Metric> evaluate_own(const Batch& batch) override {
-    std::vector<Metric> metrics;
-    for (const Metric& metric : members_->evaluate(batch, true).metrics)
-      metrics.push_back(placed(metric, static_cast<int64_t>(members_->rows().size())));
-    return metrics;
+  std::vector<Metric> evaluate_held_out(const Batch& batch) override {
+    return of_all_members(members_->evaluate(batch, true).metrics);
   }
 
-  bool evaluated(const std::map<std::string, MetricValue>& figures) override {
-    if (!figures.empty()) stop_->add(figures);
+  bool evaluated(const std::map<std::string, MetricValue>& metrics) override {
+    if (!metrics.empty()) stop_->add(metrics);
     std::vector<int64_t> ended;
     for (const MemberSettings& member : members_->rows())
       if (stop_->finished(member.number)) ended.push_back(member.number);
@@ -103,35 +184,28 @@ class Ensemble : public Strategy, public OwnRows {
     members_->finish(ended);
     if (members_->active() != before)
       log::info(str("ensemble: ", before - members_->active(), " of ", before, " members of this rank have finished"));
-    read_draws();
+    read_samples();
     return stop_->training() == 0;
   }
 
-  void settle() override {}
+  void flush() override {}
 
   void visit_state(const StateVisitor& visit) override {
     members_->visit_state(visit);
-    for (const auto& [name, tensor] : stop_->state()) {
-      StateEntry entry;
-      entry.name = name;
-      entry.kind = StateKind::counter;
-      entry.piece = Piece::whole(tensor.sizes());
-      entry.tensor = tensor;
-      entry.owner = first_rank_;
-      visit(entry);
-    }
+    for (const auto& [name, tensor] : stop_->state()) visit(state_entry(name, StateKind::counter, tensor, first_rank_));
   }
 
   void state_restored() override {
     members_->restored();
     stop_->restored();
   }
-  void figures_changed() override { stop_->reset(); }
+  void metrics_changed() override { stop_->reset(); }
   void renumbered(int64_t steps) override { members_->renumbered(steps); }
 
  private:
-  // Of this rank's rows, in a tensor of all members by their numbers: zero where another rank has them.
-  Metric placed(const Metric& metric, int64_t rows) const {
+  // Spreads the values of this rank's members over a tensor of all members, by member number. Zeros for other ranks'
+  // members.
+  Metric by_member_number(const Metric& metric, int64_t rows) const {
     const at::Tensor index = numbers_.narrow(0, 0, rows);
     const auto among_all = [&](const at::Tensor& values) {
       const at::Tensor whole =
@@ -141,7 +215,13 @@ class Ensemble : public Strategy, public OwnRows {
     return {metric.name, among_all(metric.sum), among_all(metric.weight), metric.lower_is_better};
   }
 
-  void read_draws() {
+  // Metrics of an evaluation, by member number.
+  std::vector<Metric> of_all_members(std::vector<Metric> metrics) const {
+    for (Metric& metric : metrics) metric = by_member_number(metric, static_cast<int64_t>(members_->rows().size()));
+    return metrics;
+  }
+
+  void read_samples() {
     sampling_.draws.clear();
     for (int64_t row = 0; row < members_->active(); ++row)
       sampling_.draws.push_back(members_->rows()[static_cast<size_t>(row)].draw);
@@ -158,10 +238,10 @@ class Ensemble : public Strategy, public OwnRows {
   at::Device device_{at::kCPU};
   at::ScalarType dtype_ = at::kFloat;
   std::vector<MemberSettings> all_;  // of the job, by number
-  at::Tensor numbers_;               // of this rank's, by row
+  at::Tensor numbers_;               // member numbers of this rank, by row
   std::optional<EarlyStop> stop_;
   std::unique_ptr<StackedMembers> members_;
-  std::optional<Vote> vote_;
+  std::optional<EnsembleVote> vote_;
 };
 
 }  // namespace

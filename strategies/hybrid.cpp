@@ -1,18 +1,20 @@
-// hybrid: the axes data, pipeline and tensor at once, each by the part that its own strategy is made of.
+// hybrid: the axes data, pipeline and tensor at once. Each axis uses the classes of the strategy for that axis.
 //
-// With D, S and N ranks along data, pipeline and tensor a rank holds the cut layers (N) of its stage (S) and reads
-// 1/D of each global batch. Replicated along data: what the rank holds, or with `how: fsdp` nothing of it. Sent: what
-// a stage's share of layers sends within tensor (the activations of its rows, 2·(N−1)/N), its borders along pipeline,
-// and its gradients along data, 2·(D−1)/D of (P − C + C/N)/S elements. Memory: (P − C + C/N)/S·e·(2 + k), and the
-// activations of R/D rows, with S > 1 of as many micro-batches as the schedule keeps alive.
-#include "strategies/hybrid.h"
+// D, S and N ranks along data, pipeline and tensor. A rank holds the layers of its stage (1 of S), sharded over N
+// ranks, and reads 1/D of each global batch.
+// Replicated along data: the state of the rank; with `how: fsdp` it is sharded.
+// Sent along tensor: the activations of sharded layers, 2·(N−1)/N. Sent along pipeline: the boundaries of the stage.
+// Sent along data: the gradients, 2·(D−1)/D of (P − C + C/N)/S elements, where C of the P parameters are sharded.
+// Memory: (P − C + C/N)/S·e·(2 + k), and the activations of R/D rows. With S > 1 the schedule decides how many
+// micro-batches are live.
+#include "core/strategy.h"
 
-#include "strategies/parts/equal_start.h"
-#include "strategies/parts/mesh_strategy.h"
-#include "strategies/parts/replicas/replicated_data.h"
-#include "strategies/parts/shards/sharded_data.h"
-#include "strategies/parts/stages/pipeline_runner.h"
-#include "strategies/parts/tensor/sharded_layers.h"
+#include "strategies/common/step/mesh_strategy.h"
+#include "strategies/common/step/start_checks.h"
+#include "strategies/replicas/replicated_data.h"
+#include "strategies/shards/sharded_data.h"
+#include "strategies/stages/pipeline_runner.h"
+#include "strategies/tensor/sharded_layers.h"
 
 namespace convoy {
 
@@ -20,7 +22,7 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
   const Json data = options.section("mesh").at("data");
   const bool shards = data.is_object() && data.value("how", "ddp") == "fsdp";
   const ShardedOptions sharded = sharded_options(options);
-  MeshParts parts;
+  MeshComponents parts;
   parts.every = sync_policy(options.json()).every;
   parts.micro_batches = options.integer("micro_batches");
   const bool deferred = shards && sharded.shard == Shard::parameters;
@@ -35,10 +37,10 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
     return make_pipeline_runner(context, std::move(model), std::move(loss), pipeline_options(options), request);
   };
   parts.data = [options, shards, sharded](const Context& context,
-                                          const std::vector<ModelPart*>& held) -> std::unique_ptr<DataAxis> {
-    share_foreign_values(held, *context.axis("tensor"));
-    if (shards) return std::make_unique<ShardedData>(context, held, sharded);
-    return std::make_unique<ReplicatedData>(context, held, replicated_options(options));
+                                          const std::vector<ModelPart*>& model_parts) -> std::unique_ptr<DataAxis> {
+    share_foreign_values(model_parts, *context.axis("tensor"));
+    if (shards) return std::make_unique<ShardedData>(context, model_parts, sharded);
+    return std::make_unique<ReplicatedData>(context, model_parts, replicated_options(options));
   };
   return make_mesh_strategy(std::move(parts));
 }

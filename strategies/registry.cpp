@@ -1,40 +1,46 @@
 #include "strategies/registry.h"
 
-#include "strategies/ddp.h"
-#include "strategies/ensemble.h"
-#include "strategies/fsdp.h"
-#include "strategies/hybrid.h"
-#include "strategies/model_parallel.h"
-#include "strategies/parts/block_counts.h"
-#include "strategies/parts/fake_tensors.h"
-#include "strategies/parts/precision.h"
-#include "strategies/pipeline.h"
-#include "strategies/single.h"
-#include "strategies/tensor_parallel.h"
+#include <ATen/core/grad_mode.h>
+
+#include "core/communicator.h"
+#include "strategies/common/memory/block_counts.h"
+#include "strategies/common/memory/fake_tensors.h"
+#include "strategies/common/model/model_part.h"
+#include "strategies/common/step/precision.h"
 
 namespace convoy {
 
+#define CONVOY_DECLARE(name) std::unique_ptr<Strategy> make_##name(const Options& options);
+CONVOY_STRATEGIES(CONVOY_DECLARE)
+#undef CONVOY_DECLARE
+
 void register_strategies(Registry& registry) {
-  registry.strategies.add("single", [](const Options& options) { return make_single(options); });
-  // Its ranks are threads and not processes, which is the plan's affair.
-  registry.strategies.add("data_parallel", [](const Options& options) { return make_ddp(options); });
-  registry.strategies.add("ddp", [](const Options& options) { return make_ddp(options); });
-  registry.strategies.add("model_parallel", [](const Options& options) { return make_model_parallel(options); });
-  registry.strategies.add("tensor_parallel", [](const Options& options) { return make_tensor_parallel(options); });
-  registry.strategies.add("pipeline", [](const Options& options) { return make_pipeline(options); });
-  registry.strategies.add("fsdp", [](const Options& options) { return make_fsdp(options); });
-  registry.strategies.add("hybrid", [](const Options& options) { return make_hybrid(options); });
-  registry.strategies.add("ensemble", [](const Options& options) { return make_ensemble(options); });
+#define CONVOY_REGISTER(name) registry.strategies.add(#name, make_##name);
+  CONVOY_STRATEGIES(CONVOY_REGISTER)
+#undef CONVOY_REGISTER
 }
 
-Description describe_model(const Model& model, const std::string& precision) {
+ModelDescription describe_model(const Model& model, const std::string& precision) {
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(parameter_dtype(precision)));
   try {
-    const FakeTensors fake;  // modules that a block makes itself take no memory
+    const FakeTensors fake;  // foreign modules of blocks take no memory
     return count_blocks(model, element_bytes);
   } catch (const std::exception&) {
-    return count_blocks(model, element_bytes);  // one that wants values gets them, or says what it lacks
+    // The block may need values of its tensors.
+    return count_blocks(model, element_bytes);
   }
+}
+
+std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model,
+                                      std::shared_ptr<const LossFunction> loss, const Batch& batch) {
+  at::NoGradGuard no_grad;
+  Context context;
+  context.config = config;
+  context.world = make_single_communicator();
+  ModelPart part(context, model, std::move(loss));
+  std::vector<std::string> names;
+  for (const Metric& metric : part.metrics(part.evaluate(batch), batch)) names.push_back(metric.name);
+  return names;
 }
 
 }  // namespace convoy

@@ -1,17 +1,27 @@
-// Fills the registry with what this folder has; the only place that names its classes.
+// Fills the registry with the strategies; the only file outside this folder's sources that names their factories.
 #pragma once
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "core/base/options.h"
+#include "core/batch.h"
 #include "core/registry.h"
-#include "strategies/catalogue.h"
-#include "strategies/parts/additive_loss.h"
-#include "strategies/parts/block_activations.h"  // measure_activations: the rest, by running them
+#include "core/strategy.h"
+#include "strategies/common/memory/block_activations.h"
+#include "strategies/common/model/model_checks.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 
 void register_strategies(Registry& registry);
 
-// Of a model's blocks, as far as they can be described without running them.
-Description describe_model(const Model& model, const std::string& precision);
+// Describes the model's blocks as far as possible without running them.
+ModelDescription describe_model(const Model& model, const std::string& precision);
+
+// Names of a fresh model's metrics on the CPU, in order, from an evaluation of the batch. Throws the model's
+// exceptions.
+std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model,
+                                      std::shared_ptr<const LossFunction> loss, const Batch& batch);
 
 }  // namespace convoy

@@ -1,21 +1,22 @@
-// single: one rank holds everything on one device. The reference that every other strategy is held against.
+// single: one rank holds everything on one device. It is the reference strategy: `verify` compares all others with it.
 //
-// Replicated: nothing. Sharded: nothing. Sent per step: nothing. Memory with P parameters of e bytes and k moments each
-// (Adam 2, SGD 0 or 1): P·e·(2 + k), and what backward keeps of the batch.
-#include "strategies/single.h"
+// Replicated: nothing. Sharded: nothing. Sent per step: nothing.
+// Memory with P parameters of e bytes and k moments each (Adam 2, SGD 0 or 1): P·e·(2 + k), and the activations of the
+// batch.
+#include "core/strategy.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <numeric>
 
-#include "strategies/parts/first_gradients.h"
-#include "strategies/parts/flat_parameters.h"
-#include "strategies/parts/gradient_collector.h"
-#include "strategies/parts/model_part.h"
-#include "strategies/parts/rows/row_tables.h"
-#include "strategies/parts/step_graph.h"
-#include "strategies/parts/update.h"
-#include "strategies/parts/visit_parts.h"
+#include "strategies/common/memory/flat_parameters.h"
+#include "strategies/common/model/model_part.h"
+#include "strategies/common/model/visit_parts.h"
+#include "strategies/common/step/gradient_collector.h"
+#include "strategies/common/step/start_checks.h"
+#include "strategies/common/step/step_graph.h"
+#include "strategies/common/step/update.h"
+#include "strategies/sparse/sparse_embeddings.h"
 
 namespace convoy {
 namespace {
@@ -31,7 +32,7 @@ class Single : public Strategy {
     state_ = context.state;
     first_gradients_.emplace(context);
     PartRequest request = part_request(context, options_);
-    request.rows = std::make_shared<RowRule>(context.config, 1, context.rank == 0);
+    request.rows = std::make_shared<SparseRule>(context.config, 1, context.rank == 0);
     part_.emplace(context, std::move(model), std::move(loss), std::move(request));
     const auto& parameters = part_->parameters();
     std::vector<int> order(parameters.size());
@@ -41,28 +42,28 @@ class Single : public Strategy {
     update_.emplace(context, every_);
     update_->attach(*flat_);
     update_->attach_tables(part_->tables());
-    tell_lazy(context, part_->tables());
+    warn_if_lazy_is_unused(context, part_->tables());
     part_->state()->loss_scale = update_->loss_scale();
     if (every_ == 1)
       graph_.emplace(context, options_.text("graph"), graph_parts());
     else
-      tell_no_graph(context, options_.text("graph"), not_every_step(every_));
+      log_no_graph(context, options_.text("graph"), not_every_step(every_));
   }
 
   Sampling sampling() const override { return {0, 1, micro_batches_}; }
 
-  StepResult step(const StepInput& input) override { return graph_ ? graph_->run(input) : trained(input); }
+  StepResult step(const StepInput& input) override { return graph_ ? graph_->run(input) : train_step(input); }
 
   std::vector<Metric> evaluate(const Batch& batch) override { return part_->metrics(part_->evaluate(batch), batch); }
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
-  void settle() override { update_->settle(); }
-  void settle_for_evaluation() override {}
+  void flush() override { update_->flush(); }
+  void flush_for_evaluation() override {}
   void visit_state(const StateVisitor& visit) override { visit_parts({&*part_}, *flat_, *update_, {}, visit); }
   void state_restored() override { update_->restored(); }
   void renumbered(int64_t steps) override { update_->renumbered(steps); }
 
  private:
-  StepResult trained(const StepInput& input) {
+  StepResult train_step(const StepInput& input) {
     const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
     if (accumulated_ == 0) {
       collector_->begin();
@@ -85,26 +86,26 @@ class Single : public Strategy {
     update_->reduced(0);
     take_rows(update_->tables());
     update_->reduced_rows();
-    const UpdateFigures figures = update_->finish();
+    const UpdateStatistics statistics = update_->finish();
     first_gradients_->updated({&*part_});
-    result.finite = figures.finite;
-    result.gradient_norm = figures.norm;
-    result.learning_rate = figures.learning_rate;
-    result.skipped = figures.skipped;
+    result.finite = statistics.finite;
+    result.gradient_norm = statistics.norm;
+    result.learning_rate = statistics.learning_rate;
+    result.skipped = statistics.skipped;
     return result;
   }
 
-  StepGraph::Parts graph_parts() {
-    return {[this] { update_->set_rate(); }, [this](const StepInput& input) { return trained(input); },
+  StepGraph::Hooks graph_parts() {
+    return {[this] { update_->set_rate(); }, [this](const StepInput& input) { return train_step(input); },
             [this](const StateVisitor& visit) { visit_state(visit); },
             [this]() -> std::string {
-              if (!update_->tables().empty()) return "row tables have as many rows as a step touches";
-              return part_->state()->drew ? "its dropout draws with keys of the host's" : "";
+              if (!update_->tables().empty()) return "each step of a sparse embedding has another number of rows";
+              return part_->state()->drew ? "its dropout uses random keys from the host" : "";
             }};
   }
 
   std::shared_ptr<StateFile> state_;
-  std::optional<FirstGradients> first_gradients_;
+  std::optional<GradientCoverage> first_gradients_;
   Options options_;
   int64_t every_;
   int64_t micro_batches_;
@@ -113,7 +114,7 @@ class Single : public Strategy {
   std::optional<FlatParameters> flat_;
   std::optional<GradientCollector> collector_;
   std::optional<Update> update_;
-  std::optional<StepGraph> graph_;  // none where several steps make an update
+  std::optional<StepGraph> graph_;  // null where several steps make an update
 };
 
 }  // namespace

@@ -1,26 +1,29 @@
-// tensor_parallel: the ranks of the axis `tensor` share out the layers of one replica and train on the same rows.
+// tensor_parallel: the layers of one replica are sharded over the ranks of the axis `tensor`. All ranks train on the
+// same rows.
 //
-// Cut: linear layers by their hints and embeddings by rows, with their gradients and moments; the activations between
-// column- and row-cut layers. Replicated: all other parameters, activations and computing; the batch. Sent per step
-// by each of N ranks, with I bytes of inputs of column-cut layers and O of outputs of row-cut layers and embeddings:
-// 2·(N−1)/N·(I + O), in messages of one activation. Column-cut layers send while they compute their weight's
-// gradient, the others are waited for. With shares of sequences (N−1)/N·(3·I + 2·O) and one activation more. Memory
-// per rank, C of P elements being cut, e bytes each, k moments: (P − C + C/N)·e·(2 + k), and what backward keeps: 1/N
-// of what lies between cut layers, with shares of sequences of all.
-// The layers: parts/tensor/sharded_layers.h.
-#include "strategies/tensor_parallel.h"
+// Sharded: linear layers by their hints, embeddings by rows, with gradients and moments; the activations between
+// column- and row-parallel layers.
+// Replicated: all other parameters, activations and computation; the batch.
+// Sent per step by each of N ranks: 2·(N−1)/N·(I + O), in messages of one activation. I: bytes of inputs of
+// column-parallel layers; O: bytes of outputs of row-parallel layers and embeddings.
+// Column-parallel layers send while they compute the gradient of their weight; ranks wait for the other messages.
+// With sequence parallelism: (N−1)/N·(3·I + 2·O), and one activation more.
+// Memory per rank, if C of P elements are sharded, with e bytes each and k moments: (P − C + C/N)·e·(2 + k), and the
+// activations. 1/N of the activations between sharded layers; with sequence parallelism 1/N of all.
+// Layers: strategies/tensor/sharded_layers.h.
+#include "core/strategy.h"
 
 #include <limits>
 
-#include "strategies/parts/equal_start.h"
-#include "strategies/parts/mesh_strategy.h"
-#include "strategies/parts/replicas/replicated_data.h"
-#include "strategies/parts/tensor/sharded_layers.h"
+#include "strategies/common/step/mesh_strategy.h"
+#include "strategies/common/step/start_checks.h"
+#include "strategies/replicas/replicated_data.h"
+#include "strategies/tensor/sharded_layers.h"
 
 namespace convoy {
 
 std::unique_ptr<Strategy> make_tensor_parallel(const Options& options) {
-  MeshParts parts;
+  MeshComponents parts;
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
   parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
@@ -29,11 +32,11 @@ std::unique_ptr<Strategy> make_tensor_parallel(const Options& options) {
   };
   ReplicatedOptions replicated;
   replicated.sync = sync_policy(options.json());
-  // Nothing is reduced along a data axis of one: one bucket is the longest range for the optimizer.
+  // A data axis of size one reduces nothing. One bucket gives the optimizer the longest range.
   replicated.first_bytes = replicated.cap_bytes = std::numeric_limits<double>::max();
-  parts.data = [replicated](const Context& context, const std::vector<ModelPart*>& held) {
-    share_foreign_values(held, *context.axis("tensor"));
-    return std::make_unique<ReplicatedData>(context, held, replicated);
+  parts.data = [replicated](const Context& context, const std::vector<ModelPart*>& model_parts) {
+    share_foreign_values(model_parts, *context.axis("tensor"));
+    return std::make_unique<ReplicatedData>(context, model_parts, replicated);
   };
   return make_mesh_strategy(std::move(parts));
 }

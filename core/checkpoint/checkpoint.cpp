@@ -10,29 +10,27 @@
 #include <map>
 #include <set>
 
-#include "core/checkpoint/exchange.h"
-#include "core/checkpoint/joined.h"
-#include "core/checkpoint/moment_change.h"
+#include "core/base/ensemble_members.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/checkpoint/stored_contents.h"
-#include "core/error.h"
-#include "core/farm_folder.h"
-#include "core/log.h"
-#include "core/member_path.h"
+#include "core/checkpoint/save_coordination.h"
+#include "core/checkpoint/stored_files.h"
+#include "core/files/farm.h"
 
 namespace convoy {
 namespace {
 
-// What one rank wrote: its part of the manifest.
+// Files and manifest entries that one rank wrote.
 struct Written {
   std::string file;
   WrittenFile size;
   std::vector<StoredPiece> pieces;
 };
 
-std::string to_text(const Written& written, const Json& own) {
-  Json json{{"file", written.file}, {"bytes", written.size.bytes}, {"hash", written.size.hash}, {"own", own}};
+std::string to_text(const Written& written, const Json& rank_state) {
+  Json json{{"file", written.file}, {"bytes", written.size.bytes}, {"hash", written.size.hash}, {"own", rank_state}};
   json["pieces"] = Json::array();
   for (const StoredPiece& piece : written.pieces) json["pieces"].push_back(to_json(piece));
   return json.dump();
@@ -43,20 +41,20 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// Folders that rank 0 has made or read, and this rank needs.
+// Fails on a rank that cannot see a folder that rank 0 made or read.
 void check_seen(const std::string& folder, const std::string& host, const char* what) {
   if (!is_folder(folder))
-    throw Error(Failure::io, convoy::str(folder, ", which rank 0 ", what, ", is not to be seen on host ", host,
-                                         "; the output folder must lie on storage that all hosts share"));
+    throw Error(Failure::io, convoy::str(folder, ", which rank 0 ", what, ", is not visible on host ", host,
+                                         "; the output folder must be on storage that all hosts share"));
 }
 
-// A rank that owns nothing, as all but one replica, needs no folder either.
+// A rank that owns no piece needs no folder; only one replica owns pieces.
 Written write_pieces(Strategy& strategy, const Context& context, const std::string& folder, bool for_comparing,
                      FileSystem& files) {
   std::vector<StateEntry> entries;
   strategy.visit_state([&](const StateEntry& entry) {
-    CONVOY_CHECK(!entry.behind || for_comparing, "state entry ", entry.key(), " is saved before it was settled");
-    if (entry.owner && !entry.behind && (for_comparing || entry.kind != StateKind::gradient)) entries.push_back(entry);
+    CONVOY_CHECK(!entry.stale || for_comparing, "state entry ", entry.key(), " is saved before it was settled");
+    if (entry.owner && !entry.stale && (for_comparing || entry.kind != StateKind::gradient)) entries.push_back(entry);
   });
   std::stable_sort(entries.begin(), entries.end(),
                    [](const StateEntry& a, const StateEntry& b) { return a.key() < b.key(); });
@@ -65,11 +63,11 @@ Written write_pieces(Strategy& strategy, const Context& context, const std::stri
     written.file.clear();
     return written;
   }
-  check_seen(folder, context.host, "has just made");
+  check_seen(folder, context.host, "has just created");
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::map<std::string, int> times;  // a rank may hold two pieces of one tensor
   for (const StateEntry& entry : entries) {
-    const std::string fault = piece_fault(entry.piece);
+    const std::string fault = piece_error(entry.piece);
     CONVOY_CHECK(fault.empty() && entry.tensor.sizes() == tensor_shape(entry.piece), "state entry ", entry.key(), ": ",
                  fault.empty() ? "its tensor has another shape than its piece" : fault);
     const int before = times[entry.key()]++;
@@ -78,20 +76,20 @@ Written write_pieces(Strategy& strategy, const Context& context, const std::stri
     written.pieces.push_back({entry.key(), entry.name, name_of(entry.kind), entry.moment, entry.member, entry.replica,
                               entry.piece, dtype_text(entry.tensor.scalar_type()), written.file, stored});
   }
-  // "pt" is what Python's tools look for; nothing else, since equal states are to give equal files.
+  // Python's tools look for "pt". Nothing else is added: equal states must give equal files.
   written.size = write_safetensors(folder + "/" + written.file, tensors, {{"format", "pt"}}, files);
   return written;
 }
 
-// Owners' pieces must make every tensor whole: found now, not when somebody needs it.
+// Owners' pieces must cover every tensor. The save checks this, so that no later load has to fail.
 void check_whole(const Manifest& manifest) {
-  std::map<std::string, std::pair<int64_t, int64_t>> held;  // elements written, elements of the whole
+  std::map<std::string, std::pair<int64_t, int64_t>> coverage;  // elements written, elements of the whole tensor
   for (const StoredPiece& piece : manifest.pieces) {
-    auto& [elements, whole] = held[piece.key];
+    auto& [elements, whole] = coverage[piece.key];
     elements += piece.piece.elements();
     whole = Piece::whole(piece.piece.global_shape).elements();
   }
-  for (const auto& [key, sizes] : held) {
+  for (const auto& [key, sizes] : coverage) {
     CONVOY_CHECK(sizes.first == sizes.second, "the owners of ", key, " hold ", sizes.first, " of its ", sizes.second,
                  " elements");
   }
@@ -110,30 +108,31 @@ CheckpointInfo info_of(const std::string& path, Manifest manifest) {
   return info;
 }
 
-// Copies of ranks that went their own ways serve only as many ranks as made them; all others go on from what the copies
-// agree on. What there is no such thing of (what one rank had left over) stays as it is in a new run.
-constexpr const char* each_its_own = "own";
+// A checkpoint may hold one copy per replica (local updates). Only a run with equally many ranks loads them; other runs
+// load the entries that all replicas have in common. Entries without a common value (a rank's compression error) keep
+// the value that they have in a new run.
+constexpr const char* per_replica = "own";
 
 std::string replicas_used(const Manifest& manifest, const std::set<std::string>& wanted, const MomentChange& change,
                           const std::string& path) {
   std::set<std::string> stored;
   for (const StoredPiece& piece : manifest.pieces)
     if (piece.replica >= 0 && !change.ignores(piece.key)) stored.insert(piece.key);
-  if (stored == wanted) return each_its_own;
+  if (stored == wanted) return per_replica;
   if (!stored.empty())
-    log::warning(str(
-        "checkpoint ", path, " has copies of ranks that went their own ways (strategy.sync), and this run ",
-        wanted.empty() ? "has none" : "has other ranks", ": all start from what those had in common, their average"));
+    log::warning(str("checkpoint ", path, " has copies of ranks that trained locally (strategy.sync), and this run ",
+                     wanted.empty() ? "has none" : "has other ranks",
+                     ": all ranks start from the common state, the average"));
   return "";
 }
 
-// State of an option that may be turned on and off: the loss scaler's with the precision, early stopping's, an outer
-// step's. Without its counterpart it is of no use, or starts anew.
+// State of an option that may be turned on and off: loss scaling, early stopping, outer steps. A run that lacks the
+// option ignores the state; a checkpoint that lacks the state resets the option's state.
 bool is_optional(const std::string& kind, const std::string& name, const std::string& moment) {
   return (kind == name_of(StateKind::counter) && name != "updates") || moment.rfind("outer_", 0) == 0;
 }
 
-// What all have in common, less what is optional and nobody wants.
+// Entries that all replicas have in common, without optional ones that this run does not want.
 Manifest common_to(Manifest manifest, const std::set<std::string>& wanted, const MomentChange& change) {
   const auto left_out = [&](const StoredPiece& piece) {
     return piece.replica >= 0 || change.ignores(piece.key) ||
@@ -144,20 +143,20 @@ Manifest common_to(Manifest manifest, const std::set<std::string>& wanted, const
   return manifest;
 }
 
-// Entries to fill, those of a rank's own from the pieces that all have in common.
+// Entries to fill; those of a replica are filled from the pieces that all replicas have in common.
 std::vector<StateEntry> from_common(const std::vector<StateEntry>& wanted, const Manifest& manifest) {
-  std::set<std::string> there;
-  for (const StoredPiece& piece : manifest.pieces) there.insert(piece.key);
+  std::set<std::string> stored;
+  for (const StoredPiece& piece : manifest.pieces) stored.insert(piece.key);
   std::vector<StateEntry> entries;
   for (StateEntry entry : wanted) {
-    const bool own = entry.replica >= 0;
+    const bool replicated = entry.replica >= 0;
     entry.replica = -1;
-    if (!own || there.count(entry.key()) != 0) entries.push_back(std::move(entry));
+    if (!replicated || stored.count(entry.key()) != 0) entries.push_back(std::move(entry));
   }
   return entries;
 }
 
-// The model was made for the numbers of some checkpoint; this one must have the same.
+// The model was made for the numbering of some checkpoint; this one must have the same.
 void check_numbers(const Manifest& manifest, const DataContents& data, const std::string& path) {
   const std::optional<DataContents> stored = stored_contents(manifest, path);
   if (!stored || data.fingerprint.empty()) return;
@@ -177,26 +176,26 @@ Manifest manifest_of(const CheckpointInfo& info) {
 }  // namespace
 
 Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
-    : context_(context), shelf_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
+    : context_(context), directory_(std::move(folder), files), keep_last_(keep_last), files_(files) {}
 
-void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing, const Json& own,
-                       const Dataset* data) {
+void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing,
+                       const Json& rank_state, const Dataset* data) {
   at::NoGradGuard no_grad;
-  Exchange exchange(context_, "save");
-  const std::string folder = shelf_.temporary_path(step, exchange.token());
+  SaveCoordination coordination(context_, "save");
+  const std::string folder = directory_.temporary_path(step, coordination.token());
   try {
-    exchange.on_first("open", [&] {
-      shelf_.sweep();
-      shelf_.open_temporary(step, exchange.token());
+    coordination.on_first("open", [&] {
+      directory_.sweep();
+      directory_.open_temporary(step, coordination.token());
       return std::string();
     });
     Written mine;
-    exchange.together("write", [&] { mine = write_pieces(strategy, context_, folder, for_comparing, files_); });
-    const std::vector<std::string> parts = exchange.to_first("list", to_text(mine, own));
-    exchange.on_first("publish", [&] {
+    coordination.on_all("write", [&] { mine = write_pieces(strategy, context_, folder, for_comparing, files_); });
+    const std::vector<std::string> texts = coordination.to_first("list", to_text(mine, rank_state));
+    coordination.on_first("publish", [&] {
       Manifest manifest{step, trainer, context_.config.resolved, {}, {}};
-      for (size_t rank = 0; rank < parts.size(); ++rank) {
-        const Json json = Json::parse(parts[rank]);
+      for (size_t rank = 0; rank < texts.size(); ++rank) {
+        const Json json = Json::parse(texts[rank]);
         if (!json.at("own").is_null()) manifest.trainer["ranks"][std::to_string(rank)] = json.at("own");
         const std::string file = json.at("file");
         if (file.empty()) continue;
@@ -206,57 +205,57 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
       check_whole(manifest);
       if (data != nullptr) store_contents(data->contents(), folder, manifest, files_);
       write_manifest(manifest, folder, files_);
-      shelf_.publish(step, exchange.token());
+      directory_.publish(step, coordination.token());
       return std::string();
     });
   } catch (...) {
-    if (exchange.first()) shelf_.sweep();
+    if (coordination.first()) directory_.sweep();
     throw;
   }
-  if (exchange.first()) shelf_.prune(keep_last_, step);
+  if (coordination.first()) directory_.prune(keep_last_, step);
 }
 
 std::optional<CheckpointInfo> Checkpoints::newest_in(const std::string& folder) {
-  const Shelf shelf(folder, files_);
-  std::vector<int64_t> steps = shelf.steps();
+  const CheckpointDirectory directory(folder, files_);
+  std::vector<int64_t> steps = directory.steps();
   std::reverse(steps.begin(), steps.end());
-  std::optional<Error> newest;  // what is wrong with it
+  std::optional<Error> newest;  // why it cannot be read
   for (int64_t step : steps) {
-    const std::string path = shelf.step_path(step);
+    const std::string path = directory.step_path(step);
     try {
       Manifest manifest = read_manifest_file(path);
       check_files(path, manifest);
       return info_of(path, std::move(manifest));
     } catch (const Error& error) {
-      log::warning(convoy::str("checkpoint ", path, " is skipped, the one before it is tried: ", error.what()));
+      log::warning(convoy::str("checkpoint ", path, " is skipped; trying the one before it: ", error.what()));
       if (!newest) newest = error;
     }
   }
-  // To begin anew would write over what somebody may still mend.
+  // A new start would overwrite checkpoints that may still be repaired.
   if (newest)
     throw Error(newest->kind(), convoy::str("none of the ", steps.size(), " checkpoints in ", folder,
-                                            " is whole; of the newest: ", newest->what(),
-                                            "; to start anew give another --output, or remove ", folder));
+                                            " is complete; the newest: ", newest->what(),
+                                            "; to start anew, give another --output, or remove ", folder));
   return std::nullopt;
 }
 
 std::optional<CheckpointInfo> Checkpoints::newest() {
-  Exchange exchange(context_, "newest");
-  const std::string path = exchange.on_first("choose", [&] {
-    shelf_.sweep();
-    const auto info = newest_in(shelf_.folder());
+  SaveCoordination coordination(context_, "newest");
+  const std::string path = coordination.on_first("choose", [&] {
+    directory_.sweep();
+    const auto info = newest_in(directory_.folder());
     return info ? info->path : std::string();
   });
   if (path.empty()) return std::nullopt;
   std::optional<CheckpointInfo> info;
-  exchange.together("read", [&] {
-    check_seen(path, context_.host, "goes on from");
+  coordination.on_all("read", [&] {
+    check_seen(path, context_.host, "resumes from");
     info = read_manifest(path);
   });
   return info;
 }
 
-// A list of step-N folders.
+// The newest checkpoint of each pipeline, as a JSON list of step-N folders.
 Json Checkpoints::newest_of(const std::vector<std::string>& pipelines) {
   Json folders = Json::array();
   for (const std::string& pipeline : pipelines) {
@@ -272,8 +271,8 @@ Json Checkpoints::newest_of(const std::vector<std::string>& pipelines) {
 
 CheckpointInfo Checkpoints::find(const std::string& given) {
   const auto [path, member] = member_path(given);
-  Exchange exchange(context_, "find");
-  const std::string chosen = exchange.on_first("choose", [&, path = path]() -> std::string {
+  SaveCoordination coordination(context_, "find");
+  const std::string chosen = coordination.on_first("choose", [&, path = path]() -> std::string {
     if (const std::vector<std::string> pipelines = pipeline_folders(path); !pipelines.empty())
       return newest_of(pipelines).dump();
     struct stat status {};
@@ -289,15 +288,15 @@ CheckpointInfo Checkpoints::find(const std::string& given) {
                                      "checkpoints/step-N folders"));
   });
   CheckpointInfo info;
-  exchange.together("read", [&, member = member] {
+  coordination.on_all("read", [&, member = member] {
     if (const Json list = Json::parse(chosen, nullptr, false); list.is_array()) {
       const auto folders = list.get<std::vector<std::string>>();
-      for (const std::string& folder : folders) check_seen(folder, context_.host, "goes on from");
+      for (const std::string& folder : folders) check_seen(folder, context_.host, "resumes from");
       info = info_of(folders.front(), joined(folders));
       info.members = folders;
       return;
     }
-    check_seen(chosen, context_.host, "goes on from");
+    check_seen(chosen, context_.host, "resumes from");
     info = member < 0 ? read_manifest(chosen) : info_of(chosen, of_member(read_manifest_file(chosen), member, chosen));
     info.member = member;
   });
@@ -306,26 +305,26 @@ CheckpointInfo Checkpoints::find(const std::string& given) {
 
 void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data) {
   at::NoGradGuard no_grad;
-  Exchange exchange(context_, "load");
+  SaveCoordination coordination(context_, "load");
   std::set<std::string> stored;
-  exchange.together("read", [&] {
+  coordination.on_all("read", [&] {
     for (const StoredPiece& piece : manifest_of(info).pieces) stored.insert(piece.key);
   });
   std::vector<StateEntry> wanted;
   strategy.visit_state([&](const StateEntry& entry) {
     const bool counter = is_optional(name_of(entry.kind), entry.name, "");
-    if (counter && entry.replica < 0 && stored.count(entry.key()) == 0) return;  // it starts anew
-    // What members share, as when each was best, is of no member's checkpoint: it begins anew.
+    if (counter && entry.replica < 0 && stored.count(entry.key()) == 0) return;  // starts again
+    // State that members share, such as the step of each best metric, is in no member's checkpoint: it starts again.
     const bool shared = !info.members.empty() && entry.member < 0;
     if (entry.kind != StateKind::gradient && !shared) wanted.push_back(entry);
   });
-  Json keys = Json::array(), own = Json::array();
-  for (const StateEntry& entry : wanted) (entry.replica < 0 ? keys : own).push_back(entry.key());
-  const std::vector<std::string> all = exchange.to_first("keys", Json::array({keys, own}).dump());
-  const std::string used = exchange.on_first("names", [&] {
+  Json keys = Json::array(), replica_keys = Json::array();
+  for (const StateEntry& entry : wanted) (entry.replica < 0 ? keys : replica_keys).push_back(entry.key());
+  const std::vector<std::string> all = coordination.to_first("keys", Json::array({keys, replica_keys}).dump());
+  const std::string used = coordination.on_first("names", [&] {
     std::set<std::string> known, replicas;
-    for (const std::string& part : all) {
-      const Json lists = Json::parse(part);
+    for (const std::string& text : all) {
+      const Json lists = Json::parse(text);
       for (const Json& key : lists[0]) known.insert(key.get<std::string>());
       for (const Json& key : lists[1]) replicas.insert(key.get<std::string>());
     }
@@ -338,22 +337,22 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info, const Dat
     for (const std::string& note : change.notes(info.path)) log::info(note);
     return Json{{"replicas", replicas_used(manifest, replicas, change, info.path)}, {"missing", change.missing}}.dump();
   });
-  exchange.together("fill", [&] {
+  coordination.on_all("fill", [&] {
     const Manifest manifest = manifest_of(info);
     const Json agreed = Json::parse(used);
     const MomentChange change{agreed.at("missing").get<std::set<std::string>>(), {}};
     wanted.erase(std::remove_if(wanted.begin(), wanted.end(),
                                 [&](const StateEntry& entry) { return change.starts_anew(entry.key()); }),
                  wanted.end());
-    const bool own = agreed.at("replicas") == each_its_own;
-    restore(own ? wanted : from_common(wanted, manifest), manifest, info.path);
+    const bool use_replicas = agreed.at("replicas") == per_replica;
+    restore(use_replicas ? wanted : from_common(wanted, manifest), manifest, info.path);
   });
 }
 
 bool Checkpoints::owns(const CheckpointInfo& info) const {
   std::error_code none;
   return info.member < 0 && info.members.empty() &&
-         std::filesystem::equivalent(std::filesystem::path(info.path).parent_path(), shelf_.folder(), none);
+         std::filesystem::equivalent(std::filesystem::path(info.path).parent_path(), directory_.folder(), none);
 }
 
 CheckpointInfo read_manifest(const std::string& step_folder) {

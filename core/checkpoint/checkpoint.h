@@ -1,21 +1,22 @@
-// Checkpoints: safetensors files and a manifest, written whole or not at all.
+// Checkpoints: safetensors files and a manifest, written completely or not at all.
 //
-// Layout: FOLDER/step-N/{manifest.json, rank-R.safetensors}, FOLDER/latest (a file naming the newest). A save goes to a
-// temporary folder first; every file and the folder are fsynced; all ranks agree that theirs is whole; rank 0 writes the
-// manifest and renames. Tensors of one file are written in the order of their keys: equal states give equal bytes.
-// Restoring matches pieces by name: any layout reads what any other wrote.
-// Threads: called by every rank's thread, the same call on all. Failure: Error(io) on all ranks alike with the first
-// cause, the older checkpoint standing and nothing temporary left; Error(corrupt_data) naming the file.
+// Layout: FOLDER/step-N/{manifest.json, rank-R.safetensors}, and FOLDER/latest, a file that names the newest.
+// A save writes to a temporary folder and fsyncs every file and the folder. When all ranks agree that their files are
+// complete, rank 0 writes the manifest and renames the folder. Tensors of one file are in the order of their keys:
+// equal states give equal bytes. Restoring matches pieces by name: any layout reads the checkpoints of any other.
+// Threads: called by every rank's thread, the same call on all.
+// Failure: Error(io) on all ranks with the first cause; older checkpoints stay, and no temporary files remain.
+// Error(corrupt_data) names the file.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/checkpoint/shelf.h"
+#include "core/base/options.h"
+#include "core/checkpoint/checkpoint_directory.h"
 #include "core/context.h"
 #include "core/data/dataset.h"
-#include "core/options.h"
 #include "core/strategy.h"
 
 namespace convoy {
@@ -23,13 +24,12 @@ namespace convoy {
 struct CheckpointInfo {
   std::string path;  // of step-N
   int64_t step = 0;  // steps done
-  Json trainer;      // what the trainer wants back: step, epoch, sampler, best metrics, seed
+  Json trainer;      // the trainer's state: step, epoch, sampler, best metrics, seed
   Json config;       // resolved configuration at the time of the save
-  int member =
-      -1;  // of an ensemble, that alone is to be loaded, under the names of a model by itself; -1: all there is
-  // step-N folders of models that are to be loaded as the members of one ensemble, `path` being the first; else none.
+  int member = -1;   // load only this member of an ensemble, under the names of a single model; -1: load everything
+  // step-N folders to load as the members of one ensemble; `path` is the first. Empty: load `path` alone.
   std::vector<std::string> members = {};
-  std::string fingerprint = "";  // of the data that it was trained on; "": not known
+  std::string fingerprint = "";  // of the data that the model was trained on; "": unknown
 };
 
 class Checkpoints {
@@ -37,27 +37,30 @@ class Checkpoints {
   // keep_last 0 keeps all. `files` outlives this object.
   Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files = system_files());
 
-  // Collective. Owners write their pieces. `for_comparing` runs: those of gradients too, which nothing is resumed from, and
-  // without what is behind. `own`: what this rank adds to the manifest's trainer section, under `ranks` by its number; null:
-  // nothing. `data`: what the model is trained on, of which rank 0 keeps the contents; may be null.
-  void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false, const Json& own = {},
-            const Dataset* data = nullptr);
-  // Collective. Newest complete and intact one, by rank 0's reading, told to all; a broken one is skipped with a warning
-  // naming the file. Nothing where there are none at all; Error(corrupt_data) naming the file where all are broken.
+  // Collective. Owners write their pieces. `for_comparing` (convoy verify): also writes gradients, and writes stale
+  // entries. `rank_state`: this rank's addition to the manifest's trainer section, under `ranks` by rank number; null:
+  // none. `data`: rank 0 records its contents; may be null.
+  void save(Strategy& strategy, int64_t step, const Json& trainer, bool for_comparing = false,
+            const Json& rank_state = {}, const Dataset* data = nullptr);
+  // Collective. The newest complete and intact checkpoint; rank 0 reads and broadcasts the result. A broken one is
+  // skipped with a warning that names the file. nullopt if there are no checkpoints; Error(corrupt_data) if all are
+  // broken.
   std::optional<CheckpointInfo> newest();
-  // Collective. The checkpoint that a path names: a step-N folder, whose damage is an error, or a run folder (or its
-  // checkpoints folder), whose newest intact one is taken; of the member that "@memberN" behind it names, if any. A farm's
-  // folder stands for the newest ones of its pipelines, as members of one ensemble. Error(config) where there is none.
+  // Collective. The checkpoint that `path` names: a step-N folder, or a run folder (or its checkpoints folder) with its
+  // newest intact one. A damaged step-N folder is an error. A suffix "@memberN" selects one member of an ensemble. The
+  // folder of a farm means the newest checkpoints of its pipelines, as members of one ensemble.
+  // Error(config) if there is no checkpoint.
   CheckpointInfo find(const std::string& path);
-  // Collective. Fills every tensor the strategy shows from the checkpoint's pieces, checked by hash; dtypes are
-  // converted. Error(config) naming tensors that are missing, left over or of another shape. Entries of one `replica` are
-  // filled by that one's pieces where the checkpoint has just the replicas that this run has, else by those that all have in
-  // common, which a warning tells; what has no such pieces is left as it is.
-  // Counters beside `updates` (the loss scaler's, early stopping's) may be missing on either side: they start anew. So do
-  // moments of another optimizer, and `updates` with them; a note says so.
-  // `data`: of this run, or null; Error(config) where the checkpoint has other numbers for its ids, classes or columns.
+  // Collective. Fills every tensor of the strategy's state from the checkpoint's pieces. Checks their hashes and
+  // converts dtypes. Error(config) names tensors that are missing, unused or of another shape.
+  // Replicas: if the checkpoint has the same replicas as this run, each entry is filled by its replica's pieces. Else
+  // entries are filled by the pieces that all replicas have in common, with a warning; entries without such pieces
+  // stay. Counters other than `updates` (loss scaling, early stopping) may be missing on either side: they then start
+  // again. Moments of another optimizer start again too, together with `updates`; the log notes it.
+  // `data`: the data set of this run, or null. Error(config) if the checkpoint numbers its ids, classes or columns in
+  // another way.
   void load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data = nullptr);
-  // True for a whole checkpoint in this object's folder.
+  // True for a complete checkpoint in this object's folder.
   bool owns(const CheckpointInfo& info) const;
 
  private:
@@ -65,12 +68,12 @@ class Checkpoints {
   Json newest_of(const std::vector<std::string>& pipelines);
 
   const Context& context_;
-  Shelf shelf_;
+  CheckpointDirectory directory_;
   int64_t keep_last_;
   FileSystem& files_;
 };
 
-// Without collectives, for tools and tests. Throws Error(corrupt_data) naming file and reason.
+// Not collective: for tools and tests. Throws Error(corrupt_data) naming file and reason.
 CheckpointInfo read_manifest(const std::string& step_folder);
 
 }  // namespace convoy

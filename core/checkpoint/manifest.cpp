@@ -4,10 +4,10 @@
 #include <cmath>
 #include <filesystem>
 
+#include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/checkpoint/pieces.h"
-#include "core/error.h"
-#include "core/files.h"
-#include "core/hash.h"
+#include "core/files/files.h"
 
 namespace convoy {
 namespace {
@@ -27,17 +27,17 @@ const Json& field(const Json& json, const char* name) {
 }
 std::string text_of(const Json& json, const char* name) {
   const Json& value = field(json, name);
-  if (!value.is_string()) corrupt(str("'", name, "' is no text"));
+  if (!value.is_string()) corrupt(str("'", name, "' is not a string"));
   return value.get<std::string>();
 }
 int64_t integer_in(const Json& value, const char* name) {
   if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))) {
-    corrupt(str("'", name, "' is no integer"));
+    corrupt(str("'", name, "' is not an integer"));
   }
   return value.get<int64_t>();
 }
 int64_t integer_of(const Json& json, const char* name) { return integer_in(field(json, name), name); }
-// Reads the number of a member or a replica.
+// Reads the number of a member or of a replica.
 int number_of(const Json& json, const char* name) {
   constexpr int64_t largest = 1 << 24;
   const int64_t number = integer_of(json, name);
@@ -46,13 +46,13 @@ int number_of(const Json& json, const char* name) {
 }
 std::vector<int64_t> integers_of(const Json& json, const char* name) {
   const Json& list = field(json, name);
-  if (!list.is_array()) corrupt(str("'", name, "' is no list"));
+  if (!list.is_array()) corrupt(str("'", name, "' is not a list"));
   std::vector<int64_t> values;
   for (const Json& value : list) values.push_back(integer_in(value, name));
   return values;
 }
 
-// Far beyond every training, and small enough that sums and products of a few such numbers fit into 64 bits.
+// Larger than every count of a training, and small enough that sums and products of a few counts fit into 64 bits.
 constexpr int64_t most_counted = int64_t{1} << 53;
 
 const Json* given(const Json& json, const std::string& name) {
@@ -75,7 +75,7 @@ void check_seconds(const Json& trainer, const std::string& name) {
     corrupt(str("'trainer.", name, "' is ", value->dump(), ", and it must be a number of seconds"));
 }
 
-void check_figure(const Json& value, const std::string& name) {
+void check_metric_value(const Json& value, const std::string& name) {
   const bool text = value == "nan" || value == "inf" || value == "-inf";
   if (!value.is_number() && !text) corrupt(str("'", name, "' is ", value.dump(), ", and it must be a number"));
 }
@@ -83,26 +83,26 @@ void check_figure(const Json& value, const std::string& name) {
 // {NAME: {last, best?, best_step?, members?, lower_is_better?}}
 void check_metric(const std::string& name, const Json& metric) {
   const std::string key = "trainer.metrics." + name;
-  if (!metric.is_object()) corrupt(str("'", key, "' is no map"));
-  for (const char* part : {"last", "best"})
-    if (const Json* value = given(metric, part)) check_figure(*value, str(key, ".", part));
+  if (!metric.is_object()) corrupt(str("'", key, "' is not a map"));
+  for (const char* field : {"last", "best"})
+    if (const Json* value = given(metric, field)) check_metric_value(*value, str(key, ".", field));
   if (const Json* step = given(metric, "best_step")) {
-    const std::string part = key + ".best_step";
-    if (const int64_t number = integer_in(*step, part.c_str()); number < 0 || number > most_counted)
-      corrupt(str("'", part, "' is ", number, ", and no step has that number"));
+    const std::string field = key + ".best_step";
+    if (const int64_t number = integer_in(*step, field.c_str()); number < 0 || number > most_counted)
+      corrupt(str("'", field, "' is ", number, ", and no step has that number"));
   }
   if (const Json* lower = given(metric, "lower_is_better"); lower != nullptr && !lower->is_boolean())
     corrupt(str("'", key, ".lower_is_better' is neither true nor false"));
   const Json* members = given(metric, "members");
   if (members == nullptr) return;
-  if (!members->is_array()) corrupt(str("'", key, ".members' is no list"));
-  for (const Json& member : *members) check_figure(member, key + ".members");
+  if (!members->is_array()) corrupt(str("'", key, ".members' is not a list"));
+  for (const Json& member : *members) check_metric_value(member, key + ".members");
 }
 
-// The hash says that nobody changed it, and not that what was written makes sense. States that `convoy verify` compares
-// have an empty trainer's part; nothing resumes from them.
+// Checks the values: the hash proves only that they are unchanged. Snapshots of `convoy verify` have an empty trainer
+// section, and no run resumes from them.
 void check_trainer(const Json& trainer, int64_t step) {
-  if (!trainer.is_object()) corrupt("'trainer' is no map");
+  if (!trainer.is_object()) corrupt("'trainer' is not a map");
   if (step < 0 || step > most_counted) corrupt(str("'step' is ", step, ", and no step has that number"));
   if (trainer.empty()) return;
   for (const char* name : {"step", "rows", "train_seconds", "metrics"})
@@ -118,7 +118,7 @@ void check_trainer(const Json& trainer, int64_t step) {
   for (const char* name : {"train_seconds", "evaluate_seconds"}) check_seconds(trainer, name);
   if (const Json* owed = given(trainer, "evaluation_owed"); owed != nullptr && !owed->is_boolean())
     corrupt("'trainer.evaluation_owed' is neither true nor false");
-  if (!trainer["metrics"].is_object()) corrupt("'trainer.metrics' is no map");
+  if (!trainer["metrics"].is_object()) corrupt("'trainer.metrics' is not a map");
   for (const auto& [name, metric] : trainer["metrics"].items()) check_metric(name, metric);
 }
 
@@ -131,11 +131,11 @@ void check_file_name(const std::string& name) {
 
 void check_data(const Manifest& manifest) {
   const Json& data = manifest.data;
-  if (!data.is_object()) corrupt("'data' is no map");
+  if (!data.is_object()) corrupt("'data' is not a map");
   text_of(data, "fingerprint");
   if (integer_of(data, "rows") < 0) corrupt("'data.rows' is negative");
   const Json& lists = field(data, "lists");
-  if (!lists.is_object()) corrupt("'data.lists' is no map");
+  if (!lists.is_object()) corrupt("'data.lists' is not a map");
   bool names = false;
   for (const auto& list : lists.items()) {
     const int64_t size = integer_in(list.value(), list.key().c_str());
@@ -153,7 +153,7 @@ Manifest parsed(const std::string& text) {
   const std::string hash = text.substr(sizeof opening - 1, hash_digits);
   if (hash != hash_hex(text.data() + body_at, text.size() - body_at)) corrupt("its contents do not match their hash");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) corrupt("it is no JSON object");
+  if (!json.is_object()) corrupt("it is not a JSON object");
   if (const int64_t format = integer_of(json, "format"); format != checkpoint_format) {
     corrupt(str("it has format ", format, ", this build reads format ", checkpoint_format));
   }
@@ -162,9 +162,9 @@ Manifest parsed(const std::string& text) {
   manifest.trainer = field(json, "trainer");
   check_trainer(manifest.trainer, manifest.step);
   manifest.config = field(json, "config");
-  if (!manifest.config.is_object()) corrupt("'config' is no map");
+  if (!manifest.config.is_object()) corrupt("'config' is not a map");
   const Json& files = field(json, "files");
-  if (!files.is_object()) corrupt("'files' is no map");
+  if (!files.is_object()) corrupt("'files' is not a map");
   for (const auto& item : files.items()) {
     check_file_name(item.key());
     manifest.files[item.key()] = {integer_of(item.value(), "bytes"), text_of(item.value(), "xxh3_128")};
@@ -174,12 +174,11 @@ Manifest parsed(const std::string& text) {
     check_data(manifest);
   }
   const Json& entries = field(json, "entries");
-  if (!entries.is_array()) corrupt("'entries' is no list");
+  if (!entries.is_array()) corrupt("'entries' is not a list");
   for (const Json& entry : entries) {
     manifest.pieces.push_back(stored_piece_from_json(entry));
     const StoredPiece& piece = manifest.pieces.back();
-    if (manifest.files.count(piece.file) == 0)
-      corrupt(str(piece.key, " lies in ", piece.file, ", which is not listed"));
+    if (manifest.files.count(piece.file) == 0) corrupt(str(piece.key, " is in ", piece.file, ", which is not listed"));
   }
   return manifest;
 }
@@ -202,7 +201,7 @@ Json to_json(const StoredPiece& piece) {
 }
 
 StoredPiece stored_piece_from_json(const Json& json) {
-  if (!json.is_object()) corrupt("an entry is no map");
+  if (!json.is_object()) corrupt("an entry is not a map");
   StoredPiece stored;
   stored.key = text_of(json, "key");
   stored.name = text_of(json, "name");
@@ -222,7 +221,7 @@ StoredPiece stored_piece_from_json(const Json& json) {
   stored.file = text_of(json, "file");
   stored.tensor = text_of(json, "tensor");
   check_file_name(stored.file);
-  const std::string fault = piece_fault(stored.piece);
+  const std::string fault = piece_error(stored.piece);
   if (!fault.empty()) corrupt(str(stored.key, ": ", fault));
   return stored;
 }
@@ -285,7 +284,7 @@ Manifest of_member(Manifest manifest, int member, const std::string& path) {
                                      members == 0 ? std::string("; it is of no ensemble")
                                                   : str("; it has ", members, ", from 0 to ", members - 1)));
   manifest.pieces = std::move(own);
-  // Figures that were the ensemble's are no member's.
+  // Metrics of the ensemble are not metrics of a member.
   if (manifest.trainer.contains("rows"))
     manifest.trainer["rows"] = manifest.trainer["rows"].get<int64_t>() / std::max(members, 1);
   manifest.trainer["metrics"] = Json::object();

@@ -1,14 +1,14 @@
-// manifest.json of one checkpoint: which piece of which tensor lies in which file, and what the trainer wants back.
+// manifest.json of one checkpoint: which piece of which tensor is in which file, and the trainer's state.
 //
-// Its first line holds the hash of all that follows, so that a changed byte anywhere is found, in the trainer's figures
-// as well as in the list. Files are named without folders; a name that would leave the checkpoint is refused.
+// The first line holds the hash of everything after it, so a changed byte anywhere is found, also in the trainer's
+// metrics. Files are named without folders; a name with a folder is refused.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "core/options.h"
+#include "core/base/options.h"
 #include "core/state.h"
 
 namespace convoy {
@@ -23,7 +23,7 @@ struct StoredPiece {
   int member = -1;
   int replica = -1;
   Piece piece;
-  std::string dtype;   // "float32", for readers of the manifest; the file's own counts
+  std::string dtype;   // "float32", for readers of the manifest; the dtype in the file is the one that counts
   std::string file;    // "rank-0.safetensors"
   std::string tensor;  // its name there
 };
@@ -39,16 +39,16 @@ struct Manifest {
   Json config;
   std::map<std::string, StoredFile> files;
   std::vector<StoredPiece> pieces;
-  Json data = nullptr;  // of core/checkpoint/stored_contents.h; null: made without
+  Json data = nullptr;  // written by core/checkpoint/stored_files.h; null: no data contents recorded
 };
 
 Json to_json(const StoredPiece& piece);
 StoredPiece stored_piece_from_json(const Json& json);  // Error(corrupt_data) with the reason
 std::string to_text(const Manifest& manifest);
-// What a model by itself would have written that is this member of an ensemble. Error(config) naming the members that there are;
-// `path` only for messages.
+// The manifest that member `member` of an ensemble would have as a single model. Error(config) names the existing
+// members; `path` is for messages only.
 Manifest of_member(Manifest manifest, int member, const std::string& path);
-// `path` only for messages. Error(corrupt_data) naming it.
+// `path` is for messages only. Throws Error(corrupt_data) naming it.
 Manifest manifest_from_text(const std::string& text, const std::string& path);
 Manifest read_manifest_file(const std::string& step_folder);
 

@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
 
-// A piece as runs: stretches that lie together both in the piece and, row-major, in the whole tensor. Made one by one,
-// since a box cut in its last dimension has as many as rows.
+// Divides a piece into runs: ranges that are contiguous both in the piece and, row-major, in the whole tensor. Runs are
+// computed one by one, since a box that is sharded in its last dimension has one run per row.
 class Runs {
  public:
   explicit Runs(const Piece& piece) : piece_(piece) {
     const int64_t dims = int64_t(piece.length.size());
     stride_.assign(size_t(dims), 1);
     for (int64_t d = dims - 2; d >= 0; --d) stride_[d] = stride_[d + 1] * piece.global_shape[d + 1];
-    // Trailing dimensions that the box holds whole belong to one run, and so does the one before them.
+    // Trailing dimensions that the box spans completely belong to one run, together with the dimension before them.
     first_inner_ = dims;
     for (run_ = 1; first_inner_ > 0;) {
       --first_inner_;
@@ -30,11 +30,11 @@ class Runs {
       position_ = piece.flat->first;
       end_ = piece.flat->second;
     }
-    locate();
+    find_run();
   }
 
   bool done() const { return position_ >= end_; }
-  int64_t global() const { return global_; }  // of the run's first element
+  int64_t global() const { return global_; }  // offset of the run's first element in the whole tensor
   int64_t local() const { return position_ - (piece_.flat ? piece_.flat->first : 0); }
   int64_t length() const { return length_; }
   void skip(int64_t elements) {
@@ -43,13 +43,13 @@ class Runs {
       global_ += elements;
       length_ -= elements;
     } else {
-      locate();
+      find_run();
     }
   }
 
  private:
-  // Where element `position_` of the box stands in the whole, and how far its run goes.
-  void locate() {
+  // Computes where element `position_` of the box is in the whole tensor, and how long its run is.
+  void find_run() {
     if (done()) return;
     int64_t index = position_ / run_;
     const int64_t within = position_ % run_;
@@ -64,7 +64,7 @@ class Runs {
 
   const Piece& piece_;
   std::vector<int64_t> stride_;     // of the whole tensor
-  int64_t first_inner_ = 0;         // dimensions from here on lie within a run
+  int64_t first_inner_ = 0;         // dimensions from here on are within a run
   int64_t run_ = 1;                 // elements of a whole run
   int64_t position_ = 0, end_ = 0;  // elements of the box, row-major
   int64_t global_ = 0, length_ = 0;
@@ -72,7 +72,7 @@ class Runs {
 
 }  // namespace
 
-std::string piece_fault(const Piece& piece) {
+std::string piece_error(const Piece& piece) {
   const size_t dims = piece.global_shape.size();
   if (piece.offset.size() != dims || piece.length.size() != dims) return "its box has another number of dimensions";
   int64_t whole = 1, box = 1;

@@ -10,14 +10,39 @@
 
 namespace convoy {
 
-const char* dtype_text(at::ScalarType dtype);  // "float32", as Python says it
+// --- Checkpoints of single models, joined as the members of one ensemble ---
 
-// Error(config) naming the keys that a strategy wants and the checkpoint lacks, or the other way round.
+// Member k is the content of step-N folder k. Nothing is copied: the pieces stay in their files. The trainer section is
+// that of the first folder, and marks an evaluation as due, because the members have not been evaluated together.
+// Error(config) if step numbers differ or a folder holds an ensemble; Error(corrupt_data) as read_manifest_file.
+Manifest joined(const std::vector<std::string>& step_folders);
+
+// MomentChange: how the optimizer's moments in a checkpoint differ from those that a run wants.
+//
+// Moments that the checkpoint lacks keep their initial value, zero. Then updates are counted from zero too, because
+// Adam corrects the bias of its moments by that count. Moments that the run does not want are ignored.
+struct MomentChange {
+  std::set<std::string> missing, unused;  // names: exp_avg, momentum, …
+
+  // Both take keys as StateEntry::key gives them.
+  bool starts_anew(const std::string& key) const;
+  bool ignores(const std::string& key) const;            // starts again, or is unused
+  void erase_from(std::set<std::string>& wanted) const;  // removes the keys that start again
+
+  std::vector<std::string> notes(const std::string& checkpoint) const;  // for the log
+};
+
+MomentChange moment_change(const std::set<std::string>& stored,
+                           const std::vector<const std::set<std::string>*>& wanted);
+
+const char* dtype_text(at::ScalarType dtype);  // "float32", as in Python
+
+// Error(config) naming the keys that a strategy wants and the checkpoint lacks, or the reverse.
 void check_names(const Manifest& manifest, const std::set<std::string>& wanted, const std::string& path);
 
-// Writes every entry's tensor, in its dtype and on its device. Only files that are needed are read, each checked by its
-// hash first. Error(config) for another global shape, Error(corrupt_data) for a damaged or contradictory file; then
-// entries before it have been written to.
+// Writes every entry's tensor, in its dtype and on its device. Reads only the files that are needed, and checks the
+// hash of each first. Error(config) for another global shape; Error(corrupt_data) for a damaged or contradictory file.
+// After an error, earlier entries have been written already.
 void restore(const std::vector<StateEntry>& entries, const Manifest& manifest, const std::string& path);
 
 }  // namespace convoy

@@ -13,14 +13,15 @@
 #include <cstring>
 #include <set>
 
-#include "core/error.h"
-#include "core/hash.h"
-#include "core/options.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/base/options.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
 
-constexpr uint64_t longest_header = 100'000'000;  // the limit that the format's own reader has
+constexpr uint64_t longest_header = 100'000'000;  // the limit of the format's reference reader
 constexpr size_t buffer_bytes = 1 << 20;
 
 const std::vector<std::pair<const char*, at::ScalarType>>& dtypes() {
@@ -36,10 +37,10 @@ const char* dtype_name(at::ScalarType dtype, const std::string& name) {
   }
   throw Error(Failure::training,
               convoy::str("tensor ", name, " is of ", dtype,
-                          ", which a checkpoint cannot hold; it takes fp16, bf16, fp32, fp64, bool and integers"));
+                          ", which a checkpoint cannot store; it takes fp16, bf16, fp32, fp64, bool and integers"));
 }
 
-// Small writes together, large ones as they are, all of them hashed.
+// Writes a file and hashes all of it. Collects small writes; passes large ones on.
 class HashedFile {
  public:
   HashedFile(FileSystem& files, const std::string& path) : file_(files.create(path)) { buffer_.reserve(buffer_bytes); }
@@ -85,7 +86,7 @@ void write_all(HashedFile& file, const std::vector<std::pair<std::string, at::Te
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');  // the data begins at a multiple of 8
-  const uint64_t length = text.size();          // little-endian, as every machine that LibTorch runs on
+  const uint64_t length = text.size();          // little-endian, as every machine on which LibTorch runs
   file.write(&length, sizeof length);
   file.write(text.data(), text.size());
   for (const auto& entry : entries) {
@@ -105,17 +106,17 @@ WrittenFile write_safetensors(const std::string& path, const std::vector<std::pa
   } catch (...) {
     try {
       files.remove_all(path);
-    } catch (const Error&) {  // the first cause is the one to tell
+    } catch (const Error&) {  // report the first cause
     }
     throw;
   }
 }
 
 struct SafetensorsFile::Mapping {
-  struct Place {
+  struct StoredTensor {
     at::ScalarType dtype = at::kFloat;
     std::vector<int64_t> shape;
-    uint64_t begin = 0, end = 0;  // within the data
+    uint64_t begin = 0, end = 0;  // within the data section
   };
 
   explicit Mapping(std::string file_path);
@@ -126,7 +127,7 @@ struct SafetensorsFile::Mapping {
     throw Error(Failure::corrupt_data, convoy::str(path, ": not a whole safetensors file: ", reason));
   }
   void read_header();
-  Place read_place(const std::string& name, const Json& entry) const;
+  StoredTensor read_entry(const std::string& name, const Json& entry) const;
   void check_coverage();
 
   std::string path;
@@ -135,16 +136,16 @@ struct SafetensorsFile::Mapping {
   bool only_ours = false;
   const char* data = nullptr;
   uint64_t data_bytes = 0;
-  std::map<std::string, Place> places;
+  std::map<std::string, StoredTensor> tensors;
   std::vector<std::string> order;
   std::map<std::string, std::string> metadata;
 };
 
 SafetensorsFile::Mapping::Mapping(std::string file_path) : path(std::move(file_path)) {
   const auto fail = [this](const char* what) {
-    throw Error(Failure::io, convoy::str("cannot ", what, " ", path, ": ", std::strerror(errno)));
+    throw Error(Failure::io, convoy::str("cannot ", what, " ", path, ": ", error_text(errno)));
   };
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not hold us up
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: a FIFO must not block
   if (descriptor < 0) fail("open");
   struct stat status {};
   const bool known = fstat(descriptor, &status) == 0;
@@ -154,7 +155,7 @@ SafetensorsFile::Mapping::Mapping(std::string file_path) : path(std::move(file_p
   }
   close(descriptor);
   if (!known || mapped == MAP_FAILED) fail("map");
-  if (mapped == nullptr) corrupt("it is empty or no file");
+  if (mapped == nullptr) corrupt("it is empty or not a regular file");
   start = static_cast<const char*>(mapped);
   bytes = size_t(status.st_size);
   only_ours = (status.st_uid == geteuid() || status.st_uid == 0) && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
@@ -176,9 +177,9 @@ void SafetensorsFile::Mapping::read_header() {
     corrupt(convoy::str("its header claims ", length, " bytes of ", bytes));
   data = start + 8 + length;
   data_bytes = bytes - 8 - length;
-  if (length == 0 || start[8] != '{') corrupt("its header is no JSON object");
+  if (length == 0 || start[8] != '{') corrupt("its header is not a JSON object");
 
-  // The parser keeps one of two equal names; a file that has both means something else to other readers.
+  // The JSON parser keeps one of two equal names. Other readers may keep the other one, so duplicates are refused.
   std::set<std::string> seen;
   std::string twice;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -188,22 +189,23 @@ void SafetensorsFile::Mapping::read_header() {
     return depth <= 3;
   };
   const Json header = Json::parse(start + 8, data, watch, /*allow_exceptions=*/false);
-  if (!header.is_object()) corrupt("its header is no JSON object");
+  if (!header.is_object()) corrupt("its header is not a JSON object");
   if (!twice.empty()) corrupt(convoy::str("its header has ", twice, " twice"));
   for (const auto& item : header.items()) {
     if (item.key() != "__metadata__") {
-      places[item.key()] = read_place(item.key(), item.value());
+      tensors[item.key()] = read_entry(item.key(), item.value());
       continue;
     }
-    if (!item.value().is_object()) corrupt("its metadata is no JSON object");
+    if (!item.value().is_object()) corrupt("its metadata is not a JSON object");
     for (const auto& pair : item.value().items()) {
-      if (!pair.value().is_string()) corrupt("its metadata holds more than text");
+      if (!pair.value().is_string()) corrupt("its metadata has a value that is not text");
       metadata[pair.key()] = pair.value().get<std::string>();
     }
   }
 }
 
-SafetensorsFile::Mapping::Place SafetensorsFile::Mapping::read_place(const std::string& name, const Json& entry) const {
+SafetensorsFile::Mapping::StoredTensor SafetensorsFile::Mapping::read_entry(const std::string& name,
+                                                                            const Json& entry) const {
   const auto natural = [](const Json& number) {
     return number.is_number_unsigned() && number.get<uint64_t>() <= uint64_t(INT64_MAX);
   };
@@ -211,43 +213,43 @@ SafetensorsFile::Mapping::Place SafetensorsFile::Mapping::read_place(const std::
     corrupt(convoy::str("its entry for ", name, " lacks dtype, shape or data_offsets"));
   }
   const Json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
-  Place place;
+  StoredTensor stored;
   const auto known = std::find_if(dtypes().begin(), dtypes().end(),
                                   [&](const auto& pair) { return dtype.is_string() && dtype == pair.first; });
   if (known == dtypes().end()) corrupt(convoy::str(name, " has the unknown dtype ", dtype.dump(-1, ' ', true)));
-  place.dtype = known->second;
+  stored.dtype = known->second;
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), natural))
     corrupt(convoy::str(name, " has no valid shape"));
-  uint64_t size = c10::elementSize(place.dtype);
+  uint64_t size = c10::elementSize(stored.dtype);
   bool overflow = false;
   for (const Json& dimension : shape) {
-    place.shape.push_back(dimension.get<int64_t>());
+    stored.shape.push_back(dimension.get<int64_t>());
     overflow |= __builtin_mul_overflow(size, dimension.get<uint64_t>(), &size);
   }
   if (!offsets.is_array() || offsets.size() != 2 || !natural(offsets[0]) || !natural(offsets[1])) {
     corrupt(convoy::str(name, " has no valid data_offsets"));
   }
-  place.begin = offsets[0].get<uint64_t>();
-  place.end = offsets[1].get<uint64_t>();
-  if (place.begin > place.end || place.end > data_bytes) corrupt(convoy::str(name, " lies outside the file"));
-  if (overflow || place.end - place.begin != size)
+  stored.begin = offsets[0].get<uint64_t>();
+  stored.end = offsets[1].get<uint64_t>();
+  if (stored.begin > stored.end || stored.end > data_bytes) corrupt(convoy::str(name, " lies outside the file"));
+  if (overflow || stored.end - stored.begin != size)
     corrupt(convoy::str(name, " has another size than its shape and dtype say"));
-  return place;
+  return stored;
 }
 
-// Every byte of the data belongs to exactly one tensor.
+// Checks that every byte of the data belongs to exactly one tensor.
 void SafetensorsFile::Mapping::check_coverage() {
-  for (const auto& item : places) order.push_back(item.first);
+  for (const auto& item : tensors) order.push_back(item.first);
   std::stable_sort(order.begin(), order.end(), [this](const std::string& a, const std::string& b) {
-    const Place &x = places.at(a), &y = places.at(b);
+    const StoredTensor &x = tensors.at(a), &y = tensors.at(b);
     return std::make_pair(x.begin, x.end) < std::make_pair(y.begin, y.end);
   });
   uint64_t end = 0;
   for (const std::string& name : order) {
-    const Place& place = places.at(name);
-    if (place.begin != end)
-      corrupt(convoy::str(name, place.begin < end ? " overlaps another tensor" : " begins after a gap"));
-    end = place.end;
+    const StoredTensor& stored = tensors.at(name);
+    if (stored.begin != end)
+      corrupt(convoy::str(name, stored.begin < end ? " overlaps another tensor" : " begins after a gap"));
+    end = stored.end;
   }
   if (end != data_bytes) corrupt(convoy::str(data_bytes - end, " bytes at its end belong to no tensor"));
 }
@@ -255,7 +257,7 @@ void SafetensorsFile::Mapping::check_coverage() {
 SafetensorsFile::SafetensorsFile(const std::string& path) : mapping_(std::make_shared<Mapping>(path)) {}
 
 std::vector<std::string> SafetensorsFile::names() const { return mapping_->order; }
-bool SafetensorsFile::has(const std::string& name) const { return mapping_->places.count(name) != 0; }
+bool SafetensorsFile::has(const std::string& name) const { return mapping_->tensors.count(name) != 0; }
 const std::map<std::string, std::string>& SafetensorsFile::metadata() const { return mapping_->metadata; }
 int64_t SafetensorsFile::bytes() const { return int64_t(mapping_->bytes); }
 bool SafetensorsFile::only_ours() const { return mapping_->only_ours; }
@@ -263,21 +265,21 @@ std::string SafetensorsFile::hash() const { return hash_hex(mapping_->start, map
 
 std::vector<int64_t> SafetensorsFile::shape(const std::string& name) const {
   CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);
-  return mapping_->places.at(name).shape;
+  return mapping_->tensors.at(name).shape;
 }
 
 at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);
-  const Mapping::Place& place = mapping_->places.at(name);
-  const auto options = at::TensorOptions().dtype(place.dtype);
-  if (place.begin == place.end) return at::empty(place.shape, options);
-  char* address = const_cast<char*>(mapping_->data + place.begin);
+  const Mapping::StoredTensor& stored = mapping_->tensors.at(name);
+  const auto options = at::TensorOptions().dtype(stored.dtype);
+  if (stored.begin == stored.end) return at::empty(stored.shape, options);
+  char* address = const_cast<char*>(mapping_->data + stored.begin);
   const auto keep = [mapping = mapping_](void*) {};
-  if (reinterpret_cast<uintptr_t>(address) % c10::elementSize(place.dtype) == 0) {
-    return at::from_blob(address, place.shape, keep, options);
+  if (reinterpret_cast<uintptr_t>(address) % c10::elementSize(stored.dtype) == 0) {
+    return at::from_blob(address, stored.shape, keep, options);
   }
-  at::Tensor copy = at::empty(place.shape, options);
-  std::memcpy(copy.mutable_data_ptr(), address, place.end - place.begin);
+  at::Tensor copy = at::empty(stored.shape, options);
+  std::memcpy(copy.mutable_data_ptr(), address, stored.end - stored.begin);
   return copy;
 }
 

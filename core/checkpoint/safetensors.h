@@ -1,4 +1,4 @@
-// The safetensors format: an 8-byte length, a JSON header, raw tensors. No code is ever run from such a file.
+// The safetensors format: an 8-byte length, a JSON header, raw tensors. Reading never runs code.
 // The reader checks lengths, offsets, overlaps, gaps and overflow and throws Error(corrupt_data) naming the file.
 // Threads: const after construction.
 #pragma once
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/files.h"
+#include "core/files/files.h"
 
 namespace convoy {
 
@@ -20,24 +20,25 @@ struct WrittenFile {
   std::string hash;  // XXH3-128 of the whole file, hex
 };
 
-// Entries in the given order, made contiguous and moved to the CPU one at a time; fsyncs. Error(io) with the cause, the
-// partial file removed. `path` must not exist. dtypes: fp16, bf16, fp32, fp64, int8 to int64, uint8, bool.
+// Writes entries in the given order; each is made contiguous and moved to the CPU, one at a time; fsyncs. Error(io)
+// with the cause; the partial file is removed. `path` must not exist. dtypes: fp16, bf16, fp32, fp64, int8 to int64,
+// uint8, bool.
 WrittenFile write_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& entries,
                               const std::map<std::string, std::string>& metadata, FileSystem& files = system_files());
 
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path);  // memory-maps; header checked whole
+  explicit SafetensorsFile(const std::string& path);  // memory-maps the file and checks its whole header
   std::vector<std::string> names() const;             // in the order of their data
   bool has(const std::string& name) const;
-  // A read-only view of the mapping that keeps it alive (writing to it ends the process); a copy where the file holds the
-  // tensor at an odd address. CONVOY_CHECK that the name is there.
+  // A read-only view that keeps the mapping alive; writing to it ends the process. A copy if the tensor is not aligned
+  // in the file. CONVOY_CHECK that the name exists.
   at::Tensor tensor(const std::string& name) const;
   std::vector<int64_t> shape(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const;
   int64_t bytes() const;
-  std::string hash() const;  // of the whole file: reads all of it
-  // The file belongs to this user or root, and nobody else may write it.
+  std::string hash() const;  // of the whole file; reads all of it
+  // True if the file belongs to this user or root, and no other user may write it.
   bool only_ours() const;
 
  private:

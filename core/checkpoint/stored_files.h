@@ -1,25 +1,28 @@
-// What a checkpoint's files hold: pieces as they were written, and whole tensors put together from them.
+// The content of a checkpoint's files: pieces as they were written, and whole tensors assembled from pieces.
 //
-// Threads: one at a time. Ownership: the tensors keep the mapped files alive. Failure: Error(corrupt_data) naming the file
-// that is damaged, or that is not what the manifest says.
+// Threads: one at a time. Ownership: the tensors keep the mapped files alive. Failure: Error(corrupt_data) naming the
+// file that is damaged or contradicts the manifest.
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/compare.h"
+#include "core/data/contents.h"
+#include "core/files/files.h"
+#include "core/tensors/compare.h"
 
 namespace convoy {
 
-// The files of one checkpoint, opened and checked by hash when first needed. `manifest` outlives this object.
+// The files of one checkpoint; each is opened and checked by hash when first needed. `manifest` outlives this object.
 class StoredFiles {
  public:
   StoredFiles(const Manifest& manifest, std::string folder) : manifest_(manifest), folder_(std::move(folder)) {}
 
   // In the shape of its piece; read-only.
   at::Tensor tensor(const StoredPiece& stored);
-  // One of the files that the manifest lists.
+  // `name`: a file that the manifest lists.
   const SafetensorsFile& open(const std::string& name);
 
  private:
@@ -28,9 +31,29 @@ class StoredFiles {
   std::map<std::string, SafetensorsFile> files_;
 };
 
-// A step-N folder as whole tensors, whatever layout wrote it: one that a single piece holds is the mapped file itself, others
-// are put together when they are asked for. The view owns all it needs. member: of an ensemble, that one alone, under the keys
-// that it would have by itself; Error(config) where there is none of that number.
+// The whole tensors of a step-N folder that any layout wrote. A tensor in one piece is a view of the mapped file;
+// others are assembled on request. The view owns all it needs. member: only this member of an ensemble, under the keys
+// of a single model; Error(config) if it does not exist.
 StateView stored_state(const std::string& step_folder, int member = -1);
+
+// --- Contents of the training data (core/data/contents.h) ---
+// An entry `data` in the manifest; the lists of names, which may be long, are in data.safetensors.
+
+// Writes the lists, if any, into `folder`, and adds entry and file to the manifest. Writes nothing if the contents have
+// no fingerprint.
+void store_contents(const DataContents& contents, const std::string& folder, Manifest& manifest, FileSystem& files);
+
+// nullopt for a checkpoint without contents. Error(corrupt_data) naming the damaged file.
+std::optional<DataContents> stored_contents(const Manifest& manifest, const std::string& folder);
+
+// The data contents of the checkpoint from which a run would resume. One rank finds them before the rendezvous, because
+// the model depends on them. Reads only the manifest and the lists, and skips damaged ones: Checkpoints::newest and
+// find decide later and report errors.
+struct ResumedData {
+  std::string path;                      // of step-N
+  std::optional<DataContents> contents;  // nullopt: the checkpoint has none
+};
+// `resume`: the value of train.resume; `folder`: the run folder.
+std::optional<ResumedData> resumed_data(const std::string& resume, const std::string& folder);
 
 }  // namespace convoy

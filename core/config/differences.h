@@ -1,20 +1,20 @@
-// The differences between two resolved configurations, such as a checkpoint's and that of the run that continues it.
+// Differences between two resolved configurations, such as those of a checkpoint and of the run that resumes it.
 // Without LibTorch.
 #pragma once
 #include <string>
 #include <vector>
 
-#include "core/options.h"
+#include "core/base/options.h"
 
 namespace convoy {
 
 struct Difference {
   std::string key;
-  Json was, is;  // null where a configuration has no such key
+  Json was, is;  // null if a configuration has no such key
 };
 
-// `is` newer than `was`: a key that `was` lacks counts only if somebody wrote it, since later versions add keys with
-// defaults. A component of another name may have other options: of those only the written ones count.
+// Differences of `is` against the older `was`. A key that only `is` has counts only if the user wrote it, because
+// later versions add keys with defaults. If a component has another name, only written options of the new one count.
 std::vector<Difference> differences(const Json& was, const Json& is, const std::vector<std::string>& ignored);
 
 std::string to_string(const Difference& difference);  // "optimizer.lr: 0.1 -> 0.01"

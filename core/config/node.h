@@ -1,13 +1,31 @@
-// YAML as read: a tree of texts that remembers where each one stands. Nothing has a type yet; options give it one.
+// YAML as read: a tree of texts with their source locations. Nodes have no types; options define them.
 #pragma once
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/options.h"
+#include "core/base/error.h"
+#include "core/base/options.h"
 
 namespace convoy {
+
+// --- Source locations of a resolved configuration, stored in its hidden key "marks" ---
+
+using SourceLocations = std::map<std::string, SourceLocation>;  // by key path; "" is the whole file
+
+// Writes {"files": [F, …], "at": {KEY: [index into files, line, column], …}} key by key; add each key once.
+class SourceLocationWriter {
+ public:
+  void add(const std::string& key, const SourceLocation& mark);
+  Json json();  // call it once
+
+ private:
+  std::vector<std::string> files_;
+  Json::object_t at_;
+};
+SourceLocations marks_of(const Json& resolved);  // empty if it has no marks
 
 struct Node {
   enum class Kind { null, scalar, list, map };
@@ -15,10 +33,10 @@ struct Node {
 
   Kind kind = Kind::null;
   std::string text;         // of a scalar
-  bool quoted = false;      // then it is text and never a number or a boolean
-  bool overridden = false;  // it, or something below it, came by --set
-  bool renamed = false;     // a scalar by --set that replaced another one of the file
-  Mark mark;
+  bool quoted = false;      // quoted text is never a number or a boolean
+  bool overridden = false;  // --set gave this node, or a node below it
+  bool renamed = false;     // a scalar from --set that replaced another one of the file
+  SourceLocation mark;
   std::vector<Node> items;    // of a list
   std::vector<Field> fields;  // of a map, in the order written; keys are unique
 
@@ -28,19 +46,48 @@ struct Node {
 
 struct Node::Field {
   std::string key;
-  Mark mark;  // of the key
+  SourceLocation mark;  // of the key
   Node value;
 };
 
-Node scalar_node(const std::string& text, const Mark& mark, bool quoted = false);
-Node map_node(const Mark& mark);
+Node scalar_node(const std::string& text, const SourceLocation& mark, bool quoted = false);
+Node map_node(const SourceLocation& mark);
 
-// The value of a node that no description gives a type to: plain scalars that read as a boolean, integer or finite real
-// become one, all else text. With `keep_spelling` only numbers that are written back as they were found become one, so
-// that a text such as 1.10 stays what it was.
+// Value of a node without a described type. A plain scalar becomes a boolean, an integer or a finite real if it reads
+// as one, otherwise text. With `keep_spelling`, a number becomes one only if it is written back unchanged, so text
+// such as 1.10 stays.
 Json untyped(const Node& node, bool keep_spelling);
 
-// The way back, for defaults and for resolved data; `marks` by key path tell where things stood.
-Node node_of(const Json& value, const std::map<std::string, Mark>& marks, const std::string& path = "");
+// Converts data to a node, for defaults and resolved data. `marks` gives source locations by key path.
+Node node_of(const Json& value, const std::map<std::string, SourceLocation>& marks, const std::string& path = "");
+
+// --- Strict scalars: one spelling for booleans, no octal numbers, no silent rounding, finite numbers only ---
+
+// Limits beyond every use, but small enough that products of epochs, steps and rows fit into 64 bits.
+constexpr int64_t most_epochs = 100'000'000;
+constexpr int64_t most_rows = 1'000'000'000;  // of a batch
+constexpr int64_t most_steps = 1'000'000'000'000;
+constexpr int64_t most_bytes = int64_t(1) << 60;
+
+// A value, or the reason why the text is invalid ("must be …", without the text itself).
+template <class T>
+struct Parsed {
+  std::optional<T> value;
+  std::string reason;
+};
+
+Parsed<bool> parse_boolean(const std::string& text);
+Parsed<int64_t> parse_integer(const std::string& text);  // -?(0|[1-9][0-9]*)
+Parsed<double> parse_real(const std::string& text);      // decimal, with or without point and exponent; finite
+Parsed<double> parse_duration(const std::string& text);  // seconds
+Parsed<int64_t> parse_bytes(const std::string& text);
+Parsed<Json> parse_interval(const std::string& text);  // {"every": n, "unit": "steps"|"epochs"|"never"}
+
+bool is_interval(const Json& value);              // has exactly the form of parse_interval
+std::string interval_text(const Json& interval);  // "100 steps", "1 epoch", "never"
+
+// The user's text for a message: in quotes, shortened, control characters escaped.
+std::string shown(const std::string& text);
+std::string printable(const std::string& text);  // the same without quotes and shortening
 
 }  // namespace convoy

@@ -1,10 +1,12 @@
-// Types, ranges and defaults of fields, lists and maps. Components: component_reader.cpp.
+// Reads fields, lists, maps and components: types, ranges, defaults.
+
 #include "core/config/option_reader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
-#include "core/config/scalars.h"
+#include "core/config/node.h"
 
 namespace convoy {
 namespace {
@@ -33,7 +35,7 @@ const char* kind_text(Node::Kind kind) {
   throw ConfigError(node.mark, path, reason);
 }
 
-// Reports a mistake in an entry, which a plugin's author may have written.
+// Throws for a mistake in an entry; a plugin's author may have written it.
 [[noreturn]] void wrongly_described(const std::string& path, const std::string& reason) {
   throw Error(Failure::config, str("option '", path, "' is described wrongly in its entry: ", reason));
 }
@@ -44,7 +46,7 @@ std::vector<std::string> names_of(const std::vector<Option>& options) {
   return names;
 }
 
-// A key that stands one level too high: `epochs` for `train.epochs`.
+// Suggests the full path for a key that is one level too high: `epochs` for `train.epochs`.
 std::string in_a_section(const std::string& key, const std::vector<Option>& options) {
   for (const Option& option : options) {
     if (option.type != OptionType::section) continue;
@@ -62,7 +64,7 @@ OptionReader::OptionReader(const Catalogues& catalogues, std::set<std::string> o
     : catalogues_(catalogues), open_kinds_(std::move(open_kinds)), mistakes_(mistakes) {}
 
 template <class Read>
-Json OptionReader::gathered(const Read& read) {
+Json OptionReader::collect_mistakes(const Read& read) {
   if (mistakes_ == nullptr || in_default_ > 0) return read();
   try {
     return read();
@@ -72,14 +74,14 @@ Json OptionReader::gathered(const Read& read) {
   }
 }
 
-void OptionReader::remember(const std::string& path, const Mark& mark) {
+void OptionReader::add_mark(const std::string& path, const SourceLocation& mark) {
   if (in_default_ == 0) marks_[path] = mark;
 }
 
-void OptionReader::remember_all(const Node& node, const std::string& path) {
-  remember(path, node.mark);
-  for (size_t i = 0; i < node.items.size(); ++i) remember_all(node.items[i], below(path, str(i)));
-  for (const Node::Field& field : node.fields) remember_all(field.value, below(path, field.key));
+void OptionReader::add_marks_below(const Node& node, const std::string& path) {
+  add_mark(path, node.mark);
+  for (size_t i = 0; i < node.items.size(); ++i) add_marks_below(node.items[i], below(path, str(i)));
+  for (const Node::Field& field : node.fields) add_marks_below(field.value, below(path, field.key));
 }
 
 void OptionReader::refuse_unknown_keys(const std::vector<Option>& options, const Node& node, const std::string& path) {
@@ -89,13 +91,15 @@ void OptionReader::refuse_unknown_keys(const std::vector<Option>& options, const
     const std::vector<std::string> valid = names_of(options);
     const std::string key = below(path, printable(field.key));
     if (in_renamed_ > 0 && !field.value.overridden) {
-      warnings_.push_back(str(to_string(field.mark), ": ", key, ": left out, as what --set chose does not take it"));
+      warnings_.push_back(
+          str(to_string(field.mark), ": ", key, ": ignored, because the component from --set has no such option"));
       continue;
     }
     std::string near = nearest(field.key, valid);
+    if (!near.empty() && node.find(near) == nullptr) meant_.insert(below(path, near));
     if (near.empty()) near = in_a_section(field.key, options);
-    const Mark& mark = field.value.overridden ? field.value.mark : field.mark;
-    gathered([&]() -> Json {
+    const SourceLocation& mark = field.value.overridden ? field.value.mark : field.mark;
+    collect_mistakes([&]() -> Json {
       throw ConfigError(
           mark, key,
           near.empty() ? "unknown key; valid here: " + join(valid, ", ") : "unknown key; did you mean " + near + "?");
@@ -110,7 +114,7 @@ Json OptionReader::read_fields(const std::vector<Option>& options, const Node& n
     const Node* field = node.find(option.name);
     const std::string key = below(path, option.name);
     values[option.name] =
-        gathered([&] { return field != nullptr ? read(option, *field, key) : fallback(option, node, key); });
+        collect_mistakes([&] { return field != nullptr ? read(option, *field, key) : fallback(option, node, key); });
   }
   return values;
 }
@@ -140,11 +144,15 @@ Json OptionReader::fallback(const Option& option, const Node& parent, const std:
 }
 
 Json OptionReader::read(const Option& option, const Node& node, const std::string& path) {
-  remember(path, node.mark);
+  // Null equals an absent key where absence is the default.
+  const bool no_default = option.fallback.is_null() || (option.type == OptionType::list && option.fallback.empty());
+  const bool unset = node.kind == Node::Kind::null && no_default && !option.required;
+  if (!unset) add_mark(path, node.mark);
   if (node.kind == Node::Kind::null) {
     if (option.nullable || (!option.required && option.fallback.is_null() && option.type != OptionType::section)) {
       return nullptr;
     }
+    if (unset && option.type == OptionType::list) return option.fallback;
     throw ConfigError(node.mark, path,
                       option.required ? "is empty and required" : "is empty; leave the key out for its default");
   }
@@ -155,7 +163,7 @@ Json OptionReader::read(const Option& option, const Node& node, const std::strin
 Json OptionReader::read_value(const Option& option, const Node& node, const std::string& path) {
   switch (option.type) {
     case OptionType::any:
-      remember_all(node, path);
+      add_marks_below(node, path);
       return untyped(node, false);
     case OptionType::list:
       return read_list(option, node, path);
@@ -179,7 +187,7 @@ Json OptionReader::read_list(const Option& option, const Node& node, const std::
   Json list = Json::array();
   for (size_t i = 0; i < node.items.size(); ++i) {
     const std::string item = below(path, str(i));
-    list.push_back(gathered([&] {
+    list.push_back(collect_mistakes([&] {
       if (node.items[i].kind == Node::Kind::null && !option.options.front().nullable)
         throw ConfigError(node.items[i].mark, item, "is empty; give a value or leave the item out");
       return read(option.options.front(), node.items[i], item);
@@ -194,7 +202,7 @@ Json OptionReader::read_map(const Option& option, const Node& node, const std::s
   Json map = Json::object();
   for (const Node::Field& field : node.fields) {
     map[field.key] =
-        gathered([&] { return read(option.options.front(), field.value, below(path, printable(field.key))); });
+        collect_mistakes([&] { return read(option.options.front(), field.value, below(path, printable(field.key))); });
   }
   return map;
 }
@@ -258,6 +266,183 @@ void OptionReader::check_range(const Option& option, double value, const Node& n
   if (!low && !high) return;
   const std::string unit = option.unit.empty() ? "" : " " + option.unit;
   throw ConfigError(node.mark, path, str("is ", printable(node.text), ", must be ", range_text(option), unit));
+}
+
+// --- Texts of types ---
+
+namespace {
+
+std::string number_text(double value) {
+  if (value == std::floor(value) && std::fabs(value) < 1e15) return str(static_cast<int64_t>(value));
+  return Json(value).dump();
+}
+
+std::string plural(const Option& option);  // "integers"
+
+std::string plain_type(const Option& option) {
+  switch (option.type) {
+    case OptionType::boolean:
+      return "true or false";
+    case OptionType::integer:
+      return "integer";
+    case OptionType::real:
+      return "number";
+    case OptionType::text:
+      return option.catalogue.empty() ? "text" : "name of a " + option.catalogue;
+    case OptionType::choice:
+      return "one of " + join(option.choices, ", ");
+    case OptionType::duration:
+      return "duration";
+    case OptionType::bytes:
+      return "size in bytes";
+    case OptionType::interval:
+      return "interval";
+    case OptionType::list:
+      return option.options.empty() ? "list" : "list of " + plural(option.options.front());
+    case OptionType::section:
+      return "map";
+    case OptionType::component:
+      return option.catalogue + " component";
+    case OptionType::map:
+      return option.options.empty() ? "map" : "map from names to " + plural(option.options.front());
+    case OptionType::any:
+      break;
+  }
+  return option.types.empty() ? "anything" : option.types;
+}
+
+std::string plural(const Option& option) {
+  const std::string type = type_text(option);
+  switch (option.type) {
+    case OptionType::boolean:
+    case OptionType::choice:
+      return "values, each " + type;
+    case OptionType::list:
+      return "lists" + type.substr(4);
+    default:
+      return type + "s";
+  }
+}
+
+}  // namespace
+
+std::string type_text(const Option& option) { return plain_type(option) + (option.also_auto ? ", or auto" : ""); }
+
+std::string type_with_article(const Option& option) {
+  switch (option.type) {
+    case OptionType::boolean:
+    case OptionType::choice:
+    case OptionType::any:
+      return type_text(option);
+    case OptionType::text:
+      return option.catalogue.empty() ? type_text(option) : "the " + type_text(option);
+    case OptionType::integer:
+    case OptionType::interval:
+      return "an " + type_text(option);
+    default:
+      return "a " + type_text(option);
+  }
+}
+
+std::string range_text(const Option& option) {
+  std::vector<std::string> parts;
+  if (option.minimum) {
+    parts.push_back((option.exclusive_minimum ? "above " : "at least ") + number_text(*option.minimum));
+  }
+  if (option.maximum) parts.push_back("at most " + number_text(*option.maximum));
+  return join(parts, ", ");
+}
+
+// --- Components: a name from a catalogue, and the options of its entry ---
+
+namespace {
+
+Option name_option() {
+  Option option;
+  option.name = "name";
+  option.required = true;
+  return option;
+}
+
+// Names are text, even if YAML would read a number.
+std::string name_in(const Node& name, const std::string& kind, const std::string& path) {
+  if (name.kind != Node::Kind::scalar) throw ConfigError(name.mark, path, str("must be the name of one ", kind));
+  return name.text;
+}
+
+std::string unknown_name(const std::string& kind, const std::string& name, const std::vector<std::string>& valid) {
+  const std::string what = "unknown " + kind + " " + shown(name);
+  const std::string near = nearest(name, valid);
+  if (!near.empty()) return what + "; did you mean " + near + "?";
+  return valid.empty() ? what + "; this build has none" : what + "; valid are " + join(valid, ", ");
+}
+
+}  // namespace
+
+Json OptionReader::read_plugin_model(const Node& node, const std::string& path) {
+  const Node& plugin = *node.find("plugin");
+  const std::string key = path + ".plugin";
+  if (plugin.kind != Node::Kind::scalar || plugin.text.empty()) {
+    throw ConfigError(plugin.mark, key, "must be the absolute path of a shared library");
+  }
+  if (plugin.text.front() != '/') {
+    if (node.find("name") == nullptr) meant_.insert(below(path, "name"));  // the library has the model
+    throw ConfigError(plugin.mark, key,
+                      str("must be an absolute path, so that it is clear what is loaded; is ", shown(plugin.text)));
+  }
+  add_marks_below(node, path);
+  Json values{{"plugin", plugin.text}};
+  const Json written = untyped(node, true);
+  for (const auto& entry : written.items()) {
+    if (entry.key() != "plugin") values[entry.key()] = entry.value();
+  }
+  if (const Node* name = node.find("name")) values["name"] = name_in(*name, "model", path + ".name");
+  return values;
+}
+
+Json OptionReader::read_component(const Option& option, const Node& node, const std::string& path) {
+  const std::string& kind = option.catalogue;
+  Node written = node;
+  if (node.kind == Node::Kind::scalar) {  // strategy: ddp
+    written = map_node(node.mark);
+    written.fields.push_back({"name", node.mark, node});
+  }
+  if (written.kind != Node::Kind::map) {
+    throw ConfigError(node.mark, path, str("must be the name of a ", kind, " or a map with one, not a list"));
+  }
+  const bool plugin = kind == "model" && written.find("plugin") != nullptr;
+  const Node* name = written.find("name");
+  if (plugin && (name == nullptr || open_kinds_.count(kind) != 0)) return read_plugin_model(written, path);
+  if (name == nullptr) {
+    throw ConfigError(
+        node.mark, path + ".name",
+        str("is missing and required: which ", kind, "; valid are ", join(catalogues_.names(kind), ", ")));
+  }
+  const std::string name_path = path + ".name";
+  const std::string named = name_in(*name, kind, name_path);
+  const Entry* entry = catalogues_.find(kind, named);
+  if (entry == nullptr) {
+    if (open_kinds_.count(kind) != 0) {
+      add_marks_below(written, path);
+      Json values = untyped(written, true);
+      values["name"] = named;
+      return values;
+    }
+    throw ConfigError(name->mark, node.kind == Node::Kind::scalar ? path : name_path,
+                      unknown_name(kind, named, catalogues_.names(kind)));
+  }
+  std::vector<Option> all{name_option()};
+  if (plugin) {
+    all.push_back(name_option());
+    all.back().name = "plugin";
+  }
+  all.insert(all.end(), entry->options.begin(), entry->options.end());
+  all.insert(all.end(), option.options.begin(), option.options.end());
+  const int renamed = name->renamed ? 1 : 0;
+  in_renamed_ += renamed;
+  Json values = read_fields(all, written, path);
+  in_renamed_ -= renamed;
+  return values;
 }
 
 }  // namespace convoy

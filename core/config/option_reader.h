@@ -1,25 +1,24 @@
-// Holds a tree against the descriptions of Option and yields typed data with every default filled in.
+// Checks a tree against the descriptions of Option and returns typed data with every default filled in.
 //
-// The result's keys follow the descriptions, not the file. A component becomes {name: X, its options…, the options that
-// all of its kind take…}. Failure: ConfigError at the place, with the nearest valid key or value.
+// Keys of the result follow the descriptions, not the file. A component becomes {name: X, its options…, the common
+// options of its kind…}. Errors: ConfigError at the source location, with the nearest valid key or value.
 #pragma once
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/base/options.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
-#include "core/options.h"
 
 namespace convoy {
 
 class OptionReader {
  public:
-  // `open_kinds`: names of these kinds may come from a plugin that is not loaded yet; a component whose name no
-  // catalogue has is then kept as it was written.
-  // `mistakes`: instead of ending with the first mistake, all of them are added there, and null stands in place of each value
-  // that has one.
+  // `open_kinds`: kinds with names that may come from a plugin that is not loaded yet. A component of such a kind
+  // with an unknown name is kept as written.
+  // `mistakes`: collects all mistakes, instead of ending with the first one. A wrong value then becomes null.
   OptionReader(const Catalogues& catalogues, std::set<std::string> open_kinds,
                std::vector<ConfigError>* mistakes = nullptr);
 
@@ -27,8 +26,9 @@ class OptionReader {
   void refuse_unknown_keys(const std::vector<Option>& options, const Node& node, const std::string& path);
   Json read_component(const Option& option, const Node& node, const std::string& path);
 
-  const std::map<std::string, Mark>& marks() const { return marks_; }  // by key path, of what was written
+  const std::map<std::string, SourceLocation>& marks() const { return marks_; }  // by key path, of written keys
   const std::vector<std::string>& warnings() const { return warnings_; }
+  const std::set<std::string>& meant() const { return meant_; }  // absent keys that a wrong key stands for
 
  private:
   Json read(const Option& option, const Node& node, const std::string& path);
@@ -41,20 +41,21 @@ class OptionReader {
   Json fallback(const Option& option, const Node& parent, const std::string& path);
   void check_range(const Option& option, double value, const Node& node, const std::string& path) const;
   template <class Read>
-  Json gathered(const Read& read);
-  void remember(const std::string& path, const Mark& mark);
-  void remember_all(const Node& node, const std::string& path);
+  Json collect_mistakes(const Read& read);
+  void add_mark(const std::string& path, const SourceLocation& mark);
+  void add_marks_below(const Node& node, const std::string& path);
 
   const Catalogues& catalogues_;
   std::set<std::string> open_kinds_;
   std::vector<ConfigError>* mistakes_;
-  std::map<std::string, Mark> marks_;
+  std::map<std::string, SourceLocation> marks_;
   std::vector<std::string> warnings_;
-  int in_default_ = 0;  // reading a description's own default: no marks, no ranges
-  int in_renamed_ = 0;  // inside a component whose name --set replaced
+  std::set<std::string> meant_;
+  int in_default_ = 0;  // reading the default of a description: no marks, no ranges
+  int in_renamed_ = 0;  // inside a component with a name from --set that replaced another one
 };
 
-// The type in words: "integer ≥ 1", "one of a, b", "list of reals". For messages and the reference page.
+// Describes a type: "integer ≥ 1", "one of a, b", "list of reals". For messages and the reference page.
 std::string type_text(const Option& option);
 std::string type_with_article(const Option& option);  // "an integer, or auto"
 std::string range_text(const Option& option);         // "at least 1", "above 0, at most 1", or ""

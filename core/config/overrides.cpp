@@ -1,18 +1,20 @@
-// --set.
 #include "core/config/overrides.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "core/config/reader.h"
-#include "core/config/scalars.h"
+#include "core/config/run_config.h"
 
 namespace convoy {
 namespace {
 
 [[noreturn]] void refuse(const std::string& assignment, const std::string& reason) {
-  throw Error(Failure::command_line, str("--set ", printable(assignment), ": ", reason,
-                                         "; write --set KEY=VALUE, such as --set train.epochs=3"));
+  throw Error(Failure::command_line, "--set ", printable(assignment), ": ", reason,
+              "; write --set KEY=VALUE, such as --set train.epochs=3");
 }
 
 struct Assignment {
@@ -44,7 +46,7 @@ Assignment parsed(const std::string& text) {
   return result;
 }
 
-Node& item_of(Node& list, const std::string& key, const Mark& mark, const std::string& path) {
+Node& item_of(Node& list, const std::string& key, const SourceLocation& mark, const std::string& path) {
   const auto index = parse_integer(key).value;
   const auto size = static_cast<int64_t>(list.items.size());
   if (!index || *index < 0 || *index > size) {
@@ -54,13 +56,13 @@ Node& item_of(Node& list, const std::string& key, const Mark& mark, const std::s
   return list.items[static_cast<size_t>(*index)];
 }
 
-// The node below `parent` at `key`, made when it is not there.
-Node& child_of(Node& parent, const std::string& key, const Mark& mark, const std::string& path) {
+// Node at `key` below `parent`; creates it if it does not exist.
+Node& child_of(Node& parent, const std::string& key, const SourceLocation& mark, const std::string& path) {
   if (parent.kind == Node::Kind::list) return item_of(parent, key, mark, path);
   if (parent.kind == Node::Kind::scalar) {
     // `strategy: ddp` is short for {name: ddp}.
     Node name = std::exchange(parent, map_node(mark));
-    const Mark place = name.mark;
+    const SourceLocation place = name.mark;
     parent.fields.push_back({"name", place, std::move(name)});
   }
   if (parent.kind == Node::Kind::null) parent = map_node(mark);
@@ -76,11 +78,147 @@ void mark_overridden(Node& node) {
   for (Node::Field& field : node.fields) mark_overridden(field.value);
 }
 
+// --- ${VAR} in scalars ---
+
+bool is_variable_name(std::string_view name) {
+  if (name.empty() || (name[0] >= '0' && name[0] <= '9')) return false;
+  for (char c : name) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    if (!letter && !(c >= '0' && c <= '9')) return false;
+  }
+  return true;
+}
+
+std::string expanded(const std::string& text, const SourceLocation& mark, const std::string& path, size_t& budget) {
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    if (text.compare(i, 3, "$${") == 0) {
+      out += "${";
+      i += 3;
+      continue;
+    }
+    if (text.compare(i, 2, "${") != 0) {
+      out += text[i++];
+      continue;
+    }
+    const size_t end = text.find('}', i);
+    if (end == std::string::npos) throw ConfigError(mark, path, "${ without a }; write $${ for a literal ${");
+    const std::string name = text.substr(i + 2, end - i - 2);
+    if (!is_variable_name(name)) {
+      throw ConfigError(mark, path, str(shown(name), " is no name of a variable; write $${ for a literal ${"));
+    }
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) {
+      throw ConfigError(mark, path,
+                        str("the environment variable ", name, " is not set; export it, or write the value here"));
+    }
+    const size_t length = std::strlen(value);
+    if (length > budget) throw ConfigError(mark, path, "more than 1 MiB of text after ${} was replaced");
+    budget -= length;
+    out += value;
+    i = end + 1;
+  }
+  check_source(out, mark, true);
+  return out;
+}
+
+void expand(Node& node, const std::string& path, size_t& budget) {
+  const std::string prefix = path.empty() ? "" : path + ".";
+  if (node.kind == Node::Kind::scalar && node.text.find("${") != std::string::npos) {
+    // Inside { } and [ ], YAML requires quotes around ${VAR}; these quotes do not turn a number into text.
+    const std::string before = std::exchange(node.text, expanded(node.text, node.mark, path, budget));
+    if (before.find("$${") == std::string::npos) node.quoted = false;
+  }
+  for (size_t i = 0; i < node.items.size(); ++i) expand(node.items[i], str(prefix, i), budget);
+  for (Node::Field& field : node.fields) expand(field.value, prefix + printable(field.key), budget);
+}
+
+// --- Resolved data as YAML that reads back as the same data ---
+
+bool is_plain(const std::string& text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto more = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '/' || c == '-'; };
+  if (text.empty() || !(letter(text[0]) || text[0] == '/')) return false;
+  if (!std::all_of(text.begin(), text.end(), more)) return false;
+  std::string lower;
+  for (char c : text) lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  for (const char* word : {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}) {
+    if (lower == word) return false;
+  }
+  return true;
+}
+
+// ${VAR} is replaced in values, not in keys.
+enum class Place { key, value };
+
+std::string text_of(const std::string& text, Place place) {
+  if (is_plain(text)) return text;
+  std::string out = "\"";
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"' || c == '\\') out += '\\';
+    if (place == Place::value && c == '$' && i + 1 < text.size() && text[i + 1] == '{') out += '$';
+    out += printable(std::string(1, c));
+  }
+  return out + "\"";
+}
+
+bool is_scalar(const Json& value) { return !value.is_structured() || value.empty() || is_interval(value); }
+
+std::string scalar_of(const Json& value) {
+  if (value.is_null()) return "~";
+  if (value.is_string()) return text_of(value.get_ref<const std::string&>(), Place::value);
+  if (value.is_object() && !value.empty()) return interval_text(value);
+  return value.dump();  // numbers, booleans, {} and []
+}
+
+void emit_map(const Json& map, const std::string& indent, std::string& out);
+
+// Text after "key:" or "-".
+void emit_value(const Json& value, const std::string& indent, std::string& out) {
+  if (is_scalar(value)) {
+    out += " " + scalar_of(value) + "\n";
+    return;
+  }
+  if (value.is_object()) {
+    out += "\n";
+    emit_map(value, indent + "  ", out);
+    return;
+  }
+  if (std::all_of(value.begin(), value.end(), is_scalar)) {
+    out += " [";
+    for (size_t i = 0; i < value.size(); ++i) out += (i == 0 ? "" : ", ") + scalar_of(value[i]);
+    out += "]\n";
+    return;
+  }
+  out += "\n";
+  for (const Json& item : value) {
+    if (item.is_object() && !is_scalar(item)) {
+      // The first key follows the dash on the same line.
+      std::string map;
+      emit_map(item, indent + "    ", map);
+      out += indent + "  - " + map.substr(indent.size() + 4);
+      continue;
+    }
+    out += indent + "  -";
+    emit_value(item, indent + "  ", out);
+  }
+}
+
+void emit_entry(const std::string& key, const Json& value, const std::string& indent, std::string& out) {
+  out += indent + text_of(key, Place::key) + ":";
+  emit_value(value, indent, out);
+}
+
+void emit_map(const Json& map, const std::string& indent, std::string& out) {
+  for (const auto& entry : map.items()) emit_entry(entry.key(), entry.value(), indent, out);
+}
+
 }  // namespace
 
 void apply_override(Node& root, const std::string& assignment) {
   const Assignment wanted = parsed(assignment);
-  const Mark mark{"--set " + printable(assignment), 0, 0};
+  const SourceLocation mark{"--set " + printable(assignment), 0, 0};
   Node* node = &root;
   std::string path;
   for (const std::string& key : wanted.path) {
@@ -99,6 +237,18 @@ Node read_yaml_file(const std::string& path, const std::vector<std::string>& ove
   Node root = path.empty() ? map_node({}) : read_yaml_file(path);
   for (const std::string& assignment : overrides) apply_override(root, assignment);
   return root;
+}
+
+void expand_environment(Node& node) {
+  size_t budget = max_config_bytes;
+  expand(node, "", budget);
+}
+
+std::string to_yaml(const Json& resolved) {
+  std::string out;
+  for (const auto& entry : resolved.items())
+    if (entry.key() != "marks") emit_entry(entry.key(), entry.value(), "", out);
+  return out;
 }
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// --set KEY=VALUE: changes a tree before it is checked.
+// Overrides: --set KEY=VALUE changes a tree before it is checked.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,11 +7,12 @@
 
 namespace convoy {
 
-// KEY is a path such as train.batch.global or data.transforms.0.name (items count from 0; one past the end appends); a
-// key that has dots itself stands in double quotes. VALUE is YAML. Marks are "--set KEY=VALUE".
-// Throws Error(command_line) for what has no form KEY=VALUE, ConfigError for a path that cannot be followed.
+// Applies one override. KEY is a path such as train.batch.global or data.transforms.0.name. Items count from 0; one
+// past the end appends. A key that contains dots is written in double quotes. VALUE is YAML. Source locations become
+// "--set KEY=VALUE".
+// Throws Error(command_line) if the text is not of the form KEY=VALUE, ConfigError for an invalid path.
 void apply_override(Node& root, const std::string& assignment);
-// The file's tree, or an empty map where `path` is "", with these applied in order.
+// Returns the tree of the file, or an empty map if `path` is "", with the overrides applied in order.
 Node read_yaml_file(const std::string& path, const std::vector<std::string>& overrides);
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// From yaml-cpp's events to a tree of texts.
+// Builds a tree of texts from yaml-cpp's events.
 #include "core/config/reader.h"
 
 #include <fcntl.h>
@@ -15,27 +15,25 @@
 #include <sstream>
 #include <utility>
 
-#include "core/config/scalars.h"
-
 namespace convoy {
 namespace {
 
-// yaml-cpp counts bytes from 0; people count characters from 1.
-class Places {
+// Converts byte positions of yaml-cpp (from 0) to lines and columns in characters (from 1).
+class SourceLocator {
  public:
-  Places(const std::string& text, Mark fixed) : text_(text), fixed_(std::move(fixed)) {
+  SourceLocator(const std::string& text, SourceLocation fixed) : text_(text), fixed_(std::move(fixed)) {
     starts_.push_back(0);
     for (size_t i = 0; i < text.size(); ++i) {
       if (text[i] == '\n') starts_.push_back(i + 1);
     }
   }
 
-  Mark at(const YAML::Mark& mark) const {
+  SourceLocation at(const YAML::Mark& mark) const {
     if (fixed_.line == 0 || mark.is_null()) return fixed_;
     const size_t position = std::min(static_cast<size_t>(std::max(mark.pos, 0)), text_.size());
     const auto after = std::upper_bound(starts_.begin(), starts_.end(), position);
     const auto line = static_cast<size_t>(after - starts_.begin());
-    // Counting goes on from the last place asked for: a line of a mebibyte is counted once, not once for each value.
+    // Count from the last position, so that a long line is counted once and not once for each value.
     if (line != line_ || position < counted_) {
       line_ = line;
       counted_ = starts_[line - 1];
@@ -47,7 +45,7 @@ class Places {
     return {fixed_.file, static_cast<int>(line), column_};
   }
 
-  // yaml-cpp tells `! x` by the tag of quoted text: look for the mark itself, behind an anchor.
+  // True for a tag. yaml-cpp reports `! x` like quoted text, so look for the character itself, after an anchor.
   bool tagged(const YAML::Mark& mark) const {
     size_t i = static_cast<size_t>(std::max(mark.pos, 0));
     if (i < text_.size() && text_[i] == '&') {
@@ -59,16 +57,16 @@ class Places {
 
  private:
   const std::string& text_;
-  Mark fixed_;                  // line 0: every place is this one
-  std::vector<size_t> starts_;  // of lines, in bytes
-  mutable size_t line_ = 0;     // where counting stopped: line, byte, column
+  SourceLocation fixed_;        // line 0: every position maps to this location
+  std::vector<size_t> starts_;  // first byte of each line
+  mutable size_t line_ = 0;     // end of the counted text: line, byte, column
   mutable size_t counted_ = 0;
   mutable int column_ = 1;
 };
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  explicit TreeBuilder(const Places& places) : places_(places) {}
+  explicit TreeBuilder(const SourceLocator& places) : locator_(places) {}
 
   Node take() { return std::move(root_); }
 
@@ -81,19 +79,19 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     Node node;
-    node.mark = places_.at(mark);
+    node.mark = locator_.at(mark);
     add(mark, std::move(node), anchor, 1);
   }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     refuse_tag(mark, tag);
-    add(mark, scalar_node(value, places_.at(mark), tag == "!"), anchor, 1 + value.size() / 64);
+    add(mark, scalar_node(value, locator_.at(mark), tag == "!"), anchor, 1 + value.size() / 64);
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     auto found = anchors_.find(anchor);
-    if (found == anchors_.end()) fail(mark, "an alias inside of what it stands for");
+    if (found == anchors_.end()) fail(mark, "an alias inside its own anchor");
     if (open_.size() + static_cast<size_t>(found->second.depth) > static_cast<size_t>(max_config_depth)) {
       too_deep(mark);
     }
@@ -119,10 +117,10 @@ class TreeBuilder : public YAML::EventHandler {
     YAML::Mark mark;
     YAML::anchor_t anchor = 0;
     size_t nodes_before = 0;
-    int depth = 1;  // of what it holds
+    int depth = 1;  // depth of the content
     bool has_key = false;
     std::string key;
-    Mark key_mark;
+    SourceLocation key_mark;
     std::set<std::string> keys;
   };
   struct Anchored {
@@ -132,15 +130,15 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   [[noreturn]] void fail(const YAML::Mark& mark, const std::string& reason) const {
-    throw ConfigError(places_.at(mark), path(), reason);
+    throw ConfigError(locator_.at(mark), path(), reason);
   }
 
   [[noreturn]] void too_deep(const YAML::Mark& mark) const {
-    // The path would be as long as the mistake.
-    throw ConfigError(places_.at(mark), "", str("lists and maps are nested more than ", max_config_depth, " deep"));
+    // No path: it would be as long as the mistake.
+    throw ConfigError(locator_.at(mark), "", str("lists and maps are nested more than ", max_config_depth, " deep"));
   }
 
-  // Of what is being read.
+  // Key path of the current value.
   std::string path() const {
     std::vector<std::string> keys;
     for (const Open& open : open_) {
@@ -151,7 +149,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
-    if (places_.tagged(mark) || (tag != "?" && tag != "!" && !tag.empty())) {
+    if (locator_.tagged(mark) || (tag != "?" && tag != "!" && !tag.empty())) {
       fail(mark, "tags (!…) have no meaning here; leave it out");
     }
   }
@@ -159,7 +157,7 @@ class TreeBuilder : public YAML::EventHandler {
   void count(const YAML::Mark& mark, size_t nodes) {
     nodes_ += nodes;
     if (nodes_ > max_config_values) {
-      throw ConfigError(places_.at(mark), "", str("holds more than ", max_config_values, " values, aliases expanded"));
+      throw ConfigError(locator_.at(mark), "", str("holds more than ", max_config_values, " values, aliases expanded"));
     }
   }
 
@@ -169,7 +167,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (open_.size() >= static_cast<size_t>(max_config_depth)) too_deep(mark);
     Open opened;
     opened.node.kind = kind;
-    opened.node.mark = places_.at(mark);
+    opened.node.mark = locator_.at(mark);
     opened.mark = mark;
     opened.anchor = anchor;
     opened.nodes_before = nodes_;
@@ -198,7 +196,7 @@ class TreeBuilder : public YAML::EventHandler {
   void start_field(const YAML::Mark& mark, const Node& key) {
     Open& map = open_.back();
     if (key.kind != Node::Kind::scalar) fail(mark, "a key must be plain text");
-    if (key.text == "<<" && !key.quoted) fail(mark, "merge keys (<<) are not taken; write the keys out");
+    if (key.text == "<<" && !key.quoted) fail(mark, "merge keys (<<) are not supported; write the keys out");
     if (!map.keys.insert(key.text).second) {
       const auto first = std::find_if(map.node.fields.begin(), map.node.fields.end(),
                                       [&](const Node::Field& field) { return field.key == key.text; });
@@ -208,7 +206,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
     map.has_key = true;
     map.key = key.text;
-    map.key_mark = places_.at(mark);
+    map.key_mark = locator_.at(mark);
   }
 
   void attach(Node node, int depth) {
@@ -222,13 +220,13 @@ class TreeBuilder : public YAML::EventHandler {
       parent.node.items.push_back(std::move(node));
       return;
     }
-    // yaml-cpp places what was left out where the next thing stands.
+    // yaml-cpp gives an omitted value the position of the next token.
     if (node.kind == Node::Kind::null && node.mark.line != parent.key_mark.line) node.mark = parent.key_mark;
     parent.node.fields.push_back({parent.key, parent.key_mark, std::move(node)});
     parent.has_key = false;
   }
 
-  const Places& places_;
+  const SourceLocator& locator_;
   Node root_;
   std::vector<Open> open_;
   std::map<YAML::anchor_t, Anchored> anchors_;
@@ -236,9 +234,9 @@ class TreeBuilder : public YAML::EventHandler {
   int documents_ = 0;
 };
 
-// False when there is no document at all.
-bool parse(const std::string& text, const Mark& place, Node& root) {
-  const Places places(text, place);
+// Returns false if there is no document.
+bool parse(const std::string& text, const SourceLocation& place, Node& root) {
+  const SourceLocator places(text, place);
   TreeBuilder builder(places);
   try {
     std::istringstream in(text);
@@ -258,9 +256,9 @@ bool parse(const std::string& text, const Mark& place, Node& root) {
 }
 
 std::string contents_of(const std::string& path) {
-  const Mark place{path, 0, 0};
+  const SourceLocation place{path, 0, 0};
   const auto refuse = [&](const std::string& reason) { throw ConfigError(place, "", reason); };
-  // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
+  // O_NONBLOCK: otherwise opening a pipe without a writer blocks for ever.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     refuse(errno == ENOENT ? "no such file; name a YAML file that describes the run"
@@ -287,7 +285,7 @@ std::string contents_of(const std::string& path) {
     text.resize(got);
   }
   ::close(file);
-  if (text.size() > max_config_bytes) reason = "is larger than 1 MiB, which no description of a run is";
+  if (text.size() > max_config_bytes) reason = "is larger than 1 MiB, the limit of a configuration";
   if (!reason.empty()) refuse(reason);
   return text;
 }
@@ -307,7 +305,7 @@ Node read_yaml_text(const std::string& text, const std::string& file) {
 
 Node read_yaml_file(const std::string& path) { return read_yaml_text(contents_of(path), path); }
 
-Node read_yaml_value(const std::string& text, const Mark& mark) {
+Node read_yaml_value(const std::string& text, const SourceLocation& mark) {
   if (text.size() > max_config_bytes) throw ConfigError(mark, "", "is longer than 1 MiB");
   check_source(text, mark, true);
   Node root;

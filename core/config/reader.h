@@ -1,7 +1,7 @@
-// Strict YAML: one document, one spelling, no tags, no merge keys, bounded size, depth and aliases.
+// Strict YAML: one document, one spelling, no tags, no merge keys, limited size, depth and aliases.
 //
-// yaml-cpp parses and sends events; what it lets pass (FACTS: duplicate keys, cyclic aliases, tags, second documents, bad
-// UTF-8) is refused here. Every failure is a ConfigError with the place. Thread-safe.
+// yaml-cpp parses and sends events. It accepts some invalid input, which is refused here: duplicate keys, cyclic
+// aliases, tags, second documents, bad UTF-8. Every error is a ConfigError with source location. Thread-safe.
 #pragma once
 #include <string>
 
@@ -10,21 +10,21 @@
 namespace convoy {
 
 constexpr size_t max_config_bytes = 1024 * 1024;
-constexpr int max_config_depth = 64;          // of lists and maps within each other
-constexpr size_t max_config_values = 100000;  // each 64 bytes of text count as one; aliases as often as they expand
+constexpr int max_config_depth = 64;          // of nested lists and maps
+constexpr size_t max_config_values = 100000;  // 64 bytes of text count as one value; aliases count once per expansion
 
-// The file's tree; its top level is a map. `${VAR}` is replaced.
+// Returns the tree of the file; its top level is a map. `${VAR}` is replaced.
 Node read_yaml_file(const std::string& path);
-// The same for text. `file` names it in messages.
+// As above, for text. `file` names it in messages.
 Node read_yaml_text(const std::string& text, const std::string& file);
-// A value of --set: any YAML value on one line; empty text is null. Every mark is `mark`.
-Node read_yaml_value(const std::string& text, const Mark& mark);
+// Reads a value of --set: YAML on one line; empty text is null. Every source location is `mark`.
+Node read_yaml_value(const std::string& text, const SourceLocation& mark);
 
-// Refuses what is no plain UTF-8 text: NUL and other control characters, UTF-16, byte order marks, tabs as indentation.
-// `fixed`: the text stands at `place` as a whole and is not itself the file.
-void check_source(const std::string& text, const Mark& place, bool fixed);
+// Refuses invalid text: NUL and other control characters, UTF-16, byte order marks, tabs as indentation. `fixed`: the
+// text is no file; every error in it is reported at `place`.
+void check_source(const std::string& text, const SourceLocation& place, bool fixed);
 
-// Replaces ${VAR} in every scalar from the environment; $${ stands for a literal ${.
+// Replaces ${VAR} in every scalar from the environment; $${ is a literal ${.
 void expand_environment(Node& node);
 
 }  // namespace convoy

@@ -1,7 +1,10 @@
-// The typed view of resolved data. How it is read: run_reader.cpp.
+// Typed view of resolved data, and the descriptions of all options. run_reader.cpp reads the values.
+
 #include "core/config/run_config.h"
 
-#include "core/config/marks.h"
+#include "core/base/describe.h"
+#include "core/config/node.h"
+#include "core/data/catalogue/catalogue.h"
 
 namespace convoy {
 namespace {
@@ -60,6 +63,149 @@ LaunchConfig launch_of(const Options& options) {
   return launch;
 }
 
+// --- Descriptions of all top-level keys, their sections, and the catalogue of each component ---
+
+using describe::OptionBuilder;
+
+constexpr double month = 30 * 86400.0;  // in seconds; a longer time limit is probably a wrong unit
+
+OptionBuilder time_limit(const std::string& name, const std::string& help, Json fallback) {
+  return describe::option(OptionType::duration, name, help, std::move(fallback)).above(0).at_most(month).in("seconds");
+}
+
+Option batch_section() {
+  return describe::section("batch", "batch size of a step; set exactly one of the two keys",
+                           {describe::integer("global", "rows of the global batch, over all ranks")
+                                .between(1, most_rows)
+                                .in("rows")
+                                .may_be_null(),
+                            describe::integer("per_rank", "rows for each data-parallel rank")
+                                .between(1, most_rows)
+                                .in("rows")
+                                .may_be_null()})
+      .must();
+}
+
+Option train_section() {
+  using describe::option;
+  return describe::section(
+             "train", "length of the training, batches, evaluation and checkpoints",
+             {describe::integer("epochs", "passes over the training rows; default without limit if max_steps is set", 1)
+                  .between(1, most_epochs)
+                  .in("epochs")
+                  .may_be_null(),
+              describe::integer("max_steps",
+                                "number of training steps; if epochs is set too, the smaller limit ends the run")
+                  .between(1, most_steps)
+                  .in("steps"),
+              batch_section(),
+              option(OptionType::interval, "evaluate_every", "interval between evaluations", "1 epoch"),
+              option(OptionType::interval, "checkpoint_every", "interval between checkpoints", "1 epoch"),
+              describe::integer("keep_last", "number of checkpoints that are kept", 2).between(1, 1 << 20),
+              describe::text(
+                  "resume",
+                  "auto: resume an unfinished run of this name; never; or the path of a checkpoint or run folder: "
+                  "start a new run from its state, also with other options if the state fits",
+                  "auto"),
+              describe::integer("log_every", "steps between two logged records of metrics", 100)
+                  .between(1, most_steps)
+                  .in("steps")})
+      .must();
+}
+
+Option launch_section() {
+  return describe::section(
+      "launch", "processes, cores and time limits",
+      {describe::integer("ranks", "number of ranks; auto: the strategy chooses").between(1, 65536).or_auto(),
+       describe::integer("cores_per_rank", "cores of each rank; auto: the host's cores, divided by its ranks")
+           .between(1, 65536)
+           .or_auto(),
+       describe::integer("threads", "intra-op threads of each rank; auto: one for each of its cores")
+           .between(1, 65536)
+           .or_auto(),
+       describe::choice("bind",
+                        "binding of a rank: its cores, their NUMA node or socket, or list: the cores of launch.cores; "
+                        "keep: the binding of mpirun or srun; convoy: its share of all cores of the job, ignoring the "
+                        "binding of mpirun or srun",
+                        {"none", "core", "numa", "socket", "list", "keep", "convoy"}, "core"),
+       describe::list("cores", "for bind: list: hardware threads of the first rank of a host, of the second, …",
+                      describe::text("", "0-3, or 0+2")),
+       time_limit("grace", "time from TERM to KILL after a stop request", 30),
+       time_limit("failure_grace", "time from TERM to KILL after a failure", 2),
+       time_limit("heartbeat", "a rank without a heartbeat for this time is lost; at most launch.collective", 60),
+       time_limit("collective", "time limit of one collective", 600),
+       time_limit("rendezvous",
+                  "time limit of the rendezvous of all ranks, and of each phase of their set-up; reading data or a "
+                  "checkpoint may take longer while it makes progress",
+                  300),
+       time_limit(
+           "step_timeout",
+           "time limit of one step, evaluation batch or checkpoint of a rank; finds endless loops even if no other "
+           "rank waits; default: none",
+           nullptr)
+           .may_be_null(),
+       describe::choice(
+           "check_collectives",
+           "check that all ranks call the same collectives. sampled: the first calls of each group, then some; "
+           "all: each call before it starts, which names the rank that differs and costs a message per call",
+           {"none", "sampled", "all"}, "sampled"),
+       describe::boolean(
+           "host_memory",
+           "backends gloo and mpi: ranks of one host exchange tensors through shared memory instead of sockets "
+           "or messages, and keep one copy of each sparse embedding for the host",
+           true),
+       describe::integer(
+           "max_restarts",
+           "number of restarts after failures; each starts all ranks from the newest checkpoint; not under an "
+           "outer mpirun or srun",
+           0)
+           .between(0, 1000),
+       describe::option(OptionType::duration, "backoff",
+                        "delay before a restart; doubled after each attempt without progress, up to 10 minutes", 1)
+           .between(0, 3600)
+           .in("seconds"),
+       describe::text("address",
+                      "numeric address of the interface on which the control channel listens, or a network "
+                      "(10.0.0.0/16) that contains an address of each host; auto: a network of all hosts")
+           .or_auto(),
+       describe::integer("port", "TCP port of the control channel; auto: any free port").between(1, 65535).or_auto(),
+       describe::list("remote_shell", "for --hosts: program and options that run a command on another host, like ssh",
+                      describe::text("", "a word of the command line"), Json{"ssh", "-oBatchMode=yes"})});
+}
+
+Option backend_option() {
+  return describe::text("backend", "communication library; auto: nccl for GPU ranks, mpi under mpirun, gloo otherwise")
+      .with(&Option::catalogue, "backend")
+      .or_auto();
+}
+
+std::vector<Option> described() {
+  return {
+      describe::text("name", "name of the run and its folder: letters, digits, '.', '_', '-'").must(),
+      describe::integer("seed", "seed of initial values, sampling and all random draws", 1).at_least(0),
+      describe::choice("device", "device type of the ranks; auto: GPUs if the hosts have any", {"auto", "cpu", "cuda"},
+                       "auto"),
+      describe::choice("precision", "data type of activations and gradients", {"fp64", "fp32", "bf16", "fp16"}, "fp32"),
+      describe::choice("randomness",
+                       "exact: random draws do not depend on the layout; fast: one generator per rank; "
+                       "auto: exact on the CPU, fast on GPUs",
+                       {"auto", "exact", "fast"}, "auto"),
+      describe::list("plugins", "shared libraries that register losses, data sets, transforms or models",
+                     describe::text("", "absolute path of a shared library")),
+      describe::component("model", "model to train; {plugin: /abs/libmine.so, …} loads your own", "model").must(),
+      describe::component("data", "data set", "data").with(&Option::options, common_data_options()).must(),
+      describe::component("loss", "loss function; default: that of the model", "loss"),
+      describe::component("optimizer", "update rule", "optimizer").must(),
+      describe::component("strategy", "how ranks divide model, data and optimizer state", "strategy").must(),
+      backend_option(),
+      train_section(),
+      launch_section(),
+      describe::section(
+          "log", "log messages",
+          {describe::choice("level", "lowest level that is logged", {"debug", "info", "warning", "error"}, "info")}),
+  };
+}
+
 }  // namespace
 
 const Entry* Catalogues::find(const std::string& kind, const std::string& name) const {
@@ -98,22 +244,18 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
   config.launch = launch_of(run.section("launch"));
   config.log_level = run.section("log").text("level");
   const Json& model = run.at("model");
-  // Until the library is loaded nobody knows which model it brings.
+  // The name of the model is unknown until the library is loaded.
   if (model.contains("plugin") && !model.contains("name"))
     config.model.name = "plugin:" + model["plugin"].get<std::string>();
   config.resolved = resolved;
   return config;
 }
 
-Mark mark_of(const Json& resolved, const std::string& key) {
-  const Marks marks = marks_of(resolved);
-  for (std::string path = key;; path.erase(path.rfind('.'))) {
-    const auto found = marks.find(path);
-    if (found != marks.end()) return found->second;
-    if (path.find('.') == std::string::npos) break;
-  }
-  const auto whole = marks.find("");
-  return whole == marks.end() ? Mark{} : whole->second;
+SourceLocation mark_of(const Json& resolved, const std::string& key) { return location_of(marks_of(resolved), key); }
+
+const std::vector<Option>& run_options() {
+  static const std::vector<Option> options = described();
+  return options;
 }
 
 }  // namespace convoy

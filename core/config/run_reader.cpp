@@ -1,6 +1,6 @@
-// Reading whole runs: file, overrides, types, and what several values are only together. Nothing that is checked here
-// depends on two keys of the top level (what needs more than one, such as a plan, comes later), so each is read by itself;
-// but for the plugins, which leave names of other keys open.
+// Reads whole runs: file, overrides, types, and checks of several values together. Checks here depend on one
+// top-level key only, so each key is read by itself. (Checks of several keys, such as planning, come later.)
+// Exception: plugins may add names to other keys.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -10,20 +10,19 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/config/marks.h"
+#include "core/base/text.h"
+#include "core/config/node.h"
 #include "core/config/option_reader.h"
 #include "core/config/overrides.h"
 #include "core/config/pipeline_texts.h"
 #include "core/config/reader.h"
 #include "core/config/run_config.h"
-#include "core/config/scalars.h"
-#include "core/data/samples.h"
-#include "core/units.h"
+#include "core/data/catalogue/declared_schema.h"
 
 namespace convoy {
 namespace {
 
-// Kinds that plugins add to, where the file names any.
+// Kinds to which plugins add entries, if the file lists plugins.
 std::set<std::string> kinds_left_open(const Node& root) {
   const Node* plugins = root.find("plugins");
   const Node* model = root.find("model");
@@ -34,7 +33,7 @@ std::set<std::string> kinds_left_open(const Node& root) {
 
 void check_name(const Options& run) {
   const std::string& name = run.text("name");
-  constexpr size_t longest = 128;  // a folder of that name, and "-2" behind it, must be possible everywhere
+  constexpr size_t longest = 128;  // file systems must allow a folder of that name plus "-2"
   if (name.empty()) run.fail("name", "is empty; it names the run's folder");
   if (name.size() > longest) run.fail("name", str("has more than ", longest, " characters; it names the run's folder"));
   for (char c : name) {
@@ -66,8 +65,8 @@ void check_plugins(const Options& run) {
   }
 }
 
-// A heartbeat that nobody wrote follows a shorter limit for collectives; one that was written must fit it.
-void check_limits(Json& values, const Options& launch, const Marks& marks) {
+// A default heartbeat is reduced to a shorter limit for collectives; a written one must fit it.
+void check_limits(Json& values, const Options& launch, const SourceLocations& marks) {
   const double heartbeat = launch.real("heartbeat");
   const double collective = launch.real("collective");
   if (heartbeat <= collective) return;
@@ -79,8 +78,8 @@ void check_limits(Json& values, const Options& launch, const Marks& marks) {
                                human_seconds(collective)));
 }
 
-// `max_steps` without `epochs` trains that many steps.
-void check_length(Json& values, const Options& train, const Marks& marks) {
+// `max_steps` without `epochs` trains that number of steps.
+void check_length(Json& values, const Options& train, const SourceLocations& marks) {
   if (train.has("max_steps")) {
     if (marks.count("train.epochs") == 0) values["train"]["epochs"] = nullptr;
   } else if (!train.has("epochs")) {
@@ -88,7 +87,7 @@ void check_length(Json& values, const Options& train, const Marks& marks) {
   }
 }
 
-// What the control channel can listen on; whether it is this host's only the host can tell.
+// Checks that the control channel can listen on the address. Only the host itself can check if it has that address.
 void check_address(const Options& launch) {
   if (launch.is_auto("address")) return;
   const std::string& text = launch.text("address");
@@ -108,7 +107,7 @@ void check_address(const Options& launch) {
     launch.fail("address", str("is ", shown(text), ", which means every interface; give the address of one, or auto"));
 }
 
-// Which of them a host has, and what ranks there are, only planning knows.
+// Planning checks later if the host has these cores, and how many ranks there are.
 void check_binding(const Options& launch) {
   const std::vector<std::string> cores = launch.texts("cores");
   const bool listed = launch.text("bind") == "list";
@@ -117,28 +116,30 @@ void check_binding(const Options& launch) {
                 "is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
                 "rank of a host");
   if (!listed && !cores.empty())
-    launch.fail("cores", str("is for launch.bind: list, and that is ", launch.text("bind"), "; leave one of them out"));
+    launch.fail("cores",
+                str("needs launch.bind: list, but launch.bind is ", launch.text("bind"), "; leave one of them out"));
   for (size_t i = 0; i < cores.size(); ++i)
-    if (units_from_text(cores[i]).empty())
+    if (hardware_threads_from_text(cores[i]).empty())
       launch.fail(str("cores.", i), str("is ", shown(cores[i]), ", must be 0, 0-3 or 0-3+8"));
 }
 
-// A key of the top level.
-struct Part {
+// Result of reading one top-level key.
+struct KeyResult {
   Json value;
-  Marks marks;
+  SourceLocations marks;
   std::vector<std::string> warnings;
+  std::set<std::string> meant;  // OptionReader::meant
 };
 
-// How parts are read. With `mistakes` all of a part's are added there, and its value means nothing then.
+// Inputs of reading a key. All mistakes are added to `mistakes`; the value is undefined if there are any.
 struct Reading {
   const Catalogues& catalogues;
-  std::set<std::string> open_kinds;
-  const std::optional<Marks>& written;  // where defaults stand in the tree too: the marks of what somebody wrote
-  std::vector<ConfigError>* mistakes = nullptr;
+  const std::set<std::string>& open_kinds;
+  const std::optional<SourceLocations>& written;  // marks of written keys, if the tree contains defaults too
+  std::vector<ConfigError>& mistakes;
 };
 
-// What a part of a run says of its own options. Those of a plugin's model are not read until the library is loaded.
+// Runs the check of a component. Options of a plugin's model are checked after the library is loaded.
 void check_component(const Options& run, const std::string& kind, const Reading& reading) {
   if (!run.json().at(kind).is_object()) return;
   const Options component = run.section(kind);
@@ -148,15 +149,14 @@ void check_component(const Options& run, const std::string& kind, const Reading&
   if (entry != nullptr && entry->check) entry->check(component);
 }
 
-// Each of these by itself, whatever the others find. `values` has the one key.
-void check_part(const std::string& key, Json& values, const Marks& marks, const Reading& reading) {
+// Runs all checks of a key, each independently. `values` has only this key.
+void check_key(const std::string& key, Json& values, const SourceLocations& marks, const Reading& reading) {
   const Options run(values, marks);
   const auto attempt = [&](const auto& check) {
     try {
       check();
     } catch (const ConfigError& mistake) {
-      if (reading.mistakes == nullptr) throw;
-      reading.mistakes->push_back(mistake);
+      reading.mistakes.push_back(mistake);
     }
   };
   if (key == "name") attempt([&] { check_name(run); });
@@ -173,30 +173,31 @@ void check_part(const std::string& key, Json& values, const Marks& marks, const 
   attempt([&] { check_binding(run.section("launch")); });
 }
 
-// run_options(), one by one.
-const std::vector<std::vector<Option>>& part_options() {
-  static const std::vector<std::vector<Option>> parts = [] {
+// Options of run_options(), each in a separate list.
+const std::vector<std::vector<Option>>& options_by_key() {
+  static const std::vector<std::vector<Option>> keys = [] {
     std::vector<std::vector<Option>> all;
     for (const Option& option : run_options()) all.push_back({option});
     return all;
   }();
-  return parts;
+  return keys;
 }
 
-Part read_part(const std::vector<Option>& option, const Node& tree, const Reading& reading) {
-  OptionReader reader(reading.catalogues, reading.open_kinds, reading.mistakes);
+KeyResult read_key(const std::vector<Option>& option, const Node& tree, const Reading& reading) {
+  OptionReader reader(reading.catalogues, reading.open_kinds, &reading.mistakes);
   Json values = reader.read_fields(option, tree, "");
-  Part part;
+  KeyResult result;
   for (const auto& [key, mark] : reader.marks())
-    if (!reading.written || reading.written->count(key) != 0) part.marks.emplace(key, mark);
+    if (!reading.written || reading.written->count(key) != 0) result.marks.emplace(key, mark);
   const std::string& key = option.front().name;
-  if (reading.mistakes == nullptr || reading.mistakes->empty()) check_part(key, values, part.marks, reading);
-  part.value = std::move(values[key]);
-  part.warnings = reader.warnings();
-  return part;
+  if (reading.mistakes.empty()) check_key(key, values, result.marks, reading);
+  result.value = std::move(values[key]);
+  result.warnings = reader.warnings();
+  result.meant = reader.meant();
+  return result;
 }
 
-// The tree with nothing but the key.
+// The tree with this key only.
 Node only(const Node& root, const std::string& key) {
   Node tree = map_node(root.mark);
   for (const Node::Field& field : root.fields)
@@ -204,147 +205,166 @@ Node only(const Node& root, const std::string& key) {
   return tree;
 }
 
-RunConfig checked(const Node& root, const Catalogues& catalogues, const std::set<std::string>& open_kinds,
-                  const std::optional<Marks>& written = std::nullopt) {
-  const Reading reading{catalogues, open_kinds, written};
-  OptionReader(catalogues, open_kinds).refuse_unknown_keys(run_options(), root, "");
-  Json resolved = Json::object();
-  Marks marks{{"", root.mark}};
-  std::vector<std::string> warnings;
-  for (const std::vector<Option>& option : part_options()) {
-    const std::string& key = option.front().name;
-    Part part = read_part(option, only(root, key), reading);
-    resolved[key] = std::move(part.value);
-    marks.merge(part.marks);
-    warnings.insert(warnings.end(), part.warnings.begin(), part.warnings.end());
-  }
-  resolved["marks"] = marks_to_json(marks);
-  RunConfig config = RunConfig::from_resolved(resolved);
-  config.warnings = warnings;
-  return config;
-}
-
-void describe(const Mark& mark, std::string& text) {
+void append_text(const SourceLocation& mark, std::string& text) {
   text += mark.file;
   text += '\0';
   text.append(reinterpret_cast<const char*>(&mark.line), sizeof mark.line);
   text.append(reinterpret_cast<const char*>(&mark.column), sizeof mark.column);
 }
 
-void describe(const std::string& value, std::string& text) {
+void append_text(const std::string& value, std::string& text) {
   const size_t size = value.size();
   text.append(reinterpret_cast<const char*>(&size), sizeof size);
   text += value;
 }
 
-// Everything of it: two nodes with one description are equal.
-void describe(const Node& node, std::string& text) {
+// Appends all properties of a node: two nodes are equal if their texts are.
+void append_text(const Node& node, std::string& text) {
   text += static_cast<char>(static_cast<int>(node.kind) * 8 + (node.quoted ? 1 : 0) + (node.overridden ? 2 : 0) +
                             (node.renamed ? 4 : 0));
-  describe(node.mark, text);
-  if (node.kind == Node::Kind::scalar) return describe(node.text, text);
+  append_text(node.mark, text);
+  if (node.kind == Node::Kind::scalar) return append_text(node.text, text);
   const size_t count = node.items.size() + node.fields.size();
   text.append(reinterpret_cast<const char*>(&count), sizeof count);
-  for (const Node& item : node.items) describe(item, text);
+  for (const Node& item : node.items) append_text(item, text);
   for (const Node::Field& field : node.fields) {
-    describe(field.key, text);
-    describe(field.mark, text);
-    describe(field.value, text);
+    append_text(field.key, text);
+    append_text(field.mark, text);
+    append_text(field.value, text);
   }
 }
 
 }  // namespace
+
+struct RunTreesReader::Inner {
+  struct Known {
+    bool wrong = false;
+    KeyResult result;
+  };
+
+  Json read(const Node& root, const std::set<std::string>& open_kinds);
+  RunConfig read_one(const Node& root, const std::set<std::string>& open_kinds);
+  const Known& result_of(const Node& root, size_t index, const std::set<std::string>& open_kinds);
+  void report(const std::vector<ConfigError>& found);
+
+  const Catalogues& catalogues;
+  std::optional<SourceLocations> written{};  // marks of written keys, if the trees contain defaults too
+  std::vector<std::string> warnings{};
+  std::unordered_map<std::string, Known> results{};  // by the key and all inputs of its result
+  std::vector<ConfigError> mistakes{};
+  std::set<std::string> reported{};
+};
+
+RunTreesReader::RunTreesReader(const Catalogues& catalogues) : inner_(new Inner{catalogues}) {}
+RunTreesReader::~RunTreesReader() = default;
+
+const std::vector<ConfigError>& RunTreesReader::mistakes() const { return inner_->mistakes; }
+
+void RunTreesReader::Inner::report(const std::vector<ConfigError>& found) {
+  for (const ConfigError& mistake : found)
+    if (reported.insert(mistake.what()).second) mistakes.push_back(mistake);
+}
+
+const RunTreesReader::Inner::Known& RunTreesReader::Inner::result_of(const Node& root, size_t index,
+                                                                     const std::set<std::string>& open_kinds) {
+  const std::vector<Option>& option = options_by_key()[index];
+  const std::string& key = option.front().name;
+  std::string description = str(index, open_kinds.empty() ? "" : "open");
+  const Node* value = root.find(key);
+  if (value == nullptr) {
+    append_text(root.mark, description);
+  } else {
+    const auto field = std::find_if(root.fields.begin(), root.fields.end(),
+                                    [&](const Node::Field& written) { return written.key == key; });
+    append_text(field->mark, description);
+    append_text(*value, description);
+  }
+  const auto [known, fresh] = results.try_emplace(std::move(description));
+  if (!fresh) return known->second;
+  std::set<std::string> meant;
+  std::vector<ConfigError> found =
+      all_mistakes(only(root, key), [&](const Node& tree, std::vector<ConfigError>& mistakes) {
+        known->second.result = read_key(option, tree, {catalogues, open_kinds, written, mistakes});
+        meant.merge(known->second.result.meant);
+      });
+  // A misspelt key is one mistake: the key that it means is not missing as well.
+  found.erase(std::remove_if(found.begin(), found.end(),
+                             [&](const ConfigError& mistake) { return meant.count(mistake.key()) > 0; }),
+              found.end());
+  known->second.wrong = !found.empty();
+  report(found);
+  return known->second;
+}
+
+Json RunTreesReader::Inner::read(const Node& root, const std::set<std::string>& open_kinds) {
+  std::vector<ConfigError> unknown;
+  OptionReader reader(catalogues, open_kinds, &unknown);
+  reader.refuse_unknown_keys(run_options(), root, "");
+  report(unknown);
+  bool wrong = !unknown.empty();
+  std::vector<const Known*> known;
+  for (size_t i = 0; i < options_by_key().size(); ++i) {
+    if (reader.meant().count(options_by_key()[i].front().name) > 0) continue;  // misspelt, not missing
+    known.push_back(&result_of(root, i, open_kinds));
+    wrong = wrong || known.back()->wrong;
+  }
+  if (wrong) return nullptr;
+  Json resolved = Json::object();
+  SourceLocationWriter marks;
+  marks.add("", root.mark);
+  for (size_t i = 0; i < known.size(); ++i) {
+    const KeyResult& result = known[i]->result;
+    resolved[options_by_key()[i].front().name] = result.value;
+    for (const auto& [key, mark] : result.marks) marks.add(key, mark);
+    warnings.insert(warnings.end(), result.warnings.begin(), result.warnings.end());
+  }
+  resolved["marks"] = marks.json();
+  return resolved;
+}
+
+Json RunTreesReader::read(const Node& root) { return inner_->read(root, kinds_left_open(root)); }
+
+RunConfig RunTreesReader::Inner::read_one(const Node& root, const std::set<std::string>& open_kinds) {
+  const Json resolved = read(root, open_kinds);
+  refuse_all(mistakes);
+  RunConfig config = RunConfig::from_resolved(resolved);
+  config.warnings = warnings;
+  return config;
+}
 
 RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues) {
   return read_run_tree(read_yaml_file(request.path, request.overrides), catalogues);
 }
 
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues) {
-  return checked(root, catalogues, kinds_left_open(root));
+  return RunTreesReader::Inner{catalogues}.read_one(root, kinds_left_open(root));
 }
 
 RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model) {
   Node root = node_of(without_marks(resolved), marks_of(resolved));
   Node* model = root.find("model");
   if (model != nullptr && model->find("plugin") != nullptr && model->find("name") == nullptr && !plugin_model.empty()) {
-    const Mark mark = model->find("plugin")->mark;
+    const SourceLocation mark = model->find("plugin")->mark;
     model->fields.push_back({"name", mark, scalar_node(plugin_model, mark, true)});
   }
-  return checked(root, catalogues, {}, marks_of(resolved));
+  return RunTreesReader::Inner{catalogues, marks_of(resolved)}.read_one(root, {});
 }
 
-struct RunTreesReader::Inner {
-  struct Known {
-    bool wrong = false;
-    Part part;
-  };
-
-  const Known& part_of(const Node& root, size_t index, const std::set<std::string>& open_kinds);
-  void tell(const std::vector<ConfigError>& found);
-
-  const Catalogues& catalogues;
-  std::unordered_map<std::string, Known> parts;  // by the key and all that it may be made of
-  std::vector<ConfigError> mistakes;
-  std::set<std::string> told;
-};
-
-RunTreesReader::RunTreesReader(const Catalogues& catalogues) : inner_(new Inner{catalogues, {}, {}, {}}) {}
-RunTreesReader::~RunTreesReader() = default;
-
-const std::vector<ConfigError>& RunTreesReader::mistakes() const { return inner_->mistakes; }
-
-void RunTreesReader::Inner::tell(const std::vector<ConfigError>& found) {
-  for (const ConfigError& mistake : found)
-    if (told.insert(mistake.what()).second) mistakes.push_back(mistake);
-}
-
-const RunTreesReader::Inner::Known& RunTreesReader::Inner::part_of(const Node& root, size_t index,
-                                                                   const std::set<std::string>& open_kinds) {
-  const std::vector<Option>& option = part_options()[index];
-  const std::string& key = option.front().name;
-  std::string description = str(index, open_kinds.empty() ? "" : "open");
-  const Node* value = root.find(key);
-  if (value == nullptr) {
-    describe(root.mark, description);
-  } else {
-    const auto field = std::find_if(root.fields.begin(), root.fields.end(),
-                                    [&](const Node::Field& written) { return written.key == key; });
-    describe(field->mark, description);
-    describe(*value, description);
-  }
-  const auto [known, fresh] = parts.try_emplace(std::move(description));
-  if (!fresh) return known->second;
-  const std::optional<Marks> all_written;
-  const std::vector<ConfigError> found =
-      all_mistakes(only(root, key), [&](const Node& tree, std::vector<ConfigError>& mistakes) {
-        known->second.part = read_part(option, tree, {catalogues, open_kinds, all_written, &mistakes});
-      });
-  known->second.wrong = !found.empty();
-  tell(found);
-  return known->second;
-}
-
-Json RunTreesReader::read(const Node& root) {
-  const std::set<std::string> open_kinds = kinds_left_open(root);
-  std::vector<ConfigError> unknown;
-  OptionReader(inner_->catalogues, open_kinds, &unknown).refuse_unknown_keys(run_options(), root, "");
-  inner_->tell(unknown);
-  bool wrong = !unknown.empty();
-  std::vector<const Inner::Known*> parts;
-  for (size_t i = 0; i < part_options().size(); ++i) {
-    parts.push_back(&inner_->part_of(root, i, open_kinds));
-    wrong = wrong || parts.back()->wrong;
-  }
-  if (wrong) return nullptr;
-  Json resolved = Json::object();
-  MarksWriter marks;
-  marks.add("", root.mark);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    resolved[part_options()[i].front().name] = parts[i]->part.value;
-    for (const auto& [key, mark] : parts[i]->part.marks) marks.add(key, mark);
-  }
-  resolved["marks"] = marks.json();
-  return resolved;
+void refuse_all(const std::vector<ConfigError>& mistakes) {
+  constexpr size_t most_shown = 50;
+  if (mistakes.empty()) return;
+  if (mistakes.size() == 1) throw mistakes.front();
+  std::vector<std::string> lines;
+  std::set<std::string> shown_lines;
+  for (const ConfigError& mistake : mistakes)
+    if (shown_lines.insert(mistake.what()).second) lines.push_back(mistake.what());
+  const size_t count = lines.size();
+  if (count > most_shown) lines.resize(most_shown);
+  if (count > most_shown) lines.push_back(str("and ", count - most_shown, " more"));
+  // If all mistakes are missing devices, the code is that of a missing device.
+  const Failure kind = mistakes.front().kind();
+  const bool same = std::all_of(mistakes.begin(), mistakes.end(), [&](const auto& m) { return m.kind() == kind; });
+  throw Error(same ? kind : Failure::config, str(join(lines, "\n"), count > 1 ? str("\n", count, " mistakes") : ""));
 }
 
 }  // namespace convoy

@@ -1,13 +1,16 @@
 #include "core/config/without_effect.h"
 
+#include <string_view>
 #include <tuple>
+
+#include "core/config/reader.h"
 
 namespace convoy {
 namespace {
 
-bool typed(const Mark& mark) { return mark.file.rfind("--set", 0) == 0; }
+bool typed(const SourceLocation& mark) { return mark.file.rfind("--set", 0) == 0; }
 
-// Of a section the key below it that stands first; of all else the key itself. "" where nothing is written.
+// Returns the first written key below a section, or the key itself; "" if nothing is written.
 std::string written_key(const Options& section, const std::string& key) {
   const auto& marks = section.marks();
   const auto value = section.json().find(key);
@@ -23,7 +26,7 @@ std::string written_key(const Options& section, const std::string& key) {
   return marks.count(key) != 0 ? key : "";
 }
 
-// A resolved file has every key, and nobody who wrote them: what a run folder keeps can be run again.
+// True for a resolved file: it has every key, and its run folder must be runnable again.
 bool every_key_written(const Options& section) {
   const Json& values = section.json();
   for (auto value = values.begin(); value != values.end(); ++value)
@@ -31,18 +34,63 @@ bool every_key_written(const Options& section) {
   return true;
 }
 
+// --- Text checks before YAML is parsed: invalid bytes, tabs as indentation ---
+
+void check_encoding(const std::string& text, const SourceLocation& place) {
+  const auto refuse = [&](const char* reason) { throw ConfigError(place, "", reason); };
+  const std::string_view view = text;
+  const auto starts_with = [&](std::string_view mark) { return view.substr(0, mark.size()) == mark; };
+  if (starts_with("\xef\xbb\xbf")) refuse("starts with a byte order mark; save it as UTF-8 without one");
+  if (starts_with("\xff\xfe") || starts_with("\xfe\xff")) refuse("is UTF-16; save it as UTF-8");
+  // UTF-16 without a byte order mark: every other byte of the first characters is NUL.
+  if (text.size() >= 4 && ((text[0] == 0 && text[2] == 0) || (text[1] == 0 && text[3] == 0))) {
+    refuse("is UTF-16; save it as UTF-8");
+  }
+}
+
 }  // namespace
 
 std::string refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
-                                  const std::vector<Mark>& because) {
+                                  const std::vector<SourceLocation>& because) {
   const std::string written = written_key(section, key);
   if (written.empty() || every_key_written(section)) return "";
-  const Mark mark = section.mark(written);
-  for (const Mark& cause : because)
+  const SourceLocation mark = section.mark(written);
+  for (const SourceLocation& cause : because)
     if (typed(cause) && !typed(mark))
       return str(to_string(mark), ": ", section.path().empty() ? "" : section.path() + ".", written,
-                 ": left out, as it has no effect beside what --set chose");
+                 ": ignored, because it has no effect with the value from --set");
   section.fail(written, reason);
+}
+
+void check_source(const std::string& text, const SourceLocation& place, bool fixed) {
+  check_encoding(text, place);
+  int line = 1;
+  int column = 1;
+  const auto refuse = [&](const char* reason) {
+    throw ConfigError(fixed ? place : SourceLocation{place.file, line, column}, "", reason);
+  };
+  bool indenting = true;
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == '\n') {
+      ++line;
+      column = 1;
+      indenting = true;
+      ++i;
+      continue;
+    }
+    if (byte == 0) refuse("holds a NUL byte; a configuration is plain text");
+    if (byte == '\t' && indenting) refuse("indents with a tab; use spaces");
+    const bool return_before_newline = byte == '\r' && i + 1 < text.size() && text[i + 1] == '\n';
+    if ((byte < 0x20 && byte != '\t' && !return_before_newline) || byte == 0x7f) {
+      refuse("holds a control character; write it as an escape in double quotes");
+    }
+    if (byte != ' ' && byte != '\r') indenting = false;
+    const size_t length = utf8_character(std::string_view(text).substr(i));
+    if (length == 0) refuse("is not valid UTF-8; save it as UTF-8");
+    i += length;
+    ++column;
+  }
 }
 
 }  // namespace convoy

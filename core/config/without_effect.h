@@ -1,19 +1,20 @@
-// Keys that can do nothing beside others of the file: whoever wrote one meant something by it, so it is refused. Defaults,
-// which nobody wrote, never are. Without LibTorch.
+// Keys that have no effect in combination with other keys. The user wrote such a key for a reason, so it is refused;
+// defaults are not. Without LibTorch.
 #pragma once
 #include <string>
 #include <vector>
 
-#include "core/options.h"
+#include "core/base/options.h"
 
 namespace convoy {
 
-// Throws ConfigError at `key`, or at the first key below it, where the file or --set has it; `reason` says what it is for
-// and what to do.
-// Not where every key of the section is written, as in the resolved file of a run folder.
-// `because`: where the keys stand that leave it without effect. Where --set gave one of them and the file the key, the same
-// file is tried in another way and nothing is thrown: the text returned says that the key is left out. Else "".
+// Throws ConfigError at `key`, or at the first key below it, if the file or --set contains it. `reason`: the purpose of
+// the key, and what to do. Does nothing if every key of the section is written, as in the resolved file of a run
+// folder.
+// `because`: source locations of the keys that remove its effect. If --set gave one of them and the file gave the
+// key, the user tries the same file with another option. Then nothing is thrown, and the function returns a line which
+// reports that the key is ignored. Otherwise returns "".
 std::string refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
-                                  const std::vector<Mark>& because = {});
+                                  const std::vector<SourceLocation>& because = {});
 
 }  // namespace convoy

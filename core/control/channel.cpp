@@ -1,14 +1,11 @@
-// What channels of every kind share: the abort on its way, addresses, random tokens.
+// Abort as JSON, addresses, random tokens.
+
 #include "core/control/channel.h"
 
 #include <sys/random.h>
-
 #include <array>
 #include <cerrno>
 #include <cstring>
-
-#include "core/text.h"
-#include "core/utf8.h"
 
 namespace convoy {
 
@@ -27,31 +24,23 @@ Abort abort_from_json(const Json& json) {
     abort.host = json.value("host", "");
     abort.message = json.value("message", "");
   } catch (const Json::exception& error) {
-    throw Error(Failure::internal, str("this is not an abort as convoy writes it: ", error.what()));
+    throw Error(Failure::internal, "cannot read this abort: ", error.what());
   }
   return abort;
 }
 
-// host,port,job,secret. A comma occurs in no numeric address and in no token, and needs no quotes in a shell.
+// Format: host,port,job,secret. No numeric address or token contains a comma, and shells need no quotes for it.
 std::string to_string(const ChannelAddress& address) {
   CONVOY_CHECK(address.job.find_first_of(",\n") == std::string::npos, "job id '", address.job, "'");
   return str(address.host, ',', address.port, ',', address.job, ',', address.secret);
 }
 
 ChannelAddress channel_address(const std::string& line) {
-  std::vector<std::string> fields(1);
-  for (char c : line) {
-    if (c == '\n') break;
-    if (c == ',') {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
-    }
-  }
-  // The line holds the secret, so the message does not repeat it.
+  const std::vector<std::string> fields = split(line.substr(0, line.find('\n')), ',');
+  // The line contains the secret, so the message does not repeat it.
   auto fail = [](const std::string& reason) -> Error {
-    return Error(Failure::rendezvous, str("the control channel's address is not 'host,port,job,secret': ", reason,
-                                          "; it comes from CONVOY_CHANNEL or OUTPUT/.rendezvous"));
+    return Error(Failure::rendezvous, "the control channel's address is not 'host,port,job,secret': ", reason,
+                 "; it comes from CONVOY_CHANNEL or OUTPUT/.rendezvous");
   };
   if (fields.size() != 4) throw fail(str(fields.size(), " fields"));
   const std::string& port = fields[1];
@@ -69,15 +58,18 @@ std::string random_token() {
   while (have < bytes.size()) {
     const ssize_t got = getrandom(bytes.data() + have, bytes.size() - have, 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(Failure::io, str("getrandom: ", std::strerror(errno)));
+    if (got < 0) throw Error(Failure::io, "getrandom: ", std::strerror(errno));
     have += static_cast<size_t>(got);
   }
-  std::string hex;
-  for (unsigned char byte : bytes) {
-    hex += "0123456789abcdef"[byte >> 4];
-    hex += "0123456789abcdef"[byte & 15];
+  return hex_text(bytes.data(), bytes.size());
+}
+
+bool equal_secrets(const std::string& a, const std::string& b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? '\1' : b[i % b.size()]));
   }
-  return hex;
+  return difference == 0;
 }
 
 }  // namespace convoy

@@ -1,16 +1,17 @@
-// The control channel: how the processes of one job agree, beside the data path. Without LibTorch.
+// Control channel: the TCP connections over which the processes of a job coordinate. It carries no tensors. Without
+// LibTorch.
 //
-// Role: rendezvous, job id, heartbeats, progress, "all ranks stop after step n", "the save failed", first failure.
-// Served by the `convoy` process of rank 0's host (never by a rank, so that a stopped or dead rank takes nothing with
-// it); every `convoy` and every rank process holds one client.
-// Call order: connect; then any operation from any thread, any time, until destruction.
-// Threads: thread-safe; callbacks run one after the other on the channel's own thread. They may use the channel but must
-// not wait for what another callback brings. None runs after destruction.
-// Failure: waiting operations throw CommError(rendezvous) when their time passes, naming the key and who is missing, and
-// CommError(peer_lost) with the reason once somebody has called abort (what is there already is still given);
-// any operation throws CommError(peer_lost) once the server is gone, and the `on_lost` callback has run by then.
+// It carries rendezvous, job id, heartbeats, progress, "all ranks stop after step n", "the save failed" and the first
+// failure. The `convoy` process of rank 0's host serves it, never a rank, so it survives a stopped or dead rank.
+// Every `convoy` and every rank process has one client.
+// Call order: connect; then any operation from any thread, at any time, until destruction.
+// Threads: thread-safe. Callbacks run one after the other on the channel's thread. They may use the channel, but must
+// not wait for another callback. None runs after destruction.
+// Errors: a wait throws CommError(rendezvous) at its time limit, with the key and the missing participants. It throws
+// CommError(peer_lost) with the reason after an abort (values that are set already are still returned). Any operation
+// throws CommError(peer_lost) once the server is gone; the `on_lost` callback has run by then.
 // Limits: a message of 64 MiB; a larger value is Error(internal). The destructor returns when the server has read all
-// that was posted, or after a second.
+// posts, or after one second.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -20,82 +21,87 @@
 #include <string>
 #include <vector>
 
-#include "core/options.h"
+#include "core/base/options.h"
 
 namespace convoy {
 
 using Timeout = std::chrono::milliseconds;
 
-// What ended, or ends, the job. The earliest by the server's clock that is not a `peer_lost` is the cause.
+// Reason that ended, or ends, the job. The cause is the earliest one by the server's clock that is not a `peer_lost`.
 struct Abort {
   Failure kind = Failure::internal;
-  int rank = -1;  // the culprit; -1: none in particular
+  int rank = -1;  // rank that failed; -1: none in particular
   int64_t step = -1;
-  int signal = 0;  // when a signal ended it
+  int signal = 0;  // signal that ended it; 0: none
   std::string host;
   std::string message;
 };
 Json to_json(const Abort& abort);
 Abort abort_from_json(const Json& json);
 
+class SupervisedChannel;
+
 class Channel {
  public:
   virtual ~Channel() = default;
+  // This channel with the operations of supervision; null if it has none.
+  virtual SupervisedChannel* supervised() { return nullptr; }
 
   virtual void set(const std::string& key, const std::string& value) = 0;  // values are bytes
-  virtual std::string get(const std::string& key, Timeout timeout) = 0;    // waits until it is set
+  virtual std::string get(const std::string& key, Timeout timeout) = 0;    // waits until the key is set
   virtual std::optional<std::string> peek(const std::string& key) = 0;     // does not wait
-  virtual int64_t add(const std::string& key, int64_t delta) = 0;          // counter kept as decimal text; new value
-  // Sets `desired` if the value equals `expected` ("" also matches an absent key); returns the value now there.
+  virtual int64_t add(const std::string& key,
+                      int64_t delta) = 0;  // adds to a counter, kept as decimal text; returns its new value
+  // Sets `desired` if the value equals `expected` ("" also matches an absent key). Returns the value after the call.
   virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
   virtual bool erase(const std::string& key) = 0;
 
-  // Calls back for the value there now and each later one of keys that begin with `prefix`.
+  // Calls back for the current value, and each later one, of keys that begin with `prefix`.
   virtual void watch(const std::string& prefix,
                      std::function<void(const std::string& key, const std::string& value)>) = 0;
 
-  // Every one of `count` participants gives a value under `name` (used once); returns all, by participant. On timeout the
-  // message lists who is missing.
+  // Each of `count` participants gives a value under `name` (used once). Returns all values, by participant. At the
+  // time limit the error lists the missing participants.
   virtual std::vector<std::string> agree(const std::string& name, int participant, int count, const std::string& value,
                                          Timeout timeout) = 0;
 
-  // One-way message to whoever serves (progress, log lines, metrics, heartbeats); never blocks, never throws; delivered
-  // in order while connected. Where the server reads too slowly (8 MiB), the oldest of topic "progress" are dropped.
+  // One-way message to the supervisor (progress, log lines, metrics, heartbeats). Never blocks, never throws;
+  // delivered in order while connected. If the server reads too slowly (8 MiB pending), the oldest posts of topic
+  // "progress" are dropped.
   virtual void post(const std::string& topic, const Json& body) = 0;
 
-  // Tells all participants to end. The first one that is not a peer_lost wins; idempotent; never throws.
+  // Ends the job for all participants. The first reason that is not a peer_lost wins; idempotent; never throws.
   virtual void abort(const Abort& reason) = 0;
-  // The reason, once somebody has called abort.
+  // The reason of the abort; nothing before an abort.
   virtual std::optional<Abort> aborted() = 0;
-  virtual void on_abort(std::function<void(const Abort&)>) = 0;  // may be added any time; called once each
+  virtual void on_abort(std::function<void(const Abort&)>) = 0;  // may be added at any time; each is called once
   virtual void on_lost(std::function<void()>) = 0;               // the server is gone
 };
 
-// Where a channel is served and what a joiner must show.
+// Address of a channel and the secret that a joining process must show.
 struct ChannelAddress {
   std::string host;  // numeric address, IPv4 or IPv6
   uint16_t port = 0;
   std::string job;     // job id
   std::string secret;  // random, hex
 };
-std::string to_string(const ChannelAddress& address);     // one line, for environment or a 0600 file
+std::string to_string(const ChannelAddress& address);     // one line, for the environment or a file with mode 0600
 ChannelAddress channel_address(const std::string& line);  // throws Error(rendezvous)
 
 struct ChannelServerOptions {
-  std::string interface_address = "127.0.0.1";  // bound to this one only
+  std::string interface_address = "127.0.0.1";  // the only interface that it binds
   uint16_t port = 0;                            // 0: any free one
   std::string job;
-  Timeout heartbeat{60000};  // H: silence after which a participant counts as lost; clients beat at H/4
+  Timeout heartbeat{60000};  // H: a participant without a heartbeat for this time is lost; clients send every H/4
 };
 
-// What the one who serves is told. All callbacks come from the server's own thread, apart from the one that serves, so
-// they may use a channel. Those of one participant come in order: its on_leave is the last. on_abort comes once, and
-// once more when a cause replaces a peer_lost.
+// Events for the supervisor. All callbacks run on the server's event thread and may use a channel. Those of one
+// participant come in order; on_leave is the last. on_abort comes once, and again if a cause replaces a peer_lost.
 struct ChannelServerEvents {
   std::function<void(int participant, const std::string& topic, const Json& body)> on_post;
   std::function<void(int participant, const std::string& name, bool orderly)> on_leave;  // a connection ended
   std::function<void(const Abort&)> on_abort;
-  std::function<void(int participant, const std::string& name, double silent_seconds)> on_silent;  // H passed
+  std::function<void(int participant, const std::string& name, double silent_seconds)> on_stalled;  // no heartbeat
 };
 
 class ChannelServer {
@@ -104,15 +110,36 @@ class ChannelServer {
   virtual ChannelAddress address() const = 0;
 };
 
-// `participant` is the rank for rank processes' first rank, or -1 - index for `convoy` processes that are no ranks.
+// `participant`: for a rank process its first rank; for a `convoy` process that runs no rank, -1 - index.
 std::unique_ptr<ChannelServer> serve_channel(const ChannelServerOptions& options, ChannelServerEvents events);
-// Retries until `timeout`; a server of another job or with another secret is refused by name, never merged.
+// Retries until `timeout`. A server of another job, or with another secret, is refused with a reason.
 std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int participant, const std::string& name,
                                          Timeout timeout);
-// All participants in one process (ranks as threads, tests): the same semantics without a socket.
-std::shared_ptr<Channel> make_local_channel();
 
-// A random secret or job id: 128 bits as hex.
+// Returns a random secret or job id: 128 bits as hex.
 std::string random_token();
+// Compares in constant time, so that an attacker learns no prefix of a secret.
+bool equal_secrets(const std::string& a, const std::string& b);
+
+// Channel with the operations that supervision needs. Other implementations of Channel may lack them.
+class SupervisedChannel : public Channel {
+ public:
+  SupervisedChannel* supervised() override { return this; }
+  // As Channel::agree, but does not wait; a name can be reused after all have voted. `done` gets all values, by
+  // participant, on the channel's thread. It is not called after an abort or without a server.
+  virtual void agree_later(const std::string& name, int participant, int count, const std::string& value,
+                           std::function<void(const std::vector<std::string>&)> done) = 0;
+
+  // Sets the content of heartbeats: a small object, posted to the supervisor with topic `beat`. If it returns
+  // nothing, that heartbeat is not sent. Runs on the channel's thread and must not block.
+  virtual void on_heartbeat(std::function<std::optional<Json>()> body) = 0;
+
+  // CPU time that the channel's own threads have used in this process.
+  virtual double cpu_seconds() = 0;
+};
+
+namespace protocol {
+inline constexpr char heartbeat[] = "beat";  // topic: content of a heartbeat
+}
 
 }  // namespace convoy

@@ -5,11 +5,11 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/base/text.h"
+#include "core/control/channel.h"
 #include "core/control/link.h"
-#include "core/control/mute.h"
+#include "core/control/protocol.h"
 #include "core/control/store.h"
-#include "core/control/supervised_channel.h"
-#include "core/text.h"
 
 namespace convoy {
 namespace {
@@ -50,7 +50,7 @@ class Client : public SupervisedChannel {
   void watch(const std::string& prefix,
              std::function<void(const std::string& key, const std::string& value)> callback) override {
     const auto link = link_;
-    checked(link->call({{"op", "watch"}, {"key", prefix}}, link->patience(), false, std::move(callback)));
+    checked(link->call({{"op", "watch"}, {"key", prefix}}, link->reply_limit(), false, std::move(callback)));
   }
 
   std::vector<std::string> agree(const std::string& name, int participant, int count, const std::string& value,
@@ -82,7 +82,7 @@ class Client : public SupervisedChannel {
     try {
       link_->send({{"op", "post"}, {"topic", topic}, {"body", body}}, topic == "progress");
     } catch (const std::exception&) {
-      // Out of memory at worst; the promise is not to throw.
+      // Only memory can be lacking; the interface promises not to throw.
     }
   }
 
@@ -97,7 +97,7 @@ class Client : public SupervisedChannel {
   std::optional<Abort> aborted() override { return link_->aborted(); }
   void on_abort(std::function<void(const Abort&)> callback) override { link_->on_abort(std::move(callback)); }
   void on_lost(std::function<void()> callback) override { link_->on_lost(std::move(callback)); }
-  void on_beat(std::function<std::optional<Json>()> tell) override { link_->on_beat(std::move(tell)); }
+  void on_heartbeat(std::function<std::optional<Json>()> body) override { link_->on_heartbeat(std::move(body)); }
   double cpu_seconds() override { return link_->cpu_seconds(); }
 
  private:
@@ -106,10 +106,10 @@ class Client : public SupervisedChannel {
     return reply;
   }
 
-  // The link outlives the call even where another thread destroys this client meanwhile.
+  // Keep the link during the call: another thread may destroy this client.
   Json ask(Json request) {
     const auto link = link_;
-    return checked(link->call(std::move(request), link->patience(), false));
+    return checked(link->call(std::move(request), link->reply_limit(), false));
   }
 
   std::vector<std::string> wait(Json request, const std::string& what, Timeout timeout) {
@@ -131,9 +131,9 @@ class Client : public SupervisedChannel {
   std::shared_ptr<Link> link_;
 };
 
-// What stops further attempts.
+// Ends all attempts.
 [[noreturn]] void refuse(const std::string& where, const std::string& reason) {
-  throw CommError(Failure::rendezvous, -1, str("control channel at ", where, ": refused: ", reason));
+  throw CommError(Failure::rendezvous, -1, "control channel at ", where, ": refused: ", reason);
 }
 
 bool send_all(int fd, const std::string& frame, Deadline deadline, std::string& problem) {
@@ -150,7 +150,7 @@ bool send_all(int fd, const std::string& frame, Deadline deadline, std::string& 
   return true;
 }
 
-// The server's first message, or nothing and `problem`.
+// Reads the server's first message; returns nothing and sets `problem` if it does not come.
 std::optional<Json> receive_one(int fd, FrameReader& reader, Deadline deadline, const std::string& where,
                                 std::string& problem) {
   char chunk[4096];
@@ -158,7 +158,7 @@ std::optional<Json> receive_one(int fd, FrameReader& reader, Deadline deadline, 
     try {
       if (auto message = reader.next()) return message;
     } catch (const Error& error) {
-      refuse(where, str("what listens there is no convoy (", error.what(), ")"));
+      refuse(where, str("another program listens there (", error.what(), ")"));
     }
     if (!wait_ready(fd, false, deadline)) {
       problem = "it accepts connections but does not answer";
@@ -182,7 +182,7 @@ std::shared_ptr<Link> attempt(const ChannelAddress& address, const std::string& 
   if (!send_all(fd.get(), hello, deadline, problem)) return nullptr;
   const auto welcome = receive_one(fd.get(), reader, deadline, where, problem);
   if (!welcome) return nullptr;
-  if (!welcome->contains("ok")) refuse(where, "what listens there is no convoy");
+  if (!welcome->contains("ok")) refuse(where, "another program listens there");
   if (!welcome->at("ok").get<bool>()) refuse(where, welcome->value("error", "no reason given"));
   const Timeout heartbeat(welcome->at("heartbeat").get<int64_t>());
   std::optional<Abort> aborted;
@@ -218,10 +218,9 @@ std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int part
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, 200ms);
   }
-  throw CommError(Failure::rendezvous, -1,
-                  str("control channel: ", name, " could not join job ", address.job, " at ", where, " within ",
-                      human_seconds(static_cast<double>(timeout.count()) / 1000), ": ", problem,
-                      "; is the `convoy` process of rank 0's host running, and is its address reachable from here?"));
+  throw CommError(Failure::rendezvous, -1, "control channel: ", name, " could not join job ", address.job, " at ",
+                  where, " within ", human_seconds(static_cast<double>(timeout.count()) / 1000), ": ", problem,
+                  "; is the `convoy` process of rank 0's host running, and is its address reachable from here?");
 }
 
 }  // namespace convoy

@@ -1,6 +1,7 @@
-// Connection: one accepted socket of the control channel's server, framed both ways. Knows nothing of what frames mean.
+// Connection: one accepted socket of the control channel's server. Sends and receives frames; does not interpret
+// them.
 //
-// Threads: the server's io thread only. Ownership: shared by the server's table and by what is under way.
+// Threads: only the server's io thread. Ownership: shared by the server's table and by operations in progress.
 #pragma once
 #include <asio/buffer.hpp>
 #include <asio/generic/stream_protocol.hpp>
@@ -9,8 +10,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
-#include "core/control/frame.h"
 #include "core/control/socket.h"
 
 namespace convoy {
@@ -19,8 +20,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Clock = std::chrono::steady_clock;
   struct Handler {
-    std::function<void(Connection&, const Json&)> on_message;  // what it throws closes the connection
-    std::function<void(Connection&)> on_end;                   // once
+    std::function<void(Connection&, const Json&)> on_message;  // an exception closes the connection
+    std::function<void(Connection&)> on_end;                   // called once
   };
 
   Connection(asio::io_context& io, Descriptor fd, uint64_t id, const Handler& handler);
@@ -28,21 +29,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void send(const Json& message);
   void send(std::shared_ptr<const std::string> frame);  // already encoded
   void end();                                           // closes; on_end follows at once
-  void end_when_sent();                                 // after a refusal
+  void end_when_sent();                                 // closes after all frames are sent, such as a refusal
 
   uint64_t id() const { return id_; }
   int descriptor() { return socket_.native_handle(); }
   Clock::time_point opened() const { return opened_; }
   Clock::time_point last_heard() const { return last_heard_; }
-  void excuse(Clock::time_point since) { last_heard_ = since; }  // silence counts from here on
+  void restart_stall_timer(Clock::time_point since) { last_heard_ = since; }
 
   // Set by the server once the connection has shown job id and secret.
   bool admitted = false;
   int participant = 0;
   std::string name;
-  bool orderly = false;  // said goodbye
-  bool silent = false;   // has been told as silent
-  void admit();          // from now on whole-sized frames
+  bool orderly = false;  // announced its end before it closed
+  bool stalled = false;  // was reported as stalled
+  void admit();          // accept frames of full size from now on
 
  private:
   void read();
@@ -60,6 +61,38 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool ended_ = false;
   Clock::time_point opened_ = Clock::now();
   Clock::time_point last_heard_ = opened_;
+};
+
+// --- Dispatcher: the thread that runs a channel's callbacks, in order ---
+//
+// It is separate from the io thread. So callbacks may call the channel, and a slow one delays no heartbeat. Threads:
+// `post` from any thread, also from inside a callback. Exceptions of callbacks are logged.
+
+// Starts a thread that blocks all signals, except those of its faults and the one that requests a thread's stack
+// (launch/rank/thread_stacks.h).
+std::thread start_thread(const std::string& name, std::function<void()> body);
+int stack_signal();
+
+// CPU time of a thread of this process that has not been joined; 0 if unknown.
+double cpu_seconds_of(std::thread& thread);
+
+class Dispatcher {
+ public:
+  explicit Dispatcher(const std::string& name);
+  ~Dispatcher();  // close()
+
+  void post(std::function<void()> callback);  // dropped after close
+  bool on_own_thread() const;
+  size_t waiting() const;  // number of callbacks that have not started
+  double cpu_seconds() { return cpu_seconds_of(thread_); }
+  // Runs the posted callbacks, then ends the thread. Called from inside a callback, it returns at once and drops the
+  // callbacks that have not started.
+  void close();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // shared with the thread, which continues after a close from inside a callback
+  std::thread thread_;
 };
 
 }  // namespace convoy

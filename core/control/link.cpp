@@ -1,4 +1,4 @@
-// One mutex guards all state; it is never held while a callback runs or a thread waits for the network.
+// One mutex guards all state. It is not held while a callback runs or a thread waits for the network.
 #include "core/control/link.h"
 
 #include <sys/socket.h>
@@ -6,17 +6,15 @@
 #include <algorithm>
 #include <asio/post.hpp>
 #include <asio/write.hpp>
-#include <cerrno>
 
 #include "core/control/store.h"
-#include "core/text.h"
 
 namespace convoy {
 namespace {
 
 using namespace std::chrono_literals;
-// Beyond it the oldest progress goes first. Log lines and aborts stay: the server is either reading, or taken for
-// lost after its silence.
+// Above this limit the oldest progress posts are dropped. Log lines and aborts stay: the server either reads them or
+// counts as lost.
 constexpr size_t outgoing_soft_limit = size_t{8} << 20;
 constexpr size_t outgoing_soft_count = 10000;
 constexpr auto goodbye_time = 1s;
@@ -25,12 +23,12 @@ constexpr auto goodbye_time = 1s;
 
 Link::Link(Descriptor fd, std::string server, Timeout heartbeat, std::optional<Abort> aborted, FrameReader reader)
     : socket_(io_),
-      beat_timer_(io_),
+      heartbeat_timer_(io_),
       server_(std::move(server)),
       heartbeat_(heartbeat),
       reader_(std::move(reader)),
       abort_(std::move(aborted)),
-      abort_told_(abort_.has_value()),
+      abort_reported_(abort_.has_value()),
       dispatcher_("convoy-events") {
   socket_.assign(asio::generic::stream_protocol(AF_INET, IPPROTO_TCP), fd.get());
   fd.release();
@@ -38,10 +36,10 @@ Link::Link(Descriptor fd, std::string server, Timeout heartbeat, std::optional<A
 
 void Link::start() {
   chunk_.resize(size_t{64} << 10);
-  // What came in one piece with the greeting; nobody else knows this link yet.
+  // Handle frames that arrived with the greeting; no other thread knows this link yet.
   while (auto message = reader_.next()) received(std::move(*message));
   read();
-  beat();
+  send_heartbeat();
   thread_ = start_thread("convoy-channel", [self = shared_from_this()] { self->io_.run(); });
 }
 
@@ -52,13 +50,13 @@ void Link::close() {
     closing_ = true;
     enqueue(lock, encode_frame(Json{{"op", "bye"}}), false);
     gone_.wait_for(lock, goodbye_time, [&] { return broken_; });
-    why_ = "this client was closed";
+    lost_reason_ = "this client was closed";
     broken_ = lost_ = true;
     for (auto& [id, waiting] : calls_) waiting->changed.notify_all();
     abort_callbacks_.clear();
     lost_callbacks_.clear();
     later_.clear();
-    tell_ = nullptr;
+    heartbeat_body_ = nullptr;
   }
   io_.stop();
   if (thread_.joinable()) thread_.join();
@@ -67,13 +65,14 @@ void Link::close() {
   dispatcher_.close();
 }
 
-Timeout Link::patience() const { return std::max<Timeout>(heartbeat_, 30s); }
+Timeout Link::reply_limit() const { return std::max<Timeout>(heartbeat_, 30s); }
+Timeout Link::cancel_limit() const { return std::clamp<Timeout>(heartbeat_, 5s, 30s); }
 
 std::string Link::encode(const Json& request) const {
   std::string frame = encode_frame(request);
   if (frame.size() > frame_limit) {
-    throw Error(Failure::internal, str("control channel: a value of ", human_bytes(static_cast<double>(frame.size())),
-                                       ", at most ", human_bytes(static_cast<double>(frame_limit)), " fit"));
+    throw Error(Failure::internal, "control channel: a value of ", human_bytes(static_cast<double>(frame.size())),
+                ", at most ", human_bytes(static_cast<double>(frame_limit)), " fit");
   }
   return frame;
 }
@@ -93,19 +92,20 @@ Json Link::call(Json request, Timeout timeout, bool cancel, WatchCallback watch)
   const bool replied = waiting.changed.wait_until(lock, deadline_after(timeout), over);
   if (!replied && cancel) {
     enqueue(lock, encode_frame(Json{{"op", "cancel"}, {"id", id}}), false);
-    waiting.changed.wait_until(lock, deadline_after(patience()), over);
+    waiting.changed.wait_until(lock, deadline_after(cancel_limit()), over);
   }
   calls_.erase(id);
   if (waiting.reply) return std::move(*waiting.reply);
   throw_if_lost(waiting);
-  throw CommError(Failure::rendezvous, -1,
-                  str("control channel: ", server_, " did not answer '", request.at("op").get<std::string>(),
-                      "' within ", human_seconds(static_cast<double>(patience().count()) / 1000)));
+  const Timeout waited = timeout + (cancel ? cancel_limit() : Timeout(0));
+  throw CommError(Failure::rendezvous, -1, "control channel: ", server_, " did not answer '",
+                  request.at("op").get<std::string>(), "' within ",
+                  human_seconds(static_cast<double>(waited.count()) / 1000), "; is the `convoy` process there halted?");
 }
 
 void Link::throw_if_lost(const Waiting& waiting) const {
   if (lost_ || (waiting.inside && broken_)) {
-    throw CommError(Failure::peer_lost, -1, str("control channel: ", server_, " is gone (", why_, ")"));
+    throw CommError(Failure::peer_lost, -1, "control channel: ", server_, " is gone (", lost_reason_, ")");
   }
 }
 
@@ -119,9 +119,9 @@ void Link::call_later(Json request, std::function<void(const Json&)> reply) {
   enqueue(lock, std::move(frame), false);
 }
 
-void Link::on_beat(std::function<std::optional<Json>()> tell) {
+void Link::on_heartbeat(std::function<std::optional<Json>()> body) {
   Lock lock(mutex_);
-  tell_ = std::move(tell);
+  heartbeat_body_ = std::move(body);
 }
 
 double Link::cpu_seconds() { return cpu_seconds_of(thread_) + dispatcher_.cpu_seconds(); }
@@ -134,14 +134,14 @@ void Link::send(const Json& message, bool droppable) {
 }
 
 void Link::enqueue(Lock&, std::string frame, bool droppable) {
-  if (broken_ || mute_) return;
+  if (broken_ || muted_) return;
   if (outgoing_.empty() && !writing_) {
-    // From this thread, which saves waking another one on the rank's only core.
+    // Send from this thread: waking another one costs time if the rank has only one core.
     const ssize_t sent = ::send(socket_.native_handle(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent == static_cast<ssize_t>(frame.size())) return;
     if (sent > 0) {
       frame.erase(0, static_cast<size_t>(sent));
-      droppable = false;  // the server has its beginning
+      droppable = false;  // the server has read its beginning
     }
   }
   outgoing_bytes_ += frame.size();
@@ -180,7 +180,7 @@ void Link::flush() {
 void Link::read() {
   socket_.async_read_some(asio::buffer(chunk_.data(), chunk_.size()),
                           [this](const asio::error_code& error, size_t size) {
-                            // A peer that closes with our bytes unread resets the connection: the same end.
+                            // If a peer closes with unread bytes, the connection is reset: the same end.
                             if (error == asio::error::eof || error == asio::error::connection_reset)
                               return lose("it closed the connection");
                             if (error) return lose(error.message());
@@ -194,21 +194,21 @@ void Link::read() {
                           });
 }
 
-void Link::beat() {
+void Link::send_heartbeat() {
   {
     Lock lock(mutex_);
-    const auto tell = tell_;
+    const auto body_of = heartbeat_body_;
     lock.unlock();
-    std::optional<Json> told(std::in_place);
-    if (tell) told = tell();
+    std::optional<Json> body(std::in_place);
+    if (body_of) body = body_of();
     lock.lock();
     Json message{{"op", "beat"}};
-    if (told && !told->is_null()) message["told"] = *told;
-    if (told) enqueue(lock, encode_frame(message), true);
+    if (body && !body->is_null()) message["told"] = *body;
+    if (body) enqueue(lock, encode_frame(message), true);
   }
-  beat_timer_.expires_after(std::max<Timeout>(heartbeat_ / 4, 1ms));
-  beat_timer_.async_wait([this](const asio::error_code& error) {
-    if (!error) beat();
+  heartbeat_timer_.expires_after(std::max<Timeout>(heartbeat_ / 4, 1ms));
+  heartbeat_timer_.async_wait([this](const asio::error_code& error) {
+    if (!error) send_heartbeat();
   });
 }
 
@@ -242,8 +242,8 @@ void Link::received(Json message) {
 void Link::reason_received(const Abort& reason) {
   Lock lock(mutex_);
   abort_ = reason;
-  if (abort_told_) return;
-  abort_told_ = true;
+  if (abort_reported_) return;
+  abort_reported_ = true;
   for (auto& callback : abort_callbacks_) {
     dispatcher_.post([callback = std::move(callback), reason] { callback(reason); });
   }
@@ -252,15 +252,15 @@ void Link::reason_received(const Abort& reason) {
 
 void Link::mute() {
   Lock lock(mutex_);
-  mute_ = true;
+  muted_ = true;
 }
 
 void Link::abort(const Abort& reason) {
   send(Json{{"op", "abort"}, {"abort", to_json(reason)}}, false);
   Lock lock(mutex_);
-  // Until the server says whose was first.
+  // Keep this reason until the server reports the first one.
   if (!abort_ || (abort_->kind == Failure::peer_lost && reason.kind != Failure::peer_lost)) abort_ = reason;
-  if (!broken_ || abort_told_) return;
+  if (!broken_ || abort_reported_) return;
   lock.unlock();
   reason_received(*aborted());
 }
@@ -272,7 +272,7 @@ std::optional<Abort> Link::aborted() {
 
 void Link::on_abort(std::function<void(const Abort&)> callback) {
   Lock lock(mutex_);
-  if (abort_told_) {
+  if (abort_reported_) {
     dispatcher_.post([callback = std::move(callback), reason = *abort_] { callback(reason); });
   } else {
     abort_callbacks_.push_back(std::move(callback));
@@ -288,22 +288,22 @@ void Link::on_lost(std::function<void()> callback) {
   }
 }
 
-void Link::lose(const std::string& why) {
+void Link::lose(const std::string& reason) {
   Lock lock(mutex_);
   if (broken_) return;
   broken_ = true;
   writing_ = false;
-  why_ = why;
+  lost_reason_ = reason;
   gone_.notify_all();
   for (auto& [id, waiting] : calls_) waiting->changed.notify_all();
   asio::error_code ignored;
-  beat_timer_.cancel();
+  heartbeat_timer_.cancel();
   socket_.shutdown(asio::socket_base::shutdown_both, ignored);
-  // The callbacks may drop the last other reference to this link.
-  if (!closing_) dispatcher_.post([self = shared_from_this()] { self->tell_lost(); });
+  // Callbacks may drop the last other reference to this link.
+  if (!closing_) dispatcher_.post([self = shared_from_this()] { self->report_lost(); });
 }
 
-void Link::tell_lost() {
+void Link::report_lost() {
   Lock lock(mutex_);
   while (!lost_callbacks_.empty()) {
     const auto callbacks = std::move(lost_callbacks_);

@@ -1,8 +1,8 @@
-// Link: a client's connection to the control channel's server after the greeting. Moves frames, matches replies to
-// requests, runs callbacks; what requests mean is client.cpp's.
+// Link: a client's connection to the control channel's server, after the greeting. It moves frames, matches replies
+// to requests and runs callbacks. client.cpp interprets the requests.
 //
-// Threads: everything from any thread. Bytes move on the link's io thread, callbacks run on its dispatcher. Shared by
-// the client and its threads, so that a client may be destroyed from inside a callback.
+// Threads: every method from any thread. The io thread of the link moves bytes; its dispatcher runs callbacks. The
+// client and its threads share the link, so a callback may destroy the client.
 #pragma once
 #include <asio/generic/stream_protocol.hpp>
 #include <asio/io_context.hpp>
@@ -14,8 +14,7 @@
 #include <mutex>
 
 #include "core/control/channel.h"
-#include "core/control/dispatcher.h"
-#include "core/control/frame.h"
+#include "core/control/connection.h"
 #include "core/control/socket.h"
 
 namespace convoy {
@@ -26,27 +25,27 @@ class Link : public std::enable_shared_from_this<Link> {
 
   Link(Descriptor fd, std::string server, Timeout heartbeat, std::optional<Abort> aborted, FrameReader reader);
   void start();
-  // Says goodbye and waits, a second at most, until the server has read all that was sent; ends the threads. Calls
-  // that still wait throw.
+  // Announces the end of the connection, waits up to one second until the server has read all frames, and ends the
+  // threads. Calls that still wait throw.
   void close();
 
-  // Sends `request` (an "id" is added) and waits for its reply; after `timeout` asks the server to answer at once, and
-  // returns that. `watch` gets what the server sends under this id from then on. CommError(peer_lost) when the server
-  // is gone, CommError(rendezvous) when it does not answer.
+  // Sends `request` (adds an "id") and waits for its reply. After `timeout` it requests an immediate answer from the
+  // server and returns it. `watch` gets all later messages of the server with this id. Throws CommError(peer_lost) if
+  // the server is gone, CommError(rendezvous) if it does not answer.
   Json call(Json request, Timeout timeout, bool cancel, WatchCallback watch = nullptr);
-  // Sends, and has `reply` called on the dispatcher's thread with what comes back, unless the server is gone first.
+  // Sends, and calls `reply` on the dispatcher's thread with the answer, unless the server is gone first.
   void call_later(Json request, std::function<void(const Json&)> reply);
-  void send(const Json& message, bool droppable);  // one-way; never blocks; no-op once lost
+  void send(const Json& message, bool droppable);  // one-way; never blocks; does nothing after the connection is lost
 
-  void mute();  // nothing is sent from now on
+  void mute();  // sends nothing from now on
   void abort(const Abort& reason);
   std::optional<Abort> aborted();
   void on_abort(std::function<void(const Abort&)> callback);
   void on_lost(std::function<void()> callback);
-  void on_beat(std::function<std::optional<Json>()> tell);
+  void on_heartbeat(std::function<std::optional<Json>()> body);
   double cpu_seconds();
-  bool on_callback_thread() const { return dispatcher_.on_own_thread(); }
-  Timeout patience() const;  // how long a reply that needs nobody else may take
+  Timeout reply_limit() const;   // time limit of a reply that needs only the server
+  Timeout cancel_limit() const;  // of the reply to a wait that ends at its time limit: a halted server may continue
 
  private:
   struct Waiting {
@@ -63,17 +62,17 @@ class Link : public std::enable_shared_from_this<Link> {
   std::string encode(const Json& request) const;
   void throw_if_lost(const Waiting& waiting) const;
   void enqueue(Lock& lock, std::string frame, bool droppable);
-  void flush();  // io thread
-  void read();   // io thread
-  void beat();   // io thread
+  void flush();           // io thread
+  void read();            // io thread
+  void send_heartbeat();  // io thread
   void received(Json message);
   void reason_received(const Abort& reason);
-  void lose(const std::string& why);  // io thread
-  void tell_lost();                   // dispatcher
+  void lose(const std::string& reason);  // io thread
+  void report_lost();                    // dispatcher
 
   asio::io_context io_{1};
   asio::generic::stream_protocol::socket socket_;
-  asio::steady_timer beat_timer_;
+  asio::steady_timer heartbeat_timer_;
   const std::string server_;
   const Timeout heartbeat_;
   FrameReader reader_;
@@ -85,20 +84,20 @@ class Link : public std::enable_shared_from_this<Link> {
   std::map<uint64_t, std::function<void(const Json&)>> later_;
   std::map<uint64_t, std::shared_ptr<WatchCallback>> watches_;
   std::deque<Outgoing> outgoing_;
-  size_t droppable_ = 0;  // of them
+  size_t droppable_ = 0;  // droppable frames in outgoing_
   size_t outgoing_bytes_ = 0;
-  bool writing_ = false;  // the io thread owns the socket's sending side
+  bool writing_ = false;  // the io thread writes to the socket
   bool broken_ = false;   // the connection is gone
-  bool lost_ = false;     // … and on_lost has run
+  bool lost_ = false;     // the connection is gone and on_lost has run
   bool closing_ = false;
-  bool mute_ = false;
-  std::string why_;
-  std::condition_variable gone_;  // broken_ was set
+  bool muted_ = false;
+  std::string lost_reason_;
+  std::condition_variable gone_;  // notified when broken_ is set
   std::optional<Abort> abort_;
-  bool abort_told_ = false;
+  bool abort_reported_ = false;
   std::vector<std::function<void(const Abort&)>> abort_callbacks_;
   std::vector<std::function<void()>> lost_callbacks_;
-  std::function<std::optional<Json>()> tell_;  // what goes with heartbeats
+  std::function<std::optional<Json>()> heartbeat_body_;
   Dispatcher dispatcher_;
   std::thread thread_;
 };

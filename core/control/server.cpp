@@ -1,4 +1,5 @@
-// The control channel's server: one io thread that owns a ChannelStore and all connections, one thread for events.
+// Server of the control channel: one io thread that owns a ControlStore and all connections, and one thread for
+// events.
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
@@ -6,14 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
-#include <mutex>
 
+#include "core/base/log.h"
+#include "core/base/text.h"
+#include "core/control/channel.h"
 #include "core/control/connection.h"
-#include "core/control/dispatcher.h"
 #include "core/control/store.h"
-#include "core/control/supervised_channel.h"
-#include "core/log.h"
-#include "core/text.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
@@ -21,22 +21,14 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Strangers may open connections and say nothing: few at a time, not for long. A joiner needs a millisecond.
+// Connections that have not shown the secret: at most a few, and only for a short time. A participant needs a
+// millisecond.
 constexpr size_t stranger_limit = 128;
 constexpr auto stranger_time = 5s;
-// Progress is only of interest while it is news.
+// Drops progress posts above this number: only the newest is needed.
 constexpr size_t event_backlog = 10000;
-// Time for what has come while this process stood still to be read.
+// After a pause of this process: time to read the messages that arrived meanwhile.
 constexpr auto forgiving = 1s;
-
-// Takes the same time wherever the two differ.
-bool equal_secrets(const std::string& a, const std::string& b) {
-  unsigned char difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? '\1' : b[i % b.size()]));
-  }
-  return difference == 0;
-}
 
 class Server : public ChannelServer {
  public:
@@ -83,14 +75,15 @@ class Server : public ChannelServer {
         if (!fd.valid()) {
           if (errno == EINTR || errno == ECONNABORTED) continue;
           if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-          // Out of descriptors or memory: waiting for readability would spin.
-          log::warning(str("control channel: accept: ", std::strerror(errno)));
+          // Out of descriptors or memory: retrying at once would spin.
+          log::warning(str("control channel: accept: ", error_text(errno)));
           accept_pause_.expires_after(100ms);
           accept_pause_.async_wait([this](const asio::error_code&) { accept(); });
           return;
         }
         make_room_for_stranger();
-        // A host that is gone is to be told as silent first, which says more than a connection that broke.
+        // A lost host must be reported as stalled first: that is more exact than a broken connection. So the socket's
+        // limit is longer.
         prepare_connection(fd.get(), 2 * options_.heartbeat);
         auto connection = std::make_shared<Connection>(io_, std::move(fd), next_connection_++, handler_);
         connections_[connection->id()] = connection;
@@ -110,16 +103,17 @@ class Server : public ChannelServer {
     if (strangers >= stranger_limit) oldest->end();
   }
 
-  // This process itself stood still, and with it perhaps the whole job (Ctrl-Z, a suspended Slurm job, a frozen container).
-  void notice_gap(Clock::time_point now) {
+  // Detects that this process was paused, perhaps with the whole job (Ctrl-Z, a suspended Slurm job, a frozen
+  // container).
+  void detect_pause(Clock::time_point now) {
     if (now - swept_ > options_.heartbeat / 2) woke_ = swept_ = now;
   }
 
-  // After such a gap the limits of waits have passed here, although what they waited for may be in the sockets, unread: a wait
-  // ends only when that has been read.
-  void cancel(ChannelStore::Waiter waiter) {
+  // After a pause, time limits have passed although the answers may be unread in the sockets. So a wait ends only
+  // after they are read.
+  void cancel(ControlStore::Waiter waiter) {
     const auto now = Clock::now();
-    notice_gap(now);
+    detect_pause(now);
     if (now - woke_ > forgiving) return store_.cancel(waiter);
     auto timer = std::make_shared<asio::steady_timer>(io_, forgiving);
     timer->async_wait([this, waiter, timer](const asio::error_code& error) {
@@ -127,27 +121,27 @@ class Server : public ChannelServer {
     });
   }
 
-  // Looks for silence and for strangers whose time is over.
+  // Finds stalled participants, and connections without a secret that are too old.
   void sweep() {
     const auto now = Clock::now();
-    notice_gap(now);
-    // The silence of the others says nothing then: it is counted from here on.
-    const bool stood_still = now == woke_;
+    detect_pause(now);
+    // After a pause of this process, count the others' silence from now on.
+    const bool was_paused = now == woke_;
     swept_ = now;
-    const auto all = connections_;  // ending one changes the table
+    const auto all = connections_;  // a copy: ending a connection changes the table
     for (const auto& [id, connection] : all) {
       if (!connection->admitted) {
         if (now - connection->opened() > stranger_time) connection->end();
         continue;
       }
-      if (stood_still) connection->excuse(now);
+      if (was_paused) connection->restart_stall_timer(now);
       const auto silence = now - connection->last_heard();
-      if (silence <= options_.heartbeat || connection->silent) continue;
-      connection->silent = true;
-      if (!events_.on_silent) continue;
+      if (silence <= options_.heartbeat || connection->stalled) continue;
+      connection->stalled = true;
+      if (!events_.on_stalled) continue;
       dispatcher_.post([this, participant = connection->participant, name = connection->name,
                         seconds = std::chrono::duration<double>(silence).count()] {
-        events_.on_silent(participant, name, seconds);
+        events_.on_stalled(participant, name, seconds);
       });
     }
     sweep_timer_.expires_after(std::clamp<Timeout>(options_.heartbeat / 8, 10ms, 200ms));
@@ -191,7 +185,7 @@ class Server : public ChannelServer {
 
   void handle(Connection& from, const Json& message) {
     const auto& op = message.at("op").get_ref<const std::string&>();
-    if (op == "beat") return beat(from, message);
+    if (op == "beat") return heartbeat(from, message);
     if (op == "bye") {
       from.orderly = true;
       return from.end();
@@ -229,7 +223,7 @@ class Server : public ChannelServer {
       return store_.agree({from.id(), id}, key, message.at("participant").get<int>(), message.at("count").get<int>(),
                           text_of(message.at("value")), message.value("again", false), reply_to(from, id));
     } else {
-      throw Error(Failure::internal, str("unknown operation '", op, "'"));
+      throw Error(Failure::internal, "unknown operation '", op, "'");
     }
     from.send(reply);
   }
@@ -243,7 +237,7 @@ class Server : public ChannelServer {
                  });
   }
 
-  ChannelStore::Reply reply_to(Connection& from, uint64_t id) {
+  ControlStore::Reply reply_to(Connection& from, uint64_t id) {
     return [weak = from.weak_from_this(), id](const Outcome& outcome) {
       auto connection = weak.lock();
       if (!connection) return;
@@ -280,17 +274,18 @@ class Server : public ChannelServer {
     });
   }
 
-  // A heartbeat that tells something is a post like any other, and of use only as long as it is news.
-  void beat(Connection& from, const Json& message) {
-    const auto told = message.find("told");
-    if (told == message.end() || !events_.on_post || dispatcher_.waiting() > event_backlog) return;
-    dispatcher_.post(
-        [this, participant = from.participant, body = *told] { events_.on_post(participant, protocol::beat, body); });
+  // A heartbeat with content is a post; only the newest is needed.
+  void heartbeat(Connection& from, const Json& message) {
+    const auto content = message.find("told");
+    if (content == message.end() || !events_.on_post || dispatcher_.waiting() > event_backlog) return;
+    dispatcher_.post([this, participant = from.participant, body = *content] {
+      events_.on_post(participant, protocol::heartbeat, body);
+    });
   }
 
   void abort(const Abort& reason) {
-    const auto verdict = store_.abort(reason);
-    if (verdict == ChannelStore::Verdict::ignored) return;
+    const auto outcome = store_.abort(reason);
+    if (outcome == ControlStore::AbortOutcome::ignored) return;
     const auto frame = std::make_shared<const std::string>(encode_frame(Json{{"abort", to_json(reason)}}));
     for (const auto& [id, connection] : connections_) {
       if (connection->admitted) connection->send(frame);
@@ -306,9 +301,9 @@ class Server : public ChannelServer {
   asio::steady_timer accept_pause_;
   asio::steady_timer sweep_timer_;
   Clock::time_point swept_ = Clock::now();
-  Clock::time_point woke_;  // after this process stood still
+  Clock::time_point woke_;  // end of the last pause of this process
   Connection::Handler handler_;
-  ChannelStore store_;
+  ControlStore store_;
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;
   uint64_t next_connection_ = 1;
   Dispatcher dispatcher_;

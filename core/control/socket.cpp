@@ -1,4 +1,5 @@
-// getaddrinfo without name look-ups, and the flags that asio does not set.
+// Addresses without name look-ups, and socket flags that asio does not set.
+
 #include "core/control/socket.h"
 
 #include <netdb.h>
@@ -7,15 +8,60 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
-#include "core/error.h"
+#include "core/files/limits.h"
 
 namespace convoy {
+
+// Encoding uses nlohmann's CBOR, which checks lengths against the available bytes.
+
+std::string encode_frame(const Json& message) {
+  std::string frame(4, '\0');
+  Json::to_cbor(message, frame);
+  const auto length = static_cast<uint32_t>(frame.size() - 4);
+  for (int i = 0; i < 4; ++i) frame[i] = static_cast<char>(length >> (8 * i) & 0xff);
+  return frame;
+}
+
+Json bytes_of(const std::string& value) { return Json::binary({value.begin(), value.end()}); }
+
+std::string text_of(const Json& bytes) {
+  const auto& binary = bytes.get_binary();
+  return {binary.begin(), binary.end()};
+}
+
+std::optional<Json> FrameReader::next() {
+  if (buffer_.size() - begin_ < 4) return std::nullopt;
+  size_t length = 0;
+  for (int i = 0; i < 4; ++i) length |= static_cast<size_t>(static_cast<unsigned char>(buffer_[begin_ + i])) << (8 * i);
+  if (length > limit_) {
+    throw Error(Failure::rendezvous, "a frame of ", length, " bytes where at most ", limit_, " are allowed");
+  }
+  if (buffer_.size() - begin_ - 4 < length) return std::nullopt;
+  const auto* data = reinterpret_cast<const unsigned char*>(buffer_.data()) + begin_ + 4;
+  Json message;
+  try {
+    message = Json::from_cbor(data, data + length);
+  } catch (const Json::exception& error) {
+    throw Error(Failure::rendezvous, "a frame that is no CBOR: ", error.what());
+  }
+  if (!message.is_object()) throw Error(Failure::rendezvous, "a frame that is no CBOR map");
+  begin_ += 4 + length;
+  if (begin_ == buffer_.size()) {
+    buffer_.clear();
+    begin_ = 0;
+    if (buffer_.capacity() > (size_t{1} << 20)) buffer_.shrink_to_fit();
+  } else if (begin_ > (size_t{1} << 20)) {
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+  }
+  return message;
+}
+
 namespace {
 
 using AddressInfo = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -28,8 +74,8 @@ AddressInfo resolve(const std::string& address, uint16_t port) {
   addrinfo* found = nullptr;
   const int problem = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (problem != 0) {
-    throw Error(Failure::rendezvous, str("control channel: '", address, "' is no numeric IPv4 or IPv6 address (",
-                                         gai_strerror(problem), "); set launch.address to one of this host's"));
+    throw Error(Failure::rendezvous, "control channel: '", address, "' is no numeric IPv4 or IPv6 address (",
+                gai_strerror(problem), "); set launch.address to one of this host's");
   }
   return {found, &freeaddrinfo};
 }
@@ -43,13 +89,16 @@ bool is_wildcard(const sockaddr* address) {
 
 Descriptor open_socket(const addrinfo& info) {
   Descriptor fd(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) throw Error(Failure::rendezvous, str("control channel: socket: ", std::strerror(errno)));
+  const int error = errno;
+  if (!fd.valid())
+    throw Error(is_out_of_descriptors(error) ? Failure::io : Failure::rendezvous,
+                str("control channel: socket: ", error_text(error)));
   return fd;
 }
 
 void set_flag(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
-// A connection to a free port of this host may meet itself, when the kernel picks that port as its source.
+// A connection to a free port of this host can connect to itself, if the kernel picks that port as its source.
 bool met_itself(int fd) {
   sockaddr_storage here{}, there{};
   socklen_t here_size = sizeof here, there_size = sizeof there;
@@ -63,17 +112,16 @@ bool met_itself(int fd) {
 Descriptor listen_on(const std::string& address, uint16_t port) {
   const AddressInfo info = resolve(address, port);
   auto fail = [&](const char* step) {
-    return Error(
-        Failure::rendezvous,
-        str("control channel: cannot listen on ", address, " port ", port, ": ", step, ": ", std::strerror(errno),
-            errno == EADDRINUSE      ? "; another job may have it; launch.port: auto takes a free one"
-            : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
-            : errno == EINVAL        ? "; an address of one link needs its interface too: launch.address=fe80::1%eth0"
-                                     : ""));
+    return Error(Failure::rendezvous, "control channel: cannot listen on ", address, " port ", port, ": ", step, ": ",
+                 std::strerror(errno),
+                 errno == EADDRINUSE      ? "; another job may have it; launch.port: auto takes a free one"
+                 : errno == EADDRNOTAVAIL ? "; launch.address must be one of this host's"
+                 : errno == EINVAL ? "; an address of one link needs its interface too: launch.address=fe80::1%eth0"
+                                   : "");
   };
   if (is_wildcard(info->ai_addr)) {
-    throw Error(Failure::rendezvous,
-                str("control channel: ", address, " means every interface; set launch.address to the address of one"));
+    throw Error(Failure::rendezvous, "control channel: ", address,
+                " means every interface; set launch.address to the address of one");
   }
   Descriptor fd = open_socket(*info);
   set_flag(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
@@ -100,28 +148,19 @@ Descriptor accept_from(int listener) {
 Descriptor connect_once(const std::string& address, uint16_t port, Deadline deadline, std::string& problem) {
   const AddressInfo info = resolve(address, port);
   Descriptor fd = open_socket(*info);
+  const auto fail = [&problem](const char* reason) {
+    problem = reason;
+    return Descriptor();
+  };
   if (connect(fd.get(), info->ai_addr, info->ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) {
-      problem = std::strerror(errno);
-      return Descriptor();
-    }
-    if (!wait_ready(fd.get(), true, deadline)) {
-      problem = "no answer";
-      return Descriptor();
-    }
+    if (errno != EINPROGRESS) return fail(std::strerror(errno));
+    if (!wait_ready(fd.get(), true, deadline)) return fail("no answer");
     int error = 0;
     socklen_t size = sizeof error;
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) {
-      problem = std::strerror(error);
-      return Descriptor();
-    }
+    if (error != 0) return fail(std::strerror(error));
   }
-  if (met_itself(fd.get())) {
-    problem = "nobody listens";
-    return Descriptor();
-  }
-  return fd;
+  return met_itself(fd.get()) ? fail("no process listens there") : std::move(fd);
 }
 
 void prepare_connection(int fd, std::chrono::milliseconds silence) {

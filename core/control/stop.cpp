@@ -1,17 +1,16 @@
-// The hold and its three cases: no request, a request, an agreed end.
 #include "core/control/stop.h"
 
 #include <algorithm>
 #include <mutex>
 #include <optional>
 
+#include "core/base/text.h"
 #include "core/control/protocol.h"
-#include "core/text.h"
 
 namespace convoy {
 
-// `next` moves only under the mutex, and only while no boundary is named: so what the channel's thread names is what the
-// rank's thread then finds, whichever of the two comes first.
+// `next` changes only under the mutex and only before a boundary is named. So the rank's thread stops at the boundary
+// that the channel's thread has named.
 struct StopAgreement::State {
   std::shared_ptr<Channel> channel;
   int rank = 0;
@@ -20,13 +19,14 @@ struct StopAgreement::State {
 
   std::mutex mutex;
   bool requested = false;
-  int64_t next = -1;  // the boundary this rank comes to next; -1: it has not come to its first
+  int64_t next = -1;  // next boundary of this rank; -1: before its first one
   std::optional<int64_t> named;
-  std::optional<int64_t> end;  // the largest named
+  std::optional<int64_t> end;  // the largest boundary of all ranks
 
   std::string key(int of) const { return protocol::stop_at + std::to_string(of); }
 
-  // On the channel's thread. A rank before its first boundary has no peers inside a step, so it may name it on arrival.
+  // Runs on the channel's thread. A rank before its first boundary has no peers inside a step, so it names one when
+  // it arrives.
   void request() {
     int64_t boundary = 0;
     {
@@ -49,8 +49,8 @@ struct StopAgreement::State {
       } catch (const CommError& error) {
         if (error.kind() != Failure::rendezvous) throw;
         throw CommError(Failure::rendezvous, other,
-                        str("stopping all ranks: rank ", other, " did not say before which step it holds within ",
-                            human_seconds(static_cast<double>(timeout.count()) / 1000)));
+                        str("stopping all ranks: rank ", other, " did not report within ",
+                            human_seconds(static_cast<double>(timeout.count()) / 1000), " before which step it holds"));
       }
     }
     return boundary;
@@ -69,7 +69,7 @@ StopAgreement::StopAgreement(std::shared_ptr<Channel> channel, int rank, int siz
                          });
 }
 
-// A rank that ends its loop by itself, or by an exception, answers for the others that may hold or come to hold.
+// A rank that ends its loop by itself, or by an exception, names a boundary for ranks that wait or will wait.
 StopAgreement::~StopAgreement() {
   int64_t boundary = 0;
   {
@@ -81,7 +81,7 @@ StopAgreement::~StopAgreement() {
   try {
     state_->channel->set(state_->key(state_->rank), std::to_string(boundary));
   } catch (const std::exception&) {
-    // The channel is gone, and with it whoever would wait for this answer.
+    // The channel is gone, so no rank waits for this answer.
   }
 }
 

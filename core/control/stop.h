@@ -1,7 +1,8 @@
-// How all ranks stop after the same step, without a collective and without waiting for each other in one.
+// StopAgreement: all ranks stop after the same step, without a collective.
 //
-// On a request each rank's channel thread names the boundary at which its rank will hold, and the rank holds there until
-// all have answered; the largest is where all stop. Ranks below it go on to it, so no collective is left without peers.
+// On a stop request, the channel thread of each rank names the step before which its rank will wait. The rank waits
+// there until all have named one; all stop at the largest. Ranks below it continue to it, so no collective lacks a
+// peer.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,9 +15,9 @@ class StopAgreement {
  public:
   StopAgreement(std::shared_ptr<Channel> channel, int rank, int size, Timeout timeout);
   ~StopAgreement();
-  // Called by the rank's thread before part `step` of its work (from 0, each once): a step of training, or a batch of an
-  // evaluation, which every rank counts alike. True: all stop before this one or an earlier one that every rank has done;
-  // false: do it.
+  // Call it on the rank's thread before step `step` of its work (from 0, each once): a training step, or a batch of
+  // an evaluation, counted equally on all ranks. Returns true if all ranks stop before this step or stopped before an
+  // earlier one; false: do the step.
   bool stops_before(int64_t step);
 
  private:

@@ -1,9 +1,8 @@
-// ChannelStore: what a control channel remembers and how its operations act on it, without any transport. The server
-// holds one for its connections, the local channel one for its threads, so that both mean the same.
+// ControlStore: the keys and values of a control channel, and the operations on them, without transport.
 //
-// Threads: none of its own; the owner serialises calls. Callbacks are called from inside the call that caused them and
-// must not call back.
-// Failure: Error(internal) for misuse (a counter that is no number, two votes of one participant).
+// Threads: no own threads; the owner serialises calls. Callbacks run inside the call that caused them and must not
+// call back.
+// Errors: Error(internal) for misuse (a counter that is no number, two votes of one participant).
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -19,21 +18,22 @@
 
 namespace convoy {
 
-// How a waiting operation ended.
+// Result of a waiting operation.
 struct Outcome {
   enum class Kind { done, timeout, aborted } kind = Kind::done;
   std::vector<std::string> values;  // one for get, one per participant for agree
-  std::vector<int> missing;         // participants that have not voted, for agree's timeout
-  std::optional<Abort> reason;      // of the abort
+  std::vector<int> missing;         // participants that have not voted when agree times out
+  std::optional<Abort> reason;      // reason of the abort
 };
 
-// Now + timeout; a timeout beyond a year counts as one.
+// Now + timeout; at most one year.
 std::chrono::steady_clock::time_point deadline_after(Timeout timeout);
 
-// The values, or what `get` and `agree` throw: the same words over every transport. `what` is "get 'job'".
+// Returns the values, or throws the errors of `get` and `agree`; the same texts for every transport. `what` is "get
+// 'job'".
 std::vector<std::string> values_or_throw(Outcome outcome, const std::string& what, Timeout waited);
 
-class ChannelStore {
+class ControlStore {
  public:
   using Waiter = std::pair<uint64_t, uint64_t>;  // (owner, request)
   using Reply = std::function<void(Outcome)>;
@@ -45,26 +45,27 @@ class ChannelStore {
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired);
   bool erase(const std::string& key);
 
-  // Replies at once or later, once; never after `forget`.
+  // Replies once, at once or later; never after `forget`.
   void get(Waiter waiter, const std::string& key, Reply reply);
-  // `again`: the name is free again once all have voted.
+  // `again`: the name is free again after all have voted.
   void agree(Waiter waiter, const std::string& name, int participant, int count, const std::string& value, bool again,
              Reply reply);
-  void cancel(Waiter waiter);  // replies `timeout` unless it has replied
+  void cancel(Waiter waiter);  // replies `timeout` if it has not replied
   void watch(uint64_t owner, const std::string& prefix, Watch callback);
-  void forget(uint64_t owner);  // its waits and watches; its votes and values stay
+  void forget(uint64_t owner);  // drops its waits and watches; its votes and values stay
 
-  enum class Verdict { first, replaced, ignored };
-  // `replaced`: a peer_lost stood there and this is a cause. Wakes all waits the first time.
-  Verdict abort(const Abort& reason);
+  // replaced: this reason is a cause and replaced a peer_lost.
+  enum class AbortOutcome { first, replaced, ignored };
+  // Ends all waits the first time.
+  AbortOutcome abort(const Abort& reason);
   const std::optional<Abort>& aborted() const { return abort_; }
 
  private:
-  struct Agreement {
+  struct Consensus {
     int count = 0;
     std::map<int, std::string> votes;
     std::map<Waiter, Reply> waiting;
-    bool complete = false;  // kept, without its values, so that a name is used once
+    bool complete = false;  // kept without its values, so that a name is used once
   };
   struct Watching {
     uint64_t owner;
@@ -73,8 +74,8 @@ class ChannelStore {
   };
   std::map<std::string, std::string> values_;
   std::map<std::string, std::map<Waiter, Reply>> gets_;
-  std::map<std::string, Agreement> agreements_;
-  std::map<Waiter, std::string> where_;  // key or name that a waiter waits for
+  std::map<std::string, Consensus> agreements_;
+  std::map<Waiter, std::string> waits_for_;  // key or name, by waiter
   std::vector<Watching> watches_;
   std::optional<Abort> abort_;
 };

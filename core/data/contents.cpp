@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include "core/data/fingerprint.h"
-#include "core/hash.h"
-#include "core/text.h"
-#include "core/utf8.h"
+#include "core/base/hash.h"
+#include "core/base/text.h"
 
 namespace convoy {
 namespace {
@@ -14,7 +12,7 @@ constexpr size_t most_shown = 3;
 
 std::string quoted(std::string_view name) {
   constexpr size_t longest = 40;
-  std::string text = valid_utf8(name.substr(0, utf8_cut(name.data(), name.size(), longest)));
+  std::string text = valid_utf8(name.substr(0, utf8_prefix(name.data(), name.size(), longest)));
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   return str("'", text, name.size() > longest ? "…" : "", "'");
@@ -27,8 +25,7 @@ std::string words_of(std::string plural) {
 }
 
 std::string singular(const std::string& plural) {
-  const bool es = plural.size() > 4 && plural.compare(plural.size() - 4, 4, "sses") == 0;
-  return plural.substr(0, plural.size() - (es ? 2 : 1));
+  return plural.substr(0, plural.size() - (ends_in(plural, "sses") ? 2 : 1));
 }
 
 // "user 'a'", "users 'a', 'b', 'c' and 4 more"
@@ -40,7 +37,7 @@ std::string shown(const std::string& plural, const NameList& names, const std::v
   return text;
 }
 
-// Numbers of `names` that `others` does not have.
+// Numbers of `names` that are not in `others`.
 std::vector<int64_t> absent_from(const NameList& others, const NameList& names) {
   const NameNumbers numbers(others);
   std::vector<int64_t> absent;
@@ -62,7 +59,7 @@ void compare_lists(const std::string& key, const NumberedNames& stored, const Nu
   if (added.empty() && gone.empty()) change.other.push_back(str("the ", plural, " come in another order"));
 }
 
-// Values of the ids, in the order of another list: the fingerprint tells whether they differ.
+// True for lists that hold the ids' values in the order of another list: the fingerprint covers their changes.
 bool holds_values(const std::string& key) { return key == "item_features" || key == "user_features"; }
 
 }  // namespace
@@ -99,7 +96,7 @@ DataChange data_change(const DataContents& stored, const DataContents& now) {
   for (const auto& [key, list] : stored.lists)
     if (now.lists.count(key) == 0 && list.names.size() > 0 && !holds_values(key))
       change.unknown.push_back(str("it has no ", words_of(key), ", and the checkpoint has some"));
-  // The bytes are those of the checkpoint: only names that are read otherwise can be new.
+  // The bytes are equal to those of the checkpoint, so names can be new only if they are read in another way.
   if (same_fingerprint(stored.fingerprint, now.fingerprint)) {
     change.other.clear();
     return change;

@@ -1,42 +1,51 @@
-// DataContents: which data a model was trained on, and what the numbers in its rows stand for. Kept in checkpoints.
+// DataContents: identifies the data that a model was trained on, and maps the numbers in its rows to names. Stored in
+// checkpoints.
 //
-// Users, items, classes and tokens are numbers in a batch; the numbers come from the files, by first appearance or by sorted
-// names. Parameters follow these numbers, so a run that goes on from a checkpoint must use the checkpoint's numbers.
+// Users, items, classes and tokens are numbers in a batch. The files determine these numbers, by first appearance or by
+// sorted names. Parameters depend on them, so a run that resumes from a checkpoint must use the checkpoint's numbers.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "core/data/name_list.h"
+#include "core/data/readers/name_list.h"
 
 namespace convoy {
 
+// A fingerprint has two parts: the hash of the files' names and sizes (earlier versions), and the hash of their
+// content.
+
+std::string with_content(const std::string& names_and_sizes, const std::string& content);
+
+// A stored fingerprint that has only the first part matches any content.
+bool same_fingerprint(const std::string& stored, const std::string& now);
+
 struct NumberedNames {
   NameList names;      // by number
-  bool whole = false;  // new data must have all of them, as of columns; else some may be missing, as of users
+  bool whole = false;  // true: new data must have all of them (columns); false: some may be missing (users)
 };
 
 struct DataContents {
-  std::string fingerprint;  // XXH3-128 of the data's bytes, wherever they lie; "": the data set gives none
+  std::string fingerprint;  // XXH3-128 of the data's bytes, independent of their location; "": the data set has none
   int64_t rows = 0;
   std::map<std::string, NumberedNames> lists;  // plural: users, items, context_columns, item_feature_columns,
                                                // user_feature_columns, classes, columns, tokens
 };
 
-// Hash of the parts' hashes, in order.
+// Combines the hashes of several files, in order.
 std::string combined_fingerprint(const std::vector<std::string>& parts);
 
 struct DataChange {
-  std::vector<std::string> unknown;  // what the stored numbers cannot express: "user '17' is not in the checkpoint"
-  std::vector<std::string> other;    // everything else that differs: "120 rows, there are 100 in the checkpoint"
+  std::vector<std::string> unknown;  // not expressible in the stored numbers: "user '17' is not in the checkpoint"
+  std::vector<std::string> other;    // every other difference: "120 rows, there are 100 in the checkpoint"
   bool renumber = false;             // the numbers differ from the stored ones
 
   bool none() const { return unknown.empty() && other.empty(); }
-  std::string text() const;  // all of it, joined by commas
+  std::string text() const;  // all differences, joined by commas
 };
 
-// Data with equal bytes differs at most in its numbers; for all other data `other` says something.
+// Data with equal bytes can differ only in its numbers; for other data `other` is not empty.
 DataChange data_change(const DataContents& stored, const DataContents& now);
 
 }  // namespace convoy

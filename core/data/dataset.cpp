@@ -1,8 +1,4 @@
-// What all data sets share.
 #include "core/data/dataset.h"
-
-#include "core/error.h"
-#include "core/text.h"
 
 namespace convoy {
 
@@ -11,12 +7,12 @@ const Field& Schema::at(const std::string& name, const std::string& asked_by) co
   if (found != fields.end()) return found->second;
   std::vector<std::string> names;
   for (const auto& field : fields) names.push_back(field.first);
-  throw Error(Failure::config, str(asked_by, " needs a field '", name, "' in each row, and this data set has ",
-                                   join(names, ", "), ": choose another model or another data set (convoy list)"));
+  throw Error(Failure::config, asked_by, " needs a field '", name, "' in each row, and this data set has ",
+              join(names, ", "), ": choose another model or another data set (convoy list)");
 }
 
 Batch Dataset::gather_once(Split split, const at::Tensor& indices, int64_t epoch) const {
-  Buffers buffers;
+  BatchBuffers buffers;
   return gather(split, indices, epoch, buffers);
 }
 

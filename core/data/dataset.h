@@ -1,8 +1,8 @@
-// Dataset: gathers whole batches by indices; no per-row call exists.
+// Dataset: gathers whole batches by row numbers; there is no call per row.
 //
-// Role: rows, their schema, and for evaluation a second, separate set of rows. Negatives and other drawn parts of a row
-// are functions of (seed, epoch, index), so that a batch is the same in every layout and after a resume.
-// Threads: const after construction; `gather` is called from loaders' threads, or ranks' own, and must be thread-safe.
+// It has rows, their schema, and a second, separate set of rows for evaluation. Negatives and other drawn values of a
+// row are functions of (seed, epoch, index), so a batch is the same in every layout and after a resume.
+// Threads: const after construction; loader threads and ranks call `gather`, so it must be thread-safe.
 // Failure: the constructor throws Error(corrupt_data) with file, line and column, or Error(io).
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "core/batch.h"
-#include "core/data/buffers.h"
 #include "core/data/contents.h"
+#include "core/data/rows.h"
 
 namespace convoy {
 
-// What a model must know of the data to size its layers.
+// A field's properties that determine the sizes of a model's layers.
 struct Field {
   std::vector<int64_t> shape;  // of one row, without the row dimension
   at::ScalarType dtype = at::kFloat;
@@ -27,7 +27,8 @@ struct Field {
 };
 struct Schema {
   std::map<std::string, Field> fields;  // by tensor name in the batch: "features", "target", "user", "item", …
-  const Field& at(const std::string& name, const std::string& asked_by) const;  // Error(config) naming what there is
+  // Error(config) naming the existing fields and `asked_by`.
+  const Field& at(const std::string& name, const std::string& asked_by) const;
 };
 
 enum class Split { train, evaluate };
@@ -44,21 +45,21 @@ class Dataset {
   virtual int64_t instances_per_row() const = 0;
   // Tokens of a row of text, for `tokens` in the summary; 0 where rows are not text.
   virtual int64_t tokens_per_row() const { return 0; }
-  // Whether gather only copies from memory: it waits for no disk, and decodes nothing.
-  virtual bool at_hand() const { return false; }
+  // True if gather only copies from memory. False if it reads from a disk or decodes.
+  virtual bool gathers_from_memory() const { return false; }
   // Tensors for rows `indices` (int64, CPU, contiguous, any order), rows first, written into memory from `buffers`.
-  // `epoch` keys what is drawn anew each epoch. Sets `rows`; the other counts of the batch are the caller's.
-  virtual Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const = 0;
-  // The same into memory of its own: for tests and for whoever gathers once.
+  // `epoch` keys draws that change with each epoch. Sets `rows`; the caller sets the batch's other counts.
+  virtual Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const = 0;
+  // Gathers into new memory, for tests and single batches.
   Batch gather_once(Split split, const at::Tensor& indices, int64_t epoch) const;
-  // Kept in checkpoints, and compared when a run goes on from one. Without a fingerprint nothing is kept.
+  // Stored in checkpoints and compared on resume. Not stored if the fingerprint is empty.
   virtual DataContents contents() const { return {}; }
-  // The same rows with the numbers that `stored` gives to ids, classes and columns, all of which it knows. Null: this data
-  // set cannot take numbers that are not its own.
+  // The same rows with the numbers that `stored` gives to ids, classes and columns; `stored` contains all of them.
+  // Null: this data set cannot take other numbers.
   virtual DatasetPtr numbered_as(const DataContents& /*stored*/) const { return nullptr; }
 };
 
-// Augmentation, applied to a gathered batch where it was gathered. Draws are functions of (seed, epoch, sample index).
+// Augmentation of a gathered batch, in the thread that gathered it. Draws are functions of (seed, epoch, sample index).
 class Transform {
  public:
   virtual ~Transform() = default;

@@ -1,7 +1,5 @@
-// One thread that gathers ahead, a short queue, and a consumer that sleeps when it is empty; or the consumer alone.
-//
-// The thread wakes only when half of the queue has been taken, so that light steps do not pay for a change of threads
-// each.
+// One thread that gathers ahead into a short queue, and a consumer that sleeps when the queue is empty; or the consumer
+// alone. The thread wakes only when half of the queue is empty: light steps then pay for few thread switches.
 #include "core/data/loader.h"
 
 #include <ATen/ops/arange.h>
@@ -19,8 +17,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/data/samples.h"
-#include "core/error.h"
+#include "core/data/catalogue/declared_schema.h"
 
 namespace convoy {
 namespace {
@@ -33,18 +30,18 @@ double thread_seconds() {
 
 constexpr int64_t usual_prefetch = 4;
 
-// Whether a thread of the loader's would only take turns with the one that wants its batches.
-bool takes_turns(const Dataset& data, const LoaderOptions& options) {
+// True if the loader's thread and the calling thread would share one core.
+bool shares_core(const Dataset& data, const LoaderOptions& options) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  return options.device.is_cpu() && data.at_hand() && sched_getaffinity(0, sizeof cores, &cores) == 0 &&
+  return options.device.is_cpu() && data.gathers_from_memory() && sched_getaffinity(0, sizeof cores, &cores) == 0 &&
          CPU_COUNT(&cores) == 1;
 }
 
-// Batch number k of this loader, with indices and everything that the data set does not know.
+// Batch k of this loader: its indices and the counts that the data set does not know.
 struct Job {
-  at::Tensor indices;   // of members one after the other
-  int64_t members = 0;  // 0: tensors have no dimension for them
+  at::Tensor indices;   // member by member
+  int64_t members = 0;  // 0: tensors have no member dimension
   int64_t rows = 0;     // of each member
   int64_t epoch = 0;
   std::vector<MicroBatch> micro;
@@ -52,11 +49,53 @@ struct Job {
   int64_t nominal_rows = 0;
 };
 
+// A step's batch before its rows are chosen.
+Job training_job(const Sampler& counts, int64_t step, const LoaderOptions& options) {
+  Job job;
+  job.global_rows = counts.rows_of(step);
+  job.nominal_rows = counts.rows_of(0);
+  job.micro = micro_batches_of(job.global_rows, options.micro_batches, options.share_index, options.share_count);
+  job.rows = job.micro.back().end;
+  job.epoch = counts.epoch_of(step);
+  job.members = static_cast<int64_t>(options.samples.size());
+  return job;
+}
+
+std::vector<Sampler> member_samplers(const Sampler& counts, const std::vector<MemberSample>& samples) {
+  const int64_t rows = counts.row_sample().rows();
+  std::vector<Sampler> members;
+  for (const MemberSample& sample : samples) {
+    members.emplace_back(rows, counts.rows_of(0), sample);
+    CONVOY_CHECK(members.back().row_sample().size() == counts.row_sample().size(), "member ", sample.member, " reads ",
+                 members.back().row_sample().size(), " rows an epoch, others ", counts.row_sample().size());
+  }
+  return members;
+}
+
+// Slice `number` of `all` rows in slices of `rows`; indices are positions.
+Job slice_job(int64_t number, int64_t rows, int64_t all, const LoaderOptions& options) {
+  const int64_t begin = number * rows;
+  const int64_t count = std::min(rows, all - begin);
+  const auto [first, last] = share_of(count, options.share_index, options.share_count);
+  Job job;
+  job.indices = at::arange(begin + first, begin + last, at::kLong);
+  job.rows = last - first;
+  job.micro = {{0, last - first, first}};
+  job.global_rows = count;
+  job.nominal_rows = rows;
+  return job;
+}
+
+int64_t slices_of(int64_t all, int64_t rows) {
+  CONVOY_CHECK(rows > 0, "evaluation in slices of ", rows, " rows");
+  return (all + rows - 1) / rows;
+}
+
 }  // namespace
 
 class Loader::Worker {
  public:
-  // evaluation: transforms that belong to training alone are left out.
+  // evaluation: leaves out transforms that are for training only.
   Worker(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, Split split, bool evaluation,
          int64_t batches, std::function<Job(int64_t)> job, const LoaderOptions& options)
       : data_(std::move(data)),
@@ -66,7 +105,7 @@ class Loader::Worker {
         batches_(batches),
         job_(std::move(job)),
         options_(options),
-        capacity_(size_t(options.prefetch.value_or(takes_turns(*data_, options) ? 0 : usual_prefetch))),
+        capacity_(size_t(options.prefetch.value_or(shares_core(*data_, options) ? 0 : usual_prefetch))),
         buffers_(options.device.is_cuda()) {
     if (capacity_ > 0) thread_ = std::thread([this] { work(); });
   }
@@ -90,7 +129,8 @@ class Loader::Worker {
       std::unique_lock<std::mutex> lock(mutex_);
       if (ready_.empty() && !failure_) {
         const auto start = std::chrono::steady_clock::now();
-        // The producer is a thread of this process: it ends by a batch or by an exception, so no limit is needed.
+        // The producer is a thread of this process and always ends with a batch or an exception: no time limit is
+        // needed.
         filled_.wait(lock, [this] { return !ready_.empty() || failure_; });
         waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       }
@@ -143,7 +183,7 @@ class Loader::Worker {
     }
   }
 
-  // False when the loader is being destroyed. A full queue is left alone until half of it is gone.
+  // Waits until the queue is at most half full; false when the loader is being destroyed.
   bool make_room() {
     std::unique_lock<std::mutex> lock(mutex_);
     if (ready_.size() >= capacity_) {
@@ -176,67 +216,21 @@ class Loader::Worker {
   const int64_t batches_;
   const std::function<Job(int64_t)> job_;
   const LoaderOptions options_;
-  const size_t capacity_;  // 0: there is no thread
-  Buffers buffers_;        // of whoever gathers
-  int64_t taken_ = 0;      // the consumer's
-  double waited_ = 0;      // the consumer's
+  const size_t capacity_;  // 0: no thread
+  BatchBuffers buffers_;   // used by the thread that gathers
+  int64_t taken_ = 0;      // of the consumer
+  double waited_ = 0;      // of the consumer
   std::atomic<double> cpu_{0};
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable filled_;
   std::condition_variable space_;
   std::deque<Batch> ready_;
   std::exception_ptr failure_;
   bool ending_ = false;
 
-  std::thread thread_;  // last: starts when all else stands
+  std::thread thread_;  // last: starts when all other members exist
 };
-
-namespace {
-
-// What a step's batch has before rows are chosen.
-Job training_job(const Sampler& counts, int64_t step, const LoaderOptions& options) {
-  Job made;
-  made.global_rows = counts.rows_of(step);
-  made.nominal_rows = counts.rows_of(0);
-  made.micro = micro_batches_of(made.global_rows, options.micro_batches, options.share_index, options.share_count);
-  made.rows = made.micro.back().end;
-  made.epoch = counts.epoch_of(step);
-  made.members = static_cast<int64_t>(options.draws.size());
-  return made;
-}
-
-std::vector<Sampler> member_samplers(const Sampler& counts, const std::vector<MemberDraw>& draws) {
-  const int64_t rows = counts.draws().rows();
-  std::vector<Sampler> members;
-  for (const MemberDraw& draw : draws) {
-    members.emplace_back(rows, counts.rows_of(0), draw);
-    CONVOY_CHECK(members.back().draws().size() == counts.draws().size(), "member ", draw.member, " reads ",
-                 members.back().draws().size(), " rows an epoch, others ", counts.draws().size());
-  }
-  return members;
-}
-
-// Slice `number` of `all` rows in slices of `rows`; indices are positions.
-Job slice_job(int64_t number, int64_t rows, int64_t all, const LoaderOptions& options) {
-  const int64_t begin = number * rows;
-  const int64_t count = std::min(rows, all - begin);
-  const auto [first, last] = share_of(count, options.share_index, options.share_count);
-  Job made;
-  made.indices = at::arange(begin + first, begin + last, at::kLong);
-  made.rows = last - first;
-  made.micro = {{0, last - first, first}};
-  made.global_rows = count;
-  made.nominal_rows = rows;
-  return made;
-}
-
-int64_t slices_of(int64_t all, int64_t rows) {
-  CONVOY_CHECK(rows > 0, "evaluation in slices of ", rows, " rows");
-  return (all + rows - 1) / rows;
-}
-
-}  // namespace
 
 LoaderOptions LoaderOptions::from(const Options& data, uint64_t seed) {
   LoaderOptions options;
@@ -247,52 +241,52 @@ LoaderOptions LoaderOptions::from(const Options& data, uint64_t seed) {
 
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, const Sampler& sampler,
                int64_t first_step, int64_t end_step, const LoaderOptions& options) {
-  const std::vector<Sampler> members = member_samplers(sampler, options.draws);
-  auto job = [=](int64_t number) {
+  const std::vector<Sampler> members = member_samplers(sampler, options.samples);
+  auto make_job = [=](int64_t number) {
     const int64_t step = first_step + number;
-    Job made = training_job(sampler, step, options);
-    made.indices = at::empty({made.rows * std::max<int64_t>(1, made.members)}, at::kLong);
-    int64_t* out = made.indices.mutable_data_ptr<int64_t>();
-    if (members.empty()) sampler.write_indices(step, made.micro, out);
+    Job job = training_job(sampler, step, options);
+    job.indices = at::empty({job.rows * std::max<int64_t>(1, job.members)}, at::kLong);
+    int64_t* out = job.indices.mutable_data_ptr<int64_t>();
+    if (members.empty()) sampler.write_indices(step, job.micro, out);
     for (const Sampler& member : members) {
-      member.write_indices(step, made.micro, out);
-      out += made.rows;
+      member.write_indices(step, job.micro, out);
+      out += job.rows;
     }
-    return made;
+    return job;
   };
   worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::train, false,
-                                     std::max<int64_t>(0, end_step - first_step), job, options);
+                                     std::max<int64_t>(0, end_step - first_step), make_job, options);
 }
 
 Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, int64_t rows,
                const LoaderOptions& options) {
   const int64_t all = data->size(Split::evaluate);
-  auto job = [=](int64_t number) { return slice_job(number, rows, all, options); };
+  auto make_job = [=](int64_t number) { return slice_job(number, rows, all, options); };
   worker_ = std::make_unique<Worker>(std::move(data), std::move(transforms), Split::evaluate, true,
-                                     slices_of(all, rows), job, options);
+                                     slices_of(all, rows), make_job, options);
 }
 
 Loader Loader::held_out(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms,
                         const Sampler& sampler, int64_t rows, const LoaderOptions& options) {
-  std::vector<Draws> draws;
-  for (const MemberDraw& draw : options.draws) draws.emplace_back(draw, sampler.draws().rows());
-  if (draws.empty()) draws.push_back(sampler.draws());
-  const int64_t all = draws.front().held_out();
-  for (const Draws& each : draws)
+  std::vector<RowSample> samples;
+  for (const MemberSample& sample : options.samples) samples.emplace_back(sample, sampler.row_sample().rows());
+  if (samples.empty()) samples.push_back(sampler.row_sample());
+  const int64_t all = samples.front().held_out();
+  for (const RowSample& each : samples)
     CONVOY_CHECK(each.held_out() == all, "members of one ensemble hold out different numbers of rows");
-  auto job = [=](int64_t number) {
-    Job made = slice_job(number, rows, all, options);
-    made.indices = made.indices.repeat({static_cast<int64_t>(draws.size())});
-    int64_t* positions = made.indices.mutable_data_ptr<int64_t>();
-    for (const Draws& each : draws) {
-      each.map_held_out(positions, made.rows);
-      positions += made.rows;
+  auto make_job = [=](int64_t number) {
+    Job job = slice_job(number, rows, all, options);
+    job.indices = job.indices.repeat({static_cast<int64_t>(samples.size())});
+    int64_t* positions = job.indices.mutable_data_ptr<int64_t>();
+    for (const RowSample& each : samples) {
+      each.map_held_out(positions, job.rows);
+      positions += job.rows;
     }
-    made.members = static_cast<int64_t>(options.draws.size());
-    return made;
+    job.members = static_cast<int64_t>(options.samples.size());
+    return job;
   };
   return Loader(std::make_unique<Worker>(std::move(data), std::move(transforms), Split::train, true,
-                                         slices_of(all, rows), job, options));
+                                         slices_of(all, rows), make_job, options));
 }
 
 Loader::Loader(std::unique_ptr<Worker> worker) : worker_(std::move(worker)) {}

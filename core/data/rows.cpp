@@ -1,15 +1,37 @@
-// One tight loop per pair of types.
+// Gathers rows with one tight loop per pair of types.
+
 #include "core/data/rows.h"
 
-#include <ATen/Dispatch.h>
+#include "core/data/dataset.h"
 
+#include <ATen/Dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
-#include "core/error.h"
+#include "core/base/log.h"
+#include "core/tensors/vectorised.h"
 
 namespace convoy {
+
+// Converts in one loop on the CPU: a cast and a product would pass through memory twice.
+
 namespace {
+
+constexpr double unit = 1.0 / 255;
+
+CONVOY_VECTORISED void scale_bytes(const uint8_t* __restrict from, float* __restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = float(from[i]) * float(unit);
+}
+
+// --- Reuse of a batch's memory, as soon as no batch, view or autograd graph refers to it ---
+
+// Tensors that a consumer may use at a time in addition to the loader's queue; further tensors are not reused.
+constexpr size_t max_reused = 48;
+
+bool unused(const at::Tensor& tensor) { return tensor.use_count() == 1 && tensor.storage().use_count() == 1; }
 
 template <class From, class To>
 void copy_rows(const From* source, const int64_t* wanted, int64_t rows, int64_t width, To* out, To scale) {
@@ -27,6 +49,57 @@ void copy_rows(const From* source, const int64_t* wanted, int64_t rows, int64_t 
 }
 
 }  // namespace
+
+at::Tensor from_bytes(const at::Tensor& bytes, at::ScalarType dtype) {
+  if (!bytes.is_cpu() || !bytes.is_contiguous()) return bytes.to(at::kFloat).mul_(unit).to(dtype);
+  at::Tensor floats = at::empty(bytes.sizes(), bytes.options().dtype(at::kFloat));
+  scale_bytes(bytes.const_data_ptr<uint8_t>(), floats.mutable_data_ptr<float>(), bytes.numel());
+  return floats.to(dtype);
+}
+
+void log_mapped(const std::string& what, const std::string& file, int64_t bytes) {
+  log::info(str("data: ", what, " is mapped read-only", file == what ? "" : " from " + file, ", ",
+                human_bytes(static_cast<double>(bytes)), " that all processes here share"));
+}
+
+void log_in_memory(const std::string& what, int64_t bytes, const std::string& reason) {
+  log::info(
+      str("data: ", what, " is in memory, ", human_bytes(static_cast<double>(bytes)), " in each process: ", reason));
+}
+
+at::Tensor BatchBuffers::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
+  auto options = at::TensorOptions().dtype(dtype).device(at::kCPU);
+  if (pinned_) return at::empty(shape, options.pinned_memory(true));
+
+  auto found = std::find_if(reusable_.begin(), reusable_.end(), [&](const auto& entry) { return entry.first == name; });
+  if (found == reusable_.end()) {
+    reusable_.emplace_back(name, std::vector<at::Tensor>{});
+    found = reusable_.end() - 1;
+  }
+  auto& tensors = found->second;
+  at::Tensor* replaceable = nullptr;
+  for (auto& tensor : tensors) {
+    if (!unused(tensor)) continue;
+    if (tensor.sizes() == shape && tensor.scalar_type() == dtype && tensor.is_contiguous()) return tensor;
+    replaceable = &tensor;
+  }
+  auto result = at::empty(shape, options);
+  if (replaceable != nullptr && tensors.size() >= max_reused / 2) {
+    *replaceable = result;  // replaces one of another shape, such as the last batch of an epoch
+  } else if (tensors.size() < max_reused) {
+    tensors.push_back(result);
+  }
+  return result;
+}
+
+Component with_few_rows(const Component& data) {
+  constexpr int64_t enough = 1 << 17;
+  if (data.name != "synthetic") return data;
+  Json options = data.options.json();
+  options["rows"] = std::min(data.options.integer("rows"), enough);
+  options["cache"] = nullptr;
+  return {data.name, Options(std::move(options), data.options.marks(), data.options.path())};
+}
 
 void gather_rows(const at::Tensor& source, const int64_t* wanted, int64_t rows, at::Tensor& out, double scale) {
   CONVOY_CHECK(source.is_contiguous() && out.is_contiguous(), "rows of strided tensors");
@@ -47,6 +120,18 @@ void gather_rows(const at::Tensor& source, const int64_t* wanted, int64_t rows, 
         CONVOY_CHECK(false, "rows gathered into ", out.scalar_type());
     }
   });
+}
+
+bool can_evaluate_training_rows(const Dataset& data) {
+  if (data.size(Split::evaluate) == 0) return data.instances_per_row() == 1;
+  const at::Tensor first = at::zeros({1}, at::kLong);
+  const Batch trained = data.gather_once(Split::train, first, 0),
+              evaluated = data.gather_once(Split::evaluate, first, 0);
+  bool same = trained.tensors.size() == evaluated.tensors.size();
+  for (size_t i = 0; same && i < trained.tensors.size(); ++i)
+    same = trained.tensors[i].first == evaluated.tensors[i].first &&
+           trained.tensors[i].second.sizes() == evaluated.tensors[i].second.sizes();
+  return same;
 }
 
 }  // namespace convoy

@@ -1,12 +1,11 @@
-// Loops over the rows of a contiguous tensor: of floats, or of bytes where values are only moved.
+// Loops over the rows of a contiguous tensor of floats; or of bytes, for transforms that only move values.
 #include "core/data/transforms.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "core/data/bytes.h"
-#include "core/error.h"
-#include "core/random_keys.h"
+#include "core/base/random_keys.h"
+#include "core/data/rows.h"
 
 namespace convoy {
 namespace {
@@ -16,15 +15,14 @@ at::Tensor& features_of(Batch& batch, const char* who) {
     if (name != "features") continue;
     const bool known = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kByte;
     if (!known || !tensor.is_contiguous())
-      throw Error(Failure::config,
-                  convoy::str("transform ", who, " works on features of float numbers or bytes; these are ",
-                              tensor.scalar_type()));
+      throw Error(Failure::config, "transform ", who, " works on features of float numbers or bytes; these are ",
+                  tensor.scalar_type());
     return tensor;
   }
-  throw Error(Failure::config, str("transform ", who, " needs a data set with features; this one has none"));
+  throw Error(Failure::config, "transform ", who, " needs a data set with features; this one has none");
 }
 
-// Features to compute with: bytes become floats here, so that none of them is rounded.
+// Features as floats: converts bytes here, so that later arithmetic does not round.
 at::Tensor& float_features_of(Batch& batch, const char* who) {
   at::Tensor& features = features_of(batch, who);
   if (features.scalar_type() == at::kByte) features = from_bytes(features, at::kFloat);
@@ -45,9 +43,8 @@ void on_images(Batch& batch, const char* who, const Work& work) {
   at::Tensor& features = features_of(batch, who);
   const int64_t dims = features.dim();
   if (dims != 3 && dims != 4)
-    throw Error(Failure::config,
-                convoy::str("transform ", who, " needs images, [rows, channels, height, width]; features are ",
-                            features.sizes()));
+    throw Error(Failure::config, "transform ", who, " needs images, [rows, channels, height, width]; features are ",
+                features.sizes());
   const int64_t planes = dims == 4 ? features.size(1) : 1;
   if (features.scalar_type() == at::kByte)
     work(Images<uint8_t>{features.mutable_data_ptr<uint8_t>(), planes, features.size(-2), features.size(-1)});
@@ -59,8 +56,7 @@ template <class T>
 void shift_plane(T* plane, int64_t height, int64_t width, int64_t down, int64_t right) {
   const auto bytes = size_t(width - std::abs(right)) * sizeof(T);
   for (int64_t k = 0; k < height; ++k) {
-    const int64_t y =
-        down > 0 ? height - 1 - k : k;  // away from where rows come from, so that none is overwritten early
+    const int64_t y = down > 0 ? height - 1 - k : k;  // from the side where no source row is overwritten early
     T* to = plane + y * width;
     const int64_t source = y - down;
     if (source < 0 || source >= height) {
@@ -96,8 +92,8 @@ void Shift::apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_
   const auto range = uint64_t(2 * pixels_ + 1);
   on_images(batch, "shift", [&](auto images) {
     if (pixels_ >= images.height || pixels_ >= images.width)
-      throw Error(Failure::config, str("transform shift by ", pixels_, " pixels leaves nothing of images of ",
-                                       images.height, " × ", images.width));
+      throw Error(Failure::config, "transform shift by ", pixels_, " pixels leaves nothing of images of ",
+                  images.height, " × ", images.width);
     for (int64_t r = 0; r < indices.numel(); ++r) {
       const auto words = philox(key, uint64_t(samples[r]), 0);
       const int64_t down = int64_t(words[0] * range >> 32) - pixels_;
@@ -117,8 +113,8 @@ void Normalise::apply(Batch& batch, const at::Tensor&, uint64_t, int64_t) const 
   const int64_t plane = features.numel() / features.size(0) / channels;
   for (const auto* values : {&mean_, &deviation_}) {
     if (values->size() != 1 && int64_t(values->size()) != channels)
-      throw Error(Failure::config, str("transform normalise has ", values->size(), " figures for ", channels,
-                                       " channels: give one, or one for each"));
+      throw Error(Failure::config, "transform normalise has ", values->size(), " values for ", channels,
+                  " channels: give one, or one for each");
   }
   float* at = features.mutable_data_ptr<float>();
   for (int64_t r = 0; r < features.size(0); ++r) {

@@ -1,11 +1,11 @@
-// Augmentations of the tensor "features", in place. What is drawn for a row depends on (seed, epoch, sample index) only.
-// Images are [B, C, H, W] (or [B, H, W]); Error(config) where a transform needs images and gets others. Features are floats
-// or bytes; normalise and noise leave floats.
+// Augmentations of the tensor "features", in place. Draws for a row depend only on (seed, epoch, sample index).
+// Images are [B, C, H, W] or [B, H, W]; Error(config) if a transform needs images and gets other shapes. Features are
+// floats or bytes; the outputs of normalise and noise are floats.
 #pragma once
 #include <vector>
 
+#include "core/base/options.h"
 #include "core/data/dataset.h"
-#include "core/options.h"
 
 namespace convoy {
 

@@ -1,25 +1,24 @@
 #include "core/inject/fault.h"
 
-#include <algorithm>
 #include <set>
 
-#include "core/config/scalars.h"
-#include "core/error.h"
+#include "core/base/error.h"
+#include "core/config/node.h"
 
 namespace convoy {
 namespace {
 
 using Kind = Fault::Kind;
-using Part = Fault::Part;
+using Detail = Fault::Detail;
 using Point = InjectPoint;
 
-enum class Value { none, seconds, code, part };
+enum class Value { none, seconds, code, detail };
 
 struct KindWords {
   const char* word;
   Kind kind;
   Value value;
-  std::vector<std::pair<const char*, Part>> parts;  // the first is meant when none is said
+  std::vector<std::pair<const char*, Detail>> details;  // the first is the default
   std::set<Point> points;
   bool in_block;
 };
@@ -28,11 +27,11 @@ struct PointWords {
   const char* word;
   Point point;
   int64_t first;      // the least number
-  bool needs_number;  // else the first is meant
+  bool needs_number;  // false: the least number is the default
 };
 
-// An exception or a pause in the middle of a wait would hold locks that others need.
-const std::set<Point> own_thread{Point::join, Point::epoch, Point::step, Point::evaluate, Point::save};
+// A pause or an exception in the middle of a wait would hold locks that other threads need.
+const std::set<Point> rank_thread_points{Point::join, Point::epoch, Point::step, Point::evaluate, Point::save};
 const std::set<Point> anywhere{Point::join, Point::epoch, Point::step, Point::collective, Point::evaluate, Point::save};
 const std::set<Point> in_steps{Point::epoch, Point::step};
 
@@ -40,29 +39,29 @@ const std::vector<KindWords>& kinds() {
   static const std::vector<KindWords> all{
       {"kill", Kind::kill, Value::none, {}, anywhere, true},
       {"stop", Kind::stop, Value::none, {}, anywhere, true},
-      {"throw", Kind::raise, Value::none, {}, own_thread, true},
+      {"throw", Kind::raise, Value::none, {}, rank_thread_points, true},
       {"exit", Kind::exit, Value::code, {}, anywhere, true},
       {"segv", Kind::segv, Value::none, {}, anywhere, true},
-      {"sleep", Kind::sleep, Value::seconds, {}, own_thread, true},
-      {"loop", Kind::loop, Value::none, {}, own_thread, true},
+      {"sleep", Kind::sleep, Value::seconds, {}, rank_thread_points, true},
+      {"loop", Kind::loop, Value::none, {}, rank_thread_points, true},
       {"nan", Kind::nan, Value::none, {}, in_steps, true},
       {"mismatch",
        Kind::mismatch,
-       Value::part,
-       {{"shape", Part::shape},
-        {"dtype", Part::dtype},
-        {"operation", Part::operation},
-        {"parameters", Part::parameters}},
+       Value::detail,
+       {{"shape", Detail::shape},
+        {"dtype", Detail::dtype},
+        {"operation", Detail::operation},
+        {"parameters", Detail::parameters}},
        in_steps,
        false},
       {"enospc",
        Kind::enospc,
-       Value::part,
-       {{"write", Part::write}, {"fsync", Part::fsync}, {"close", Part::close}},
+       Value::detail,
+       {{"write", Detail::write}, {"fsync", Detail::fsync}, {"close", Detail::close}},
        {Point::save},
        false},
-      {"drop-heartbeat", Kind::drop_heartbeat, Value::none, {}, own_thread, false},
-      {"orphan", Kind::orphan, Value::none, {}, own_thread, false},
+      {"drop-heartbeat", Kind::drop_heartbeat, Value::none, {}, rank_thread_points, false},
+      {"orphan", Kind::orphan, Value::none, {}, rank_thread_points, false},
   };
   return all;
 }
@@ -99,7 +98,7 @@ class Parser {
     for (const Piece& piece : pieces()) {
       if (words_ == nullptr)
         take_kind(piece);
-      else if (piece.mark == '@')
+      else if (piece.separator == '@')
         take_point(piece);
       else
         take_setting(piece);
@@ -110,12 +109,12 @@ class Parser {
 
  private:
   struct Piece {
-    char mark;  // what stands before it: 0 for the first, else ':' or '@'
+    char separator;  // the separator before it: 0 for the first, else ':' or '@'
     std::string text;
   };
 
   [[noreturn]] void refuse(const std::string& reason) const {
-    throw Error(Failure::command_line, str("--inject ", printable(text_), ": ", reason));
+    throw Error(Failure::command_line, "--inject ", printable(text_), ": ", reason);
   }
 
   [[noreturn]] void unknown(const std::string& what, const std::string& word,
@@ -140,7 +139,7 @@ class Parser {
   }
 
   void once(const std::string& what) {
-    if (!said_.insert(what).second) refuse(str(what, " is said twice"));
+    if (!given_.insert(what).second) refuse(str(what, " is given twice"));
   }
 
   int64_t number(const std::string& name, const std::string& text, int64_t least, int64_t most) const {
@@ -213,25 +212,25 @@ class Parser {
       fault_.code = static_cast<int>(number("code", text, 0, 255));
       return;
     }
-    for (const auto& [word, part] : words_->parts)
+    for (const auto& [word, detail] : words_->details)
       if (text == word) {
         once("what it is that fails");
-        fault_.part = part;
+        fault_.detail = detail;
         return;
       }
     std::vector<std::string> valid{"rank=N", "rank=last", "rank=all", "attempt=N", "always"};
     if (words_->in_block) valid.push_back("block=N");
     if (words_->value == Value::seconds) valid.push_back("a time such as 5s");
     if (words_->value == Value::code) valid.push_back("an exit code");
-    for (const auto& [word, part] : words_->parts) valid.push_back(word);
+    for (const auto& [word, detail] : words_->details) valid.push_back(word);
     unknown("setting", text, valid);
   }
 
   void finish() {
-    if (fault_.kind == Kind::sleep && said_.count("the time") == 0) refuse("for how long? Type sleep:5s");
-    if (!words_->parts.empty() && fault_.part == Part::none) fault_.part = words_->parts.front().second;
-    const bool has_point = said_.count("the point (@…)") != 0;
-    if (fault_.part == Part::parameters) {
+    if (fault_.kind == Kind::sleep && given_.count("the time") == 0) refuse("for how long? Type sleep:5s");
+    if (!words_->details.empty() && fault_.detail == Detail::none) fault_.detail = words_->details.front().second;
+    const bool has_point = given_.count("the point (@…)") != 0;
+    if (fault_.detail == Detail::parameters) {
       if (has_point) refuse("parameters differ from the start, so there is no point; leave out @…");
       fault_.point = Point::join;
     } else if (!has_point && fault_.kind == Kind::enospc) {
@@ -247,7 +246,7 @@ class Parser {
 
   const std::string& text_;
   const KindWords* words_ = nullptr;
-  std::set<std::string> said_;
+  std::set<std::string> given_;
   Fault fault_;
 };
 
@@ -265,9 +264,8 @@ std::vector<Fault> faults_from_texts(const std::vector<std::string>& texts, int 
   for (const std::string& text : texts) {
     faults.push_back(fault_from_text(text));
     if (ranks > 0 && faults.back().rank >= ranks)
-      throw Error(Failure::command_line,
-                  str("--inject ", printable(text), ": there is no rank ", faults.back().rank, ": the job has ", ranks,
-                      ranks == 1 ? " rank, 0" : str(" ranks, 0 to ", ranks - 1)));
+      throw Error(Failure::command_line, "--inject ", printable(text), ": there is no rank ", faults.back().rank,
+                  ": the job has ", ranks, ranks == 1 ? " rank, 0" : str(" ranks, 0 to ", ranks - 1));
   }
   return faults;
 }

@@ -1,11 +1,12 @@
-// Faults that a user orders by `--inject`, to try how a job of his own recovers: which, on which rank, when. Without LibTorch.
+// Faults that a user injects with `--inject`, to test how a job recovers: the kind, the rank, the time. Without
+// LibTorch.
 //
 //   FAULT[:VALUE][:SETTING…][@POINT]     kill:rank=2@step=50   sleep:5s   enospc:fsync@save=2   throw:block=0:always
 //
 // FAULT     kill | stop | throw | exit | segv | sleep | loop | nan | mismatch | enospc | drop-heartbeat | orphan
-// SETTING   rank=N | rank=last | rank=all (0 when not said) · block=N · attempt=N | always (attempt 0 when not said)
-// POINT     join | epoch=N | step=N | collective=N | evaluate[=N] | save[=N]; when not said: step=1, of enospc save=1
-// docs/debugging.md tells what each does. Failure: Error(command_line) with the nearest valid word.
+// SETTING   rank=N | rank=last | rank=all (default 0) · block=N · attempt=N | always (default attempt 0)
+// POINT     join | epoch=N | step=N | collective=N | evaluate[=N] | save[=N]; default step=1, for enospc save=1
+// docs/debugging.md describes each. Failure: Error(command_line) with the nearest valid word.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,30 +15,30 @@
 
 namespace convoy {
 
-// Where a rank may be. Numbers are as messages name them: steps from 0, epochs from 1; evaluations and saves are counted
+// Points in a rank's run. Numbers are as in messages: steps from 0, epochs from 1; evaluations and saves are counted
 // from 1 in each process.
 enum class InjectPoint {
-  join,        // it has told where it is, and has not yet met its peers
+  join,        // it has reported its position, and has not joined its peers
   epoch,       // before the first step of an epoch
   step,        // before a step
-  collective,  // in the first collective that it has to wait for in that step or later
+  collective,  // in the first collective for which it has to wait, in that step or later
   evaluate,    // before an evaluation
   save         // before a checkpoint
 };
 
 struct Fault {
   enum class Kind { kill, stop, raise, exit, segv, sleep, loop, nan, mismatch, enospc, drop_heartbeat, orphan };
-  // What of a collective, or of the list of parameters, differs; which of a file's calls fails.
-  enum class Part { none, shape, dtype, operation, parameters, write, fsync, close };
+  // The property of a collective or of the parameters that differs, or the file operation that fails.
+  enum class Detail { none, shape, dtype, operation, parameters, write, fsync, close };
   static constexpr int last_rank = -1, all_ranks = -2, all_attempts = -1;
 
-  std::string text;  // as it was written
+  std::string text;  // as the user wrote it
   Kind kind = Kind::kill;
-  Part part = Part::none;
-  double seconds = 0;  // of sleep
-  int code = 0;        // of exit
+  Detail detail = Detail::none;
+  double seconds = 0;  // for sleep
+  int code = 0;        // for exit
   int rank = 0;        // or last_rank, all_ranks
-  int64_t block = -1;  // in the forward pass of this block of the model; -1: not in the model
+  int64_t block = -1;  // in the forward pass of this block of the model; -1: outside the model
   int attempt = 0;     // as summary.json counts them, or all_attempts
   InjectPoint point = InjectPoint::step;
   int64_t number = 1;
@@ -45,11 +46,11 @@ struct Fault {
   bool concerns(int rank, int size, int attempt) const;
 };
 
-// Topic (Channel::post) of a fault that happens now: {fault, rank, host, step, seconds (unix time)}.
+// Topic (Channel::post) of a fault that is injected now: {fault, rank, host, step, seconds (unix time)}.
 inline constexpr char injected_topic[] = "injected";
 
 Fault fault_from_text(const std::string& text);
-// All of them, each for a job of `ranks`; 0: not known yet.
+// Parses all of them, for a job of `ranks`; 0: number unknown.
 std::vector<Fault> faults_from_texts(const std::vector<std::string>& texts, int ranks = 0);
 
 }  // namespace convoy

@@ -8,22 +8,21 @@
 #include <stdexcept>
 #include <thread>
 
-#include "core/control/mute.h"
-#include "core/error.h"
-#include "core/inject/around.h"
-#include "core/log.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/control/protocol.h"
 
 namespace convoy {
 namespace {
 
 using Kind = Fault::Kind;
-using Part = Fault::Part;
+using Detail = Fault::Detail;
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// What a careless library leaves behind: a process that no signal to the rank's group reaches.
+// Leaves a process as a careless library would: no signal to the rank's process group reaches it.
 void leave_orphan() {
   if (fork() != 0) return;
   setsid();
@@ -31,10 +30,10 @@ void leave_orphan() {
   while (true) pause();
 }
 
-// What happens as soon as a block goes forward, rather than where a point is reached.
+// True for faults that happen in a block's forward pass, not at a point.
 bool in_model(const Fault& fault) { return fault.block >= 0 || fault.kind == Kind::nan; }
 
-// The point only opens the time for it; what happens is elsewhere.
+// True if the point only arms the fault; it happens elsewhere.
 bool armed_by_point(const Fault& fault) {
   return in_model(fault) || fault.kind == Kind::mismatch || fault.kind == Kind::enospc;
 }
@@ -50,31 +49,31 @@ Injector::~Injector() {
   for (const Planned& planned : faults_)
     if (planned.state != Planned::State::done)
       log::warning(
-          str("injected fault ", planned.fault.text, " did not happen: rank ", request_.rank, " did not come to it"));
+          str("injected fault ", planned.fault.text, " did not happen: rank ", request_.rank, " did not reach it"));
 }
 
-ModelPtr Injector::around(ModelPtr model) {
+ModelPtr Injector::decorate(ModelPtr model) {
   for (const Planned& planned : faults_) {
     if (planned.fault.block < model->blocks()) continue;
     const std::string message = str("--inject ", planned.fault.text, ": the model has no block ", planned.fault.block,
                                     "; it has 0 to ", model->blocks() - 1);
-    faults_.clear();  // none of them is missed when the job ends for this
+    faults_.clear();  // the process ends for this error: do not warn of the faults
     throw Error(Failure::command_line, message);
   }
   const bool wanted = std::any_of(faults_.begin(), faults_.end(), [](const Planned& planned) {
-    return in_model(planned.fault) || planned.fault.part == Part::parameters;
+    return in_model(planned.fault) || planned.fault.detail == Detail::parameters;
   });
   return wanted ? injected_model(std::move(model), shared_from_this()) : model;
 }
 
-CommunicatorPtr Injector::around(CommunicatorPtr group) {
+CommunicatorPtr Injector::decorate(CommunicatorPtr group) {
   const bool wanted = std::any_of(faults_.begin(), faults_.end(), [](const Planned& planned) {
-    return planned.fault.kind == Kind::mismatch && planned.fault.part != Part::parameters;
+    return planned.fault.kind == Kind::mismatch && planned.fault.detail != Detail::parameters;
   });
   return wanted ? injected_communicator(std::move(group), shared_from_this()) : group;
 }
 
-FileSystem& Injector::around(FileSystem& files) {
+FileSystem& Injector::decorate(FileSystem& files) {
   const bool wanted = std::any_of(faults_.begin(), faults_.end(),
                                   [](const Planned& planned) { return planned.fault.kind == Kind::enospc; });
   if (!wanted) return files;
@@ -100,7 +99,7 @@ void Injector::reached(InjectPoint point, int64_t number) {
     for (Planned& planned : faults_) {
       const Fault& fault = planned.fault;
       const bool here = fault.point == point && fault.number == number;
-      // A collective that nobody has to wait for is none to be caught in: the next one will do.
+      // Arms at this collective only if a rank has to wait for it; else the next one.
       const bool from_here =
           fault.point == InjectPoint::collective && point == InjectPoint::step && number >= fault.number;
       if (planned.state == Planned::State::waits && ((here && armed_by_point(fault)) || from_here))
@@ -109,7 +108,7 @@ void Injector::reached(InjectPoint point, int64_t number) {
   }
   while (const Fault* fault = take([&](const Planned& planned) {
            return planned.state == Planned::State::waits && planned.fault.point == point &&
-                  planned.fault.number == number && planned.fault.part != Part::parameters;
+                  planned.fault.number == number && planned.fault.detail != Detail::parameters;
          }))
     act(*fault);
 }
@@ -134,31 +133,31 @@ bool Injector::forward(int64_t block) {
   return no_number;
 }
 
-Part Injector::differing() {
+Detail Injector::next_mismatch() {
   const Fault* fault = take([](const Planned& planned) {
     return planned.state == Planned::State::armed && planned.fault.kind == Kind::mismatch;
   });
-  if (fault == nullptr) return Part::none;
-  tell(*fault);
-  return fault->part;
+  if (fault == nullptr) return Detail::none;
+  report(*fault);
+  return fault->detail;
 }
 
-bool Injector::fails(Part call) {
+bool Injector::must_fail(Detail call) {
   const Fault* fault = take([&](const Planned& planned) {
-    return planned.state == Planned::State::armed && planned.fault.kind == Kind::enospc && planned.fault.part == call;
+    return planned.state == Planned::State::armed && planned.fault.kind == Kind::enospc && planned.fault.detail == call;
   });
-  if (fault != nullptr) tell(*fault);
+  if (fault != nullptr) report(*fault);
   return fault != nullptr;
 }
 
 bool Injector::has_other_parameters() {
-  const Fault* fault = take([](const Planned& planned) { return planned.fault.part == Part::parameters; });
-  if (fault != nullptr) tell(*fault);
+  const Fault* fault = take([](const Planned& planned) { return planned.fault.detail == Detail::parameters; });
+  if (fault != nullptr) report(*fault);
   return fault != nullptr;
 }
 
-// Before it happens: afterwards may be too late.
-void Injector::tell(const Fault& fault) {
+// Reports before the fault happens: afterwards may be too late.
+void Injector::report(const Fault& fault) {
   const int64_t step = step_;
   log::warning(str("injected fault ", fault.text, " happens now on rank ", request_.rank,
                    step >= 0 ? str(", step ", step) : std::string()));
@@ -171,7 +170,7 @@ void Injector::tell(const Fault& fault) {
 }
 
 void Injector::act(const Fault& fault) {
-  tell(fault);
+  report(fault);
   switch (fault.kind) {
     case Kind::kill:
       raise(SIGKILL);
@@ -190,6 +189,8 @@ void Injector::act(const Fault& fault) {
       std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
       break;
     case Kind::loop:
+      // Otherwise the phase would show the loader, which runs next. The set-up's phases decide its time limits.
+      if (request_.state && fault.block < 0 && fault.point != InjectPoint::join) request_.state->phase("injected loop");
       for (volatile bool forever = true; forever;) std::this_thread::yield();
       break;
     case Kind::drop_heartbeat:
@@ -201,7 +202,7 @@ void Injector::act(const Fault& fault) {
     case Kind::nan:
     case Kind::mismatch:
     case Kind::enospc:
-      break;  // whoever asked makes it happen
+      break;  // the caller makes it happen
   }
 }
 

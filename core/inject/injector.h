@@ -1,9 +1,10 @@
-// Makes the faults of one rank happen (core/inject/fault.h) without anybody else knowing of them: it is told where the rank
-// is, and stands around its model, communicator and files where a fault belongs there. What no fault concerns is handed
-// back as it is, so that a run without faults pays nothing.
+// Injector: causes the faults of one rank (core/inject/fault.h). The rank reports the points that it reaches; the
+// injector decorates the rank's model, communicator and files if a fault needs it. Without such a fault it returns them
+// unchanged, so that a run without faults has no cost.
 //
-// Call order: construct; wrap; then `reached` and `waiting` as the rank goes. Threads: any. Ownership: what it wraps keeps
-// it alive, so make it as a shared_ptr. Each fault happens once, is written into the log and posted to the channel before.
+// Call order: construct; decorate; then `reached` and `waiting` during the run. Threads: any. Ownership: decorators
+// keep it alive, so create it as a shared_ptr. Each fault happens once; before it happens it is logged and posted to
+// the channel.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -13,44 +14,46 @@
 
 #include "core/communicator.h"
 #include "core/control/channel.h"
-#include "core/files.h"
+#include "core/files/files.h"
 #include "core/inject/fault.h"
 #include "core/model_interface.h"
+#include "core/rank_state/state_file.h"
 
 namespace convoy {
 
 struct InjectRequest {
-  std::vector<std::string> faults;  // as written; all of the job's
+  std::vector<std::string> faults;  // as written; all faults of the job
   int rank = 0;
   int size = 1;
   int attempt = 0;
   std::string host;
   std::shared_ptr<Channel> channel;
+  std::shared_ptr<StateFile> state = {};  // may be null
 };
 
 class Injector : public std::enable_shared_from_this<Injector> {
  public:
   explicit Injector(const InjectRequest& request);
-  ~Injector();  // warns of faults that never came to happen
+  ~Injector();  // warns of faults that did not happen
 
   bool idle() const { return faults_.empty(); }
-  // The rank's own thread. May throw, pause, or not return.
+  // Called by the rank's thread. May throw, pause, or not return.
   void reached(InjectPoint point, int64_t number);
-  // A wait for a collective begins; any thread.
+  // Called by any thread when a wait for a collective begins.
   void waiting();
 
-  ModelPtr around(ModelPtr model);
-  CommunicatorPtr around(CommunicatorPtr group);
-  FileSystem& around(FileSystem& files);
+  ModelPtr decorate(ModelPtr model);
+  CommunicatorPtr decorate(CommunicatorPtr group);
+  FileSystem& decorate(FileSystem& files);
 
-  // ---- for what stands around things -------------------------------------------------------------------------
-  // A block of the model goes forward in training; true: its output is to be no number.
+  // --- for the decorators ---
+  // A block of the model runs forward in training; true: its output must become NaN.
   bool forward(int64_t block);
-  // The part of the next collective that is to differ; none: let it be.
-  Fault::Part differing();
-  // Whether this call of a file fails now, for want of space.
-  bool fails(Fault::Part call);
-  // Whether this rank's model is to have a parameter that the others' have not.
+  // The property of the next collective that must differ; none: leave it unchanged.
+  Fault::Detail next_mismatch();
+  // True if this file operation must fail now with a full disk.
+  bool must_fail(Fault::Detail call);
+  // True if this rank's model must have a parameter that other ranks lack.
   bool has_other_parameters();
 
  private:
@@ -58,17 +61,24 @@ class Injector : public std::enable_shared_from_this<Injector> {
     Fault fault;
     enum class State { waits, armed, done } state = State::waits;
   };
-  // Of the first that `wanted` holds for, now done; nothing where there is none.
+  // The first fault for which `wanted` is true, now marked done; null if there is none.
   template <class Wanted>
   const Fault* take(Wanted wanted);
   void act(const Fault& fault);
-  void tell(const Fault& fault);
+  void report(const Fault& fault);
 
   InjectRequest request_;
-  std::mutex mutex_;  // of the states
+  std::mutex mutex_;  // guards the states
   std::vector<Planned> faults_;
   std::atomic<int64_t> step_{-1};
   std::unique_ptr<FileSystem> files_;
 };
+
+// Decorators for a rank's model, communicator and files. Each forwards all calls, except the one that a fault changes.
+
+ModelPtr injected_model(ModelPtr model, std::shared_ptr<Injector> injector);
+CommunicatorPtr injected_communicator(CommunicatorPtr group, std::shared_ptr<Injector> injector);
+// `files` and `injector` outlive it.
+std::unique_ptr<FileSystem> injected_files(FileSystem& files, Injector& injector);
 
 }  // namespace convoy

@@ -1,9 +1,10 @@
 #include "core/losses/losses.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/full.h>
-
-#include "core/error.h"
+#include <ATen/ops/log_sigmoid.h>
+#include <optional>
 
 namespace convoy {
 
@@ -12,39 +13,45 @@ at::Tensor at_least_float(const at::Tensor& tensor) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
 }
 
+namespace {
+
+// The prediction in the target's shape: drops a last dimension of size one; members stay in front.
+// Error(config) naming the loss and both shapes if they do not match.
 at::Tensor fitted(const at::Tensor& prediction, const at::Tensor& target, int64_t members, const char* loss) {
   const int64_t lead = members > 0 ? 1 : 0;
   const auto fits = [&](at::IntArrayRef shape) {
-    const auto own = shape.slice(lead);
-    return target.sizes() == own || (lead && target.sizes() == shape);
+    const auto member_shape = shape.slice(lead);
+    return target.sizes() == member_shape || (lead && target.sizes() == shape);
   };
   if (prediction.dim() > lead && fits(prediction.sizes())) return prediction;
   if (prediction.dim() > lead + 1 && prediction.size(-1) == 1) {
     const at::Tensor squeezed = prediction.squeeze(-1);
     if (fits(squeezed.sizes())) return squeezed;
   }
-  throw Error(Failure::config,
-              convoy::str("loss ", loss, ": the prediction has shape ", prediction.sizes(), " and the target ",
-                          target.sizes(), lead ? convoy::str(" (members ", members, ")") : "",
-                          "; choose a loss that fits the model's output, or a model that fits the data"));
+  throw Error(Failure::config, "loss ", loss, ": the prediction has shape ", prediction.sizes(), " and the target ",
+              target.sizes(), lead ? convoy::str(" (members ", members, ")") : "",
+              "; choose a loss that fits the model's output, or a model that fits the data");
 }
 
+// Expands a weight per row ([B], [members, B]) or per element, with or without members, to the shape and dtype of
+// `elements` ([.., B, …], members in front).
 at::Tensor aligned_weight(const at::Tensor& weight, const at::Tensor& elements, int64_t members) {
   const int64_t lead = members > 0 ? 1 : 0;
-  // Missing dimensions are the row's elements when the weight is one of rows, and the members otherwise.
+  // If the weight is per row, the missing dimensions are the row's elements; else they are the members.
   at::Tensor aligned = weight.detach().to(elements.scalar_type());
   const bool per_element = weight.dim() >= elements.dim() - lead && weight.dim() <= elements.dim() &&
                            weight.sizes() == elements.sizes().slice(size_t(elements.dim() - weight.dim()));
   if (!per_element) {
     const int64_t dims = weight.dim() > 1 ? elements.dim() : elements.dim() - lead;
     if (weight.dim() < 1 || weight.dim() > dims)
-      throw Error(Failure::config, convoy::str("weights of shape ", weight.sizes(), " do not fit losses of shape ",
-                                               elements.sizes(), "; give one for each row, or for each element"));
+      throw Error(Failure::config, "weights of shape ", weight.sizes(), " do not fit losses of shape ",
+                  elements.sizes(), "; give one for each row, or for each element");
     while (aligned.dim() < dims) aligned = aligned.unsqueeze(-1);
   }
   return aligned.expand_as(elements);
 }
 
+// Sum of `elements` times weight, and the sum of weights; without a weight each element counts one.
 Loss weighted(const at::Tensor& elements, const at::Tensor& weight, int64_t members) {
   const int64_t lead = members > 0 ? 1 : 0;
   std::vector<int64_t> inner;
@@ -59,9 +66,126 @@ Loss weighted(const at::Tensor& elements, const at::Tensor& weight, int64_t memb
   return {reduced(elements * aligned), reduced(aligned)};
 }
 
-double real_or(const Options& options, const char* name, double fallback) {
-  return options.has(name) ? options.real(name) : fallback;
+// Options are empty if a model creates its loss without configuration.
+double smoothing_of(const Options& options) {
+  return options.has("label_smoothing") ? options.real("label_smoothing") : 0;
 }
+
+// --- bpr: Bayesian personalised ranking (Rendle et al., UAI 2009): -log sigmoid(positive - negative) per negative ---
+
+class Bpr : public LossFunction {
+ public:
+  // prediction: scores [.., B, 1 + n], a row's positive first. Targets are unused. The weight counts pairs.
+  Loss operator()(const Examples& examples, Layers& layers) const override {
+    const int64_t members = layers.members(), lead = members > 0 ? 1 : 0;
+    const at::Tensor scores = at_least_float(layers.gathered(examples.prediction));
+    if (scores.dim() != lead + 2 || scores.size(-1) < 2) {
+      throw Error(Failure::config, "loss bpr: scores have shape ", scores.sizes(),
+                  "; each row needs its positive's and at least one negative's "
+                  "(data.negatives of 1 or more, a model that scores whole rows)");
+    }
+    const at::Tensor margins = scores.narrow(-1, 0, 1) - scores.narrow(-1, 1, scores.size(-1) - 1);
+    at::Tensor weight = examples.weight;
+    // A weight per score: the negatives' entries weight their pairs.
+    if (weight.defined() && weight.dim() > 1 && weight.size(-1) == scores.size(-1)) {
+      weight = weight.narrow(-1, 1, scores.size(-1) - 1);
+    }
+    return weighted(-at::log_sigmoid(margins), weight, members);
+  }
+};
+
+// --- cross_entropy: through Layers, so that logits sharded over a tensor group need no gather ---
+
+class CrossEntropy : public LossFunction {
+ public:
+  CrossEntropy(double smoothing, std::optional<int64_t> ignore) : smoothing_(smoothing), ignore_(ignore) {}
+
+  Loss operator()(const Examples& examples, Layers& layers) const override {
+    const at::Tensor& logits = examples.prediction;
+    const int64_t members = layers.members();
+    check_shapes(logits, examples.target, members);
+    // Members that share a batch share its targets.
+    at::Tensor target = examples.target.to(at::kLong).expand(logits.sizes().slice(0, size_t(logits.dim() - 1)));
+    at::Tensor counted;
+    if (ignore_) {
+      counted = target.ne(*ignore_);
+      target = target.masked_fill(counted.logical_not(), 0);
+    }
+    at::Tensor elements = at_least_float(layers.cross_entropy(logits, target));
+    if (smoothing_ > 0) {
+      // Cross-entropy with the uniform distribution: log Σ exp - mean. It needs all classes at once.
+      const at::Tensor whole = at_least_float(layers.gathered(logits));
+      const at::Tensor even = whole.logsumexp(-1) - whole.mean(-1);
+      elements = elements * (1 - smoothing_) + even * smoothing_;
+    }
+    at::Tensor weight = examples.weight;
+    if (counted.defined()) {
+      counted = counted.to(elements.scalar_type());
+      weight = weight.defined() ? counted * aligned_weight(weight, elements, members) : counted;
+    }
+    return weighted(elements, weight, members);
+  }
+
+ private:
+  static void check_shapes(const at::Tensor& logits, const at::Tensor& target, int64_t members) {
+    const auto positions = logits.dim() > 0 ? logits.sizes().slice(0, size_t(logits.dim() - 1)) : logits.sizes();
+    const bool fits =
+        logits.dim() > 1 && (target.sizes() == positions || (members > 0 && target.sizes() == positions.slice(1)));
+    if (fits) return;
+    throw Error(Failure::config, "loss cross_entropy: the logits have shape ", logits.sizes(), " and the target ",
+                target.sizes(),
+                "; targets are classes, one for each row of logits. For a number per row choose mse or bce");
+  }
+
+  double smoothing_;
+  std::optional<int64_t> ignore_;
+};
+
+// --- bce and mse: each prediction with its target ---
+
+class BinaryCrossEntropy : public LossFunction {
+ public:
+  explicit BinaryCrossEntropy(double smoothing) : smoothing_(smoothing) {}
+
+  Loss operator()(const Examples& examples, Layers& layers) const override {
+    const at::Tensor logits =
+        at_least_float(fitted(layers.gathered(examples.prediction), examples.target, layers.members(), "bce"));
+    at::Tensor target = examples.target.to(logits.scalar_type());
+    if (smoothing_ > 0) target = target * (1 - smoothing_) + smoothing_ / 2;
+    const at::Tensor elements =
+        at::binary_cross_entropy_with_logits(logits, target.expand_as(logits), {}, {}, at::Reduction::None);
+    return weighted(elements, examples.weight, layers.members());
+  }
+
+ private:
+  double smoothing_;
+};
+
+class SquaredError : public LossFunction {
+ public:
+  Loss operator()(const Examples& examples, Layers& layers) const override {
+    const at::Tensor prediction =
+        at_least_float(fitted(layers.gathered(examples.prediction), examples.target, layers.members(), "mse"));
+    const at::Tensor difference = prediction - examples.target.to(prediction.scalar_type());
+    return weighted(difference * difference, examples.weight, layers.members());
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const LossFunction> make_bce(const Options& options) {
+  return std::make_shared<BinaryCrossEntropy>(smoothing_of(options));
+}
+
+std::shared_ptr<const LossFunction> make_mse(const Options&) { return std::make_shared<SquaredError>(); }
+
+std::shared_ptr<const LossFunction> make_cross_entropy(const Options& options) {
+  std::optional<int64_t> ignore;
+  if (options.has("ignore")) ignore = options.integer("ignore");
+  return std::make_shared<CrossEntropy>(smoothing_of(options), ignore);
+}
+
+std::shared_ptr<const LossFunction> make_bpr(const Options&) { return std::make_shared<Bpr>(); }
 
 void register_losses(Registry& registry) {
   registry.losses.add("bce", make_bce);

@@ -1,19 +1,18 @@
 #include "core/metrics/accumulator.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-
 #include <algorithm>
+#include <cmath>
 
-#include "core/error.h"
+#include "core/metrics/sink.h"
 
 namespace convoy {
 namespace {
 
 at::Tensor flat_double(const at::Tensor& value) { return value.detach().to(at::kDouble).reshape({-1}); }
 
-// Adds without a dispatch for what most steps have, a number or few of them in double on the CPU.
+// Adds few doubles on the CPU, the usual case, without a dispatch.
 void add_to(at::Tensor& sum, const at::Tensor& value) {
   const bool plain = value.is_cpu() && value.scalar_type() == at::kDouble && value.is_contiguous() && sum.is_cpu() &&
                      value.numel() == sum.numel();
@@ -26,6 +25,13 @@ void add_to(at::Tensor& sum, const at::Tensor& value) {
   for (int64_t i = 0; i < sum.numel(); ++i) to[i] += from[i];
 }
 
+bool better(const MetricValue& metric, const Json& entry) {
+  if (!std::isfinite(metric.value)) return false;
+  const auto best = entry.find("best");
+  if (best == entry.end() || !best->is_number()) return true;
+  return metric.lower_is_better ? metric.value < best->get<double>() : metric.value > best->get<double>();
+}
+
 }  // namespace
 
 void MetricAccumulator::add(const std::vector<Metric>& metrics) {
@@ -33,11 +39,10 @@ void MetricAccumulator::add(const std::vector<Metric>& metrics) {
   if (names_.empty()) {
     for (const Metric& metric : metrics) {
       if (std::find(names_.begin(), names_.end(), metric.name) != names_.end())
-        throw Error(Failure::training,
-                    convoy::str("metric '", metric.name, "' occurs twice; give the model's metrics other names"));
+        throw Error(Failure::training, "metric '", metric.name, "' occurs twice; give the model's metrics other names");
       names_.push_back(metric.name);
       lower_is_better_.push_back(metric.lower_is_better);
-      // A copy of its own: the step's tensors may be reused by the strategy.
+      // Clones: the strategy may reuse the step's tensors.
       sums_.push_back(flat_double(metric.sum).clone());
       weights_.push_back(flat_double(metric.weight).clone());
     }
@@ -54,22 +59,21 @@ void MetricAccumulator::check_names(const std::vector<Metric>& metrics) const {
   std::vector<std::string> names;
   for (const Metric& metric : metrics) names.push_back(metric.name);
   if (names != names_)
-    throw Error(Failure::training,
-                convoy::str("the metrics of one batch are ", join(names, ", "), " and of another ", join(names_, ", "),
-                            "; a model gives the same ones, in the same order, for every batch"));
+    throw Error(Failure::training, "the metrics of one batch are ", join(names, ", "), " and of another ",
+                join(names_, ", "), "; a model must give the same ones, in the same order, for every batch");
   for (size_t i = 0; i < metrics.size(); ++i)
     if (metrics[i].sum.numel() != sums_[i].numel())
-      throw Error(Failure::training, convoy::str("metric '", names_[i], "' has ", metrics[i].sum.numel(),
-                                                 " numbers for one batch and ", sums_[i].numel(), " for another"));
+      throw Error(Failure::training, "metric '", names_[i], "' has ", metrics[i].sum.numel(),
+                  " numbers for one batch and ", sums_[i].numel(), " for another");
 }
 
 std::map<std::string, MetricValue> MetricAccumulator::reduce(Communicator& world) {
   at::NoGradGuard no_grad;
   std::map<std::string, MetricValue> values;
   if (names_.empty()) return values;
-  std::vector<at::Tensor> parts(sums_);
-  parts.insert(parts.end(), weights_.begin(), weights_.end());
-  at::Tensor all = at::cat(parts);
+  std::vector<at::Tensor> flat(sums_);
+  flat.insert(flat.end(), weights_.begin(), weights_.end());
+  at::Tensor all = at::cat(flat);
   world.all_reduce(all, ReduceOp::sum, {"metrics", {}})->wait();
   all = all.to(at::kCPU);
   const double* sum = all.data_ptr<double>();
@@ -93,6 +97,42 @@ std::map<std::string, MetricValue> MetricAccumulator::reduce(Communicator& world
   sums_.clear();
   weights_.clear();
   return values;
+}
+
+void BestMetrics::add(const std::map<std::string, MetricValue>& values, int64_t step) {
+  for (const auto& [name, metric] : values) {
+    Json& entry = json_[name];
+    entry["last"] = number_or_text(metric.value);
+    if (metric.lower_is_better) entry["lower_is_better"] = true;
+    if (better(metric, entry)) {
+      entry["best"] = number_or_text(metric.value);
+      entry["best_step"] = step;
+    }
+    if (metric.members.empty()) continue;
+    entry["members"] = Json::array();
+    for (double member : metric.members) entry["members"].push_back(number_or_text(member));
+  }
+}
+
+void SameMetrics::check(const std::string& kind, const std::vector<std::string>& names) {
+  const auto [entry, inserted] = agreed_.emplace(kind, names);
+  const std::string mine = join(names, ", ");
+  if (!inserted) {
+    if (entry->second == names) return;
+    throw Error(Failure::training, "the metrics of an evaluation are ", mine, "; earlier they were ",
+                join(entry->second, ", "), "; a model must give the same ones each time");
+  }
+  if (context_.size == 1) return;
+  // The barrier's time limit finds and names a rank that is late or never comes.
+  context_.world->barrier({"metrics of all ranks", {}})->wait();
+  const auto timeout = Timeout(static_cast<int64_t>(context_.config.launch.rendezvous * 1000));
+  const std::vector<std::string> all =
+      context_.channel->agree("metrics/" + kind, context_.rank, context_.size, mine, timeout);
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all.front())
+      throw CommError(Failure::disagreement, static_cast<int>(rank),
+                      "ranks give different metrics: rank 0: ", all.front(), "; rank ", rank, ": ", all[rank],
+                      "; Model::metrics must give the same names in the same order on every rank");
 }
 
 }  // namespace convoy

@@ -1,5 +1,6 @@
-// Sinks: where figures go. The trainer of rank 0 reads metrics to the host at its interval and hands records to each.
-// Threads: one thread. Failure: Error(io) when a file cannot be written, naming it.
+// Sinks: destinations of metrics. The trainer of rank 0 reads metrics to the host at its interval and writes records to
+// each.
+// Threads: one thread. Failure: Error(io) naming the file that cannot be written.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -7,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/options.h"
 #include "core/control/channel.h"
-#include "core/options.h"
 
 namespace convoy {
 
@@ -20,12 +21,14 @@ struct Record {
   double samples_per_second = 0;
   double remaining_seconds = -1;          // -1: unknown
   double learning_rate = -1;              // of the last update; -1: none yet
-  double gradient_norm = -1;              // of the last update, before clipping; -1: none, or each member's own
+  double gradient_norm = -1;              // of the last update, before clipping; -1: none, or one per member
   std::map<std::string, double> metrics;  // NaN and infinities allowed
   std::map<std::string, std::vector<double>> members =
-      {};  // of an ensemble, each one's own; only where there are several
+      {};  // of an ensemble: values by member; only if there are several
 };
-Json to_json(const Record& record);  // non-finite values as strings "nan", "inf"
+Json to_json(const Record& record);
+// JSON has no such numbers as "nan", "inf" and "-inf", and null would hide which one it was.
+Json number_or_text(double value);
 
 class Sink {
  public:
@@ -33,9 +36,9 @@ class Sink {
   virtual void write(const Record& record) = 0;
 };
 
-// Appends, and flushes each line. Records of steps after `last_step`, left by an earlier attempt, are dropped first.
+// Appends and flushes each line. First drops records of steps after `last_step`, left by an earlier attempt.
 std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step);
 std::unique_ptr<Sink> make_channel_sink(
-    std::shared_ptr<Channel> channel);  // all but "train" records, to `convoy`, which shows them
+    std::shared_ptr<Channel> channel);  // sends all but "train" records to `convoy`, which shows them
 
 }  // namespace convoy

@@ -2,31 +2,37 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
-
 #include <algorithm>
 #include <array>
+#include <cmath>
 
-#include "core/error.h"
+#include "core/optim/catalogue/catalogue.h"
+#include "core/optim/rows/row_loops.h"
 
 namespace convoy {
 namespace {
 
-constexpr int64_t grain = 1 << 15;  // elements a thread takes at least
-constexpr int64_t piece = 1 << 10;  // elements converted at a time; small enough for the first cache
+constexpr int64_t grain = 1 << 15;  // least number of elements per thread
+constexpr int64_t chunk = 1 << 10;  // elements converted at a time; small enough for the first-level cache
 constexpr size_t most_moments = 2;
 
 bool native(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble;
 }
 
-// The scalar of one member, from a CPU tensor of one element or one per member.
+// The scalar of one member, from a CPU tensor of one element, or of one per member.
 double scalar(const at::Tensor& tensor, int64_t member) {
   const int64_t index = tensor.numel() == 1 ? 0 : member;
   switch (tensor.scalar_type()) {
@@ -51,7 +57,7 @@ void check_scalars(const UpdateScalars& scalars, const Slot& slot) {
   }
 }
 
-// Calls run(member, offset of the member, begin, end within it) for parts of all members, in parallel.
+// Calls run(member, offset of the member, begin, end within it) for ranges of all members, in parallel.
 template <class Run>
 void over_members(int64_t members, int64_t elements, const Run& run) {
   at::parallel_for(0, members * elements, grain, [&](int64_t begin, int64_t end) {
@@ -63,7 +69,7 @@ void over_members(int64_t members, int64_t elements, const Run& run) {
   });
 }
 
-// Calls run with a null pointer of the C++ type: what a template lambda would take as a parameter.
+// Calls run with a null pointer of the C++ type, in place of a template parameter of the lambda.
 template <class Run>
 void with_type(at::ScalarType dtype, const Run& run) {
   switch (dtype) {
@@ -82,6 +88,161 @@ template <class From, class To>
 void convert(const From* from, To* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = static_cast<To>(from[i]);
 }
+
+// --- Adagrad (Duchi, Hazan, Singer, JMLR 2011), as in torch::optim without a decay of the learning rate ---
+
+class Adagrad : public DenseOptimizer {
+ public:
+  explicit Adagrad(const Options& options) : DenseOptimizer({"sum"}), eps_(options.real("eps")) {
+    adagrad_entry().check(options);
+  }
+
+ protected:
+  void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    adagrad_loop(values, gradient, moments[0], n, step(options, scalars));
+  }
+  void loop(double* values, const double* gradient, double* const* moments, int64_t n, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    adagrad_loop(values, gradient, moments[0], n, step(options, scalars));
+  }
+
+  void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments, const SlotOptions&,
+               const TensorScalars& scalars) const override {
+    const at::Tensor g = gradient * scalars.gradient_scale + values * scalars.weight_decay;
+    moments[0].addcmul_(g, g);
+    values.sub_(scalars.learning_rate * g / moments[0].sqrt().add_(eps_));
+  }
+
+  // LibTorch's kernel has no flag to do nothing. Zero gradients have that effect: they leave the sum and the value
+  // unchanged.
+  void fused(Slot& slot, const at::Tensor& gradient, const at::Tensor& learning_rate, const at::Tensor&,
+             const at::Tensor& divisor, const at::Tensor& skip) const override {
+    const at::Tensor applies = skip == 0;
+    at::Tensor g = gradient / divisor;
+    if (slot.options.weight_decay != 0) g = g.add(slot.values, slot.options.weight_decay);
+    g = at::where(applies, g, at::zeros_like(g));
+    slot.moments[0].addcmul_(g, g);
+    slot.values.sub_(learning_rate * g / slot.moments[0].sqrt().add_(eps_));
+  }
+
+ private:
+  AdagradStep step(const SlotOptions& options, const HostScalars& scalars) const {
+    return {scalars.learning_rate, eps_, options.weight_decay, scalars.gradient_scale};
+  }
+
+  double eps_ = 0;
+};
+
+// --- Adam (Kingma, Ba, arXiv:1412.6980) and AdamW (Loshchilov, Hutter, arXiv:1711.05101), as in torch::optim ---
+
+class Adam : public DenseOptimizer {
+ public:
+  Adam(const Options& options, bool decoupled)
+      : DenseOptimizer({"exp_avg", "exp_avg_sq"}), eps_(options.real("eps")), decoupled_(decoupled) {
+    adam_entry().check(options);
+    const std::vector<double> betas = options.reals("betas");
+    beta1_ = betas[0];
+    beta2_ = betas[1];
+  }
+
+ protected:
+  void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    adam_loop(values, gradient, moments[0], moments[1], n, step(options, scalars));
+  }
+  void loop(double* values, const double* gradient, double* const* moments, int64_t n, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    adam_loop(values, gradient, moments[0], moments[1], n, step(options, scalars));
+  }
+
+  void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments, const SlotOptions&,
+               const TensorScalars& scalars) const override {
+    at::Tensor g = gradient * scalars.gradient_scale;
+    if (!decoupled_) g.addcmul_(values, scalars.weight_decay);
+    moments[0].add_(g - moments[0], 1 - beta1_);
+    moments[1].mul_(beta2_).addcmul_(g, g, 1 - beta2_);
+    const auto dtype = values.scalar_type();
+    const at::Tensor correction1 = (1 - at::pow(beta1_, scalars.step)).to(dtype);
+    const at::Tensor root = at::rsqrt(1 - at::pow(beta2_, scalars.step)).to(dtype);
+    if (decoupled_) values.mul_(1 - scalars.learning_rate * scalars.weight_decay);
+    values.sub_(scalars.learning_rate / correction1 * moments[0] / (moments[1].sqrt() * root + eps_));
+  }
+
+  void fused(Slot& slot, const at::Tensor& gradient, const at::Tensor& learning_rate, const at::Tensor& step,
+             const at::Tensor& divisor, const at::Tensor& skip) const override {
+    at::Tensor values = slot.values, spoiled = gradient, mean = slot.moments[0], square = slot.moments[1], steps = step;
+    const double decay = slot.options.weight_decay;
+    if (decoupled_) {
+      at::_fused_adamw_({values}, {spoiled}, {mean}, {square}, {}, {steps}, learning_rate, beta1_, beta2_, decay, eps_,
+                        /*amsgrad=*/false, /*maximize=*/false, divisor, skip);
+    } else {
+      at::_fused_adam_({values}, {spoiled}, {mean}, {square}, {}, {steps}, learning_rate, beta1_, beta2_, decay, eps_,
+                       /*amsgrad=*/false, /*maximize=*/false, divisor, skip);
+    }
+  }
+
+ private:
+  AdamStep step(const SlotOptions& options, const HostScalars& scalars) const {
+    return adam_step({beta1_, beta2_, eps_, decoupled_}, options, scalars);
+  }
+
+  double beta1_ = 0, beta2_ = 0, eps_ = 0;
+  bool decoupled_ = false;
+};
+
+// --- SGD with momentum and Nesterov momentum (Sutskever et al., ICML 2013), as in torch::optim ---
+
+std::vector<std::string> moment_names(const Options& options) {
+  if (options.real("momentum") == 0) return {};
+  return {"momentum"};
+}
+
+class Sgd : public DenseOptimizer {
+ public:
+  explicit Sgd(const Options& options)
+      : DenseOptimizer(moment_names(options)),
+        momentum_(options.real("momentum")),
+        nesterov_(options.boolean("nesterov")) {
+    sgd_entry().check(options);
+  }
+
+ protected:
+  void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    sgd_loop(values, gradient, moments[0], n, step(options, scalars));
+  }
+  void loop(double* values, const double* gradient, double* const* moments, int64_t n, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    sgd_loop(values, gradient, moments[0], n, step(options, scalars));
+  }
+
+  void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments, const SlotOptions&,
+               const TensorScalars& scalars) const override {
+    at::Tensor direction = gradient * scalars.gradient_scale + values * scalars.weight_decay;
+    if (momentum_ != 0) {
+      moments[0].mul_(momentum_).add_(direction);
+      direction = nesterov_ ? direction.add(moments[0], momentum_) : moments[0];
+    }
+    values.sub_(scalars.learning_rate * direction);
+  }
+
+  void fused(Slot& slot, const at::Tensor& gradient, const at::Tensor& learning_rate, const at::Tensor&,
+             const at::Tensor& divisor, const at::Tensor& skip) const override {
+    at::Tensor values = slot.values, spoiled = gradient;
+    // A velocity of zeros needs no special first step.
+    at::_fused_sgd_({values}, {spoiled}, slot.moments, slot.options.weight_decay, momentum_, learning_rate,
+                    /*dampening=*/0, nesterov_, /*maximize=*/false, /*is_first_step=*/false, divisor, skip);
+  }
+
+ private:
+  SgdStep step(const SlotOptions& options, const HostScalars& scalars) const {
+    return {scalars.learning_rate, momentum_, nesterov_, options.weight_decay, scalars.gradient_scale};
+  }
+
+  double momentum_ = 0;
+  bool nesterov_ = false;
+};
 
 }  // namespace
 
@@ -118,8 +279,8 @@ void DenseOptimizer::update(int index, const Gradient& gradient, const UpdateSca
   Slot& slot = slots_.at(index);
   if (gradient.rows.defined()) {
     throw Error(Failure::config,
-                "this optimizer takes whole gradients and was given the rows of a table; choose an optimizer for row "
-                "tables, or tables with dense gradients (rows: dense)");
+                "this optimizer takes dense gradients and received rows of a table; choose another optimizer, or "
+                "dense embeddings (model.rows: false)");
   }
   CONVOY_CHECK(gradient.dense.defined() && gradient.dense.numel() == slot.values.numel() &&
                    gradient.dense.device() == slot.values.device(),
@@ -168,16 +329,16 @@ void DenseOptimizer::update_by_loop(Slot& slot, const at::Tensor& gradient, cons
     return;
   }
 
-  // Mixed dtypes: pieces are converted to float, swept, and values converted back.
+  // Mixed dtypes: converts chunks to float, updates them, and converts the values back.
   with_type(slot.values.scalar_type(), [&](auto* value_type) {
     with_type(gradient.scalar_type(), [&](auto* gradient_type) {
       auto* values = slot.values.mutable_data_ptr<std::remove_pointer_t<decltype(value_type)>>();
       const auto* gradients = gradient.const_data_ptr<std::remove_pointer_t<decltype(gradient_type)>>();
       over_members(members, elements, [&](int64_t member, int64_t offset, int64_t n) {
         if (!applies[member]) return;
-        float v[piece], g[piece];
-        for (int64_t at = offset; at < offset + n; at += piece) {
-          const int64_t count = std::min(piece, offset + n - at);
+        float v[chunk], g[chunk];
+        for (int64_t at = offset; at < offset + n; at += chunk) {
+          const int64_t count = std::min(chunk, offset + n - at);
           convert(values + at, v, count);
           convert(gradients + at, g, count);
           loop(v, g, moments_at(static_cast<float*>(nullptr), at).data(), count, options[member], host[member]);
@@ -214,11 +375,33 @@ void DenseOptimizer::update_by_tensors(Slot& slot, const at::Tensor& gradient, c
 }
 
 void DenseOptimizer::update_fused(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars) const {
-  // LibTorch's kernels take float scalars of no dimension, divide gradients by a scale (and write them back, so they
-  // are given a gradient that may be spoiled: it is this step's), and do nothing where found_inf is 1.
+  // LibTorch's kernels take float scalars without dimensions and do nothing if found_inf is 1. They divide gradients by
+  // a scale in place. The gradient of this step may be overwritten.
   const auto single = [](const at::Tensor& tensor) { return tensor.to(at::kFloat).reshape({}); };
   fused(slot, gradient, single(scalars.learning_rate) * slot.options.learning_rate_factor, single(scalars.step),
         single(scalars.gradient_scale).reciprocal(), single(scalars.apply.logical_not()));
 }
+
+std::unique_ptr<Optimizer> make_adagrad(const Options& options) { return std::make_unique<Adagrad>(options); }
+
+AdamStep adam_step(const AdamSettings& settings, const SlotOptions& options, const HostScalars& scalars) {
+  AdamStep step;
+  step.learning_rate = scalars.learning_rate;
+  step.beta1 = settings.beta1;
+  step.beta2 = settings.beta2;
+  step.eps = settings.eps;
+  step.correction1 = 1 - std::pow(settings.beta1, double(scalars.step));
+  step.correction2 = 1 - std::pow(settings.beta2, double(scalars.step));
+  step.l2 = settings.decoupled ? 0 : options.weight_decay;
+  step.decay = settings.decoupled ? 1 - scalars.learning_rate * options.weight_decay : 1;
+  step.gradient_scale = scalars.gradient_scale;
+  return step;
+}
+
+std::unique_ptr<Optimizer> make_adam(const Options& options, bool decoupled) {
+  return std::make_unique<Adam>(options, decoupled);
+}
+
+std::unique_ptr<Optimizer> make_sgd(const Options& options) { return std::make_unique<Sgd>(options); }
 
 }  // namespace convoy

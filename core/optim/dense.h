@@ -1,10 +1,11 @@
-// What optimizers over flat dense slots share: slots and their moments, scalars, and which of three ways a slot takes.
+// Common code of optimizers over flat dense slots: slots and their moments, scalars, and the choice of one of three
+// paths.
 //
-//   loop     CPU: one fused pass over float or double; bf16 and fp16 through float in small pieces, with float moments
-//   tensors  any device, dtype and number of members, as tensor operations without a host read
+//   loop     CPU: one fused pass over float or double; bf16 and fp16 through float in small chunks, with float moments
+//   tensors  any device, dtype and number of members, as tensor operations without a read to the host
 //   fused    CUDA, one member, fp32 or fp64: LibTorch's fused kernels
 //
-// The second is also what the others are tested against.
+// Tests compare the other paths with `tensors`.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -13,7 +14,6 @@
 #include <vector>
 
 #include "core/optim/loops.h"
-#include "core/optim/member_decays.h"
 #include "core/optim/optimizer.h"
 
 namespace convoy {
@@ -22,11 +22,11 @@ struct Slot {
   at::Tensor values;
   SlotOptions options;
   std::vector<at::Tensor> moments;  // shaped as values; float for bf16 and fp16
-  std::vector<double> decays = {};  // of members; none: the options' for all
-  at::Tensor decay_column = {};     // the same as [members, 1] on the device
+  std::vector<double> decays = {};  // one per member; empty: the options' value for all
+  at::Tensor decay_column = {};     // `decays` as [members, 1] on the device
 };
 
-// Of one member, on the host: only for slots that live there.
+// Scalars of one member on the host, for slots on the CPU.
 struct HostScalars {
   double learning_rate = 0;  // with the group's factor
   int64_t step = 0;
@@ -37,7 +37,7 @@ struct AdamSettings {
   double beta1 = 0, beta2 = 0, eps = 0;
   bool decoupled = false;  // AdamW's weight decay
 };
-// One update of one member, of dense slots and of rows alike.
+// Scalars of one update of one member, for dense slots and for rows.
 AdamStep adam_step(const AdamSettings& settings, const SlotOptions& options, const HostScalars& scalars);
 
 // Shaped [members, 1], to broadcast over [members, elements]; in the dtype of the arithmetic.
@@ -45,7 +45,7 @@ struct TensorScalars {
   at::Tensor learning_rate, step, gradient_scale, weight_decay;
 };
 
-class DenseOptimizer : public Optimizer, public MemberDecays {
+class DenseOptimizer : public Optimizer {
  public:
   explicit DenseOptimizer(std::vector<std::string> moment_names) : moment_names_(std::move(moment_names)) {}
 
@@ -55,15 +55,16 @@ class DenseOptimizer : public Optimizer, public MemberDecays {
   void set_weight_decays(int slot, const std::vector<double>& decays) override;
 
  protected:
-  // [0, n) of one member; `moments` as many as there are names.
+  // Updates elements [0, n) of one member; `moments`: as many as there are names.
   virtual void loop(float* values, const float* gradient, float* const* moments, int64_t n, const SlotOptions& options,
                     const HostScalars& scalars) const = 0;
   virtual void loop(double* values, const double* gradient, double* const* moments, int64_t n,
                     const SlotOptions& options, const HostScalars& scalars) const = 0;
-  // [members, elements] in one float dtype: writes the new values and moments over the given tensors.
+  // [members, elements] in one float dtype: overwrites the given values and moments.
   virtual void tensors(at::Tensor& values, const at::Tensor& gradient, std::vector<at::Tensor>& moments,
                        const SlotOptions& options, const TensorScalars& scalars) const = 0;
-  // float32 scalars of one element on the device; `skip` is 1 where nothing is to change, `divisor` divides gradients.
+  // float32 scalars of one element on the device; `skip` 1 leaves everything unchanged; gradients are divided by
+  // `divisor`.
   virtual void fused(Slot& slot, const at::Tensor& gradient, const at::Tensor& learning_rate, const at::Tensor& step,
                      const at::Tensor& divisor, const at::Tensor& skip) const = 0;
 

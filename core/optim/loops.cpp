@@ -1,16 +1,13 @@
-// Each body is written once and compiled for every type and instruction set. No temporaries: memory is what limits them.
+// Each body is written once and compiled for every type and instruction set. No temporaries: memory bandwidth is the
+// limit.
 #include "core/optim/loops.h"
 
 #include <cmath>
 
-#include "core/vectorised.h"
+#include "core/tensors/vectorised.h"
 
 namespace convoy {
 namespace {
-
-#define CONVOY_BODY  \
-  template <class T> \
-  inline __attribute__((always_inline))
 
 CONVOY_BODY void adam_body(T* __restrict values, const T* __restrict gradient, T* __restrict mean, T* __restrict square,
                            int64_t n, const AdamStep& step) {
@@ -30,7 +27,7 @@ CONVOY_BODY void adam_body(T* __restrict values, const T* __restrict gradient, T
 CONVOY_BODY void momentum_body(T* __restrict values, const T* __restrict gradient, T* __restrict velocity, int64_t n,
                                const SgdStep& step) {
   const T scale = T(step.gradient_scale), l2 = T(step.l2), rate = T(step.learning_rate), momentum = T(step.momentum);
-  // Nesterov's direction is g + momentum · velocity, the plain one velocity itself.
+  // Nesterov's direction is g + momentum · velocity; without it the direction is the velocity.
   const T of_gradient = T(step.nesterov), of_velocity = step.nesterov ? momentum : T(1);
   for (int64_t i = 0; i < n; ++i) {
     const T g = gradient[i] * scale + l2 * values[i];
@@ -45,7 +42,7 @@ CONVOY_BODY void plain_body(T* __restrict values, const T* __restrict gradient, 
   for (int64_t i = 0; i < n; ++i) values[i] -= rate * (gradient[i] * scale + l2 * values[i]);
 }
 
-// Sixteen sums, so that additions need not wait for each other and the order does not depend on the instruction set.
+// Uses sixteen sums: additions do not wait for each other, and their order does not depend on the instruction set.
 CONVOY_BODY double square_body(const T* __restrict values, int64_t n, bool* finite) {
   constexpr int lanes = 16;
   double sums[lanes] = {}, marks[lanes] = {};
@@ -67,7 +64,7 @@ CONVOY_BODY double square_body(const T* __restrict values, int64_t n, bool* fini
     sum += x * x;
     mark += x * 0;
   }
-  // Squares of finite floats cannot overflow a double, so for them the sum says all.
+  // Squares of finite floats cannot overflow a double, so for floats the sum alone decides.
   *finite = std::isfinite(sizeof(T) > 4 ? mark : sum);
   return sum;
 }

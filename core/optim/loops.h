@@ -24,11 +24,11 @@ struct SgdStep {
   double l2 = 0;
   double gradient_scale = 1;
 };
-// `velocity` may be null when there is no momentum.
+// `velocity` may be null if there is no momentum.
 void sgd_loop(float* values, const float* gradient, float* velocity, int64_t n, const SgdStep& step);
 void sgd_loop(double* values, const double* gradient, double* velocity, int64_t n, const SgdStep& step);
 
-// Sum of squares in double. `finite`: false if any element is not; a finite sum of doubles may overflow.
+// Sum of squares in double. `finite`: false if any element is not finite; a finite sum of doubles may overflow.
 double square_sum(const float* values, int64_t n, bool* finite);
 double square_sum(const double* values, int64_t n, bool* finite);
 

@@ -1,7 +1,6 @@
 #include "core/optim/norm.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
@@ -10,29 +9,29 @@
 
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/optim/loops.h"
 
 namespace convoy {
 namespace {
 
-constexpr int64_t part = 1 << 16;  // elements; fixed, since the order of additions follows from it
+constexpr int64_t block = 1 << 16;  // elements; fixed, because it determines the order of additions
 
 template <class T>
 void sum_member(const T* values, int64_t n, double* sum, bool* finite) {
-  const int64_t parts = (n + part - 1) / part;
-  std::vector<double> sums(parts);
-  std::vector<unsigned char> finites(parts);
-  at::parallel_for(0, parts, 2, [&](int64_t begin, int64_t end) {
+  const int64_t blocks = (n + block - 1) / block;
+  std::vector<double> sums(blocks);
+  std::vector<unsigned char> finites(blocks);
+  at::parallel_for(0, blocks, 2, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       bool all_finite = true;
-      sums[p] = square_sum(values + p * part, std::min(part, n - p * part), &all_finite);
+      sums[p] = square_sum(values + p * block, std::min(block, n - p * block), &all_finite);
       finites[p] = all_finite;
     }
   });
   *sum = 0;
   *finite = true;
-  for (int64_t p = 0; p < parts; ++p) {
+  for (int64_t p = 0; p < blocks; ++p) {
     *sum += sums[p];
     *finite = *finite && finites[p];
   }
@@ -48,7 +47,7 @@ SquareSum square_sum(const at::Tensor& values, int64_t members) {
   const bool native = values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble;
   if (!values.is_cpu() || !native) {
     const at::Tensor flat = values.detach().reshape({members, values.numel() / members});
-    // In double from the start: the norm of half-precision gradients would overflow in their own dtype.
+    // In double from the start: the norm of half-precision gradients would overflow in their dtype.
     const at::Tensor norm = at::linalg_vector_norm(flat, 2, at::IntArrayRef{1}, false, at::kDouble);
     return {norm * norm, at::isfinite(norm)};
   }

@@ -1,4 +1,4 @@
-// Sum of squares and finiteness of a flat buffer, in one pass, as tensors on its device: nothing is read to the host.
+// Sum of squares and finiteness of a flat buffer, in one pass, as tensors on its device, without a read to the host.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -8,14 +8,15 @@ namespace convoy {
 
 struct SquareSum {
   at::Tensor sum;     // float64 [members]
-  at::Tensor finite;  // bool [members]: every element is
+  at::Tensor finite;  // bool [members]: true if every element is finite
 };
 
 // `values`: [members, …] contiguous, or any shape for one member; any float dtype. Empty: 0 and true.
-// On the CPU parts of fixed size are summed in order, so the result depends neither on threads nor on instruction set.
+// On the CPU, ranges of fixed size are summed in order, so the result is equal for any number of threads and any
+// instruction set.
 SquareSum square_sum(const at::Tensor& values, int64_t members = 1);
 
-// The same of one member whose values lie on the CPU, as plain numbers: no tensor is made where they are float or double.
+// The same for one member on the CPU, as plain numbers; makes no tensor for float or double.
 struct HostSquareSum {
   double sum = 0;
   bool finite = true;

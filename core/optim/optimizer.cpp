@@ -1,6 +1,8 @@
 #include "core/optim/optimizer.h"
 
-#include "core/name_pattern.h"
+#include <cmath>
+
+#include "core/base/name_pattern.h"
 #include "core/optim/dense.h"
 
 namespace convoy {
@@ -10,7 +12,8 @@ std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer) {
   if (optimizer.name == "sgd") return make_sgd(optimizer.options);
   if (optimizer.name == "adam") return make_adam(optimizer.options, /*decoupled=*/false);
   if (optimizer.name == "adagrad") return make_adagrad(optimizer.options);
-  CONVOY_CHECK(optimizer.name == "adamw", "optimizer '", optimizer.name, "' stands in the catalogue and nowhere else");
+  CONVOY_CHECK(optimizer.name == "adamw", "optimizer '", optimizer.name,
+               "' is in the catalogue and has no implementation");
   return make_adam(optimizer.options, /*decoupled=*/true);
 }
 
@@ -25,5 +28,52 @@ GroupSettings group_settings(const Component& optimizer, const std::string& para
   }
   return settings;
 }
+
+namespace {
+
+constexpr double pi = 3.14159265358979323846;
+
+// An interval option as a number of updates; 0 for never.
+int64_t updates_of(const Options& options, const std::string& name, int64_t updates_per_epoch) {
+  const Json& interval = options.at(name);
+  const int64_t every = interval.at("every");
+  const std::string unit = interval.at("unit");
+  if (unit == "never") return 0;
+  return unit == "epochs" ? every * updates_per_epoch : every;
+}
+
+}  // namespace
+
+Schedule::Schedule(const Component& optimizer, int64_t total_updates, int64_t updates_per_epoch)
+    : base_(optimizer.options.real("lr")) {
+  const Options options = optimizer.options.section("schedule");
+  const std::string name = options.text("name");
+  const int64_t warmup = updates_of(options, "warmup", updates_per_epoch);
+  const double span = double(std::max<int64_t>(total_updates - warmup, 1));
+
+  // Factor as a function of the number of updates after the warm-up.
+  std::function<double(int64_t)> after;
+  if (name == "constant") {
+    after = [](int64_t) { return 1.0; };
+  } else if (name == "linear" || name == "cosine") {
+    const double final = options.real("final");
+    const bool cosine = name == "cosine";
+    after = [=](int64_t update) {
+      const double done = std::min(double(update) / span, 1.0);
+      const double left = cosine ? (1 + std::cos(pi * done)) / 2 : 1 - done;
+      return final + (1 - final) * left;
+    };
+  } else {
+    CONVOY_CHECK(name == "step", "schedule '", name, "' is in the catalogue and has no implementation");
+    const int64_t every = updates_of(options, "every", updates_per_epoch);
+    const double factor = options.real("factor");
+    after = [=](int64_t update) { return every == 0 ? 1.0 : std::pow(factor, double(update / every)); };
+  }
+  factor_ = [=](int64_t update) {
+    return update < warmup ? double(update + 1) / double(warmup) : after(update - warmup);
+  };
+}
+
+double Schedule::learning_rate(int64_t update) const { return base_ * factor_(update); }
 
 }  // namespace convoy

@@ -1,12 +1,11 @@
-// Optimizer: applies gradients to flat storage. What strategies share; they never see which one it is.
+// Optimizer: applies gradients to flat storage. Strategies use this interface and do not know the update rule.
 //
-// Role: a slot is one contiguous buffer of parameters that have the same group (lr, weight decay), with its moments. One
-// fused loop per slot and step. All scalars are tensors on the slot's device with a leading member dimension (1 without
-// an ensemble), so a step reads nothing to the host and ensembles need no other code.
-// Threads: one per rank, from which parallel loops start. Failure: none in a step but of our own making.
+// A slot is one contiguous buffer of parameters of one group (lr, weight decay), with its moments; one fused loop per
+// slot and update. All scalars are tensors on the slot's device, with a leading member dimension (1 without an
+// ensemble). So an update copies nothing to the host, and ensembles need no other code.
+// Threads: one per rank, from which parallel loops start. Failure: a step throws only on errors in convoy itself.
 #pragma once
 #include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,29 +40,31 @@ struct SlotOptions {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // `values` (contiguous, any float dtype) stays the caller's and must keep its storage; returns the slot's index. Moments
-  // start at zero, in the dtype of the values or in float for bf16 and fp16.
+  // `values` (contiguous, any float dtype) belongs to the caller and must keep its storage. Returns the slot's index.
+  // Moments start at zero, in the dtype of the values, or in float for bf16 and fp16.
   virtual int add_slot(at::Tensor values, const SlotOptions& options) = 0;
-  // A dense gradient may be overwritten. The result does not depend on the number of threads. Error(config) for rows
-  // that this optimizer does not take.
+  // One weight decay per member of the slot; they replace the slot's own from the next update on.
+  virtual void set_weight_decays(int slot, const std::vector<double>& decays) = 0;
+  // May overwrite a dense gradient. The result does not depend on the number of threads. Error(config) if this
+  // optimizer does not take rows.
   virtual void update(int slot, const Gradient& gradient, const UpdateScalars& scalars) = 0;
-  // The slot's moments by name, each shaped as its values: shown to checkpoints through visit_state, writable.
+  // The slot's moments by name, each shaped as its values; writable. visit_state passes them to checkpoints.
   virtual std::vector<std::pair<std::string, at::Tensor>> moments(int slot) = 0;
 };
 
-// By the configuration's `optimizer`: sgd, adam, adamw.
+// Creates the optimizer of the configuration: sgd, adam, adamw, adagrad.
 std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer);
 
-// Parameter groups: options of the first group whose pattern matches the canonical name, else the defaults.
-// Patterns are regular expressions searched anywhere in the name; ConfigError for one that is none.
+// Options of the first parameter group that matches the canonical name, else the defaults. Patterns are regular
+// expressions, searched anywhere in the name; ConfigError for an invalid one.
 struct GroupSettings {
   double learning_rate_factor = 1;
   double weight_decay = 0;
 };
 GroupSettings group_settings(const Component& optimizer, const std::string& parameter_name);
 
-// Learning rate as a function of updates applied (from 0): constant, linear, cosine, step, each after a linear warm-up.
-// Pure. Intervals in steps count updates.
+// Schedule: the learning rate as a function of updates applied (from 0): constant, linear, cosine, step, each after a
+// linear warm-up. Pure. Intervals given in steps are converted to updates.
 class Schedule {
  public:
   Schedule(const Component& optimizer, int64_t total_updates, int64_t updates_per_epoch);

@@ -1,5 +1,6 @@
 #include "launch/rank/crash.h"
 
+#include <c10/util/Exception.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,24 +10,61 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
 #include <atomic>
-#include <cstdio>
+#include <cerrno>
 #include <cstdlib>
 #include <exception>
-#include <memory>
+#include <filesystem>
 #include <new>
+#include <stdexcept>
 #include <system_error>
+#include <thread>
 
-#include "core/control/channel.h"
-#include "core/control/phases.h"
-#include "core/limits.h"
-#include "launch/exit_codes.h"
+#include "core/files/limits.h"
+#include "core/rank_state/position.h"
+#include "launch/job/job_supervisor.h"
+#include "launch/process/event_loop.h"
+#include "launch/process/exit_codes.h"
 
 namespace convoy {
+
+TranslatedException translate_exception(Failure unknown) {
+  try {
+    throw;
+  } catch (const CommError& error) {
+    const bool others = error.kind() == Failure::hang || error.kind() == Failure::disagreement ||
+                        error.kind() == Failure::training;  // a group of ranks only knows that it happened
+    return {error.kind(), error.what(), others ? std::optional<int>(error.rank()) : std::nullopt};
+  } catch (const Error& error) {
+    return {error.kind(), error.what()};
+  } catch (const std::filesystem::filesystem_error& error) {
+    return {Failure::io, error_text(error)};
+  } catch (const std::bad_alloc&) {
+    return {Failure::out_of_memory, no_memory_text()};
+  } catch (const std::system_error& error) {
+    const Error described = limit_error(error, unknown);
+    return {described.kind(), described.what()};
+  } catch (const std::length_error& error) {
+    return {Failure::out_of_memory,
+            str("more than any memory holds was asked for (", error.what(), "); try smaller data or a smaller model")};
+  } catch (const c10::OutOfMemoryError& error) {
+    return {Failure::out_of_memory, str(error.what_without_backtrace(), "; try a smaller train.batch")};
+  } catch (const c10::Error& error) {
+    const std::string message = error.what_without_backtrace();
+    // LibTorch's CPU allocator has no special exception type.
+    if (message.find("can't allocate memory") != std::string::npos)
+      return {Failure::out_of_memory, str(no_memory_text(), ": ", message)};
+    return {unknown, message};
+  } catch (const std::exception& error) {
+    return {unknown, error.what()};
+  } catch (...) {
+    return {unknown, "an exception that is no std::exception"};
+  }
+}
+
 namespace {
 
-// A stack of its own, so that an overflow of the normal one can still be told.
+// Separate stack for handlers, so that a stack overflow can be reported.
 alignas(16) char signal_stack[64 * 1024];
 
 struct RankOfThread {
@@ -35,12 +73,12 @@ struct RankOfThread {
 };
 thread_local RankOfThread rank_of_this_thread;
 thread_local std::unique_ptr<char[]> stack_of_this_thread;
-thread_local const char* place_of_this_thread = nullptr;    // of the innermost CrashPlace
-thread_local const char* failure_of_this_thread = nullptr;  // the same as an Abort
-// The file of the process's first rank, for threads that belong to none.
+thread_local const char* note_of_this_thread = nullptr;     // of the innermost CrashScope
+thread_local const char* failure_of_this_thread = nullptr;  // the same note as an Abort
+// State file of the process's first rank, for threads that belong to no rank.
 std::atomic<StateFile*> some_file{nullptr};
 
-// Text in a buffer of fixed size; what does not fit is cut. Async-signal-safe.
+// Text in a buffer of fixed size; longer text is truncated. Async-signal-safe.
 template <size_t size>
 class FixedText {
  public:
@@ -56,7 +94,7 @@ class FixedText {
       digits[count++] = static_cast<char>('0' + left % 10);
     while (count > 0 && used_ + 1 < size) text_[used_++] = digits[--count];
   }
-  // As inside of a JSON string. A byte beyond ASCII may be half a character, and becomes '?'.
+  // Escapes text for a JSON string. Bytes beyond ASCII may be incomplete characters, so they become '?'.
   void add_quoted(const char* text) {
     for (; *text != '\0'; ++text) {
       const auto byte = static_cast<unsigned char>(*text);
@@ -72,17 +110,17 @@ class FixedText {
   size_t used_ = 0;
 };
 
-// The first thread that fails reports it and ends the process. Ranks that are threads may fail together.
+// The first thread that fails reports the failure and ends the process. Ranks that are threads may fail together.
 class Reporter {
  public:
-  // True for the first thread. Another one waits for the end of the process; false if that does not come, and if the
-  // reporting thread itself fails again. Async-signal-safe.
+  // Returns true for the first thread. Another thread waits for the end of the process; it gets false if the process
+  // does not end or if the reporting thread fails again. Async-signal-safe.
   bool is_this_thread() {
-    const pid_t own = gettid();
+    const pid_t self = gettid();
     pid_t first = 0;
-    if (thread_.compare_exchange_strong(first, own)) return true;
+    if (thread_.compare_exchange_strong(first, self)) return true;
     constexpr int tries = 50;
-    for (int i = 0; first != own && i < tries; ++i) {
+    for (int i = 0; first != self && i < tries; ++i) {
       timespec pause{0, 100'000'000};
       nanosleep(&pause, nullptr);
     }
@@ -94,16 +132,16 @@ class Reporter {
 };
 Reporter crash_reporter, terminate_reporter;
 
-void say(const char* text) {
+void print(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
   (void)ignored;
 }
 
-// Leaves the reason in the rank's state file, where the supervisor finds it, and on stderr. Async-signal-safe.
+// Writes the reason to the rank's state file, where the supervisor finds it, and to stderr. Async-signal-safe.
 [[noreturn]] void end_with(Failure kind, int code, const char* message) {
-  say("convoy-rank: ");
-  say(message);
-  say("\n");
+  print("convoy-rank: ");
+  print(message);
+  print("\n");
   StateFile* const file = rank_of_this_thread.file != nullptr ? rank_of_this_thread.file : some_file.load();
   if (file != nullptr) {
     FixedText<2048> json;
@@ -119,7 +157,8 @@ void say(const char* text) {
   _exit(code);
 }
 
-// ---- SIGBUS --------------------------------------------------------------------------------------------------------
+// --- SIGBUS
+// -------------------------------------------------------------------------------------------------------------
 
 uintptr_t hexadecimal(const char*& at) {
   uintptr_t value = 0;
@@ -139,7 +178,8 @@ struct MappedAddress {
   uintptr_t offset;  // in the file
 };
 
-// False if a line of /proc/self/maps, "from-to permissions offset device inode path", does not describe `address`.
+// Parses a line of /proc/self/maps, "from-to permissions offset device inode path". False if it does not contain
+// `address`.
 bool find_in_range(const char* line, uintptr_t address, MappedAddress& found) {
   const uintptr_t from = hexadecimal(line);
   if (*line++ != '-') return false;
@@ -153,11 +193,11 @@ bool find_in_range(const char* line, uintptr_t address, MappedAddress& found) {
   return true;
 }
 
-// False where no file is mapped. Reads /proc/self/maps by system calls only: a signal handler may do that.
+// Returns false if no file is mapped there. Reads /proc/self/maps by system calls only, as a signal handler must.
 bool file_mapped_at(const void* address, MappedAddress& mapped) {
   const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0) return false;
-  static char buffer[8192];  // of the one thread that reports
+  static char buffer[8192];  // used only by the reporting thread
   size_t have = 0;
   bool found = false;
   for (ssize_t got; !found && (got = read(maps, buffer + have, sizeof buffer - 1 - have)) > 0;) {
@@ -170,13 +210,13 @@ bool file_mapped_at(const void* address, MappedAddress& mapped) {
     }
     have -= static_cast<size_t>(line - buffer);
     if (!found) memmove(buffer, line, have);
-    if (have == sizeof buffer - 1) have = 0;  // a line that long has no path of a file
+    if (have == sizeof buffer - 1) have = 0;  // a line of this length has no file path
   }
   close(maps);
   return found;
 }
 
-// A file in memory still has the page, so the system had no room for it. Else the file became shorter.
+// True if memory ran out: the file still contains the page. Otherwise the file became shorter.
 bool lacks_memory(const MappedAddress& mapped) {
   if (strncmp(mapped.path, "/memfd:", 7) == 0) return true;
   if (strncmp(mapped.path, "/dev/shm/", 9) != 0) return false;
@@ -201,7 +241,7 @@ void end_if_mapped(const void* address) {
   end_with(Failure::io, exit_code::io, message.c_str());
 }
 
-// The launcher must see the signal itself.
+// Ends by the signal itself, so that the launcher sees it.
 void die_by(int signal_number) {
   signal(signal_number, SIG_DFL);
   raise(signal_number);
@@ -210,33 +250,34 @@ void die_by(int signal_number) {
 void crashed(int signal_number, siginfo_t* info, void*) {
   if (!crash_reporter.is_this_thread()) return die_by(signal_number);
   if (signal_number == SIGBUS && info->si_code > 0) end_if_mapped(info->si_addr);
-  // Stores into mapped memory, no more.
+  // Only stores to mapped memory.
   if (rank_of_this_thread.file != nullptr) {
     rank_of_this_thread.file->phase(crashed_phase);
     if (failure_of_this_thread != nullptr) rank_of_this_thread.file->failure(failure_of_this_thread);
   }
-  say("fatal: ");
+  print("fatal: ");
   const char* name = sigabbrev_np(signal_number);
-  say("SIG");
-  say(name ? name : "?");
-  if (place_of_this_thread != nullptr) {
-    say(" in ");
-    say(place_of_this_thread);
+  print("SIG");
+  print(name ? name : "?");
+  if (note_of_this_thread != nullptr) {
+    print(" in ");
+    print(note_of_this_thread);
   }
-  say("; backtrace of the thread that caused it:\n");
+  print("; backtrace of the thread that caused it:\n");
   void* frames[64];
   backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
   die_by(signal_number);
 }
 
-// ---- std::terminate ------------------------------------------------------------------------------------------------
+// --- std::terminate
+// -----------------------------------------------------------------------------------------------------
 
 std::terminate_handler terminate_before = nullptr;
 
 void* do_nothing(void*) { return nullptr; }
 
-// What the system refuses to this process, with the limit; "" where it has what it needs. An exception that ends a library's
-// constructor half-way is not known here: then trying once more tells.
+// Returns which resource the system refuses to this process, with its limit; "" if none. An exception that ended a
+// library's constructor is not visible here, so this tries to get a thread and memory once more.
 std::string refused_by_system() {
   if (std::current_exception()) try {
       throw;
@@ -271,37 +312,48 @@ std::string refused_by_system() {
 
 void watch_terminate(int, char**, char**) { terminate_before = std::set_terminate(terminated); }
 
-// LibTorch registers its operators before main(), and may find no memory for them. The sanitizers have an entry of their own.
+// LibTorch registers its operators before main() and may run out of memory there. Sanitizers use .preinit_array
+// themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 __attribute__((section(".preinit_array"), used)) void (*const before_libraries)(int, char**, char**) = watch_terminate;
 #endif
 
+// Runs at exit() in the code of a component, which would otherwise end the process as if it were done.
+void exited() {
+  if (note_of_this_thread == nullptr) return;
+  FixedText<1600> message;
+  message.add("exit() was called in ");
+  message.add(note_of_this_thread);
+  message.add(": it ended the process; throw an exception instead");
+  end_with(Failure::training, exit_code_of(Failure::training), message.c_str());
+}
+
 }  // namespace
 
-CrashNote::CrashNote(const std::string& place) : place_(place) {
+CrashNote::CrashNote(const std::string& text) : text_(text) {
   Abort reason;
   reason.kind = Failure::training;
-  reason.message = "in " + place;
+  reason.message = "in " + text;
   failure_ = to_json(reason).dump();
 }
 
-CrashPlace::CrashPlace(const CrashNote& note)
-    : outer_place_(place_of_this_thread), outer_failure_(failure_of_this_thread) {
-  place_of_this_thread = note.place_.c_str();
+CrashScope::CrashScope(const CrashNote& note)
+    : outer_note_(note_of_this_thread), outer_failure_(failure_of_this_thread) {
+  note_of_this_thread = note.text_.c_str();
   failure_of_this_thread = note.failure_.c_str();
 }
 
-CrashPlace::~CrashPlace() {
-  place_of_this_thread = outer_place_;
+CrashScope::~CrashScope() {
+  note_of_this_thread = outer_note_;
   failure_of_this_thread = outer_failure_;
 }
 
-void note_crashes_of_this_thread(StateFile* file, int rank) {
+void set_crash_rank(StateFile* file, int rank) {
   if (file == nullptr && some_file == rank_of_this_thread.file) some_file = nullptr;
   StateFile* none = nullptr;
   if (file != nullptr) some_file.compare_exchange_strong(none, file);
   rank_of_this_thread = {file, rank};
-  // A signal's stack is a thread's own; the main thread has one.
+  // Each thread needs its own signal stack; the main thread has one.
   stack_t stack{};
   sigaltstack(nullptr, &stack);
   if (file != nullptr && (stack.ss_flags & SS_DISABLE) != 0) {
@@ -316,7 +368,7 @@ void note_crashes_of_this_thread(StateFile* file, int rank) {
 }
 
 void install_crash_handlers() {
-  // The first call loads libgcc, which allocates: not something to do in a handler.
+  // The first call loads libgcc, which allocates; a handler must not do that.
   void* frame[1];
   backtrace(frame, 1);
   stack_t stack{};
@@ -327,6 +379,45 @@ void install_crash_handlers() {
   action.sa_sigaction = crashed;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int signal_number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigaction(signal_number, &action, nullptr);
+  std::atexit(exited);
+}
+
+namespace {
+
+int stop_signal_pipe[2] = {-1, -1};
+
+void on_stop_signal(int number) {
+  const int kept = errno;
+  const auto byte = static_cast<unsigned char>(number);
+  const ssize_t written = write(stop_signal_pipe[1], &byte, 1);  // if the pipe is full, a request is pending already
+  (void)written;
+  errno = kept;
+}
+
+}  // namespace
+
+void catch_stop_signals() {
+  if (pipe2(stop_signal_pipe, O_CLOEXEC) != 0) return;  // signals then keep their default action
+  fcntl(stop_signal_pipe[1], F_SETFL, O_NONBLOCK);
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  action.sa_flags = SA_RESTART;
+  for (const int number : stop_signals())
+    if (number != SIGQUIT) sigaction(number, &action, nullptr);
+}
+
+void report_stop_signals(const std::shared_ptr<Channel>& channel) {
+  if (stop_signal_pipe[0] < 0) return;
+  std::thread([weak = std::weak_ptr<Channel>(channel)] {
+    unsigned char number = 0;
+    ssize_t got = 0;
+    while ((got = read(stop_signal_pipe[0], &number, 1)) != 0) {
+      if (got < 0 && errno == EINTR) continue;
+      const auto alive = weak.lock();
+      if (got < 0 || !alive) return;
+      alive->post(job_topic::signalled, {{"signal", static_cast<int>(number)}});
+    }
+  }).detach();
 }
 
 }  // namespace convoy

@@ -1,42 +1,69 @@
-// What a rank process leaves behind when it cannot go on: a backtrace on stderr (the launcher keeps it in logs/rankN.log), or
-// the reason where the system is to blame.
+// Failures of a rank process: translation of exceptions, crash reports, and stop signals. A crash report is a backtrace
+// on stderr (in logs/rankN.log), or the reason if the system refuses a resource.
 #pragma once
+#include <memory>
+#include <optional>
 #include <string>
 
-#include "core/control/state_file.h"
+#include "core/base/error.h"
+#include "core/control/channel.h"
+#include "core/rank_state/state_file.h"
 
 namespace convoy {
-// Until the next call a crash of this thread sets the phase of its rank, which may be one of several of the process, to
-// `crashed_phase` (core/control/phases.h). Null: of no rank.
-void note_crashes_of_this_thread(StateFile* file, int rank = -1);
 
-// Names code of somebody else's that is called: "model mine, its constructor". Made once, used for many calls.
+// --- Translation of exceptions, used by every end of a rank process ---
+
+struct TranslatedException {
+  Failure kind = Failure::internal;
+  std::string message;  // without a backtrace; with a remedy if one is known
+  // The rank that causes a stall or mismatch; rarely the rank that detected it. -1: no single rank.
+  std::optional<int> rank = std::nullopt;
+};
+// Translates the current exception; call it inside a catch block. `unknown`: the kind for exceptions without one.
+TranslatedException translate_exception(Failure unknown);
+
+// Attributes later crashes of this thread to `rank` of this process: a crash sets the phase in its state file to
+// `crashed_phase` (core/rank_state/position.h). Null: to no rank.
+void set_crash_rank(StateFile* file, int rank = -1);
+
+// Names user code that is about to run: "model mine, its constructor". Created once, used for many calls.
 class CrashNote {
  public:
-  explicit CrashNote(const std::string& place);
-  const std::string& place() const { return place_; }
+  explicit CrashNote(const std::string& text);
+  const std::string& text() const { return text_; }
 
  private:
-  friend class CrashPlace;
-  std::string place_;
-  std::string failure_;  // an Abort that says the same, for the rank's state file
+  friend class CrashScope;
+  std::string text_;
+  std::string failure_;  // the same note as an Abort, for the rank's state file
 };
 
-// While it lives, the report of a crash of this thread contains the note, which must outlive it. Notes nest.
-class CrashPlace {
+// During its lifetime a crash report of this thread contains the note, which must outlive it. Notes nest.
+class CrashScope {
  public:
-  explicit CrashPlace(const CrashNote& note);
-  ~CrashPlace();
-  CrashPlace(const CrashPlace&) = delete;
-  CrashPlace& operator=(const CrashPlace&) = delete;
+  explicit CrashScope(const CrashNote& note);
+  ~CrashScope();
+  CrashScope(const CrashScope&) = delete;
+  CrashScope& operator=(const CrashScope&) = delete;
 
  private:
-  const char* outer_place_;
+  const char* outer_note_;
   const char* outer_failure_;
 };
 
-// SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT: print a backtrace, then die of the same signal. Async-signal-safe.
-// SIGBUS in a mapped file ends the process with 74 and the file's name. std::terminate for want of threads or memory ends it
-// with 71 and the limit, also before main().
+// Installs handlers. SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT print a backtrace, and the same signal ends the
+// process. Async-signal-safe. SIGBUS in a mapped file ends the process with 74 and the file's name. std::terminate for
+// lack of threads or memory ends it with 71 and the limit, also before main().
 void install_crash_handlers();
+
+// --- Stop signals that reach a rank process itself ---
+//
+// Slurm signals every process of a job step. A terminal signals its process group. A user may signal a rank. The rank
+// reports the signal to the supervisor, which acts as if its `convoy` had received it.
+
+// Catches stop_signals() except SIGQUIT; they no longer end this process. Call it before other threads start.
+void catch_stop_signals();
+// Reports past and future stop signals from a separate thread, during the lifetime of the channel.
+void report_stop_signals(const std::shared_ptr<Channel>& channel);
+
 }  // namespace convoy

@@ -1,10 +1,10 @@
-// convoy-rank: trains. A child of `convoy`, which tells it everything over the control channel.
+// convoy-rank: trains. A child of `convoy`, which sends it everything over the control channel.
 //
 //   convoy-rank              one process of a job; environment: CONVOY_CHANNEL, CONVOY_PROCESS, CONVOY_RANK
-//   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks their options;
-//                            `--describe blocks` also tells the model's blocks, `--describe activations` what they keep,
-//                            `--describe figures` what its evaluations tell
-//   convoy-rank --calibrate  one process of a calibration (launch/measurement.h); the same environment as a job's
+//   convoy-rank --describe   reads a resolved configuration from standard input, loads its plugins, checks options;
+//                            `--describe blocks` also prints the model's blocks, `--describe activations` their saved
+//                            activations, `--describe figures` the metrics of its evaluations
+//   convoy-rank --calibrate  one process of a calibration (launch/explain/measurement.h); environment as for a job
 #include <malloc.h>
 #include <unistd.h>
 
@@ -17,25 +17,23 @@
 #include <thread>
 #include <vector>
 
-#include "backends/cuda/registry.h"
+#include "backends/cuda/module/registry.h"
 #include "backends/registry.h"
+#include "core/base/log.h"
+#include "core/base/version.h"
 #include "core/control/protocol.h"
-#include "core/data/few_rows.h"
-#include "core/log.h"
-#include "core/tensor_memory.h"
-#include "core/version.h"
-#include "launch/describe.h"
-#include "launch/exit_codes.h"
-#include "launch/gpu_memory.h"
-#include "launch/rank/calibrate.h"
-#include "launch/rank/caught.h"
+#include "core/data/rows.h"
+#include "core/tensors/tensor_memory.h"
+#include "launch/job/rendezvous.h"
+#include "launch/machine/gpus.h"
+#include "launch/prepare/describe.h"
+#include "launch/process/event_loop.h"
+#include "launch/process/exit_codes.h"
 #include "launch/rank/crash.h"
-#include "launch/rank/figures.h"
-#include "launch/rank/own_stacks.h"
+#include "launch/rank/measure/bench.h"
+#include "launch/rank/measure/timed_step.h"
 #include "launch/rank/rank.h"
-#include "launch/rank/stop_signals.h"
-#include "launch/rendezvous.h"
-#include "launch/signals.h"
+#include "launch/rank/thread_stacks.h"
 
 namespace {
 
@@ -48,9 +46,9 @@ const char* environment(const char* name) {
   return value;
 }
 
-// Activations come and go in megabytes: without this glibc gives each back to the system and faults it in again, which
-// makes a convolutional step bimodal. Beyond 24 MiB, where blocks of parameters are that come and go, glibc's heaps would
-// keep holes of a third of a model. An explicit setting of the user's stands.
+// Activations of some megabytes are allocated and freed in each step. By default glibc returns each to the system and
+// faults it in again, which makes the time of a convolutional step bimodal. Blocks beyond 24 MiB (groups of parameters)
+// stay outside the heap, where holes would waste a third of a model. Explicit settings of the user take precedence.
 void tune_allocator() {
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("GLIBC_TUNABLES"))
     return;
@@ -65,29 +63,29 @@ bool has_gpu(const Job& job) {
   return false;
 }
 
-int describe(const std::string& what) {
-  tell_stacks_at(describe_stacks_signal(), describe_stack_line);
-  log::set_level(log::Level::warning);  // what it says on stderr is told as the reason why it failed
+int run_describe(const std::string& what) {
+  report_stacks_on(describe_stacks_signal(), describe_stack_line);
+  log::set_level(log::Level::warning);  // `convoy` reports stderr as the reason of a failure
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
   RunConfig config = RunConfig::from_resolved(Json::parse(text));
   const Registry registry = make_registry(config);
-  Json told{{"version", version}, {"config", config.resolved}};
-  config.data = few_rows(config.data);
+  Json output{{"version", version}, {"config", config.resolved}};
+  config.data = with_few_rows(config.data);
   if (what == "figures") {
-    const auto figures = evaluation_figures(config, registry);
-    told["figures"] = figures ? to_json(*figures) : Json();
+    const auto metrics = evaluation_metrics(config, registry);
+    output["figures"] = metrics ? Json(*metrics) : Json();
   } else if (!what.empty()) {
     const DescribedBlocks described = describe_blocks(config, registry, what == "activations");
-    told["model"] = to_json(described.model);
-    told["unmeasured"] = described.unmeasured;
+    output["model"] = described.model;
+    output["unmeasured"] = described.unmeasured;
   }
-  std::cout << told.dump() << '\n';
+  std::cout << '\n' << output.dump() << '\n';  // a plugin may have printed text without the end of its line
   return 0;
 }
 
 std::shared_ptr<Channel> connected(const ChannelAddress& address, int rank) {
   std::shared_ptr<Channel> channel = connect_channel(address, rank, str("rank ", rank), Timeout(30000));
-  // Whatever this process is doing, it must not outlive the job's launcher.
+  // This process must never outlive the job's launcher.
   channel->on_lost([] {
     std::thread([] {
       std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -97,14 +95,14 @@ std::shared_ptr<Channel> connected(const ChannelAddress& address, int rank) {
   return channel;
 }
 
-int measure() {
+int run_calibrate() {
   const int process = std::atoi(environment("CONVOY_PROCESS"));
   const std::shared_ptr<Channel> channel = connected(channel_address(environment("CONVOY_CHANNEL")), process);
   try {
     calibrate(channel, process);
     return 0;
   } catch (...) {
-    const Caught failure = caught(Failure::training);
+    const TranslatedException failure = translate_exception(Failure::training);
     channel->abort({failure.kind, process, -1, 0, "", failure.message});
     return exit_code_of(failure.kind);
   }
@@ -116,10 +114,10 @@ int run() {
   const int process = std::atoi(environment("CONVOY_PROCESS"));
   const int rank = std::atoi(environment("CONVOY_RANK"));
   const std::shared_ptr<Channel> channel = connected(address, rank);
-  tell_stop_signals(channel);
+  report_stop_signals(channel);
   int code = 0;
   try {
-    Assignment assignment = read_assignment(*channel, process, Timeout(30000));
+    ProcessAssignment assignment = read_assignment(*channel, process, Timeout(30000));
     assignment.data_address = data_address(assignment.config.launch.address, address.host);
     log::set_level(log::level_named(assignment.config.log_level));
     if (has_gpu(assignment.job)) {
@@ -129,7 +127,7 @@ int run() {
     const Registry registry = make_registry(assignment.config);
     code = run_ranks(assignment, registry, channel);
   } catch (...) {
-    const Caught failure = caught(Failure::internal);
+    const TranslatedException failure = translate_exception(Failure::internal);
     log::error(failure.message);
     channel->abort({failure.kind, rank, -1, 0, "", failure.message});
     code = exit_code_of(failure.kind);
@@ -137,9 +135,9 @@ int run() {
   return code;
 }
 
-// All has been told, saved and closed by now. LibTorch's static objects take a tenth of a second more to be destroyed, operator
-// by operator, for nobody. Sanitizers look for leaks on the way out.
-int leave(int code) {
+// Exits without destructors: everything is reported, saved and closed by now. LibTorch's static objects take 0.1 s to
+// be destroyed. Sanitizers need the normal exit to look for leaks.
+int exit_process(int code) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   std::cout.flush();
   std::fflush(nullptr);
@@ -151,10 +149,10 @@ int leave(int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  settle_signals();
+  set_signal_actions();
   install_crash_handlers();
   install_stack_handler();
-  // gloo writes to sockets whose other end may have gone, and a log to a pipe that may have: errors, and no end of this rank.
+  // A peer of gloo's sockets or the reader of the log's pipe may be gone: report an error instead of ending this rank.
   signal(SIGPIPE, SIG_IGN);
   tune_allocator();
   count_tensor_memory();
@@ -163,15 +161,15 @@ int main(int argc, char** argv) {
     const std::string what = arguments.size() == 2 ? arguments[1] : "";
     if (!arguments.empty() && arguments.size() <= 2 && arguments[0] == "--describe" &&
         (what.empty() || what == "blocks" || what == "activations" || what == "figures"))
-      return leave(describe(what));
-    if (arguments.size() == 1 && arguments[0] == "--calibrate") return leave(measure());
+      return exit_process(run_describe(what));
+    if (arguments.size() == 1 && arguments[0] == "--calibrate") return exit_process(run_calibrate());
     if (!arguments.empty())
       throw Error(Failure::command_line,
                   "convoy-rank takes no arguments but --describe and --calibrate; type `convoy --help`");
-    return leave(run());
+    return exit_process(run());
   } catch (...) {
-    const Caught failure = caught(Failure::internal);
+    const TranslatedException failure = translate_exception(Failure::internal);
     std::cerr << (failure.kind == Failure::internal ? "convoy-rank: " : "") << failure.message << '\n';
-    return leave(exit_code_of(failure.kind));
+    return exit_process(exit_code_of(failure.kind));
   }
 }

@@ -1,46 +1,41 @@
-// The work of one rank process: its ranks as threads, from the job to the results.
+// Runs the ranks of one rank process as threads, from the rank assignment to the results.
 #pragma once
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "core/base/plan.h"
 #include "core/control/channel.h"
-#include "core/plan.h"
 #include "core/registry.h"
-#include "strategies/catalogue.h"
+#include "launch/process/process.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 
-// What a process is told over the channel (protocol::job).
-struct Assignment {
-  Job job;
-  std::string folder;
-  int attempt = 0;
-  int process = 0;                  // index into job.processes
-  RunConfig config;                 // of the job
-  Json snapshots;                   // null, or what launch/rank/snapshots.h is asked for
-  std::vector<std::string> faults;  // of --inject, as written
-  Json bench = {};                  // null, or what launch/rank/bench.h is asked for, instead of training
-  // The interface for data sockets: launch.address, loopback where the control channel is on it; "": the backend's own
-  // choice, which may be an outer one.
+// The rank assignment of one rank process.
+struct ProcessAssignment : RankAssignment {
+  int process = 0;   // index into job.processes
+  RunConfig config;  // of the job
+  // Address for data sockets: launch.address, or loopback if the control channel uses it. "": the backend chooses and
+  // may take an external interface.
   std::string data_address;
 };
-Assignment read_assignment(Channel& channel, int process, Timeout timeout);
+// Reads it from the control channel (protocol::job).
+ProcessAssignment read_assignment(Channel& channel, int process, Timeout timeout);
 
-// Everything by name: the folders' own and what plugins bring; plugin components are checked here.
+// Creates the registry of built-in and plugin components; checks the options of plugin components.
 Registry make_registry(RunConfig& config);
 
-// Of the model that the configuration makes of its data set.
+// ModelDescription of the model that the configuration creates for its data set.
 struct DescribedBlocks {
-  Description model;
-  std::string unmeasured;  // why activations are not known although they were asked for; "": they are
+  ModelDescription model;
+  std::string unmeasured;  // why activations were not measured although requested; "" otherwise
 };
-// With `activations` also what its blocks keep for backward and hand on, found by a step of shapes without values. A
-// model that needs values runs for real where it is small.
+// With `activations`, also measures saved activations and outputs of each block, by a step with fake tensors. A model
+// that does not support them runs for real if it is small.
 DescribedBlocks describe_blocks(const RunConfig& config, const Registry& registry, bool activations);
 
-// Trains, or does what it is asked for instead; returns the process's exit code. Failures have been told to the
+// Trains or runs the requested benchmark; returns the process's exit code. Failures have been reported over the
 // channel.
-int run_ranks(const Assignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel);
+int run_ranks(const ProcessAssignment& assignment, const Registry& registry, std::shared_ptr<Channel> channel);
 
 }  // namespace convoy

@@ -1,13 +1,83 @@
 #include "launch/rank/snapshots.h"
 
+#include <unistd.h>
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
+#include "core/base/error.h"
 #include "core/checkpoint/stored_files.h"
-#include "launch/summary.h"
+#include "core/rank_state/position.h"
+#include "launch/job/summary.h"
 
 namespace convoy {
+namespace {
+
+// Longer than an inquiry of the supervisor takes.
+constexpr auto diagnosis_limit = std::chrono::milliseconds(2000);
+
+}  // namespace
+
+std::shared_ptr<StallReporter> StallReporter::create(std::shared_ptr<Channel> channel, int first) {
+  std::shared_ptr<StallReporter> made(new StallReporter(channel, first));
+  const std::weak_ptr<StallReporter> weak = made;
+  if (SupervisedChannel* supervised_channel = channel->supervised())
+    supervised_channel->on_heartbeat([weak]() -> std::optional<Json> {
+      const auto self = weak.lock();
+      return self ? self->reports() : Json();
+    });
+  channel->watch(protocol::inquiry, [weak](const std::string&, const std::string& value) {
+    if (const auto self = weak.lock()) self->answer(Json::parse(value));
+  });
+  return made;
+}
+
+void StallReporter::add(int rank, std::shared_ptr<const CollectiveRecords> records) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known =
+      std::find_if(ranks_.begin(), ranks_.end(), [rank](const Rank& one) { return one.id.rank == rank; });
+  if (known != ranks_.end()) ranks_.erase(known);
+  ranks_.push_back({{rank, gettid()}, std::move(records)});
+}
+
+Json StallReporter::reports() {
+  Json all = Json::array();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Rank& rank : ranks_) all.push_back(to_json(report_of(rank.id.rank, *rank.records)));
+  return all;
+}
+
+void StallReporter::answer(const Json& inquiry) {
+  const Json id = inquiry.at("id");
+  channel_->post(protocol::where, {{"id", id}, {"ranks", reports()}});
+  if (!inquiry.at("stacks").get<bool>()) return;
+  std::vector<RankThreadId> ids;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Rank& rank : ranks_) ids.push_back(rank.id);
+  }
+  Json threads = Json::array();
+  for (ThreadStack& stack : thread_stacks(ids)) {
+    stack.process = first_;
+    threads.push_back(to_json(stack));
+  }
+  channel_->post(protocol::stacks, {{"id", id}, {"process", first_}, {"threads", threads}});
+}
+
+void StallReporter::late(int rank, const SlowCollective& call) {
+  Json report = call;
+  report["rank"] = rank;
+  channel_->post(protocol::slow_collective, report);
+  if (!call.over) return;
+  const auto deadline = std::chrono::steady_clock::now() + diagnosis_limit;
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (const auto reason = channel_->aborted()) throw CommError(Failure::peer_lost, -1, reason->message);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 namespace {
 
 std::string step_folder(const std::string& folder, int64_t step) { return str(folder, "/step-", step); }
@@ -17,8 +87,8 @@ StateView without(StateView state, const std::function<bool(const std::string& k
   return state;
 }
 
-// Without what a rank has of its own: the reference has no other ranks.
-StateView in_common(StateView state) {
+// Leaves out state of single replicas: the reference has one replica.
+StateView without_replica_state(StateView state) {
   return without(std::move(state), [](const std::string& key) { return key.find("@replica") != std::string::npos; });
 }
 
@@ -28,10 +98,10 @@ Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& req
     : context_(context),
       strategy_(strategy),
       folder_(request.at("folder").get<std::string>()),
-      of_members_(request.at("reference").is_array()),
+      ensemble_(request.at("reference").is_array()),
       checkpoints_(context, folder_, 0) {
   const Json& reference = request.at("reference");
-  if (of_members_)
+  if (ensemble_)
     references_ = reference.get<std::vector<std::string>>();
   else if (!reference.get<std::string>().empty())
     references_ = {reference.get<std::string>()};
@@ -39,7 +109,7 @@ Snapshots::Snapshots(const Context& context, Strategy& strategy, const Json& req
 
 void Snapshots::note_loss_fault(const std::string& fault) { note("loss_fault.txt", fault); }
 
-void Snapshots::note_no_ragged_batch() { note("no_ragged_batch.txt", "none"); }
+void Snapshots::note_no_uneven_batch() { note("no_ragged_batch.txt", "none"); }
 
 void Snapshots::note(const std::string& file, const std::string& text) const {
   if (text.empty() || context_.rank != 0) return;
@@ -49,19 +119,19 @@ void Snapshots::note(const std::string& file, const std::string& text) const {
 
 void Snapshots::take(int64_t steps_done) {
   const bool last = steps_done >= context_.total_steps;
-  last ? strategy_.settle() : strategy_.settle_for_evaluation();
-  behind_.clear();
+  last ? strategy_.flush() : strategy_.flush_for_evaluation();
+  stale_.clear();
   strategy_.visit_state([this](const StateEntry& entry) {
-    if (entry.behind) behind_.insert(entry.key());
+    if (entry.stale) stale_.insert(entry.key());
   });
   checkpoints_.save(strategy_, steps_done, Json::object(), true);
-  // The others go on meanwhile, as far as the next collective.
+  // Other ranks continue until the next collective.
   if (!references_.empty() && context_.rank == 0) compare_step(steps_done);
 }
 
-StateView Snapshots::of_reference(const std::string& folder, int64_t steps_done) const {
+StateView Snapshots::reference_state(const std::string& folder, int64_t steps_done) const {
   return without(stored_state(step_folder(folder, steps_done)),
-                 [this](const std::string& key) { return behind_.count(key) > 0; });
+                 [this](const std::string& key) { return stale_.count(key) > 0; });
 }
 
 void Snapshots::compare_step(int64_t steps_done) {
@@ -69,19 +139,19 @@ void Snapshots::compare_step(int64_t steps_done) {
   const bool updated = std::all_of(references_.begin(), references_.end(), [&](const std::string& reference) {
     return std::filesystem::exists(step_folder(reference, steps_done));
   });
-  StepDifferences step = update_of_one(steps_done, "is made by an update, and the reference made none then");
+  StepDifferences step = update_in_one_run(steps_done, "is made by an update, and the reference made none then");
   if (updated) step.tensors.clear();
   for (size_t i = 0; i < references_.size() && updated; ++i) {
-    const int member = of_members_ ? static_cast<int>(i) : -1;
+    const int member = ensemble_ ? static_cast<int>(i) : -1;
     for (TensorDifference& tensor :
-         compare(in_common(stored_state(mine, member)), of_reference(references_[i], steps_done))) {
-      if (of_members_) tensor.name += str("@member", member);
+         compare(without_replica_state(stored_state(mine, member)), reference_state(references_[i], steps_done))) {
+      if (ensemble_) tensor.name += str("@member", member);
       step.tensors.push_back(std::move(tensor));
     }
   }
   differences_.push_back(to_json(step));
   write_whole(folder_ + "/differences.json", differences_.dump(), false);
-  // Each step's state is four times the model, or more: one step of it is there at a time, and the reference's shrinks.
+  // A snapshot has at least four times the size of the model, so both are removed before the next step.
   std::filesystem::remove_all(mine);
   for (const std::string& reference : references_) std::filesystem::remove_all(step_folder(reference, steps_done));
 }

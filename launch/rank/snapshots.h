@@ -1,49 +1,85 @@
-// What `convoy verify` has its runs do: the state after every update as a checkpoint with gradients, kept where this run is
-// the reference, else held against the reference's and removed.
+// Snapshots for `convoy verify`: after every update the state with gradients is saved as a checkpoint. The reference
+// run keeps them. The configured run compares its snapshots with the reference's and removes both.
 //
-// Row tables are left behind as they are in training, so that what makes up for it is held against the reference too: their
-// values and moments are compared after the last update, where they are settled, their gradients after each.
+// Sparse embeddings stay stale as in training, so that catch-up is compared too. Their gradients are compared after
+// every update; their values and moments after the last one, when they are flushed.
 //
-// Results go to FOLDER/differences.json, a list of StepDifferences (core/difference.h), written anew after each update, so
-// that a run that fails later has told what it found.
-// Threads: the rank's own; all ranks of the job call alike. Failure: what checkpoints throw.
+// Results go to FOLDER/differences.json, a list of StepDifferences (core/base/difference.h). It is rewritten after each
+// update, so that a run that fails later leaves its results.
+// Threads: the rank's thread; collective over the job. Failure: exceptions of checkpoints.
 #pragma once
+#include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
-#include "core/compare.h"
 #include "core/context.h"
+#include "core/control/channel.h"
+#include "core/registry.h"
 #include "core/strategy.h"
+#include "core/tensors/compare.h"
+#include "launch/rank/thread_stacks.h"
 
 namespace convoy {
 
+// Reports the positions of this process's ranks: with each heartbeat, and with stacks on request of the supervisor.
+//
+// Threads: thread-safe; answers come from the channel's thread, also while every rank of the process is stalled.
+
+class StallReporter : public std::enable_shared_from_this<StallReporter> {
+ public:
+  // `first`: the process's first rank.
+  static std::shared_ptr<StallReporter> create(std::shared_ptr<Channel> channel, int first);
+
+  // Call it from the rank's thread; a second call moves the rank to another thread.
+  void add(int rank, std::shared_ptr<const CollectiveRecords> records);
+
+  // Reports a slow collective of `rank` (BackendRequest::late). After its time limit this waits for the supervisor's
+  // diagnosis and throws CommError(peer_lost) with it; it returns if the supervisor does not abort in time.
+  void late(int rank, const SlowCollective& call);
+
+ private:
+  StallReporter(std::shared_ptr<Channel> channel, int first) : channel_(std::move(channel)), first_(first) {}
+  Json reports();
+  void answer(const Json& inquiry);
+
+  struct Rank {
+    RankThreadId id;
+    std::shared_ptr<const CollectiveRecords> records;
+  };
+  std::shared_ptr<Channel> channel_;
+  const int first_;
+  std::mutex mutex_;
+  std::vector<Rank> ranks_;
+};
+
 class Snapshots {
  public:
-  // `request`: {"folder": where snapshots go, "reference": that of the reference's, "" for the reference itself, or a list with
-  // the folder of each member's where this run is an ensemble; "shares": parts that the configured run cuts a global batch
-  // into; "splits": it cuts the rows of an update, by these or by accumulation}.
+  // `request` has these fields. "folder": folder of the snapshots. "reference": the reference's folder, "" for the
+  // reference itself, or a list of one folder per member for an ensemble. "shares": number of shares of a global batch
+  // in the configured run. "splits": true if that run splits the rows of an update, by shares or gradient accumulation.
   Snapshots(const Context& context, Strategy& strategy, const Json& request);
-  // The reference tells `convoy verify` what is wrong with the loss, in FOLDER/loss_fault.txt.
+  // Reports an error of the loss to `convoy verify`, in FOLDER/loss_fault.txt. Used by the reference.
   void note_loss_fault(const std::string& fault);
-  // The reference tells `convoy verify`, by the file FOLDER/no_ragged_batch.txt, that all shares of all steps are equal.
-  void note_no_ragged_batch();
-  // Collective, after setup (0 steps done) and after each update, up to Context::total_steps.
+  // Reports that all shares of all steps are equal, by the file FOLDER/no_ragged_batch.txt. Used by the reference.
+  void note_no_uneven_batch();
+  // Collective. Call it after setup (0 steps) and after each update, up to Context::total_steps.
   void take(int64_t steps_done);
 
  private:
   void note(const std::string& file, const std::string& text) const;
   void compare_step(int64_t steps_done);
-  StateView of_reference(const std::string& folder, int64_t steps_done) const;
+  StateView reference_state(const std::string& folder, int64_t steps_done) const;
 
   const Context& context_;
   Strategy& strategy_;
   std::string folder_;
-  std::vector<std::string> references_;  // none: this run is one; several: by member
-  bool of_members_ = false;
+  std::vector<std::string> references_;  // empty: this run is the reference; several: by member
+  bool ensemble_ = false;
   Checkpoints checkpoints_;
-  std::set<std::string> behind_;  // keys of this step that are not compared
+  std::set<std::string> stale_;  // keys that are not compared after this step
   Json differences_ = Json::array();
 };
 

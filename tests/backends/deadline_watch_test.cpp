@@ -1,4 +1,4 @@
-#include "backends/deadline_watch.h"
+#include "backends/communicator/completion.h"
 
 #include <gtest/gtest.h>
 

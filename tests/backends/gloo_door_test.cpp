@@ -1,5 +1,5 @@
-// Strangers at gloo's listeners: idle connections and guessed handshakes neither end nor hold up a job, and once the
-// ranks are connected nobody listens.
+// Foreign connections at gloo's listeners: idle connections and guessed handshakes do not end or block a job. Once the
+// ranks are connected, no rank listens.
 #define USE_C10D_GLOO  // as the backend is compiled
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -21,11 +21,12 @@
 #include <sstream>
 #include <thread>
 
-#include "backends/gloo_door.h"
-#include "backends/makers.h"
+#include "backends/gloo/gloo_accept_filter.h"
+#include "backends/registry.h"
 #include "core/communicator.h"
 #include "core/control/channel.h"
-#include "core/descriptor.h"
+#include "core/files/files.h"
+#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {
@@ -59,7 +60,8 @@ std::vector<uint16_t> listened_ports(pid_t pid) {
   return ports;
 }
 
-// Until it is killed: of each port's connections one in four says what gloo's pairs say, the others nothing.
+// Runs until it is killed. One in four of the connections to each port sends the handshake of gloo's pairs; the others
+// send nothing.
 [[noreturn]] void attack(pid_t victim) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGPIPE, SIG_IGN);
@@ -117,7 +119,7 @@ double sum_of_two(const std::string& job) {
   return sums[0];
 }
 
-TEST(GlooDoor, StrangersNeitherEndNorHoldUpAJob) {
+TEST(GlooAcceptFilter, StrangersNeitherEndNorHoldUpAJob) {
   const pid_t victim = getpid();
   const pid_t attacker = fork();
   if (attacker == 0) attack(victim);
@@ -128,7 +130,7 @@ TEST(GlooDoor, StrangersNeitherEndNorHoldUpAJob) {
   waitpid(attacker, nullptr, 0);
 }
 
-TEST(GlooDoor, NamesTheLimitOfDescriptors) {
+TEST(GlooAcceptFilter, NamesTheLimitOfDescriptors) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const Descriptor next(open("/dev/null", O_RDONLY));
@@ -137,12 +139,12 @@ TEST(GlooDoor, NamesTheLimitOfDescriptors) {
     const rlimit few{static_cast<rlim_t>(next.get()) + 1 + spare, before.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
     try {
-      const GlooDoor door("127.0.0.1");
+      const GlooAcceptFilter filter("127.0.0.1");
       ++made;
     } catch (const std::exception& error) {
       const std::string text = error.what();
       EXPECT_EQ(text.find("is not the one that LibTorch calls"), std::string::npos) << text;
-      refused += text.find("Too many open files; raise `ulimit -n`") != std::string::npos;
+      refused += text.find("RLIMIT_NOFILE (`ulimit -n`) is ") != std::string::npos;
     }
     setrlimit(RLIMIT_NOFILE, &before);
   }
@@ -159,7 +161,7 @@ struct Listening {
     EXPECT_EQ(listen(socket.get(), 8), 0);
     EXPECT_EQ(getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
   }
-  // As GlooDoor::invitation.
+  // As GlooAcceptFilter::connection_key.
   std::string invitation() const {
     return "4" + std::string(reinterpret_cast<const char*>(&address.sin_addr), 4) +
            std::string(reinterpret_cast<const char*>(&address.sin_port), 2) + key;
@@ -169,9 +171,9 @@ struct Listening {
   const std::string key = std::string(32, 'k');
 };
 
-TEST(GlooDoor, APeerThatDoesNotAnswerCostsTheGivenTime) {
+TEST(GlooAcceptFilter, APeerThatDoesNotAnswerCostsTheGivenTime) {
   const Listening halted;  // the kernel accepts for a process that is stopped
-  GlooInvitations invitations(milliseconds(500));
+  GlooConnectionKeys invitations(milliseconds(500));
   invitations.add(halted.invitation());
   const Descriptor own(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   const auto begin = steady_clock::now();
@@ -181,7 +183,7 @@ TEST(GlooDoor, APeerThatDoesNotAnswerCostsTheGivenTime) {
   EXPECT_LT(steady_clock::now() - begin, milliseconds(10000));
 }
 
-TEST(GlooDoor, ASignalDoesNotKeepTheKeyBack) {
+TEST(GlooAcceptFilter, ASignalDoesNotKeepTheKeyBack) {
   struct sigaction action {
   }, before{};
   action.sa_handler = [](int) {};
@@ -198,7 +200,7 @@ TEST(GlooDoor, ASignalDoesNotKeepTheKeyBack) {
     std::this_thread::sleep_for(milliseconds(200));
     EXPECT_EQ(send(one.get(), "\1", 1, MSG_NOSIGNAL), 1);
   });
-  GlooInvitations invitations(milliseconds(10000));
+  GlooConnectionKeys invitations(milliseconds(10000));
   invitations.add(peer.invitation());
   const Descriptor own(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   std::atomic<bool> over{false};

@@ -1,4 +1,4 @@
-// What a rank says when a peer dies between publishing its address and connecting.
+// The error of a rank if a peer dies between publishing its address and connecting.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "backends/makers.h"
+#include "backends/registry.h"
 #include "core/control/channel.h"
 
 namespace convoy {

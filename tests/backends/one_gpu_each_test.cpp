@@ -1,8 +1,8 @@
-#include "backends/one_gpu_each.h"
+#include "backends/cuda/module/registry.h"
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {

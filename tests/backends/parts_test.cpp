@@ -1,4 +1,4 @@
-// The parts that backends share: abort board, staging, the store for c10d, catalogue and registry.
+// Code that backends share: abort notifier, staging, the store for c10d, catalogue and registry.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 #include <dlfcn.h>
@@ -8,15 +8,14 @@
 #include <thread>
 
 #include <dlfcn.h>
-#include "backends/abort_board.h"
-#include "backends/c10d_store.h"
+#include "backends/c10d/store.h"
+#include "backends/communicator/group_state.h"
 
-#include "backends/catalogue.h"
-#include "backends/cuda/make_nccl.h"
-#include "backends/cuda_half.h"
-#include "backends/makers.h"
+#include "backends/catalogue/catalogue.h"
+#include "backends/communicator/staging.h"
+#include "backends/cuda/module/registry.h"
 #include "backends/registry.h"
-#include "backends/staging.h"
+#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {
@@ -29,15 +28,15 @@ bool soon(Condition condition) {
   return condition();
 }
 
-TEST(AbortBoard, CarriesAGroupsAbortToItsPeersOnly) {
+TEST(AbortNotifier, CarriesAGroupsAbortToItsPeersOnly) {
   auto channel = make_local_channel();
-  auto mine = AbortBoard::create(channel, "job"), theirs = AbortBoard::create(channel, "job");
-  auto other = AbortBoard::create(channel, "other");
+  auto mine = AbortNotifier::create(channel, "job"), theirs = AbortNotifier::create(channel, "job");
+  auto other = AbortNotifier::create(channel, "other");
   std::atomic<int> world{0}, part{0}, strangers{0};
   theirs->add("world", [&](const std::string& reason) { world += reason == "why"; });
   theirs->add("world/0.1", [&](const std::string&) { ++part; });
   other->add("world", [&](const std::string&) { ++strangers; });
-  mine->tell("world", "why");
+  mine->notify_peers("world", "why");
   EXPECT_TRUE(soon([&] { return world == 1; }));
   EXPECT_EQ(part, 0);
   EXPECT_EQ(strangers, 0);
@@ -46,19 +45,19 @@ TEST(AbortBoard, CarriesAGroupsAbortToItsPeersOnly) {
   EXPECT_EQ(late, "why") << "who joins later is told at once";
 }
 
-TEST(AbortBoard, TellsEveryGroupOfTheEndOfTheJob) {
+TEST(AbortNotifier, TellsEveryGroupOfTheEndOfTheJob) {
   auto channel = make_local_channel();
-  auto board = AbortBoard::create(channel, "job");
+  auto notifier = AbortNotifier::create(channel, "job");
   std::atomic<int> told{0};
-  board->add("a", [&](const std::string& reason) { told += reason.find("rank 3") != std::string::npos; });
-  board->add("b", [&](const std::string&) { ++told; });
-  board->remove("b");
+  notifier->add("a", [&](const std::string& reason) { told += reason.find("rank 3") != std::string::npos; });
+  notifier->add("b", [&](const std::string&) { ++told; });
+  notifier->remove("b");
   Abort abort;
   abort.rank = 3;
   abort.message = "out of luck";
   channel->abort(abort);
   EXPECT_TRUE(soon([&] { return told == 1; }));
-  board.reset();
+  notifier.reset();
   channel->set("abort-comm/job/a", "nobody listens any more");
 }
 

@@ -1,5 +1,5 @@
 // The reduction of local and mpi, against LibTorch's own arithmetic.
-#include "backends/reduce.h"
+#include "backends/communicator/reduce.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
@@ -13,7 +13,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {

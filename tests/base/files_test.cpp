@@ -1,5 +1,5 @@
 // Files of a run survive these: planted links, FIFOs and folders in their place, and folders that others may write.
-#include "core/files.h"
+#include "core/files/files.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -11,8 +11,7 @@
 #include <fstream>
 #include <functional>
 
-#include "core/error.h"
-#include "core/temporary.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
@@ -103,6 +102,22 @@ TEST_F(FilesTest, AFolderThatOthersMayWriteIsRefused) {
   EXPECT_THAT(failure([&] { refuse_writable_by_others(at("run")); }, Failure::refused), HasSubstr("chmod go-w"));
   ASSERT_EQ(chmod(at("run").c_str(), 01777), 0);
   EXPECT_NE(failure([&] { refuse_writable_by_others(at("run")); }, Failure::refused), "");
+}
+
+TEST_F(FilesTest, AParentThatEveryUserMayWriteIsRefused) {
+  make_private_folder(at("parent/run"));
+  const std::string parent = at("parent");
+  ASSERT_EQ(chmod(parent.c_str(), 0777), 0);
+  for (const char* path : {"parent/run", "parent/run/"})
+    EXPECT_THAT(failure([&] { refuse_writable_by_others(at(path)); }, Failure::refused),
+                HasSubstr("chmod o-w " + parent + ","));
+  ASSERT_EQ(symlink((parent + "/run").c_str(), at("link").c_str()), 0);
+  EXPECT_NE(failure([&] { refuse_writable_by_others(at("link")); }, Failure::refused), "");
+  ASSERT_EQ(chmod(parent.c_str(), 01777), 0);
+  refuse_writable_by_others(parent + "/run");
+  EXPECT_NE(failure([&] { refuse_link(at("link")); }, Failure::refused), "");
+  refuse_link(parent);
+  refuse_link(at("nowhere"));
 }
 
 TEST_F(FilesTest, AGroupOfItsOwnIsNobodyElse) {

@@ -1,8 +1,8 @@
-#include "core/log.h"
+#include "core/base/log.h"
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {

@@ -1,10 +1,10 @@
 // Coordinates and groups of the rank grid.
-#include "core/mesh.h"
+#include "core/base/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
@@ -55,10 +55,10 @@ TEST(Mesh, RefusesBadAxes) {
     }
     return "accepted";
   };
-  EXPECT_THAT(reason({{"data", 0}}), HasSubstr("'data': degree 0"));
+  EXPECT_THAT(reason({{"data", 0}}), HasSubstr("'data': the degree is 0"));
   EXPECT_THAT(reason({{"data", 2}, {"data", 2}}), HasSubstr("given twice"));
   EXPECT_THAT(reason({{"", 2}}), HasSubstr("no name"));
-  EXPECT_THAT(reason({{"a", 65536}, {"b", 65536}}), HasSubstr("more ranks"));
+  EXPECT_THAT(reason({{"a", 65536}, {"b", 65536}}), HasSubstr("number of ranks does not fit"));
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-#include "core/name_pattern.h"
+#include "core/base/name_pattern.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {

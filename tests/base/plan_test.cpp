@@ -1,5 +1,5 @@
-// A job survives its way over the channel whole.
-#include "core/plan.h"
+// A job is unchanged after it was sent over the channel.
+#include "core/base/plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/utf8.h"
+#include "core/base/text.h"
 
 #include <gtest/gtest.h>
 
@@ -28,13 +28,13 @@ TEST(Utf8, NothingOnATerminalIsACommand) {
 
 TEST(Utf8, CutsBetweenCharacters) {
   const std::string text = "a\xe2\x82\xac";
-  EXPECT_EQ(utf8_cut(text.data(), text.size(), 9), 4u);
-  EXPECT_EQ(utf8_cut(text.data(), text.size(), 4), 4u);
-  EXPECT_EQ(utf8_cut(text.data(), text.size(), 3), 1u);
-  EXPECT_EQ(utf8_cut(text.data(), text.size(), 1), 1u);
+  EXPECT_EQ(utf8_prefix(text.data(), text.size(), 9), 4u);
+  EXPECT_EQ(utf8_prefix(text.data(), text.size(), 4), 4u);
+  EXPECT_EQ(utf8_prefix(text.data(), text.size(), 3), 1u);
+  EXPECT_EQ(utf8_prefix(text.data(), text.size(), 1), 1u);
 }
 
-// What a library says may be any bytes; it has to reach the summary all the same.
+// Messages of libraries may be any bytes; they must still reach the summary.
 TEST(Utf8, AnAbortIsAlwaysJson) {
   const Abort abort{Failure::training, 1, 2, 0, "h", "broken: \xff\xfe"};
   EXPECT_EQ(Json::parse(to_json(abort).dump()).at("message"), "broken: ??");

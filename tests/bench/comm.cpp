@@ -1,10 +1,10 @@
-// Time of collectives by size, beside bare MPI in the same run.
+// Time of collectives by size, compared with bare MPI in the same run.
 //
 //   mpirun -n 2 build/tests/bench/comm                # mpi beside MPI_Allreduce; medians of interleaved rounds
 //   build/tests/bench/comm local 2; build/tests/bench/comm gloo 2
 //
-// Prints per size: microseconds of all_reduce, of MPI_Allreduce, and their ratio; then what overlapping with computing
-// brings.
+// Prints per size: microseconds of all_reduce, of MPI_Allreduce, and their ratio; then the gain of overlap with
+// computing.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "backends/registry.h"
+#include "tests/support/local_channel.h"
 
 namespace {
 

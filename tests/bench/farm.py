@@ -23,8 +23,8 @@ strategy:
 """
 
 
-# What the second core of this machine is worth: where two bare processes, which share nothing, fall behind what is known of
-# them, a farm of two is held against the gates by as much less.
+# The gain of this machine's second core: if two independent bare processes are slower than their known value, the gates
+# of a farm of two are lower by the same factor.
 KNOWN_BARE = 1.9
 
 
@@ -88,6 +88,6 @@ if __name__ == "__main__":
     harness.say(f"two bare processes are {bare:.2f} times as fast as one after the other in a farm; known of two idle cores: {KNOWN_BARE}")
     ok = harness.verdict("as fast as one after the other, times", harness.median_ratio(figures, "one after the other", "farm"),
                          1.8 * scale, at_most=False, aim=1.95 * scale)
-    # What lies within the spread of rounds is not slower.
+    # A difference within the spread of rounds does not count as slower.
     ok &= harness.verdict("of the time of two bare processes", harness.median_ratio(figures, "farm", "two bare processes"), 1.03)
     sys.exit(0 if ok else 1)

@@ -13,7 +13,8 @@ UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
 SECONDS = 1.8        # that a run is timed for, about
 SYNTHETIC = "data={name: synthetic, kind: classification, rows: 8192, evaluate_rows: 0, features: %s, classes: 10}"
 SHORT = ["train.evaluate_every=never", "train.checkpoint_every=never", "train.resume=never", "train.epochs=100000"]
-# A device is a core, but where two cores are said. Small steps that a second device cannot speed up, large ones that it can.
+# A device is a core, except where two cores are named. Has small steps that a second device cannot speed up, and large
+# ones that it can.
 MODELS = {
     "ncf, 256 rows": ("configs/ncf_ddp.yaml", ["train.batch={global: 256}"], ["ddp", "data_parallel", "fsdp"]),
     "ncf, 8192 rows": ("configs/ncf_ddp.yaml", ["train.batch={global: 8192}"], ["ddp", "data_parallel", "fsdp"]),

@@ -1,7 +1,7 @@
-# How tests are built and registered; tests/CMakeLists.txt says which.
+# How tests are built and registered; tests/CMakeLists.txt lists them.
 
-# What the scripts may rely on, and what Open MPI needs to run on two cores and as root: the user's choice, so a
-# property of tests and never set by the program.
+# Environment of the scripts, with what Open MPI needs to run on two cores and as root. That is the user's choice, so
+# only tests set it and never the program.
 set(convoy_test_environment
     CONVOY_BUILD=${PROJECT_BINARY_DIR}
     CONVOY_SOURCE=${PROJECT_SOURCE_DIR}
@@ -36,8 +36,8 @@ function(convoy_unit_tests folder)
                       convoy_strategies_catalogue convoy_backends_catalogue convoy_models_catalogue convoy_base)
 endfunction()
 
-# convoy_torch_tests(FOLDER): the same with all that convoy-rank has. Test programs link everything: the layers hold
-# for sources, and checking includes is layering.sh's work.
+# convoy_torch_tests(FOLDER): the same with all that convoy-rank has. Test programs link everything: layers are rules
+# for sources, and layering.sh checks includes.
 function(convoy_torch_tests folder)
   convoy_test_program(${folder} convoy_test_torch_support convoy_strategies convoy_backends convoy_models
                       convoy_launch convoy_core)
@@ -59,7 +59,7 @@ function(convoy_cases out folder word)
   endforeach()
 endfunction()
 
-# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s]): FOLDER, and FOLDER.slow and FOLDER.gpu where a case asks.
+# convoy_gtest_entry(FOLDER LABELS label... [TIMEOUT s]): FOLDER, and FOLDER.slow and FOLDER.gpu if a case needs them.
 function(convoy_gtest_entry folder)
   if(NOT TARGET ${folder}_tests)
     return()
@@ -82,7 +82,7 @@ function(convoy_gtest_entry folder)
     list(APPEND names ${folder}.gpu)
     add_test(NAME ${folder}.gpu COMMAND ${folder}_tests --gtest_filter=*Gpu*:-*Slow*:*Mpi*)
     # A program whose every case skipped itself ends with 0. This matches when none passed and none failed, so that
-    # ctest says "skipped" for it and no failure hides behind a skip.
+    # ctest reports "skipped" for it, and a skip never hides a failure.
     set_tests_properties(${folder}.gpu PROPERTIES LABELS "gpu" TIMEOUT 300 RUN_SERIAL ON
       SKIP_REGULAR_EXPRESSION "PASSED  . 0 tests.[ \n]*(.  SKIPPED . [^\n]*\n)+$")
   endif()

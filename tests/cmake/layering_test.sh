@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Each rule of cmake/layering.sh, broken once in a tree made for it, and a tree that breaks none.
+# Breaks each rule of cmake/layering.sh once in a small tree, and checks a tree that breaks none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 layering=$PWD/cmake/layering.sh
@@ -19,20 +19,24 @@ refuses() {
   rm "$tree/$1"
 }
 
-mkdir -p "$tree"/{core/config,strategies,launch}
-printf '#include "core/mesh.h"\nint single();\n' >"$tree/strategies/single_entry.cpp"
+mkdir -p "$tree"/{core/config,strategies/plans,launch}
+printf '#include "core/base/plan.h"\nint single();\n' >"$tree/strategies/plans/single.cpp"
 printf '#include <yaml-cpp/yaml.h>\n' >"$tree/core/config/reader.cpp"
 printf '#include "models/registry.h"\n#include <hwloc.h>\n// as "single" does\n' >"$tree/launch/main.cpp"
+filler=$(printf '// 1\n%.0s' {1..30})
+for file in strategies/plans/single.cpp core/config/reader.cpp launch/main.cpp; do
+  printf '%s\n' "$filler" >>"$tree/$file"
+done
 "$layering" "$tree" || { echo "a tree without faults is refused"; status=1; }
 
-refuses core/a.cpp '#include "models/mlp.h"' 'core knows no folder but itself'
+refuses core/a.cpp '#include "models/gpt.h"' 'core knows no folder but itself'
 refuses models/a.cpp '#include "backends/mpi.h"' 'siblings meet only in core'
-refuses strategies/a.h '#include "models/mlp.h"' 'siblings meet only in core'
-refuses backends/a.cpp '#include "strategies/ddp.h"' 'siblings meet only in core'
+refuses strategies/a.h '#include "models/gpt.h"' 'siblings meet only in core'
+refuses backends/a.cpp '#include "strategies/registry.h"' 'siblings meet only in core'
 refuses launch/a.cpp '#include "tests/support/x.h"' 'does not depend on its tests'
-refuses launch/a.cpp '#include "models/mlp.h"' 'catalogue.h or registry.h'
+refuses launch/a.cpp '#include "models/gpt.h"' 'catalogue.h or registry.h'
 refuses core/a.cpp '#include "mesh.h"' 'not named from the root'
-refuses models/mlp_entry.cpp '#include <ATen/ATen.h>' 'no LibTorch'
+refuses models/catalogue/mlp.cpp '#include <ATen/ATen.h>' 'no LibTorch'
 refuses core/control/a.h '#include <torch/types.h>' 'no LibTorch'
 refuses core/a.cpp '#include <torch/torch.h>' 'costs every build'
 refuses strategies/a.cpp '#include <mpi.h>' 'communication belongs to backends'
@@ -43,4 +47,17 @@ refuses core/a.cpp '#include <CLI/CLI.hpp>' 'command line'
 refuses core/a.cpp '#include <hwloc.h>' 'reads the machine'
 refuses launch/a.cpp 'if (name == "single") return;' 'names a strategy'
 refuses core/a.cpp "$(printf '// 1\n%.0s' {1..601})" 'split it'
+refuses core/a.cpp "$(printf '// 1\n%.0s' {1..20})" 'merge it'
+refuses core/a.cpp "// $(printf 'x%.0s' {1..130})" 'more than 120 columns'
+refuses core/a.cpp 'auto* held = dynamic_cast<HeldOutEvaluation*>(&strategy);' 'casts to an interface'
+mkdir -p "$tree/cmake"
+printf 'Shelf -> CheckpointDirectory\nis told -> receives\n' >"$tree/cmake/banned_words"
+refuses core/a.cpp 'Shelf shelf;' 'write: CheckpointDirectory'
+refuses core/a.cpp '// A rank Is Told this.' 'write: receives'
+rm -r "$tree/cmake"
+mkdir -p "$tree/models"
+for number in {1..31}; do printf '// 1\n%.0s' {1..30} >"$tree/models/m$number.cpp"; done
+said=$("$layering" "$tree") && status=1
+[[ $said == "models/:1: 31 sources in one folder"* ]] || { echo "a folder of 31 sources: $said"; status=1; }
+rm -r "$tree/models"
 exit $status

@@ -11,12 +11,14 @@ GOOD = {
     "docs/b.md": "# B\n## Two words\n[self](#b) [up](#two-words) `[](code)`\n```cpp\nx[](int y) { }\n```\n## B\n"
                  "[second](#b-1)\n![picture](d/e.svg)\n",
     "docs/d/e.svg": "",
+    "docs/g.md": "`docs/b.md` `docs/d/` `tests/X.cpp` `core/*.h`\n```\n`core/none.h`\n```\n",
     "docs/d/f.md": "### `key`: of [x](../b.md), once (*twice*)\n[g](#key-of-x-once-twice) [h](../b.md)\n",
 }
-BAD = [  # page, text, what is said
+BAD = [  # page, text, message
     ("README.md", "# A\n\n[x](docs/none.md)\n", "README.md:3: docs/none.md: there is no such file"),
     ("docs/b.md", "# B\n[x](#c)\n", "docs/b.md:2: #c: that page has no heading with this anchor; it has b"),
     ("docs/d/f.md", "[x](../b.md#none)\n", "docs/d/f.md:1: ../b.md#none: that page has no heading"),
+    ("docs/b.md", "A\n`core/none.h`\n", "docs/b.md:2: core/none.h: there is no such file; write its new name"),
     ("docs/b.md", "[x](../src/c.h)\n", "docs/b.md:1: ../src/c.h: is outside of docs"),
 ]
 

@@ -128,7 +128,7 @@ TEST_P(Collectives, AllGatherInCommonMemory) {
         EXPECT_TRUE(same(output, wanted));
         world.barrier({"x"})->wait();  // all have read
       }
-      // Into memory of its own, from a part that lies there.
+      // Gathers into separate memory, from a part of the common memory.
       at::Tensor other = at::zeros({n, 8}, at::kByte);
       const at::Tensor mine = memory.narrow(0, 8 * me, 8);
       mine.fill_(me + 1);

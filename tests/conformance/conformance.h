@@ -1,5 +1,5 @@
-// What the conformance cases share: every case runs on local and gloo with 1 to 4 ranks as threads, and on mpi with the
-// ranks of the mpirun that this program is under.
+// Common code of the conformance cases. Every case runs on local and gloo with 1 to 4 ranks as threads, and on mpi with
+// the ranks of the mpirun that started this program.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -27,7 +27,7 @@ class Conformance : public testing::TestWithParam<std::tuple<std::string, int>> 
   static RankGroup group() {
     auto [backend, size] = GetParam();
     // Ranks of one host would share memory, and gloo's sockets and mpi's messages were never tried.
-    allow_host_memory(backend != sockets && backend != messages);
+    allow_shared_memory(backend != sockets && backend != messages);
     return {backend == sockets ? "gloo" : backend == messages ? "mpi" : backend, size == 0 ? mpi_ranks() : size};
   }
   static void on_ranks(const std::function<void(Communicator&)>& body) { run_ranks(group(), body); }
@@ -66,7 +66,7 @@ inline at::Tensor numbers(int rank, at::IntArrayRef shape, at::ScalarType dtype)
   return ((counting * (rank + 1) + rank) % 3).to(dtype).view(shape);
 }
 
-// What a reduction over ranks of their numbers has to be.
+// The expected reduction of the ranks' numbers.
 inline at::Tensor reduced(int size, at::IntArrayRef shape, at::ScalarType dtype, ReduceOp op) {
   at::Tensor all = numbers(0, shape, dtype).to(at::kLong);
   for (int r = 1; r < size; ++r) {

@@ -1,5 +1,5 @@
-// Ranks that call different things are told so before a tensor moves, and both calls are named.
-#include "backends/consistency.h"
+// Ranks that call different collectives get an error before a tensor moves. It names both calls.
+#include "backends/communicator/collective_check.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/conformance/conformance.h"
 
 namespace convoy {
@@ -27,8 +27,8 @@ CommError failure_of(const std::function<void()>& action) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Both calls of a group of its own differ between rank 0 and the others: each fails with both of them in its words, and
-// the world stands.
+// Rank 0 and the others make different calls in a new group. Each fails with a message that contains both calls, and
+// the world continues.
 void expect_difference(Communicator& world, const std::function<void(Communicator&)>& as_zero,
                        const std::function<void(Communicator&)>& as_others, const std::string& zero,
                        const std::string& others) {
@@ -63,7 +63,7 @@ TEST_P(Consistency, Dtype) {
       return
           [dtype](Communicator& group) { group.all_reduce(at::ones({8}, dtype), ReduceOp::sum, {"bucket"})->wait(); };
     };
-    // The same number of bytes for all: no transport could tell.
+    // The same number of bytes for all: no transport could find the difference.
     expect_difference(world, reduce(at::kFloat), reduce(at::kInt), "all_reduce 'bucket' float32[8] sum",
                       "all_reduce 'bucket' int32[8] sum");
   });
@@ -111,7 +111,8 @@ TEST_P(Consistency, Counts) {
   });
 }
 
-// What one sends is not what the other expects: alike on none, so it is the sum over all ranks that tells.
+// One rank sends other counts than its peer expects. The counts differ on every rank, so only the sum over all ranks
+// shows it.
 TEST_P(Consistency, CountsBetweenTwo) {
   on_ranks([](Communicator& world) {
     const int n = world.size();
@@ -171,7 +172,7 @@ TEST_P(Consistency, OperationsUnderWayTogetherKeepTheirOrderAndValues) {
 
 TEST_P(Consistency, AnOperationThatNobodyWaitsForIsStillBegun) {
   on_ranks([](Communicator& world) {
-    if (world.size() == 1 || world.backend() == "local") return;  // there whoever waits does the work
+    if (world.size() == 1 || world.backend() == "local") return;  // there the waiting ranks do the work
     CommunicatorPtr group = world.split(0, world.rank(), {"split"});
     at::Tensor tensor = at::ones({4});
     WorkPtr work = group->all_reduce(tensor, ReduceOp::sum, {"quiet"});
@@ -185,7 +186,7 @@ TEST_P(Consistency, AnOperationThatNobodyWaitsForIsStillBegun) {
 
 TEST_P(Consistency, LaterCallsAreComparedNowAndThen) {
   on_ranks([](Communicator& world) {
-    // Of the same size in bytes, so that nothing but the comparison can find it. local compares every call.
+    // Equal sizes in bytes, so only the comparison can find the difference. local compares every call.
     const auto reduce = [](at::ScalarType dtype) {
       return [dtype](Communicator& group) {
         for (int64_t i = 0; i < checked_at_first + 1; ++i) group.barrier({"first"})->wait();

@@ -1,10 +1,10 @@
-// Aborts, time limits, disagreement; what a Work keeps; what is counted and observed.
+// Aborts, time limits, disagreement; lifetime of a Work's tensors; counters and observers.
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <thread>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/conformance/conformance.h"
 
 namespace convoy {
@@ -13,7 +13,7 @@ namespace {
 using Failures = Conformance;
 using std::chrono::milliseconds;
 
-// What `action` failed with; fails the test when it did not.
+// The failure of `action`; fails the test if there was none.
 CommError failure_of(const std::function<void()>& action) {
   try {
     action();
@@ -29,7 +29,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 TEST_P(Failures, AbortWakesEveryWaiter) {
   on_ranks([](Communicator& world) {
     if (world.size() == 1) return;
-    // A group of its own, so that the next case finds a whole world.
+    // A separate group, so that the next case has an intact world.
     CommunicatorPtr group = world.split(0, world.rank(), {"split"});
     if (world.rank() == 0) {
       std::this_thread::sleep_for(milliseconds(100));
@@ -50,7 +50,7 @@ TEST_P(Failures, AbortWakesEveryWaiter) {
       waiter.join();
       EXPECT_EQ(failure_of([&] { other->wait(); }).what(), std::string(error.what())) << "the same each time";
     }
-    // What is called afterwards fails too, on every rank.
+    // Later calls fail too, on every rank.
     EXPECT_EQ(failure_of([&] { group->barrier({"late"})->wait(); }).kind(), Failure::peer_lost);
     world.barrier({"the world stands"})->wait();
   });
@@ -95,7 +95,7 @@ TEST_P(Failures, ReceiveFromASilentPeerEnds) {
   });
 }
 
-// Sockets and local ranks have words of their own for it.
+// Sockets and local ranks have other messages for it.
 TEST_P(Failures, AReceiveOfAnotherLengthIsToldOf) {
   const std::string backend = std::get<0>(GetParam());
   if (backend == "local" || backend == sockets) GTEST_SKIP() << "not by lengths";
@@ -184,7 +184,7 @@ TEST_P(Failures, WaitsAreObservedAndTimed) {
       EXPECT_GT(world.wait_seconds(), 0.05);
       EXPECT_LE(world.wait_cpu_seconds(), world.wait_seconds() + 0.01);
     }
-    EXPECT_EQ(world.capabilities().devices.size(), 1u);
+    EXPECT_EQ(world.devices().size(), 1u);
   });
   bool here = observed.backend != "mpi" || std::getenv("OMPI_COMM_WORLD_RANK") != std::string("0");
   if (observed.size == 1 || !here) return;

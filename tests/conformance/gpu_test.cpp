@@ -1,5 +1,5 @@
-// Tensors on a GPU over backends whose ranks meet on the host: staged through pinned memory. One GPU is enough, since ranks
-// may share it there. Skips itself where there is none.
+// Tensors on a GPU over backends that exchange on the host: staged through pinned memory. One GPU is enough, since
+// ranks may share it. Skips itself without a GPU.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/conformance/conformance.h"
+#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {
@@ -64,7 +65,7 @@ TEST_P(StagedGpu, EveryOperationGivesWhatItGivesOnTheHost) {
   });
 }
 
-// What was issued on the caller's own stream is sent, and what that stream does next sees the result.
+// Work issued earlier on the caller's stream is sent, and later work on that stream sees the result.
 TEST_P(StagedGpu, OrderedOnTheCallersStream) {
   on_ranks([](Communicator& world) {
     const c10::StreamGuard guard(c10::impl::VirtualGuardImpl(at::kCUDA).getStreamFromGlobalPool(gpu));

@@ -1,4 +1,4 @@
-// nccl on the GPUs of this machine: one rank per GPU, as threads. Skips itself where there are fewer than two.
+// nccl on the GPUs of this machine: one rank per GPU, as threads. Skips itself with fewer than two.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
@@ -16,8 +16,8 @@
 
 #include <thread>
 
-#include "backends/consistency.h"
-#include "core/error.h"
+#include "backends/communicator/collective_check.h"
+#include "core/base/error.h"
 #include "tests/conformance/conformance.h"
 
 namespace convoy {

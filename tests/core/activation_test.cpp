@@ -1,5 +1,5 @@
-// relu behind a sum: values and gradients of the separate operations.
-#include "core/activation.h"
+// relu after a sum: equals the separate operations in values and gradients.
+#include "core/tensors/activation.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>

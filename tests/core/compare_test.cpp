@@ -1,5 +1,5 @@
-// What is equal and what is not: the error measure, and everything that is no number.
-#include "core/compare.h"
+// The measure of the error between tensors, also with infinities and NaN.
+#include "core/tensors/compare.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -9,6 +9,8 @@
 
 #include <cmath>
 #include <limits>
+
+#include "tests/support/torch/state_view.h"
 
 namespace convoy {
 namespace {
@@ -58,7 +60,7 @@ TEST(Compare, OneElementIsMeasuredByTheLargestOfItsTensor) {
   EXPECT_EQ(worst_of(all)->name, "a.weight");
 }
 
-// What is zero but for rounding is measured by its kind; another kind's size does not help.
+// A tensor that is zero except for rounding is measured by the size of its kind, and not by that of another kind.
 TEST(Compare, SmallTensorsAreMeasuredByTheirKind) {
   State changed = state();
   changed["parameter/a.bias"] = at::zeros({3}, at::kDouble);

@@ -1,4 +1,4 @@
-// Sums of additive metrics, and what is kept of them.
+// Sums of additive metrics, and their last and best values.
 #include "core/metrics/accumulator.h"
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,7 @@
 
 #include <cmath>
 
-#include "core/metrics/best_metrics.h"
-#include "core/single_communicator.h"
+#include "core/communicator.h"
 
 namespace convoy {
 namespace {

@@ -6,8 +6,8 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
+#include "core/communicator.h"
 #include "core/context.h"
-#include "core/single_communicator.h"
 
 namespace convoy {
 namespace {

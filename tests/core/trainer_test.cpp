@@ -1,4 +1,4 @@
-// The trainer with a strategy that only counts: what is called when, what is saved, and how a run goes on.
+// The trainer with a strategy that only counts: order of calls, content of checkpoints, and resuming.
 #include "core/trainer.h"
 
 #include <ATen/core/Tensor.h>
@@ -15,9 +15,10 @@
 #include <map>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/communicator.h"
 #include "core/control/protocol.h"
-#include "core/control/state_file.h"
-#include "core/single_communicator.h"
+#include "core/rank_state/state_file.h"
+#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {
@@ -30,7 +31,7 @@ class Numbers : public Dataset {
   Schema schema() const override { return {{{"features", {{}, at::kDouble, 0}}}}; }
   int64_t size(Split split) const override { return split == Split::train ? 10 : 3; }
   int64_t instances_per_row() const override { return 5; }
-  Batch gather(Split, const at::Tensor& indices, int64_t, Buffers&) const override {
+  Batch gather(Split, const at::Tensor& indices, int64_t, BatchBuffers&) const override {
     Batch batch;
     batch.tensors = {{"features", indices.to(at::kDouble)}};
     batch.rows = indices.numel();
@@ -65,7 +66,7 @@ class Counting : public Strategy {
         {"seen", batch.at("features").sum(), at::scalar_tensor(static_cast<double>(batch.rows), at::kDouble), false}};
   }
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
-  void settle() override { ++settled; }
+  void flush() override { ++flushed; }
   void visit_state(const StateVisitor& visit) override {
     StateEntry entry;
     entry.name = "total";
@@ -79,7 +80,7 @@ class Counting : public Strategy {
   at::Tensor total = at::zeros({1}, at::kDouble);
   std::vector<int64_t> steps, flushes;
   int64_t evaluated_rows = 0, poisoned_step = -1, accumulate = 1;
-  int settled = 0, restored = 0;
+  int flushed = 0, restored = 0;
   std::function<void(int64_t)> on_step;
   std::function<void()> on_evaluation;
 };
@@ -110,7 +111,7 @@ class TrainerTest : public ::testing::Test {
     return train(context, {std::make_shared<Numbers>(), {}, &strategy, after_update_});
   }
 
-  // As one that trains so, in a folder of its own.
+  // A new run with these settings, in a new folder.
   void start_anew() {
     TearDown();
     SetUp();
@@ -231,7 +232,7 @@ TEST_F(TrainerTest, AnotherBatchSizeContinuesAtTheSameRow) {
     });
     EXPECT_EQ(second.steps.front(), first_step) << rows;
     EXPECT_EQ(second.steps.back(), 20 / rows - 1) << rows;
-    // Four rows are read a second time where no batch begins behind them.
+    // Four rows are read a second time, because no batch begins after them.
     const double total = second.total.item<double>();
     EXPECT_TRUE(rows == 2 ? total == 90.0 : total > 90.0) << rows << ": " << total;
   }
@@ -308,7 +309,7 @@ TEST_F(TrainerTest, StopsAfterTheStepWhenAskedAndSaves) {
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / ("step-" + std::to_string(strategy.steps.size()))));
 }
 
-// However long it takes: what was trained is saved at once, and the evaluation made up for when training goes on.
+// For an evaluation of any length: the trained state is saved at once, and the resumed run makes the evaluation.
 TEST_F(TrainerTest, StopsBetweenTheBatchesOfAnEvaluationWhichIsOwedThen) {
   Counting first;
   first.on_step = [&](int64_t step) {

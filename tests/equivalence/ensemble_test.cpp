@@ -1,4 +1,4 @@
-// ensemble against single: member m trained with others equals a training by itself with its seed, rows and rates.
+// ensemble against single: a member trained with others equals a single model with its seed, rows and rates.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/stack.h>
@@ -26,14 +26,14 @@ constexpr int64_t rows = 16, steps = 10;
 
 using State = std::map<std::string, at::Tensor>;
 
-// What one member, or a model by itself, was at the end and showed on the way.
+// The final state of one member, or of a single model, and its metrics in each step.
 struct Member {
   State initial, final, gradients;
   std::vector<double> losses, norms;
   double evaluated = 0;
 };
 
-// A member's own rows of a step: every one in an order of its own.
+// A member's rows of a step: each member has a different order.
 Batch own_batch(const Subject& subject, int64_t member, int64_t step) {
   const int64_t strides[members] = {1, 2, 7};
   const at::Tensor index = (at::arange(rows) + step * rows).mul(strides[member]).add(member).remainder(75);
@@ -44,9 +44,9 @@ Batch own_batch(const Subject& subject, int64_t member, int64_t step) {
   return batch;
 }
 
-Batch batch_of(const Subject& subject, const std::vector<MemberDraw>& draws, int64_t step) {
+Batch batch_of(const Subject& subject, const std::vector<MemberSample>& draws, int64_t step) {
   std::vector<Batch> each;
-  for (const MemberDraw& draw : draws) each.push_back(own_batch(subject, draw.member, step));
+  for (const MemberSample& draw : draws) each.push_back(own_batch(subject, draw.member, step));
   Batch batch = each.front();
   for (size_t i = 0; i < batch.tensors.size(); ++i) {
     std::vector<at::Tensor> tensors;
@@ -61,11 +61,13 @@ std::string optimizer(const std::string& rate, const std::string& decay) {
          ", clip_norm: 0.3, groups: [{match: bias, weight_decay: 0}], schedule: {name: cosine}}";
 }
 
-// `trained`: how a rank's members were trained, as it tells.
+// `trained`: how a rank's members were trained, from its summary.
 Context prepared(const Context& given, std::string* trained = nullptr) {
   Context context = given;
   if (trained != nullptr)
-    context.tell = [trained](const Json& told) { *trained = told.at("ensemble").at("trained").get<std::string>(); };
+    context.add_to_summary = [trained](const Json& told) {
+      *trained = told.at("ensemble").at("trained").get<std::string>();
+    };
   context.steps_per_epoch = 5;
   context.total_steps = steps;
   return context;
@@ -283,7 +285,7 @@ TEST(Ensemble, AllMembersMayFinish) {
     expect_same(all.at(static_cast<int>(member)), alone(subject, member, 3), convoy::str("member ", member), false);
 }
 
-// The same figures whichever ranks hold the members: their mean and majority, and each one's own.
+// The same metrics for any distribution of the members: their mean, their vote, and each member's.
 TEST(Ensemble, VotesDoNotDependOnRanks) {
   for (Subject (*make)() : {classifier_subject, gpt_subject, ncf_subject}) {
     const Subject subject = make();

@@ -1,4 +1,4 @@
-// What the tables of this folder have in common: the optimizer, and what it means that a layout equals `single`.
+// Common to the tables of this folder: the optimizer, and the tolerances within which a layout equals `single`.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@ namespace convoy::testing {
 
 constexpr double tolerance = 1e-12;
 
-// Of gradients that are sent in 16 bits, after ten steps of small models.
+// Tolerance with gradients that are sent in 16 bits, after ten steps of small models.
 inline double narrow_tolerance(const std::string& numbers) { return numbers == "fp16" ? 2e-2 : 1e-1; }
 
-// AdamW, with biases in a group of their own.
+// AdamW, with biases in a separate parameter group.
 inline Training adamw(bool clipping) {
   Training training;
   training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +

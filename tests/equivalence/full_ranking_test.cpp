@@ -1,4 +1,4 @@
-// Under full ranking the items that a user has are left out for every strategy, by no work of the model's.
+// Full ranking leaves out the items that a user has, under every strategy and without help of the model.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>

@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/feature_model.h"
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Table, HybridTest, ::testing::ValuesIn(cells()),
 
 using Cut = LinearOptions::Cut;
 
-// Four blocks of a linear layer each; that of the last is tied to that of the second, each with a cut of its own.
+// Four blocks of one linear layer each; the last is tied to the second, each with a different sharding.
 class TiedLinears : public FeatureModel {
  public:
   TiedLinears(Cut owner, Cut user) : owner_(owner), user_(user) {}
@@ -172,7 +172,7 @@ TEST(Hybrid, LinearLayersAreTiedWhateverTheirCuts) {
   }
 }
 
-// What the table leaves out, with the key that is named.
+// Combinations that the table leaves out, with the key of the error.
 TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
   const auto refusal = [](const std::string& options, int ranks) {
     return refused_key({"hybrid", options + common(1), ranks}, gpt_subject(), {});

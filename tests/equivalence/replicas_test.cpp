@@ -44,8 +44,8 @@ TEST_P(ReplicasTest, DdpEqualsSingle) {
   Training training = adamw(cell.clipping);
   const Trajectory split = train(ddp(cell), subject, training);
 
-  // Batch norm sees a rank's share: the reference is fed in the same shares. Its running figures follow from all of
-  // them there, from rank 0's here.
+  // Batch norm uses a rank's share, so the reference trains on the same shares. Its running means follow from all
+  // shares there, and from rank 0's share here.
   const bool shares = subject.name == "norms" || subject.name == "convnet";
   training.parts = shares ? cell.ranks : 1;
   const std::string every = std::to_string(cell.every * training.parts);
@@ -66,7 +66,7 @@ std::vector<Cell> cells() {
 INSTANTIATE_TEST_SUITE_P(Table, ReplicasTest, ::testing::ValuesIn(cells()),
                          [](const auto& info) { return name_of(info.param); });
 
-// With figures over all ranks' rows the reference sees the whole batch, and its running figures are the same too.
+// With statistics over all ranks' rows the reference sees the whole batch, and its running means are the same too.
 TEST(Replicas, SynchronisedBatchNormEqualsTheWholeBatch) {
   for (const char* name : {"norms", "convnet"}) {
     for (int ranks : {1, 2, 3}) {
@@ -91,7 +91,7 @@ TEST(Replicas, SynchronisedBatchNormWithEmptyShares) {
   EXPECT_LE(worst.worst, tolerance) << worst.key;
 }
 
-// Micro-batch j is slice j of the global batch wherever it is trained: batch norm and dropout see the same rows.
+// Micro-batch j is slice j of the global batch on any rank: batch norm and dropout see the same rows.
 TEST(Replicas, MicroBatchesAreTheSameOnAnyNumberOfRanks) {
   for (const char* name : {"norms", "dropout", "pairs"}) {
     for (int ranks : {1, 2, 3}) {

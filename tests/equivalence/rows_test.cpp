@@ -1,5 +1,5 @@
-// Row tables against `single` with dense ones: same global batches, fp64, AdamW. Most rows of a table are in few batches, so
-// that they are behind most of the time.
+// Sparse embeddings against `single` with dense ones: same global batches, fp64, AdamW. Most rows of a table are in few
+// batches, so they are stale most of the time.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -8,11 +8,12 @@
 
 #include <mutex>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/optim/optimizer.h"
-#include "core/optim/row_optimizer.h"
-#include "strategies/parts/model_part.h"
-#include "strategies/parts/rows/row_table.h"
+#include "core/optim/rows/row_optimizer.h"
+#include "strategies/common/model/model_part.h"
+#include "strategies/sparse/sparse_embedding.h"
+#include "strategies/sparse/sparse_embeddings.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/whole_state.h"
@@ -24,7 +25,7 @@ namespace {
 constexpr int64_t few = 4;
 
 Subject subject_of(const std::string& name, bool rows, bool sharded = false) {
-  // What the strategy reads of the model's options; the model itself has row tables either way.
+  // The options that the strategy reads; the model itself has sparse embeddings in both cases.
   const std::string section = sharded ? "{name: " + name + ", rows: sharded}" : "{name: net}";
   if (name == "ncf") {
     Subject ranking = ranking_subject(rows);
@@ -89,7 +90,7 @@ TEST_P(RowsTest, EqualDenseTables) {
   expect_equal(rows, dense);
 }
 
-// Rows dealt out to ranks.
+// Rows sharded over ranks.
 void add_sharded(const std::string& subject, std::vector<Cell>& all) {
   for (const int every : {1, 4})
     for (const bool clipping : {false, true})
@@ -142,7 +143,7 @@ TEST(Rows, TheWholeWayOnTwoRanks) {
   }
 }
 
-// With a schedule, and optimizers that have rows of their own kind.
+// With a schedule, and with the other row optimizers.
 TEST(Rows, OtherOptimizers) {
   for (const char* optimizer :
        {"{name: adam, lr: 3.0e-3, eps: 1.0e-5, schedule: {name: cosine, warmup: 3 steps, final: 0.1}}",
@@ -193,14 +194,14 @@ StepInput batch_at(const Subject& subject, int64_t step, const Sampling& samplin
 
 using State = std::map<std::string, at::Tensor>;
 
-// What of a whole tensor an entry holds.
+// The piece of a whole tensor that an entry holds.
 at::Tensor piece_of(at::Tensor whole, const Piece& piece) {
   for (int64_t d = 0; d < whole.dim(); ++d)
     whole = whole.narrow(d, piece.offset[static_cast<size_t>(d)], piece.length[static_cast<size_t>(d)]);
   return whole;
 }
 
-// Steps [begin, end) from `start` (empty: the initial values); settled. `evaluate_every`: 0 for never.
+// Steps [begin, end) from `start` (empty: the initial values); flushed. `evaluate_every`: 0 for never.
 State trained(const Layout& layout, const Subject& subject, int64_t begin, int64_t end, const State& start,
               int64_t evaluate_every = 0, const std::string& more = "") {
   WholeState result;
@@ -219,13 +220,13 @@ State trained(const Layout& layout, const Subject& subject, int64_t begin, int64
     }
     for (int64_t step = begin; step < end; ++step) {
       strategy->step(batch_at(subject, step, strategy->sampling()));
-      if (step == 11) strategy->settle();  // as where a checkpoint is saved
+      if (step == 11) strategy->flush();  // as where a checkpoint is saved
       if (evaluate_every == 0 || step % evaluate_every != 0) continue;
-      strategy->settle_for_evaluation();
+      strategy->flush_for_evaluation();
       strategy->evaluate(batch_at(subject, step + 1, strategy->sampling()).batch);
       context.world->barrier({"evaluated", {}})->wait();
     }
-    strategy->settle();
+    strategy->flush();
     strategy->visit_state([&](const StateEntry& entry) {
       if (entry.kind != StateKind::gradient) result.add(entry);
     });
@@ -246,8 +247,7 @@ TEST(Rows, AResumedRunIsBitwiseAsOneThatWasNot) {
   }
 }
 
-// Lookups make up for what rows have missed without writing; to catch rows up by the closed form at other moments would leave
-// other digits.
+// Look-ups apply missed updates without writing: a catch-up in closed form at other moments would give other digits.
 TEST(Rows, EvaluationsLeaveNoTrace) {
   for (const auto& [layout, sharded] :
        {std::pair{Layout{"single", "", 1}, false}, std::pair{Layout{"ddp", "", 2}, false},
@@ -260,7 +260,7 @@ TEST(Rows, EvaluationsLeaveNoTrace) {
   }
 }
 
-// What is evaluated is what a settled table holds.
+// An evaluation sees the values of a flushed table.
 TEST(Rows, EvaluationsSeeEveryRowOfThisMoment) {
   const Subject subject = subject_of("ncf", true);
   const Layout layout{"single", "", 1};
@@ -269,18 +269,18 @@ TEST(Rows, EvaluationsSeeEveryRowOfThisMoment) {
     const auto strategy = make_strategy(config);
     strategy->setup(context, subject.model(), subject.loss);
     for (int64_t step = 0; step < 9; ++step) strategy->step(batch_at(subject, step, strategy->sampling()));
-    strategy->settle_for_evaluation();
+    strategy->flush_for_evaluation();
     const auto loss = [&] {
       const Metric metric = strategy->evaluate(batch_at(subject, 12, strategy->sampling()).batch).front();
       return (metric.sum / metric.weight).item<double>();
     };
     const double behind = loss();
     bool any = false;
-    strategy->visit_state([&](const StateEntry& entry) { any = any || entry.behind; });
+    strategy->visit_state([&](const StateEntry& entry) { any = any || entry.stale; });
     EXPECT_TRUE(any);
-    strategy->settle();
+    strategy->flush();
     EXPECT_EQ(loss(), behind);
-    strategy->visit_state([&](const StateEntry& entry) { EXPECT_FALSE(entry.behind) << entry.key(); });
+    strategy->visit_state([&](const StateEntry& entry) { EXPECT_FALSE(entry.stale) << entry.key(); });
   });
 }
 
@@ -336,7 +336,7 @@ TEST(Rows, ClosedFormStaysNearDenseAdamOnRecordedGradients) {
       rows->update(0, touched, gradient.index_select(0, touched), scalars);
       EXPECT_LT(touched.numel(), gradient.size(0)) << "all rows are touched: nothing to make up for";
     }
-    rows->settle(0);
+    rows->flush(0);
     const double moved = (dense - start).abs().max().item<double>();
     EXPECT_GT(moved, 0.01) << name;
     EXPECT_LE((by_rows - dense).abs().max().item<double>(), 5e-3 * moved) << name;
@@ -353,7 +353,7 @@ TEST(Rows, CheckpointsOfDenseTablesServeRowsAndTheOtherWayRound) {
   const State from_rows = trained(one, dense, 12, 30, trained(two, rows, 0, 12, {}));
   EXPECT_LE(difference(from_dense, reference).worst, tolerance);
   EXPECT_LE(difference(from_rows, reference).worst, tolerance);
-  // Dealt out to two ranks, then to three, then to none.
+  // Sharded over two ranks, then over three, then not sharded.
   const State dealt = trained(two, sharded, 6, 12, trained(one, dense, 0, 6, {}));
   const State again = trained(three, sharded, 12, 20, dealt);
   EXPECT_LE(difference(trained(two, rows, 20, 30, again), reference).worst, tolerance);
@@ -383,7 +383,7 @@ TEST(Rows, SharesOfTwoRanksTakeHalfTheMemoryEach) {
   EXPECT_LE(std::abs(rows[0] - rows[1]), 2);
 }
 
-// A rank without any row of a table settles none of it where it is shared, and holds none where it is dealt out.
+// A rank without any row of a table flushes none of it if it is shared, and holds none if it is sharded.
 TEST(Rows, OfATableWithFewerThanThereAreRanks) {
   for (const int64_t users : {1, 2, 3}) {
     const State dense = trained({"single", "", 1}, ranking_subject(false, users), 0, 14, {});
@@ -414,7 +414,7 @@ TEST(Rows, SharesAreRefusedWhereATableIsTied) {
   }
 }
 
-// What the tests above rest on: these models' embeddings are tables, and the others' are not.
+// The tests above assume this: the embeddings of these models are sparse, and those of the others are not.
 TEST(Rows, TablesAreWhereTheyWereAskedFor) {
   const auto tables = [](const Subject& subject) {
     size_t found = 0;
@@ -422,7 +422,7 @@ TEST(Rows, TablesAreWhereTheyWereAskedFor) {
     const RunConfig config = test_config(layout, adamw(false), subject.section);
     with_ranks(layout, config, [&](const Context& context) {
       PartRequest request;
-      request.rows = std::make_shared<RowRule>(config, 1);
+      request.rows = std::make_shared<SparseRule>(config, 1);
       const ModelPart part(context, subject.model(), subject.loss, request);
       found = part.tables().size();
       for (const ParameterPtr& table : part.tables()) EXPECT_TRUE(table->table) << table->name;

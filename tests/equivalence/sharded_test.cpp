@@ -1,4 +1,4 @@
-// fsdp against single: same global batches, fp64, ten AdamW steps; and recomputation against none.
+// fsdp against single: same global batches, fp64, ten AdamW steps; and activation checkpointing against none.
 #include <gtest/gtest.h>
 
 #include "tests/support/torch/model_subjects.h"
@@ -46,8 +46,8 @@ Layout fsdp(const Cell& cell) {
           cell.ranks};
 }
 
-// Holds the cell against single. With `batch_norm: local` the reference is fed in the ranks' shares; its running figures
-// follow from all of them there, from rank 0's here.
+// Compares the cell with single. With `batch_norm: local` the reference trains on the ranks' shares; its running means
+// follow from all shares there, and from rank 0's share here.
 void hold(const Cell& cell, Training training, const std::string& reference = "") {
   const Subject subject = subject_of(cell.subject);
   const bool normalises = cell.subject == "norms" || cell.subject == "convnet";
@@ -165,8 +165,8 @@ TEST(Sharded, RecomputationChangesNoResult) {
   hold(some, training_of(some), ", micro_batches: 2");
 }
 
-// Blocks are run again on the same rows, drawing the same, and nothing of that is left behind: bit for bit. Where buckets
-// are summed, gradients come in another order and so lie elsewhere in them, which changes the last digit.
+// Blocks run again on the same rows with the same draws, and leave no trace: equal bit for bit. If buckets are summed,
+// gradients arrive in another order and have other places in them, which changes the last digit.
 TEST(Recompute, ChangesNoBit) {
   for (const std::string subject : {"mlp", "norms", "dropout", "tied", "foreign", "gpt", "convnet"}) {
     const Cell cell{subject, "", 1, 1, true};

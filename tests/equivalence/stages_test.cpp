@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -16,7 +16,7 @@ namespace {
 
 struct Cell {
   std::string strategy;
-  std::string options;  // beside micro-batches and accumulation
+  std::string options;  // in addition to micro-batches and accumulation
   std::string subject;
   int ranks;
   int every;
@@ -51,7 +51,7 @@ Layout reference(int every, int micro = micro_batches) { return {"single", commo
 
 class StagesTest : public ::testing::TestWithParam<Cell> {};
 
-// Trained once for all cells that are held against it.
+// Trained once for all cells that are compared with it.
 const Trajectory& reference_of(const Cell& cell) {
   static std::map<std::tuple<std::string, int, bool>, Trajectory> known;
   const auto key = std::make_tuple(cell.subject, cell.every, cell.clipping);

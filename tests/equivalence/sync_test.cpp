@@ -1,10 +1,10 @@
-// Ranks that agree on parameters, or go by an outer step, against gradients of every update and against references that are
-// simulated here: replicas are so many `single`s, which the test itself averages.
+// Ranks that average parameters or make outer steps, compared with summed gradients of every update and with simulated
+// references: one `single` per replica, which the test averages itself.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
-#include "strategies/parts/replicas/sync_entry.h"
+#include "strategies/plans/options/sync.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -25,7 +25,7 @@ Training sgd(int64_t rows = 16) {
   return training;
 }
 
-// What all ranks have in common, and nothing of the outer step.
+// The state that all ranks have in common, without the outer step.
 State in_common(const State& state) {
   State common;
   for (const auto& [key, tensor] : state)
@@ -40,7 +40,7 @@ void expect_close(const Trajectory& one, const Trajectory& other, double within 
   EXPECT_GT(difference(in_common(other.final), in_common(other.initial)).worst, 3e-3);
 }
 
-// Of a linear update the mean of the updates is the update of the mean, however rows are shared out.
+// For a linear update the mean of the updates is the update of the mean, for any distribution of rows.
 TEST(Sync, ParametersOfEveryPlainStepAreGradients) {
   for (auto* make : {mlp_subject, pairs_subject, tied_subject, gpt_subject})
     for (int ranks : {1, 2, 3, 4})
@@ -117,7 +117,7 @@ State shown(Strategy& strategy) {
   return state;
 }
 
-// So many strategies of one rank, each with its share of every batch, that know nothing of each other.
+// Several independent strategies of one rank, each with its share of every batch.
 class Replicas {
  public:
   Replicas(const Context& context, const Subject& subject, const Simulated& how, const RunConfig& config)
@@ -240,7 +240,7 @@ TEST(Sync, IsWhatSinglesGiveThatTheTestAverages) {
     }
 }
 
-// Four ranks, of which one or two have no row in any batch.
+// Four ranks; one or two of them have no row in any batch.
 TEST(Sync, RanksWithoutRowsCountNothing) {
   for (const bool outer : {false, true}) {
     Simulated how{4, 2, 0, true, outer};
@@ -258,15 +258,15 @@ TEST(Sync, RanksWithoutRowsCountNothing) {
 
 // ---- row tables ------------------------------------------------------------------------------------------------
 
-// Of optimizers under which a row without gradient stays where it is, or moves alike on all ranks, averages of the rows that
-// any rank touched are averages of all of them.
+// For some optimizers a row without gradient does not move, or moves equally on all ranks. Then the averages of touched
+// rows equal the averages of all rows.
 TEST(Sync, RowTablesAreAveragedAsDenseOnesAre) {
-  struct Way {
+  struct ExecutionMode {
     std::string optimizer, sync;
   };
   const std::string plain = "{name: sgd, lr: 0.3}", adagrad = "{name: adagrad, lr: 0.05, eps: 1.0e-5}";
   const std::string adam = "{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1}";
-  const std::vector<Way> ways = {
+  const std::vector<ExecutionMode> ways = {
       {plain, "what: parameters"},
       {plain, "what: parameters, every: 3, start_after: 2"},
       {plain, "groups: [{match: user, what: parameters, every: 4}]"},
@@ -275,11 +275,10 @@ TEST(Sync, RowTablesAreAveragedAsDenseOnesAre) {
       {adagrad, "what: parameters, every: 4, moments: averaged"},
       {adam, "what: parameters, moments: averaged"},
   };
-  for (const Way& way : ways)
+  for (const ExecutionMode& way : ways)
     for (int ranks : {1, 2, 3})
       for (int64_t rows : {16, 4, 2}) {
-        if (way.optimizer == adam && rows < ranks)
-          continue;  // a rank without rows makes no update, so rows drift apart
+        if (way.optimizer == adam && rows < ranks) continue;  // a rank without rows makes no update, so rows differ
         SCOPED_TRACE(way.optimizer + ", " + way.sync + " on " + std::to_string(ranks) + ", " + std::to_string(rows) +
                      " rows");
         Training training = sgd(rows);
@@ -289,7 +288,7 @@ TEST(Sync, RowTablesAreAveragedAsDenseOnesAre) {
       }
 }
 
-// What is left between that and dense tables of an optimizer with momentum: how far rows that nobody touches still move.
+// The remaining difference to dense embeddings with momentum: how far untouched rows still move.
 TEST(Sync, RowTablesWithMomentumStayNearDenseOnes) {
   Training training = adamw(false);
   training.global_rows = 4;

@@ -1,6 +1,7 @@
-// The whole table: the models of models/ × every strategy × ranks × accumulation × recomputation × clipping, with a ragged
-// last batch, in fp64 for ten AdamW steps, against `single` with the same micro-batches. A cell that cannot be is refused
-// with the key that the table expects of it, so that none is silently empty. Stranger models stand in the tables beside this.
+// The whole table: the models of models/ × every strategy × ranks × accumulation × activation checkpointing × clipping,
+// with an uneven last batch, in fp64 for ten AdamW steps, against `single` with the same micro-batches. An impossible
+// cell is refused with the key that the table expects, so that no cell is silently empty. The other tests of this
+// folder have unusual models.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,14 +9,14 @@
 #include <map>
 #include <tuple>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 
 namespace convoy::testing {
 namespace {
 
-struct Way {  // a strategy with its options
+struct ExecutionMode {  // a strategy with its options
   std::string name, strategy, options;
   int ranks = 1;
   int micro = 1;
@@ -24,7 +25,7 @@ struct Way {  // a strategy with its options
 };
 struct Cell {
   std::string subject;
-  Way way;
+  ExecutionMode way;
   int every = 1;
   bool recompute = false, clipping = false;
 };
@@ -37,8 +38,8 @@ Subject subject_of(const std::string& name) {
   throw std::logic_error(name);
 }
 
-std::vector<Way> ways() {
-  std::vector<Way> all;
+std::vector<ExecutionMode> ways() {
+  std::vector<ExecutionMode> all;
   const std::string sync = ", batch_norm: sync, buffers: broadcast",
                     small = ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006";
   for (int ranks = 1; ranks <= 4; ++ranks) {
@@ -70,7 +71,7 @@ std::vector<Way> ways() {
 std::vector<Cell> cells() {
   std::vector<Cell> all;
   for (const char* subject : {"mlp", "ncf", "convnet", "gpt"})
-    for (const Way& way : ways())
+    for (const ExecutionMode& way : ways())
       for (const int every : {1, 4})
         for (const bool recompute : {false, true})
           for (const bool clipping : {false, true}) all.push_back({subject, way, every, recompute, clipping});
@@ -86,10 +87,11 @@ std::string common(int micro, int every) {
   return ", micro_batches: " + std::to_string(micro) + ", sync: {every: " + std::to_string(every) + "}";
 }
 
-// What of the table cannot be: the key that is refused before any rank starts. Empty: the cell is held against `single`.
+// The key of the error that refuses an impossible cell before any rank starts. Empty: the cell is compared with
+// `single`.
 std::string refusal_of(const Cell& cell) {
   const int blocks = static_cast<int>(subject_of(cell.subject).model()->blocks());
-  // What makes the stages more than the blocks: two a rank, more ranks, or more devices.
+  // Reasons for more stages than blocks: two per rank, more ranks, or more devices.
   if (cell.way.stages > blocks && cell.way.strategy == "model_parallel") return "strategy.devices";
   if (cell.way.stages > blocks) return cell.way.stages > cell.way.ranks ? "strategy.schedule" : "strategy.stages";
   if (cell.subject == "gpt" && 4 % cell.way.tensor != 0) return "model.heads";  // there are four

@@ -1,7 +1,7 @@
 // tensor_parallel, and hybrid of data and tensor axes, against single: same global batches, fp64, ten AdamW steps.
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -79,7 +79,7 @@ std::vector<Cell> cells() {
   all.push_back({"gpt", 2, 2, true, true});
   all.push_back({"classifier", 1, 2, false, true});  // without sequences there is nothing to share
   for (const char* model : {"classifier", "gpt"}) all.push_back({model, 2, 2, true, false, 4});
-  // What no rank cuts: batch norm, convolutions, dropout between them.
+  // Layers that are not sharded: batch norm, convolutions, and dropout between them.
   for (const char* model : {"norms", "convnet"}) all.push_back({model, 1, 2, true});
   return all;
 }
@@ -99,7 +99,7 @@ TEST(Tensor, RefusedCells) {
   };
   const Cell heads{"odd", 1, 3};  // four of them
   EXPECT_EQ(refused_key(layout_of(heads), subject_of(heads), {}), "model.heads");
-  // A model of one's own has no such option; its layers tell.
+  // A user's model has no such option; its layers show the size.
   Subject own = subject_of(heads);
   own.section = "{name: net}";
   EXPECT_EQ(refused_key(layout_of(heads), own, {}), "model");

@@ -31,7 +31,7 @@ class Farm(_faults.Run):
     def __init__(self, folder, pipelines, *faults, title="farm", steps=60, checkpoint="20 steps", strategy="",
                  log_every=1):
         super().__init__(folder, "gloo", *faults, title=title)
-        atexit.register(self.sweep)  # a test that fails leaves none behind that would run for ever
+        atexit.register(self.sweep)  # a failing test leaves no process that runs for ever
         items = "".join(f"    - {{name: {name}, {rest}}}\n" for name, rest in pipelines.items())
         self.checkpoint, self.log_every = checkpoint, log_every
         self.strategy = f"strategy:\n  name: independent\n  cores: 1\n{strategy}  pipelines:\n{items}"

@@ -137,7 +137,7 @@ class Run:
         return [found[0], found[1]]
 
     def state(self, rank):
-        """(step, collective) of a rank's state file: core/control/state_file.cpp has the layout."""
+        """(step, collective) of a rank's state file: core/rank_state/state_file.cpp has the layout."""
         data = (self.output / "logs" / f"rank{rank}.state").read_bytes()
         step, = struct.unpack_from("<q", data, 16)
         slots, phase_words, words = 8, 4, 16
@@ -163,7 +163,7 @@ class Run:
         def last():
             told = (runs.summary(self.output) or {}).get("injected") or []
             return told[-1]["seconds"] if len(told) == len(self.faults) else None
-        # The summary is written at the end; until then the console tells.
+        # The summary is written at the end; until then the console has the state.
         words = f"injected fault {self.faults[-1]} happens now"
         runs.wait_for(lambda: words in self.console() or last(), seconds, f"{self.title}: {words}")
         return time.time()
@@ -208,7 +208,7 @@ class Run:
                      for pid in left if os.path.exists(f"/proc/{pid}")]
             self.sweep()
             self.check(False, f"still alive: {names}")
-        # Runs beside this one, and their last threads, let go of theirs within a moment.
+        # Other runs, and their last threads, release theirs within a moment.
         end = time.time() + 3
         while (new := self.segments()) and time.time() < end:
             time.sleep(0.1)

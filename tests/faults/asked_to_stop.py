@@ -23,7 +23,7 @@ def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
     pids = run.ranks()
     run.training(20)
     run.signal(run.process.pid if to_rank is None else parent_of(pids[to_rank]), number)
-    # mpirun returns what its ranks do, or 1 where it was asked itself.
+    # mpirun returns the code of its ranks, or 1 if it got the request itself.
     waits = 2 * PATIENCE if under == PATIENT else 0
     summary = run.ends(None if under else 143, within=waits + _faults.GRACE + (3 if under else 0), kind="stopped")
     run.check(summary["exit_code"] == 143, f"summary: exit {summary['exit_code']}")
@@ -32,7 +32,7 @@ def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
     run.check(steps == summary["steps"] and steps >= 20, f"{saved.name} after {summary['steps']} steps")
     states = [run.state(rank)[0] for rank in (0, 1)]
     run.check(states == [steps - 1, steps - 1], f"the last steps of the ranks: {states}")
-    # Valid is what the next run can go on from.
+    # A checkpoint is valid if the next run can resume from it.
     run.sets = [f"train.max_steps={steps + 3}"]
     again = run.start()
     run.check(again.process.wait(timeout=60) == 0, "the next run does not go on from it")
@@ -63,6 +63,8 @@ def deaf(folder, backend):
     run = _faults.Run(folder, backend, "loop:rank=1@step=20", title=f"{backend}: a rank that does not stop")
     run.start()
     run.happened()
+    state = run.output / "logs" / "rank1.state"
+    runs.wait_for(lambda: b"injected loop" in state.read_bytes(), 5, "the phase that names the loop")
     run.signal(run.process.pid, signal.SIGTERM)
     run.ends(143, within=_faults.GRACE + 1, kind="stopped", says=["launch.grace"])
 

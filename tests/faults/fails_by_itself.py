@@ -50,7 +50,7 @@ with runs.workspace() as folder:
         alone = ["launch.cores_per_rank=auto", "launch.ranks=auto"]
         throws(folder, "auto", 0, 1, "output", f"{{name: model_parallel, {devices}, micro_batches: 4}}", ranks=1, sets=alone)
         throws(folder, "auto", 1, 0, "hidden.0", f"{{name: data_parallel, {devices}}}", ranks=1, sets=alone)
-        # Of a process of several ranks only a crash tells whose it is.
+        # In a process of several ranks only a crash shows the rank.
         replicas = {"strategy": f"{{name: data_parallel, {devices}}}", "ranks": 1, "sets": alone}
         run = _faults.Run(folder, "auto", f"segv:rank=1@step={STEP}", title="a process of two ranks", **replicas)
         run.start().ends(139, within=_faults.within(), kind="signal", rank=1, signal_number=11, step=STEP, says=["rank 1 on"])

@@ -33,9 +33,9 @@ with runs.workspace() as folder:
     retry = farm.wait_for_event("long", "retry", 10)
     farm.check(retry["cause"] == "signal" and "signal 9" in retry["message"], f"{retry}")
     farm.check("killed" in farm.console() or "without a word" in farm.console(), "the farm's own end is not told")
-    farm.wait_for_event("wide", "started")  # before `long` again: the cores were kept for the gang
+    farm.wait_for_event("wide", "started")  # before `long` again: the cores were reserved for it
     farm.signal(farm.process.pid, signal.SIGTERM)
-    # What it was saving when it was killed, its next start sweeps.
+    # Its next start removes the temporaries of the save during which it was killed.
     farm.check(runs.end(farm.process, 30) == 143, "the farm did not stop in order")
     farm.ends_soon("long")
     farm.start().finished(0)
@@ -47,7 +47,7 @@ with runs.workspace() as folder:
     farm.check(farm.result("wide")[1]["world_size"] == 2, "the gang was no gang")
     print("the same command again finishes what was left; weights as of an undisturbed run")
 
-    # Inside an mpirun that is killed the slots end what they run; a farm alone goes on with the rest.
+    # If mpirun is killed, the slots end their pipelines; a farm alone continues with the rest.
     inside = _farm.Farm(folder, {"a": "", "b": ""}, steps=FOR_EVER, checkpoint="250 steps", title="mpirun killed")
     inside.start(under=_faults.MPIRUN)
     inside.wait_for_step("a", 400)

@@ -51,7 +51,7 @@ with runs.workspace() as folder:
     order = [line["pipeline"] for line in farm.journal(event="started")]
     farm.check(order == ["first", "now", "next", "first"], f"order of starts: {order}")
 
-    # Asked to stop, it stops in order; the same command goes on, also with what was added.
+    # After a request it stops in order; the same command resumes it, with the added pipelines.
     farm.signal(farm.process.pid, signal.SIGTERM)
     summary = farm.ends(143, within=_faults.GRACE + 2, kind="stopped", says=["2 of 4 pipelines done"])
     farm.ends_soon("first")

@@ -10,11 +10,11 @@ with runs.workspace() as folder:
         run.start(under=_faults.MPIRUN)
         pids = run.ranks()
         run.training(20)
-        # It holds the job's secret, and an mpirun that ends the job by itself gives nobody time to remove it.
+        # It holds the job's secret, and mpirun leaves no time to remove it when it ends the job itself.
         run.check(not list(run.output.glob(".rendezvous-*")), "the rendezvous file is there although all have joined")
         run.signal(pids[victim], signal.SIGKILL)
         run.ends(137, within=5, kind="signal", rank=victim, signal_number=9, says=[f"rank {victim}"])
-    # The `convoy` that is a rank's parent goes, and with it whoever could have told how the rank ended.
+    # The `convoy` that is a rank's parent ends, so no process can report how the rank ended.
     for victim in (0, 1):
         run = _faults.Run(folder, "mpi", title=f"mpirun: SIGKILL to the convoy of rank {victim}")
         run.start(under=_faults.MPIRUN)

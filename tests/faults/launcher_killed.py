@@ -24,7 +24,7 @@ with runs.workspace() as folder:
             if backend == "mpi":
                 run.check(not list(run.temporary.glob("ompi.*/pid.*")), "Open MPI's session is left")
                 _faults.swept(folder, run)
-            # It may have been killed in the middle of a write: then the half file stands beside the whole one.
+            # It may have been killed in the middle of a write: then the half-written file is next to the complete one.
             for half in run.output.glob(".summary.json.*"):
                 half.unlink()
             run.clean()

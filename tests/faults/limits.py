@@ -1,5 +1,5 @@
-"""Limits of the system end a run with their own code and name: the largest file (74), memory and threads (71), a cgroup's memory
-(71). So does a data file that becomes shorter while it is mapped (74)."""
+"""Limits of the system end a run with their own code and name: the largest file (74), open files (74), memory and
+threads (71), a cgroup's memory (71). So does a data file that becomes shorter while it is mapped (74)."""
 import array
 import contextlib
 import fcntl
@@ -49,21 +49,32 @@ def file_size(folder):
 
 
 def address_space(folder):
-    # Too little for LibTorch's libraries, for what it does before main(), and for the model.
-    for megabytes in (300, 1500, 2500):
+    # Too little for a thread of convoy, for LibTorch's libraries, for what it does before main(), and for the model.
+    for megabytes in (41, 300, 1500, 2500):
         run = _faults.Run(folder, "auto", title=f"{megabytes} MB of addresses", sets=["model.hidden=[20000,20000]"], **SINGLE)
         run.start(under=limited(f"--as={megabytes}000000"))
         ended(run, 71, ["out of memory", "RLIMIT_AS"])
+    # Enough for the model, too little for its first forward.
+    run = _faults.Run(folder, "auto", title="a forward beyond the limit", **SINGLE,
+                      sets=["model.hidden=[100000,10]", "train.batch.global=4000"])
+    run.start(under=limited("--as=1200000000"))
+    ended(run, 71, ["block 0 (hidden.0), forward, step 0", "out of memory"], kind="out_of_memory")
+
+
+def descriptors(folder):
+    run = _faults.Run(folder, "gloo", title="16 descriptors", ranks=2)
+    run.start(under=limited("--nofile=16"))
+    ended(run, 74, ["ulimit -n", " is 16 "])
 
 
 def threads(folder):
     if os.geteuid() != 0:
         return print("threads: skipped, as only root can become a user without other processes")
-    os.chmod(folder, 0o777)
+    os.chmod(folder, 0o1777)
     for most in (4, 9):
         run = _faults.Run(folder, "gloo", title=f"{most} threads")
-        os.chmod(run.folder, 0o777)
-        os.chmod(run.temporary, 0o777)
+        os.chmod(run.folder, 0o1777)
+        os.chmod(run.temporary, 0o1777)
         run.start(under=["setpriv", "--reuid", STRANGER, "--regid", STRANGER, "--clear-groups",
                          *limited(f"--nproc={most}")], HOME=str(run.folder))
         ended(run, 71, ["RLIMIT_NPROC", str(most)])
@@ -159,6 +170,7 @@ def killed_by_kernel(folder):
 with runs.workspace() as folder:
     file_size(folder)
     address_space(folder)
+    descriptors(folder)
     shorter_files(folder)
     locked_file(folder)
     killed_by_kernel(folder)

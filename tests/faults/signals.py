@@ -117,7 +117,7 @@ def ends_it(folder, name):
     run.check(run.process.wait(timeout=5) == -number(name), "it did not end by the signal")
     runs.wait_for(lambda: not run.marked(), 3, f"{run.title}: all gone")
     seen = runs.subprocess.run([runs.CONVOY, "top", run.output, "--once"], stdout=runs.subprocess.PIPE, text=True).stdout
-    run.check("gone" in seen and "ended without a word" in seen, f"top says {seen}")
+    run.check("gone" in seen and "ended without a result" in seen, f"top says {seen}")
     run.sets = ["train.max_steps=3"]
     again = run.start()
     run.check(again.process.wait(timeout=60) == 0 and runs.summary(run.output)["status"] == "done", "it does not go on")

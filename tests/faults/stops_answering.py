@@ -33,7 +33,7 @@ def told(run, summary, rank):
 
 
 def lost(folder, backend, fault, rank, under=()):
-    # The other's collective has more time, so that it is surely the heartbeat that tells.
+    # The other rank's collective has more time, so the heartbeat detects it first.
     run = _faults.Run(folder, backend, f"{fault}:rank={rank}@step={STEP}", title=title(backend, under),
                       sets=["launch.collective=30s"])
     run.start(under=under)

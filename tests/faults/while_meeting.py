@@ -46,7 +46,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-# Job A waits for its rank 1 on a port; job B comes to the same port, with both of its ranks. B is refused, A completes.
+# Job A waits for its rank 1 on a port; job B uses the same port, with both of its ranks. B is refused, A completes.
 def two_jobs(folder):
     port = free_port()
     a, b = (_faults.Run(folder, "gloo", steps=30, sets=[f"launch.port={port}", "launch.address=127.0.0.1"],
@@ -54,7 +54,7 @@ def two_jobs(folder):
             for job in "ab")
     a.start(**environment("a", 0))
     (file,) = runs.wait_for(lambda: list(a.output.glob(".rendezvous-a")), 30, "job a's rendezvous file")
-    # What a rank of B takes for its own server is A's: host, port, job, secret.
+    # A rank of B gets the address of A's server: host, port, job, secret.
     host, at, job, secret = file.read_text().strip().split(",")
     a.check(int(at) == port and job == "a", f"the rendezvous file: {host}, {at}, {job}")
     b.output.mkdir()

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "launch/bench_report.h"
-#include "launch/catalogues.h"
-#include "launch/commands/bench.h"
+#include "launch/cli/commands.h"
+#include "launch/diagnose/bench_report.h"
+#include "launch/prepare/describe.h"
 
 namespace convoy {
 namespace {
@@ -15,7 +15,7 @@ TEST(BenchSizes, RangesDoubleAndHaveBothEnds) {
   EXPECT_EQ(bench_sizes("1K-64M").size(), 17u);
 }
 
-TEST(BenchSizes, RefusesWhatIsNone) {
+TEST(BenchSizes, RefusesInvalidSizes) {
   for (const char* text :
        {"", "K", "4X", "4KB", "-4K", "4K-", "8K-4K", "0", "4K,,8K", "99999999999999", "1.5M", "2048G"}) {
     try {
@@ -50,14 +50,14 @@ TEST(BenchReport, HeadingOnceThenRows) {
   EXPECT_EQ(second, "          4096           1024     fp32         2.00      2.048      1.000        3\n");
 }
 
-TEST(BenchReport, VerdictCountsWhatIsWrong) {
-  EXPECT_NE(bench_verdict({row(0, 0), row(1, 0)}).find("mean bus bandwidth 1.000 GB/s; every element was right"),
+TEST(BenchReport, ResultCountsWrongElements) {
+  EXPECT_NE(bench_result({row(0, 0), row(1, 0)}).find("mean bus bandwidth 1.000 GB/s; every element was right"),
             std::string::npos);
-  EXPECT_NE(bench_verdict({row(0, 2), row(1, 3)}).find("5 elements were wrong"), std::string::npos);
+  EXPECT_NE(bench_result({row(0, 2), row(1, 3)}).find("5 elements were wrong"), std::string::npos);
   EXPECT_EQ(wrong_elements({row(0, 2), row(1, 3)}), 5);
 }
 
-// A job needs no file, and of a file nothing of its training is left.
+// A benchmark needs no file, and uses none of the training options of a file.
 TEST(BenchConfiguration, StandsAlone) {
   ReadRequest request;
   request.overrides = {"backend=gloo", "launch.ranks=3"};

@@ -1,5 +1,5 @@
-// calibration.json: made from samples, written whole, read strictly.
-#include "launch/calibration.h"
+// calibration.json: computed from samples, written atomically, read strictly.
+#include "launch/explain/calibration.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ class Calibrations : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string path(const std::string& name = "calibration.json") const { return folder_ + "/" + name; }
 
-  // Words that reading `json` is refused with.
+  // The error of reading `json`.
   std::string refusal(const Json& json) const {
     std::ofstream(path()) << json.dump();
     try {
@@ -48,7 +48,7 @@ Json resolved() {
           {"strategy", {{"name", "ddp"}, {"recompute", "none"}}}};
 }
 
-// Two ranks: alone 10 ms a step of which 3 update; together one takes 12 ms and the other 14.
+// Two ranks: alone a step takes 10 ms, 3 of them for the update; at once one takes 12 ms and the other 14.
 Calibration measured() {
   MeasurementRequest request;
   request.alone.threads = 2;
@@ -68,7 +68,7 @@ Calibration measured() {
   return calibration_of(request, {first, second}, host, resolved());
 }
 
-TEST(Timing, LeavesOutTheSlowestTenthAndTellsTheSpread) {
+TEST(Timing, LeavesOutTheSlowestTenthAndHasASpread) {
   std::vector<double> samples(10, 1.0);
   samples[3] = 100;
   EXPECT_DOUBLE_EQ(timing_of(samples).seconds, 1);
@@ -84,7 +84,7 @@ TEST(Timing, OfDifferencesIsTheMedian) {
   EXPECT_EQ(difference_of({}).seconds, 0);
 }
 
-TEST_F(Calibrations, TheSlowestRankCountsWhereRanksKeepStep) {
+TEST_F(Calibrations, AStepTakesTheTimeOfItsSlowestRank) {
   const Calibration calibration = measured();
   ASSERT_EQ(calibration.steps.size(), 2u);
   EXPECT_EQ(calibration.steps[0].threads, 2);
@@ -94,7 +94,7 @@ TEST_F(Calibrations, TheSlowestRankCountsWhereRanksKeepStep) {
   ASSERT_EQ(together.passes.size(), 2u);
   EXPECT_EQ(together.passes[0].rows, 8);
   EXPECT_NEAR(together.passes[1].step.seconds, 14e-3, 1e-12);
-  EXPECT_NEAR(together.passes[1].apart, 1e-3, 1e-12);
+  EXPECT_NEAR(together.passes[1].mean_wait, 1e-3, 1e-12);
   EXPECT_NEAR(together.update.seconds, 3e-3, 1e-12);
   EXPECT_NEAR(calibration.blocks[0].second, 0.75, 1e-12);
   ASSERT_EQ(calibration.exchanges.size(), 1u);
@@ -102,8 +102,8 @@ TEST_F(Calibrations, TheSlowestRankCountsWhereRanksKeepStep) {
   EXPECT_NEAR(calibration.exchanges[0].busy, 0.8, 1e-12);
 }
 
-// Of rows that three batches touched together, where a step's update is of one's.
-TEST(Updates, OfFewRowsAreHeldAgainstAllParameters) {
+// The measured update has the rows of three batches; a step's update has those of one.
+TEST(Updates, OfFewRowsAreScaledToAllParameters) {
   MeasurementRequest request;
   request.alone_rows = {256, 64};
   request.alone_updated = {{0.01, 0.025}, {0.003, 0.008}};
@@ -112,22 +112,22 @@ TEST(Updates, OfFewRowsAreHeldAgainstAllParameters) {
   one.device = "cpu";
   const Calibration calibration = calibration_of(request, {one}, Host(), resolved());
   const StepTimings& steps = calibration.steps.front();
-  EXPECT_NEAR(steps.update.seconds, 5e-3 / 0.025, 1e-12);  // were it of all
+  EXPECT_NEAR(steps.update.seconds, 5e-3 / 0.025, 1e-12);  // for all rows
   ASSERT_EQ(steps.passes.size(), 2u);
   EXPECT_EQ(steps.passes[0].updated, 0.003);
   EXPECT_EQ(steps.passes[1].updated, 0.01);
 }
 
-TEST_F(Calibrations, AreReadAsTheyWereWritten) {
+TEST_F(Calibrations, RoundTrip) {
   Calibration calibration = measured();
-  calibration.dense_tables = std::make_shared<Calibration>(measured());
+  calibration.dense_embeddings = std::make_shared<Calibration>(measured());
   calibration.steps[0].passes[0].updated = 0.25;
   write_calibration(path(), calibration);
   EXPECT_EQ(to_json(read_calibration(path())), to_json(calibration));
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);  // nothing half-written beside it
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);  // no temporary file
 }
 
-TEST_F(Calibrations, AFolderThatCannotBeWrittenIsSaid) {
+TEST_F(Calibrations, ReportAFolderThatCannotBeWritten) {
   try {
     write_calibration(folder_ + "/none/calibration.json", measured());
     FAIL();
@@ -168,7 +168,7 @@ TEST_F(Calibrations, EveryFieldIsChecked) {
   }
 }
 
-TEST_F(Calibrations, NoFileAndNoJsonAreSaid) {
+TEST_F(Calibrations, ReportAMissingFileAndOneThatIsNoJson) {
   EXPECT_THROW(read_calibration(path("none")), Error);
   std::ofstream(path()) << "{\"format\": ";
   try {
@@ -179,7 +179,7 @@ TEST_F(Calibrations, NoFileAndNoJsonAreSaid) {
   }
 }
 
-TEST_F(Calibrations, ServeTheConfigurationThatTheyWereMeasuredFor) {
+TEST_F(Calibrations, RefuseOtherConfigurations) {
   const Calibration calibration = measured();
   Json other = resolved();
   other["data"]["path"] = "/elsewhere/a.csv";
@@ -197,7 +197,7 @@ TEST_F(Calibrations, ServeTheConfigurationThatTheyWereMeasuredFor) {
   }
 }
 
-TEST(Measurements, TravelWhole) {
+TEST(Measurements, RoundTrip) {
   MeasurementRequest request;
   request.config = {{"name", "x"}};
   request.alone = {{0, 1}, 2, 0, "GPU-1"};
@@ -208,13 +208,13 @@ TEST(Measurements, TravelWhole) {
   request.bytes = {256, 4096};
   request.seconds = 4;
   request.address = "127.0.0.1";
-  EXPECT_EQ(to_json(measurement_request(to_json(request))), to_json(request));
+  EXPECT_EQ(Json(Json(request).get<MeasurementRequest>()), Json(request));
   Measurement measurement;
   measurement.alone = {{8, {1, 2}, {0.5}}};
   measurement.exchanges = {{"local", Exchange::gather, 256, {1e-3}, 0.5}};
   measurement.blocks = {{"a", 1}};
   measurement.device = "cpu";
-  EXPECT_EQ(to_json(measurement_from_json(to_json(measurement))), to_json(measurement));
+  EXPECT_EQ(Json(Json(measurement).get<Measurement>()), Json(measurement));
 }
 
 TEST(Links, AreALatencyAndABandwidth) {

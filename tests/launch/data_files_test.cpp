@@ -1,4 +1,4 @@
-#include "core/data/data_files.h"
+#include "core/data/catalogue/catalogue.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -10,6 +10,7 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -20,15 +21,19 @@ class DataFiles : public testing::Test {
     std::ofstream(root_ / "there") << "x";
   }
   ~DataFiles() override { fs::remove_all(root_); }
-  std::string complaint(const std::string& name, const Json& values) {
+  std::string complaint(const std::string& name, const Json& values, Failure kind = Failure::config) {
     const Options options(values, {{"path", {"x.yaml", 3, 9}}, {"evaluate.path", {"x.yaml", 4, 2}}}, "data");
     try {
       check_data_files(name, options);
     } catch (const ConfigError& error) {
-      EXPECT_EQ(error.kind(), Failure::config);
+      EXPECT_EQ(error.kind(), kind);
       return error.what();
     }
     return "";
+  }
+  std::string file(const char* name, const std::string& text) {
+    std::ofstream(root_ / name, std::ios::binary) << text;
+    return at(name);
   }
   std::string at(const char* name) { return (root_ / name).string(); }
   fs::path root_;
@@ -51,6 +56,80 @@ TEST_F(DataFiles, EveryDataSetHasItsOwn) {
   EXPECT_THAT(complaint("table", table), StartsWith("x.yaml:4:2: data.evaluate.path: "));
   EXPECT_EQ(complaint("synthetic", Json::object()), "");
   EXPECT_EQ(complaint("a_plugins", {{"path", at("none")}}), "");
+}
+
+// Before any rank starts: the columns, and the values of the first lines.
+TEST_F(DataFiles, ColumnsOfATable) {
+  const auto reported = [&](const std::string& text, const Json& more, Failure kind) {
+    Json values = {{"path", file("rows.csv", text)},
+                   {"delimiter", ","},
+                   {"header", true},
+                   {"features", Json::array()},
+                   {"target", "target"},
+                   {"weight", nullptr},
+                   {"task", "classification"},
+                   {"evaluate", {{"path", nullptr}}}};
+    if (!more.is_null()) values.update(more);
+    return complaint("table", values, kind);
+  };
+  const std::string rows = "x,y,target\n1,2,a\n3,4,b\n";
+  EXPECT_EQ(reported(rows, {}, Failure::config), "");
+  EXPECT_EQ(reported("1,2,a\n", {{"header", false}, {"target", "3"}}, Failure::config), "");
+  EXPECT_THAT(reported(rows, {{"target", "tarket"}}, Failure::config),
+              AllOf(HasSubstr("data.target: "), HasSubstr("no column 'tarket'"), HasSubstr("did you mean target?")));
+  EXPECT_THAT(reported(rows, {{"features", {"x", "z"}}}, Failure::config), HasSubstr("data.features: "));
+  EXPECT_THAT(reported(rows, {{"weight", "w"}}, Failure::config), HasSubstr("data.weight: "));
+  EXPECT_THAT(reported(rows, {{"task", "regression"}}, Failure::corrupt_data),
+              AllOf(StartsWith("x.yaml:3:9: data.path: "), HasSubstr("rows.csv:2:5: 'a' is not a number")));
+  EXPECT_THAT(reported("x,target\nb,1\n", {}, Failure::corrupt_data), HasSubstr("rows.csv:2:1: 'b' is not a number"));
+  EXPECT_THAT(reported("x,target\n1,\n", {}, Failure::corrupt_data), HasSubstr("the class is missing"));
+  EXPECT_THAT(reported("x,target\n", {}, Failure::corrupt_data), HasSubstr("holds no rows"));
+  EXPECT_THAT(
+      reported(rows, {{"evaluate", {{"path", file("other.csv", "x,y,target\n1,,a\n")}}}}, Failure::corrupt_data),
+      StartsWith("x.yaml:4:2: data.evaluate.path: "));
+  // Ranks read what follows the first lines.
+  std::string many = "x,target\n";
+  for (int i = 0; i < 200000; ++i) many += "1,0\n";
+  EXPECT_EQ(reported(many + "wrong,0\n", {}, Failure::corrupt_data), "");
+}
+
+TEST_F(DataFiles, ColumnsOfInteractions) {
+  const auto reported = [&](const std::string& text, const Json& more, Failure kind) {
+    Json columns = {{"user", "user_id"}, {"item", "item_id"}, {"time", nullptr}, {"weight", nullptr}};
+    for (const char* list : {"context", "item_features", "user_features"}) columns[list] = Json::array();
+    if (!more.is_null()) columns.update(more);
+    return complaint("interactions",
+                     {{"path", file("rows.csv", text)}, {"format", "auto"}, {"header", true}, {"columns", columns}},
+                     kind);
+  };
+  const std::string rows = "user_id,item_id,when\nu,i,5\n";
+  EXPECT_EQ(reported(rows, {}, Failure::config), "");
+  EXPECT_THAT(reported(rows, {{"user", "user"}}, Failure::config), HasSubstr("data.columns.user: "));
+  EXPECT_THAT(reported(rows, {{"context", {"hour"}}}, Failure::config), HasSubstr("data.columns.context: "));
+  EXPECT_EQ(reported(rows, {{"time", "when"}}, Failure::config), "");
+  EXPECT_THAT(reported("user_id,item_id,when\nu,i,now\n", {{"time", "when"}}, Failure::corrupt_data),
+              AllOf(HasSubstr("data.columns.time: "), HasSubstr("'now' is not a number")));
+  EXPECT_THAT(reported("user_id,item_id\n,i\n", {}, Failure::corrupt_data), HasSubstr("the user is missing"));
+}
+
+TEST_F(DataFiles, RowsOfArrays) {
+  const auto npy = [&](const char* name, const std::string& shape) {
+    std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
+    header.resize(118, ' ');
+    return file(name, std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + std::string(4096, '\0'));
+  };
+  const auto reported = [&](const std::string& target) {
+    return complaint("table",
+                     {{"path", npy("x.npy", "4, 7")},
+                      {"target_path", target},
+                      {"delimiter", ","},
+                      {"evaluate", {{"path", nullptr}}}},
+                     Failure::corrupt_data);
+  };
+  EXPECT_EQ(reported(npy("y.npy", "4,")), "");
+  EXPECT_THAT(reported(npy("y.npy", "3,")),
+              AllOf(HasSubstr("data.target_path: "), HasSubstr("holds 3 targets for the 4 rows")));
+  EXPECT_THAT(reported(file("y.npy", "text")), HasSubstr("data.target_path: "));
 }
 
 }  // namespace

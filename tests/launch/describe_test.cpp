@@ -1,5 +1,6 @@
-// `convoy-rank --describe` from outside, with scripts in its place that answer, hang or leave others with their pipes.
-#include "launch/describe.h"
+// Callers of `convoy-rank --describe`, with scripts in its place that answer, hang, or leave their pipes to other
+// processes.
+#include "launch/prepare/describe.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -8,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
@@ -31,7 +32,7 @@ class DescribeTest : public testing::Test {
     chmod(path.c_str(), 0755);
     return path;
   }
-  // What it said, or how it failed, and that this took no longer.
+  // Its answer or its failure; checks that it took no longer than the limit.
   std::string told(const std::string& script, milliseconds limit, milliseconds within) {
     const std::string path = program(script);
     const auto start = std::chrono::steady_clock::now();
@@ -77,19 +78,48 @@ TEST_F(DescribeTest, OneThatIsKilledIsNoMistakeOfTheConfiguration) {
   EXPECT_THAT(end("echo 'out of memory on the host' >&2; exit 71"), HasSubstr("out_of_memory: out of memory"));
 }
 
+TEST_F(DescribeTest, TextBeforeTheAnswerIsSkipped) {
+  EXPECT_EQ(told("cat > /dev/null; echo hello; echo '{\"version\": 1}'", milliseconds(20000), milliseconds(20000)),
+            "{\"version\":1}");
+}
+
+TEST_F(DescribeTest, AnEndWithoutAnAnswerNamesThePlugins) {
+  const std::string path = program("cat > /dev/null; exit 0");
+  try {
+    describe_run(path, {{"plugins", {"/a/libmine.so"}}, {"model", {{"plugin", "/b/libother.so"}}}});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::training);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("(/a/libmine.so, /b/libother.so) ended the process")));
+  }
+}
+
+TEST_F(DescribeTest, TheTimeLimitIsThatOfTheRendezvous) {
+  const std::string path = program("trap '' USR1; while :; do sleep 0.05; done");
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    describe_run(path, {{"launch", {{"rendezvous", 0.5}}}});
+    FAIL() << "answered";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::hang);
+    EXPECT_THAT(error.what(), HasSubstr("--set launch.rendezvous="));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(8000));
+}
+
 TEST_F(DescribeTest, OneThatHangsSaysWhereItIs) {
   const std::string text = told(R"(cat > /dev/null
 trap 'echo "convoy-stack {\"rank\": -1, \"process\": -1, \"name\": \"worker\", \"state\": \"S\", \"frames\": [\"/nowhere/libslow.so+0x10\"]}" >&2
 echo "convoy-stack null" >&2' USR1
 while :; do sleep 0.05; done)",
                                 milliseconds(1000), milliseconds(5000));
-  EXPECT_THAT(text, AllOf(HasSubstr("within 1 s"), HasSubstr("Where it was:\n  worker: ? (libslow.so)"))) << text;
+  EXPECT_THAT(text, AllOf(HasSubstr("within 1 s"), HasSubstr("Its stacks:\n  worker: ? (libslow.so)"))) << text;
 }
 
 TEST_F(DescribeTest, TheWaitForOneThatHangsHasAnEnd) {
   EXPECT_THAT(
       told("setsid sleep 5 & trap '' USR1; while :; do sleep 0.05; done", milliseconds(500), milliseconds(4800)),
-      HasSubstr("it did not say where it was"));
+      HasSubstr("it reported no stack"));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-#include "launch/environment.h"
+#include "launch/machine/environment.h"
 
 #include <gmock/gmock.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {

@@ -1,15 +1,15 @@
-// What `convoy explain` says of strategies, without a model: descriptions are made by hand.
-#include "launch/commands/explain.h"
+// Output of `convoy explain`, from model descriptions made by hand.
+#include "launch/cli/commands.h"
 
 #include <gmock/gmock.h>
 
 #include <map>
 
-#include "core/error.h"
-#include "launch/candidate.h"
-#include "launch/explain_report.h"
-#include "launch/placement.h"
-#include "strategies/catalogue.h"
+#include "core/base/error.h"
+#include "launch/explain/candidate.h"
+#include "launch/explain/explain_report.h"
+#include "launch/machine/placement.h"
+#include "strategies/plans/catalogue.h"
 #include "tests/launch/saved_topologies.h"
 
 namespace convoy {
@@ -21,9 +21,9 @@ using testing::Not;
 
 constexpr int64_t mib = 1 << 20;
 
-// Two blocks of 1 MiB each in fp32, of which only the parameters have been counted.
-Description counted_model() {
-  Description model;
+// Two blocks of 1 MiB each in fp32, with counted parameters and without measured activations.
+ModelDescription counted_model() {
+  ModelDescription model;
   for (const char* name : {"first", "second"}) {
     BlockDescription block;
     block.name = name;
@@ -34,7 +34,7 @@ Description counted_model() {
   return model;
 }
 
-// As configured by defaults, with what the formulas read of a configuration.
+// Default options and the sections that the formulas read.
 Json config_of(const StrategyEntry& strategy, const Json& changes) {
   Json section = {{"name", strategy.name}};
   for (const Option& option : strategy.options) {
@@ -62,12 +62,12 @@ Job job_of(const std::string& strategy, const Mesh& mesh, const Json& changes = 
   return job;
 }
 
-std::vector<RankFigures> figures(const Job& job, const Description& model = counted_model()) {
-  return figures_of(strategy_entry(job.config.at("strategy").at("name").get<std::string>()), job, model);
+std::vector<RankCosts> costs(const Job& job, const ModelDescription& model = counted_model()) {
+  return rank_costs_of(strategy_entry(job.config.at("strategy").at("name").get<std::string>()), job, model);
 }
 
-TEST(Figures, WhatParametersTellIsExact) {
-  const RankFigures rank = figures(job_of("ddp", Mesh({{"data", 2}}))).front();
+TEST(Costs, FromParametersAreExact) {
+  const RankCosts rank = costs(job_of("ddp", Mesh({{"data", 2}}))).front();
   EXPECT_TRUE(rank.sent.exact());
   EXPECT_EQ(rank.sent.value, 2 * mib);
   EXPECT_EQ(bytes_text(rank.sent_on.at("data")), "2 MiB");
@@ -76,51 +76,51 @@ TEST(Figures, WhatParametersTellIsExact) {
   EXPECT_EQ(memory_text(memory_of(rank)), "≥ 8 MiB");
 }
 
-TEST(Figures, AMeasuredModelHasNoGaps) {
-  Description model = counted_model();
+TEST(Costs, OfAMeasuredModelAreComplete) {
+  ModelDescription model = counted_model();
   for (BlockDescription& block : model.blocks) block.row_output_bytes = block.row_saved_bytes = 1024;
-  const RankFigures rank = figures(job_of("ddp", Mesh({{"data", 2}})), model).front();
+  const RankCosts rank = costs(job_of("ddp", Mesh({{"data", 2}})), model).front();
   EXPECT_EQ(bytes_text(rank.activations), "64 KiB");  // 32 rows of 2 KiB
   EXPECT_TRUE(memory_of(rank).complete);
 }
 
-TEST(Figures, OneRankSendsNothing) {
-  const RankFigures rank = figures(job_of("single", Mesh({{"data", 1}}))).front();
+TEST(Costs, OneRankSendsNothing) {
+  const RankCosts rank = costs(job_of("single", Mesh({{"data", 1}}))).front();
   EXPECT_EQ(bytes_text(rank.sent), "0");
   EXPECT_TRUE(rank.sent_on.empty());
 }
 
-TEST(Figures, ActivationsThatAreSentAreNotMeasuredEither) {
-  const RankFigures rank = figures(job_of("pipeline", Mesh({{"pipeline", 2}}))).front();
+TEST(Costs, SentActivationsAreNotMeasured) {
+  const RankCosts rank = costs(job_of("pipeline", Mesh({{"pipeline", 2}}))).front();
   EXPECT_EQ(bytes_text(rank.sent), "not measured");
   EXPECT_TRUE(rank.messages.exact());
   EXPECT_EQ(bytes_text(rank.parameters), "1 MiB");
 }
 
-TEST(Figures, WhatAGroupMayShareOutIsAtMostTheWhole) {
-  const RankFigures rank = figures(job_of("tensor_parallel", Mesh({{"tensor", 2}}))).front();
+TEST(Costs, UnknownShardsAreAtMostTheWhole) {
+  const RankCosts rank = costs(job_of("tensor_parallel", Mesh({{"tensor", 2}}))).front();
   EXPECT_EQ(bytes_text(rank.parameters), "≤ 2 MiB");
-  Description model = counted_model();
+  ModelDescription model = counted_model();
   for (BlockDescription& block : model.blocks) block.cut_parameters = block.parameters;
-  EXPECT_EQ(bytes_text(figures(job_of("tensor_parallel", Mesh({{"tensor", 2}})), model).front().parameters), "1 MiB");
+  EXPECT_EQ(bytes_text(costs(job_of("tensor_parallel", Mesh({{"tensor", 2}})), model).front().parameters), "1 MiB");
 }
 
-TEST(Figures, WhatAStepHasMeasuredAsNothingIsKnown) {
-  Description model = counted_model();  // of which nothing is cut
+TEST(Costs, AMeasuredZeroIsKnown) {
+  ModelDescription model = counted_model();  // nothing is sharded
   for (BlockDescription& block : model.blocks) block.row_output_bytes = block.row_saved_bytes = 1024;
   const Job job = job_of("tensor_parallel", Mesh({{"tensor", 2}}));
-  EXPECT_EQ(bytes_text(figures(job, model).front().sent), "not measured");
+  EXPECT_EQ(bytes_text(costs(job, model).front().sent), "not measured");
   model.measured = true;
-  model = description_from_json(to_json(model));
-  const RankFigures rank = figures(job, model).front();
+  model = Json(model).get<ModelDescription>();
+  const RankCosts rank = costs(job, model).front();
   EXPECT_EQ(bytes_text(rank.sent_on.at("tensor")), "0");
   EXPECT_EQ(bytes_text(rank.parameters), "2 MiB");
   EXPECT_EQ(bytes_text(rank.activations), "128 KiB");
   EXPECT_TRUE(memory_of(rank).complete);
 }
 
-TEST(Figures, TrafficByAxis) {
-  Description model = counted_model();
+TEST(Costs, BytesByAxis) {
+  ModelDescription model = counted_model();
   for (BlockDescription& block : model.blocks) {
     block.cut_parameters = block.parameters;
     block.row_cut_input_bytes = block.row_cut_output_bytes = block.row_output_bytes = block.row_saved_bytes = 64;
@@ -131,7 +131,7 @@ TEST(Figures, TrafficByAxis) {
   for (const char* how : {"ddp", "fsdp"}) {
     Json changes = mesh;
     changes["mesh"]["data"] = {{"degree", 2}, {"how", how}};
-    const RankFigures rank = figures(job_of("hybrid", Mesh({{"data", 2}, {"tensor", 2}}), changes), model).front();
+    const RankCosts rank = costs(job_of("hybrid", Mesh({{"data", 2}, {"tensor", 2}}), changes), model).front();
     EXPECT_GT(rank.sent_on.at("data").value, 0);
     EXPECT_GT(rank.sent_on.at("tensor").value, 0);
     EXPECT_DOUBLE_EQ(rank.sent_on.at("data").value + rank.sent_on.at("tensor").value, rank.sent.value) << how;
@@ -139,26 +139,42 @@ TEST(Figures, TrafficByAxis) {
   }
 }
 
-// ---- what time is predicted from ------------------------------------------------------------------------------------
+TEST(Costs, ATensorGroupShardsProductsInHalfPrecision) {
+  ModelDescription model = counted_model();
+  for (BlockDescription& block : model.blocks) {
+    block.tensors = block.product_tensors = 1;
+    block.product_parameters = block.cut_parameters = block.cut_product_parameters = block.parameters;
+  }
+  model = Json(model).get<ModelDescription>();
+  const Json mesh = {{"mesh", {{"data", {{"degree", 2}, {"how", "fsdp"}}}, {"pipeline", 1}, {"tensor", 2}}}};
+  Job job = job_of("hybrid", Mesh({{"data", 2}, {"tensor", 2}}), mesh);
+  for (const char* precision : {"fp32", "bf16"}) {
+    job.config["precision"] = precision;
+    EXPECT_EQ(bytes_text(costs(job, model).front().moments), "1 MiB")
+        << precision;  // two moments of 2 MiB over four ranks
+  }
+}
 
-RankCost cost_of(const Job& job, const Description& model = counted_model(), size_t rank = 0) {
+// ---- work from which times are predicted ----
+
+RankCost cost_of(const Job& job, const ModelDescription& model = counted_model(), size_t rank = 0) {
   return strategy_entry(job.config.at("strategy").at("name").get<std::string>()).cost(job, model).at(rank);
 }
 
-TEST(Work, AReplicaDoesItsShareOfTheRowsAndTheWholeUpdate) {
+TEST(Work, AReplicaHasAShareOfTheRowsAndTheWholeUpdate) {
   const RankCost cost = cost_of(job_of("ddp", Mesh({{"data", 2}}), {{"micro_batches", 4}, {"sync", {{"every", 8}}}}));
-  EXPECT_EQ(cost.work.rows, 8);  // 64 over two ranks, in four slices
+  EXPECT_EQ(cost.work.rows, 8);  // 64 over two ranks and four micro-batches
   EXPECT_EQ(cost.work.span, 4);
   EXPECT_EQ(cost.work.own, 4);
   EXPECT_DOUBLE_EQ(cost.work.updates, 1.0 / 8);
   EXPECT_EQ(cost.work.updated, 1);
   ASSERT_EQ(cost.axes.size(), 1u);
   EXPECT_EQ(cost.axes[0].kind, Exchange::all_reduce);
-  EXPECT_DOUBLE_EQ(cost.axes[0].beside, 0.5);  // of two buckets the first
-  EXPECT_EQ(cost_of(job_of("ddp", Mesh({{"data", 2}}), {{"overlap", false}})).axes[0].beside, 0);
+  EXPECT_DOUBLE_EQ(cost.axes[0].overlapped, 0.5);  // the first of two buckets
+  EXPECT_EQ(cost_of(job_of("ddp", Mesh({{"data", 2}}), {{"overlap", false}})).axes[0].overlapped, 0);
 }
 
-TEST(Work, ShardsAreGatheredAndScatteredAndUpdatedInParts) {
+TEST(Work, FsdpGathersScattersAndUpdatesShards) {
   const RankCost cost = cost_of(job_of("fsdp", Mesh({{"data", 2}})));
   EXPECT_DOUBLE_EQ(cost.work.updated, 0.5);
   std::map<Exchange, AxisCost> by_kind;
@@ -181,14 +197,14 @@ TEST(Work, ShardsAreGatheredAndScatteredAndUpdatedInParts) {
 }
 
 TEST(Work, StagesWaitForEachOther) {
-  Description model = counted_model();
+  ModelDescription model = counted_model();
   const Job job = job_of("pipeline", Mesh({{"pipeline", 2}}));
   RankCost cost = cost_of(job, model);
   EXPECT_EQ(cost.work.rows, 16);
   EXPECT_DOUBLE_EQ(cost.work.own, 2);     // four halves
   EXPECT_DOUBLE_EQ(cost.work.span, 2.5);  // (m + p − 1) halves
   EXPECT_DOUBLE_EQ(cost.work.updated, 0.5);
-  // Of stages that do not take alike the slower one sets the pace.
+  // The slower stage sets the pace.
   model.blocks[0].time = 0.75;
   model.blocks[1].time = 0.25;
   cost = cost_of(job, model, 1);
@@ -199,17 +215,17 @@ TEST(Work, StagesWaitForEachOther) {
   EXPECT_DOUBLE_EQ(sent, cost.bytes_sent_per_step);
 }
 
-TEST(Work, ATensorGroupSharesWhatIsCut) {
-  Description model = counted_model();
+TEST(Work, ATensorGroupDividesShardedLayers) {
+  ModelDescription model = counted_model();
   model.blocks[0].cut_parameters = model.blocks[0].parameters;
   const RankCost cost = cost_of(job_of("tensor_parallel", Mesh({{"tensor", 2}})), model);
-  EXPECT_DOUBLE_EQ(cost.work.own, 0.75);  // one block of two is cut
+  EXPECT_DOUBLE_EQ(cost.work.own, 0.75);  // one of two blocks is sharded
   EXPECT_TRUE(cost.work.cut);
   EXPECT_DOUBLE_EQ(cost.work.updated, 0.75);
 }
 
-TEST(Work, AHybridHasAllOfIt) {
-  Description model = counted_model();
+TEST(Work, AHybridCombinesAllAxes) {
+  ModelDescription model = counted_model();
   for (BlockDescription& block : model.blocks) {
     block.cut_parameters = block.parameters;
     block.row_cut_input_bytes = block.row_cut_output_bytes = block.row_output_bytes = block.row_saved_bytes = 64;
@@ -234,58 +250,78 @@ Candidate candidate_of(const std::string& strategy, const Mesh& mesh) {
   candidate.placed.job = job_of(strategy, mesh);
   const Topology machine = machine_named("dgx");
   candidate.placed.table = place(candidate.placed.job, machine, {}).table;
-  candidate.figures = figures(candidate.placed.job);
+  candidate.costs = costs(candidate.placed.job);
   candidate.schedule = "as ever\n" + std::string(400, 'F') + "\n  rows:";
   for (int word = 0; word < 40; ++word) candidate.schedule += " word×" + std::to_string(word);
   candidate.schedule += "\n";
   return candidate;
 }
 
-TEST(Explain, TellsPlacementTrafficMemoryAndSchedule) {
+TEST(Explain, PrintsPlacementBytesMemoryAndSchedule) {
   const std::string text =
       explained(candidate_of("ddp", Mesh({{"data", 4}})), machine_named("dgx"), "the machine in dgx.xml");
   EXPECT_THAT(text,
               AllOf(HasSubstr("made: ddp on 4 ranks in 4 processes, backend gloo\nmesh: data 4\n"),
-                    HasSubstr("dgx: 2 sockets, 2 NUMA nodes, 32 cores with 64 hyper-threads, 2 TiB, 8 GPUs\n"),
+                    HasSubstr("dgx: 2 sockets, 2 NUMA nodes, 32 cores with 64 hardware threads, 2 TiB, 8 GPUs\n"),
                     testing::ContainsRegex("\n0-3 +3 MiB +2\n"), HasSubstr("not measured"), HasSubstr("≥ 8 MiB")));
-  // Long lines go on in the next one, and nothing is left out.
+  // Long lines continue in the next one; no word is lost.
   EXPECT_THAT(text, AllOf(HasSubstr("\n" + std::string(400, 'F') + "\n  rows: word×0 word×1 "),
                           testing::ContainsRegex("word×1[0-9]\n      word×1[0-9] "), HasSubstr(" word×39\n")));
   EXPECT_THAT(text, Not(HasSubstr("does not fit")));
 }
 
-TEST(Explain, SaysWhatDoesNotFit) {
+TEST(Explain, ReportsWhatDoesNotFit) {
   Topology small = machine_named("dgx");
   small.hosts[0].memory = 10 * mib;
   EXPECT_THAT(explained(candidate_of("ddp", Mesh({{"data", 4}})), small, "x"),
               HasSubstr("does not fit: the ranks of dgx need 32 MiB and it has 10 MiB"));
+  const std::vector<Candidate> both{candidate_of("single", Mesh({{"data", 1}})),
+                                    candidate_of("ddp", Mesh({{"data", 4}}))};
+  const std::string text = compared(both, small);
+  EXPECT_THAT(text, testing::ContainsRegex("\nfits +not measured +no\n"));
+  EXPECT_THAT(text, HasSubstr("\nddp does not fit: the ranks of dgx need 32 MiB and it has 10 MiB\n"));
+  EXPECT_THAT(text, Not(HasSubstr("single does not fit")));
+  EXPECT_THAT(compared(both, machine_named("dgx")), Not(HasSubstr("\nfits ")));
 }
 
-TEST(Explain, ComparesSideBySide) {
+TEST(Explain, ComparesInColumns) {
   Candidate refused;
   refused.strategy = refused.title = "hybrid";
   refused.refused = "strategy.mesh: multiplies to 1";
   const std::string text =
-      compared({candidate_of("single", Mesh({{"data", 1}})), candidate_of("fsdp", Mesh({{"data", 4}})), refused});
+      compared({candidate_of("single", Mesh({{"data", 1}})), candidate_of("fsdp", Mesh({{"data", 4}})), refused},
+               machine_named("dgx"));
   EXPECT_THAT(text, AllOf(HasSubstr("single"), HasSubstr("fsdp"), HasSubstr("hybrid is refused: strategy.mesh: mul")));
   EXPECT_THAT(text, testing::ContainsRegex("\nmoments +4 MiB +1 MiB +refused\n"));
   EXPECT_THAT(text, testing::ContainsRegex("\nsent a step +0 "));
 }
 
-TEST(Explain, TellsPredictedTimes) {
+TEST(Explain, HasNoEmptySection) {
+  Candidate candidate = candidate_of("ddp", Mesh({{"data", 4}}));
+  EXPECT_THAT(explained(candidate, machine_named("dgx"), "x"), Not(HasSubstr("\n\n\n")));
+  candidate.placed.table.clear();
+  EXPECT_THAT(explained(candidate, machine_named("dgx"), "x"), Not(HasSubstr("\n\n\n")));
+}
+
+TEST(Explain, PrintsPredictedTimes) {
   Candidate single = candidate_of("single", Mesh({{"data", 1}})), ddp = candidate_of("ddp", Mesh({{"data", 4}}));
   single.prediction.emplace();
   single.prediction->seconds = single.prediction->compute = 9e-3;
   single.prediction->error = 0.9e-3;
   ddp.prediction.emplace();
-  ddp.prediction->reason = "no link was told";
-  const std::string text = compared({single, ddp});
+  ddp.prediction->reason = "its link is unknown";
+  const std::string text = compared({single, ddp}, machine_named("dgx"));
   EXPECT_THAT(text, testing::ContainsRegex("\npredicted step +9 ms +—\n"));
   EXPECT_THAT(text, testing::ContainsRegex("\nits error +± 10 % +—\n"));
   EXPECT_THAT(text, testing::ContainsRegex("\nrows a second +7111 "));
-  EXPECT_THAT(text, HasSubstr("ddp: no time is predicted: no link was told"));
-  EXPECT_THAT(compared({candidate_of("ddp", Mesh({{"data", 4}}))}), Not(HasSubstr("predicted step")));
+  EXPECT_THAT(text, HasSubstr("ddp: no time is predicted: its link is unknown"));
+  EXPECT_THAT(compared({candidate_of("ddp", Mesh({{"data", 4}}))}, machine_named("dgx")),
+              Not(HasSubstr("predicted step")));
   EXPECT_THAT(explained(single, machine_named("dgx"), "x"), HasSubstr("\npredicted step: 9 ms ± 10 %"));
+  single.prediction->error = 180e-3;
+  EXPECT_THAT(compared({single}, machine_named("dgx")), testing::ContainsRegex("\nits error +above 100 %\n"));
+  EXPECT_THAT(explained(single, machine_named("dgx"), "x"),
+              HasSubstr("\npredicted step: 9 ms, error above 100 %, too rough to rely on: forward"));
 }
 
 TEST(Explain, HostsAreCopiesOfOneMachine) {

@@ -1,4 +1,4 @@
-#include "launch/folding.h"
+#include "launch/cli/text_table.h"
 
 #include <gmock/gmock.h>
 
@@ -12,8 +12,8 @@ class Folding : public testing::Test {
  protected:
   void add(int rank, const std::string& line, const std::string& host = "h") { folder_.add(now_, host, rank, line); }
   std::vector<std::string> printed_;
-  LineFolder folder_{3, std::chrono::milliseconds(100), [this](const std::string& line) { printed_.push_back(line); }};
-  LineFolder::Clock::time_point now_{};
+  LineMerger folder_{3, std::chrono::milliseconds(100), [this](const std::string& line) { printed_.push_back(line); }};
+  LineMerger::Clock::time_point now_{};
 };
 
 TEST_F(Folding, EqualLinesOfAllRanksBecomeOne) {
@@ -46,6 +46,14 @@ TEST_F(Folding, ARankThatRepeatsItselfIsHeardTwice) {
   add(0, "again");
   folder_.flush_all();
   EXPECT_THAT(printed_, ElementsAre("h:0 | again", "h:0 | again"));
+}
+
+TEST_F(Folding, DroppedLinesAreNotPrinted) {
+  add(0, "2026-01-02 03:04:05.678 error: x");
+  add(1, "2026-01-02 03:04:05.678 error: x y");
+  folder_.drop("error: x");
+  folder_.flush_all();
+  EXPECT_THAT(printed_, ElementsAre("h:1 | 2026-01-02 03:04:05.678 error: x y"));
 }
 
 TEST_F(Folding, HostsAreNamed) {

@@ -1,13 +1,13 @@
 // A pipeline's limit on GPU memory, from the farm to the allocator of each of its processes.
-#include "launch/gpu_memory.h"
+#include "launch/machine/gpus.h"
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "launch/exit_codes.h"
-#include "launch/farm/outcome.h"
-#include "launch/farm/workplace.h"
-#include "launch/rank_process.h"
+#include "core/base/error.h"
+#include "launch/farm/run/attempt_result.h"
+#include "launch/farm/run/local_launcher.h"
+#include "launch/process/exit_codes.h"
+#include "launch/process/process.h"
 
 namespace convoy {
 namespace {
@@ -58,38 +58,39 @@ TEST(GpuMemory, ProcessesThatShareAGpuDivideIt) {
   EXPECT_EQ(limit_of_process(apart, 0, 6 * gib), 6 * gib);
 }
 
-// A rank is started with what its `convoy` was told.
+// A rank receives the limit of its `convoy`.
 TEST(GpuMemory, ReachesTheRanks) {
-  Assigned assigned;
+  RankAssignment assigned;
   assigned.job = on_gpus({0});
   const Variables told = without_ranks({{gpu_memory_variable, "4294967296"}, {"CONVOY_RANK", "3"}});
   EXPECT_EQ(gpu_memory_limit(rank_process("/bin/true", assigned, 0, "channel", told).environment), 4 * gib);
 }
 
-// The watch is for what goes round the allocator: an order of nothing is watched for nothing.
-TEST(GpuMemory, TheWatchLeavesRoomForWhatIsOutsideTheAllocator) {
-  PipelineOrder order;
+// The watch bounds memory outside the allocator; without a limit there is no watch.
+TEST(GpuMemory, TheWatchAllowsMemoryOutsideTheAllocator) {
+  LaunchSpec order;
   order.gpus = {"GPU-a", "GPU-b"};
   EXPECT_EQ(watched_gpu_memory(order), 0);
   order.gpu_memory = 4 * gib;
   EXPECT_EQ(watched_gpu_memory(order), 2 * (4 * gib + outside_allocator));
 }
 
-TEST(GpuMemory, OutOfItIsThePipelinesOwnFailure) {
+TEST(GpuMemory, RunningOutOfItFailsThePipeline) {
   const Json summary = {
       {"status", "failed"},
       {"name", "a"},
       {"failure", {{"cause", name_of(Failure::out_of_memory)}, {"message", "CUDA out of memory"}, {"rank", 0}}}};
-  const Verdict limited = judge({exit_code::out_of_memory, 0}, StopReason::none, "", summary, "gpu_memory");
+  const AttemptResult limited = classify({exit_code::out_of_memory, 0}, StopReason::none, "", summary, "gpu_memory");
   EXPECT_EQ(limited.cause, "memory");
   EXPECT_EQ(limited.message, "CUDA out of memory (gpu_memory)");
   EXPECT_EQ(limited.exit_code, exit_code::out_of_memory);
-  const Json told = with_end(summary, "a", limited);
-  EXPECT_EQ(told["failure"]["cause"], "memory");
-  EXPECT_EQ(told["failure"]["rank"], 0);
-  EXPECT_EQ(judge({exit_code::out_of_memory, 0}, StopReason::none, "", summary).cause, name_of(Failure::out_of_memory));
+  const Json completed = with_failure(summary, "a", limited);
+  EXPECT_EQ(completed["failure"]["cause"], "memory");
+  EXPECT_EQ(completed["failure"]["rank"], 0);
+  EXPECT_EQ(classify({exit_code::out_of_memory, 0}, StopReason::none, "", summary).cause,
+            name_of(Failure::out_of_memory));
   const Json other = {{"status", "failed"}, {"failure", {{"cause", "training"}, {"message", "nan"}}}};
-  EXPECT_EQ(judge({exit_code::training, 0}, StopReason::none, "", other, "gpu_memory").cause, "training");
+  EXPECT_EQ(classify({exit_code::training, 0}, StopReason::none, "", other, "gpu_memory").cause, "training");
 }
 
 }  // namespace

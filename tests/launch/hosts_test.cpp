@@ -1,9 +1,9 @@
-#include "launch/hosts.h"
+#include "launch/machine/networks.h"
 
 #include <gmock/gmock.h>
 
-#include "core/error.h"
-#include "launch/agent_messages.h"
+#include "core/base/error.h"
+#include "launch/job/agent.h"
 
 namespace convoy {
 namespace {

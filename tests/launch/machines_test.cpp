@@ -1,9 +1,9 @@
-// Where ranks go on machines that are not here.
+// Placement of ranks on saved topologies of other machines.
 #include <gmock/gmock.h>
 
 #include <set>
 
-#include "launch/placement.h"
+#include "launch/machine/placement.h"
 #include "tests/launch/saved_topologies.h"
 
 namespace convoy {
@@ -41,7 +41,7 @@ int shared_cores(const Job& job, const Host& host) {
   return shared;
 }
 
-TEST(Machines, EightRanksEachOnTheNodeOfItsGpu) {
+TEST(Inventory, EightRanksEachOnTheNodeOfItsGpu) {
   const Topology dgx = machine_named("dgx");
   Job job = job_of(8, true);
   const PlacementResult result = place(job, dgx, {});
@@ -58,14 +58,14 @@ TEST(Machines, EightRanksEachOnTheNodeOfItsGpu) {
   EXPECT_THAT(result.warnings, IsEmpty());
 }
 
-TEST(Machines, ARankDoesNotLeaveItsGpusNodeForMoreCores) {
+TEST(Inventory, ARankDoesNotLeaveItsGpusNodeForMoreCores) {
   Job job = job_of(2, true);
   place(job, machine_named("numa4"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(12, 13, 14, 15));  // of 16 / 2 it takes the four that are near
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(4, 5, 6, 7));
 }
 
-TEST(Machines, MoreCoresThanTheNodeHasComeFromTheSocket) {
+TEST(Inventory, MoreCoresThanTheNodeHasComeFromTheSocket) {
   LaunchConfig launch;
   launch.cores_per_rank = 6;
   Job job = job_of(2, true);
@@ -74,7 +74,7 @@ TEST(Machines, MoreCoresThanTheNodeHasComeFromTheSocket) {
   EXPECT_THAT(result.table[0].why, HasSubstr("on socket 1, and its NUMA node 3 has too few cores left"));
 }
 
-TEST(Machines, RanksOfCoresKeepToOneNode) {
+TEST(Inventory, RanksOfCoresKeepToOneNode) {
   const Topology numa4 = machine_named("numa4");
   for (int ranks : {3, 4, 7, 8}) {
     Job job = job_of(ranks);
@@ -87,7 +87,7 @@ TEST(Machines, RanksOfCoresKeepToOneNode) {
   }
 }
 
-TEST(Machines, TwoRanksOnFourNodesHaveASocketEach) {
+TEST(Inventory, TwoRanksOnFourNodesHaveASocketEach) {
   Job job = job_of(2);
   const PlacementResult result = place(job, machine_named("numa4"), {});
   EXPECT_THAT(result.table[0].sockets, ElementsAre(0));
@@ -95,7 +95,7 @@ TEST(Machines, TwoRanksOnFourNodesHaveASocketEach) {
   EXPECT_EQ(result.table[1].threads, 8);
 }
 
-TEST(Machines, NodesAreCrossedWhereKeepingToThemWouldIdleMoreThanAQuarter) {
+TEST(Inventory, NodesAreCrossedWhereKeepingToThemWouldIdleMoreThanAQuarter) {
   Topology uneven = machine_named("numa4");
   auto& cores = uneven.hosts[0].cores;
   cores.erase(cores.begin() + 10, cores.end());  // 4 + 4 + 2
@@ -106,7 +106,7 @@ TEST(Machines, NodesAreCrossedWhereKeepingToThemWouldIdleMoreThanAQuarter) {
   EXPECT_THAT(result.table[2].why, HasSubstr("no NUMA node has 3 free cores"));
 }
 
-TEST(Machines, PhysicalCoresBeforeHyperThreads) {
+TEST(Inventory, PhysicalCoresBeforeHyperThreads) {
   const Topology machine = machine_named("hyperthreads");
   Job job = job_of(4);
   const PlacementResult four = place(job, machine, {});
@@ -117,20 +117,20 @@ TEST(Machines, PhysicalCoresBeforeHyperThreads) {
   const PlacementResult six = place(job, machine, {});
   EXPECT_EQ(shared_cores(job, machine.hosts[0]), 2);
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(4));
-  EXPECT_THAT(six.table[1].why, HasSubstr("hyper-threads"));
+  EXPECT_THAT(six.table[1].why, HasSubstr("hardware threads"));
   EXPECT_THAT(job.ranks[5].cores, ElementsAre(3, 7));  // to itself
   EXPECT_EQ(six.table[5].why, "the host has one NUMA node");
   EXPECT_FALSE(six.shared);
 }
 
-TEST(Machines, AGpuPerSocket) {
+TEST(Inventory, AGpuPerSocket) {
   Job job = job_of(2, true);
   place(job, machine_named("grace"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-TEST(Machines, ALaptopsRanksGetItsCoresInOrder) {
+TEST(Inventory, ALaptopsRanksGetItsCoresInOrder) {
   Job job = job_of(3);
   place(job, machine_named("laptop"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 2, 3));
@@ -138,7 +138,7 @@ TEST(Machines, ALaptopsRanksGetItsCoresInOrder) {
   EXPECT_EQ(job.ranks[0].threads, 2);
 }
 
-TEST(Machines, AContainersRanksKeepToItsCpuset) {
+TEST(Inventory, AContainersRanksKeepToItsCpuset) {
   Job job = job_of(3);
   place(job, machine_named("container"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(2));

@@ -1,5 +1,5 @@
-// Keys without effect beside others, and parts of a run that do not fit each other: each is refused at the key that was
-// written, with its line; what nobody wrote never is.
+// Keys without effect in combination with others, and components that do not fit each other: each is refused at the
+// written key, with its line. Defaults are never refused.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -9,13 +9,13 @@
 #include <cstring>
 #include <fstream>
 
-#include "core/data/data_files.h"
-#include "core/data/described_rows.h"
-#include "core/error.h"
-#include "launch/candidate.h"
-#include "launch/catalogues.h"
-#include "models/catalogue.h"
-#include "strategies/catalogue.h"
+#include "core/base/error.h"
+#include "core/data/catalogue/catalogue.h"
+#include "core/data/catalogue/declared_schema.h"
+#include "launch/explain/candidate.h"
+#include "launch/prepare/describe.h"
+#include "models/catalogue/catalogue.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 namespace {
@@ -49,7 +49,7 @@ class Folder {
   std::vector<std::string> made_;
 };
 
-// A run whose sections stand in lines of their own.
+// A run with each section on a separate line.
 struct Sections {
   std::string model = "{name: mlp}";
   std::string data = "{name: synthetic}";
@@ -64,7 +64,7 @@ std::string text_of(const Sections& run) {
          "\noptimizer: {name: adam}\ntrain: {batch: {global: 16}}\ndevice: cpu\n" + run.more;
 }
 
-// As `convoy` goes about it, and what it says: "KEY in line N", or "".
+// Checks like `convoy`, and returns the error: "KEY in line N", or "".
 std::string refused(const Sections& run, const std::vector<std::string>& overrides = {},
                     std::vector<std::string>* warnings = nullptr) {
   Folder folder;
@@ -73,7 +73,7 @@ std::string refused(const Sections& run, const std::vector<std::string>& overrid
   for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
   try {
     const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), overrides}, all_catalogues());
-    const DescribedRows rows = described_rows(config.data.name, config.data.options);
+    const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
     check_model_rows(config.model.name, config.model.options, config.data.options, rows);
     check_transforms(config.data.options, rows);
     check_loss_rows(config.loss.options, config.data.options, rows);
@@ -145,7 +145,7 @@ TEST(WithoutEffect, OfStrategies) {
                 in(strategy, "strategy.sync.what"));
 }
 
-// Of ranks that are replicas.
+// Synchronisation of replicas.
 TEST(WithoutEffect, OfAgreements) {
   const auto sync = [](const std::string& text, const std::string& rest = "") {
     return refused(with_strategy("{name: ddp, sync: {" + text + "}" + rest + "}"));
@@ -177,13 +177,13 @@ TEST(WithoutEffect, OfAgreements) {
             in(strategy, "strategy.sync.compress"));
 }
 
-// One file is tried in several ways: what --set leaves without effect is told, and not refused.
+// One file is tried with several overrides: keys that --set leaves without effect are reported and not refused.
 TEST(WithoutEffect, WhatSetLeavesIsTold) {
   std::vector<std::string> warnings;
   const Sections file = with_strategy("{name: hybrid, mesh: {pipeline: 2}, schedule: gpipe}", 0);
   EXPECT_EQ(refused(file, {"strategy.mesh.pipeline=1"}, &warnings), "");
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_NE(warnings[0].find("strategy.schedule: left out"), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[0].find("strategy.schedule: ignored"), std::string::npos) << warnings[0];
   // Not so where the key is typed too.
   EXPECT_NE(refused(with_strategy("{name: hybrid, mesh: {data: 2}}"), {"strategy.shard=optimizer"}), "");
   EXPECT_NE(refused(file, {"strategy.mesh.pipeline=1", "strategy.schedule=1f1b"}), "");
@@ -207,6 +207,9 @@ TEST(WithoutEffect, OfModelsDataAndOptimizers) {
             in(data, "data.candidates"));
   EXPECT_EQ(refused(with_data("{name: table, path: x.csv, task: regression, classes: 3}")), in(data, "data.classes"));
   EXPECT_EQ(refused(with_data("{name: table, path: x.csv, target_path: y.npy}")), in(data, "data.target_path"));
+  EXPECT_EQ(refused(with_data("{name: table, path: x.csv, target_path: ~, features: ~, weight: ~}")),
+            in(data, "data.path"))
+      << "null equals an absent key; the file is missing";
   EXPECT_EQ(refused(with_data("{name: table, path: x.npy}")), in(data, "data.path"));
 
   const Sections groups;
@@ -264,6 +267,15 @@ TEST(Misfits, TransformsAndLosses) {
             in(data, "data.negatives"));
 }
 
+TEST(Misfits, SyntheticTablesBeyondTheMemory) {
+  const auto kind = [](const std::string& keys, const std::string& chosen) {
+    return refused(with_data("{name: synthetic, " + keys + "}", "{name: " + chosen + "}"));
+  };
+  EXPECT_EQ(kind("features: [16777216, 128], classes: 512", "mlp"), in(data, "data.features"));
+  EXPECT_EQ(kind("kind: interactions, rows: 2000000000, context: 500", "ncf"), in(data, "data.rows"));
+  EXPECT_EQ(kind("rows: 1099511627776", "mlp"), "") << "these rows are computed when they are read";
+}
+
 TEST(Misfits, FilesThatHoldTooLittle) {
   Folder folder;
   const std::string story = folder.file("story.txt", "twelve bytes");
@@ -294,7 +306,7 @@ std::string npy(const std::string& shape, size_t bytes = 4096) {
   return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + std::string(bytes, '\0');
 }
 
-// Sizes that a file's header tells, before anything is loaded.
+// Sizes from a file's header, before anything is loaded.
 TEST(Misfits, RowsOfFilesAgainstTransformsAndModels) {
   Folder folder;
   const std::string images = folder.file("images.npy", npy("4, 3, 8, 8")), target = folder.file("y.npy", npy("4,")),
@@ -372,13 +384,18 @@ TEST(Misfits, FilesThatAreNoText) {
   EXPECT_EQ(vocabulary("lines", "the\n\\s\n##a\n##b\n"), "");
 }
 
-// The sections of other strategies that `explain --compare` and `verify` make hold nothing that nobody wrote.
 TEST(WithoutEffect, SharedKeysLeaveDefaultsOut) {
   Folder folder;
   Sections run = with_strategy("{name: pipeline, micro_batches: 4, sync: {every: 2}}");
   const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), {}}, all_catalogues());
-  const Json shared = shared_keys(config.strategy.options.json(), strategy_entry("single").options);
-  EXPECT_EQ(shared, (Json{{"sync", {{"every", 2}}}, {"micro_batches", 4}}));
+  const std::vector<Option>& options = strategy_entry("single").options;
+  EXPECT_EQ(shared_keys(config.strategy.options, options, true),
+            (Json{{"sync", {{"every", 2}}}, {"micro_batches", 4}}));
+  // The default of pipeline is no default of single.
+  run = with_strategy("{name: pipeline}");
+  const RunConfig defaults = read_run_config({folder.file("defaults.yaml", text_of(run)), {}}, all_catalogues());
+  EXPECT_TRUE(shared_keys(defaults.strategy.options, options, false).contains("micro_batches"));
+  EXPECT_EQ(shared_keys(defaults.strategy.options, options, true), Json::object());
 }
 
 }  // namespace

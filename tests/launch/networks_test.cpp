@@ -1,9 +1,9 @@
-#include "launch/networks.h"
+#include "launch/machine/networks.h"
 
 #include <gmock/gmock.h>
 
-#include "core/error.h"
-#include "launch/rendezvous.h"
+#include "core/base/error.h"
+#include "launch/job/rendezvous.h"
 
 namespace convoy {
 namespace {
@@ -65,8 +65,8 @@ TEST(Networks, HereHasALoopbackAndSaysWhatItIs) {
   EXPECT_TRUE(is_here("localhost"));
   EXPECT_TRUE(is_here("127.0.0.1"));
   EXPECT_FALSE(is_here("203.0.113.9"));
-  EXPECT_EQ(way_to("127.0.0.1"), "");
-  const std::vector<Interface> again = interfaces_from_json(to_json(here));
+  EXPECT_EQ(address_towards("127.0.0.1"), "");
+  const std::vector<Interface> again = Json(here).get<std::vector<Interface>>();
   ASSERT_EQ(again.size(), here.size());
   EXPECT_EQ(again[0].address, here[0].address);
   EXPECT_EQ(again[0].prefix, here[0].prefix);

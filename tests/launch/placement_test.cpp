@@ -1,9 +1,9 @@
-#include "launch/placement.h"
+#include "launch/machine/placement.h"
 
 #include <gmock/gmock.h>
 
-#include "core/error.h"
-#include "launch/text_table.h"
+#include "core/base/error.h"
+#include "launch/cli/text_table.h"
 
 namespace convoy {
 namespace {
@@ -261,7 +261,7 @@ TEST(Placement, TheTableIsReadable) {
             "0     m     cores   0     0            1  in one NUMA node\n"
             "1     m     cores   0     1            1  in one NUMA node\n"
             "… and 1 more\n");
-  const Json rows = to_json(result.table);
+  const Json rows(result.table);
   EXPECT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[2]["cores"], Json({2}));
   EXPECT_EQ(rows[2]["numa"], Json({1}));

@@ -1,11 +1,11 @@
-// Predictions from made calibrations: every part of a step by hand.
-#include "launch/prediction.h"
+// Predictions from calibrations made by hand, compared with hand-computed times.
+#include "launch/explain/prediction.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "launch/explain_advice.h"
-#include "launch/machine_load.h"
+#include "launch/explain/explain_advice.h"
+#include "launch/machine/machine_load.h"
 
 namespace convoy {
 namespace {
@@ -26,8 +26,8 @@ StepTimings steps(int ranks, int threads, double fixed, double row, double updat
   return timings;
 }
 
-// A pass takes 2 ms and 1 ms a row, the update 4 ms; two ranks at once are as fast. An all-reduce of gloo takes 1 ms, and
-// 1 ms for each MB; all of it keeps the processor busy.
+// A pass takes 2 ms and 1 ms a row, the update 4 ms; two ranks at once are as fast. An all-reduce with gloo takes 1 ms
+// and 1 ms per MB, and keeps the processor busy.
 Calibration made(double busy = 1) {
   Calibration calibration;
   calibration.device = "cpu";
@@ -71,7 +71,7 @@ RankCost cost(double rows, double passes = 1) {
   return one;
 }
 
-TEST(Prediction, OneRankTakesWhatWasMeasured) {
+TEST(Prediction, OneRankTakesTheMeasuredTime) {
   const StepPrediction step = predict(job(Mesh({{"data", 1}})), {cost(32)}, hosts(1, 2), made());
   EXPECT_NEAR(step.seconds, 38 * ms, 1e-9);
   EXPECT_NEAR(step.compute, 34 * ms, 1e-9);
@@ -79,11 +79,11 @@ TEST(Prediction, OneRankTakesWhatWasMeasured) {
   EXPECT_EQ(step.error, 0);
 }
 
-// Of row tables: a step updates what its batch touches, and ranks that gather everybody's rows that of all of them.
-TEST(Prediction, UpdatesOfRowsCountByHowManyThereAre) {
+// With sparse embeddings a step updates the rows that its batch touches; ranks that gather rows update those of all.
+TEST(Prediction, SparseUpdatesAreProportionalToTouchedRows) {
   Calibration calibration = made();
   for (StepTimings& one : calibration.steps) {
-    one.update.seconds = 400 * ms;  // were it of all
+    one.update.seconds = 400 * ms;  // for all rows
     for (PassTiming& pass : one.passes) pass.updated = 0.01;
   }
   RankCost rank = cost(32);
@@ -93,14 +93,14 @@ TEST(Prediction, UpdatesOfRowsCountByHowManyThereAre) {
   EXPECT_NEAR(step.update, 8 * ms, 1e-9);
 }
 
-TEST(Prediction, RowsBetweenAndBeyondAreLinear) {
+TEST(Prediction, RowCountsAreInterpolatedAndExtrapolated) {
   EXPECT_NEAR(pass_seconds(made(), 1, 1, 16).value, 18 * ms, 1e-9);
   EXPECT_NEAR(pass_seconds(made(), 1, 1, 128).value, 130 * ms, 1e-9);
   EXPECT_NEAR(pass_overhead(made(), 1, 1).value, 2 * ms, 1e-9);
   EXPECT_GT(pass_seconds(made(), 1, 1, 128).error, 0);
 }
 
-TEST(Prediction, RarerUpdatesAndMoreMicroBatches) {
+TEST(Prediction, LessFrequentUpdatesAndMoreMicroBatches) {
   RankCost one = cost(8, 4);
   one.work.updates = 1.0 / 8;
   const StepPrediction step = predict(job(Mesh({{"data", 1}})), {one}, hosts(1, 2), made());
@@ -108,7 +108,7 @@ TEST(Prediction, RarerUpdatesAndMoreMicroBatches) {
   EXPECT_NEAR(step.update, 0.5 * ms, 1e-9);
 }
 
-TEST(Prediction, AnAllReduceThatKeepsItsCoreBusyIsNotHidden) {
+TEST(Prediction, ABusyCoreHidesNoAllReduce) {
   RankCost one = cost(32);
   one.axes = {{"data", 10e6, 10, Exchange::all_reduce, 0.9}};
   const StepPrediction step = predict(job(Mesh({{"data", 2}})), {one, one}, hosts(1, 2), made(1));
@@ -116,18 +116,18 @@ TEST(Prediction, AnAllReduceThatKeepsItsCoreBusyIsNotHidden) {
   EXPECT_NEAR(step.seconds, 58 * ms, 1e-9);
 }
 
-TEST(Prediction, WhatWaitsIsHiddenBehindBackward) {
+TEST(Prediction, IdleTimeOverlapsWithBackward) {
   RankCost one = cost(32);
   one.axes = {{"data", 10e6, 10, Exchange::all_reduce, 0.9}};
   const Job two = job(Mesh({{"data", 2}}));
   EXPECT_NEAR(predict(two, {one, one}, hosts(1, 2), made(0)).exchange, 2 * ms, 1e-9);     // the last bucket
   EXPECT_NEAR(predict(two, {one, one}, hosts(1, 2), made(0.5)).exchange, 11 * ms, 1e-9);  // half of the rest too
   one.axes.front().bytes = 60e6;
-  // 70 ms, of which 63 could be hidden, behind two thirds of 34 ms
+  // 63 of 70 ms could overlap, with two thirds of 34 ms
   EXPECT_NEAR(predict(two, {one, one}, hosts(1, 2), made(0)).exchange, 70 * ms - 2.0 / 3 * 34 * ms, 1e-9);
 }
 
-TEST(Prediction, APipelinesRanksWaitForEachOther) {
+TEST(Prediction, RanksOfAPipelineWaitForEachOther) {
   RankCost first = cost(8, 4), second = cost(8, 4);
   first.work.own = 4 * 0.5;
   second.work.own = 4 * 0.5;
@@ -138,7 +138,7 @@ TEST(Prediction, APipelinesRanksWaitForEachOther) {
   EXPECT_NEAR(step.compute, 20 * ms, 1e-9);
   EXPECT_NEAR(step.idle, 5 * ms, 1e-9);
   EXPECT_NEAR(step.update, 2 * ms, 1e-9);
-  EXPECT_NEAR(step.exchange, 2 * 4 * 2 * ms, 1e-9);  // what is sent, and what comes
+  EXPECT_NEAR(step.exchange, 2 * 4 * 2 * ms, 1e-9);  // sent and received
 }
 
 TEST(Prediction, ShardsAreGatheredAndScattered) {
@@ -151,12 +151,12 @@ TEST(Prediction, ShardsAreGatheredAndScattered) {
   EXPECT_EQ(step.exchanges.size(), 2u);
 }
 
-TEST(Prediction, AGroupThatCutsLayersPaysForItsOperations) {
+TEST(Prediction, ATensorGroupPaysTheFixedCostOfOperations) {
   RankCost one = cost(32);
   one.work.own = one.work.span = 0.5;
   one.work.cut = true;
   const StepPrediction step = predict(job(Mesh({{"tensor", 2}})), {one, one}, hosts(1, 2), made());
-  EXPECT_NEAR(step.compute, 17.5 * ms, 1e-9);  // half of 34, and half of the half of 2 that is not shared
+  EXPECT_NEAR(step.compute, 17.5 * ms, 1e-9);  // half of 34, and a quarter of 2 that is not divided
   EXPECT_NEAR(step.error, 0.5 * ms, 1e-9);
 }
 
@@ -164,7 +164,7 @@ TEST(Prediction, TheSlowestRankDecides) {
   EXPECT_NEAR(predict(job(Mesh({{"data", 2}})), {cost(8), cost(32)}, hosts(1, 2), made()).seconds, 38 * ms, 1e-9);
 }
 
-TEST(Prediction, RanksThatOutnumberCoresTakeTurns) {
+TEST(Prediction, RanksThatOutnumberCoresAreTimeSliced) {
   const std::vector<RankCost> all(4, cost(8));
   const StepPrediction step = predict(job(Mesh({{"data", 4}})), all, hosts(1, 2), made());
   EXPECT_NEAR(step.compute, 1.3 * 20 * ms, 1e-9);
@@ -174,16 +174,16 @@ TEST(Prediction, RanksThatOutnumberCoresTakeTurns) {
   EXPECT_THAT(step.notes.front(), HasSubstr("ranks outnumber cores"));
 }
 
-TEST(Prediction, RanksAtOnceAreSlowerAsTheyWereMeasured) {
+TEST(Prediction, UsesTimesOfAsManyRanksAtOnce) {
   Calibration calibration = made();
   calibration.steps[1] = steps(2, 1, 2 * ms, 2 * ms, 4 * ms);
   EXPECT_NEAR(predict(job(Mesh({{"data", 2}})), {cost(8), cost(8)}, hosts(1, 2), calibration).compute, 18 * ms, 1e-9);
   EXPECT_NEAR(predict(job(Mesh({{"data", 1}})), {cost(8)}, hosts(1, 2), calibration).compute, 10 * ms, 1e-9);
 }
 
-TEST(Prediction, ThreadsThatWereNotMeasuredFollowAmdahl) {
+TEST(Prediction, OtherThreadNumbersFollowAmdahl) {
   Calibration calibration = made();
-  calibration.steps = {steps(1, 2, 0, 0.6 * ms, 0), steps(2, 1, 0, 1 * ms, 0)};  // 0.2 of it serial
+  calibration.steps = {steps(1, 2, 0, 0.6 * ms, 0), steps(2, 1, 0, 1 * ms, 0)};  // 0.2 ms is serial
   EXPECT_NEAR(pass_seconds(calibration, 1, 4, 64).value, 64 * 0.4 * ms, 1e-9);
   EXPECT_GT(pass_seconds(calibration, 1, 4, 64).error, 0);
 }
@@ -196,22 +196,22 @@ TEST(Prediction, LargerRingsHaveMoreSteps) {
   EXPECT_FALSE(exchange_seconds(calibration, "mpi", Exchange::send, 1e6, 2));
 }
 
-TEST(Prediction, HostsWantALink) {
+TEST(Prediction, SeveralHostsNeedALink) {
   RankCost one = cost(32);
   one.axes = {{"data", 8e6, 1, Exchange::all_reduce, 0}};
-  const Job apart = job(Mesh({{"data", 2}}), 1);
-  EXPECT_THAT(predict(apart, {one, one}, hosts(2, 2), made()).reason, HasSubstr("--link 20us,12GB/s"));
-  const StepPrediction step = predict(apart, {one, one}, hosts(2, 2), made(0), Link{1 * ms, 1e8});
+  const Job split = job(Mesh({{"data", 2}}), 1);
+  EXPECT_THAT(predict(split, {one, one}, hosts(2, 2), made()).reason, HasSubstr("--link 20us,12GB/s"));
+  const StepPrediction step = predict(split, {one, one}, hosts(2, 2), made(0), HostLink{1 * ms, 1e8});
   EXPECT_NEAR(step.exchange, 82 * ms, 1e-9);  // two steps, 8 MB at 100 MB/s
   // Two groups of a host share its link.
   RankCost both = cost(32);
   both.axes = {{"data", 8e6, 1, Exchange::all_reduce, 0}};
   const StepPrediction shared = predict(job(Mesh({{"data", 2}, {"tensor", 2}}), 2), std::vector<RankCost>(4, both),
-                                        hosts(2, 2), made(0), Link{1 * ms, 1e8});
+                                        hosts(2, 2), made(0), HostLink{1 * ms, 1e8});
   EXPECT_NEAR(shared.exchange, 162 * ms, 1e-9);
 }
 
-TEST(Prediction, WhatWasNotMeasuredIsNotGuessed) {
+TEST(Prediction, UnmeasuredExchangesHaveNoPrediction) {
   Job gpus = job(Mesh({{"data", 1}}));
   gpus.ranks[0].devices[0].kind = DevicePlan::Kind::gpu;
   EXPECT_THAT(predict(gpus, {cost(8)}, hosts(1, 2, 1), made()).reason, HasSubstr("measured on cores"));
@@ -219,7 +219,7 @@ TEST(Prediction, WhatWasNotMeasuredIsNotGuessed) {
   one.axes = {{"data", 8e6, 1}};
   Job other = job(Mesh({{"data", 2}}));
   other.backend = "mpi";
-  EXPECT_THAT(predict(other, {one, one}, hosts(1, 2), made()).reason, HasSubstr("no figures of all_reduce by mpi"));
+  EXPECT_THAT(predict(other, {one, one}, hosts(1, 2), made()).reason, HasSubstr("no times of all_reduce by mpi"));
 }
 
 TEST(Prediction, ScatterOfTheMeasurementIsItsError) {
@@ -229,10 +229,11 @@ TEST(Prediction, ScatterOfTheMeasurementIsItsError) {
   EXPECT_NEAR(step.error, 3.8 * ms, 1e-9);
 }
 
-// ---- advice -----------------------------------------------------------------------------------------------------
+// ---- advice ----
 
-Contender contender(const std::string& name, int ranks, double seconds, double exchange = 0, double error = 0) {
-  Contender one{name, ranks, 64, {}};
+PredictedCandidate candidate(const std::string& name, int ranks, double seconds, double exchange = 0,
+                             double error = 0) {
+  PredictedCandidate one{name, ranks, 64, {}};
   one.step.seconds = seconds;
   one.step.error = error;
   one.step.compute = seconds - exchange;
@@ -241,60 +242,66 @@ Contender contender(const std::string& name, int ranks, double seconds, double e
   return one;
 }
 
-TEST(Advice, StaysOnOneDeviceAndSaysWhy) {
-  const Contender single = contender("single", 1, 9 * ms);
-  Contender ddp = contender("ddp", 2, 31.5 * ms, 27 * ms);
-  ddp.rarely = Contender::Rarely{8, 64, contender("ddp", 2, 7 * ms).step};
+TEST(Advice, StaysOnOneDeviceWithTheReason) {
+  const PredictedCandidate single = candidate("single", 1, 9 * ms);
+  PredictedCandidate ddp = candidate("ddp", 2, 31.5 * ms, 27 * ms);
+  ddp.lower_frequency = PredictedCandidate::LowerFrequency{8, 64, candidate("ddp", 2, 7 * ms).step};
   EXPECT_EQ(advice_text(single, {single, ddp}),
             "stay on one device: ddp would be 0.3× because the all-reduce of 49 MiB takes 27 ms of a 9 ms step; "
             "sync.every 8 would be 1.3×, which may cost quality (docs/strategies/synchronisation.md)\n");
 }
 
-TEST(Advice, TakesWhatIsFaster) {
-  const Contender single = contender("single", 1, 90 * ms);
+TEST(Advice, TakesTheFastest) {
+  const PredictedCandidate single = candidate("single", 1, 90 * ms);
   const std::string text =
-      advice_text(single, {contender("fsdp", 2, 60 * ms, 15 * ms), contender("ddp", 2, 50 * ms, 0, 5 * ms)});
+      advice_text(single, {candidate("fsdp", 2, 60 * ms, 15 * ms), candidate("ddp", 2, 50 * ms, 0, 5 * ms)});
   EXPECT_THAT(text, AllOf(HasSubstr("take ddp on 2 ranks: 1.8× of single (± 10 %)"), HasSubstr("fsdp would be 1.5×")));
 }
 
-TEST(Advice, SaysWhenItIsWithinTheError) {
-  EXPECT_THAT(advice_text(contender("single", 1, 50 * ms), {contender("ddp", 2, 48 * ms, 0, 10 * ms)}),
+TEST(Advice, NamesAGainWithinTheError) {
+  EXPECT_THAT(advice_text(candidate("single", 1, 50 * ms), {candidate("ddp", 2, 48 * ms, 0, 10 * ms)}),
               HasSubstr("(within the prediction's error, ± 21 %)"));
 }
 
-TEST(Advice, RecommendsNothingWhereTheErrorIsLarge) {
-  const Contender single = contender("single", 1, 50 * ms);
+TEST(Advice, RecommendsNothingIfTheErrorIsLarge) {
+  const PredictedCandidate single = candidate("single", 1, 50 * ms);
   for (const double seconds : {6.5 * ms, 160 * ms}) {
-    const std::string text = advice_text(single, {contender("ddp", 4, seconds, 0, 0.8 * seconds)});
+    const std::string text = advice_text(single, {candidate("ddp", 4, seconds, 0, 0.8 * seconds)});
     EXPECT_THAT(text, HasSubstr("too uncertain to recommend anything (± 80 %)"));
     EXPECT_THAT(text, AllOf(HasSubstr("ddp would be"), Not(HasSubstr("take ddp")), Not(HasSubstr("stay on"))));
   }
-  // However uncertain, a fiftieth is no gain.
-  EXPECT_THAT(advice_text(single, {contender("ddp", 4, 2500 * ms, 0, 2000 * ms)}), HasSubstr("stay on one device"));
+  // A fiftieth is no gain, despite the error.
+  EXPECT_THAT(advice_text(single, {candidate("ddp", 4, 2500 * ms, 0, 2000 * ms)}), HasSubstr("stay on one device"));
+  // An error above 100 % is no number to advise with.
+  const PredictedCandidate rough = candidate("ddp", 4, 5 * ms, 0, 95 * ms);
+  EXPECT_EQ(advice_text(single, {rough}),
+            "too uncertain to recommend anything: all errors are above 100 %; measure again on an idle machine\n");
+  EXPECT_THAT(advice_text(single, {rough, candidate("fsdp", 4, 20 * ms)}),
+              testing::StartsWith("take fsdp on 4 ranks: 2.5× of single (± 0 %); ddp cannot be estimated"));
 }
 
 TEST(Advice, NamesWaitsUpdatesAndComputing) {
-  const Contender single = contender("single", 1, 10 * ms);
-  Contender pipeline = contender("pipeline", 2, 20 * ms);
+  const PredictedCandidate single = candidate("single", 1, 10 * ms);
+  PredictedCandidate pipeline = candidate("pipeline", 2, 20 * ms);
   pipeline.step.compute = 5 * ms;
   pipeline.step.idle = 15 * ms;
   EXPECT_THAT(advice_text(single, {pipeline}), HasSubstr("its ranks wait for each other for 15 ms of a 10 ms step"));
-  Contender updates = contender("ddp", 2, 20 * ms);
+  PredictedCandidate updates = candidate("ddp", 2, 20 * ms);
   updates.step.compute = 5 * ms;
   updates.step.update = 15 * ms;
   EXPECT_THAT(advice_text(single, {updates}), HasSubstr("every rank's update takes 15 ms"));
-  EXPECT_THAT(advice_text(single, {contender("tensor_parallel", 2, 20 * ms)}), HasSubstr("still computes for 20 ms"));
+  EXPECT_THAT(advice_text(single, {candidate("tensor_parallel", 2, 20 * ms)}), HasSubstr("still computes for 20 ms"));
 }
 
 TEST(Advice, IsSilentWithoutATime) {
-  Contender none = contender("ddp", 2, 1);
+  PredictedCandidate none = candidate("ddp", 2, 1);
   none.step.reason = "not measured";
-  EXPECT_EQ(advice_text(contender("single", 1, 1), {none}), "");
+  EXPECT_EQ(advice_text(candidate("single", 1, 1), {none}), "");
   EXPECT_THAT(speed_text(12.4), "12×");
   EXPECT_THAT(speed_text(0.04), "0.04×");
 }
 
-TEST(Load, IsWhatOthersTookOfTheCores) {
+TEST(Load, IsTheShareOfOtherProcesses) {
   const char* const before = "cpu  9 9 9 9\ncpu0 100 0 0 900 0 0 0 0 0 0\ncpu1 100 0 0 900 0 0 0 0 0 0\nintr 5\n";
   const char* const after = "cpu  9 9 9 9\ncpu0 300 0 0 900 0 0 0 0 0 0\ncpu1 150 0 0 1000 0 0 0 50 0 0\nintr 5\n";
   const auto one = cpu_times(before, {0, 1}), other = cpu_times(after, {0, 1});
@@ -302,13 +309,13 @@ TEST(Load, IsWhatOthersTookOfTheCores) {
   const double tick = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
   EXPECT_NEAR(other->busy - one->busy, 250 * tick, 1e-9);
   EXPECT_NEAR(other->stolen, 50 * tick, 1e-9);
-  EXPECT_NEAR(other_work(*one, *other, 150 * tick, 200 * tick, 2), 150.0 / 400, 1e-9);
-  EXPECT_EQ(other_work(*one, *other, 1000, 1, 2), 50 * tick / 2) << "own work is nobody's load";
+  EXPECT_NEAR(other_load(*one, *other, 150 * tick, 200 * tick, 2), 150.0 / 400, 1e-9);
+  EXPECT_EQ(other_load(*one, *other, 1000, 1, 2), 50 * tick / 2) << "own work is nobody's load";
   EXPECT_FALSE(cpu_times(before, {0, 7})) << "a core that is not there";
 }
 
-TEST(Advice, OnABusyMachineRecommendsNothing) {
-  const Contender single = contender("single", 1, 50 * ms), ddp = contender("ddp", 2, 20 * ms);
+TEST(Advice, RecommendsNothingOnABusyMachine) {
+  const PredictedCandidate single = candidate("single", 1, 50 * ms), ddp = candidate("ddp", 2, 20 * ms);
   EXPECT_THAT(advice_text(single, {ddp}), HasSubstr("take ddp"));
   const std::string text = advice_text(single, {ddp}, 0.6);
   EXPECT_THAT(text, HasSubstr("other work took 60 % of the cores"));

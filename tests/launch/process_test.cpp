@@ -1,13 +1,13 @@
-#include "launch/process.h"
+#include "launch/process/process.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launch/agent.h"
-#include "launch/descendants.h"
-#include "launch/event_loop.h"
+#include "launch/job/agent.h"
+#include "launch/process/event_loop.h"
+#include "launch/process/orphan_guard.h"
 
 namespace convoy {
 namespace {

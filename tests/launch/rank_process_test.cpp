@@ -1,4 +1,4 @@
-#include "launch/rank_process.h"
+#include "launch/process/process.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@ namespace convoy {
 namespace {
 
 Variables variables_of(int threads, bool shared, Variables environment = {}) {
-  Assigned assigned;
+  RankAssignment assigned;
   RankPlan rank;
   rank.threads = threads;
   assigned.job.ranks = {rank};
@@ -18,13 +18,13 @@ Variables variables_of(int threads, bool shared, Variables environment = {}) {
 TEST(RankProcess, ThreadsThatMayWaitForACoreDoNotSpin) {
   EXPECT_EQ(variables_of(2, false).at("OMP_WAIT_POLICY"), "passive");
   EXPECT_EQ(variables_of(1, true).at("OMP_WAIT_POLICY"), "passive");
-  EXPECT_EQ(variables_of(1, false).count("OMP_WAIT_POLICY"), 0u);  // nobody to wait for
+  EXPECT_EQ(variables_of(1, false).count("OMP_WAIT_POLICY"), 0u);  // no process to wait for
   EXPECT_EQ(variables_of(2, true, {{"OMP_WAIT_POLICY", "active"}}).at("OMP_WAIT_POLICY"), "active");
   EXPECT_EQ(variables_of(3, false).at("OMP_NUM_THREADS"), "3");
 }
 
-Assigned on_gpus(const std::vector<std::vector<std::string>>& uuids) {
-  Assigned assigned;
+RankAssignment on_gpus(const std::vector<std::vector<std::string>>& uuids) {
+  RankAssignment assigned;
   int gpu = 4;
   for (const auto& ids : uuids) {
     RankPlan rank;
@@ -36,21 +36,21 @@ Assigned on_gpus(const std::vector<std::vector<std::string>>& uuids) {
 }
 
 TEST(RankProcess, AProcessSeesItsOwnGpusByUuid) {
-  Assigned assigned = on_gpus({{"GPU-a"}, {"GPU-b", "GPU-c"}});
+  RankAssignment assigned = on_gpus({{"GPU-a"}, {"GPU-b", "GPU-c"}});
   assigned.job.processes = {{0, {0}}, {0, {1}}};
   const ProcessStart second = rank_process("/bin/true", assigned, 1, "channel", {{"CUDA_VISIBLE_DEVICES", "0,1,2,3"}});
   EXPECT_EQ(second.environment.at("CUDA_VISIBLE_DEVICES"), "GPU-b,GPU-c");
-  const std::vector<std::string> shown = shown_gpus(assigned.job, 1);
-  EXPECT_EQ(gpu_within(shown, assigned.job.ranks[1].devices[0]), 0);
-  EXPECT_EQ(gpu_within(shown, assigned.job.ranks[1].devices[1]), 1);
+  const std::vector<std::string> shown = visible_gpus(assigned.job, 1);
+  EXPECT_EQ(gpu_index_in(shown, assigned.job.ranks[1].devices[0]), 0);
+  EXPECT_EQ(gpu_index_in(shown, assigned.job.ranks[1].devices[1]), 1);
 }
 
 TEST(RankProcess, WithoutAUuidItSeesAll) {
-  Assigned assigned = on_gpus({{""}});
+  RankAssignment assigned = on_gpus({{""}});
   assigned.job.processes = {{0, {0}}};
   const ProcessStart start = rank_process("/bin/true", assigned, 0, "channel", {{"CUDA_VISIBLE_DEVICES", "6,7"}});
   EXPECT_EQ(start.environment.at("CUDA_VISIBLE_DEVICES"), "6,7");
-  EXPECT_EQ(gpu_within(shown_gpus(assigned.job, 0), assigned.job.ranks[0].devices[0]), 4);
+  EXPECT_EQ(gpu_index_in(visible_gpus(assigned.job, 0), assigned.job.ranks[0].devices[0]), 4);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
-// When a gang starts again, and when that would be for nothing.
-#include "launch/restart.h"
+// Rules of restarts: which failures restart a job, and which would repeat.
+#include "launch/job/restart.h"
 
 #include <gmock/gmock.h>
 
 #include <filesystem>
 
-#include "launch/exit_codes.h"
-#include "launch/summary.h"
+#include "launch/job/summary.h"
+#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -16,8 +16,8 @@ using ::testing::HasSubstr;
 
 Abort failed_at(int64_t step, Failure kind = Failure::training) { return {kind, 1, step, 0, "node1", "it broke"}; }
 
-TEST(Restarts, NoneUnlessAskedFor) {
-  Restarts restarts({0, 1});
+TEST(RestartBudget, NoneUnlessAskedFor) {
+  RestartBudget restarts({0, 1});
   for (int i = 0; i < 5; ++i) {
     const auto decision = restarts.after(failed_at(20), -1);
     EXPECT_FALSE(decision.again);
@@ -25,8 +25,8 @@ TEST(Restarts, NoneUnlessAskedFor) {
   }
 }
 
-TEST(Restarts, AsOftenAsAskedFor) {
-  Restarts restarts({2, 0.5});
+TEST(RestartBudget, AsOftenAsAskedFor) {
+  RestartBudget restarts({2, 0.5});
   EXPECT_TRUE(restarts.after(failed_at(20), -1).again);
   EXPECT_TRUE(restarts.after(failed_at(30), 25).again);
   EXPECT_EQ(restarts.used(), 2);
@@ -35,8 +35,8 @@ TEST(Restarts, AsOftenAsAskedFor) {
   EXPECT_FALSE(last.no_progress) << "it did progress: the cause itself is the end";
 }
 
-TEST(Restarts, TheThirdCrashAtOneStepIsTheLast) {
-  Restarts restarts({100, 0});
+TEST(RestartBudget, TheThirdCrashAtOneStepIsTheLast) {
+  RestartBudget restarts({100, 0});
   EXPECT_TRUE(restarts.after(failed_at(20), 10).again);
   EXPECT_TRUE(restarts.after(failed_at(20), 10).again);
   const auto third = restarts.after(failed_at(20), 10);
@@ -44,19 +44,19 @@ TEST(Restarts, TheThirdCrashAtOneStepIsTheLast) {
   EXPECT_TRUE(third.no_progress);
 }
 
-TEST(Restarts, ComingLessFarIsNoProgressEither) {
-  Restarts restarts({100, 0});
+TEST(RestartBudget, ComingLessFarIsNoProgressEither) {
+  RestartBudget restarts({100, 0});
   EXPECT_TRUE(restarts.after(failed_at(20), -1).again);
   EXPECT_TRUE(restarts.after(failed_at(12), -1).again);
   EXPECT_TRUE(restarts.after(failed_at(19), -1).no_progress);
-  Restarts never_began({100, 0});
+  RestartBudget never_began({100, 0});
   EXPECT_TRUE(never_began.after(failed_at(-1), -1).again);
   EXPECT_TRUE(never_began.after(failed_at(-1), -1).again);
   EXPECT_TRUE(never_began.after(failed_at(-1), -1).no_progress);
 }
 
-TEST(Restarts, ProgressBeginsTheCountAnew) {
-  Restarts restarts({100, 0});
+TEST(RestartBudget, ProgressBeginsTheCountAnew) {
+  RestartBudget restarts({100, 0});
   EXPECT_TRUE(restarts.after(failed_at(20), -1).again);
   EXPECT_TRUE(restarts.after(failed_at(20), -1).again);
   EXPECT_TRUE(restarts.after(failed_at(21), -1).again);
@@ -64,29 +64,29 @@ TEST(Restarts, ProgressBeginsTheCountAnew) {
   EXPECT_TRUE(restarts.after(failed_at(-1), 30).again) << "a newer checkpoint is progress, wherever it failed";
 }
 
-TEST(Restarts, WaitsLongerWhileNothingComesOfIt) {
-  Restarts restarts({100, 2});
+TEST(RestartBudget, WaitsLongerWhileNothingComesOfIt) {
+  RestartBudget restarts({100, 2});
   EXPECT_EQ(restarts.after(failed_at(20), -1).again, milliseconds(2000));
   EXPECT_EQ(restarts.after(failed_at(20), -1).again, milliseconds(4000));
   EXPECT_EQ(restarts.after(failed_at(25), -1).again, milliseconds(2000));
-  Restarts patient({100, 3600});
+  RestartBudget patient({100, 3600});
   EXPECT_EQ(patient.after(failed_at(1), -1).again, milliseconds(600'000));
 }
 
-TEST(Restarts, NotWhereItWouldOnlyHappenAgain) {
+TEST(RestartBudget, NotWhereItWouldOnlyHappenAgain) {
   for (Failure kind : {Failure::config, Failure::command_line, Failure::corrupt_data, Failure::device_missing,
                        Failure::output, Failure::disagreement, Failure::refused, Failure::stopped}) {
-    Restarts restarts({100, 0});
+    RestartBudget restarts({100, 0});
     EXPECT_FALSE(restarts.after(failed_at(20, kind), -1).again) << name_of(kind);
   }
   for (Failure kind : {Failure::training, Failure::out_of_memory, Failure::io, Failure::rendezvous, Failure::hang,
                        Failure::internal}) {
-    Restarts restarts({100, 0});
+    RestartBudget restarts({100, 0});
     EXPECT_TRUE(restarts.after(failed_at(20, kind), -1).again) << name_of(kind);
   }
   Abort killed = failed_at(20, Failure::config);
   killed.signal = 9;
-  EXPECT_TRUE(Restarts({1, 0}).after(killed, -1).again);
+  EXPECT_TRUE(RestartBudget({1, 0}).after(killed, -1).again);
 }
 
 class AttemptsTest : public ::testing::Test {
@@ -103,8 +103,8 @@ class AttemptsTest : public ::testing::Test {
     folder.attempt = attempt;
     return folder;
   }
-  GangOutcome outcome(int64_t step) const {
-    GangOutcome outcome;
+  JobOutcome outcome(int64_t step) const {
+    JobOutcome outcome;
     outcome.cause = failed_at(step);
     outcome.exit_code = exit_code::training;
     return outcome;
@@ -113,16 +113,16 @@ class AttemptsTest : public ::testing::Test {
 };
 
 TEST_F(AttemptsTest, EveryFirstCauseIsKeptAndTheLastIsNoProgress) {
-  Attempts attempts(folder(), {10, 0});
+  RestartPolicy attempts(folder(), {10, 0});
   std::filesystem::create_directories(path_ + "/checkpoints/step-9");
   std::filesystem::create_directories(path_ + "/checkpoints/step-10");
   std::filesystem::create_directories(path_ + "/checkpoints/.step-11.tmp-x");
   EXPECT_EQ(attempts.newest_checkpoint(), 10);
-  GangOutcome last;
+  JobOutcome last;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(attempts.folder().attempt, i);
     last = outcome(20);
-    const Ending ending = attempts.failed(last, true);
+    const AttemptEnd ending = attempts.failed(last, true);
     EXPECT_EQ(ending.again.has_value(), i < 2);
     EXPECT_EQ(ending.exit_code, i < 2 ? exit_code::training : exit_code::no_progress);
     if (ending.again) {
@@ -141,15 +141,15 @@ TEST_F(AttemptsTest, EveryFirstCauseIsKeptAndTheLastIsNoProgress) {
 }
 
 TEST_F(AttemptsTest, RanksThatNeverStartedAreNotStartedAgain) {
-  Attempts attempts(folder(), {10, 0});
-  GangOutcome refused = outcome(-1);
+  RestartPolicy attempts(folder(), {10, 0});
+  JobOutcome refused = outcome(-1);
   EXPECT_FALSE(attempts.failed(refused, false).again);
   EXPECT_EQ(attempts.ended().size(), 1u);
 }
 
 TEST_F(AttemptsTest, AHostThatIsNotBackYetUsesOneRestart) {
-  Attempts attempts(folder(), {2, 0});
-  GangOutcome lost = outcome(20), missing = outcome(-1);
+  RestartPolicy attempts(folder(), {2, 0});
+  JobOutcome lost = outcome(20), missing = outcome(-1);
   missing.cause->kind = Failure::rendezvous;
   EXPECT_TRUE(attempts.failed(lost, true).again);
   EXPECT_TRUE(attempts.failed(missing, false).again);
@@ -163,7 +163,7 @@ TEST_F(AttemptsTest, EarlierCommandsOnTheFolderCount) {
                   {"failure", {{"cause", "internal"}, {"step", 7}}},
                   {"attempts", {{{"attempt", 0}, {"exit_code", 70}, {"failure", nullptr}}}}};
   write_summary(path_, summary);
-  Attempts attempts(folder(2), {});
+  RestartPolicy attempts(folder(2), {});
   ASSERT_EQ(attempts.ended().size(), 2u);
   EXPECT_EQ(attempts.ended()[1].at("attempt"), 1);
   EXPECT_EQ(attempts.ended()[1].at("exit_code"), 137);

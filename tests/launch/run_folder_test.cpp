@@ -1,4 +1,4 @@
-#include "launch/run_folder.h"
+#include "launch/prepare/run_folder.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/config/marks.h"
-#include "core/error.h"
-#include "launch/summary.h"
+#include "core/base/error.h"
+#include "core/config/node.h"
+#include "launch/job/summary.h"
 
 namespace convoy {
 namespace {
@@ -50,7 +50,7 @@ class RunFolderTest : public testing::Test {
   }
 
   fs::path root_;
-  FolderRequest request_;
+  RunFolderRequest request_;
 };
 
 TEST_F(RunFolderTest, FirstRunTakesTheName) {
@@ -117,7 +117,9 @@ TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
     EXPECT_THAT(run.notes, ::testing::Contains(HasSubstr("train.epochs stays 1")));
   }
   Json written = request_.resolved;
-  written["marks"] = marks_to_json({{"train.epochs", {"--set train.epochs=~", 0, 0}}});
+  SourceLocationWriter marks;
+  marks.add("train.epochs", {"--set train.epochs=~", 0, 0});
+  written["marks"] = marks.json();
   std::swap(request_.resolved, written);
   EXPECT_EQ(open_run_folder(request_).epochs, 0);
   std::swap(request_.resolved, written);
@@ -132,7 +134,7 @@ TEST_F(RunFolderTest, ARunThatBeganFromACheckpointGoesOn) {
   request_.resume = request_.resolved["train"]["resume"] = folder("other");
   leave(folder("n"), "failed", true, request_.resolved);
   EXPECT_EQ(open_run_folder(request_).path, folder("n"));
-  FolderRequest given = request_;
+  RunFolderRequest given = request_;
   given.output = folder("n");
   EXPECT_TRUE(open_run_folder(given).continued);
   request_.resolved["seed"] = 2;
@@ -150,7 +152,7 @@ TEST_F(RunFolderTest, WithoutASummaryTheManifestTells) {
     std::ofstream(folder("n") + "/checkpoints/step-7/manifest.json") << "{";
     std::ofstream(folder("n") + "/summary.json") << left;
     if (left == std::string("missing")) fs::remove(folder("n") + "/summary.json");
-    FolderRequest changed = request_;
+    RunFolderRequest changed = request_;
     changed.resolved["seed"] = 2;
     EXPECT_THROW(open_run_folder(changed), Error) << left;
     const RunFolder run = open_run_folder(request_);
@@ -171,6 +173,30 @@ TEST_F(RunFolderTest, AFinishedRunSaysHowToTrainItForLonger) {
   request_.command = "convoy run x.yaml --set train.epochs=30";
   note = open_run_folder(request_).notes.at(0);
   EXPECT_THAT(note, HasSubstr("convoy run x.yaml --set train.epochs=30 --set train.resume=" + folder("n")));
+  fs::remove_all(folder("n-2"));
+  request_.resolved["train"]["epochs"] = 1;
+  for (const char* typed : {"train.epochs=1", "'train.epochs=~'"}) {
+    request_.command = str("convoy run x.yaml --set ", typed, " --set seed=1 --set ", typed);
+    request_.output = folder("n");
+    EXPECT_THAT(open_run_folder(request_).notes.at(0),
+                HasSubstr("convoy run x.yaml --set seed=1 --set train.epochs=2 --set train.resume="));
+  }
+}
+
+TEST_F(RunFolderTest, AFinishedFarmWithALargerGridSaysHowToAddPoints) {
+  Json& grid = request_.resolved["strategy"]["grid"];
+  grid = {{"optimizer.lr", {"1.0e-3", "1.0e-2"}}, {"loss", {"mse"}}};
+  leave(folder("n"), "done", false, request_.resolved);
+  request_.output = folder("n");
+  grid = {{"optimizer", {{"lr", {"1.0e-2", "1.0e-3"}}}}, {"loss", {"mse"}}};
+  EXPECT_THAT(refusal(Failure::output), testing::Not(HasSubstr("convoy add"))) << "the order of points differs";
+  grid = {{"optimizer", {{"lr", {"1.0e-3", "1.0e-2", "1.0e-1"}}}}, {"loss", {"mse", {{"name", "bce"}, {"x", "1.0"}}}}};
+  EXPECT_THAT(
+      refusal(Failure::output),
+      HasSubstr("\n  convoy add " + folder("n") +
+                " --set 'strategy.grid.optimizer.lr=[1.0e-1]' --set 'strategy.grid.loss=[{name: \"bce\", x: 1.0}]'"));
+  request_.resolved["seed"] = 7;
+  EXPECT_THAT(refusal(Failure::output), testing::Not(HasSubstr("convoy add")));
 }
 
 TEST_F(RunFolderTest, WhatAKillLeftOfASaveIsSwept) {
@@ -262,13 +288,13 @@ TEST_F(RunFolderTest, RunningLeftBehindIsMended) {
 TEST_F(RunFolderTest, WhoeverIsLeftWritesTheEndAndOnlyWhereThereIsNone) {
   const Abort gone{Failure::rendezvous, -1, 7, 0, "", "the server is gone"};
   leave(folder("n"), "running", true, request_.resolved);
-  leave_failure(folder("n"), gone);
+  record_failure(folder("n"), gone);
   EXPECT_EQ(read_summary(folder("n"))["status"], "failed");
   EXPECT_EQ(read_summary(folder("n"))["exit_code"], 75);
   EXPECT_EQ(read_summary(folder("n"))["failure"]["step"], 7);
   EXPECT_FALSE(fs::exists(folder("n") + "/failure.json"));
   leave(folder("n"), "done", true, request_.resolved);
-  leave_failure(folder("n"), gone);
+  record_failure(folder("n"), gone);
   EXPECT_EQ(read_summary(folder("n"))["status"], "done");
 }
 
@@ -289,7 +315,7 @@ TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
   EXPECT_THAT(refusal(Failure::output), HasSubstr("o/checkpoints: is no directory"));
   fs::remove(request_.output + "/checkpoints");
   if (geteuid() == 0) {  // root may write everywhere
-    fs::permissions(root_, fs::perms::all);
+    fs::permissions(root_, fs::perms::all | fs::perms::sticky_bit);
     ASSERT_EQ(chown(request_.output.c_str(), 65534, 65534), 0);
     ASSERT_EQ(seteuid(65534), 0);
     if (faccessat(AT_FDCWD, root_.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {

@@ -1,13 +1,13 @@
-// Machines that are not here: tests/topologies, as their make.py wrote them.
+// Topologies of other machines: tests/topologies, written by make.py.
 #pragma once
 #include <cstdlib>
 #include <string>
 
-#include "launch/topology.h"
+#include "launch/machine/topology.h"
 
 namespace convoy {
 
-// ctest tells where the sources are; by hand the program is started among them.
+// ctest sets the folder of the sources; by hand the program is started in it.
 inline std::string topology_file(const std::string& name) {
   const char* source = std::getenv("CONVOY_SOURCE");
   return std::string(source == nullptr ? "." : source) + "/tests/topologies/" + name + ".xml";

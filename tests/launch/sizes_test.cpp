@@ -7,12 +7,12 @@
 #include <fstream>
 #include <set>
 
-#include "core/config/queue_terms.h"
-#include "core/data/described_rows.h"
-#include "core/error.h"
-#include "launch/catalogues.h"
-#include "models/catalogue.h"
-#include "strategies/catalogue.h"
+#include "core/base/error.h"
+#include "core/config/pipeline_texts.h"
+#include "core/data/catalogue/declared_schema.h"
+#include "launch/prepare/describe.h"
+#include "models/catalogue/catalogue.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 namespace {
@@ -108,7 +108,7 @@ std::string refused(const std::map<std::string, std::string>& sections, int rank
   const File file(text);
   try {
     const RunConfig config = read_run_config({file.path(), {}}, all_catalogues());
-    const DescribedRows rows = described_rows(config.data.name, config.data.options);
+    const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
     check_model_sizes(config.model.name, config.model.options, config.data.options, rows,
                       check_data_sizes(config.data.name, config.data.options));
     Topology topology;

@@ -1,4 +1,4 @@
-// GPUs by visibility, cgroup limits, sweeping, lines, progress text, exit codes, topology as it travels.
+// Visible GPUs, cgroup limits, leftovers, lines, progress text, exit codes, topology as JSON.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -7,18 +7,16 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/limits.h"
-#include "launch/console.h"
-#include "launch/exit_codes.h"
-#include "launch/gpus.h"
-#include "launch/lines.h"
-#include "launch/mps.h"
-#include "launch/networks.h"
-#include "launch/progress.h"
-#include "launch/rendezvous.h"
-#include "launch/stop_requests.h"
-#include "launch/sweep.h"
-#include "launch/topology.h"
+#include "core/files/limits.h"
+#include "launch/cli/console.h"
+#include "launch/job/rendezvous.h"
+#include "launch/machine/gpus.h"
+#include "launch/machine/networks.h"
+#include "launch/machine/topology.h"
+#include "launch/prepare/leftovers.h"
+#include "launch/prepare/run_folder.h"
+#include "launch/process/event_loop.h"
+#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -65,7 +63,7 @@ TEST(Mps, IsFoundWhereADaemonRunsAndToldOfSharedGpus) {
   ASSERT_EQ(notes.size(), 2u);
   EXPECT_EQ(notes[0],
             str("GPU 0 of here is shared by ranks 0-2: at the same time, through the MPS daemon of ", folder.string()));
-  EXPECT_EQ(notes[1].rfind("GPU 0 of there is shared by ranks 3-4: they take turns", 0), 0u) << notes[1];
+  EXPECT_EQ(notes[1].rfind("GPU 0 of there is shared by ranks 3-4: they are time-sliced", 0), 0u) << notes[1];
   job.ranks.resize(1);
   EXPECT_TRUE(shared_gpu_notes(job, topology, "here", named).empty());
 }
@@ -134,6 +132,43 @@ TEST_F(LimitsTest, ThreadsAndKillsOfTheGroup) {
   EXPECT_NE(no_thread_text(root_).find("pids.max of the cgroup is 120"), std::string::npos) << no_thread_text(root_);
 }
 
+// The kernel refuses the stack of a thread with the same EAGAIN as a thread too many.
+TEST_F(LimitsTest, ALimitOnMemoryIsNotBlamedOnThreads) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizers take addresses of their own";
+#endif
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  getrlimit(RLIMIT_AS, &before);
+  const rlimit little{static_cast<rlim_t>(pages * getpagesize() + (1 << 20)), before.rlim_max};
+  setrlimit(RLIMIT_AS, &little);
+  const std::string text = no_thread_text(root_);
+  setrlimit(RLIMIT_AS, &before);
+  EXPECT_EQ(text.find("RLIMIT_NPROC"), std::string::npos) << text;
+  EXPECT_NE(text.find("RLIMIT_AS (`ulimit -v`) is "), std::string::npos) << text;
+  EXPECT_EQ(no_thread_text(root_).find("RLIMIT_AS (`ulimit -v`) is "), std::string::npos) << "without the limit";
+}
+
+TEST(Descriptors, ALackOfThemNamesTheLimit) {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{3, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  std::string text;
+  Failure kind = Failure::internal;
+  try {
+    FolderLock lock(fs::temp_directory_path());
+  } catch (const Error& error) {
+    text = error.what();
+    kind = error.kind();
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(kind, Failure::io) << text;
+  EXPECT_NE(text.find("Too many open files"), std::string::npos) << text;
+  EXPECT_NE(text.find("(`ulimit -n`) is 3 "), std::string::npos) << text;
+}
+
 TEST_F(LimitsTest, KillsAsVersion1CountsThem) {
   EXPECT_EQ(memory_kills(root_), -1);
   write("proc/self/cgroup", "4:memory:/j\n3:pids:/j\n");
@@ -179,12 +214,12 @@ TEST(Sweep, OnlyWhatNobodyUses) {
   fs::create_directories(sessions / str("pid.", getpid()));
   std::ofstream(root / (segment + "0")) << "x";
   std::ofstream(root / "vader_segment.elsewhere.0.1.0") << "x";
-  SweepPlaces places{root, root, 60};
-  EXPECT_EQ(sweep_open_mpi(places), 0);  // too young
+  LeftoverPaths places{root, root, 60};
+  EXPECT_EQ(remove_leftover_open_mpi(places), 0);  // too young
   places.oldest_seconds = 5;
   for (const fs::path& old : {sessions / str("pid.", gone), root / (segment + "0")})
     fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::seconds(10));
-  EXPECT_EQ(sweep_open_mpi(places), 2);
+  EXPECT_EQ(remove_leftover_open_mpi(places), 2);
   EXPECT_FALSE(fs::exists(sessions / str("pid.", gone)));
   EXPECT_TRUE(fs::exists(sessions / str("pid.", getpid())));
   EXPECT_FALSE(fs::exists(root / (segment + "0")));
@@ -196,16 +231,16 @@ TEST(Sweep, TheSessionOfAnMpirunThatHasEnded) {
   const fs::path root = fs::temp_directory_path() / str("convoy-sweep-session-", getpid());
   const fs::path sessions = root / str("ompi.", host_name(), ".", geteuid());
   const pid_t gone = 4194304 + 1;  // beyond any pid
-  SweepPlaces places;
+  LeftoverPaths places;
   places.temporary = root;
   for (const pid_t pid : {gone, getpid()}) fs::create_directories(sessions / str("pid.", pid) / "0");
-  sweep_session(gone, places);
-  sweep_session(getpid(), places);
+  remove_leftover_session(gone, places);
+  remove_leftover_session(getpid(), places);
   EXPECT_FALSE(fs::exists(sessions / str("pid.", gone)));
   EXPECT_TRUE(fs::exists(sessions / str("pid.", getpid()))) << "it runs";
   fs::remove_all(sessions / str("pid.", getpid()));
   fs::create_directories(sessions / str("pid.", gone));
-  sweep_session(gone, places);
+  remove_leftover_session(gone, places);
   EXPECT_FALSE(fs::exists(sessions)) << "nobody uses it any more";
   fs::remove_all(root);
 }
@@ -215,20 +250,20 @@ TEST(Sweep, AnEndedRanksOwnSegment) {
   fs::create_directories(root);
   const std::string segment = str("vader_segment.", host_name(), ".", geteuid(), ".1ada0001.");
   for (const char* rank : {"0", "1"}) std::ofstream(root / (segment + rank)) << "x";
-  SweepPlaces places;
+  LeftoverPaths places;
   places.shared_memory = root;
-  sweep_own_segment({{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, places);  // no job is told: nothing is guessed
+  remove_leftover_segment({{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, places);  // the job is unknown: nothing is guessed
   EXPECT_TRUE(fs::exists(root / (segment + "1")));
-  sweep_own_segment({{"OMPI_MCA_ess_base_jobid", "450494465"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, places);
+  remove_leftover_segment({{"OMPI_MCA_ess_base_jobid", "450494465"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, places);
   EXPECT_FALSE(fs::exists(root / (segment + "1")));
   EXPECT_TRUE(fs::exists(root / (segment + "0")));
   fs::remove_all(root);
 }
 
 TEST(Lines, CutAndBounded) {
-  LineCutter cutter;
+  LineSplitter cutter;
   std::vector<std::string> lines;
-  const LineCutter::Sink sink = [&](const std::string& line) { lines.push_back(line); };
+  const LineSplitter::Sink sink = [&](const std::string& line) { lines.push_back(line); };
   const std::string text = "a\r\nb\n\nbar 1\rbar 2\rend";
   for (char c : text) cutter.add(&c, 1, sink);  // cuts may fall anywhere
   cutter.finish(sink);
@@ -272,7 +307,7 @@ TEST(DataAddress, StaysOnTheHostWithTheControlChannel) {
   EXPECT_EQ(data_address("", "::1"), "::1");
   // Several hosts: this one's own address in that direction, if there is a way; one that is configured may be another host's.
   const std::string way = data_address("", "10.1.2.3");
-  EXPECT_TRUE(way.empty() || !own_address(way).empty()) << way;
+  EXPECT_TRUE(way.empty() || !local_address_of(way).empty()) << way;
   EXPECT_EQ(data_address("10.1.2.9", "10.1.2.3"), way);
 }
 
@@ -290,8 +325,8 @@ TEST(TopologyTest, ThisHost) {
   EXPECT_FALSE(host.name.empty());
   EXPECT_GT(host.memory, 0);
   for (const Core& core : host.cores) EXPECT_EQ(core.siblings.at(0), core.id);
-  const Host copy = host_from_json(to_json(host));
-  EXPECT_EQ(to_json(copy), to_json(host));
+  const Host copy = Json(host).get<Host>();
+  EXPECT_EQ(Json(copy), Json(host));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Addresses become names that a reader knows.
-#include "launch/stacks.h"
+// Readable names for addresses.
+#include "launch/diagnose/stacks.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -8,8 +8,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "core/text.h"
-#include "launch/elf_symbols.h"
+#include "core/base/text.h"
 
 namespace convoy {
 namespace {
@@ -38,7 +37,7 @@ TEST(Stacks, PrivateFunctionsHaveNames) {
   EXPECT_THAT(lines[0], StartsWith("private_function (launch_tests"));
 }
 
-TEST(Stacks, WhatHasNoNameHasAFile) {
+TEST(Stacks, AnAddressWithoutNameHasAFile) {
   EXPECT_THAT(readable_stack({"/no/such/libx.so+0x1234", "+0x10"}, 10), ElementsAre("? (libx.so)", "?"));
   EXPECT_THAT(readable_stack({"nonsense"}, 10), ElementsAre());
 }
@@ -51,15 +50,15 @@ TEST(Stacks, RunsOfLibTorchAreFolded) {
   EXPECT_EQ(readable_stack({model, model, model, model}, 2).size(), 2u);
 }
 
-TEST(Stacks, ALambdaAndWhatHoldsItAreOneLine) {
+TEST(Stacks, ALambdaAndItsWrapperAreOneLine) {
   const std::string place = place_of(reinterpret_cast<const void*>(&private_function));
   const size_t plus = place.rfind("+0x");
-  char next[32];  // a return address: what counts is the byte before it
+  char next[32];  // a return address: the call is before it
   snprintf(next, sizeof next, "+0x%llx", strtoull(place.c_str() + plus + 3, nullptr, 16) + 1);
   EXPECT_EQ(readable_stack({place, place.substr(0, plus) + next}, 10).size(), 1u);
 }
 
-TEST(Stacks, NamesAreCutToWhatAReaderWants) {
+TEST(Stacks, NamesAreShortened) {
   EXPECT_EQ(plain_function("_ZN6convoy12_GLOBAL__N_111FaultyBlock7forwardERKSt6vectorIN2at6TensorESaIS3_EE"),
             "FaultyBlock::forward");
   EXPECT_EQ(plain_function("_ZN6convoy4joinERKSt6vectorINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESaIS6_"

@@ -1,16 +1,15 @@
 // The watch over a real channel; ranks are clients that answer as rank processes do, or do not.
-#include "launch/stall_watch.h"
+#include "launch/diagnose/stall_watch.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
 #include <filesystem>
 
-#include "core/control/phases.h"
-#include "core/control/position.h"
-#include "core/control/state_file.h"
-#include "core/control/supervised_channel.h"
-#include "core/text.h"
+#include "core/base/text.h"
+#include "core/control/channel.h"
+#include "core/rank_state/position.h"
+#include "core/rank_state/state_file.h"
 
 namespace convoy {
 namespace {
@@ -52,14 +51,14 @@ class StallWatchTest : public ::testing::Test {
     job.config = {{"launch", launch}};
     StallWatch::Events events;
     events.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
-    events.on_stall = [this](const StallWatch::Found& found) { found_.push_back(found); };
+    events.on_stall = [this](const StallWatch::Finding& found) { found_.push_back(found); };
     LaunchConfig limits;
     limits.rendezvous = rendezvous;
     watch_ = std::make_unique<StallWatch>(loop_, channel_, limits, events);
     watch_->begin(job, folder_, std::vector<std::string>(static_cast<size_t>(ranks), "here"));
   }
 
-  // A rank that answers with its place and, if asked, one stack.
+  // A rank that answers with its position and, if requested, one stack.
   void answer(int rank, const std::string& phase, const std::string& collective, int64_t calls) {
     std::shared_ptr<Channel> channel =
         connect_channel(server_->address(), rank, str("rank ", rank), milliseconds(5000));
@@ -88,14 +87,14 @@ class StallWatchTest : public ::testing::Test {
   }
 
   void late(int rank, bool over) {
-    watch_->posted(protocol::late, {{"rank", rank},
-                                    {"group", "world"},
-                                    {"number", 9},
-                                    {"call", "all_reduce 'b' float32[4] sum"},
-                                    {"members", {0, 1, 2}},
-                                    {"seconds", 2.5},
-                                    {"limit", 5},
-                                    {"over", over}});
+    watch_->posted(protocol::slow_collective, {{"rank", rank},
+                                               {"group", "world"},
+                                               {"number", 9},
+                                               {"call", "all_reduce 'b' float32[4] sum"},
+                                               {"members", {0, 1, 2}},
+                                               {"seconds", 2.5},
+                                               {"limit", 5},
+                                               {"over", over}});
   }
 
   void run_until(const std::function<bool()>& done, milliseconds limit = milliseconds(10000)) {
@@ -112,10 +111,10 @@ class StallWatchTest : public ::testing::Test {
   std::vector<std::shared_ptr<Channel>> ranks_;
   std::unique_ptr<StallWatch> watch_;
   std::vector<std::string> warnings_;
-  std::vector<StallWatch::Found> found_;
+  std::vector<StallWatch::Finding> found_;
 };
 
-TEST_F(StallWatchTest, OneWarningForAllThatWait) {
+TEST_F(StallWatchTest, OneWarningForAllWaitingRanks) {
   begin(3);
   answer(0, "forward/backward", "all_reduce b", 9);
   answer(1, "loader", "", 8);
@@ -151,14 +150,14 @@ TEST_F(StallWatchTest, AStallIsReportedOnceWithStacks) {
   EXPECT_LT(took, inquiry_patience);
   run_until([] { return false; }, milliseconds(50));
   ASSERT_THAT(found_, SizeIs(1));
-  EXPECT_THAT(found_[0].verdict.ranks, ElementsAre(1));
+  EXPECT_THAT(found_[0].diagnosis.ranks, ElementsAre(1));
   EXPECT_THAT(found_[0].table, HasSubstr("rank 1's thread, running:\n      ? (libmodel.so)"));
   EXPECT_THAT(found_[0].table, HasSubstr("ranks 0,2:\n      ? (libmodel.so)"));
   EXPECT_EQ(found_[0].json.at("stacks").size(), 3u);
   EXPECT_EQ(found_[0].step, 20);
 }
 
-TEST_F(StallWatchTest, WhoDoesNotAnswerIsReadFromItsFile) {
+TEST_F(StallWatchTest, ReadsTheStateFileOfARankThatDoesNotAnswer) {
   begin(2);
   StateFile file(folder_ + "/logs/rank1.state");
   file.phase("optimizer");
@@ -167,8 +166,8 @@ TEST_F(StallWatchTest, WhoDoesNotAnswerIsReadFromItsFile) {
   late(0, true);
   run_until([&] { return !found_.empty(); });
   ASSERT_THAT(found_, SizeIs(1));
-  EXPECT_THAT(found_[0].verdict.ranks, ElementsAre(1));
-  EXPECT_THAT(found_[0].verdict.message, HasSubstr("it is in optimizer, step 7"));
+  EXPECT_THAT(found_[0].diagnosis.ranks, ElementsAre(1));
+  EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("it is in optimizer, step 7"));
   EXPECT_EQ(found_[0].json["ranks"][1]["answered"], false);
 }
 
@@ -179,16 +178,16 @@ TEST_F(StallWatchTest, WithoutItsFileTheLastHeartbeatCounts) {
   report.rank = 1;
   report.age = 3;
   report.position.phase = "saving";
-  watch_->posted(protocol::beat, Json::array({to_json(report)}));
-  watch_->silent(1, 5, "rank 1 has sent no heartbeat for 5 s");
+  watch_->posted(protocol::heartbeat, Json::array({to_json(report)}));
+  watch_->heartbeat_lost(1, 5, "rank 1 has sent no heartbeat for 5 s");
   run_until([&] { return !found_.empty(); });
   ASSERT_THAT(found_, SizeIs(1));
-  EXPECT_THAT(found_[0].verdict.message, HasSubstr("no heartbeat for 5 s; it was in saving"));
+  EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("no heartbeat for 5 s; it was in saving"));
   EXPECT_GE(found_[0].json["ranks"][1]["seconds"].get<double>(), 3);
   EXPECT_THAT(found_[0].table, HasSubstr("rank 1: no stack"));
 }
 
-TEST_F(StallWatchTest, APlaceThatDoesNotChangeEndsTheJobWhereThatIsAskedFor) {
+TEST_F(StallWatchTest, AnUnchangedPositionEndsTheJobWithStepTimeout) {
   StateFile file(folder_ + "/logs/rank0.state");
   file.phase("forward/backward");
   begin(1, {{"step_timeout", 0.3}});
@@ -200,10 +199,10 @@ TEST_F(StallWatchTest, APlaceThatDoesNotChangeEndsTheJobWhereThatIsAskedFor) {
   EXPECT_THAT(found_, SizeIs(0)) << "it moves";
   run_until([&] { return !found_.empty(); });
   ASSERT_THAT(found_, SizeIs(1));
-  EXPECT_THAT(found_[0].verdict.message, HasSubstr("launch.step_timeout"));
+  EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("launch.step_timeout"));
 }
 
-TEST_F(StallWatchTest, StartingTakesItsTime) {
+TEST_F(StallWatchTest, StartingHasItsOwnLimit) {
   StateFile file(folder_ + "/logs/rank0.state");
   file.phase("rendezvous");
   begin(1, {{"step_timeout", 0.05}});
@@ -218,10 +217,10 @@ TEST_F(StallWatchTest, NamesTheRankWhoseSetUpDoesNotEnd) {
   answer(0, building_phase, "", 0);
   run_until([&] { return !found_.empty(); });
   ASSERT_THAT(found_, SizeIs(1));
-  EXPECT_EQ(found_[0].verdict.kind, Failure::rendezvous);
-  EXPECT_THAT(found_[0].verdict.ranks, ElementsAre(0));
-  EXPECT_THAT(found_[0].verdict.message, HasSubstr("building the model"));
-  EXPECT_THAT(found_[0].verdict.message, HasSubstr("--set launch.rendezvous=1"));
+  EXPECT_EQ(found_[0].diagnosis.kind, Failure::rendezvous);
+  EXPECT_THAT(found_[0].diagnosis.ranks, ElementsAre(0));
+  EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("building the model"));
+  EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("--set launch.rendezvous=1"));
 }
 
 TEST_F(StallWatchTest, ReadingDataTakesAsLongAsAnyRankMovesOn) {
@@ -237,7 +236,7 @@ TEST_F(StallWatchTest, ReadingDataTakesAsLongAsAnyRankMovesOn) {
   EXPECT_THAT(found_, SizeIs(0)) << "rank 0 reads, and rank 1 waits for it";
   run_until([&] { return !found_.empty(); });
   ASSERT_THAT(found_, SizeIs(1));
-  EXPECT_THAT(found_[0].verdict.message, HasSubstr("reading data without progress"));
+  EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("reading data without progress"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Saved machines as hwloc reads them: cores, nodes, what a cpuset leaves, GPUs with where they are attached.
-#include "launch/topology.h"
+// Saved machines as hwloc reads them: cores, nodes, the rest of a cpuset, GPUs with their nearest cores.
+#include "launch/machine/topology.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/launch/saved_topologies.h"
 
 namespace convoy {
@@ -119,8 +119,8 @@ TEST(ThisHost, TheMaskOfALauncherIsToldBesideWhatTheJobMayUse) {
 TEST(ThisHost, TravelsWhole) {
   Host host = host_named("dgx");
   host.bound = {0, 32};
-  const Host copy = host_from_json(to_json(host));
-  EXPECT_EQ(to_json(copy), to_json(host));
+  const Host copy = Json(host).get<Host>();
+  EXPECT_EQ(Json(copy), Json(host));
   EXPECT_EQ(copy.gpus[5].socket, 1);
   EXPECT_THAT(copy.bound, ElementsAre(0, 32));
 }

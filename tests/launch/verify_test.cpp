@@ -1,13 +1,13 @@
-// `convoy verify` without running anything: what is asked of the two runs, and what is made of their differences.
+// `convoy verify` without running anything: options of the two runs, and the result from their differences.
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <fstream>
 #include <limits>
 
-#include "launch/catalogues.h"
-#include "launch/commands/verify.h"
-#include "launch/verify_report.h"
+#include "launch/cli/commands.h"
+#include "launch/diagnose/verify_report.h"
+#include "launch/prepare/describe.h"
 
 namespace convoy {
 namespace {
@@ -49,7 +49,7 @@ TEST(Verify, BothRunsAreExactAndBounded) {
   EXPECT_TRUE(holds(all, "optimizer.eps raised from 1e-08 to 1e-05")) << all;
 }
 
-TEST(Verify, EpsIsRaisedOnlyWhereItIsSmall) {
+TEST(Verify, RaisesOnlyASmallEps) {
   for (const std::string own : {"optimizer.eps=1.0e-3", "optimizer={name: sgd}"}) {
     std::vector<std::string> said;
     const RunConfig before = read({own});
@@ -59,7 +59,7 @@ TEST(Verify, EpsIsRaisedOnlyWhereItIsSmall) {
   }
 }
 
-// The same accumulation; nothing of what only the configured strategy knows; the same rows a step.
+// The reference has the same accumulation and rows per step, and no keys of the configured strategy alone.
 TEST(Verify, TheReferenceDoesTheSameSteps) {
   const std::vector<std::string> own{"strategy.sync.every=3", "strategy.bucket_cap_mb=1", "launch.ranks=4",
                                      "backend=gloo", "train.batch={per_rank: 5}"};
@@ -79,7 +79,7 @@ TEST(Verify, TheReferenceNeverRecomputes) {
   EXPECT_EQ(read(own, reference_overrides(config, 2)).strategy.options.at("recompute"), "none");
 }
 
-TEST(Verify, WhatIsNotMeantToAgreeIsRefusedAtItsKey) {
+TEST(Verify, RefusesOptionsThatChangeResultsAtTheirKey) {
   EXPECT_NO_THROW(check_comparable(read({})));
   RunConfig config = read({});
   Json strategy = config.strategy.options.json();
@@ -95,7 +95,7 @@ TEST(Verify, WhatIsNotMeantToAgreeIsRefusedAtItsKey) {
   }
 }
 
-TEST(Verify, AGroupThatTrainsApartIsRefusedAtItsKey) {
+TEST(Verify, RefusesAGroupThatTrainsLocallyAtItsKey) {
   const RunConfig config = read({"strategy.sync.groups=[{match: bias}, {match: weight, what: diloco}]"});
   try {
     check_comparable(config);
@@ -127,8 +127,8 @@ std::vector<StepDifferences> steps(double weight, double gradient, double buffer
   return {step(0, initial, 0, 0), step(1, weight / 10, gradient, buffer), step(2, weight, gradient, buffer)};
 }
 
-TEST(Verify, RoundingAgreesAndTheWorstIsNamed) {
-  const VerifyVerdict verdict = verdict_of(steps(3e-16, 4e-15), 1e-9, "one");
+TEST(Verify, RoundingAgreesAndTheLargestDifferenceIsNamed) {
+  const VerifyResult verdict = verify_result(steps(3e-16, 4e-15), 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "agree: after each of 2 updates")) << verdict.text;
   EXPECT_TRUE(holds(verdict.text, "the gradient of a.weight by 4.0e-15, after step 1")) << verdict.text;
@@ -137,55 +137,55 @@ TEST(Verify, RoundingAgreesAndTheWorstIsNamed) {
 }
 
 TEST(Verify, TheFirstWrongStepAndTensorAreNamed) {
-  const VerifyVerdict late = verdict_of(steps(5e-9, 0), 1e-9, "one");  // 5e-10 after the first step
+  const VerifyResult late = verify_result(steps(5e-9, 0), 1e-9, "one");  // 5e-10 after the first step
   EXPECT_FALSE(late.agree);
   EXPECT_TRUE(holds(late.text, "differ: first after step 2: the parameter of a.weight by 5.0e-09")) << late.text;
   EXPECT_TRUE(holds(late.table, "step 2")) << late.table;
-  const VerifyVerdict early = verdict_of(steps(5e-9, 0.25), 1e-9, "one");
+  const VerifyResult early = verify_result(steps(5e-9, 0.25), 1e-9, "one");
   EXPECT_TRUE(holds(early.text, "first after step 1: the gradient of a.weight by 2.5e-01")) << early.text;
-  EXPECT_TRUE(verdict_of(steps(5e-9, 0.25), 0.3, "one").agree);
+  EXPECT_TRUE(verify_result(steps(5e-9, 0.25), 0.3, "one").agree);
 }
 
 TEST(Verify, InitialValuesMustBeEqualBitForBit) {
-  const VerifyVerdict verdict = verdict_of(steps(0, 0, 0, 1e-17), 1e-9, "one");
+  const VerifyResult verdict = verify_result(steps(0, 0, 0, 1e-17), 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "initial values are not equal bit for bit: the parameter of a.weight"))
       << verdict.text;
   EXPECT_TRUE(holds(verdict.table, "step 0")) << verdict.table;
 }
 
-TEST(Verify, BuffersAreShownAndDoNotCount) {
-  const VerifyVerdict verdict = verdict_of(steps(0, 0, 0.5), 1e-9, "one");
+TEST(Verify, BuffersAreShownAndNotCompared) {
+  const VerifyResult verdict = verify_result(steps(0, 0, 0.5), 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
   EXPECT_TRUE(holds(verdict.table, "5.0e-01")) << verdict.table;
 }
 
-TEST(Verify, WhatIsMissingOrNotFiniteDiffers) {
+TEST(Verify, AMissingOrNonFiniteTensorDiffers) {
   auto missing = steps(0, 0);  // after one step; the other has it
   missing[1].tensors[2].fault = "is missing, and the reference has it";
   missing[1].tensors[2].relative = std::numeric_limits<double>::infinity();
-  const VerifyVerdict verdict = verdict_of(missing, 1e-9, "one");
+  const VerifyResult verdict = verify_result(missing, 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "the gradient of a.weight is missing")) << verdict.text;
   EXPECT_TRUE(holds(verdict.table, "inf")) << verdict.table;
-  EXPECT_FALSE(verdict_of(steps(std::numeric_limits<double>::quiet_NaN(), 0), 1e-9, "one").agree);
+  EXPECT_FALSE(verify_result(steps(std::numeric_limits<double>::quiet_NaN(), 0), 1e-9, "one").agree);
 }
 
 TEST(Verify, NoUpdateProvesNothing) {
-  EXPECT_FALSE(verdict_of({}, 1e-9, "one").agree);
-  EXPECT_FALSE(verdict_of({steps(0, 0).front()}, 1e-9, "one").agree);
+  EXPECT_FALSE(verify_result({}, 1e-9, "one").agree);
+  EXPECT_FALSE(verify_result({steps(0, 0).front()}, 1e-9, "one").agree);
 }
 
-TEST(Verify, AnUpdateOfOneRunOnlyDiffers) {
+TEST(Verify, AnUpdateInOnlyOneRunDiffers) {
   auto more = steps(0, 0);
-  more.push_back(update_of_one(4, "is as before"));
-  const VerifyVerdict verdict = verdict_of(more, 1e-9, "one");
+  more.push_back(update_in_one_run(4, "is as before"));
+  const VerifyResult verdict = verify_result(more, 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "first after step 4: the counter of updates is as before")) << verdict.text;
   EXPECT_TRUE(holds(verdict.table, "updates")) << verdict.table;
 }
 
-TEST(Verify, AStrategyWithoutGradientsIsToldOf) {
+TEST(Verify, NotesAStrategyWithoutGradients) {
   auto none = steps(0, 0);
   for (StepDifferences& step : none) {
     for (TensorDifference& tensor : step.tensors) {
@@ -194,12 +194,12 @@ TEST(Verify, AStrategyWithoutGradientsIsToldOf) {
       tensor.relative = std::numeric_limits<double>::infinity();
     }
   }
-  const VerifyVerdict verdict = verdict_of(none, 1e-9, "one");
+  const VerifyResult verdict = verify_result(none, 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
   EXPECT_TRUE(holds(verdict.text, "gradients are not shown")) << verdict.text;
 }
 
-TEST(Verify, LocalBatchNormIsToldAsTheReason) {
+TEST(Verify, NamesLocalBatchNormAsTheReason) {
   TensorDifference statistics;
   statistics.name = "stem.norm.running_mean";
   statistics.kind = "buffer";

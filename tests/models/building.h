@@ -1,4 +1,4 @@
-// Building a model's blocks with plain layers and running them.
+// Builds a model's blocks with default layers and runs them.
 #pragma once
 #include <memory>
 #include <string>
@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "core/model.h"
-#include "strategies/parts/plain_layers.h"
+#include "strategies/common/layers/default_layers.h"
 
 namespace convoy {
 
 struct Plain {
   explicit Plain(at::ScalarType dtype = at::kFloat) { store->dtype = dtype; }
   std::shared_ptr<LayerStore> store = std::make_shared<LayerStore>();
-  PlainLayers layers{store};
+  DefaultLayers layers{store};
   const at::Tensor& value(const std::string& name) const { return store->by_name.at(name)->value; }
 };
 

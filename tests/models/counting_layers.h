@@ -1,8 +1,8 @@
-// Layers that hold no tensors and count parameters: for models too large to make in a test.
+// Layers without tensors that count parameters: for models too large to create in a test.
 #pragma once
 #include <map>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/layers.h"
 #include "core/model.h"
 

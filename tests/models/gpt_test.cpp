@@ -1,5 +1,5 @@
-// gpt: what it computes, against plain products and softmax written out here; sizes, names, initial values.
-#include "models/gpt.h"
+// gpt: results compared with plain products and softmax; sizes, names, initial values.
+#include "models/registry.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -19,11 +19,11 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/losses/losses.h"
 #include "core/model.h"
 #include "models/attention.h"
-#include "strategies/parts/keyed_dropout.h"
+#include "strategies/common/layers/keyed_dropout.h"
 #include "tests/models/building.h"
 #include "tests/models/counting_layers.h"
 

@@ -1,4 +1,4 @@
-// convnet and resnet: sizes that are published, what they compute, what they refuse.
+// convnet and resnet: published sizes, results, refusals.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/equal.h>
@@ -14,10 +14,9 @@
 #include <optional>
 #include <tuple>
 
-#include "core/error.h"
-#include "models/convnet.h"
-#include "models/images.h"
-#include "models/resnet.h"
+#include "core/base/error.h"
+#include "models/common.h"
+#include "models/registry.h"
 #include "tests/models/building.h"
 #include "tests/models/counting_layers.h"
 

@@ -1,4 +1,4 @@
-// mlp and ncf: sizes, shapes, what they compute, and that they learn nothing about what is around them.
+// mlp and ncf: sizes, shapes, results; they do not depend on strategy or ranks.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
@@ -12,10 +12,9 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "core/metrics/ranking.h"
-#include "models/mlp.h"
-#include "models/ncf.h"
+#include "core/base/error.h"
+#include "core/metrics/model_metrics.h"
+#include "models/registry.h"
 #include "tests/models/building.h"
 #include "tests/models/counting_layers.h"
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "core/random.h"
+#include "core/tensors/random.h"
 
 namespace convoy::testing {
 namespace {

@@ -37,8 +37,8 @@ def ends(folder, number, title, code, words, mistake="none", data=DATA, loss="",
     runs.check(done.returncode == code, told)
     for word in words:
         runs.check(word in done.stdout, f"no '{word}': {told}")
-    # Whatever was found after the ranks had started names one of them, whichever was first.
-    if code and not registration and "ranks are placed so" in done.stdout:
+    # A mistake that is found after the start of the ranks names the rank that found it first.
+    if code and not registration and "placement of the ranks" in done.stdout:
         runs.check(re.search(r"failed: .*\brank [01]( on \S|: )", done.stdout), f"no rank: {told}")
     for word in ("defect of convoy", *without):
         runs.check(word not in done.stdout, f"'{word}': {told}")
@@ -64,7 +64,7 @@ CASES = [
         "empty factory": ["adds an empty factory for the loss 'mine'"],
         "an optimizer": ["describes the optimizer 'mine'; a plugin adds models"],
         "a strategy": ["adds a factory for the strategy 'mine'; a plugin adds models"],
-        "entries removed": ["changes the entries of the kind loss"],
+        "entries removed": ["changes existing entries of the kind loss"],
         "throws": ["its registration (CONVOY_PLUGIN) threw: not today"],
         "throws a number": ["its registration (CONVOY_PLUGIN) threw: an exception that is no std::exception"],
         "default does not fit": ["describes the loss 'mine' wrongly", "'count'", "its default does not fit"],
@@ -73,6 +73,11 @@ CASES = [
     }.items()],
     dict(title="registration crashes", code=70, words=["SIGSEGV in model.plugin", str(LIBRARY)],
          registration="crashes"),
+    dict(title="registration exits", code=70, registration="exits",
+         words=["exit() was called in model.plugin", str(LIBRARY), "it ended the process"]),
+    dict(title="registration exits at once", code=70, registration="exits at once",
+         words=["without an answer", str(LIBRARY), "ended the process"]),
+    dict(title="registration prints", code=0, words=[], registration="prints"),
     # Construction: the key that chose the component.
     dict(title="model throws", code=70, words=[MODEL, "model mistaken, its constructor, threw: cannot be built"],
          mistake="model throws"),
@@ -88,6 +93,18 @@ CASES = [
          mistake="block crashes"),
     dict(title="null block", code=78, words=[MODEL, "block 0 (only): the model returned null"], mistake="null block"),
     dict(title="no blocks", code=78, words=[MODEL, "the model has 0 blocks"], mistake="no blocks"),
+    dict(title="many blocks", code=78, words=[MODEL, f"the model has {1 << 40} blocks", f"{1 << 20} are the most"],
+         mistake="many blocks"),
+    *[dict(title=mistake, code=70, words=[MODEL, *words], mistake=mistake)
+      for mistake, words in {
+          "blocks throws": ["model mistaken, its blocks, threw: not counted"],
+          "name throws": ["model mistaken, its block_name, threw: an exception that is no std::exception"],
+          "default loss throws": ["model mistaken, its default_loss, threw: no loss"],
+      }.items()],
+    dict(title="no default loss", code=78, words=[MODEL, "names no loss of its own (Model::default_loss is empty); there are",
+         ". Name one there, or choose one by loss: {name: …}"], mistake="no default loss"),
+    dict(title="schema throws", code=70, words=["data: data set mistaken, its schema, threw: no header"],
+         data=own_data("schema throws")),
     dict(title="option not described", code=78, words=[line("model", 3, 8), "option 'heads'", "described are",
          "mistake"],
          mistake="option not described"),
@@ -107,13 +124,17 @@ CASES = [
     dict(title="gather throws a number", code=70,
          words=["failed: rank 0 on ", "data set mistaken, its gather, threw: an exception that is no std::exception"],
          data=own_data("gather throws a number")),
-    dict(title="other rows", code=78, words=["data: gathered a batch that says 15 rows, for 16"],
+    dict(title="other rows", code=78, words=["data: gathered a batch of 15 rows, for 16"],
          data=own_data("other rows")),
     dict(title="scalar field", code=78, words=["gathered a field 'target' that is of shape []"],
          data=own_data("scalar field")),
     dict(title="no such field", code=78, words=["model mistaken, its inputs, step 0", "no field 'pixels'",
          "gives features, target"],
          mistake="no such field"),
+    dict(title="no fields", code=78, words=["no field 'features'; this data set gives no fields; use another"],
+         data=own_data("no fields")),
+    dict(title="examples throws", code=70, words=["failed: rank 0 on ", "model mistaken, its examples, step 0: no target"],
+         mistake="examples throws"),
     dict(title="no output", code=70, words=["failed: rank 0 on ",
          "block 0 (only), forward, step 0: returned no tensor"],
          mistake="no output"),
@@ -133,14 +154,14 @@ CASES = [
          strategy=DDP, ranks=2),
     dict(title="no graph in an ensemble", code=70, words=["step 0: it has no graph"], mistake="detached",
          strategy=ENSEMBLE),
-    dict(title="a loss that counts nothing", code=0, words=["no gradient came to 2 parameters"], loss="uncounted_loss"),
+    dict(title="a loss that counts nothing", code=0, words=["no gradient for 2 parameters in the first update"], loss="uncounted_loss"),
     dict(title="an own loss with options", code=0, words=[], mistake="own loss", without=["no gradient"]),
-    *[dict(title=f"an unused layer under {strategy}", code=0, words=["no gradient came to 2 parameters",
+    *[dict(title=f"an unused layer under {strategy}", code=0, words=["no gradient for 2 parameters in the first update",
          "only.spare.bias"],
            mistake="unused", strategy=strategy, ranks=ranks)
       for strategy, ranks in ((ENSEMBLE, 1), ("{name: fsdp}", 2), ("{name: tensor_parallel}", 2))],
     dict(title="an unused layer", code=0,
-         words=["no gradient came to 2 parameters in the first update: only.spare.bias, "
+         words=["no gradient for 2 parameters in the first update: only.spare.bias, "
                                                  "only.spare.weight."], mistake="unused", strategy=DDP, ranks=2),
     # Metrics.
     *[dict(title=mistake, code=70, words=["model mistaken, its metrics, evaluation: ", *words], mistake=mistake)
@@ -156,6 +177,8 @@ CASES = [
     dict(title="changing metric", code=70, words=["the metrics of one batch are"], mistake="changing metric"),
     dict(title="metric by rank", code=76, words=["rank 0: loss, of_rank_0; rank 1: loss, of_rank_1"],
          mistake="metric by rank", strategy=DDP, ranks=2),
+    dict(title="metric by rank in an ensemble", code=76, words=["rank 0: loss, of_rank_0", "rank 1: loss, of_rank_1"],
+         mistake="metric by rank", strategy="{name: ensemble, members: 2, how: processes}", ranks=2),
     # On several ranks.
     *[dict(title=f"{mistake or loss} under ddp", code=code, words=words, mistake=mistake or "none", loss=loss, strategy=DDP,
            ranks=2)
@@ -177,7 +200,7 @@ def without_contents(folder):
     runs.run(config, folder / "silent", ["train.checkpoint_every=1 epoch"])
     runs.run(config, folder / "silent-on", [f"train.resume={folder / 'silent'}", "train.epochs=2"])
     told = (folder / "silent-on" / "logs" / "rank0.log").read_text()
-    runs.check("data set mistaken does not say what data it holds" in told, f"no warning:\n{told}")
+    runs.check("data set mistaken does not identify its data" in told, f"no warning:\n{told}")
 
 
 with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:

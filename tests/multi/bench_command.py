@@ -70,7 +70,7 @@ with runs.workspace() as work:
         file.unlink()
     nothing_left(work)
 
-    # Started by others, and with what a configuration says of launching.
+    # Started by other launchers, and with the section `launch` of a configuration.
     done = bench(work, "send", "--sizes", "1M", under=["mpirun", "-n", "2", "--bind-to", "none"])
     check_table(done, [1 << 20], 1, "mpirun")
     runs.check("2 ranks, mpi" in done.stdout, done.stdout)
@@ -93,7 +93,7 @@ with runs.workspace() as work:
         runs.check(said in done.stdout + done.stderr, f"{words}: {done.stdout}{done.stderr}")
     nothing_left(work, ("here.yaml", "kept"))
 
-    # A rank that dies ends all of it, and says so; what was asked to stop leaves nothing.
+    # A dead rank ends the job with a message; a run with a request to stop leaves nothing.
     for sign, code in ((signal.SIGTERM, 143), (None, 137)):
         process = subprocess.Popen(line("all_reduce", "--ranks", 2, "--sizes", ",".join(["64K"] * 2000), sets=["backend=gloo"]),
                                    cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

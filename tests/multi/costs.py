@@ -42,6 +42,7 @@ CELLS = [
     ("ddp", ["strategy.sync={what: parameters, every: 2}"]), ("ddp", ["strategy.sync={what: diloco, moments: averaged}"]),
     ("hybrid", ["strategy.sync={what: parameters}"]),
     ("hybrid", []), ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768"]),
+    ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768", "precision=bf16", "train.batch.global=16"]),
 ]
 # What synchronised batch norm and its running figures add to what is sent: of a residual network, whose gradients are few.
 RESNET = ["train.batch.global=16", "train.max_steps=2", "train.evaluate_every=never", "launch.cores_per_rank=auto"]

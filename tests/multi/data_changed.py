@@ -94,7 +94,7 @@ with runs.workspace() as folder:
     refused("a new item", 78, runs.command(config, folder / "refused", [*more, "data.changed=allow"]),
             "item 'i48' is new, and not in the checkpoint", "give data that the checkpoint knows")
 
-    # A run that was killed goes on by itself, unless its data has changed.
+    # A killed run resumes by itself, except if its data has changed.
     write_visits(visits, VISITS)
     runs.run(config, folder / "killed", inject=["kill:rank=1@step=50"], expect=137, cwd=folder)
     write_visits(visits, shuffled[1:])

@@ -67,7 +67,7 @@ def visits(folder, visitors=300):
         visit(visitor, 1)
         visit(visitor + 1, 1)
     (folder / "visits.csv").write_text("\n".join(lines) + "\n")
-    pages += [0] * 20  # that nobody visits
+    pages += [0] * 20  # that no user visits
     order = random.sample(range(len(pages)), len(pages))
     (folder / "pages.csv").write_text("page,x,y\n" + "".join(f"p{page},{place(pages[page])}\n" for page in order))
 
@@ -91,13 +91,14 @@ with runs.workspace() as folder:
     (folder / "words.json").write_text('["the ", "cat ", "sat ", "on ", "mat ", " ", "?"]')
     (folder / "gpt.yaml").write_text(GPT.format(folder=folder))
     done = runs.run(folder / "gpt.yaml", folder / "gpt", ["train.checkpoint_every=4 epochs"])
-    # Eight tokens a story, 200 of them, in sequences of eight with one target more: 199, of which a tenth is evaluated.
+    # Eight tokens a story, 200 of them, in sequences of eight with one target more: 199; a tenth of them is for
+    # evaluation.
     runs.check(done["samples"] == 4 * 179 and done["tokens"] == 8 * done["samples"],
                f"{done['samples']} sequences with {done['tokens']} tokens")
     runs.check(done["metrics"]["loss"]["last"] < 0.5, f"the story was not learnt: {done['metrics']}")
     runs.check((folder / "story.txt.cache.safetensors").exists(), "no cache beside the text")
     runs.run(folder / "gpt.yaml", folder / "refused", ["model.heads=3"], expect=78)
-    # What only a rank can know is told at the key too: tokens are fewer than bytes.
+    # Mistakes that only a rank can find are reported at the key too: tokens are fewer than bytes.
     failed = runs.run(folder / "gpt.yaml", folder / "long", ["data.length=2000"], expect=65)
     runs.check("--set data.length=2000: data.length: " in failed["failure"]["message"], failed["failure"])
     # Another text, and the tokens in another order, with the numbers of the checkpoint; a new token has none.
@@ -113,8 +114,11 @@ with runs.workspace() as folder:
     runs.check("token 'mats' is new" in failed["failure"]["message"], failed["failure"])
     (folder / "words.json").write_text('["the ", "cat "')
     failed = runs.run(folder / "gpt.yaml", folder / "damaged", expect=65)
-    for words in ("gpt.yaml:5:", "data.vocabulary: ", "words.json: is no JSON: at byte"):
+    for words in ("gpt.yaml:5:", "data.vocabulary: ", "words.json: is not JSON: error at byte"):
         runs.check(words in failed["failure"]["message"], failed["failure"])
+    # Both ranks find it. The second one's line is not printed, and the first one's seldom.
+    text = runs.refused("damaged tokens", 65, ["failed: "], runs.command(folder / "gpt.yaml", folder / "again"), within=30)
+    runs.check(text.count("words.json: is not JSON") < 3, f"reported for each rank:\n{text}")
 
     for name, colour in {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}.items():
         for number in range(40):
@@ -145,7 +149,7 @@ with runs.workspace() as folder:
     for words in ("convnet.yaml:5:", "data.path: ", "red/7.png: "):
         runs.check(words in failed["failure"]["message"], failed["failure"])
 
-    # Only the features of a page tell who visits it. As context its negatives share them, which is warned of.
+    # Only the features of a page show who visits it. As context its negatives share them, and a warning reports that.
     visits(folder)
     (folder / "ncf.yaml").write_text(NCF.format(folder=folder))
     hits = runs.run(folder / "ncf.yaml", folder / "features")["metrics"]["hr@10"]["last"]
@@ -156,6 +160,11 @@ with runs.workspace() as folder:
     log = (folder / "context" / "logs" / "rank0.log").read_text()
     runs.check("'page_east' of" in log and "list it under data.columns.item_features" in log, log)
     runs.check("one value per" not in (folder / "features" / "logs" / "rank0.log").read_text(), "warned of features")
+    for key, code, words in (("data.columns.item=pages", 78, "no column 'pages'"),
+                             ("data.columns.context=[visitor]", 65, "is not a number")):
+        text = runs.refused(words, code, [key.split("=")[0], words],
+                            runs.command(folder / "ncf.yaml", folder / "columns", [key]))
+        runs.check("placement" not in text and text.count(words) == 1, f"found before any rank starts:\n{text}")
     (folder / "pages.csv").write_text((folder / "pages.csv").read_text().replace("p7,", "p7x,"))
     failed = runs.run(folder / "ncf.yaml", folder / "absent", expect=65)
     runs.check("pages.csv: has no x, y for item 'p7'; " in failed["failure"]["message"], failed["failure"])

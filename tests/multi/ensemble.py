@@ -49,7 +49,7 @@ with runs.workspace() as folder:
     runs.check(again["steps"] == 3 * still["steps"] // 2, f"went on to step {again['steps']}")
     other = [*alone, "data.samples={how: bootstrap}", "optimizer.lr=0.5", f"train.resume={last}@member3", "name=other"]
     told = runs.run(CONFIG, None, other, cwd=folder).stdout
-    for words in ("goes on with another seed: 4 -> 3", "another optimizer.lr: 0.008", "-> 0.5", "data.samples"):
+    for words in ("continues with another seed: 4 -> 3", "another optimizer.lr: 0.008", "-> 0.5", "data.samples"):
         runs.check(words in told, f"no '{words}' in\n{told}")
     # The seed makes these rows.
     runs.refused("a member with other data", 78, ["another data.seed: 1 -> 2", "is not the data", "its contents differ"],
@@ -83,7 +83,7 @@ with runs.workspace() as folder:
         runs.check(close([voted["metrics"][name]["last"]], [figures["last"]]), f"{name} of the farm's vote: {voted['metrics'][name]}")
     runs.check(close(members(voted), members(bagged)), f"the farm's members: {members(voted)}")
     for sets, key, word in ((["strategy.members=3"], "train.resume", "farm of 4 pipelines"),
-                            (["model.hidden=[3]"], "model.hidden", "which is to be member 0, is of another model"),
+                            (["model.hidden=[3]"], "model.hidden", "which would become member 0, is of another model"),
                             (["strategy={name: single}"], "train.resume", "strategy.name=ensemble")):
         runs.refused(f"a farm's vote with {sets}", 78, [key, word],
                      runs.command(CONFIG, folder / "no", [*(bag if "single" not in sets[0] else SETS), *sets,

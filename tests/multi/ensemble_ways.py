@@ -79,6 +79,21 @@ with runs.workspace() as folder:
     check_shape(resumed)
     runs.check(close(members(resumed), members(stacked)), f"resumed: {members(resumed)}")
 
+    # A resumed run keeps its number of ranks, on any number of cores.
+    sets = ["precision=fp64", "train.checkpoint_every=5 steps"]
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    for ranks, first, then in ((1, cores[:1], cores), (2, cores, cores[:1])):
+        title = f"{ranks}-ranks"
+        bound = [["taskset", "-c", ",".join(map(str, some))] for some in (first, then)]
+        whole = runs.run(CONFIG, folder / f"whole-{title}", sets, under=bound[0])
+        runs.run(CONFIG, folder / title, sets, inject=["kill@step=8"], expect=None, under=bound[0])
+        moved = runs.run(CONFIG, folder / title, sets, under=bound[1])
+        runs.check(whole["world_size"] == moved["world_size"] == ranks, f"{title}: {moved['world_size']} after the resume")
+        runs.check(close(members(moved), members(whole)), f"{title}: {members(moved)}, {members(whole)}")
+        copied = runs.run(CONFIG, folder / f"from-{title}", [*sets, f"train.resume={folder / title}", "train.epochs=30"],
+                          under=bound[1])
+        runs.check(copied["world_size"] == ranks, f"{title}: {copied['world_size']} in a new folder")
+
     one = runs.run(CONFIG, folder / "one", [*SETS, "train.epochs=1"], ranks=1)["ways"]
     runs.check(one["taken"] == "stacked" and one["because"] == "there is one rank", f"one rank: {one}")
     gloo = runs.run(CONFIG, folder / "gloo", [*SETS, "train.epochs=1", "backend=gloo"])["ways"]

@@ -44,12 +44,12 @@ refused({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.
         "RANK=0", "OMPI_COMM_WORLD_RANK=1")
 
 with runs.workspace() as folder:
-    trains("in a batch script", folder / "batch", ranks=2, world=2, says=["not obeyed", "batch script"],
+    trains("in a batch script", folder / "batch", ranks=2, world=2, says=["ignored", "batch script"],
            SLURM_JOB_ID="5", SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NTASKS="4", SLURM_NNODES="2")
     trains("in a rank of another run", folder / "nested", says=["of rank 3 of another run"], CONVOY_PROCESS="3",
            CONVOY_RANK="3", CONVOY_CHANNEL="127.0.0.1,1,job,secret", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="8",
            OMPI_COMM_WORLD_LOCAL_RANK="3", PMIX_RANK="3")
-    # A file's own number of ranks is for whoever starts it alone; one that is typed is a contradiction.
+    # The number of ranks in a file is for a start without a launcher; a typed number is a contradiction.
     own = folder / "own.yaml"
     own.write_text(config.read_text() + "\nlaunch: {ranks: 2}\n")
     config = own

@@ -46,7 +46,9 @@ with runs.workspace() as folder:
     runs.check([row[1] for row in two] == ["a", "a", "b", "b"], f"hosts: {two}")
     text = explain("--ranks", 2, "--compare", "single,ddp,fsdp,pipeline", "--no-times")
     runs.check("refused" not in text.splitlines()[1] and "moments" in text, text)
-    # Tables of rows beside dealt out and dense ones: counted, and measured though nobody asked, of made-up rows that are never made.
+    rough = "all errors are above 100 %"  # other load on all cores does that; then there is no advice
+    # Sparse embeddings compared with sharded and dense ones: counted, and measured without a request, on synthetic rows
+    # that are never generated.
     start = time.monotonic()
     text = explain("--ranks", 2, "--compare", "single,ddp", "--set", "model.rows=true", "--set", "data.rows=50000000",
                    "--set", "data.users=200000", "--set", "data.items=20000",
@@ -58,15 +60,15 @@ with runs.workspace() as folder:
     titles = ["single", "single, dense tables", "ddp", "ddp, sharded rows", "ddp, dense tables"]
     runs.check(re.split("  +", header)[1:] == titles and "0  " in sent, text)
     runs.check(len(re.findall(" [µm]?s( |$)", step)) == 5 and "— " not in step, text)
-    runs.check("ddp: row tables send " in text and "ddp, sharded rows: row tables send " in text, text)
+    runs.check("ddp: sparse embeddings send " in text and "ddp, sharded rows: sparse embeddings send " in text, text)
     advised = [title for title in titles[1:] if re.search(f"(take |[;:,] |^){title}(:| on| would)", text.splitlines()[-1])]
-    runs.check(advised == titles[1:], f"advised on {advised}:\n{text}")
+    runs.check(advised == ([] if rough in text else titles[1:]), f"advised on {advised}:\n{text}")
     # Each table with its reason, whole: on eight ranks rows of the story's tables are still far fewer bytes than all of them.
     for ranks in (2, 4, 8):
         text = " ".join(explain("--ranks", ranks, "--set", "model.rows=auto", of=runs.TOP / "configs" / "ncf_story.yaml").split())
         for table in ("user.weight (211261 × 40)", "item.weight (100000 × 40)"):
-            runs.check(f"embedding.{table}: row table, since it is large; a rank's share of a batch looks up about " in text and
-                       re.search("are told what others touch, [0-9.]+ KiB a step", text), f"{ranks} ranks:\n{text}")
+            runs.check(f"embedding.{table}: sparse embedding, since it is large; a rank's share of a batch looks up about " in text and
+                       re.search("gather those that others touch, [0-9.]+ KiB a step", text), f"{ranks} ranks:\n{text}")
     text = explain("--ranks", 2, "--set", "strategy.name=pipeline")
     runs.check("F0.0" in text and "stage 1 on rank 1" in text and "idle:" in text, text)
     runs.check("did you mean ddp?" in explain("--compare", "dpd", expect=64), "a name that is none")
@@ -91,7 +93,7 @@ with runs.workspace() as folder:
     text = explain(*ddp, "--ranks", 2, "--compare", "single,ddp,fsdp,pipeline,data_parallel", "--calibrate", cwd=folder)
     took = time.monotonic() - start
     runs.check(took <= 20, f"explain --calibrate took {took:.1f} s")  # 8 s on idle cores: tests/bench/run predict
-    runs.check("predicted step" in text and "×" in text and "refused" not in text, text)
+    runs.check("predicted step" in text and ("×" in text or rough in text) and "refused" not in text, text)
     runs.check(os.listdir(folder) == [file.name], f"explain --calibrate left {os.listdir(folder)}")
     calibration = json.loads(file.read_text())
     runs.check([s["ranks"] for s in calibration["steps"]] == [1, 2], f"steps: {calibration['steps']}")
@@ -107,6 +109,11 @@ with runs.workspace() as folder:
     file.write_text(file.read_text().replace('"version": 1', '"version": 7'))
     runs.check("version is 7" in explain(*again, expect=78), "another version")
     explain(*again, "--calibrate", expect=64)
+
+    # More micro-batches than rows of a timed pass: the reference is timed with whole passes.
+    text = explain("--ranks", 2, "--compare", "single,pipeline", "--calibrate", "--set", "strategy.name=pipeline",
+                   "--set", "strategy.micro_batches=16", "--set", "train.batch.global=16", cwd=folder)
+    runs.check("none were measured" not in text and "no time is predicted" not in text and "refused" not in text, text)
 
     # What is printed is what the summary holds, and what the ranks read back.
     cores = sorted(os.sched_getaffinity(0))
@@ -146,6 +153,11 @@ with runs.workspace() as folder:
     runs.check("not measured" not in text and "0-1016 by 8  node0 … node127 (128)" in text, text)
     runs.check("leaves 1008 of 1024 ranks without rows" in text and "--ranks 16" in text, text)
 
+    # Compared here, it is counted and not measured, with the reason.
+    text = explain("--ranks", 2, "--compare", "single,ddp", *large[:8], of=runs.TOP / "configs" / "gpt_ddp.yaml")
+    runs.check("too large for a quick measurement: one block of each kind takes " in text and "add --calibrate" in text and
+               "predicted step" not in text, text)
+
     # On 1,024 ranks, no strategy lists them one by one.
     many = ["--topology", TOPOLOGIES / "dgx.xml", "--hosts", hosts]
     for key in ("device=auto", "launch.ranks=auto", "launch.cores_per_rank=auto", "model.layers=16", "model.heads=8"):
@@ -166,6 +178,17 @@ with runs.workspace() as folder:
         runs.check(len(longest) < 160 and len(text.splitlines()) <= 60, f"{strategy}: {longest}\n{text}")
         print(f"{strategy} on 1,024 ranks: {time.monotonic() - start:.1f} s, {len(longest)} characters")
 
+    # Long schedules: 1,024 stages × 64 micro-batches, and 100,000 micro-batches on two ranks.
+    for sets in (["model.layers=1022", "strategy.micro_batches=64", "train.batch.global=64"],
+                 ["launch.ranks=2", "strategy.micro_batches=100000", "train.batch.global=100000"]):
+        long = [word for key in ["strategy.name=pipeline", *sets] for word in ("--set", key)]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        text = explain(*many, *long, of=runs.TOP / "configs" / "tiny" / "gpt.yaml")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        runs.check(used <= 2.5, f"{sets}: {used:.1f} s, {len(text.splitlines())} lines")
+        print(f"{' '.join(sets)}: {used:.1f} s")
+
     # While others hold the cores, nothing is recommended.
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores for _ in range(2)]
     try:
@@ -176,7 +199,7 @@ with runs.workspace() as folder:
             one.kill()
             one.wait()
 
-    # The describing process tells where it is when it is asked, here in reading its standard input.
+    # The describing process reports its position on request, here while it reads standard input.
     describing = subprocess.Popen([str(runs.BUILD / "convoy-rank"), "--describe"], env=runs.environment(), text=True,
                                   stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     status = pathlib.Path(f"/proc/{describing.pid}/status")
@@ -190,9 +213,9 @@ with runs.workspace() as folder:
 
     # What a step has measured as nothing is known: no layer of this model is cut.
     text = explain("--ranks", 2, "--set", "strategy.name=tensor_parallel", of=runs.TOP / "configs" / "tiny" / "convnet.yaml")
-    runs.check("not measured" not in text and "≥" not in text and "nothing that 2 ranks could share out" in text, text)
+    runs.check("not measured" not in text and "≥" not in text and "nothing that 2 ranks could shard" in text, text)
 
-    # Two ranks that mpirun binds to one core: said, and mended where asked for.
+    # Two ranks that mpirun binds to one core: reported, and corrected on request.
     if len(cores) >= 2:
         mpirun = ["mpirun", "-n", "2", "--bind-to", "none", "taskset", "-c", str(cores[0])]
         short = ["strategy.name=ddp", "train.max_steps=2", "train.epochs=1", "backend=gloo"]

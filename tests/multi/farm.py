@@ -69,6 +69,13 @@ with runs.workspace() as folder:
     runs.check((folder / "alone" / "summary.json").read_text() == before, "the summary was written again")
     runs.refused("another farm in that folder", 73, ["another"], runs.command(GRID, folder / "alone", [*SETS, "optimizer.weight_decay=0.5"]))
 
+    larger = [one.replace("seed: [1, 2]", "seed: [1, 2, 4]") for one in SETS]
+    runs.refused("a larger grid in that folder", 73, [f"convoy add {folder / 'alone'} --set 'strategy.grid.seed=[4]'"],
+                 runs.command(GRID, folder / "alone", larger))
+    larger = [one.replace("[0.001, 0.01]", "[0.001]") for one in SETS] + ["strategy.grid.optimizer.lr=[0.001, 0.01, 0.02]"]
+    runs.refused("a larger grid by a key path", 73, [f"convoy add {folder / 'alone'} --set 'strategy.grid.optimizer.lr=[0.02]'"],
+                 runs.command(GRID, folder / "alone", larger))
+
     # A finished sweep grows; what is done stays as it is, byte by byte.
     def contents():
         return {path: path.read_bytes() for name in NAMES for path in (folder / "alone" / "pipelines" / name).rglob("*") if path.is_file()}
@@ -124,7 +131,7 @@ with runs.workspace() as folder:
             "data: unknown data 'syntetic'", "optimizer.name: unknown optimizer 'adm'", "nowhere.csv: no such file",
             "strategy.pipelines.4: must be", "strategy.pipelines.5: must be", "9 mistakes"]
     runs.refused("mistakes of every kind", 78, told, runs.command(bad, folder / "bad"))
-    del told[2]  # what hosts have nobody knows before the slots have met
+    del told[2]  # the hosts' resources are unknown before the slots have joined
     runs.refused("the same under mpirun", 78, told[:-1] + ["8 mistakes"],
                  runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
 
@@ -135,7 +142,7 @@ with runs.workspace() as folder:
                  runs.command(GRID, folder / "bad", [*SETS, "strategy.cores=4096"], under=["mpirun", "-n", "2"]), within=10)
     runs.check(not (folder / "bad").exists(), "a folder is left although nothing started")
 
-    # Ten thousand, one of which is wrong: told in the time that one run has.
+    # Ten thousand, one of them wrong: reported within the time limit of one run.
     grid = "strategy.grid={optimizer.lr: [%s], seed: [%s]}" % (", ".join(f"0.{i:03}" for i in range(1, 101)), ", ".join(map(str, range(100))))
     for title, values, words in (("a wrong value in a large grid", grid.replace(" 57,", " much,"), ["seed: is 'much'"]),
                                  ("what no host has in a large grid", grid, ["cores: are 4096"])):
@@ -144,7 +151,7 @@ with runs.workspace() as folder:
         runs.refused(title, 78, words, line, within=10)
         after = os.times()
         used = after.children_user + after.children_system - before.children_user - before.children_system
-        # 1.1 s where nobody else is on these cores.
+        # 1.1 s without other load on these cores.
         runs.check(used < 2.5, f"{title}: told after {used:.2f} s of processor time")
     runs.refused("a key that the grid has", 78, ["--set seed=5: seed: has no effect", "strategy.grid.seed"],
                  runs.command(GRID, folder / "bad", [*SETS, "seed=5"]))
@@ -153,10 +160,14 @@ with runs.workspace() as folder:
     runs.refused("too large a grid", 78, ["more than 10000"], runs.command(GRID, folder / "bad", [many, "strategy.names=~"]))
     runs.refused("one run's option", 64, ["max_parallel"], runs.command(GRID, folder / "bad", SETS, ranks=2))
     runs.refused("a fault for nobody", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
-    runs.refused("explain looks at one run", 78, ["describes several runs"], [str(runs.CONVOY), "explain", str(GRID)])
+    runs.refused("explain looks at one run", 78, ["describes several runs", "type --set strategy=single", "writes when it starts"],
+                 [str(runs.CONVOY), "explain", str(GRID)])
+    done = subprocess.run([str(runs.CONVOY), "explain", str(GRID), "--set", "strategy=single"], cwd=folder, text=True,
+                               env=runs.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    runs.check(done.returncode == 0 and "single on 1 rank" in done.stdout, done.stdout)
     runs.check(not (folder / "bad").exists(), "a folder was made although nothing started")
 
-    # Folders of somebody else's are told before anything starts.
+    # Folders of another user are reported before anything starts.
     for title, place, content, words in (
         ("a file in the place of the pipelines", "pipelines", "", ["pipelines: is no folder"]),
         ("a file in the place of the inbox", "inbox", "", ["inbox: is no folder"]),

@@ -67,7 +67,7 @@ with runs.workspace() as folder:
     finally:
         farm.send_signal(signal.SIGTERM)
         runs.end(farm, 60)
-    add(pipeline("third"), 73, "nobody runs this farm any more")
+    add(pipeline("third"), 73, "no process runs this farm")
     add(pipeline("third"), 64, "no such folder", run=folder / "nowhere")
     add(pipeline("third"), 64, "holds no run of several pipelines", run=there)
     print("added what was right, and told what was wrong")

@@ -70,7 +70,7 @@ def under_srun(folder):
     return whole("srun over two nodes", line, output, ["sn1", "sn2"])
 
 
-# The launcher ends the job with the host; the same command goes on with what was left.
+# The launcher ends the job with the host; the same command resumes the rest.
 def host_crashes(folder):
     output = folder / "crash"
     sets = [*SETS[1:], "train.epochs=900", "train.checkpoint_every=200 steps", f"launch.heartbeat={HEARTBEAT}s"]

@@ -18,7 +18,7 @@ import runs
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 SHORT = ["strategy.name=ddp", "train.epochs=1", "launch.cores_per_rank=1", "launch.bind=none"]
 HEARTBEAT, GRACE = 3, 2
-# Longer than any fault here takes to come; every rank says where it is.
+# Longer than the time before any fault here; every rank reports its position.
 LONG = ["strategy.name=ddp", "train.epochs=1000000", "train.evaluate_every=never", "train.checkpoint_every=never",
         "train.log_every=1", "launch.bind=none", "launch.cores_per_rank=1", f"launch.heartbeat={HEARTBEAT}s",
         "launch.collective=30s", f"launch.failure_grace={GRACE}s", "launch.rendezvous=60s"]
@@ -288,7 +288,7 @@ def restarted(folder):
 
 def mpirun_host_crashed(folder):
     output = folder / "mpirun"
-    # A little more than the heartbeat's limit, as the docs say.
+    # A little more than the heartbeat's limit, as in the docs.
     under = [*MPIRUN, "--mca", "oob_tcp_keepalive_time", "2", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
              "oob_tcp_keepalive_probes", "2"]
     process = begin("mpirun", output, [*LONG, "backend=mpi"], under=under)

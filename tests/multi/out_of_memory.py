@@ -8,11 +8,14 @@ import runs
 config = runs.TOP / "configs" / "tiny" / "mlp.yaml"
 
 with runs.workspace() as folder:
-    # Sizes within the bounds of their options, and tensors of 4 TB.
-    for name, sizes in (("data", ["data.features=[1000000]", "data.classes=1000000"]), ("model", ["model.hidden=[16777216,60000]"])):
-        told = runs.run(config, folder / name, sizes, expect=71)
-        failure = told["failure"]
-        runs.check(failure["cause"] == "out_of_memory" and "try" in failure["message"], f"{name}: {failure}")
-        log = (folder / name / "logs" / "rank0.log").read_text()
-        runs.check("frame #" not in log + failure["message"], f"{name}: a backtrace in\n{log}")
-        print(f"{name}: {failure['message']}")
+    # Sizes within the bounds of their options, and tensors of 4 TB. Those of data are refused before ranks start.
+    sizes = ["data.features=[1000000]", "data.classes=1000000"]
+    runs.refused("data", 78, ["data.features: makes tables of", "this host has"],
+                 runs.command(config, folder / "data", sizes))
+    runs.check(not (folder / "data").exists(), "data: left a folder")
+    told = runs.run(config, folder / "model", ["model.hidden=[16777216,60000]"], expect=71)
+    failure = told["failure"]
+    runs.check(failure["cause"] == "out_of_memory" and "try" in failure["message"], f"model: {failure}")
+    log = (folder / "model" / "logs" / "rank0.log").read_text()
+    runs.check("frame #" not in log + failure["message"], f"model: a backtrace in\n{log}")
+    print(f"model: {failure['message']}")

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The example plugin, copied out of the tree, built against the build folder and trained by two ranks under ddp; and what
-# is said when its options are wrong or its library may be written by others.
+# The example plugin, copied out of the tree, built against the build folder and trained by two ranks under ddp; and the
+# errors for wrong options and for a library that others may write.
 # timeout: 600
 set -euo pipefail
 

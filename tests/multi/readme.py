@@ -69,7 +69,7 @@ with runs.workspace() as work:
     (work / "start" / "houses.yaml").write_text(yaml)
     run_all("docs/getting_started.md", work / "start", 6, "houses.yaml")
 
-    # Every other code block of the shell in docs/ has a test of its own, or is one of these.
+    # Every other shell block in docs/ has another test, or is one of these.
     (exports,) = [block for block in blocks("docs/launching.md", "bash") if "export OMPI_" in block]
     named = dict(re.findall(r"(OMPI_\w+)=(\w+)", exports))
     runs.check(named == runs.MPI, f"docs/launching.md exports {named}, tests need {runs.MPI}")

@@ -18,7 +18,8 @@ with runs.workspace() as folder:
     bad.write_text(config.read_text().replace("optimizer:", "optimzer:"))
     new = folder / "new"
     ddp = ["strategy.name=ddp"]
-    runs.refused("unknown key", 78, ["bad.yaml:7:1", "optimzer", "optimizer"], runs.command(bad, new))
+    text = runs.refused("unknown key", 78, ["bad.yaml:7:1", "optimzer", "optimizer"], runs.command(bad, new))
+    runs.check("required" not in text and "mistakes" not in text, f"unknown key: a misspelt key is one mistake\n{text}")
     runs.refused("no such file", 78, ["nothing.yaml"], runs.command(folder / "nothing.yaml", new))
     runs.refused("command line", 64, ["--rank"], [str(runs.CONVOY), "run", str(config), "--rank", "2"])
     runs.refused("no command", 64, [], [str(runs.CONVOY)])
@@ -40,7 +41,7 @@ with runs.workspace() as folder:
                      runs.command(config, folder / "port", [f"launch.port={port}"]))
         told = runs.summary(folder / "port")
         runs.check(told["status"] == "failed" and told["exit_code"] == 75 and told["failure"]["cause"] == "rendezvous", f"{told}")
-    # A plugin's mistakes stand at the key that names it, whoever finds them: convoy, or convoy-rank which loads it.
+    # A plugin's mistakes are reported at the key that names it, by convoy or by convoy-rank, which loads it.
     library = folder / "none.so"
     named = [f"model={{plugin: {library}}}"]
     told = f"--set {named[0]}: model.plugin: plugin {library}: "
@@ -89,7 +90,7 @@ with runs.workspace() as folder:
         ("a loss scale without fp16", ["strategy.loss_scale.initial: "], config, [*ddp, "strategy.loss_scale.initial=8"]),
     ):
         runs.refused(title, 78, words, runs.command(file, new, sets))
-    # What only the model's blocks tell of row tables: whose weight decay it is, and what is tied to them.
+    # Facts about sparse embeddings that only the model's blocks show: their weight decay, and layers tied to them.
     ranking = runs.TOP / "configs" / "tiny" / "ncf.yaml"
     for title, words, file, sets in (
         ("weight decay of a table's group", ["optimizer.groups.0.weight_decay: is 0.1", "embedding.user.weight"], ranking,
@@ -106,7 +107,7 @@ with runs.workspace() as folder:
     runs.refused("incomplete variables", 78, ["WORLD_SIZE", "RANK"], runs.command(config, new), WORLD_SIZE="2")
     runs.refused("half of mpirun's variables", 78, ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "unset OMPI_COMM_WORLD_RANK"],
                  runs.command(config, new), OMPI_COMM_WORLD_RANK="0")
-    runs.refused("cores without a list", 78, ["launch.cores: is for launch.bind: list"],
+    runs.refused("cores without a list", 78, ["launch.cores: needs launch.bind: list"],
                  runs.command(config, new, ["launch.cores=[0]"]))
     runs.refused("a list without cores", 78, ["launch.bind: is list"], runs.command(config, new, ["launch.bind=list"]))
     runs.refused("cores that are not here", 78, ["launch.cores.0: names core 4000"],
@@ -117,7 +118,7 @@ with runs.workspace() as folder:
         runs.refused("no GPU", 69, ["device"], runs.command(config, new, ["device=cuda"]))
         runs.refused("nccl without a GPU", 69, ["nccl"], runs.command(config, new, [*ddp, "backend=nccl"], 2))
     mpirun = ["mpirun", "-n", "2"]
-    # mpirun itself takes its time: what counts there is that it is said once.
+    # mpirun itself is slow: the test only checks that the error is printed once.
     text = runs.refused("unknown key under mpirun", 78, ["optimzer"], runs.command(bad, new, under=mpirun), within=10)
     runs.check(text.count("bad.yaml:7:1") == 1, f"said once under mpirun:\n{text}")
     runs.refused("contradiction", 78, ["--ranks", "OMPI_COMM_WORLD_SIZE=2"], runs.command(config, new, ddp, 3, mpirun), within=10)
@@ -157,11 +158,20 @@ with runs.workspace() as folder:
         runs.refused("a run folder that others may write", 77, ["every user may write it", f"chmod go-w {part}"],
                      runs.command(config, shared))
         part.chmod(0o755)
+    nested = shared / "run"
+    shared.chmod(0o777)
+    runs.refused("a run folder that others may replace", 77, [f"every user may write {shared} ", f"chmod o-w {shared}"],
+                 runs.command(config, nested))
+    shared.chmod(0o1777)
+    (nested / "logs").rmdir()
+    (nested / "logs").symlink_to(folder)
+    runs.refused("a link as folder of logs", 77, ["logs: is a symbolic link"], runs.command(config, nested))
+    shared.chmod(0o755)
     if os.geteuid() == 0:
         os.chown(shared, 1, 0)
         runs.refused("another user's run folder", 77, ["belongs to user 1"], runs.command(config, shared))
     os.mkfifo(folder / "data.csv")
-    runs.refused("a FIFO as data", 78, ["data.path: ", "is no regular file"],
+    runs.refused("a FIFO as data", 78, ["data.path: ", "is not a regular file"],
                  runs.command(ranking, new, [f"data={{name: interactions, path: {folder}/data.csv}}"]))
     runs.refused("a path that is not UTF-8", 64, ["argument 2", "is not valid UTF-8"],
                  [str(runs.CONVOY), "run", os.fsdecode(b"/tmp/\xff.yaml")])
@@ -177,7 +187,8 @@ with runs.workspace() as folder:
     first = runs.start(config, folder / "used", endless)
     runs.training(folder / "used")
     runs.refused("locked folder", 73, ["another run"], runs.command(config, folder / "used", endless), within=1)
-    # The second request to stop does not wait for the ranks, of which one cannot stop; an echo of the first is none.
+    # The second request to stop does not wait for the ranks: one of them cannot stop. An echo of the first request does
+    # not count.
     os.kill(runs.rank_pids(first, 1)[0], signal.SIGSTOP)
     os.kill(first.pid, signal.SIGTERM)
     os.kill(first.pid, signal.SIGINT)

@@ -18,7 +18,7 @@ def drawing_by_itself(folder):
     runs.run(config, folder / "drawing", sets, ranks=2)
     runs.run(config, folder / "resumed", [*sets, f"train.resume={folder}/drawing/checkpoints/step-20"], ranks=2)
     runs.check(runs.weights(folder / "drawing") == runs.weights(folder / "resumed"), "other weights with blocks' own draws")
-    # Another layout cannot draw the same, and says so.
+    # Another layout cannot draw the same, and reports it.
     other = [*sets, "strategy={name: single}", f"train.resume={folder}/drawing/checkpoints/step-20"]
     runs.run(config, folder / "alone", other, ranks=1)
     text = (folder / "alone" / "logs" / "rank0.log").read_text()

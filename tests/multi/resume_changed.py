@@ -83,7 +83,7 @@ def optimizers(work):
             text = told(config, work / f"{name}-{before}-{after}",
                         [*sets, OPTIMIZERS[after], "train.epochs=2", f"train.resume={folder}"], words, ranks=ranks)
             runs.check("went their own ways" not in text, f"{name}: copies are of these ranks\n{text}")
-    # Updates are counted anew, and the schedule is not: neither at once nor after a kill.
+    # The count of updates starts again, but the schedule does not: at once, and after a kill.
     sets = [*ONE, "optimizer={name: adam, lr: 0.003, schedule: {name: cosine}}", "train.log_every=1", "train.checkpoint_every=4 steps",
             f"train.resume={work / 'one-momentum'}"]
     told(MLP, work / "schedule", sets, [], expect=137, inject=["kill@step=20"])

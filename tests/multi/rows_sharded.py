@@ -20,7 +20,8 @@ with runs.workspace() as work:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=runs.environment())
         runs.check(done.returncode == 0 and "agree" in done.stdout, f"verify over {backend}: {done.returncode}\n{done.stdout}")
 
-    # Two ranks, then three with rows, then one with dense tables: each goes on with what the one before wrote.
+    # Two ranks, then three with rows, then one with dense embeddings: each resumes from the checkpoint of the previous
+    # one.
     common = ["train.epochs=1", "train.checkpoint_every=10 steps"]
     whole = runs.run(CONFIG, work / "whole", [*common, "model.rows=false"], ranks=1)
     layouts = [(["model.rows=sharded", "backend=mpi", "train.max_steps=10"], 2),

@@ -45,7 +45,7 @@ with runs.workspace() as folder:
     print(same.stdout)
     runs.check(same.returncode == 0, "the losses differ")
 
-    # A checkpoint in shards goes on on one rank, and one rank's in shards.
+    # A sharded checkpoint resumes on one rank, and a checkpoint of one rank resumes sharded.
     last = runs.records(work / "single", "train")[-1]["metrics"]["loss"]
     for writer, reader in ((fsdp("parameters", "backend=gloo"), SETS), (SETS, fsdp("gradients", "backend=gloo"))):
         title = "shards to one" if reader is SETS else "one to shards"
@@ -57,7 +57,7 @@ with runs.workspace() as folder:
         loss = runs.records(rest, "train")[-1]["metrics"]["loss"]
         runs.check(abs(loss - last) <= 1e-4 * abs(last), f"{title}: {loss}, in one go {last}")
 
-    # fp16: said once, and counted.
+    # fp16: reported once, and counted.
     line = runs.command(CONFIG, folder / "half", fsdp("parameters", "precision=fp16", "backend=gloo",
                                                       "strategy.loss_scale.initial=1.0e8"), 2)
     done = subprocess.run(line, cwd=runs.TOP, env=runs.environment(), timeout=120, text=True, stdout=subprocess.PIPE,
@@ -68,7 +68,7 @@ with runs.workspace() as folder:
     runs.check(skipped[0] == 1 and skipped[-1] < 12, f"fp16: skipped updates {skipped}")
 
     for what in ("parameters", "diloco"):
-        new = refused(folder, ["strategy.sync.what", f"is {what}: ", "one copy among them"], "strategy.name=fsdp", f"strategy.sync.what={what}")
+        new = refused(folder, ["strategy.sync.what", f"is {what}: ", "shard one copy"], "strategy.name=fsdp", f"strategy.sync.what={what}")
     new = refused(folder, ["strategy.shard", "'params'", "parameters"], "strategy.name=fsdp", "strategy.shard=params")
     new = refused(folder, ["strategy.recompute", "none, blocks"], "strategy.name=fsdp", "strategy.recompute=all")
     new = refused(folder, ["recompute", "'blocks.7'", "did you mean blocks."], "strategy.name=fsdp", "strategy.recompute=[blocks.7]")

@@ -43,7 +43,7 @@ def ways_to_start(folder):
     trains("plain srun", SRUN, folder / "plain", SHORT, "gloo")
     said = whole("plain srun, mpi", SRUN, folder / "refused", [*SHORT, "backend=mpi"], expect=78)
     runs.check(said.count("srun --mpi=pmix") == 1, f"the refusal: {said}")
-    # An allocation is no task: convoy starts its ranks here, and tells what it has not obeyed.
+    # An allocation is no task: convoy starts its ranks here, and reports the variables that it ignores.
     trains("inside salloc", ["salloc", "-N2", "-n2"], folder / "salloc", [*SHORT, "launch.ranks=2", "backend=gloo"], "gloo",
            hosts=[os.uname().nodename] * 2, says=["the allocation of Slurm job"])
 

@@ -57,7 +57,7 @@ with runs.workspace() as folder:
     print(same.stdout)
     runs.check(same.returncode == 0, "the losses differ")
 
-    # A checkpoint of one layout goes on in another.
+    # A checkpoint of one layout resumes in another.
     runs.run(CONFIG, folder / "cut", [*pipeline("backend=gloo"), "train.checkpoint_every=6 steps"], ranks=2)
     halfway = folder / "cut" / "checkpoints" / "step-6"
     runs.run(CONFIG, folder / "whole", [*SETS, f"train.resume={halfway}"])

@@ -105,7 +105,8 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
         refused = subprocess.run(top(wrong), stderr=subprocess.PIPE, text=True, timeout=30)
         runs.check(refused.returncode == 64 and word in refused.stderr, f"{wrong}: {refused.returncode} {refused.stderr}")
 
-    (folder / "damaged.csv").write_text("a,target\n1,x\nno number,y\n")
+    # The mistake is after the part of a file that is checked before ranks start.
+    (folder / "damaged.csv").write_text("a,target\n" + 100000 * "1,x\n" + "no number,y\n")
     (folder / "farm.yaml").write_text(FARM.replace("DAMAGED", str(folder / "damaged.csv")))
     output = folder / "farm"
     farm = runs.start(folder / "farm.yaml", output)

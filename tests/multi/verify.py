@@ -47,8 +47,10 @@ def verified(folder, title, code, words, config, sets=(), within=60, environment
 with runs.workspace() as work:
     (work / "tmp").mkdir()
     mlp, wrong = TINY / "mlp.yaml", TINY / "plugin_wrong.yaml"
-    unequal = "no global batch of these steps is ragged"
+    unequal = "no step had uneven shares"
     verified(work, "a single step", 0, ["agree", unequal, "--steps 2 or more", "at least 4 rows"], mlp, DDP, steps=1)
+    text = verified(work, "a single step with uneven shares", 0, ["agree"], mlp, [*DDP, "train.batch.global=37"], steps=1)
+    runs.check(unequal not in text, f"19 and 18 rows are uneven shares:\n{text}")
     text = verified(work, "ddp over gloo", 0, ["agree", "optimizer.eps raised from 1e-08 to 1e-05", "precision fp64",
                                                "ddp on 2 ranks (data 2), gloo", "never"], mlp, DDP)
     for name in ("hidden.0.linear.weight", "output.linear.bias"):
@@ -56,11 +58,14 @@ with runs.workspace() as work:
         runs.check(len(row.split()) >= 7, f"figures of parameter, gradient and two moments: {row}")
     runs.check(unequal not in text, f"the last batch is ragged:\n{text}")
     runs.check(len(text.splitlines()) < 20, f"nothing of the two runs is shown:\n{text}")
+    text = verified(work, "both runs read one file", 0, ["agree"], TINY / "gpt.yaml",
+                    [*DDP, f"data={{name: text, path: {runs.TOP}/LICENSE, length: 16}}"], steps=1)
+    runs.check(text.count("is mapped read-only") == 1, f"what both runs log is printed once:\n{text}")
     verified(work, "ddp over mpi, accumulating", 0, ["agree", "mpi"], TINY / "ncf.yaml",
              ["backend=mpi", "strategy.sync.every=2", "train.batch={per_rank: 20}"], steps=5)
     verified(work, "threads, fp32, ragged and clipped", 0, ["agree", "precision fp32"], mlp,
              [*DDP, "backend=local", "optimizer.clip_norm=0.1", "train.batch.global=37"], ranks=3, precision="fp32")
-    # Rows that a step does not touch stay behind, as in training: what makes up for them is compared at the end.
+    # Rows that a step does not touch stay stale, as in training: their catch-up is compared at the end.
     rows = [*DDP, "model.rows=true", "train.batch={per_rank: 4}"]
     verified(work, "rows, step by step", 0, ["agree"], TINY / "ncf.yaml", rows, steps=8)
     text = verified(work, "rows, by the formula", 1, ["differ: first after step ", "of embedding."], TINY / "ncf.yaml",
@@ -81,7 +86,7 @@ with runs.workspace() as work:
     (row,) = [one for one in text.splitlines() if one.startswith("centred.up.weight ")]
     runs.check(row.endswith("step 1"), row)
 
-    # A mean with weight 1 is right for equal shares: only a ragged batch, or its parts by themselves, tell.
+    # A mean with weight 1 is right for equal shares: only an uneven batch, or its parts alone, show the mistake.
     mean = [f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so", "model.over=nothing", "loss=mean_cross_entropy"]
     words = ["the loss is no sum over rows: ", " with weight 1", "never a mean"]
     verified(work, "a mean over ranks' rows", 1, ["differ: first after step 3", *words], wrong, [*DDP, *mean])
@@ -102,7 +107,7 @@ with runs.workspace() as work:
         text = verified(work, f"a tolerance of {tolerance}", 64, [f"is {tolerance}, must be a number above 0"], mlp, DDP, within=1.5,
                         tolerance=tolerance)
         runs.check(len(text) < 400, text)
-    verified(work, "a farm", 78, ["farm.yaml:", "strategy: describes several runs", "pipeline.yaml"],
+    verified(work, "a farm", 78, ["farm.yaml:", "strategy: describes several runs", "file of its own", "pipeline.yaml"],
              runs.TOP / "configs" / "farm.yaml", within=1.5, ranks=None)
     verified(work, "rows that stay behind", 78, ["optimizer.lazy"], runs.TOP / "configs" / "tiny" / "ncf.yaml",
              [*DDP, "model.rows=true", "optimizer.lazy=true"], within=1.5)

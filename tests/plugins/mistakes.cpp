@@ -7,10 +7,13 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
+#include <unistd.h>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 
-#include "core/describe.h"
+#include "core/base/describe.h"
+#include "core/base/options.h"
 #include "core/model.h"
 #include "core/plugin.h"
 
@@ -21,7 +24,7 @@ using MetricList = std::vector<Metric>;
 
 at::Tensor number(double value) { return at::full({}, value, at::kDouble); }
 
-// One linear layer, and whatever `mistake` says.
+// One linear layer, with the mistake that `mistake` names.
 class OneBlock : public Block {
  public:
   OneBlock(Layers& layers, int64_t in, int64_t out, const std::string& mistake)
@@ -56,8 +59,14 @@ class Mistaken : public Model {
     if (mistake_ == "option not described") options.integer("heads");
     if (mistake_ == "option of another type") options.integer("mistake");
   }
-  int64_t blocks() const override { return mistake_ == "no blocks" ? 0 : 1; }
-  std::string block_name(int64_t) const override { return "only"; }
+  int64_t blocks() const override {
+    if (mistake_ == "blocks throws") throw std::runtime_error("not counted");
+    return mistake_ == "no blocks" ? 0 : mistake_ == "many blocks" ? int64_t{1} << 40 : 1;
+  }
+  std::string block_name(int64_t) const override {
+    if (mistake_ == "name throws") throw 42;
+    return "only";
+  }
   BlockPtr block(int64_t, Layers& layers) const override {
     if (mistake_ == "null block") return nullptr;
     return std::make_shared<OneBlock>(layers, in_, classes_, mistake_);
@@ -66,9 +75,12 @@ class Mistaken : public Model {
     return {batch.at(mistake_ == "no such field" ? "pixels" : "features")};
   }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {
+    if (mistake_ == "examples throws") throw std::runtime_error("no target");
     return {mistake_ == "no prediction" ? at::Tensor() : outputs[0], batch.at("target"), at::Tensor()};
   }
   std::string default_loss() const override {
+    if (mistake_ == "default loss throws") throw std::runtime_error("no loss");
+    if (mistake_ == "no default loss") return "";
     return mistake_ == "no such loss" ? "cross_entrpy" : mistake_ == "own loss" ? "described" : "cross_entropy";
   }
   MetricList metrics(const TensorList&, const Batch& batch, Layers&) const override {
@@ -116,6 +128,7 @@ class MistakenData : public Dataset {
     if (mistake_ == "data throws") throw std::runtime_error("the disk is gone");
   }
   Schema schema() const override {
+    if (mistake_ == "schema throws") throw std::runtime_error("no header");
     Schema schema;
     schema.fields["features"] = {{4}, at::kFloat, 0};
     schema.fields["target"] = {{}, at::kLong, 2};
@@ -126,9 +139,13 @@ class MistakenData : public Dataset {
     return mistake_ == "no rows" ? 0 : 32;
   }
   int64_t instances_per_row() const override { return 1; }
-  Batch gather(Split, const at::Tensor& indices, int64_t, Buffers&) const override {
+  Batch gather(Split, const at::Tensor& indices, int64_t, BatchBuffers&) const override {
     if (mistake_ == "gather throws a number") throw 42;
     Batch batch;
+    if (mistake_ == "no fields") {
+      batch.rows = indices.numel();
+      return batch;
+    }
     batch.rows = indices.numel() - (mistake_ == "other rows" ? 1 : 0);
     batch.tensors = {
         {"features", at::ones({indices.numel(), 4})},
@@ -186,6 +203,9 @@ void register_mistake(Registry& registry, const std::string& mistake) {
   if (mistake == "throws") throw std::runtime_error("not today");
   if (mistake == "throws a number") throw 42;
   if (mistake == "crashes") std::raise(SIGSEGV);
+  if (mistake == "exits") std::exit(0);
+  if (mistake == "exits at once") _exit(0);
+  if (mistake == "prints") std::printf("hello from the plugin");
   const auto described = [&](Option option) {
     kinds["loss"].push_back(named("mine", {std::move(option)}));
     registry.losses.add("mine", loss);

@@ -1,5 +1,5 @@
-// A plugin for the test of `convoy verify`: a classifier whose first block takes the part of an activation that it sees for
-// the whole of it. On one rank it is right, so that only a comparison tells.
+// A plugin for the test of `convoy verify`: a classifier with a mistake in its first block: it treats its shard of an
+// activation as the whole. On one rank it is right, so only a comparison finds the mistake.
 //
 //   over: features   subtracts the mean over the hidden features, of which a rank of a tensor group holds a part
 //   over: rows       subtracts the mean over the rows, of which a rank of a data axis holds a share
@@ -11,7 +11,8 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand_like.h>
 
-#include "core/describe.h"
+#include "core/base/describe.h"
+#include "core/base/options.h"
 #include "core/model.h"
 #include "core/plugin.h"
 

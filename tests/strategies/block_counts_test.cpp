@@ -1,12 +1,12 @@
-// What `convoy-rank --describe blocks` finds without running a model, against the model itself.
+// Counts of `convoy-rank --describe blocks`, found without running a model, compared with the model.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "core/single_communicator.h"
-#include "strategies/catalogue.h"
+#include "core/base/error.h"
+#include "core/communicator.h"
+#include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -38,8 +38,8 @@ TEST(BlockCounts, ParametersAreThoseOfTheModel) {
 
 TEST(BlockCounts, SizesThatATensorGroupDivides) {
   const Subject subject = gpt_of({4, 16, 13});
-  const Description model = describe_model(*subject.model(), "fp32");
-  const Description heard = description_from_json(to_json(model));
+  const ModelDescription model = describe_model(*subject.model(), "fp32");
+  const auto heard = Json(model).get<ModelDescription>();
   const BlockDescription& block = heard.blocks.at(1);
   ASSERT_EQ(block.cuts.size(), 4u);  // queries, keys and values; projection; up; down
   EXPECT_EQ(block.cuts[0].layer, "blocks.0.qkv");
@@ -50,8 +50,11 @@ TEST(BlockCounts, SizesThatATensorGroupDivides) {
   EXPECT_EQ(heard.blocks.at(0).cut_parameters, 13 * 16);  // the embedding of tokens
   EXPECT_LT(block.cut_parameters, block.parameters);      // norms and some biases are whole
   EXPECT_GT(block.cut_parameters, block.parameters / 2);
+  EXPECT_EQ(block.cut_product_parameters, block.product_parameters);  // norms and biases are no products
+  EXPECT_EQ(heard.blocks.at(0).cut_product_parameters, 0);
 
   Job job;
+  job.config = Json::object();
   const auto refused = [&](int degree) -> std::string {
     job.mesh = Mesh({{"tensor", degree}});
     try {
@@ -70,7 +73,7 @@ TEST(BlockCounts, SizesThatATensorGroupDivides) {
 // By hand, for sequences of 6 and 24 features in fp64.
 TEST(BlockActivations, OutputsAndExchangesOfTheGpt) {
   const Subject subject = gpt_of({12, 24, 12});
-  Description model = describe_model(*subject.model(), "fp64");
+  ModelDescription model = describe_model(*subject.model(), "fp64");
   at::set_num_threads(1);
   measure_activations(test_config({"single", "", 1}, {}), subject.model(), subject.loss, subject.data.slice(0, 4),
                       model);
@@ -86,7 +89,7 @@ TEST(BlockActivations, OutputsAndExchangesOfTheGpt) {
   EXPECT_EQ(output.row_cut_input_bytes, row);
   EXPECT_EQ(output.cut_exchanges, 1);
   EXPECT_EQ(output.row_output_bytes, 0);  // counted with the loss
-  // Queries, keys, values and what attention gives, and the inner features twice (before and behind the activation).
+  // Queries, keys, values and the output of attention, and the inner features twice (before and after the activation).
   EXPECT_GE(block.row_cut_saved_bytes, (3 + 1 + 2 * 2) * row);
   EXPECT_GT(block.row_saved_bytes, block.row_cut_saved_bytes + 2 * row);
   EXPECT_LT(block.row_saved_bytes, 40 * row);
@@ -98,7 +101,7 @@ TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
   const Subject subject = gpt_of({12, 24, 12});
   at::set_num_threads(1);
   const auto measured = [&](const std::string& precision, int64_t rows) {
-    Description model = describe_model(*subject.model(), precision);
+    ModelDescription model = describe_model(*subject.model(), precision);
     RunConfig config = test_config({"single", "", 1}, {});
     config.precision = precision;
     measure_activations(config, subject.model(), subject.loss, subject.data.slice(0, rows), model);
@@ -112,21 +115,21 @@ TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
   EXPECT_LT(whole.saved_bytes, few.product_parameters / 4);
 }
 
-// Shapes alone tell what the step itself keeps, byte by byte, and what its backward works with.
+// Fake tensors give the bytes that the real step keeps, and the working memory of its backward.
 TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
   at::set_num_threads(1);
   for (auto* make : {gpt_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject})
     for (const char* precision : {"fp64", "fp32", "bf16"}) {
       const Subject subject = make();
-      const Description counted = describe_model(*subject.model(), precision);
+      const ModelDescription counted = describe_model(*subject.model(), precision);
       const auto measured = [&](MeasuredTensors tensors) {
-        Description model = counted;
+        ModelDescription model = counted;
         RunConfig config = test_config({"single", "", 1}, {});
         config.precision = precision;
         measure_activations(config, subject.model(), subject.loss, subject.data.slice(0, 4), model, tensors);
         return model;
       };
-      const Description real = measured(MeasuredTensors::real), fake = measured(MeasuredTensors::fake);
+      const ModelDescription real = measured(MeasuredTensors::real), fake = measured(MeasuredTensors::fake);
       for (size_t index = 0; index < real.blocks.size(); ++index) {
         const BlockDescription &one = fake.blocks[index], &other = real.blocks[index];
         SCOPED_TRACE(convoy::str(subject.name, ", ", precision, ", ", one.name));
@@ -135,7 +138,7 @@ TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
         EXPECT_EQ(one.saved_bytes, other.saved_bytes);
         EXPECT_EQ(one.row_cut_saved_bytes, other.row_cut_saved_bytes);
         EXPECT_EQ(one.cut_exchanges, other.cut_exchanges);
-        // Kernels of convolutions and of 16-bit types take buffers of their own.
+        // Kernels of convolutions and of 16-bit types need temporary buffers.
         const bool own_buffers = other.name.rfind("conv", 0) == 0 || std::string(precision) == "bf16";
         EXPECT_LE(one.row_working_bytes, other.row_working_bytes);
         EXPECT_LE(one.working_bytes, other.working_bytes);
@@ -146,11 +149,11 @@ TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
     }
 }
 
-// A model of some terabytes, which nobody allocates; and values are there again afterwards.
+// A model of some terabytes, which is never allocated. Afterwards tensors have values again.
 TEST(BlockActivations, ShapesTakeNoMemory) {
   constexpr int64_t dim = 1 << 18, length = 6;
   const Subject subject = gpt_of({4096, dim, 1 << 18});
-  Description model = describe_model(*subject.model(), "fp32");
+  ModelDescription model = describe_model(*subject.model(), "fp32");
   int64_t parameters = 0;
   for (const BlockDescription& block : model.blocks) parameters += block.parameters;
   EXPECT_GT(parameters, int64_t{1} << 39);

@@ -1,10 +1,9 @@
-// Where an ensemble's members go, what each is given, and what is refused before anything starts.
+// Placement of an ensemble's members, the settings of each, and refusals before anything starts.
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "strategies/catalogue.h"
-#include "strategies/parts/members/catalogue.h"
-#include "strategies/parts/members/members_entry.h"
+#include "core/base/error.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/catalogue.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy {
@@ -113,7 +112,7 @@ TEST(EnsemblePlan, MembersHaveWhatTheyAreGiven) {
     EXPECT_EQ(plain[i].learning_rate, 3e-3);
     EXPECT_EQ(plain[i].weight_decay, 0.1);
     EXPECT_EQ(plain[i].patience, 0);
-    EXPECT_EQ(plain[i].draw.rows, MemberDraw::Rows::all);
+    EXPECT_EQ(plain[i].draw.rows, MemberSample::Rows::all);
   }
   const auto given = members_of(config(
       ", members: 3, seed: [4, 4, 9], lr: {from: 1.0e-4, to: 1.0e-2, scale: log}, weight_decay: {from: 0, to: 1}, "
@@ -168,41 +167,41 @@ TEST(EnsemblePlan, ThreadsAndOtherBackendsExcludeEachOther) {
   launched.rank_hosts = {0, 0};
   EXPECT_THROW(strategy_entry("ensemble").plan(run, machine(2, 0), launched), ConfigError);
   EXPECT_EQ(strategy_entry("ensemble").plan(config(""), machine(2, 0), launched).jobs[0].processes.size(), 2u);
-  // What is left to convoy is what is possible.
+  // `auto` chooses a possible mode.
   run = config("");
   run.backend = "gloo";
   EXPECT_EQ(strategy_entry("ensemble").plan(run, machine(2, 0), {}).jobs[0].processes.size(), 2u);
 }
 
 TEST(EnsemblePlan, WaysAreThoseThatAreLeftOpen) {
-  EXPECT_TRUE(ways_of(config(", how: threads")).empty());
-  EXPECT_TRUE(ways_of(testing::test_config({"single", "", 1}, {})).empty());
+  EXPECT_TRUE(execution_modes_of(config(", how: threads")).empty());
+  EXPECT_TRUE(execution_modes_of(testing::test_config({"single", "", 1}, {})).empty());
   std::vector<std::string> planned;
-  for (const Way& way : ways_of(config(", members: 3"))) {
+  for (const ExecutionMode& way : execution_modes_of(config(", members: 3"))) {
     RunConfig run = config(", members: 3");
     run.resolved["strategy"] = way.section;
     run = RunConfig::from_resolved(run.resolved);
     run.device = "auto";
     const Job job = strategy_entry("ensemble").plan(run, machine(2, 0), {}).jobs.at(0);
-    EXPECT_EQ(way_of(job), way.name);
+    EXPECT_EQ(mode_of(job), way.name);
     planned.push_back(convoy::str(way.name, ' ', job.ranks.size(), ' ', job.processes.size()));
   }
   EXPECT_EQ(planned, (std::vector<std::string>{"stacked 1 1", "threads 2 1", "processes 2 2"}));
 }
 
-// A figure that no evaluation of a member tells is refused, and told what there is.
+// A metric that no evaluation of a member reports is refused, with a list of those that exist.
 TEST(EnsemblePlan, TheWatchedFigureIsOneThatIsTold) {
-  const EvaluationFigures told{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
-  const auto error = [](const std::string& options, const EvaluationFigures& figures) -> std::string {
+  const EvaluationMetrics told{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
+  const auto error = [](const std::string& options, const EvaluationMetrics& figures) -> std::string {
     try {
-      check_watched_figures(config(", members: 3, " + options), figures);
+      check_monitored_metric(config(", members: 3, " + options), figures);
     } catch (const ConfigError& error) {
       return error.key() + ": " + error.what();
     }
     return "";
   };
-  EXPECT_FALSE(watches_figures(config(", members: 3")));
-  EXPECT_TRUE(watches_figures(config(", members: 3, early_stop: {patience: [0, 0, 2]}")));
+  EXPECT_FALSE(monitors_metric(config(", members: 3")));
+  EXPECT_TRUE(monitors_metric(config(", members: 3, early_stop: {patience: [0, 0, 2]}")));
   EXPECT_EQ(error("early_stop: {patience: 1}", told), "");
   EXPECT_EQ(error("early_stop: {patience: 1, metric: accuracy}", told), "");
   const std::string wrong = error("early_stop: {patience: 1, metric: acuracy}", told);
@@ -213,11 +212,11 @@ TEST(EnsemblePlan, TheWatchedFigureIsOneThatIsTold) {
   EXPECT_NE(error(held_out, told), "");
   EXPECT_EQ(error(held_out + ", samples: {folds: 3}", told), "");
   EXPECT_NE(error("early_stop: {patience: 1}", none).find("no rows to evaluate on"), std::string::npos);
-  EXPECT_EQ(evaluation_figures_from_json(to_json(told)).held_out, told.held_out);
+  EXPECT_EQ(Json(told).get<EvaluationMetrics>().held_out, told.held_out);
 }
 
 TEST(EnsemblePlan, CostsAreThoseOfItsMembers) {
-  Description description;
+  ModelDescription description;
   BlockDescription block;
   block.name = "one";
   block.parameters = 100;

@@ -1,11 +1,11 @@
-// The warning names the parameters that no rank's loss depends on, and no others.
-#include "strategies/parts/first_gradients.h"
+// The warning names exactly the parameters on which no rank's loss depends.
+#include "strategies/common/step/start_checks.h"
 
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "core/control/supervised_channel.h"
+#include "core/control/channel.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
@@ -14,7 +14,7 @@ namespace {
 // Later agreements of ranks run on the channel's thread, in order: the second of these ends after both rounds.
 void wait_for_rounds(const Context& context) {
   const auto done = std::make_shared<std::promise<void>>();
-  SupervisedChannel* const channel = supervised(context.channel.get());
+  SupervisedChannel* const channel = context.channel->supervised();
   const auto second = [channel, done, rank = context.rank, size = context.size](const std::vector<std::string>&) {
     channel->agree_later("after 2", rank, size, "", [done](const std::vector<std::string>&) { done->set_value(); });
   };
@@ -37,21 +37,21 @@ std::string warned(const Layout& layout, const Subject& subject) {
   });
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(error, "no error") << to_string(layout);
-  const size_t at = text.find("no gradient came to ");
-  EXPECT_EQ(text.find("no gradient came to ", at + 1), std::string::npos) << "told twice:\n" << text;
+  const size_t at = text.find("no gradient for ");
+  EXPECT_EQ(text.find("no gradient for ", at + 1), std::string::npos) << "told twice:\n" << text;
   return at == std::string::npos ? "" : text.substr(at, text.find(". The loss", at) - at);
 }
 
-TEST(FirstGradients, NamesWhatNoLossDependsOn) {
+TEST(GradientCoverage, NamesWhatNoLossDependsOn) {
   const std::string unused =
-      "no gradient came to 2 parameters in the first update: blocks.0.unused.bias, blocks.0.unused.weight";
+      "no gradient for 2 parameters in the first update: blocks.0.unused.bias, blocks.0.unused.weight";
   for (const Layout& layout : {Layout{"single", "", 1}, Layout{"ddp", "", 2}, Layout{"ddp", ", sync: {every: 2}", 2},
                                Layout{"fsdp", "", 2}, Layout{"fsdp", ", shard: optimizer", 2},
                                Layout{"tensor_parallel", "", 2}, Layout{"hybrid", ", mesh: {data: 2, tensor: 2}", 4}})
     EXPECT_EQ(warned(layout, tied_subject()), unused) << to_string(layout);
 }
 
-TEST(FirstGradients, NothingIsToldWhereAllAreReached) {
+TEST(GradientCoverage, NothingIsToldWhereAllAreReached) {
   for (const Layout& layout :
        {Layout{"single", "", 1}, Layout{"ddp", "", 3}, Layout{"pipeline", "", 3},
         Layout{"hybrid", ", mesh: {data: 2, pipeline: 2}", 4}, Layout{"tensor_parallel", "", 2}}) {

@@ -1,17 +1,17 @@
-// What fsdp promises beside equal results: what is sent and held is what its formulas say, states that other layouts read,
-// and refusals.
+// fsdp in addition to equal results: bytes sent and memory follow the formulas, other layouts read its state, and
+// refusals.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <mutex>
 
+#include "core/base/error.h"
 #include "core/checkpoint/checkpoint.h"
-#include "core/error.h"
 #include "core/model.h"
-#include "strategies/catalogue.h"
-#include "strategies/parts/runner.h"
-#include "strategies/parts/shards/sharded_data.h"
+#include "strategies/common/step/mesh_strategy.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/shards/sharded_data.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -73,7 +73,7 @@ Subject even_subject() {
 
 RankCost cost_of(const Layout& layout) {
   const Job job = planned(layout, test_config(layout, {}));
-  Description description;
+  ModelDescription description;
   description.element_bytes = 8;
   for (int64_t block = 0; block < 4; ++block)
     description.blocks.push_back({convoy::str("blocks.", block), block_elements});
@@ -94,7 +94,7 @@ TEST(Fsdp, BytesSentAreThoseOfTheFormula) {
   const Subject subject = even_subject();
   for (const Layout& layout : table()) {
     const Trajectory result = train(layout, subject, {});
-    // Beside them the loss and its weight, and the norm with its two flags.
+    // In addition the loss and its weight, and the norm with its two flags.
     const double small = 2.0 * (layout.ranks - 1) / layout.ranks * (16 + 24);
     EXPECT_EQ(static_cast<double>(result.bytes_sent), cost_of(layout).bytes_sent_per_step + small) << to_string(layout);
   }
@@ -122,7 +122,7 @@ TEST(Fsdp, BytesSentWithAccumulation) {
   }
 }
 
-// The tensors that are there all the time, and the most that was borrowed beside them.
+// The tensors that exist all the time, and the peak of borrowed ones in addition.
 TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
   const Subject subject = even_subject();
   for (const Layout& layout : table()) {
@@ -141,7 +141,7 @@ TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
                       {[&](const Loss& loss) { data.add_loss(loss); }, [&](int part) { data.last_backward(part); }});
         data.update(75, true);
       }
-      data.settle();
+      data.flush();
       double moments = 0, parameters = 0;
       data.visit_state([&](const StateEntry& entry) {
         if (entry.kind == StateKind::moment) moments += static_cast<double>(entry.tensor.nbytes());
@@ -149,7 +149,7 @@ TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
       });
       EXPECT_EQ(moments, cost.moment_bytes) << to_string(layout);
       EXPECT_EQ(parameters, 4 * block_elements * 8.0 / layout.ranks) << to_string(layout);
-      const double held = static_cast<double>(data.held_bytes()) + static_cast<double>(data.borrowed_bytes_peak());
+      const double held = static_cast<double>(data.local_bytes()) + static_cast<double>(data.borrowed_bytes_peak());
       const double formula = cost.parameter_bytes + cost.gradient_bytes;
       EXPECT_LE(held, formula) << to_string(layout);
       // A part to be added may find the place of something that went back just before.
@@ -256,7 +256,7 @@ TEST(Fsdp, NanOnOneRankStopsTheUpdateOnAll) {
               "no error");
 }
 
-// An exception between two collectives of one rank ends the others, and is the cause that is told.
+// An exception of one rank between two collectives ends the others, and is reported as the cause.
 TEST(Fsdp, WhatAModelThrowsNamesBlockAndStep) {
   const Subject subject = mlp_subject();
   const std::string error = run(fsdp(2, "parameters"), subject, [&](const Context& context, Strategy& strategy) {

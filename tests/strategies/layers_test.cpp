@@ -1,4 +1,4 @@
-// Plain layers: values by name, dropout by global row, gradients where they are wanted.
+// Default layers: initial values by name, dropout by global row, gradients in the strategy's memory.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -10,13 +10,13 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
-#include "core/random.h"
-#include "strategies/parts/gradient_collector.h"
-#include "strategies/parts/init.h"
-#include "strategies/parts/keyed_dropout.h"
-#include "strategies/parts/plain_layers.h"
+#include "core/tensors/random.h"
+#include "strategies/common/layers/default_layers.h"
+#include "strategies/common/layers/init.h"
+#include "strategies/common/layers/keyed_dropout.h"
+#include "strategies/common/step/gradient_collector.h"
 
 namespace convoy {
 namespace {
@@ -43,9 +43,9 @@ std::string error_of(const std::function<void()>& run) {
   return "no error";
 }
 
-TEST(PlainLayers, InitialValuesDependOnNameAndSeedOnly) {
+TEST(DefaultLayers, InitialValuesDependOnNameAndSeedOnly) {
   auto first = store_of(), second = store_of(), other = store_of(at::kDouble, 6);
-  PlainLayers a(first), b(second), c(other);
+  DefaultLayers a(first), b(second), c(other);
   a.scope("x")->linear("one", 4, 3, {});
   a.linear("two", 5, 2, {});
   b.linear("two", 5, 2, {});
@@ -57,7 +57,7 @@ TEST(PlainLayers, InitialValuesDependOnNameAndSeedOnly) {
   EXPECT_FALSE(first->by_name.at("two.weight")->value.equal(other->by_name.at("two.weight")->value));
 }
 
-TEST(PlainLayers, FillOfAPieceIsThePieceOfTheWhole) {
+TEST(DefaultLayers, FillOfAPieceIsThePieceOfTheWhole) {
   const Init init{Init::Kind::normal, 0, 2};
   at::Tensor whole = at::empty({7, 5}, at::kFloat), piece = at::empty({11}, at::kFloat);
   fill_initial(whole, init, fans_of({7, 5}), 3, "w", 0);
@@ -65,9 +65,9 @@ TEST(PlainLayers, FillOfAPieceIsThePieceOfTheWhole) {
   EXPECT_TRUE(piece.equal(whole.view({-1}).narrow(0, 13, 11)));
 }
 
-TEST(PlainLayers, BoundsFollowTheFans) {
+TEST(DefaultLayers, BoundsFollowTheFans) {
   auto store = store_of();
-  PlainLayers layers(store);
+  DefaultLayers layers(store);
   layers.linear("l", 400, 100, {});
   layers.conv2d("c", 8, 16, 3, {});
   LinearOptions xavier;
@@ -80,8 +80,8 @@ TEST(PlainLayers, BoundsFollowTheFans) {
   EXPECT_NEAR(largest("x.weight"), std::sqrt(6.0 / 600), 1e-4);
 }
 
-TEST(PlainLayers, WrongRequestsAreErrorsOfTheModel) {
-  PlainLayers layers(store_of());
+TEST(DefaultLayers, WrongRequestsAreErrorsOfTheModel) {
+  DefaultLayers layers(store_of());
   layers.linear("l", 4, 3, {});
   EXPECT_NE(error_of([&] { layers.linear("l", 4, 3, {}); }).find("l.weight"), std::string::npos);
   LinearOptions tied;
@@ -95,9 +95,9 @@ TEST(PlainLayers, WrongRequestsAreErrorsOfTheModel) {
   EXPECT_NE(error_of([&] { layers.conv2d("c", 4, 6, 3, groups); }).find("groups"), std::string::npos);
 }
 
-TEST(PlainLayers, LinearGradientsAreAutogradsOwn) {
+TEST(DefaultLayers, LinearGradientsAreAutogradsOwn) {
   auto store = store_of();
-  PlainLayers layers(store);
+  DefaultLayers layers(store);
   Layer layer = layers.linear("l", 4, 3, {});
   Parameter& weight = *store->by_name.at("l.weight");
   Parameter& bias = *store->by_name.at("l.bias");
@@ -106,7 +106,7 @@ TEST(PlainLayers, LinearGradientsAreAutogradsOwn) {
   const auto wanted = torch::autograd::grad({reference}, {x, weight.value, bias.value}, {seed});
   EXPECT_TRUE(layer->forward(x).allclose(reference, 1e-14, 1e-14));
 
-  // Returned to whoever asks while no strategy collects …
+  // Returned to the caller while no strategy collects …
   const auto returned = torch::autograd::grad({layer->forward(x)}, {x, weight.value, bias.value}, {seed});
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(returned[i].allclose(wanted[i], 1e-12, 1e-12)) << i;
 
@@ -122,9 +122,9 @@ TEST(PlainLayers, LinearGradientsAreAutogradsOwn) {
   }
 }
 
-TEST(PlainLayers, LinearHasASecondDerivative) {
+TEST(DefaultLayers, LinearHasASecondDerivative) {
   auto store = store_of();
-  PlainLayers layers(store);
+  DefaultLayers layers(store);
   Layer layer = layers.linear("l", 3, 3, {});
   Parameter& weight = *store->by_name.at("l.weight");
   for (const ParameterPtr& parameter : store->parameters) parameter->gradient = at::zeros_like(parameter->value);
@@ -145,9 +145,9 @@ TEST(PlainLayers, LinearHasASecondDerivative) {
   EXPECT_TRUE(weight.gradient.allclose(wanted, 1e-12, 1e-12));
 }
 
-TEST(PlainLayers, BatchNormOfOneRowOrNoneStaysFinite) {
+TEST(DefaultLayers, BatchNormOfOneRowOrNoneStaysFinite) {
   auto store = store_of();
-  PlainLayers layers(store);
+  DefaultLayers layers(store);
   Layer layer = layers.batch_norm("b", 3, 1e-5, 0.1);
   store->state->training = true;
   for (int64_t rows : {1, 0}) {
@@ -159,8 +159,8 @@ TEST(PlainLayers, BatchNormOfOneRowOrNoneStaysFinite) {
   EXPECT_GT(store->buffers[0].value.abs().max().item<double>(), 0);
 }
 
-TEST(PlainLayers, RankOfTheTargetCountsTiesAgainstIt) {
-  PlainLayers layers(store_of());
+TEST(DefaultLayers, RankOfTheTargetCountsTiesAgainstIt) {
+  DefaultLayers layers(store_of());
   const at::Tensor logits = at::tensor({0.5, 2.0, 0.5, 3.0}, at::kDouble).view({1, 4}).repeat({3, 1});
   EXPECT_TRUE(layers.target_rank(logits, at::tensor({3, 1, 0}, at::kLong)).equal(at::tensor({0, 1, 3}, at::kLong)));
   EXPECT_EQ(layers.cross_entropy(at::zeros({0, 7, 4}), at::zeros({0, 7}, at::kLong)).sizes(), at::IntArrayRef({0, 7}));

@@ -1,5 +1,5 @@
-// The dynamic loss scaler, and what strategies make of gradients that overflow fp16.
-#include "strategies/parts/loss_scaler.h"
+// The dynamic loss scaler, and strategies with gradients that overflow fp16.
+#include "strategies/common/step/precision.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
@@ -32,7 +32,7 @@ TEST(LossScaler, GrowsAfterAStreakAndShrinksAtOnce) {
   EXPECT_EQ(scale(one), 16);
   update(one, true);
   update(one, true);
-  update(one, false);  // the streak begins anew
+  update(one, false);  // the streak begins again
   EXPECT_EQ(scale(one), 8);
   update(one, true);
   update(one, true);
@@ -115,7 +115,7 @@ TEST(HalfPrecision, TrainsAndKeepsParametersWide) {
   }
 }
 
-// One rank's rows overflow: all leave the update out, halve the scale, and go on; nobody calls it a fault.
+// One rank's rows overflow: all ranks skip the update, halve the scale and continue; it is not a fault.
 TEST(HalfPrecision, AnOverflowOnOneRankIsSkippedByAll) {
   const Subject subject = pairs_subject();
   for (const Layout& layout : layouts("")) {
@@ -155,7 +155,7 @@ TEST(HalfPrecision, ALossThatIsNotFiniteIsAFault) {
   }
 }
 
-// Scale, streak and schedule go on where they were, skipped updates included.
+// Scale, streak and schedule continue, skipped updates included.
 TEST(HalfPrecision, ARestoredRunGoesOnBitForBit) {
   const Subject subject = pairs_subject();
   for (const Layout& layout : layouts(", loss_scale: {initial: 1048576, growth_interval: 2}")) {

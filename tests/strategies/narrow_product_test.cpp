@@ -1,5 +1,5 @@
-// Products of narrow layers against LibTorch's, of every width of vectors that this machine has.
-#include "strategies/parts/products/narrow_product.h"
+// Skinny products compared with LibTorch's, for every vector width of this machine.
+#include "strategies/common/layers/skinny_product.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -16,9 +16,8 @@
 #include <limits>
 #include <vector>
 
-#include "core/random.h"
-#include "core/text.h"
-#include "strategies/parts/products/narrow_loops.h"
+#include "core/base/text.h"
+#include "core/tensors/random.h"
 
 namespace convoy::testing {
 namespace {
@@ -34,7 +33,7 @@ at::Tensor numbers(at::IntArrayRef shape, uint64_t key, at::ScalarType dtype = a
 
 double worst(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
-// What is in front of and behind `out` stays as it is.
+// The memory before and after `out` does not change.
 template <class T>
 struct Guarded {
   std::vector<T> memory;
@@ -53,7 +52,7 @@ struct Guarded {
 template <class T>
 void every_width_of_vectors(double tolerance) {
   const auto dtype = c10::CppTypeToScalarType<T>::value;
-  for (const NarrowLoops<T>& loops : narrow_loops(T()))
+  for (const SkinnyLoops<T>& loops : skinny_loops(T()))
     for (const int64_t n : heights)
       for (const int64_t depth : widths)
         for (const int64_t width : widths) {
@@ -78,24 +77,24 @@ void every_width_of_vectors(double tolerance) {
         }
 }
 
-TEST(NarrowLoops, OfDoublesAreLibTorchs) { every_width_of_vectors<double>(1e-14); }
-TEST(NarrowLoops, OfFloatsAreLibTorchs) { every_width_of_vectors<float>(4e-6); }
+TEST(SkinnyLoops, OfDoublesAreLibTorchs) { every_width_of_vectors<double>(1e-14); }
+TEST(SkinnyLoops, OfFloatsAreLibTorchs) { every_width_of_vectors<float>(4e-6); }
 
-// A row's result is that of the row alone, and a sum's that of one thread: how rows are dealt out changes no bit.
+// A row has the result that it has alone, and a sum the result of one thread: the distribution of rows changes no bit.
 TEST(NarrowProduct, BitsDoNotDependOnOtherRowsOrThreads) {
   const at::Tensor x = numbers({3000, 53}, 1, at::kFloat), weight = numbers({31, 53}, 2, at::kFloat),
                    bias = numbers({31}, 3, at::kFloat);
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
-  const at::Tensor alone = narrow_linear(x, weight, bias, true);
+  const at::Tensor alone = skinny_linear(x, weight, bias, true);
   at::Tensor sums = at::zeros({31, 53});
-  narrow_weight_gradient(alone, x, sums, false);
+  skinny_weight_gradient(alone, x, sums, false);
   for (int64_t row : {0, 5, 8, 2999})
-    EXPECT_TRUE(narrow_linear(x.narrow(0, row, 1), weight, bias, true).equal(alone.narrow(0, row, 1))) << row;
+    EXPECT_TRUE(skinny_linear(x.narrow(0, row, 1), weight, bias, true).equal(alone.narrow(0, row, 1))) << row;
   at::set_num_threads(3);
   at::Tensor again = at::zeros({31, 53});
-  narrow_weight_gradient(alone, x, again, false);
-  EXPECT_TRUE(narrow_linear(x, weight, bias, true).equal(alone));
+  skinny_weight_gradient(alone, x, again, false);
+  EXPECT_TRUE(skinny_linear(x, weight, bias, true).equal(alone));
   EXPECT_TRUE(again.equal(sums));
   at::set_num_threads(threads);
 }
@@ -103,45 +102,45 @@ TEST(NarrowProduct, BitsDoNotDependOnOtherRowsOrThreads) {
 TEST(NarrowProduct, TakesWhatLayersAreGiven) {
   const at::Tensor weight = numbers({5, 4}, 1), bias = numbers({5}, 2);
   const at::Tensor x = numbers({2, 3, 8}, 3).slice(2, 0, 8, 2);  // with gaps
-  ASSERT_TRUE(narrow(x, weight));
-  const at::Tensor out = narrow_linear(x, weight, bias, false);
+  ASSERT_TRUE(is_skinny(x, weight));
+  const at::Tensor out = skinny_linear(x, weight, bias, false);
   EXPECT_LE(worst(out, at::linear(x, weight, bias)), 1e-14);
-  EXPECT_LE(worst(narrow_linear(x, weight, {}, false), at::linear(x, weight)), 1e-14);
+  EXPECT_LE(worst(skinny_linear(x, weight, {}, false), at::linear(x, weight)), 1e-14);
   const at::Tensor flat = out.reshape({-1, 5});
   const at::Tensor turned = flat.t().contiguous().t();
-  EXPECT_LE(worst(narrow_input_gradient(turned, weight), flat.mm(weight)), 1e-14);
+  EXPECT_LE(worst(skinny_input_gradient(turned, weight), flat.mm(weight)), 1e-14);
   at::Tensor sum = numbers({5}, 4);
   const at::Tensor wanted = sum + flat.sum(0);
-  ASSERT_TRUE(narrow_sum(turned, sum));
-  narrow_bias_gradient(turned, sum, true);
+  ASSERT_TRUE(is_skinny_sum(turned, sum));
+  skinny_bias_gradient(turned, sum, true);
   EXPECT_LE(worst(sum, wanted), 1e-14);
-  narrow_bias_gradient(flat, sum, false);
+  skinny_bias_gradient(flat, sum, false);
   EXPECT_LE(worst(sum, flat.sum(0)), 1e-14);
-  EXPECT_TRUE(narrow_relu_gradient(turned, out.reshape({-1, 5})).equal(at::threshold_backward(flat, flat, 0)));
+  EXPECT_TRUE(skinny_relu_gradient(turned, out.reshape({-1, 5})).equal(at::threshold_backward(flat, flat, 0)));
 }
 
 TEST(NarrowProduct, NaNStaysWhereItIs) {
   at::Tensor x = at::ones({40, 7});
   x[9][2] = std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor out = narrow_linear(x, at::ones({3, 7}), at::ones({3}), true);
+  const at::Tensor out = skinny_linear(x, at::ones({3, 7}), at::ones({3}), true);
   EXPECT_EQ(out.isnan().sum().item<int64_t>(), 3);
   EXPECT_TRUE(out[9].isnan().all().item<bool>());
-  EXPECT_TRUE(narrow_relu_gradient(at::full({40, 3}, 2.0f), out).eq(2).all().item<bool>());
+  EXPECT_TRUE(skinny_relu_gradient(at::full({40, 3}, 2.0f), out).eq(2).all().item<bool>());
   at::Tensor sums = at::empty({3, 7});
-  narrow_weight_gradient(at::ones({40, 3}), x, sums, false);
+  skinny_weight_gradient(at::ones({40, 3}), x, sums, false);
   EXPECT_EQ(sums.isnan().sum().item<int64_t>(), 3);  // of one feature
 }
 
 TEST(NarrowProduct, LeavesTheRestToLibTorch) {
   const at::Tensor x = at::ones({4, 8}), weight = at::ones({3, 8});
-  EXPECT_TRUE(narrow(x, weight));
-  EXPECT_FALSE(narrow(at::ones({4, 65}), at::ones({3, 65})));
-  EXPECT_FALSE(narrow(x, at::ones({65, 8})));
-  EXPECT_FALSE(narrow(x.to(at::kBFloat16), weight.to(at::kBFloat16)));
-  EXPECT_FALSE(narrow(x.to(at::kDouble), weight));
-  EXPECT_FALSE(narrow(at::ones({0, 8}), weight));
-  EXPECT_FALSE(narrow(x, at::ones({8, 3}).t()));
-  EXPECT_FALSE(narrow(at::ones({4, 7}), weight));
+  EXPECT_TRUE(is_skinny(x, weight));
+  EXPECT_FALSE(is_skinny(at::ones({4, 65}), at::ones({3, 65})));
+  EXPECT_FALSE(is_skinny(x, at::ones({65, 8})));
+  EXPECT_FALSE(is_skinny(x.to(at::kBFloat16), weight.to(at::kBFloat16)));
+  EXPECT_FALSE(is_skinny(x.to(at::kDouble), weight));
+  EXPECT_FALSE(is_skinny(at::ones({0, 8}), weight));
+  EXPECT_FALSE(is_skinny(x, at::ones({8, 3}).t()));
+  EXPECT_FALSE(is_skinny(at::ones({4, 7}), weight));
 }
 
 }  // namespace

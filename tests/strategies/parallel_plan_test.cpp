@@ -1,8 +1,8 @@
-// Where pipeline and model_parallel put ranks and devices, what they refuse before any starts, and what their formulas say.
+// Plans of pipeline and model_parallel: ranks, devices, refusals before the start, and costs.
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "strategies/catalogue.h"
+#include "core/base/error.h"
+#include "strategies/plans/catalogue.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy::testing {
@@ -37,7 +37,7 @@ std::string error_of(const std::function<void()>& run) {
 std::string refused(const std::string& strategy, const std::string& options, int ranks, int blocks = 0) {
   return error_of([&] {
     const Job job = plan(strategy, options, machine(4, 0), ranks);
-    Description model;
+    ModelDescription model;
     for (int i = 0; i < blocks; ++i) model.blocks.push_back({str("block", i), 1, 0, 0, 0, 0, 1, {}});
     if (blocks > 0) strategy_entry(strategy).check(job, model);
   });
@@ -61,7 +61,7 @@ TEST(PipelinePlan, Refusals) {
   EXPECT_TRUE(has(refused("pipeline", ", schedule: interleaved, stages: [1, 2, 3]", 0), "strategy.stages"));
   EXPECT_TRUE(has(refused("pipeline", ", micro_batches: 17", 2), "strategy.micro_batches"));
   EXPECT_TRUE(has(refused("pipeline", ", stages: [0-1, 3]", 2), "a gap"));
-  // What needs the model.
+  // Checks that need the model.
   EXPECT_EQ(refused("pipeline", "", 3, 3), "no error");
   EXPECT_TRUE(has(refused("pipeline", "", 4, 3), "strategy.stages: ")) << refused("pipeline", "", 4, 3);
   EXPECT_TRUE(has(refused("pipeline", ", schedule: interleaved", 2, 3), "the model has 3 blocks"));
@@ -121,7 +121,7 @@ TEST(ModelParallelPlan, Refusals) {
 
 TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
   Job job = plan("pipeline", ", stages: [1, 2, 1], micro_batches: 4", machine(4, 0), 0);
-  Description model;
+  ModelDescription model;
   model.element_bytes = 8;
   for (int block = 0; block < 4; ++block) model.blocks.push_back({str("block", block), 100, 10, 0, 64, 500, 50, {}});
   model.blocks[3].ties = {{"block0.weight", 0, 40}};
@@ -145,7 +145,7 @@ TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
 
 TEST(PipelineCost, MicroBatchesOfUnequalSizeAndStagesThatDiffer) {
   const auto held = [](const std::string& options, const std::vector<int64_t>& saved, int64_t whatever, size_t rank) {
-    Description model;
+    ModelDescription model;
     for (const int64_t bytes : saved) {
       model.blocks.push_back({str("block", model.blocks.size()), 100, 0, 0, 0, bytes, 50, {}});
       model.blocks.back().saved_bytes = whatever;
@@ -153,7 +153,7 @@ TEST(PipelineCost, MicroBatchesOfUnequalSizeAndStagesThatDiffer) {
     const Job job = plan("pipeline", options, machine(4, 0), 0);
     return strategy_entry("pipeline").cost(job, model).at(rank).activation_bytes;
   };
-  // All five are live: the whole batch of 16 rows, once, and what is kept of each whatever its rows.
+  // All five are live: the whole batch of 16 rows, once, and the memory per micro-batch that does not depend on rows.
   EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 0, 0), 16 * 100);
   EXPECT_DOUBLE_EQ(held(", schedule: gpipe, stages: [1, 1], micro_batches: 5", {100, 10}, 7, 0), 16 * 100 + 5 * 7);
   // F0.0 F0.1 F2.0 F2.1 F0.2 B2.0 F0.3 B2.1 …: three of stage 0 with two of stage 2, or four with one.

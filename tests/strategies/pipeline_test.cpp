@@ -1,5 +1,5 @@
-// What pipeline and model_parallel promise beside equal results: failures of one stage, ties, what is sent and kept alive,
-// metrics on every rank, going on after a restart.
+// pipeline and model_parallel in addition to equal results: failures of one stage, ties, bytes sent, live activations,
+// metrics on every rank, resuming.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -11,12 +11,12 @@
 #include <limits>
 #include <mutex>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/losses/losses.h"
 #include "core/model.h"
-#include "strategies/catalogue.h"
-#include "strategies/parts/gradient_collector.h"
-#include "strategies/parts/model_part.h"
+#include "strategies/common/model/model_part.h"
+#include "strategies/common/step/gradient_collector.h"
+#include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t width = 4;
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-// What a probe's block does to its output.
+// Action of a probe's block on its output.
 using Hook = std::function<at::Tensor(int64_t block, const at::Tensor& value)>;
 
 class ProbeBlock : public Block {
@@ -47,7 +47,7 @@ class ProbeBlock : public Block {
   Layer linear_;
 };
 
-// A chain of equal blocks; `tie` gives the name that a block's weight is tied to, "" for one of its own.
+// A chain of equal blocks; `tie` gives the name to which a block's weight is tied; "": not tied.
 class Probe : public Model {
  public:
   Probe(int64_t blocks, Hook hook, std::function<std::string(int64_t)> tie = nullptr)
@@ -160,7 +160,7 @@ TEST(PipelineFaults, ShapesThatDependOnMoreThanTheBatchAreToldApart) {
   const std::string error = run(pipeline(2), subject, [&](const Context&, Strategy& strategy) {
     strategy.step({batch_of(subject, strategy.sampling()), 0, true});
   });
-  EXPECT_EQ(error.rfind("training: the outputs in front of stage 1 have other shapes", 0), 0u) << error;
+  EXPECT_EQ(error.rfind("training: the outputs before stage 1 have other shapes", 0), 0u) << error;
 }
 
 // ---- ties -----------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ TEST(PipelineTies, ExactlyOneRankOwnsEachEntry) {
 
 TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
   const Subject subject = gpt_subject();
-  Description model = describe_model(*subject.model(), "fp64");
+  ModelDescription model = describe_model(*subject.model(), "fp64");
   constexpr int64_t length = 6, dim = 16, vocabulary = 12;
   for (BlockDescription& block : model.blocks) block.row_output_bytes = length * dim * 8;
   model.blocks.back().row_output_bytes = length * vocabulary * 8;
@@ -249,7 +249,7 @@ TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
     EXPECT_EQ(run(layout, full,
                   [&](const Context& context, Strategy& strategy) {
                     const Batch batch = batch_of(full, strategy.sampling());
-                    strategy.step({batch, 0, true});  // the first one tells shapes and the order of gradients too
+                    strategy.step({batch, 0, true});  // the first one sends shapes and the order of gradients too
                     const int64_t before = context.world->bytes_sent();
                     strategy.step({batch, 1, true});
                     const double sent = static_cast<double>(context.world->bytes_sent() - before);
@@ -261,10 +261,10 @@ TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
   }
 }
 
-// Along data what a stage's rank holds, beside its borders: as buckets, or as shards.
+// Sent along data: the parameters of a stage's rank, as buckets or as shards, in addition to its boundaries.
 TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
   const Subject subject = gpt_subject();
-  Description model = describe_model(*subject.model(), "fp64");
+  ModelDescription model = describe_model(*subject.model(), "fp64");
   constexpr int64_t length = 6, dim = 16;
   int64_t tensors = 0;
   for (BlockDescription& block : model.blocks) {
@@ -292,7 +292,7 @@ TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
                     strategy.step({batch, 1, true});
                     const double sent = static_cast<double>(context.world->bytes_sent() - before);
                     const double predicted = costs[static_cast<size_t>(context.rank)].bytes_sent_per_step;
-                    // Beside it: what aligns parameters within messages, loss and norm.
+                    // In addition: padding of parameters in messages, loss and norm.
                     EXPECT_GE(sent, predicted) << to_string(layout) << ", rank " << context.rank;
                     EXPECT_LE(sent, predicted + 64.0 * 3 * static_cast<double>(tensors) / 2)
                         << to_string(layout) << ", rank " << context.rank;
@@ -304,7 +304,7 @@ TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
 
 TEST(PipelineFigures, ParametersAreThoseOfTheCost) {
   const Subject subject = gpt_subject();
-  const Description model = describe_model(*subject.model(), "fp64");
+  const ModelDescription model = describe_model(*subject.model(), "fp64");
   const Layout layout = pipeline(3);
   Topology topology;
   topology.hosts.push_back({"here", {{0, 0, 0, {0}}}, {}, 0});
@@ -396,8 +396,8 @@ TEST(PipelineFigures, MetricsAreToldToAll) {
 
 // ---- going on -------------------------------------------------------------------------------------------------------
 
-// The stage before is told its gradients in front of the products that only this stage's own weights want, and those come to
-// the same bits as without anybody who waits; a tied weight's are added up behind all of its layers.
+// The previous stage gets its gradients before the products that only this stage's weights need. The results have the
+// same bits as without a waiting stage; gradients of a tied weight are summed after all of its layers.
 TEST(PipelineGradients, OfInputsComeBeforeThoseOfWeights) {
   const Subject subject =
       probe(4, nullptr, [](int64_t block) { return std::string(block == 3 ? "blocks.1.linear.weight" : ""); });
@@ -430,7 +430,8 @@ TEST(PipelineGradients, OfInputsComeBeforeThoseOfWeights) {
     });
     EXPECT_EQ(told, 2);
     EXPECT_TRUE(bitwise_equal(late, gradients(1, nullptr)));
-    // What waits is bounded by what parameters and gradients take: of more rows some products are not put off.
+    // Waiting products need at most the memory of parameters and gradients: with more rows some products are not
+    // deferred.
     int at_once = 0;
     const auto some = gradients(8, [&] { at_once = ready; });
     EXPECT_GT(at_once, 0);

@@ -1,8 +1,8 @@
-// Where single and ddp put ranks on machines that are not here, and what a step costs.
+// Plans of single and ddp on saved topologies, and the cost of a step.
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "strategies/catalogue.h"
+#include "core/base/error.h"
+#include "strategies/plans/catalogue.h"
 
 namespace convoy {
 namespace {
@@ -145,7 +145,7 @@ TEST(StrategyPlan, HalfPrecisionWantsALossScaler) {
   half.precision = "fp16";
   EXPECT_NE(error_of("ddp", half, machines(1, 8, 0), 2).find("precision config"), std::string::npos);
   half.strategy.options = Options(Json{{"loss_scale", {{"initial", 1.0}}}});
-  // Slow on the CPU, which is said once and not by every rank.
+  // Slow on the CPU: reported once and not by every rank.
   const Plan slow = strategy_entry("ddp").plan(half, machines(1, 8, 0), {});
   ASSERT_EQ(slow.warnings.size(), 1u);
   EXPECT_NE(slow.warnings[0].find("fp16"), std::string::npos);
@@ -196,7 +196,7 @@ TEST(StrategyCost, RingAllReduceOfTheGradients) {
                       {"first_bucket_mb", 1.0},
                       {"bucket_cap_mb", 4.0},
                       {"sync", {{"every", 2}, {"what", "gradients"}}}}}};
-  Description description;
+  ModelDescription description;
   description.blocks = {{"a", 2 << 20, 10, 0, 0, 100}, {"b", 1 << 20, 0, 0, 0, 20}};
   const RankCost cost = strategy_entry("ddp").cost(job, description).at(3);
   EXPECT_DOUBLE_EQ(cost.parameter_bytes, 12.0 * (1 << 20));
@@ -218,14 +218,14 @@ TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
                       {"bucket_cap_mb", 4.0},
                       {"micro_batches", 3},
                       {"sync", {{"every", 1}, {"what", "gradients"}}}}}};
-  Description description;  // inputs of 0, 7 and 9 bytes a row; 100, 200 and 50 kept
+  ModelDescription description;  // inputs of 0, 7 and 9 bytes a row; 100, 200 and 50 kept
   description.blocks = {{"a", 1, 0, 0, 7, 100}, {"b", 1, 0, 0, 9, 200}, {"c", 1, 0, 0, 4, 50}};
   const auto bytes = [&](const Json& recompute) {
     job.config["strategy"]["recompute"] = recompute;
     return strategy_entry("ddp").cost(job, description).front().activation_bytes;
   };
   EXPECT_DOUBLE_EQ(bytes("none"), 350 * 2);  // six rows a rank, in three slices
-  // While one block is run again, those behind it have given back what they kept.
+  // While one block runs again, later blocks have freed their activations.
   EXPECT_DOUBLE_EQ(bytes("blocks"), (0 + 7 + 200) * 2);
   EXPECT_DOUBLE_EQ(bytes({"a", "c"}), (0 + 200 + 9 + 50) * 2);
   description.blocks[1].row_working_bytes = 300;
@@ -246,7 +246,7 @@ TEST(StrategyCost, ShardsOfFsdp) {
                       {"overlap", true},
                       {"units", "blocks"},
                       {"sync", {{"every", 1}, {"what", "gradients"}}}}}};
-  Description description;
+  ModelDescription description;
   description.blocks = {{"a", 100, 10, 0, 0, 0}, {"b", 300, 0, 0, 0, 0}, {"c", 80, 0, 0, 0, 0}};
   const RankCost cost = strategy_entry("fsdp").cost(job, description).at(2);
   EXPECT_DOUBLE_EQ(cost.parameter_bytes, (480 / 4 + 400) * 4);

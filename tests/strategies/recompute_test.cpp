@@ -1,8 +1,8 @@
-// Blocks that recomputation would train wrongly, because they change what their second forward begins with.
+// Blocks that activation checkpointing would train wrongly: they change the inputs of their second forward.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
 #include "tests/support/torch/subjects.h"
 
@@ -28,7 +28,7 @@ class ChangingBlock : public Block {
   Layer linear_;
 };
 
-// `beside`: the first block's input goes through all blocks beside what they compute.
+// `beside`: the first block's input passes through all blocks in addition to their results.
 class ChangingModel : public Model {
  public:
   ChangingModel(Change change, Change beside) : change_(std::move(change)), beside_(std::move(beside)) {}

@@ -1,4 +1,4 @@
-// What single and ddp promise beside equal results: errors, refusals, what is sent, and going on after a restart.
+// single and ddp in addition to equal results: errors, refusals, bytes sent, and resuming.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <limits>
 #include <mutex>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
-#include "strategies/catalogue.h"
+#include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/torch/subjects.h"
 
@@ -28,10 +28,10 @@ class OwnNormModel : public Model {
     struct Stem : Block {
       TensorList forward(const TensorList& inputs) override { return inputs; }
     };
-    struct Holder : torch::nn::Module {};
+    struct StateOwner : torch::nn::Module {};
     auto stem = std::make_shared<Stem>();
     stem->register_module("linear", layers.linear("linear", 6, 5));
-    stem->register_module("norms", std::make_shared<Holder>())->register_module("first", make_());
+    stem->register_module("norms", std::make_shared<StateOwner>())->register_module("first", make_());
     return stem;
   }
   TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
@@ -126,11 +126,11 @@ TEST(Replicas, BytesSentAreThoseOfTheCost) {
   for (const auto& [key, tensor] : result.initial)
     if (key.rfind("parameter/", 0) == 0) parameters += static_cast<double>(tensor.numel());
   const Job job = planned(ddp(4), test_config(ddp(4), {}));
-  Description description;
+  ModelDescription description;
   description.blocks = {{"all", static_cast<int64_t>(parameters), 0, 0, 0, 0}};
   description.element_bytes = 8;
   const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
-  // Beside the gradients go 64 bytes in front and each parameter's padding to 64 bytes.
+  // In addition to the gradients: 64 bytes of header and each parameter's padding to 64 bytes.
   const double padding = 1.5 * 64 * (1 + 6);
   EXPECT_GE(static_cast<double>(result.bytes_sent), predicted);
   EXPECT_LE(static_cast<double>(result.bytes_sent), predicted + padding);

@@ -1,9 +1,9 @@
-// Where a run continues that differs from the one that made the checkpoint, and what it reports.
+// Position at which a run with other settings than the checkpoint's continues, and its reports.
 #include "core/resume.h"
 
 #include <gmock/gmock.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy {
@@ -76,6 +76,52 @@ TEST_F(ResumeTest, AJumpOfTheRateIsReportedWithWhatAvoidsIt) {
   EXPECT_EQ(resumed(saved, config(20, "linear"), {20, 25, 50, 50}, 500).rate_note, "");
   // With nothing left there is no rate.
   EXPECT_EQ(resumed(saved, before, {40, 13, 13, 13}, 500).rate_note, "");
+}
+
+TEST_F(ResumeTest, OtherHeldOutRowsAreReportedWithWhatKeepsThem) {
+  const TrainingLength length{40, 13, 26, 26};
+  const auto with = [&](const Json& seed, const Json& data) {
+    RunConfig made = config(40);
+    made.resolved["seed"] = seed;
+    made.resolved["data"] = data;
+    return made;
+  };
+  const auto from = [&](int64_t old_seed, const Json& data, int64_t seed, const Json& later) {
+    return resumed(info(13, with(old_seed, data), length), with(seed, later), length, 500);
+  };
+  const auto note = [&](const Json& data, const Json& later) { return from(7, data, 7, later).split_note; };
+  const auto fraction = [](const char* name, double value) {
+    return Json{{"name", name}, {"path", "/none"}, {"evaluate", {{"fraction", value}}}};
+  };
+  const Json table = fraction("table", 0.1);
+  const Resumed drawn = from(7, table, 8, table);
+  EXPECT_FALSE(drawn.same_evaluation);
+  EXPECT_THAT(drawn.notes, Contains(HasSubstr("best values start anew")));
+  EXPECT_THAT(drawn.split_note, HasSubstr("data.seed: 7 -> 8"));
+  EXPECT_THAT(drawn.split_note, HasSubstr("--set data.seed=7"));
+  // The advice works.
+  Json kept = table;
+  kept["seed"] = 7;
+  EXPECT_EQ(from(7, table, 8, kept).split_note, "");
+  EXPECT_EQ(note(table, table), "");
+  // The fraction.
+  for (const char* name : {"table", "images", "text"}) {
+    EXPECT_THAT(note(fraction(name, 0.1), fraction(name, 0.2)), HasSubstr("--set data.evaluate.fraction=0.1")) << name;
+    EXPECT_EQ(note(fraction(name, 0.2), fraction(name, 0.1)), "") << name << ": these rows were held out before";
+    EXPECT_EQ(note(fraction(name, 0.2), fraction(name, 0.0)), "") << name;
+  }
+  EXPECT_EQ(from(7, fraction("text", 0.1), 8, fraction("text", 0.1)).split_note, "") << "no row is drawn";
+  // A separate file, and the held-out interactions.
+  Json file = table;
+  file["evaluate"] = {{"fraction", 0.1}, {"path", "/data/test.csv"}};
+  EXPECT_EQ(from(7, file, 8, file).split_note, "");
+  EXPECT_EQ(note(table, file), "");
+  EXPECT_THAT(note(file, table), HasSubstr("--set data.evaluate.path=/data/test.csv"));
+  const auto holdout = [](const char* rule) { return Json{{"name", "interactions"}, {"holdout", rule}}; };
+  EXPECT_NE(from(7, holdout("random"), 8, holdout("random")).split_note, "");
+  EXPECT_EQ(from(7, holdout("latest"), 8, holdout("latest")).split_note, "");
+  EXPECT_THAT(note(holdout("latest"), holdout("random")), HasSubstr("--set data.holdout=latest"));
+  EXPECT_EQ(note(holdout("latest"), holdout("none")), "");
 }
 
 TEST_F(ResumeTest, OlderCheckpointsSaidLess) {

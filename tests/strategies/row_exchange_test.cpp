@@ -1,12 +1,10 @@
-// Row tables by themselves, and what several ranks make of theirs.
-#include "strategies/parts/rows/device_row_gather.h"
-#include "strategies/parts/rows/host_rows.h"
-#include "strategies/parts/rows/row_gather.h"
-#include "strategies/parts/rows/row_numbers.h"
-#include "strategies/parts/rows/row_shares.h"
-#include "strategies/parts/rows/row_shares_entry.h"
-#include "strategies/parts/rows/row_sums.h"
-#include "strategies/parts/rows/touched_sums.h"
+// Sparse embeddings on one rank, and exchanges of rows between several ranks.
+#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/sparse/exchange/row_gather.h"
+#include "strategies/sparse/exchange/row_messages.h"
+#include "strategies/sparse/sharded_rows.h"
+#include "strategies/sparse/shared_rows.h"
+#include "strategies/sparse/touched_row_sums.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
@@ -23,9 +21,9 @@
 
 #include <mutex>
 
-#include "core/error.h"
-#include "core/optim/row_optimizer.h"
-#include "core/random.h"
+#include "core/base/error.h"
+#include "core/optim/rows/row_optimizer.h"
+#include "core/tensors/random.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy::testing {
@@ -50,24 +48,25 @@ struct Made {
   std::unique_ptr<RowOptimizer> optimizer = make_row_optimizer(adamw());
   ForwardState state;
 
-  explicit Made(int64_t rows = table_rows, const std::shared_ptr<const RowBlocks>& blocks = nullptr,
-                const std::shared_ptr<HostRows>& host = nullptr) {
+  explicit Made(int64_t rows = table_rows, const std::shared_ptr<const SparseRowBlocks>& blocks = nullptr,
+                const std::shared_ptr<SharedRows>& host = nullptr) {
     parameter->name = "table";
     at::Tensor value = normal({rows, width}, "values");
     if (blocks) {
       std::vector<at::Tensor> own;
-      for (const RowBlocks::Stretch& one : blocks->own()) own.push_back(value.narrow(0, one.first, one.rows));
+      for (const SparseRowBlocks::Range& one : blocks->local_ranges())
+        own.push_back(value.narrow(0, one.first, one.rows));
       value = at::cat(own);
     }
     parameter->value = value.set_requires_grad(true);
-    parameter->table = std::make_shared<RowTable>("table", parameter->value, blocks, host);
+    parameter->table = std::make_shared<SparseEmbedding>("table", parameter->value, blocks, host);
     SlotOptions options;
     options.weight_decay = 0.1;
     parameter->table->connect(optimizer.get(), options);
     state.training = true;
     parameter->table->begin();
   }
-  RowTable& table() { return *parameter->table; }
+  SparseEmbedding& table() { return *parameter->table; }
   // Forward and backward of a sum weighted by the name's numbers.
   void use(const at::Tensor& ids, const std::string& name) {
     std::vector<int64_t> shape = ids.sizes().vec();
@@ -89,7 +88,7 @@ at::Tensor dense_sum(const TableRows& rows) {
   return at::zeros({table_rows, width}, at::kDouble).index_add_(0, rows.numbers, rows.values);
 }
 
-TEST(RowTable, GradientsOfAllUsesOfARowAddUp) {
+TEST(SparseEmbedding, GradientsOfAllUsesOfARowAddUp) {
   Made made;
   const at::Tensor first = ids_of({4, 7, 4, 49}), second = ids_of({7, 0, 7, 4}).view({2, 2});
   made.use(first, "a");
@@ -103,7 +102,7 @@ TEST(RowTable, GradientsOfAllUsesOfARowAddUp) {
   EXPECT_FALSE(made.parameter->value.grad().defined());
 }
 
-TEST(RowTable, LookUpsSeeWhatRowsHoldNow) {
+TEST(SparseEmbedding, LookUpsSeeWhatRowsHoldNow) {
   Made made;
   made.use(ids_of({1, 2}), "a");
   made.update(1);
@@ -115,14 +114,14 @@ TEST(RowTable, LookUpsSeeWhatRowsHoldNow) {
   made.state.training = false;
   const at::Tensor evaluated = made.table().embed(ids_of({2, 1, 3, 30}), made.state);
   EXPECT_FALSE(evaluated.requires_grad());
-  made.optimizer->settle(0);
-  const at::Tensor settled = made.parameter->value.detach().index_select(0, ids_of({2, 1, 3, 30}));
-  EXPECT_TRUE(trained.equal(settled));
-  EXPECT_TRUE(evaluated.equal(settled));
-  EXPECT_FALSE(settled.equal(normal({table_rows, width}, "values").index_select(0, ids_of({2, 1, 3, 30}))));
+  made.optimizer->flush(0);
+  const at::Tensor flushed = made.parameter->value.detach().index_select(0, ids_of({2, 1, 3, 30}));
+  EXPECT_TRUE(trained.equal(flushed));
+  EXPECT_TRUE(evaluated.equal(flushed));
+  EXPECT_FALSE(flushed.equal(normal({table_rows, width}, "values").index_select(0, ids_of({2, 1, 3, 30}))));
 }
 
-TEST(RowTable, RefusesRowsThatItDoesNotHave) {
+TEST(SparseEmbedding, RefusesRowsThatItDoesNotHave) {
   Made made;
   for (const int64_t id : {int64_t{-1}, table_rows}) {
     try {
@@ -135,7 +134,7 @@ TEST(RowTable, RefusesRowsThatItDoesNotHave) {
   }
 }
 
-// Three ranks, one of them without a row; dense gradients beside. The first messages are shorter than what there is.
+// Three ranks, one of them without a row, and dense gradients. The first messages are too short for all rows.
 template <class Exchange>
 void expect_the_sum_of_all() {
   const std::vector<std::vector<int64_t>> used{{4, 7, 4}, {}, {7, 9, 11, 4}};
@@ -177,7 +176,7 @@ void expect_the_sum_of_all() {
 
 TEST(RowExchange, EveryRankGetsTheSumOfAll) { expect_the_sum_of_all<RowGather>(); }
 
-// What accelerators take, of tables on the CPU.
+// The path of accelerators, with tables on the CPU.
 TEST(RowExchange, EveryRankGetsTheSumOfAllByTensorsToo) { expect_the_sum_of_all<DeviceRowGather>(); }
 
 // A step with fewer rows than the longest before goes at that one's length, and one with more in two messages: no row of either
@@ -209,8 +208,8 @@ TEST(RowExchange, MessagesThatGrowAndShrinkAreWhole) {
     EXPECT_LE((found[step] - expected[step]).abs().max().item<double>(), 1e-14) << step;
 }
 
-// Ranks that share tables read each other's messages where these lie: each row is updated once, by the sum of all, with messages
-// that outgrow their memory too. And each knows whether a sum may be other than finite, also one that another makes.
+// Ranks that share tables read each other's messages in place: each row is updated once, with the sum of all ranks,
+// also if messages outgrow their memory. Each rank knows whether a sum may be not finite, also a sum of another rank.
 TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
   constexpr int64_t rows = 300000;
   const std::vector<int64_t> counts{10, 3, 180000, 50, 200000, 7, 7, 7};
@@ -224,7 +223,7 @@ TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
     times[step] = at::zeros({rows}, at::kLong);
   }
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
-    const std::shared_ptr<HostRows> host = HostRows::meet(context);
+    const std::shared_ptr<SharedRows> host = SharedRows::create(context);
     ASSERT_NE(host, nullptr);
     Made made(rows, nullptr, host);
     RowGather exchange(context.axis("data"), {made.parameter});
@@ -260,11 +259,11 @@ TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
   EXPECT_EQ(finite[1], wanted);
 }
 
-// Nothing of it was touched: the refusal is by its size.
-TEST(HostRows, RefuseATableThatNoHostHolds) {
+// No page was touched: the size alone causes the refusal.
+TEST(SharedRows, RefuseATableThatNoHostHolds) {
   const Layout layout{"ddp", "", 2};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
-    const std::shared_ptr<HostRows> host = HostRows::meet(context);
+    const std::shared_ptr<SharedRows> host = SharedRows::create(context);
     ASSERT_NE(host, nullptr);
     EXPECT_EQ(host->zeros({100, width}, at::kFloat).numel(), 100 * width);
     context.world->barrier({"all have it", {}})->wait();
@@ -285,19 +284,19 @@ Batch batch_of(const at::Tensor& ids) {
   return batch;
 }
 
-// Where what an owner's update is made of stands in the whole table.
-at::Tensor whole_sum(const TableRows& rows, const RowBlocks& blocks) {
+// The rows of an owner's update, at their places in the whole table.
+at::Tensor whole_sum(const TableRows& rows, const SparseRowBlocks& blocks) {
   at::Tensor all = at::zeros({blocks.rows(), width}, at::kDouble);
   for (int64_t i = 0; i < rows.numbers.numel(); ++i)
-    for (const RowBlocks::Stretch& own : blocks.own()) {
+    for (const SparseRowBlocks::Range& own : blocks.local_ranges()) {
       const auto place = rows.numbers[i].item<int64_t>();
-      if (own.place <= place && place < own.place + own.rows) all[own.first + place - own.place] += rows.values[i];
+      if (own.index <= place && place < own.index + own.rows) all[own.first + place - own.index] += rows.values[i];
     }
   return all;
 }
 
 // Three ranks, one of them without a row in its second step; the third step fetches for all tables at once.
-TEST(RowShares, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
+TEST(ShardedRows, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
   const at::Tensor values = normal({table_rows, width}, "values");
   std::mutex mutex;
   const Layout layout{"ddp", "", 3};
@@ -305,9 +304,9 @@ TEST(RowShares, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
   for (auto* list : {&found, &expected})
     for (at::Tensor& one : *list) one = at::zeros({table_rows, width}, at::kDouble);
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
-    const auto blocks = std::make_shared<RowBlocks>(table_rows, context.rank, 3);
+    const auto blocks = std::make_shared<SparseRowBlocks>(table_rows, context.rank, 3);
     Made made(table_rows, blocks);
-    RowShares exchange(context.axis("data"), {made.parameter});
+    ShardedRows exchange(context.axis("data"), {made.parameter});
     for (int64_t step = 0; step < 3; ++step) {
       const int64_t n = step == 1 && context.rank == 1 ? 0 : 20 + 5 * step;
       const at::Tensor ids = (at::arange(n) * (context.rank + 3) + step) % table_rows;
@@ -334,14 +333,14 @@ TEST(RowShares, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
     EXPECT_LE((found[step] - expected[step]).abs().max().item<double>(), 1e-14) << step;
 }
 
-// What is sent is what the cost says: rows picked at random, each asked for once.
-TEST(RowShares, SendAsMuchAsTheirCost) {
+// Sent bytes equal the cost: rows picked at random, each requested once.
+TEST(ShardedRows, SendAsMuchAsTheirCost) {
   constexpr int64_t rows = 20000, touched = 1500;
   const Layout layout{"ddp", "", 2};
   std::vector<int64_t> sent(2);
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
-    Made made(rows, std::make_shared<RowBlocks>(rows, context.rank, 2));
-    RowShares exchange(context.axis("data"), {made.parameter});
+    Made made(rows, std::make_shared<SparseRowBlocks>(rows, context.rank, 2));
+    ShardedRows exchange(context.axis("data"), {made.parameter});
     for (int64_t step = 0; step < 3; ++step) {
       const Batch batch = batch_of((at::arange(touched) * 13 + 1000 * (step + context.rank)) % rows);
       const int64_t before = context.world->bytes_sent();
@@ -354,23 +353,19 @@ TEST(RowShares, SendAsMuchAsTheirCost) {
       sent[size_t(context.rank)] = context.world->bytes_sent() - before;
     }
   });
-  const RowCost cost = shared_rows_cost({{double(rows), width, 8, double(touched)}}, 2, 800);
+  const RowCost cost = sharded_rows_cost({{double(rows), width, 8, double(touched)}}, 2, 800);
   for (const int64_t bytes : sent) EXPECT_NEAR(static_cast<double>(bytes) / cost.bytes_sent, 1, 0.08);
-  EXPECT_EQ(cost.held_rows, rows / 2);
-  // As many ranks, all rows everywhere: twice the updates, and from three ranks on more bytes.
-  EXPECT_NEAR(gathered_rows_cost({{double(rows), width, 8, double(touched)}}, 2, 800).updated_rows,
-              2 * cost.updated_rows, 1);
 }
 
-// Four ranks of one host: each row that any has touched is updated by exactly one that has, by the same sum that RowSums comes to,
-// and ranks that touch as much update as much.
-TEST(TouchedSums, DealRowsOutToWhoHasThem) {
+// Four ranks of one host: each touched row is updated by exactly one of the ranks that touched it, with the same sum as
+// RowSums. Ranks that touch equally many rows update equally many.
+TEST(TouchedRowSums, DealRowsOutToWhoHasThem) {
   constexpr int ranks = 4;
   constexpr int64_t each = 400, all_rows = 1000;
   std::vector<RowIndex> touched(ranks);
   std::vector<at::Tensor> values;
   for (int rank = 0; rank < ranks; ++rank) {
-    for (int64_t i = 0; i < each; ++i) touched[size_t(rank)].place((i * 7 + 331 * rank + (i % 5) * 13) % all_rows);
+    for (int64_t i = 0; i < each; ++i) touched[size_t(rank)].position((i * 7 + 331 * rank + (i % 5) * 13) % all_rows);
     values.push_back(normal({touched[size_t(rank)].size(), width}, convoy::str("t", rank)));
   }
   const at::Tensor like = at::empty({all_rows, width}, at::kDouble);
@@ -383,11 +378,12 @@ TEST(TouchedSums, DealRowsOutToWhoHasThem) {
   expected.index_copy_(0, together.rows().numbers, together.rows().values);
   at::Tensor times = at::zeros({all_rows}, at::kLong);
   for (int rank = 0; rank < ranks; ++rank) {
-    TouchedSums sums;
-    for (int round = 0; round < 2; ++round) {  // nothing of the first is left in the second
+    TouchedRowSums sums;
+    for (int round = 0; round < 2; ++round) {  // the second contains nothing of the first
       sums.begin(touched[size_t(rank)], rank, ranks, like);
       for (int other = 0; other < ranks; ++other)
-        if (other != rank) sums.tell(other, touched[size_t(other)].numbers().data(), touched[size_t(other)].size());
+        if (other != rank)
+          sums.set_numbers(other, touched[size_t(other)].numbers().data(), touched[size_t(other)].size());
       for (int other = 0; other < ranks; ++other)
         sums.add(other, static_cast<const char*>(values[size_t(other)].const_data_ptr()),
                  touched[size_t(other)].size());
@@ -427,7 +423,7 @@ Narrowed narrowed(Compression numbers, bool dealt) {
     for (at::Tensor& one : *list) one = at::zeros({table_rows, width}, at::kDouble);
   const Layout layout{"ddp", "", 3};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
-    const auto blocks = dealt ? std::make_shared<RowBlocks>(table_rows, context.rank, 3) : nullptr;
+    const auto blocks = dealt ? std::make_shared<SparseRowBlocks>(table_rows, context.rank, 3) : nullptr;
     Made made(table_rows, blocks);
     Exchange exchange(context.axis("data"), {made.parameter}, numbers);
     for (int64_t step = 0; step < narrow_steps; ++step) {
@@ -473,7 +469,7 @@ void expect_error_feedback(const Narrowed& narrow, Compression numbers) {
   EXPECT_NE(narrow.kept.front().find("left_over"), std::string::npos);
 }
 
-TEST(NarrowRows, LoseOneRoundingHoweverManySteps) {
+TEST(HalfPrecisionRows, LoseOneRoundingHoweverManySteps) {
   for (const Compression numbers : {Compression::fp16, Compression::bf16}) {
     SCOPED_TRACE(numbers == Compression::fp16 ? "fp16" : "bf16");
     const Narrowed gathered = narrowed<RowGather>(numbers, false);
@@ -481,28 +477,28 @@ TEST(NarrowRows, LoseOneRoundingHoweverManySteps) {
     const Narrowed by_tensors = narrowed<DeviceRowGather>(numbers, false);
     expect_error_feedback(by_tensors, numbers);
     EXPECT_LE((by_tensors.all - gathered.all).abs().max().item<double>(), 1e-18);
-    expect_error_feedback(narrowed<RowShares>(numbers, true), numbers);
+    expect_error_feedback(narrowed<ShardedRows>(numbers, true), numbers);
   }
 }
 
-TEST(NarrowRows, SendAsMuchAsTheirCost) {
-  const DealtTable table{double(table_rows), width, 8, 20, 2};
+TEST(HalfPrecisionRows, SendAsMuchAsTheirCost) {
+  const ShardedTable table{double(table_rows), width, 8, 20, 2};
   const Narrowed gathered = narrowed<RowGather>(Compression::bf16, false);
   for (const int64_t bytes : gathered.sent) EXPECT_EQ(bytes, gathered_rows_cost({table}, 3, 0).bytes_sent);
   const Narrowed by_tensors = narrowed<DeviceRowGather>(Compression::bf16, false);
   for (const int64_t bytes : by_tensors.sent) EXPECT_EQ(bytes, gathered_rows_cost({table}, 3, 0, true).bytes_sent);
   EXPECT_EQ(gathered_rows_cost({table}, 3, 0, true).messages, 2);
   // Gradients alone, without what lookups sent: a quarter of fp64's, and a head and padding for each owner.
-  for (const int64_t bytes : narrowed<RowShares>(Compression::bf16, true).sent)
-    EXPECT_NEAR(static_cast<double>(bytes), 20 * 2.0 / 3 * width * 2 + 2 * narrow_head, 6 * width * 2);
+  for (const int64_t bytes : narrowed<ShardedRows>(Compression::bf16, true).sent)
+    EXPECT_NEAR(static_cast<double>(bytes), 20 * 2.0 / 3 * width * 2 + 2 * half_head_bytes, 6 * width * 2);
 }
 
-TEST(RowShares, RefuseALookupBeyondWhatRanksAgreedOn) {
+TEST(ShardedRows, RefuseALookupBeyondWhatRanksAgreedOn) {
   const Layout layout{"ddp", "", 2};
   try {
     with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
-      Made made(table_rows, std::make_shared<RowBlocks>(table_rows, context.rank, 2));
-      RowShares exchange(context.axis("data"), {made.parameter});
+      Made made(table_rows, std::make_shared<SparseRowBlocks>(table_rows, context.rank, 2));
+      ShardedRows exchange(context.axis("data"), {made.parameter});
       for (int64_t step = 0; step < 2; ++step) {
         const Batch batch = batch_of(ids_of({1, 2, 3}));
         made.table().begin();
@@ -519,13 +515,13 @@ TEST(RowShares, RefuseALookupBeyondWhatRanksAgreedOn) {
   }
 }
 
-// Ids that the model makes itself are asked for in its forward, step by step.
-TEST(RowShares, FetchInForwardWhatTheBatchDoesNotHold) {
+// Ids that the model makes itself are requested in its forward, step by step.
+TEST(ShardedRows, FetchInForwardWhatTheBatchDoesNotHold) {
   const at::Tensor values = normal({table_rows, width}, "values");
   const Layout layout{"ddp", "", 2};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
-    Made made(table_rows, std::make_shared<RowBlocks>(table_rows, context.rank, 2));
-    RowShares exchange(context.axis("data"), {made.parameter});
+    Made made(table_rows, std::make_shared<SparseRowBlocks>(table_rows, context.rank, 2));
+    ShardedRows exchange(context.axis("data"), {made.parameter});
     for (int64_t step = 0; step < 3; ++step) {
       const Batch batch = batch_of(ids_of({1, 2, 3}));
       made.table().begin();

@@ -1,24 +1,24 @@
-#include "strategies/parts/rows/row_index.h"
+#include "strategies/sparse/exchange/row_index.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "core/random_keys.h"
+#include "core/base/random_keys.h"
 
 namespace convoy {
 namespace {
 
 TEST(RowIndex, PlacesFollowTheFirstTimeANumberCame) {
   RowIndex index;
-  EXPECT_EQ(index.place(7), 0);
-  EXPECT_EQ(index.place(3), 1);
-  EXPECT_EQ(index.place(7), 0);
-  EXPECT_EQ(index.place(0), 2);
+  EXPECT_EQ(index.position(7), 0);
+  EXPECT_EQ(index.position(3), 1);
+  EXPECT_EQ(index.position(7), 0);
+  EXPECT_EQ(index.position(0), 2);
   EXPECT_EQ(index.numbers(), (std::vector<int64_t>{7, 3, 0}));
   index.clear();
   EXPECT_EQ(index.size(), 0);
-  EXPECT_EQ(index.place(3), 0);
+  EXPECT_EQ(index.position(3), 0);
 }
 
 // More than it has room for at first, many of them equal or one after the other, in several rounds.
@@ -31,7 +31,7 @@ TEST(RowIndex, AgreesWithAMap) {
       const int64_t far = i % 2 == 0 ? 0 : int64_t{1} << 40;
       const auto number = far + static_cast<int64_t>(random_below(round, i, i % 3 == 0 ? 50 : 100000));
       const auto expected = known.emplace(number, static_cast<int64_t>(known.size())).first->second;
-      ASSERT_EQ(index.place(number), expected) << "round " << round << ", number " << i;
+      ASSERT_EQ(index.position(number), expected) << "round " << round << ", number " << i;
     }
     EXPECT_EQ(index.size(), static_cast<int64_t>(known.size()));
   }

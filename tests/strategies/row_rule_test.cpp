@@ -1,9 +1,9 @@
-// Which embeddings become row tables: what size decides, what the optimizer's options do, and that plans and ranks agree.
-#include "strategies/parts/rows/row_rule.h"
+// Which embeddings become sparse: by size and the optimizer's options, equally in plans and on ranks.
+#include "strategies/sparse/sparse_embeddings.h"
 
 #include <gtest/gtest.h>
 
-#include "strategies/parts/rows/row_tables_entry.h"
+#include "strategies/plans/options/sparse_embeddings.h"
 #include "tests/support/torch/model_subjects.h"
 
 namespace convoy::testing {
@@ -31,49 +31,49 @@ bool rank_has_rows(const RunConfig& config, int ranks, const TableSize& table) {
   EmbeddingOptions options;
   options.rows = table.asked ? EmbeddingOptions::Rows::rows : EmbeddingOptions::Rows::automatic;
   options.lookups = table.lookups;
-  return RowRule(config, ranks).applies(table.name, table.rows, options);
+  return SparseRule(config, ranks).applies(table.name, table.rows, options);
 }
 
 // configs/ncf_story.yaml: 256 positives a rank, an item and four others each.
-TEST(RowRule, TheStorysTablesAreOfRowsOnTwoFourAndEightRanks) {
+TEST(SparseRule, TheStorysTablesAreOfRowsOnTwoFourAndEightRanks) {
   for (const int ranks : {1, 2, 4, 8, 16}) {
     const RunConfig config = config_of(ranks, 256);
     for (const TableSize& one : {table(211261, 1), table(100000, 5)}) {
-      EXPECT_TRUE(row_decision(config, ranks, one).rows) << one.rows << " on " << ranks;
+      EXPECT_TRUE(sparse_decision(config, ranks, one).rows) << one.rows << " on " << ranks;
       EXPECT_TRUE(rank_has_rows(config, ranks, one)) << one.rows << " on " << ranks;
     }
   }
 }
 
-TEST(RowRule, SmallTablesAndThoseThatAnUpdateTouchesMuchOfAreDense) {
+TEST(SparseRule, SmallTablesAndThoseThatAnUpdateTouchesMuchOfAreDense) {
   const RunConfig few = config_of(2, 16);
-  EXPECT_FALSE(row_decision(few, 2, table(65535, 1)).rows);
-  EXPECT_TRUE(row_decision(few, 2, table(65536, 1)).rows);
+  EXPECT_FALSE(sparse_decision(few, 2, table(65535, 1)).rows);
+  EXPECT_TRUE(sparse_decision(few, 2, table(65536, 1)).rows);
   // Sequences of 1,024 tokens, 32 of them.
-  EXPECT_FALSE(row_decision(few, 2, table(100000, 1024)).rows);
+  EXPECT_FALSE(sparse_decision(few, 2, table(100000, 1024)).rows);
   EXPECT_FALSE(rank_has_rows(few, 2, table(100000, 1024)));
-  EXPECT_TRUE(row_decision(few, 2, table(100000, 1024, true)).rows) << "asked for";
+  EXPECT_TRUE(sparse_decision(few, 2, table(100000, 1024, true)).rows) << "asked for";
   // A quarter of the table: 5 of each of 5,000 rows, and one more.
-  EXPECT_TRUE(row_decision(config_of(1, 5000), 1, table(100000, 5)).rows);
-  EXPECT_FALSE(row_decision(config_of(1, 5001), 1, table(100000, 5)).rows);
+  EXPECT_TRUE(sparse_decision(config_of(1, 5000), 1, table(100000, 5)).rows);
+  EXPECT_FALSE(sparse_decision(config_of(1, 5001), 1, table(100000, 5)).rows);
   // Gradients of several batches are added up before an update.
-  EXPECT_TRUE(row_decision(config_of(2, 1000, "{every: 2}"), 2, table(100000, 5)).rows);
-  EXPECT_FALSE(row_decision(config_of(2, 1000, "{every: 3}"), 2, table(100000, 5)).rows);
+  EXPECT_TRUE(sparse_decision(config_of(2, 1000, "{every: 2}"), 2, table(100000, 5)).rows);
+  EXPECT_FALSE(sparse_decision(config_of(2, 1000, "{every: 3}"), 2, table(100000, 5)).rows);
 }
 
-// Ranks that train apart update their own rows alone, however seldom they agree.
-TEST(RowRule, UnderAveragingAnUpdateIsARanksOwn) {
+// Ranks with local updates update only their own rows, at any synchronisation frequency.
+TEST(SparseRule, UnderAveragingAnUpdateIsARanksOwn) {
   const RunConfig apart = config_of(64, 1000, "{what: parameters, every: 64}"), summed = config_of(64, 1000);
-  EXPECT_TRUE(row_decision(apart, 64, table(100000, 5)).rows);
+  EXPECT_TRUE(sparse_decision(apart, 64, table(100000, 5)).rows);
   EXPECT_TRUE(rank_has_rows(apart, 64, table(100000, 5)));
-  EXPECT_FALSE(row_decision(summed, 64, table(100000, 5)).rows);
-  EXPECT_FALSE(row_decision(config_of(64, 1000, "{what: parameters, start_after: 9}"), 64, table(100000, 5)).rows);
-  EXPECT_FALSE(row_decision(config_of(2, 16, "{what: diloco}"), 2, table(100000, 5, true)).rows);
+  EXPECT_FALSE(sparse_decision(summed, 64, table(100000, 5)).rows);
+  EXPECT_FALSE(sparse_decision(config_of(64, 1000, "{what: parameters, start_after: 9}"), 64, table(100000, 5)).rows);
+  EXPECT_FALSE(sparse_decision(config_of(2, 16, "{what: diloco}"), 2, table(100000, 5, true)).rows);
 }
 
-TEST(RowRule, TheWeightDecayIsThatOfTheTablesGroup) {
+TEST(SparseRule, TheWeightDecayIsThatOfTheTablesGroup) {
   const auto key = [](const std::string& optimizer) {
-    const RowDecision decision = row_decision(config_of(2, 16, "{}", optimizer), 2, table(100000, 5));
+    const SparseDecision decision = sparse_decision(config_of(2, 16, "{}", optimizer), 2, table(100000, 5));
     EXPECT_TRUE(decision.large);
     EXPECT_EQ(decision.rows, decision.key.empty());
     return decision.key;
@@ -86,7 +86,7 @@ TEST(RowRule, TheWeightDecayIsThatOfTheTablesGroup) {
 }
 
 // Before any rank starts, at the key whose value it is.
-TEST(RowRule, WhatTheOptimizerCannotUpdateIsRefusedAtItsKey) {
+TEST(SparseRule, WhatTheOptimizerCannotUpdateIsRefusedAtItsKey) {
   const auto key = [](const std::string& more) {
     Subject subject = ranking_subject(true);
     subject.section = "{name: ncf, rows: true}";
@@ -101,7 +101,7 @@ TEST(RowRule, WhatTheOptimizerCannotUpdateIsRefusedAtItsKey) {
   EXPECT_EQ(key("groups: [{match: output, weight_decay: 0.1}]"), "nothing is refused");
 }
 
-TEST(RowRule, TiedTablesAreNotDealtOut) {
+TEST(SparseRule, TiedTablesAreNotDealtOut) {
   GptSizes sizes;
   sizes.rows = true;
   Subject tied = gpt_of(sizes);

@@ -1,12 +1,12 @@
-// Schedules on paper: what they look like, that they can be executed, what they keep alive and how long ranks are idle.
-#include "strategies/parts/stages/schedule.h"
+// Schedules as data: their form, that they can be executed, live micro-batches and idle time.
+#include "strategies/plans/schedule.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
@@ -27,21 +27,23 @@ std::vector<Size> sizes() {
 
 std::string text_of(const Size& size) { return str(size.ranks, " ranks × ", size.chunks, ", ", size.micro, " micro"); }
 
-// With FIFO channels of their own between ranks: a receiver sees messages in the order of sending, and executes an action
-// when what it needs is among them. True when all lists are executed.
+// With a FIFO channel between each pair of ranks: a receiver sees messages in the order of sending, and executes an
+// action when its inputs have arrived. True if all lists are executed.
 bool executes_over_channels(const StepSchedule& schedule) {
   const int ranks = schedule.ranks();
   std::vector<size_t> next(static_cast<size_t>(ranks), 0);
   const auto done_by = [&](int rank, const Action& wanted) {
     const auto& actions = schedule.actions[static_cast<size_t>(rank)];
     const auto end = actions.begin() + static_cast<std::ptrdiff_t>(next[static_cast<size_t>(rank)]);
-    return std::find(actions.begin(), end, wanted) != end;
+    return std::any_of(actions.begin(), end, [&](const Action& action) {
+      return action.kind == wanted.kind && action.stage == wanted.stage && action.micro == wanted.micro;
+    });
   };
   const auto arrived = [&](int from, int to, Kind kind, int stage, int micro) {
-    if (from == to) return true;  // in the order of its own list
+    if (from == to) return true;  // in the order of its list
     for (const Message& message : messages(schedule, from, to)) {
       const int sender = message.kind == Kind::forward ? message.stage - 1 : message.stage + 1;
-      if (!done_by(from, {message.kind, sender, message.micro})) return false;  // and nothing behind it
+      if (!done_by(from, {message.kind, sender, message.micro})) return false;  // and nothing after it
       if (message.kind == kind && message.stage == stage && message.micro == micro) return true;
     }
     return false;
@@ -172,8 +174,8 @@ TEST(Schedule, TheCheckerFindsWhatIsWrong) {
 }
 
 TEST(Schedule, WhatIsHeldAtMost) {
-  // Of each micro-batch stage s keeps s + 1, and micro-batch 0 is twice as large; a backward works with ten more.
-  const auto bytes = [](const Action& action) -> StageBytes {
+  // Stage s keeps s + 1 of each micro-batch, and micro-batch 0 is twice as large; a backward needs ten more.
+  const auto bytes = [](const Action& action) -> KeptBytes {
     return {(action.stage + 1.0) * (action.micro == 0 ? 2 : 1), 10};
   };
   const auto most = [&](const StepSchedule& schedule, size_t rank) { return most_held(schedule.actions[rank], bytes); };

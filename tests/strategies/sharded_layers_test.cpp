@@ -1,4 +1,4 @@
-// Layers shared out over 1 to 4 ranks against whole ones: values, outputs, gradients, draws, refusals.
+// Layers sharded over 1 to 4 ranks, compared with whole ones: values, outputs, gradients, draws, refusals.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
@@ -7,10 +7,10 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
-#include "strategies/parts/gradient_collector.h"
-#include "strategies/parts/precision.h"
+#include "strategies/common/step/gradient_collector.h"
+#include "strategies/common/step/precision.h"
 #include "tests/strategies/sharded_pair.h"
 
 namespace convoy::testing {
@@ -19,14 +19,14 @@ namespace {
 using Cut = LinearOptions::Cut;
 const LinearOptions column = with_cut(Cut::column), row = with_cut(Cut::row);
 
-// features 8 → 24 cut → 8, with dropout within and behind.
+// features 8 → 24 sharded → 8, with dropout inside and after.
 Forward pair_block(Layers& layers) {
   const Layer up = layers.linear("up", 8, 24, column), within = layers.dropout("within", 0.3);
   const Layer down = layers.linear("down", 24, 8, row), behind = layers.dropout("behind", 0.4);
   return [=](const at::Tensor& x) { return behind->forward(down->forward(within->forward(up->forward(x).tanh()))); };
 }
 
-// Two column-cut layers of one input, of which a row-cut layer takes the product.
+// Two column-parallel layers of one input; a row-parallel layer takes their product.
 Forward gated_block(Layers& layers) {
   const Layer gate = layers.linear("gate", 8, 12, column), up = layers.linear("up", 8, 12, column);
   const Layer drop = layers.dropout("drop", 0.3), down = layers.linear("down", 12, 8, row);
@@ -37,7 +37,7 @@ Forward gated_block(Layers& layers) {
   };
 }
 
-// Twelve heads of two features over x [B, T, 24], with dropout on the fused product, on the weights and behind.
+// Twelve heads of two features over x [B, T, 24], with dropout on the fused product, on the weights and on the output.
 Forward attention_block(Layers& layers) {
   const Layer norm = layers.layer_norm("norm", 24), qkv = layers.linear("qkv", 24, 72, with_cut(Cut::column, 3));
   const Layer raw = layers.dropout("raw", 0.1), weights = layers.dropout("weights", 0.3);
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShardedLayersTest, ::testing::Values(1, 2, 3, 4)
 
 TEST(ShardedLayers, AGroupOfOneHasPlainLayers) {
   on_ranks(1, {}, pair_block, [](Pair& pair) {
-    EXPECT_NE(dynamic_cast<PlainLayers*>(pair.cut.layers.get()), nullptr);
+    EXPECT_NE(dynamic_cast<DefaultLayers*>(pair.cut.layers.get()), nullptr);
     EXPECT_TRUE(pair.cut.run(normal({5, 8}, "x")).equal(pair.whole.run(normal({5, 8}, "x"))));
   });
 }
@@ -204,7 +204,7 @@ TEST(ShardedLayers, AutocastComputesNarrow) {
   on_ranks(2, shares, attention_block, compare, at::kFloat);
 }
 
-// A block that is run once more, by recomputation, is told so and gives what it gave.
+// A block that runs again, by activation checkpointing, gets this information and gives the same result.
 TEST(ShardedLayers, ABlockRunAgainGivesTheSame) {
   TensorOptions shares;
   shares.sequence_parallel = true;
@@ -212,7 +212,7 @@ TEST(ShardedLayers, ABlockRunAgainGivesTheSame) {
     pair.cut.run(normal({3, 4, 24}, "x"));
     const at::Tensor inputs = pair.cut.entered;
     EXPECT_EQ(inputs.size(1), 2);
-    BlockBorders& borders = *pair.cut.store->borders;
+    BlockBoundaries& borders = *pair.cut.store->boundaries;
     borders.again("block");
     const at::Tensor first = pair.cut.block(inputs);
     pair.cut.run(normal({3, 8, 24}, "longer"));
@@ -223,7 +223,7 @@ TEST(ShardedLayers, ABlockRunAgainGivesTheSame) {
   });
 }
 
-// On GPUs draws are by rank: alike on all ranks of the group where the activation is, each its own where it is cut.
+// On GPUs draws are by rank: equal on all ranks of the group if the activation is whole, different if it is sharded.
 TEST(ShardedLayers, FastDrawsFollowWhatIsCut) {
   run_ranks({"local", 2}, [](Communicator& world) {
     const CommunicatorPtr group = world.split(0, world.rank(), {"tensor", {}});

@@ -1,4 +1,4 @@
-// The same layers twice on every rank of a tensor group: shared out, and whole beside them for comparison.
+// The same layers twice on every rank of a tensor group: sharded, and whole for comparison.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/random.h"
-#include "strategies/parts/tensor/sharded_layers.h"
+#include "core/tensors/random.h"
+#include "strategies/tensor/sharded_layers.h"
 #include "tests/support/torch/ranks.h"
 
 namespace convoy::testing {
@@ -22,7 +22,7 @@ inline at::Tensor normal(at::IntArrayRef shape, const std::string& name, at::Sca
   return out;
 }
 
-// What a block does; made of its layers, which it keeps.
+// The forward of a block; it keeps the layers that it uses.
 using Forward = std::function<at::Tensor(const at::Tensor&)>;
 using Build = std::function<Forward(Layers&)>;
 
@@ -40,7 +40,7 @@ struct Side {
   // As a part of a model runs its blocks.
   at::Tensor run(const at::Tensor& input) {
     store->state->rows = input.size(0);
-    BlockBorders* const borders = store->borders.get();
+    BlockBoundaries* const borders = store->boundaries.get();
     entered = input;
     if (borders != nullptr) {
       borders->begin();
@@ -55,16 +55,16 @@ struct Pair {
   CommunicatorPtr group;
   Side whole, cut;
 
-  // Of every tensor of the cut side, its place in the whole one.
+  // The place of every tensor of the sharded side in the whole one.
   void expect_pieces(const std::function<at::Tensor(const Parameter&)>& of, double tolerance) const {
     EXPECT_EQ(cut.store->by_name.size(), whole.store->by_name.size());
     for (const auto& [name, mine] : cut.store->by_name) {
       const at::Tensor all = of(*whole.store->by_name.at(name)), own = of(*mine);
       ASSERT_EQ(all.defined(), own.defined()) << name;
       if (!all.defined()) continue;
-      std::vector<HeldPiece> held = mine->held;
+      std::vector<LocalPiece> held = mine->held;
       if (held.empty()) held = {{0, all.size(0), Piece::whole(all.sizes())}};
-      for (const HeldPiece& piece : held) {
+      for (const LocalPiece& piece : held) {
         at::Tensor expected = all;
         for (int64_t d = 0; d < all.dim(); ++d) {
           const auto i = static_cast<size_t>(d);
@@ -99,7 +99,7 @@ inline void on_ranks(int size, const TensorOptions& options, const Build& build,
       side->store->state->step = 4;
       side->store->state->training = true;
     }
-    pair.whole.layers = std::make_shared<PlainLayers>(pair.whole.store);
+    pair.whole.layers = std::make_shared<DefaultLayers>(pair.whole.store);
     pair.cut.layers = sharded_layers(pair.group, options)(pair.cut.store);
     pair.whole.build(build);
     pair.cut.build(build);

@@ -1,5 +1,5 @@
-// Units of sharded parameters: who has which part, memory that comes and goes, and the pool that lends it.
-#include "strategies/parts/shards/sharded_unit.h"
+// Units of sharded parameters: the shard of each rank, attached and detached memory, and the buffer pool.
+#include "strategies/shards/sharded_unit.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/error.h"
-#include "core/single_communicator.h"
-#include "strategies/parts/shards/unit_plan.h"
+#include "core/base/error.h"
+#include "core/communicator.h"
+#include "strategies/shards/unit_layout.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/ranks.h"
 
@@ -40,21 +40,21 @@ TEST(UnitLayout, PartsCoverEveryElementOnce) {
                                              parameter("b.weight", {20})};
   for (int ranks : {1, 2, 3, 7}) {
     const UnitLayout layout(parameters, ranks, 8, optimizer());
-    EXPECT_EQ(layout.part() % 8, 0);
-    EXPECT_EQ(layout.whole(), layout.part() * ranks);
-    // One optimizer group stands together, whatever the order was.
+    EXPECT_EQ(layout.shard_size() % 8, 0);
+    EXPECT_EQ(layout.whole(), layout.shard_size() * ranks);
+    // Parameters of one optimizer group are adjacent, for any order.
     EXPECT_EQ(layout.parameters()[1]->name, "b.weight");
     std::vector<int> owners(static_cast<size_t>(layout.whole()), 0);
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(layout.offset(i) % 8, 0);
       int64_t next = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const UnitLayout::Range held = layout.held(i, rank);
+        const UnitLayout::Range held = layout.local_range(i, rank);
         if (held.size() == 0) continue;
         EXPECT_EQ(held.begin, next);
         next = held.end;
-        EXPECT_GE(layout.offset(i) + held.begin, rank * layout.part());
-        EXPECT_LE(layout.offset(i) + held.end, (rank + 1) * layout.part());
+        EXPECT_GE(layout.offset(i) + held.begin, rank * layout.shard_size());
+        EXPECT_LE(layout.offset(i) + held.end, (rank + 1) * layout.shard_size());
         for (int64_t e = held.begin; e < held.end; ++e) ++owners[static_cast<size_t>(layout.offset(i) + e)];
       }
       EXPECT_EQ(next, layout.parameters()[i]->value.numel());
@@ -70,7 +70,7 @@ TEST(UnitLayout, SlotsAreGroupsCutByParts) {
   const std::vector<ParameterPtr> parameters{parameter("a.weight", {16}), parameter("a.bias", {8}),
                                              parameter("b.weight", {24})};
   const UnitLayout layout(parameters, 3, 8, optimizer());
-  ASSERT_EQ(layout.part(), 16);
+  ASSERT_EQ(layout.shard_size(), 16);
   EXPECT_EQ(layout.slots(0).size(), 1u);
   EXPECT_EQ(layout.slots(1).size(), 1u);
   const auto last = layout.slots(2);
@@ -102,7 +102,7 @@ TEST(SwappedStorage, AGraphFindsThemAgain) {
   storage.put(at::arange(1, 5, at::kDouble));
   const at::Tensor y = at::mm(x, weight).pow(2);
   const at::Tensor expected = torch::autograd::grad({y.sum()}, {x}, {}, true)[0];
-  storage.take().fill_(std::numeric_limits<double>::quiet_NaN());  // somebody else uses the memory
+  storage.take().fill_(std::numeric_limits<double>::quiet_NaN());  // another user has the memory
   storage.put(at::arange(1, 5, at::kDouble));
   EXPECT_TRUE(torch::autograd::grad({y.sum()}, {x})[0].equal(expected));
 }
@@ -116,11 +116,11 @@ TEST(BufferPool, LendsWhatCameBack) {
   pool.give(large);
   const at::Tensor found = pool.take(600);
   EXPECT_EQ(found.data_ptr(), place);   // the smallest that is large enough
-  at::Tensor larger = pool.take(2000);  // in place of the small one, beside which it would be more than was ever lent
+  at::Tensor larger = pool.take(2000);  // replaces the small one: both together would be more than was ever lent
   EXPECT_EQ(pool.peak(), 3000);
   EXPECT_EQ(pool.bytes(), 3000);
   pool.give(larger);
-  const at::Tensor other = pool.take(900);  // not in the large one; both beside the first are more than 3000
+  const at::Tensor other = pool.take(900);  // not in the large one; both with the first are more than 3000
   EXPECT_EQ(pool.bytes(), 1900);
   pool.give(other);
   larger = pool.take(1100);  // kept ones stay where there is room
@@ -151,7 +151,7 @@ TEST(ShardedUnit, GathersValuesAndGivesThemBack) {
     unit.acquire();
     EXPECT_TRUE(parameters[0]->value.equal(expected));
     unit.release();
-    EXPECT_TRUE(parameters[0]->value.equal(expected));  // somebody uses it still
+    EXPECT_TRUE(parameters[0]->value.equal(expected));  // it is still in use
     unit.keep();
     unit.release();
     EXPECT_TRUE(parameters[0]->value.equal(expected));
@@ -192,18 +192,18 @@ TEST(ShardedUnit, SumsGradientsIntoTheOwnPart) {
       }
       const UnitLayout& layout = unit.layout();
       for (size_t i = 0; i < 2; ++i) {
-        const UnitLayout::Range held = layout.held(i, world.rank());
+        const UnitLayout::Range held = layout.local_range(i, world.rank());
         if (held.size() == 0) continue;
         const at::Tensor sum =
-            unit.gradients().narrow(0, layout.offset(i) + held.begin - world.rank() * layout.part(), held.size());
+            unit.gradients().narrow(0, layout.offset(i) + held.begin - world.rank() * layout.shard_size(), held.size());
         const double expected = layout.parameters()[i]->name == "a.weight" ? 6.0 * double(backwards) : 0;
         EXPECT_TRUE(sum.equal(at::full_like(sum, expected))) << static_cast<int>(shard);
       }
-      // Gaps stay zero, whatever the borrowed memory held: norms and moments cover them.
+      // Gaps stay zero for any content of the borrowed memory: norms and moments cover them.
       const double all = unit.gradients().sum().item<double>();
       double mine = 0;
       for (size_t i = 0; i < 2; ++i)
-        if (layout.parameters()[i]->name == "a.weight") mine = double(layout.held(i, world.rank()).size());
+        if (layout.parameters()[i]->name == "a.weight") mine = double(layout.local_range(i, world.rank()).size());
       EXPECT_EQ(all, mine * 6 * double(backwards));
     });
 }
@@ -234,7 +234,8 @@ TEST(ShardedUnit, MastersAreWideWhereWhatIsGatheredIsNarrow) {
   EXPECT_EQ(weight->gradient.scalar_type(), at::kFloat);
 }
 
-// Units follow blocks; tied tensors stand alone; what only products use is gathered by itself where that is narrow.
+// Units follow blocks; tied tensors have separate units; parameters that only products use have a separate unit if it
+// is gathered in half precision.
 TEST(UnitPlan, OneUnitABlockAndOneATie) {
   Context context;
   context.config = testing::test_config({}, {});
@@ -250,7 +251,7 @@ TEST(UnitPlan, OneUnitABlockAndOneATie) {
   EXPECT_EQ(names(),
             (std::vector<std::string>{"embedding.tokens.weight", "embedding", "blocks.0", "blocks.1", "output"}));
   EXPECT_EQ(units.front().blocks, (std::vector<size_t>{0, 3}));
-  options.narrow = at::kBFloat16;
+  options.autocast = at::kBFloat16;
   units = plan_units({&part}, options);
   EXPECT_EQ(names(), (std::vector<std::string>{"embedding.tokens.weight", "embedding", "blocks.0", "blocks.0",
                                                "blocks.1", "blocks.1", "output"}));

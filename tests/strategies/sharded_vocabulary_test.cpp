@@ -1,4 +1,4 @@
-// Embeddings cut by rows, outputs cut by classes, and their losses and ranks, against whole ones.
+// Embeddings sharded by rows, outputs sharded by classes, and their losses and ranks, compared with whole ones.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
@@ -6,9 +6,9 @@
 
 #include <cmath>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
-#include "strategies/parts/tensor/sharded_loss.h"
+#include "strategies/tensor/sharded_layers.h"
 #include "tests/strategies/sharded_pair.h"
 
 namespace convoy::testing {
@@ -47,7 +47,7 @@ TEST_P(ShardedVocabularyTest, CrossEntropyAndRankOfCutLogits) {
       losses.push_back(side->layers->cross_entropy(out, target));
       ranks.push_back(side->layers->target_rank(out, target));
       logits.push_back(side->layers->gathered(out));
-      // What a loss of the model's own makes of all logits, beside the one from the layers.
+      // A loss that the model computes from all logits, in addition to the one from the layers.
       torch::autograd::backward({(losses.back() * weight).sum() + logits.back().pow(2).sum()}, {});
     }
     EXPECT_TRUE(losses[1].allclose(losses[0], 1e-12, 1e-12));
@@ -96,10 +96,10 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShardedVocabularyTest, ::testing::Values(1, 2, 3
 TEST(ShardedVocabulary, ExtremeLogits) {
   run_ranks({"local", 2}, [](Communicator& world) {
     const CommunicatorPtr group = world.split(0, world.rank(), {"tensor", {}});
-    const DimensionCut cut{4, 1, group->rank(), group->size()};
+    const DimensionShard cut{4, 1, group->rank(), group->size()};
     const auto loss = [&](const at::Tensor& all, int64_t target) {
       const at::Tensor own = all.view({1, 4}).narrow(-1, cut.share().first, 2);
-      return cut_cross_entropy(own, at::full({1}, target, at::kLong), cut, group).item<double>();
+      return sharded_cross_entropy(own, at::full({1}, target, at::kLong), cut, group).item<double>();
     };
     EXPECT_DOUBLE_EQ(loss(at::tensor({1000.0, 0.0, -1000.0, 0.0}, at::kDouble), 0), 0);
     EXPECT_DOUBLE_EQ(loss(at::tensor({1000.0, 0.0, -1000.0, 0.0}, at::kDouble), 2), 2000);
@@ -107,7 +107,7 @@ TEST(ShardedVocabulary, ExtremeLogits) {
     const at::Tensor ties = at::tensor({0.5, 2.0, 0.5, 3.0}, at::kDouble).view({1, 4});
     const at::Tensor own = ties.narrow(-1, cut.share().first, 2);
     for (const auto& [target, rank] : {std::pair<int64_t, int64_t>{3, 0}, {1, 1}, {0, 3}, {2, 3}})
-      EXPECT_EQ(cut_target_rank(own, at::full({1}, target, at::kLong), cut, group).item<int64_t>(), rank);
+      EXPECT_EQ(sharded_target_rank(own, at::full({1}, target, at::kLong), cut, group).item<int64_t>(), rank);
   });
 }
 

@@ -1,5 +1,5 @@
-// Which blocks a stage or a device has, and what is refused.
-#include "strategies/parts/stages/stages.h"
+// Blocks of each stage or device, and refusals.
+#include "strategies/plans/stages.h"
 
 #include <gtest/gtest.h>
 
@@ -7,16 +7,16 @@
 #include <functional>
 #include <numeric>
 
-#include "core/error.h"
-#include "strategies/parts/stages/block_placement.h"
+#include "core/base/error.h"
+#include "strategies/plans/block_placement.h"
 
 namespace convoy {
 namespace {
 
 Options options_of(const Json& stages) { return Options(Json{{"stages", stages}}, {}, "strategy"); }
 
-Description model_of(const std::vector<int64_t>& products, const std::vector<int64_t>& parameters = {}) {
-  Description model;
+ModelDescription model_of(const std::vector<int64_t>& products, const std::vector<int64_t>& parameters = {}) {
+  ModelDescription model;
   for (size_t i = 0; i < products.size(); ++i) {
     BlockDescription block;
     block.name = str("block", i);
@@ -61,7 +61,7 @@ double best(const std::vector<double>& costs, size_t begin, int stages) {
 }
 
 TEST(Stages, CountsAndRanges) {
-  const Description model = model_of({1, 1, 1, 1, 1, 1});
+  const ModelDescription model = model_of({1, 1, 1, 1, 1, 1});
   EXPECT_EQ(text_of(stage_ranges(options_of({"4", "2"}), 2, model)), "0-3 4-5 ");
   EXPECT_EQ(text_of(stage_ranges(options_of({"0-3", "4-5"}), 2, model)), "0-3 4-5 ");
   EXPECT_EQ(text_of(stage_ranges(options_of({"0-3", "4", "5"}), 3, model)), "0-3 4 5 ");
@@ -74,7 +74,7 @@ TEST(Stages, BalancedIsAsGoodAsCanBe) {
     const size_t blocks = 1 + trial % 9;
     for (size_t i = 0; i < blocks; ++i) {
       state = state * 6364136223846793005u + 1442695040888963407u;
-      costs.push_back(static_cast<double>(state >> 60));  // 0 … 15, often several alike
+      costs.push_back(static_cast<double>(state >> 60));  // 0 … 15, often with equal values
     }
     for (int stages = 1; stages <= static_cast<int>(blocks); ++stages) {
       const auto ranges = balanced(costs, stages);
@@ -92,7 +92,7 @@ TEST(Stages, BalancedIsAsGoodAsCanBe) {
 }
 
 TEST(Stages, AutoGoesByWhatIsKnown) {
-  Description model = model_of({0, 10, 10, 10, 10, 30});
+  ModelDescription model = model_of({0, 10, 10, 10, 10, 30});
   EXPECT_EQ(text_of(stage_ranges(options_of("auto"), 2, model)), "0-3 4-5 ");
   for (BlockDescription& block : model.blocks) block.row_flops = 1;  // measured ones come first
   EXPECT_EQ(text_of(stage_ranges(options_of("auto"), 2, model)), "0-2 3-5 ");
@@ -100,7 +100,7 @@ TEST(Stages, AutoGoesByWhatIsKnown) {
 }
 
 TEST(Stages, Refusals) {
-  const Description model = model_of({1, 1, 1, 1});
+  const ModelDescription model = model_of({1, 1, 1, 1});
   const auto error = [&](const Json& stages, int count) {
     return error_of([&] { stage_ranges(options_of(stages), count, model); });
   };
@@ -121,7 +121,7 @@ TEST(Stages, Refusals) {
             std::string::npos);
   EXPECT_NE(error("auto", 5).find("strategy.stages: is auto: 5 ranks make 5 stages, and the model has 4 blocks"),
             std::string::npos);
-  // More stages than blocks are told at the key that asks for them.
+  // More stages than blocks are reported at the key that requests them.
   const auto asked = [&](Json section, int count) {
     section["name"] = "pipeline";
     if (!section.contains("stages")) section["stages"] = "auto";
@@ -163,7 +163,7 @@ Host host_with(int cores, int gpus) {
 }
 
 TEST(Placement, ListsAndAuto) {
-  const Description model = model_of({1, 1, 1, 1, 1, 1});
+  const ModelDescription model = model_of({1, 1, 1, 1, 1, 1});
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {{"0-3", "cores:0"}, {"4-5", "cores:1"}}), 2, false, model)),
             "0-3@0 4-5@1 ");
   // Any order of items; a device may come again, and neighbours on one are one.
@@ -174,7 +174,7 @@ TEST(Placement, ListsAndAuto) {
 }
 
 TEST(Placement, MemoryCountsWhereDevicesHaveTheirOwn) {
-  const Description model = model_of({0, 10, 10, 10}, {300, 10, 10, 10});
+  const ModelDescription model = model_of({0, 10, 10, 10}, {300, 10, 10, 10});
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 2, false, model)), "0-1@0 2-3@1 ");
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 2, true, model)), "0@0 1-3@1 ");
 }
@@ -195,7 +195,7 @@ TEST(Placement, DevicesOfAHost) {
 }
 
 TEST(Placement, Refusals) {
-  const Description model = model_of({1, 1, 1, 1});
+  const ModelDescription model = model_of({1, 1, 1, 1});
   const auto placed = [&](const std::vector<std::pair<std::string, std::string>>& items) {
     return error_of([&] {
       const Options options = placement_of("auto", items);

@@ -7,11 +7,11 @@
 
 #include <mutex>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/registry.h"
-#include "models/convnet.h"
-#include "strategies/catalogue.h"
-#include "strategies/parts/step_graph.h"
+#include "models/registry.h"
+#include "strategies/common/step/step_graph.h"
+#include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/rerun_graph.h"
@@ -61,7 +61,7 @@ std::vector<OfRank> trained(const Subject& subject, const Asked& asked) {
     Json section = context.config.strategy.options.json();
     section["graph"] = asked.graph;  // a plan takes `always` on GPUs only
     context.config.strategy.options = Options(section);
-    context.tell = [&mine](const Json& told) {
+    context.add_to_summary = [&mine](const Json& told) {
       if (told.contains("graph")) mine.told = told["graph"].get<std::string>();
     };
     Registry registry;
@@ -77,7 +77,7 @@ std::vector<OfRank> trained(const Subject& subject, const Asked& asked) {
       context.world->all_reduce(figures, ReduceOp::sum, {"figures", {}})->wait();
       mine.losses.push_back((figures[0] / figures[1]).item<double>());
     }
-    made->settle();
+    made->flush();
     mine.state = state_of(*made);
   });
   return all;

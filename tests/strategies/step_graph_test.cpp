@@ -1,12 +1,12 @@
-// A step that is recorded and launched leaves what the step itself leaves; where it cannot, steps run as they are. Without a
-// GPU: the recording is one that runs the step again with the input, and the host's decisions, of the time of recording.
-#include "strategies/parts/step_graph.h"
+// A recorded step has the effect of the step itself; if recording is impossible, steps run normally. Without a GPU: the
+// recording is one that runs the step again with the input, and the host's decisions, of the time of recording.
+#include "strategies/common/step/step_graph.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/registry.h"
 #include "strategies/registry.h"
 #include "tests/support/torch/rerun_graph.h"

@@ -1,5 +1,5 @@
-// What ranks that go their own ways promise beside equal results: going on after a restart, evaluations that disturb nothing,
-// what is sent, and faults.
+// Ranks with local updates, in addition to equal results: resuming, evaluations without effect on training, bytes sent,
+// and faults.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <limits>
 #include <mutex>
 
-#include "core/error.h"
-#include "strategies/catalogue.h"
+#include "core/base/error.h"
+#include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -37,7 +37,8 @@ void step(const Subject& subject, Strategy& strategy, int64_t number) {
   strategy.step({share(subject, strategy.sampling()), number, true});
 }
 
-// States of all ranks after `steps`, `each` being called in front of every step; `from`: begin with those after so many.
+// States of all ranks after `steps`; `each` is called before every step. `from`: begin with the states after that
+// number of steps.
 std::vector<State> states_after(const Layout& layout, const Subject& subject, int64_t steps,
                                 const std::function<void(Strategy&)>& each, const std::vector<State>* from = nullptr,
                                 int64_t first = 0) {
@@ -54,7 +55,7 @@ std::vector<State> states_after(const Layout& layout, const Subject& subject, in
               each(strategy);
               step(subject, strategy, number);
             }
-            strategy.settle();
+            strategy.flush();
             states[rank] = state_of(strategy);
           }),
       "no error");
@@ -83,7 +84,7 @@ TEST(SyncState, ARestoredRunGoesOnBitForBit) {
   }
 }
 
-// Settled where they are saved, since what a row has missed is made up for up to there.
+// Flushed at the save, because missed updates are applied up to there.
 TEST(SyncState, ARestoredRunOfRowTablesGoesOnBitForBit) {
   const Subject subject = ranking_subject(true);
   for (const std::string policy :
@@ -95,15 +96,15 @@ TEST(SyncState, ARestoredRunOfRowTablesGoesOnBitForBit) {
       const auto nothing = [](Strategy&) {};
       int64_t begun[3] = {0, 0, 0};
       std::mutex mutex;
-      const auto settled = [&](Strategy& strategy) {
+      const auto flushed = [&](Strategy& strategy) {
         int64_t number = 0;
         {
           std::lock_guard<std::mutex> lock(mutex);
           number = begun[strategy.sampling().index]++;
         }
-        if (number == interrupted) strategy.settle();
+        if (number == interrupted) strategy.flush();
       };
-      const std::vector<State> undisturbed = states_after(layout, subject, 9, settled);
+      const std::vector<State> undisturbed = states_after(layout, subject, 9, flushed);
       const std::vector<State> saved = states_after(layout, subject, interrupted, nothing);
       expect_same(states_after(layout, subject, 9, nothing, &saved, interrupted), undisturbed);
       EXPECT_TRUE(std::any_of(saved[1].begin(), saved[1].end(), [](const auto& entry) {
@@ -113,7 +114,7 @@ TEST(SyncState, ARestoredRunOfRowTablesGoesOnBitForBit) {
   }
 }
 
-// All ranks evaluate the same rows, and go on with their own.
+// All ranks evaluate the same rows, and continue with their own.
 TEST(SyncState, RowsAreAveragedForEvaluationsAlone) {
   const Subject subject = ranking_subject(true);
   std::vector<State> shown(2);
@@ -121,7 +122,7 @@ TEST(SyncState, RowsAreAveragedForEvaluationsAlone) {
                 [&](const Context& context, Strategy& strategy) {
                   const auto rank = static_cast<size_t>(context.rank);
                   for (int64_t number = 0; number < 6; ++number) step(subject, strategy, number);
-                  strategy.settle();
+                  strategy.flush();
                   shown[rank] = state_of(strategy);
                 }),
             "no error");
@@ -141,9 +142,9 @@ TEST(SyncState, EvaluationsDisturbNothing) {
   for (const std::string& policy : policies) {
     SCOPED_TRACE(policy);
     const auto evaluate = [&](Strategy& strategy) {
-      strategy.settle();
+      strategy.flush();
       strategy.evaluate(share(subject, strategy.sampling()));
-      strategy.settle();
+      strategy.flush();
     };
     expect_same(states_after(ddp(2, policy), subject, 7, evaluate),
                 states_after(ddp(2, policy), subject, 7, [](Strategy&) {}));
@@ -161,7 +162,7 @@ TEST(SyncState, RanksShowOneAverageAndTheirOwn) {
     EXPECT_EQ(run(ddp(3, policy), subject,
                   [&](const Context& context, Strategy& strategy) {
                     for (int64_t number = 0; number < 3; ++number) step(subject, strategy, number);
-                    strategy.settle();
+                    strategy.flush();
                     std::lock_guard<std::mutex> lock(mutex);
                     strategy.visit_state([&](const StateEntry& entry) {
                       if (entry.kind != StateKind::gradient) owners[entry.key()] += entry.owner;
@@ -220,7 +221,7 @@ double bytes_of_last_step(const Layout& layout, const Subject& subject, int64_t 
   return bytes;
 }
 
-// Over whole periods; beside what cost() counts go a few bytes of weights, and paddings.
+// Over whole periods. In addition to cost(): a few bytes of weights, and padding.
 TEST(SyncState, BytesSentAreThoseOfTheCost) {
   const Subject subject = mlp_subject();
   for (const std::string policy :
@@ -230,7 +231,7 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
     SCOPED_TRACE(policy);
     const Layout layout = ddp(4, policy);
     const Job job = planned(layout, test_config(layout, {}));
-    const Description description = describe_model(*subject.model(), "fp64");
+    const ModelDescription description = describe_model(*subject.model(), "fp64");
     const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
     const double counted = bytes_of_last_step(layout, subject, 8);
     EXPECT_GE(counted, predicted);
@@ -239,7 +240,7 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
 }
 
 TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
-  Description description;
+  ModelDescription description;
   description.blocks = {{"all", 1000000, 0, 0, 0, 0}};
   const auto sent = [&](const char* sync) {
     const Job job = planned(ddp(2, sync), test_config(ddp(2, sync), {}));

@@ -1,5 +1,6 @@
-// What tensor_parallel and hybrid promise beside equal results: where ranks go, refusals, what is sent, failures, and
-// that any layout reads the checkpoint of any other.
+// tensor_parallel and hybrid in addition to equal results: placement, refusals, bytes sent, failures, and checkpoints
+// that any layout reads.
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -7,10 +8,12 @@
 #include <limits>
 #include <mutex>
 
+#include "core/base/error.h"
 #include "core/checkpoint/checkpoint.h"
-#include "core/error.h"
 #include "core/model.h"
-#include "strategies/catalogue.h"
+#include "strategies/common/memory/block_activations.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/registry.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 #include "tests/support/torch/model_subjects.h"
 #include "tests/support/torch/subjects.h"
@@ -93,11 +96,11 @@ TEST(TensorParallel, NothingToCutIsToldAndOddSizesAtTheirKey) {
   job.mesh = Mesh({{"tensor", 2}});
   job.config = {{"model", {{"name", "made"}, {"width", 9}, {"hidden", {4, 6}}}},
                 {"strategy", {{"name", "tensor_parallel"}, {"sequence_parallel", true}}}};
-  Description model;
+  ModelDescription model;
   model.blocks.push_back({"first", 100});
   std::vector<std::string> notes = entry.notes(job, model);
   ASSERT_EQ(notes.size(), 2u);
-  EXPECT_NE(notes[0].find("strategy.name: the model made has nothing that 2 ranks could share out"), std::string::npos);
+  EXPECT_NE(notes[0].find("strategy.name: the model made has nothing that 2 ranks could shard"), std::string::npos);
   EXPECT_NE(notes[1].find("strategy.sequence_parallel: has no effect"), std::string::npos);
   model.blocks[0].cut_parameters = 50;
   model.blocks[0].cuts = {{"first.up", 8, 1, true}};
@@ -239,9 +242,9 @@ TEST(TensorParallel, AnyLayoutReadsTheCheckpointOfAnyOther) {
 }
 
 // models/gpt with T = 6, dim 24, MLP of 48, vocabulary 12, two blocks, by the formulas of its layers.
-Description gpt_description() {
+ModelDescription gpt_description() {
   constexpr int64_t e = 8, d = 24, v = 12, t = 6, row = t * d * e;
-  Description description;
+  ModelDescription description;
   description.element_bytes = e;
   BlockDescription embedding;
   embedding.name = "embedding";
@@ -289,8 +292,8 @@ TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
                   }),
               "no error");
     EXPECT_DOUBLE_EQ(held, cost.parameter_bytes) << to_string(layout);
-    // Beside it: the loss over cut classes (3 numbers a position), the figures of the norm, gradients of five norms
-    // (shares of sequences), and along data the padding of 32 parameters to 64 bytes and the header.
+    // In addition: the loss over sharded classes (3 numbers a position), the numbers of the norm, gradients of five
+    // norms (shares of sequences), and along data the padding of 32 parameters to 64 bytes and the header.
     const double share = (ranks - 1) / ranks;
     const double loss = 2 * share * rows * 6 * 3 * 8, norm = 2 * share * 2 * 8;
     const double norms = 2 * share * 5 * 2 * 24 * 8, padding = 2 * (data - 1) / data * 64 * 33;
@@ -321,7 +324,7 @@ class Sequences : public Model {
     using Cut = LinearOptions::Cut;
     if (index == 0) {
       const Layer wide = linear("wide", 1, 8, Cut::none);
-      // Beside the sequences goes what looks like a share of them, and is none.
+      // In addition to the sequences passes a tensor that looks like a shard of them, but is none.
       block->run = [wide](const TensorList& in) -> TensorList {
         return {wide->forward(in[0].unsqueeze(-1)), in[0].narrow(1, 0, 3)};
       };
@@ -358,7 +361,7 @@ std::string error_of_sequences(const std::string& options, const Sequences::Fini
   });
 }
 
-// [rows, T] of a block that was given shares of T would be taken for a whole by whatever comes next.
+// [rows, T] of a block with shards of T would look like a whole tensor to the next block.
 TEST(TensorParallel, ABlockThatReturnsAShareOfSequencesInAnotherShapeIsNamed) {
   const auto flat = [](const at::Tensor& value, const at::Tensor&) -> TensorList { return {value.mean(-1)}; };
   const std::string shares = ", sequence_parallel: true";
@@ -374,6 +377,37 @@ TEST(TensorParallel, ABlockThatReturnsAShareOfSequencesInAnotherShapeIsNamed) {
     return {value, beside};
   };
   EXPECT_EQ(error_of_sequences(shares, handed_on, true), "no error");
+}
+
+// A plan with measured blocks is refused for the same reason.
+TEST(TensorParallel, AMeasuredModelWithFlatSequencesIsRefused) {
+  const auto refusal = [](const Sequences::Finish& finish, bool sequence_parallel) -> std::string {
+    const Subject subject = mlp_subject();
+    const auto model = std::make_shared<Sequences>(finish, true);
+    ModelDescription description = describe_model(*model, "fp64");
+    at::set_num_threads(1);
+    measure_activations(test_config({"single", "", 1}, {}), model, subject.loss, subject.data.slice(0, 4), description);
+    Job job;
+    job.mesh = Mesh({{"tensor", 2}});
+    job.config = {{"strategy", {{"name", "tensor_parallel"}, {"sequence_parallel", sequence_parallel}}}};
+    try {
+      strategy_entry("tensor_parallel").check(job, Json(description).get<ModelDescription>());
+    } catch (const ConfigError& error) {
+      return error.key() + ": " + error.what();
+    }
+    return "none";
+  };
+  const auto flat = [](const at::Tensor& value, const at::Tensor&) -> TensorList { return {value.mean(-1)}; };
+  const std::string reason = refusal(flat, true);
+  EXPECT_EQ(reason.rfind("strategy.sequence_parallel: ", 0), 0u) << reason;
+  EXPECT_NE(reason.find("block blocks.1 returns [rows, 3] for sequences of 6 positions, with a local shard of 3"),
+            std::string::npos)
+      << reason;
+  EXPECT_EQ(refusal(flat, false), "none");
+  const auto handed_on = [](const at::Tensor& value, const at::Tensor& beside) -> TensorList {
+    return {value, beside};
+  };
+  EXPECT_EQ(refusal(handed_on, true), "none");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Flat storage, the collector of gradients and the update that all strategies end in.
-#include "strategies/parts/update.h"
+// Flat storage, the gradient collector, and the update at the end of every strategy's step.
+#include "strategies/common/step/update.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -12,7 +12,7 @@
 
 #include <limits>
 
-#include "strategies/parts/gradient_collector.h"
+#include "strategies/common/step/gradient_collector.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy {
@@ -43,7 +43,7 @@ class UpdateTest : public ::testing::Test {
     update_->attach(*flat_);
   }
 
-  UpdateFigures update(double gradient, double weight = 4, double nominal = 4) {
+  UpdateStatistics update(double gradient, double weight = 4, double nominal = 4) {
     for (const ParameterPtr& parameter : parameters_) parameter->gradient.fill_(gradient);
     flat_->add_to_header(at::scalar_tensor(weight), at::scalar_tensor(1.0), true);
     update_->begin(nominal);
@@ -72,7 +72,7 @@ TEST_F(UpdateTest, ParametersLiveInOneBufferByBucketAndGroup) {
 
 TEST_F(UpdateTest, GradientsAreScaledToTheActualWeight) {
   make("{name: sgd, lr: 0.5}");
-  const UpdateFigures figures = update(1, 2, 4);  // half of the nominal rows came
+  const UpdateStatistics figures = update(1, 2, 4);  // half of the nominal rows came
   EXPECT_TRUE(figures.finite.item<bool>());
   EXPECT_DOUBLE_EQ(figures.norm.item<double>(), 2 * std::sqrt(14.0));
   EXPECT_TRUE(parameters_[2]->value.allclose(at::full({5}, 2.0 - 0.5 * 2, at::kDouble)));
@@ -80,7 +80,7 @@ TEST_F(UpdateTest, GradientsAreScaledToTheActualWeight) {
 
 TEST_F(UpdateTest, ClippingScalesTheWholeGradient) {
   make("{name: sgd, lr: 1.0, clip_norm: 0.7}");
-  const UpdateFigures figures = update(3);
+  const UpdateStatistics figures = update(3);
   EXPECT_DOUBLE_EQ(figures.norm.item<double>(), 3 * std::sqrt(14.0));
   EXPECT_NEAR((2 - parameters_[2]->value.min().item<double>()) * std::sqrt(14.0), 0.7, 1e-6);
 }
@@ -100,7 +100,7 @@ TEST_F(UpdateTest, WhatIsNotFiniteChangesNothing) {
   EXPECT_FALSE(update(std::numeric_limits<double>::infinity()).finite.item<bool>());
   flat_->add_to_header(at::scalar_tensor(4.0), at::scalar_tensor(std::numeric_limits<double>::quiet_NaN()), true);
   update_->begin(4);
-  EXPECT_FALSE(update_->finish().finite.item<bool>());  // the gradients say nothing, the loss does
+  EXPECT_FALSE(update_->finish().finite.item<bool>());  // the gradients do not show it, the loss does
   EXPECT_TRUE(flat_->values(0).equal(before));
   EXPECT_TRUE(update_->moments(2)[0].second.equal(moment));
   EXPECT_EQ(update_->count()[0].item<int64_t>(), 1);
@@ -166,7 +166,7 @@ TEST_F(UpdateTest, CollectorTakesOverGradients) {
   EXPECT_TRUE(parameters_[0]->gradient.equal(at::full({2, 3}, 6.0, at::kDouble)));
   EXPECT_TRUE(parameters_[1]->gradient.equal(at::full({3}, 2.0, at::kDouble)));
   EXPECT_FALSE(parameters_[0]->value.grad().defined());
-  // A parameter that takes no part in the next step keeps nothing of this one.
+  // A parameter that the next step does not use keeps nothing of this one.
   collector.begin();
   backward(false);
   collector.finish();

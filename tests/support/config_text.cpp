@@ -6,12 +6,13 @@
 
 #include <fstream>
 
-#include "core/describe.h"
+#include "core/base/describe.h"
+#include "core/base/options.h"
 
 namespace convoy::testing {
 namespace {
 
-// run.yaml in a folder of this process, written anew for each reading.
+// run.yaml in a folder of this process, written again for each reading.
 class TemporaryFile {
  public:
   TemporaryFile() {

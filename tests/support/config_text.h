@@ -1,4 +1,4 @@
-// Reading a configuration from text as if it were the file run.yaml, against small catalogues.
+// Reads a configuration from text as if it were the file run.yaml, with small catalogues.
 #pragma once
 #include <string>
 #include <vector>

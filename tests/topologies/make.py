@@ -120,7 +120,7 @@ def grace():
     for socket in range(2):
         gpu = machine.gpu(1 + 8 * socket, uuid(0x60 + socket), 96 * GIB, vendor="10de:2342")
         sockets.append(package(machine, socket, 8 * socket, 8, 1, 16, [(socket, gpu)], 240 * GIB, 1, socket))
-    # The GPUs' memory is a node of its own, without cores.
+    # The GPUs' memory is a separate node without cores.
     memory = []
     for node in (2, 10):
         machine.nodes.append(node)

@@ -1,10 +1,10 @@
-// A transform: changes a gathered batch in place; what it draws for a row depends on (seed, epoch, sample) only.
+// A transform: changes a gathered batch in place. Its draws for a row depend only on (seed, epoch, sample).
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
-#include "core/error.h"
-#include "core/random_keys.h"
+#include "core/base/error.h"
+#include "core/base/random_keys.h"
 #include "parts.h"
 
 namespace {

@@ -1,8 +1,8 @@
-// A model: a recipe for blocks, made from Layers, so that every strategy can train it.
+// A model: a recipe for blocks. Blocks get their layers from Layers, so every strategy can train the model.
 #include <ATen/ATen.h>
 
-#include "core/error.h"
-#include "core/metrics/accuracy.h"
+#include "core/base/error.h"
+#include "core/metrics/model_metrics.h"
 #include "parts.h"
 
 namespace {
@@ -66,7 +66,7 @@ class GatedMlp : public Model {
   }
   TensorList inputs(const Batch& batch) const override {
     const at::Tensor& features = batch.at("features");
-    // Counted from the end: members of an ensemble may come before the rows.
+    // Counted from the end: a dimension of ensemble members may precede the rows.
     return {feature_dims_ > 1 ? features.flatten(-feature_dims_) : features};
   }
   Examples examples(const TensorList& outputs, const Batch& batch) const override {

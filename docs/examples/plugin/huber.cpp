@@ -1,4 +1,4 @@
-// A loss: a sum and a weight, never a mean, so that shares of any size add up.
+// A loss: a sum and a weight, never a mean. So shares of any size add up.
 #include <ATen/ATen.h>
 
 #include "parts.h"

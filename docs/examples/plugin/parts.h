@@ -1,4 +1,4 @@
-// What the other files of this plugin bring, for plugin.cpp to register.
+// Factories and entries of the other files, for plugin.cpp.
 #pragma once
 #include "core/model.h"
 #include "core/registry.h"

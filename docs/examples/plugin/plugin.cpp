@@ -1,7 +1,8 @@
-// Everything that this plugin offers: for each name an entry, from which reading, checking and help come, and a factory.
+// Registers all components of this plugin: for each name an entry (options, checks, help) and a factory.
 #include "core/plugin.h"
 
-#include "core/describe.h"
+#include "core/base/describe.h"
+#include "core/base/options.h"
 #include "parts.h"
 
 namespace describe = convoy::describe;

@@ -79,7 +79,8 @@ TEST(ConfigSet, AnotherComponentDropsTheFilesKeys) {
   EXPECT_EQ(config.strategy.name, "one");
   EXPECT_EQ(config.strategy.options.json().dump(), R"({"name":"one"})");
   ASSERT_EQ(config.warnings.size(), 1u);
-  EXPECT_NE(config.warnings[0].find("run.yaml:8:24: strategy.sync: left out, as what --set chose does not take it"),
+  EXPECT_NE(config.warnings[0].find(
+                "run.yaml:8:24: strategy.sync: ignored, because the component from --set has no such option"),
             std::string::npos)
       << config.warnings[0];
 }

@@ -1,4 +1,4 @@
-// The resolved form: defaults, order, marks, YAML that reads back, plugins that are checked later.
+// The resolved configuration: defaults, order, source locations, YAML that reads back, plugins that are checked later.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -112,7 +112,7 @@ TEST(ConfigResolved, MarksReachRanks) {
   const RunConfig rank = RunConfig::from_resolved(Json::parse(config.resolved.dump()));
   EXPECT_EQ(failure_at(rank.model.options, "layers.1"), "run.yaml:2:43: model.layers.1: does not please");
   EXPECT_EQ(failure_at(rank.model.options, "dropout"), "--set model.dropout=0.5: model.dropout: does not please");
-  // A default stands where its parent does.
+  // A default has the source location of its parent.
   EXPECT_EQ(failure_at(rank.model.options, "bias"), "run.yaml:2:8: model.bias: does not please");
   EXPECT_EQ(failure_at(rank.strategy.options.section("sync"), "every"),
             "run.yaml:8:38: strategy.sync.every: does not please");
@@ -134,7 +134,7 @@ TEST(ConfigResolved, AllDifferences) {
               ::testing::UnorderedElementsAre("seed: 1 -> 4", "train.epochs: 3 -> 9",
                                               "train.evaluate_every: 1 epoch -> 7 steps"));
   EXPECT_THAT(difference_texts(base, other, {"train", "seed"}), ElementsAre());
-  // Keys that a later version has added have their defaults, unless somebody wrote them.
+  // Keys that a later version has added have their defaults if the file lacks them.
   Json older = base;
   older["train"].erase("keep_last");
   older.erase("randomness");
@@ -169,7 +169,7 @@ TEST(ConfigResolved, FirstDifference) {
   EXPECT_EQ(first_difference(base, resolved({"train.keep_last=9"}), {"train.keep"}), "train.keep_last");
 }
 
-// What a program that has loaded the plugin would pass.
+// The catalogues of a program that has loaded the plugin.
 Catalogues with_plugin() {
   Catalogues all = small_catalogues();
   Option width;
@@ -235,7 +235,7 @@ TEST(ConfigPlugin, PathsAndNames) {
       "run.yaml:2:17: model.plugin: must be an absolute path, so that it is clear what is loaded; is 'libmine.so'");
   EXPECT_EQ(config_error(std::string(valid_config) + "plugins: [lib.so]\n"),
             "run.yaml:9:11: plugins.0: is 'lib.so', must be an absolute path, so that it is clear what is loaded");
-  // Plugins bring no strategies: these names are known at once.
+  // Plugins cannot add strategies: these names are known at once.
   EXPECT_EQ(config_error(config_with("name: many", "name: mayn") + "plugins: [/lib.so]\n"),
             "run.yaml:8:18: strategy.name: unknown strategy 'mayn'; did you mean many?");
   EXPECT_EQ(config_error(config_with("name: net", "name: theirs") + "plugins: [/lib.so]\n"), "no error");

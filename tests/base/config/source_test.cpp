@@ -60,7 +60,7 @@ TEST(ConfigSource, TopLevelIsNoMap) {
 TEST(ConfigSource, LargerThanOneMebibyte) {
   const std::string comment = "#" + std::string(1023, 'x') + "\n";
   EXPECT_EQ(config_error(repeated(comment, 1024) + valid_config),
-            "run.yaml: is larger than 1 MiB, which no description of a run is");
+            "run.yaml: is larger than 1 MiB, the limit of a configuration");
   EXPECT_EQ(config_error(repeated(comment, 1000) + valid_config), "no error");
 }
 
@@ -120,7 +120,7 @@ TEST(ConfigSource, Tags) {
 
 TEST(ConfigSource, MergeKeys) {
   EXPECT_EQ(config_error(config_with("{epochs: 3,", "{<<: {epochs: 3},")),
-            "run.yaml:7:9: train: merge keys (<<) are not taken; write the keys out");
+            "run.yaml:7:9: train: merge keys (<<) are not supported; write the keys out");
 }
 
 TEST(ConfigSource, KeysThatAreNoText) {
@@ -151,7 +151,7 @@ TEST(ConfigSource, AliasesWork) {
 
 TEST(ConfigSource, SelfAlias) {
   EXPECT_EQ(config_error(config_with("[32, 16]", "&a [32, *a]")),
-            "run.yaml:2:46: model.layers.1: an alias inside of what it stands for");
+            "run.yaml:2:46: model.layers.1: an alias inside its own anchor");
 }
 
 TEST(ConfigSource, AliasBombs) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include "core/config/node.h"
 #include "tests/support/config_text.h"
 
 namespace convoy {
@@ -56,7 +57,7 @@ TEST(ConfigKeys, ControlCharactersInKeysAreEscaped) {
 TEST(ConfigKeys, Missing) {
   EXPECT_EQ(
       config_error(config_with("name: try\n", "")),
-      "run.yaml:1:1: name: is missing and required: of the run and of its folder: letters, digits, '.', '_', '-'");
+      "run.yaml:1:1: name: is missing and required: name of the run and its folder: letters, digits, '.', '_', '-'");
   EXPECT_EQ(config_error(config_with("  lr: 1.0e-3\n", "")),
             "run.yaml:5:3: optimizer.lr: is missing and required: rate");
   EXPECT_EQ(config_error(config_with("  name: adam\n", "")),
@@ -69,6 +70,14 @@ TEST(ConfigKeys, NullForRequired) {
   EXPECT_EQ(with_epochs("null"), "run.yaml:7:17: train.epochs: is empty; leave the key out for its default");
   EXPECT_EQ(config_error(config_with("name: adam", "name: ~")),
             "run.yaml:5:9: optimizer.name: must be the name of one optimizer");
+}
+
+TEST(ConfigKeys, NullWhereAbsenceIsTheDefault) {
+  const RunConfig without = read_config(valid_config);
+  const RunConfig with = read_config(config_with("rows: 1000", "rows: 1000, transforms: ~"));
+  EXPECT_EQ(with.resolved["data"], without.resolved["data"]);
+  EXPECT_EQ(marks_of(with.resolved).count("data.transforms"), 0u) << "as if it were not written";
+  EXPECT_EQ(read_config(config_with("layers: [32, 16]", "layers: ~")).resolved["model"]["layers"], Json::array());
 }
 
 TEST(ConfigTypes, Integers) {
@@ -136,7 +145,7 @@ TEST(ConfigTypes, WrongKinds) {
   EXPECT_EQ(with_epochs("[3]"), "run.yaml:7:17: train.epochs: must be an integer, not a list");
   EXPECT_EQ(with_epochs("{a: 3}"), "run.yaml:7:17: train.epochs: must be an integer, not a map");
   EXPECT_EQ(config_error(config_with("[32, 16]", "32")),
-            "run.yaml:2:38: model.layers: must be a list of: integer, not a single value; did you mean [32]?");
+            "run.yaml:2:38: model.layers: must be a list of integers, not a single value; did you mean [32]?");
   EXPECT_EQ(config_error(config_with("{global: 256}", "256")),
             "run.yaml:7:27: train.batch: must be a map, not a single value");
   EXPECT_EQ(config_error(config_with("name: try", "name: [a]")), "run.yaml:1:7: name: must be text, not a list");
@@ -220,8 +229,9 @@ TEST(ConfigWhole, Batch) {
             "run.yaml:7:27: train.batch: has both global and per_rank; give one of them");
   EXPECT_EQ(config_error(config_with("{global: 256}", "{}")),
             "run.yaml:7:27: train.batch: is empty; give global, the rows over all ranks, or per_rank");
-  EXPECT_EQ(config_error(config_with(", batch: {global: 256}", "")),
-            "run.yaml:7:8: train.batch: is missing and required: rows of a step; exactly one of its two keys");
+  EXPECT_EQ(
+      config_error(config_with(", batch: {global: 256}", "")),
+      "run.yaml:7:8: train.batch: is missing and required: batch size of a step; set exactly one of the two keys");
 }
 
 TEST(ConfigWhole, Names) {
@@ -277,7 +287,7 @@ TEST(ConfigValues, BindingByAList) {
             "run.yaml:9:16: launch.bind: is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one "
             "item for each rank of a host");
   EXPECT_EQ(with_launch("cores: [0]"),
-            "run.yaml:9:17: launch.cores: is for launch.bind: list, and that is core; leave one of them out");
+            "run.yaml:9:17: launch.cores: needs launch.bind: list, but launch.bind is core; leave one of them out");
   EXPECT_EQ(with_launch("bind: list, cores: [0-1, 5-2]"),
             "run.yaml:9:35: launch.cores.1: is '5-2', must be 0, 0-3 or 0-3+8");
 }

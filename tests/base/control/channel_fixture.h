@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/text.h"
 #include "core/control/channel.h"
-#include "core/text.h"
 
 namespace convoy::testing {
 
@@ -57,7 +57,7 @@ void on_threads(int n, Body body) {
   for (auto& thread : threads) thread.join();
 }
 
-// What callbacks saw, for threads that wait until it is enough.
+// Collects the calls of callbacks, for threads that wait for a number of them.
 template <class T>
 class Seen {
  public:

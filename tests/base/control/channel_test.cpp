@@ -1,8 +1,8 @@
-// What every channel promises, over threads of one process, IPv4 and IPv6.
+// Operations of every channel, over threads of one process, IPv4 and IPv6.
 #include "core/control/channel.h"
 
-#include "core/control/supervised_channel.h"
 #include "tests/base/control/channel_fixture.h"
+#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {
@@ -24,7 +24,7 @@ class ChannelTest : public ::testing::TestWithParam<const char*> {
     server_ = serve_channel(loopback(transport == "ipv6" ? "::1" : "127.0.0.1"), {});
   }
 
-  // A participant of its own; the local channel is shared by all.
+  // A separate participant; all participants share the local channel.
   std::shared_ptr<Channel> join(int participant) {
     if (local_) return local_;
     return connect_channel(server_->address(), participant, str("rank ", participant), patience);
@@ -141,16 +141,15 @@ TEST_P(ChannelTest, AgreeLaterCallsBackWithAllValuesAndFreesTheName) {
     Seen<std::vector<std::string>> seen;
     for (int i = 0; i < participants; ++i) {
       EXPECT_TRUE(seen.now().empty()) << "before all have voted";
-      supervised(channels[i].get())
-          ->agree_later("again", i, participants, str("vote ", i, " of ", round),
-                        [&](const std::vector<std::string>& values) { seen.add(values); });
+      channels[i]->supervised()->agree_later("again", i, participants, str("vote ", i, " of ", round),
+                                             [&](const std::vector<std::string>& values) { seen.add(values); });
     }
     for (const auto& values : seen.wait_for(participants)) {
       ASSERT_EQ(values.size(), size_t{participants});
       for (int j = 0; j < participants; ++j) EXPECT_EQ(values[j], str("vote ", j, " of ", round));
     }
   }
-  EXPECT_GT(supervised(channels[0].get())->cpu_seconds(), 0);
+  EXPECT_GT(channels[0]->supervised()->cpu_seconds(), 0);
 }
 
 TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
@@ -158,10 +157,9 @@ TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
   Seen<std::string> seen;
   for (int me = 0; me < 2; ++me) {
     const auto channel = me == 0 ? a : b;  // of the local kind both are one
-    supervised(channel.get())->agree_later("first", me, 2, "x", [&, channel, me](const std::vector<std::string>&) {
-      supervised(channel.get())->agree_later("second", me, 2, str(me), [&](const std::vector<std::string>& values) {
-        seen.add(values[0] + values[1]);
-      });
+    channel->supervised()->agree_later("first", me, 2, "x", [&, channel, me](const std::vector<std::string>&) {
+      channel->supervised()->agree_later(
+          "second", me, 2, str(me), [&](const std::vector<std::string>& values) { seen.add(values[0] + values[1]); });
     });
   }
   EXPECT_THAT(seen.wait_for(2), ElementsAre("01", "01"));
@@ -250,7 +248,7 @@ TEST_P(ChannelTest, AbortWakesEveryone) {
     ASSERT_TRUE(channel->aborted());
     EXPECT_EQ(to_json(*channel->aborted()), to_json(reason));
   }
-  // Figures and results still pass; waiting for what may never come does not.
+  // Posts and results still pass; waits for keys that may never come fail.
   channels[0]->set("result", "x");
   EXPECT_EQ(channels[1]->get("result", patience), "x");
   EXPECT_EQ(thrown([&] { channels[1]->get("never", patience); }).kind, Failure::peer_lost);
@@ -271,7 +269,7 @@ TEST_P(ChannelTest, FirstCauseWinsAndReplacesALostPeer) {
     abort.message = message;
     return abort;
   };
-  auto settle = [&](const std::string& message) {
+  auto flush = [&](const std::string& message) {
     for (auto& channel : {a, b, c}) {
       channel->peek("x");  // what the server sent before has come
       EXPECT_EQ(channel->aborted()->message, message);
@@ -279,16 +277,16 @@ TEST_P(ChannelTest, FirstCauseWinsAndReplacesALostPeer) {
   };
   a->abort(reason(Failure::peer_lost, 0, "lost rank 2"));
   a->peek("x");
-  settle("lost rank 2");
+  flush("lost rank 2");
   b->abort(reason(Failure::peer_lost, 1, "lost rank 2 too"));
   b->peek("x");
-  settle("lost rank 2");
+  flush("lost rank 2");
   c->abort(reason(Failure::training, 2, "the cause"));
   c->peek("x");
-  settle("the cause");
+  flush("the cause");
   b->abort(reason(Failure::hang, 1, "a consequence"));
   b->peek("x");
-  settle("the cause");
+  flush("the cause");
   told.wait_for(3);
   for (const auto& message : told.now()) EXPECT_EQ(message, "lost rank 2");
 }

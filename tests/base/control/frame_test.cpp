@@ -1,5 +1,5 @@
 // Frames in pieces, too large, and made of anything.
-#include "core/control/frame.h"
+#include "core/control/socket.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

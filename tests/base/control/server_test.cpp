@@ -1,4 +1,4 @@
-// What a socket adds: joining, strangers, leaving, silence, the server's end.
+// The socket server: joining, unknown connections, leaving, missing heartbeats, the server's end.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/control/frame.h"
-#include "core/control/supervised_channel.h"
+#include "core/control/channel.h"
+#include "core/control/socket.h"
 #include "tests/base/control/channel_fixture.h"
 
 namespace convoy {
@@ -265,7 +265,7 @@ TEST(ChannelServer, ClientsEndWhileOthersWait) {
   waiter.join();
 }
 
-// A participant in a process of its own, which signals can stop and kill.
+// A participant in a separate process, which signals can stop and kill.
 pid_t fork_participant(const ChannelAddress& address, int participant) {
   const pid_t child = fork();
   if (child != 0) return child;
@@ -285,7 +285,7 @@ TEST(ChannelServer, TellsSilenceAndSuddenDeath) {
   events.on_leave = [&](int participant, const std::string& name, bool orderly) {
     left.add({participant, name, orderly});
   };
-  events.on_silent = [&](int participant, const std::string&, double seconds) {
+  events.on_stalled = [&](int participant, const std::string&, double seconds) {
     EXPECT_GT(seconds, 0.4);
     silent.add(participant);
   };
@@ -323,25 +323,53 @@ TEST(ChannelServer, ItsSocketsCloseOnExec) {
   }
 }
 
+// Serves nothing after the greeting: accepts one connection, and never reads.
+class StalledServer {
+ public:
+  explicit StalledServer(int64_t heartbeat) : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    at_.sin_family = AF_INET;
+    at_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at_;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&at_), size), 0);
+    EXPECT_EQ(listen(listener_, 1), 0);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&at_), &size);
+    std::thread greeter([&] {
+      accepted_ = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      const std::string welcome = encode_frame(Json{{"ok", true}, {"heartbeat", heartbeat}});
+      (void)!send(accepted_, welcome.data(), welcome.size(), MSG_NOSIGNAL);
+    });
+    channel = connect_channel({"127.0.0.1", ntohs(at_.sin_port), "job", "secret"}, 0, "rank 0", patience);
+    greeter.join();
+  }
+  ~StalledServer() {
+    close(accepted_);
+    close(listener_);
+  }
+  int accepted() const { return accepted_; }
+
+  std::shared_ptr<Channel> channel;
+
+ private:
+  int listener_, accepted_ = -1;
+  sockaddr_in at_{};
+};
+
+TEST(ChannelServer, AWaitForAHaltedServerEndsSoonAfterItsTimeLimit) {
+  StalledServer server(1000);
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    server.channel->agree("saved", 0, 2, "", Timeout(200));
+    FAIL() << "answered";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.kind(), Failure::rendezvous);
+    EXPECT_THAT(error.what(), HasSubstr("did not answer 'agree' within 5.20 s"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+}
+
 TEST(ChannelServer, AStalledServerCostsNoBlockingAndProgressFirst) {
-  // Serves nothing after the greeting: accepted, and never read.
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&at), size), 0);
-  ASSERT_EQ(listen(listener, 1), 0);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size);
-  int accepted = -1;
-  std::thread greeter([&] {
-    accepted = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    const std::string welcome = encode_frame(Json{{"ok", true}, {"heartbeat", 3600000}});
-    (void)!send(accepted, welcome.data(), welcome.size(), MSG_NOSIGNAL);
-  });
-  const ChannelAddress address{"127.0.0.1", ntohs(at.sin_port), "job", "secret"};
-  auto channel = connect_channel(address, 0, "rank 0", patience);
-  greeter.join();
+  StalledServer server(3600000);
+  std::shared_ptr<Channel>& channel = server.channel;
   const std::string filler(size_t{1} << 20, 'p');
   for (int i = 0; i < 40; ++i) channel->post("progress", {{"filler", filler}, {"n", i}});
   for (int i = 0; i < 10; ++i) channel->post("log", {{"line", i}});
@@ -351,7 +379,7 @@ TEST(ChannelServer, AStalledServerCostsNoBlockingAndProgressFirst) {
   bool goodbye = false;
   std::vector<char> chunk(size_t{1} << 20);
   while (!goodbye) {
-    const ssize_t got = recv(accepted, chunk.data(), chunk.size(), 0);
+    const ssize_t got = recv(server.accepted(), chunk.data(), chunk.size(), 0);
     if (got <= 0) break;
     reader.feed(chunk.data(), static_cast<size_t>(got));
     while (const auto message = reader.next()) {
@@ -365,9 +393,7 @@ TEST(ChannelServer, AStalledServerCostsNoBlockingAndProgressFirst) {
       }
     }
   }
-  close(accepted);
   end.join();
-  close(listener);
   EXPECT_TRUE(goodbye);
   EXPECT_EQ(logs, 10);
   EXPECT_LT(progress, 40);
@@ -399,7 +425,7 @@ TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
   auto server = serve_channel(options, events);
   auto channel = connect_channel(server->address(), 3, "rank 3", patience);
   std::atomic<int> beats{0};
-  supervised(channel.get())->on_beat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
+  channel->supervised()->on_heartbeat([&]() -> std::optional<Json> { return Json{{"step", ++beats}}; });
   const auto told = seen.wait_for(2);
   EXPECT_EQ(told[0], "beat of 3: {\"step\":1}");
   EXPECT_EQ(told[1], "beat of 3: {\"step\":2}");
@@ -408,12 +434,12 @@ TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
 TEST(ChannelServer, HeartbeatsThatAreLeftOutAreSilence) {
   Seen<int> silent;
   ChannelServerEvents events;
-  events.on_silent = [&](int participant, const std::string&, double) { silent.add(participant); };
+  events.on_stalled = [&](int participant, const std::string&, double) { silent.add(participant); };
   ChannelServerOptions options = loopback();
   options.heartbeat = 200ms;
   auto server = serve_channel(options, events);
   auto channel = connect_channel(server->address(), 5, "rank 5", patience);
-  supervised(channel.get())->on_beat([]() -> std::optional<Json> { return std::nullopt; });
+  channel->supervised()->on_heartbeat([]() -> std::optional<Json> { return std::nullopt; });
   EXPECT_EQ(silent.wait_for(1)[0], 5);
 }
 

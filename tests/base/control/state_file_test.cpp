@@ -1,6 +1,6 @@
-// Where a rank was can be read after its death and while it writes.
-#include "core/control/state_file.h"
-#include "core/control/call_notes.h"
+// A rank's position can be read after its death, and while the rank writes.
+#include "core/rank_state/state_file.h"
+#include "core/rank_state/position.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <fstream>
 #include <thread>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
@@ -73,8 +73,8 @@ TEST_F(StateFileTest, ReadsWhatWasWritten) {
 
 TEST_F(StateFileTest, HoldsTheLastCollectivesOfEachGroup) {
   StateFile file(path_);
-  EXPECT_TRUE(read_call_notes(path_).empty());
-  CallNotes notes(path_);
+  EXPECT_TRUE(read_collective_records(path_).empty());
+  CollectiveRecords notes(path_);
   const int world = notes.add_group("world"), half = notes.add_group("world/0.1");
   notes.add_group("never called");
   const int64_t shape[] = {2, 3, 4, 5, 6};
@@ -82,7 +82,7 @@ TEST_F(StateFileTest, HoldsTheLastCollectivesOfEachGroup) {
     notes.called(world,
                  {number, static_cast<uint64_t>(number * 10), "all_reduce", "bucket 2", "float32", shape, 2, "sum"});
   notes.called(half, {1, 7, "barrier", "", "", nullptr, -1, ""});
-  auto calls = read_call_notes(path_);
+  auto calls = read_collective_records(path_);
   ASSERT_EQ(calls.size(), 9u);
   for (int64_t i = 0; i < 8; ++i) {
     EXPECT_EQ(calls[static_cast<size_t>(i)].group, "world");
@@ -102,12 +102,12 @@ TEST_F(StateFileTest, HoldsTheLastCollectivesOfEachGroup) {
 
 TEST_F(StateFileTest, GroupsBeyondItsPlacesAreLeftOut) {
   StateFile file(path_);
-  CallNotes notes(path_);
+  CollectiveRecords notes(path_);
   for (int i = 0; i < 16; ++i) EXPECT_EQ(notes.add_group("group"), i);
   const int none = notes.add_group("one too many");
   EXPECT_EQ(none, -1);
   notes.called(none, {1, 1, "barrier", "", "", nullptr, -1, ""});
-  EXPECT_TRUE(read_call_notes(path_).empty());
+  EXPECT_TRUE(read_collective_records(path_).empty());
 }
 
 TEST_F(StateFileTest, LongTextsAreCutAndEveryLengthSurvives) {

@@ -1,10 +1,11 @@
-// All ranks stop before the same step, whatever their speeds and whenever the request comes.
+// All ranks stop before the same step, at any speeds and any time of the request.
 #include "core/control/stop.h"
 
 #include <random>
 
 #include "core/control/protocol.h"
 #include "tests/base/control/channel_fixture.h"
+#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 using namespace convoy::testing;
 using ::testing::HasSubstr;
 
-// A collective of one step: nobody leaves it before all have come, and a peer that never comes is a failure.
+// A collective of one step: no rank leaves it before all have joined, and a missing peer is a failure.
 class Collective {
  public:
   explicit Collective(int size) : size_(size) {}
@@ -151,7 +152,7 @@ TEST(StopAgreement, NamesTheRankThatDoesNotAnswer) {
   const auto error = thrown([&] { agreement.stops_before(1); });
   EXPECT_EQ(error.kind, Failure::rendezvous);
   EXPECT_EQ(error.rank, 2);
-  EXPECT_THAT(error.message, HasSubstr("rank 2 did not say"));
+  EXPECT_THAT(error.message, HasSubstr("rank 2 did not report"));
 }
 
 TEST(StopAgreement, AnAbortEndsTheHold) {

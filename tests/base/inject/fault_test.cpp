@@ -1,16 +1,16 @@
-// What may be written after --inject, and what is said to what may not.
+// Valid texts of --inject, and the errors of invalid ones.
 #include "core/inject/fault.h"
 
 #include <gmock/gmock.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
 
 using ::testing::HasSubstr;
 using Kind = Fault::Kind;
-using Part = Fault::Part;
+using Detail = Fault::Detail;
 using Point = InjectPoint;
 
 std::string refusal(const std::string& text, int ranks = 0) {
@@ -46,15 +46,15 @@ TEST(Fault, TakesWhatTheIssueAndTheManualShow) {
   EXPECT_EQ(fault_from_text("exit:3").code, 3);
   EXPECT_EQ(fault_from_text("segv@collective=7").point, Point::collective);
   EXPECT_EQ(fault_from_text("nan@epoch=2").point, Point::epoch);
-  EXPECT_EQ(fault_from_text("mismatch").part, Part::shape);
-  EXPECT_EQ(fault_from_text("mismatch:operation").part, Part::operation);
+  EXPECT_EQ(fault_from_text("mismatch").detail, Detail::shape);
+  EXPECT_EQ(fault_from_text("mismatch:operation").detail, Detail::operation);
   EXPECT_EQ(fault_from_text("mismatch:parameters:rank=1").point, Point::join);
   EXPECT_EQ(fault_from_text("drop-heartbeat").kind, Kind::drop_heartbeat);
   EXPECT_EQ(fault_from_text("kill@join").point, Point::join);
   EXPECT_EQ(fault_from_text("kill@save").number, 1);
   const Fault full = fault_from_text("enospc:fsync@save=2:always");
   EXPECT_EQ(full.kind, Kind::enospc);
-  EXPECT_EQ(full.part, Part::fsync);
+  EXPECT_EQ(full.detail, Detail::fsync);
   EXPECT_EQ(full.point, Point::save);
   EXPECT_EQ(full.number, 2);
   EXPECT_EQ(full.attempt, Fault::all_attempts);

@@ -1,4 +1,4 @@
-// Whole checkpoints: one layout's state read by another, damage, failing storage, and what is left behind.
+// Whole checkpoints: one layout's state read by another, damage, failing storage, and leftovers.
 #include "core/checkpoint/checkpoint.h"
 
 #include <ATen/core/Tensor.h>
@@ -13,29 +13,30 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/checkpoint/joined.h"
+#include "core/base/error.h"
+#include "core/checkpoint/restore.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/checkpoint/stored_contents.h"
 #include "core/checkpoint/stored_files.h"
-#include "core/error.h"
-#include "core/single_communicator.h"
+#include "core/communicator.h"
 #include "tests/core/checkpoint/failing_files.h"
 #include "tests/core/checkpoint/temporary_folder.h"
+#include "tests/support/local_channel.h"
 #include "tests/support/torch/ranks.h"
+#include "tests/support/torch/state_view.h"
 
 namespace convoy {
 namespace {
 
 // A strategy of nothing but state.
-class Holder : public Strategy {
+class StateOwner : public Strategy {
  public:
-  explicit Holder(std::vector<StateEntry> entries) : entries(std::move(entries)) {}
+  explicit StateOwner(std::vector<StateEntry> entries) : entries(std::move(entries)) {}
   void setup(const Context&, ModelPtr, std::shared_ptr<const LossFunction>) override {}
   Sampling sampling() const override { return {}; }
   StepResult step(const StepInput&) override { return {}; }
   std::vector<Metric> evaluate(const Batch&) override { return {}; }
   bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
-  void settle() override {}
+  void flush() override {}
   void visit_state(const StateVisitor& visit) override {
     for (const StateEntry& entry : entries) visit(entry);
   }
@@ -88,19 +89,19 @@ Piece flat(int rank, int size) {
   return piece;
 }
 
-Holder holder(const Layout& layout, int rank, int size, bool filled) {
+StateOwner holder(const Layout& layout, int rank, int size, bool filled) {
   const Piece piece = layout(rank, size);
   const bool replicated = piece.is_whole() && size > 1;
   const auto value = [&](const at::Tensor& tensor) { return filled ? tensor.clone() : at::full_like(tensor, -9); };
   const at::Tensor part = cut(weight_value(), piece);
-  return Holder({entry("b.bias", StateKind::parameter, Piece::whole({7}), value(bias_value()), rank == 0),
-                 entry("a.weight", StateKind::parameter, piece, value(part), !replicated || rank == 0),
-                 entry("a.weight", StateKind::moment, piece, value(part * 2), !replicated || rank == 0),
-                 entry("a.weight", StateKind::gradient, piece, value(part * 3), !replicated || rank == 0),
-                 entry("count", StateKind::counter, Piece::whole({}), value(count_value()), rank == 0)});
+  return StateOwner({entry("b.bias", StateKind::parameter, Piece::whole({7}), value(bias_value()), rank == 0),
+                     entry("a.weight", StateKind::parameter, piece, value(part), !replicated || rank == 0),
+                     entry("a.weight", StateKind::moment, piece, value(part * 2), !replicated || rank == 0),
+                     entry("a.weight", StateKind::gradient, piece, value(part * 3), !replicated || rank == 0),
+                     entry("count", StateKind::counter, Piece::whole({}), value(count_value()), rank == 0)});
 }
 
-void expect_restored(const Holder& held) {
+void expect_restored(const StateOwner& held) {
   for (const StateEntry& one : held.entries) {
     if (one.kind == StateKind::gradient) {
       EXPECT_TRUE(one.tensor.eq(-9).all().item<bool>()) << "a gradient was restored";
@@ -140,7 +141,7 @@ Json trainer_part(int64_t step) {
 
 void save_alone(const std::string& folder, int64_t step, int64_t keep_last = 0, FileSystem& files = system_files()) {
   const Context context = alone();
-  Holder held = holder(whole, 0, 1, true);
+  StateOwner held = holder(whole, 0, 1, true);
   Checkpoints(context, folder, keep_last, files).save(held, step, trainer_part(step));
 }
 
@@ -159,7 +160,7 @@ TEST(Checkpoint, AnyLayoutReadsAnyOther) {
     const TemporaryFolder folder;
     const Layout writes = from;
     over_ranks(3, [&](const Context& context) {
-      Holder held = holder(writes, context.rank, context.size, true);
+      StateOwner held = holder(writes, context.rank, context.size, true);
       Checkpoints(context, folder.path(), 2).save(held, 10, trainer_part(10));
     });
     for (const auto& [to_name, to] : layouts) {
@@ -173,7 +174,7 @@ TEST(Checkpoint, AnyLayoutReadsAnyOther) {
           EXPECT_EQ(info->step, 10);
           EXPECT_EQ(info->trainer["rows"], 80);
           EXPECT_EQ(info->config["name"], "test");
-          Holder held = holder(reads, context.rank, context.size, false);
+          StateOwner held = holder(reads, context.rank, context.size, false);
           checkpoints.load(held, *info);
           expect_restored(held);
         });
@@ -182,13 +183,13 @@ TEST(Checkpoint, AnyLayoutReadsAnyOther) {
   }
 }
 
-// What `convoy verify` compares: boxes and flat ranges of several ranks, put together again.
+// `convoy verify` compares boxes and flat ranges of several ranks, assembled to whole tensors.
 TEST(Checkpoint, PiecesOfAnyLayoutMakeWholeTensors) {
   for (const Layout& layout : {Layout(whole), Layout(rows), Layout(columns), Layout(flat)}) {
     for (int size : {1, 3}) {
       const TemporaryFolder folder;
       over_ranks(size, [&](const Context& context) {
-        Holder held = holder(layout, context.rank, context.size, true);
+        StateOwner held = holder(layout, context.rank, context.size, true);
         Checkpoints(context, folder.path(), 0).save(held, 4, Json::object(), true);
       });
       const std::map<std::string, at::Tensor> expected{{"parameter/a.weight", weight_value()},
@@ -251,7 +252,7 @@ TEST(Checkpoint, NewestFallsBackOverDamage) {
   std::filesystem::resize_file(folder / "step-2/manifest.json", 100);
   EXPECT_EQ(newest()->step, 1);
   std::filesystem::remove(folder / "step-1/manifest.json");
-  // To begin anew over what is damaged would be the end of it.
+  // A new start would overwrite the damaged state.
   try {
     newest();
     FAIL() << "none is whole";
@@ -368,13 +369,13 @@ TEST(Checkpoint, CountersOfOptionsMayComeAndGo) {
   save_alone(folder.path(), 1);
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
-  Holder more = holder(whole, 0, 1, false);
+  StateOwner more = holder(whole, 0, 1, false);
   more.entries.push_back(entry("scale", StateKind::counter, Piece::whole({}), at::full({}, 7, at::kDouble)));
   checkpoints.load(more, *checkpoints.newest());
   EXPECT_EQ(more.entries.back().tensor.item<double>(), 7);
   more.entries.pop_back();
   expect_restored(more);
-  Holder fewer = holder(whole, 0, 1, false);
+  StateOwner fewer = holder(whole, 0, 1, false);
   fewer.entries.pop_back();
   EXPECT_NO_THROW(checkpoints.load(fewer, *checkpoints.newest()));
 }
@@ -421,7 +422,7 @@ TEST(Checkpoint, WhatDoesNotFitIsNamed) {
   save_alone(folder.path(), 1);
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
-  const auto message = [&](Holder& held) -> std::string {
+  const auto message = [&](StateOwner& held) -> std::string {
     try {
       checkpoints.load(held, *checkpoints.newest());
     } catch (const Error& error) {
@@ -430,13 +431,13 @@ TEST(Checkpoint, WhatDoesNotFitIsNamed) {
     }
     return "accepted";
   };
-  Holder more = holder(whole, 0, 1, false);
+  StateOwner more = holder(whole, 0, 1, false);
   more.entries.push_back(entry("c.weight", StateKind::parameter, Piece::whole({2}), at::zeros({2})));
   EXPECT_NE(message(more).find("lacks parameter/c.weight"), std::string::npos) << message(more);
-  Holder fewer = holder(whole, 0, 1, false);
+  StateOwner fewer = holder(whole, 0, 1, false);
   fewer.entries.erase(fewer.entries.begin());
-  EXPECT_NE(message(fewer).find("besides parameter/b.bias"), std::string::npos) << message(fewer);
-  Holder other = holder(whole, 0, 1, false);
+  EXPECT_NE(message(fewer).find("it also has parameter/b.bias"), std::string::npos) << message(fewer);
+  StateOwner other = holder(whole, 0, 1, false);
   other.entries[0] = entry("b.bias", StateKind::parameter, Piece::whole({8}), at::zeros({8}, at::kDouble));
   EXPECT_NE(message(other).find("parameter/b.bias has shape"), std::string::npos) << message(other);
 }
@@ -446,7 +447,7 @@ TEST(Checkpoint, LoadsIntoOtherDtypesAndStrides) {
   save_alone(folder.path(), 1);
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
-  Holder held = holder(whole, 0, 1, false);
+  StateOwner held = holder(whole, 0, 1, false);
   held.entries[0].tensor = at::zeros({7}, at::kFloat);
   held.entries[1].tensor = at::zeros({5, 7}, at::kFloat).t();
   checkpoints.load(held, *checkpoints.newest());
@@ -454,14 +455,14 @@ TEST(Checkpoint, LoadsIntoOtherDtypesAndStrides) {
   EXPECT_TRUE(held.entries[1].tensor.equal(weight_value()));
 }
 
-// Data of which only the numbers matter.
+// Data for tests of numbering only.
 class Numbered : public Dataset {
  public:
   explicit Numbered(std::vector<std::string> users) : users_(std::move(users)) {}
   Schema schema() const override { return {}; }
   int64_t size(Split) const override { return 3; }
   int64_t instances_per_row() const override { return 1; }
-  Batch gather(Split, const at::Tensor&, int64_t, Buffers&) const override { return {}; }
+  Batch gather(Split, const at::Tensor&, int64_t, BatchBuffers&) const override { return {}; }
   DataContents contents() const override {
     DataContents made{"bytes of " + join(users_, " "), 3, {}};
     made.lists["users"] = {NameList(users_)};
@@ -477,7 +478,7 @@ TEST(Checkpoint, KeepsTheNumbersOfItsDataAndIsRefusedByOthers) {
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
   const Numbered first({"a", "b", "c"}), turned({"b", "a", "c"});
-  Holder held = holder(whole, 0, 1, true);
+  StateOwner held = holder(whole, 0, 1, true);
   checkpoints.save(held, 1, trainer_part(1), false, {}, &first);
   const CheckpointInfo info = checkpoints.find(folder / "step-1");
   EXPECT_EQ(info.fingerprint, first.contents().fingerprint);
@@ -494,7 +495,7 @@ TEST(Checkpoint, KeepsTheNumbersOfItsDataAndIsRefusedByOthers) {
 TEST(Checkpoint, MembersOfAnEnsembleHaveOneNumbering) {
   const TemporaryFolder folder;
   const Context context = alone();
-  Holder held = holder(whole, 0, 1, true);
+  StateOwner held = holder(whole, 0, 1, true);
   const Numbered first({"a", "b"}), turned({"b", "a"});
   const auto saved = [&](const std::string& name, const Numbered& data) {
     Checkpoints(context, folder / name, 0).save(held, 1, trainer_part(1), false, {}, &data);
@@ -532,12 +533,12 @@ TEST(Checkpoint, FindsStepFoldersAndRunFolders) {
 TEST(Checkpoint, OwnersMustMakeItWhole) {
   const TemporaryFolder folder;
   const Context context = alone();
-  Holder held = holder(rows, 0, 2, true);  // half of it, and nobody holds the rest
+  StateOwner held = holder(rows, 0, 2, true);  // half of it, and no rank holds the rest
   EXPECT_THROW(Checkpoints(context, folder.path(), 0).save(held, 1, Json::object()), Error);
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 
-// Every operation of a save fails once: what was there stands, what was not is gone, and it is said why.
+// Every operation of a save fails once: the old state stays, nothing new remains, and the error has the reason.
 TEST(Checkpoint, FailingStorageLeavesTheOldOne) {
   for (int cause : {ENOSPC, EIO}) {
     for (int at = 0;; ++at) {
@@ -572,7 +573,7 @@ TEST(Checkpoint, AllRanksHearOfOneRanksFailure) {
   std::atomic<int> told{0};
   over_ranks(3, [&](const Context& context) {
     FailingFiles files(context.rank == 1 ? 1 : 1 << 30, ENOSPC);  // within its write
-    Holder held = holder(rows, context.rank, context.size, true);
+    StateOwner held = holder(rows, context.rank, context.size, true);
     try {
       Checkpoints(context, folder.path(), 0, files).save(held, 1, Json::object());
     } catch (const Error& error) {

@@ -1,10 +1,10 @@
-// Storage whose n-th operation fails, counted over writes, closes, renames and all else.
+// Files with an n-th operation that fails, counted over writes, closes, renames and all others.
 #pragma once
 #include <cstring>
 #include <string>
 
-#include "core/error.h"
-#include "core/files.h"
+#include "core/base/error.h"
+#include "core/files/files.h"
 
 namespace convoy {
 

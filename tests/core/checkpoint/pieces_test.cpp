@@ -1,4 +1,4 @@
-// Pieces: boxes and flat ranges against the obvious way, by marking elements of the whole.
+// Pieces: boxes and flat ranges, compared with a simple method that marks elements of the whole.
 #include "core/checkpoint/pieces.h"
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "core/random_keys.h"
+#include "core/base/random_keys.h"
 
 namespace convoy {
 namespace {
@@ -44,7 +44,7 @@ TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
       return made;
     };
     const Piece to = piece(), from = piece();
-    ASSERT_EQ(piece_fault(to), "");
+    ASSERT_EQ(piece_error(to), "");
     const at::Tensor target = at::full(tensor_shape(to), -1, at::kInt);
     const int64_t copied = copy_overlap(to, target, from, cut(whole, from));
     // Expected: what `to` holds of the whole where `from` has it, -1 elsewhere.
@@ -64,7 +64,7 @@ TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
 
 TEST(Pieces, FaultsAreNamed) {
   Piece piece = Piece::whole({4, 3});
-  EXPECT_EQ(piece_fault(piece), "");
+  EXPECT_EQ(piece_error(piece), "");
   EXPECT_TRUE(piece.is_whole());
   piece.flat = {0, 12};
   EXPECT_TRUE(piece.is_whole());
@@ -72,21 +72,21 @@ TEST(Pieces, FaultsAreNamed) {
   EXPECT_FALSE(piece.is_whole());
   for (auto [begin, end] : {std::pair<int64_t, int64_t>{-1, 2}, {3, 2}, {0, 13}}) {
     piece.flat = {begin, end};
-    EXPECT_NE(piece_fault(piece), "");
+    EXPECT_NE(piece_error(piece), "");
   }
   piece = Piece::whole({4, 3});
   piece.offset[1] = 1;
-  EXPECT_NE(piece_fault(piece), "");
+  EXPECT_NE(piece_error(piece), "");
   piece.length[1] = 2;
-  EXPECT_EQ(piece_fault(piece), "");
+  EXPECT_EQ(piece_error(piece), "");
   EXPECT_FALSE(piece.is_whole());
   piece.offset[0] = INT64_MAX;
-  EXPECT_NE(piece_fault(piece), "");
+  EXPECT_NE(piece_error(piece), "");
   piece = Piece::whole({int64_t(1) << 40, int64_t(1) << 40});
-  EXPECT_NE(piece_fault(piece), "");
+  EXPECT_NE(piece_error(piece), "");
   piece = Piece::whole({2});
   piece.offset.clear();
-  EXPECT_NE(piece_fault(piece), "");
+  EXPECT_NE(piece_error(piece), "");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The format: what is written is read, and nothing that was changed is believed or crashes.
+// The format: written files are read, and changed ones are refused without a crash.
 #include "core/checkpoint/safetensors.h"
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/error.h"
-#include "core/hash.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 
 namespace convoy {

@@ -10,12 +10,12 @@
 #include <gtest/gtest.h>
 #include <png.h>
 
-#include "core/checkpoint/stored_contents.h"
-#include "core/data/images.h"
-#include "core/data/interactions_reader.h"
-#include "core/data/table.h"
-#include "core/data/text.h"
-#include "core/error.h"
+#include "core/base/error.h"
+#include "core/checkpoint/stored_files.h"
+#include "core/data/readers/interactions_reader.h"
+#include "core/data/sets/images.h"
+#include "core/data/sets/table.h"
+#include "core/data/sets/text.h"
 #include "tests/core/data/written_files.h"
 
 namespace convoy {
@@ -72,7 +72,7 @@ TEST(NameLists, AreCheckedWhenTheyComeFromAFile) {
   EXPECT_THROW(NameList(names.ends(), names.bytes()), Error);
 }
 
-// One row of a manifest is enough: lists are in a file of their own, listed with its hash.
+// One row of a manifest is enough: lists are in a separate file, listed with its hash.
 TEST(StoredContents, AreWhatWasStored) {
   const WrittenFiles files;
   const DataContents data = contents("f00", 7, {{"users", {"u1", "ü2"}}, {"items", {}}, {"classes", {"cat"}}});
@@ -141,7 +141,7 @@ TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
     columns.user_features = ages;
     FeatureFile file;
     file.option = "data.item_features";
-    file.thing = "item";
+    file.entity = "item";
     file.id = "i";
     file.path = files.write("items.csv", items);
     Interactions all = read_interactions(files.write("d.csv", text), columns);
@@ -180,7 +180,9 @@ TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
     ADD_FAILURE() << "features of item k and user x are nowhere";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Failure::config);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("no features of item 'k', and the checkpoint does not hold them"));
+    EXPECT_THAT(
+        error.what(),
+        ::testing::HasSubstr("no features of item 'k', and the checkpoint, from an earlier version, has none either"));
   }
 
   const auto dearer = data(head + "x,k,1,2\ny,l,3,4\nz,m,5,6\n", {"a", "b"}, "i,price,size\nk,1,7\nl,2,8\nm,4,9\n");
@@ -273,7 +275,7 @@ TEST(NumberedAs, TablesTakeTheStoredColumnsAndClasses) {
               ElementsAre("class 'yew' is new, and not in the checkpoint", "column 'y' is missing"));
 }
 
-// Columns of a file of its own to evaluate on are found by name as well.
+// Columns of a separate evaluation file are found by name too.
 TEST(NumberedAs, RowsToEvaluateOnHaveTheColumnsOfTheTrainingData) {
   const WrittenFiles files;
   Json values = table_values(files.write("t.csv", "x,kind,y\n1,ash,2\n3,elm,4\n"));

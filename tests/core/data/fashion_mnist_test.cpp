@@ -1,5 +1,5 @@
-// IDX files: plain ones mapped as they are, those in gzip from a cache in the user's own folder.
-#include "core/data/fashion_mnist.h"
+// IDX files: plain ones are mapped, and those in gzip are read from a cache in the user's folder.
+#include "core/data/sets/fashion_mnist.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -13,7 +13,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/core/data/written_files.h"
 
 namespace convoy {
@@ -28,7 +28,7 @@ std::string idx(const std::vector<unsigned>& shape, const std::string& bytes) {
   return text + bytes;
 }
 
-// Whether this process maps the file.
+// True if this process maps the file.
 bool mapped(const std::string& path) {
   std::ifstream maps("/proc/self/maps");
   std::stringstream text;
@@ -64,7 +64,7 @@ TEST(FashionMnist, MapsPlainFiles) {
   files.write("t10k-labels-idx1-ubyte", idx({3}, "abcd"));
   EXPECT_THAT(told(), HasSubstr("is longer than its header says"));
   files.write("t10k-labels-idx1-ubyte", idx({3, 1}, "abc"));
-  EXPECT_THAT(told(), HasSubstr("is no IDX file of bytes in 1 dimensions"));
+  EXPECT_THAT(told(), HasSubstr("is not an IDX file of bytes in 1 dimensions"));
 }
 
 TEST(FashionMnist, MapsWhatWasDecodedFromTheUsersCache) {

@@ -1,5 +1,5 @@
-// Folders of images: files that the test encodes itself, what decoding and fitting make of them, what is wrong with others.
-#include "core/data/images.h"
+// Folders of images: files that the test encodes itself, their decoding and fitting, and errors of invalid ones.
+#include "core/data/sets/images.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -21,8 +21,7 @@
 #include <memory>
 #include <set>
 
-#include "core/data/image_file.h"
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/core/data/written_files.h"
 
 namespace convoy {
@@ -90,7 +89,7 @@ TEST(ImageFile, PngIsExact) {
   EXPECT_TRUE(at::equal(read_image(files.path("g.png"), 3), grey.expand({5, 9, 3})));
   const at::Tensor one = read_image(files.path("c.png"), 1);
   EXPECT_EQ(one.sizes(), (std::vector<int64_t>{13, 7, 1}));
-  // What is transparent is black.
+  // Transparent pixels become black.
   at::Tensor see_through = at::cat({noise(4, 6, 3), at::full({4, 6, 1}, 255, at::kByte)}, 2).contiguous();
   see_through.select(2, 3).select(0, 2).zero_();
   const at::Tensor on_black = read_image(files.write("a.png", png_of(see_through, PNG_FORMAT_RGBA)), 3);

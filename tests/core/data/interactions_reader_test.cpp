@@ -1,5 +1,5 @@
-// Reading interactions from text, and the cache beside it.
-#include "core/data/interactions_reader.h"
+// Reads interactions from text, and from its cache.
+#include "core/data/readers/interactions_reader.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -14,10 +14,10 @@
 #include <fstream>
 #include <functional>
 
+#include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/data/features.h"
-#include "core/error.h"
-#include "core/hash.h"
+#include "core/data/sets/features.h"
 
 namespace convoy {
 namespace {
@@ -71,7 +71,7 @@ TEST(InteractionsReader, IdsAreNumberedByAppearance) {
   EXPECT_FALSE(all.context.defined() || all.weight.defined());
 }
 
-// Short words, words that begin alike, and more of them than a table has cells at first.
+// Short words, words with equal beginnings, and more words than the table has cells at first.
 TEST(InteractionsReader, ManyWordsOfAllLengths) {
   std::vector<std::string> words;
   for (int number = 0; number < 4000; ++number) {
@@ -191,7 +191,7 @@ TEST(InteractionsReader, ContextThatDescribesAnItemOrAUserIsKnown) {
   EXPECT_EQ(values<uint8_t>(all.context_kinds),
             (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction), uint8_t(ContextKind::of_item),
                                   uint8_t(ContextKind::of_user), uint8_t(ContextKind::same_everywhere)}));
-  // Each item once: nothing can be told.
+  // Each item once: there is no evidence.
   columns.context = {"price"};
   const auto few = parse_interactions("f.csv", "user_id,item_id,price\nu,i,1\nv,j,2\nw,k,3\n", columns);
   EXPECT_EQ(values<uint8_t>(few.context_kinds), (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction)}));
@@ -200,7 +200,7 @@ TEST(InteractionsReader, ContextThatDescribesAnItemOrAUserIsKnown) {
 FeatureFile items_file() {
   FeatureFile file;
   file.option = "data.item_features";
-  file.thing = "item";
+  file.entity = "item";
   file.path = "items.csv";
   file.id = "item_id";
   return file;
@@ -304,7 +304,7 @@ TEST_F(Cache, IsUsed) {
     ADD_FAILURE() << "parsed again";
     return {};
   };
-  const auto parsed = cached_columns(MappedFile(source()), "interactions " + typed().described(), parse,
+  const auto parsed = cached_columns(MappedFile(source()), "interactions " + typed().cache_key(), parse,
                                      [](const Columns&) { return true; });
   EXPECT_EQ(parsed.count("user"), 1u);
 }
@@ -339,7 +339,7 @@ TEST_F(Cache, IsRebuiltWhenDamaged) {
   EXPECT_TRUE(at::equal(parsed.user, read_interactions(source(), typed()).user));
 }
 
-// A cache with changed columns and the right hashes, as somebody who knows the format would write it.
+// A cache with changed columns and the right hashes, as an attacker who knows the format would write it.
 void forge(const std::string& path, const std::function<void(Columns&)>& change) {
   std::map<std::string, std::string> facts;
   Columns columns;

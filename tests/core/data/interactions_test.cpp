@@ -1,5 +1,5 @@
-// Split, negatives, candidates: what is drawn and what must never be.
-#include "core/data/interactions.h"
+// Split, negatives, candidates: valid draws.
+#include "core/data/sets/interactions.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -11,9 +11,9 @@
 
 #include <set>
 
-#include "core/data/candidates.h"
-#include "core/error.h"
-#include "core/random_keys.h"
+#include "core/base/error.h"
+#include "core/base/random_keys.h"
+#include "core/data/sets/candidates.h"
 
 namespace convoy {
 namespace {

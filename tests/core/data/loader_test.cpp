@@ -1,4 +1,4 @@
-// What the loader hands out, on however many ranks, and that its buffers are neither lost nor overwritten.
+// Batches of the loader on any number of ranks; its buffers are not lost or overwritten.
 #include "core/data/loader.h"
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@
 #include <set>
 #include <thread>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {
@@ -26,7 +26,7 @@ class Numbers : public Dataset {
   Schema schema() const override { return {}; }
   int64_t size(Split split) const override { return split == Split::train ? rows_ : evaluate_; }
   int64_t instances_per_row() const override { return 1; }
-  Batch gather(Split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override {
+  Batch gather(Split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const override {
     auto x = buffers.take("x", {indices.numel(), 2}, at::kLong);
     auto* out = x.mutable_data_ptr<int64_t>();
     for (int64_t i = 0; i < indices.numel(); ++i) {
@@ -144,9 +144,9 @@ TEST(Loader, TransformsOfTrainingStayOutOfEvaluation) {
 // Remembers who gathers.
 class Watched : public Numbers {
  public:
-  explicit Watched(bool at_hand) : Numbers(64, 0), at_hand_(at_hand) {}
-  bool at_hand() const override { return at_hand_; }
-  Batch gather(Split split, const at::Tensor& indices, int64_t epoch, Buffers& buffers) const override {
+  explicit Watched(bool gathers_from_memory) : Numbers(64, 0), at_hand_(gathers_from_memory) {}
+  bool gathers_from_memory() const override { return at_hand_; }
+  Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const override {
     by_ = std::this_thread::get_id();
     return Numbers::gather(split, indices, epoch, buffers);
   }
@@ -189,8 +189,8 @@ TEST(Loader, NoThreadOnASingleCoreWhereRowsAreAtHand) {
     CPU_ZERO(&one);
     for (int core = 0; CPU_COUNT(&one) == 0; ++core)
       if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
-    const auto mine = [](bool at_hand) {
-      const auto data = std::make_shared<Watched>(at_hand);
+    const auto mine = [](bool gathers_from_memory) {
+      const auto data = std::make_shared<Watched>(gathers_from_memory);
       batches_of(data, std::nullopt);
       return data->by() == std::this_thread::get_id();
     };

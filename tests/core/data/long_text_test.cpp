@@ -1,12 +1,12 @@
-// Interactions from a text that is long enough for several threads: the same as by one, also in what is wrong with it.
+// Interactions from a text that is long enough for several threads: results and errors equal those of one thread.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/data/interactions_reader.h"
-#include "core/error.h"
+#include "core/base/error.h"
+#include "core/data/readers/interactions_reader.h"
 
 namespace convoy {
 namespace {

@@ -16,12 +16,11 @@
 #include <filesystem>
 #include <vector>
 
-#include "core/data/bytes.h"
-#include "core/data/fashion_mnist.h"
-#include "core/data/few_rows.h"
-#include "core/data/synthetic.h"
+#include "core/base/error.h"
+#include "core/data/rows.h"
+#include "core/data/sets/fashion_mnist.h"
+#include "core/data/sets/synthetic.h"
 #include "core/data/transforms.h"
-#include "core/error.h"
 
 namespace convoy {
 namespace {
@@ -40,7 +39,7 @@ SyntheticVectors::Shape shape(bool classification) {
 
 TEST(FewRows, OfMadeUpDataAreMadeInAMomentAndNotKept) {
   const auto rows_of = [](const std::string& name, int64_t rows) {
-    return few_rows({name, Options(Json{{"rows", rows}, {"cache", "folder"}})}).options;
+    return with_few_rows({name, Options(Json{{"rows", rows}, {"cache", "folder"}})}).options;
   };
   EXPECT_EQ(rows_of("synthetic", 50'000'000).integer("rows"), 131072);
   EXPECT_FALSE(rows_of("synthetic", 50'000'000).has("cache"));
@@ -134,7 +133,7 @@ TEST(FashionMnist, ReadsWhatTheDistributionHas) {
   EXPECT_EQ(data.schema().fields.at("target").cardinality, 10);
 }
 
-// What a model is fed must not depend on how a batch holds it.
+// A model's input must not depend on the storage of the batch.
 TEST(FashionMnist, BytesAreTheSameFiguresAfterConversion) {
   const char* const folder = "/usr/share/datasets/fashion-mnist";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
@@ -192,7 +191,7 @@ TEST(Transforms, FlipMirrorsHalfOfTheRowsByTheirNumber) {
   const auto flipped = (batch.at("features") == before.flip(-1)).flatten(1).all(1);
   EXPECT_TRUE(kept.logical_xor(flipped).all().item<bool>());
   EXPECT_NEAR(double(flipped.sum().item<int64_t>()), 100, 30);
-  // Row 3 fares the same wherever it stands in a batch.
+  // Row 3 has the same result at any position in a batch.
   Batch alone = images(1);
   Flip(0.5).apply(alone, at::tensor({3}, at::kLong), 1, 0);
   EXPECT_EQ(at::equal(alone.at("features"), images(1).at("features")), kept[3].item<bool>());

@@ -1,4 +1,4 @@
-// Which rows a member of an ensemble reads: drawn as it should be, alone as among others, and by arithmetic on a resume.
+// Row samples of ensemble members: their distribution, equal alone and among others, computed on a resume.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
@@ -9,16 +9,16 @@
 #include <set>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/data/loader.h"
-#include "core/error.h"
 
 namespace convoy {
 namespace {
 
-using Rows = MemberDraw::Rows;
+using Rows = MemberSample::Rows;
 
-MemberDraw draw(Rows rows, uint64_t seed, int64_t member = 0) {
-  MemberDraw made;
+MemberSample draw(Rows rows, uint64_t seed, int64_t member = 0) {
+  MemberSample made;
   made.rows = rows;
   made.seed = seed;
   made.member = member;
@@ -27,15 +27,15 @@ MemberDraw draw(Rows rows, uint64_t seed, int64_t member = 0) {
   return made;
 }
 
-std::vector<int64_t> drawn(const MemberDraw& draw, int64_t rows) {
-  const Draws draws(draw, rows);
+std::vector<int64_t> drawn(const MemberSample& draw, int64_t rows) {
+  const RowSample draws(draw, rows);
   std::vector<int64_t> all;
   for (int64_t position = 0; position < draws.size(); ++position) all.push_back(draws.at(position));
   return all;
 }
 
-std::vector<int64_t> held_out(const MemberDraw& draw, int64_t rows) {
-  const Draws draws(draw, rows);
+std::vector<int64_t> held_out(const MemberSample& draw, int64_t rows) {
+  const RowSample draws(draw, rows);
   std::vector<int64_t> all(static_cast<size_t>(draws.held_out()));
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
   draws.map_held_out(all.data(), draws.held_out());
@@ -76,11 +76,11 @@ TEST(MemberDraws, FoldsPartTheRowsWhateverTheSeeds) {
   for (int64_t rows : {7, 70, 1003}) {
     std::vector<int64_t> left_out;
     for (int64_t member = 0; member < 7; ++member) {
-      const MemberDraw fold = draw(Rows::fold, static_cast<uint64_t>(100 + member), member);
+      const MemberSample fold = draw(Rows::fold, static_cast<uint64_t>(100 + member), member);
       auto trained = drawn(fold, rows), held = held_out(fold, rows);
       EXPECT_EQ(held.size(), static_cast<size_t>(rows / 7));
       left_out.insert(left_out.end(), held.begin(), held.end());
-      // What is trained on and what is held out are all rows, each once.
+      // Training rows and held-out rows together are all rows, each once.
       trained.insert(trained.end(), held.begin(), held.end());
       std::sort(trained.begin(), trained.end());
       ASSERT_EQ(trained.size(), static_cast<size_t>(rows));
@@ -91,7 +91,7 @@ TEST(MemberDraws, FoldsPartTheRowsWhateverTheSeeds) {
     EXPECT_EQ(left_out.size(), static_cast<size_t>(rows / 7 * 7));
   }
   EXPECT_EQ(held_out(draw(Rows::fold, 1, 2), 70), held_out(draw(Rows::fold, 9, 9), 70)) << "2 = 9 mod 7";
-  EXPECT_THROW(Draws(draw(Rows::fold, 1), 6), Error) << "seven folds of six rows";
+  EXPECT_THROW(RowSample(draw(Rows::fold, 1), 6), Error) << "seven folds of six rows";
 }
 
 TEST(MemberDraws, EveryEpochReadsTheSameDrawInAnotherOrder) {
@@ -123,7 +123,7 @@ class Numbered : public Dataset {
   Schema schema() const override { return {}; }
   int64_t size(Split split) const override { return split == Split::train ? 203 : 11; }
   int64_t instances_per_row() const override { return 1; }
-  Batch gather(Split, const at::Tensor& indices, int64_t, Buffers& buffers) const override {
+  Batch gather(Split, const at::Tensor& indices, int64_t, BatchBuffers& buffers) const override {
     auto number = buffers.take("number", {indices.numel()}, at::kLong);
     auto byte = buffers.take("byte", {indices.numel(), 2, 3}, at::kByte);
     number.copy_(indices);
@@ -135,7 +135,7 @@ class Numbered : public Dataset {
   }
 };
 
-// What a member sees among others is what a model by itself sees, in every share and micro-batch.
+// A member among others sees the same rows as a single model, in every share and micro-batch.
 TEST(MemberDraws, AMemberReadsWhatItsDrawReadsAlone) {
   const auto data = std::make_shared<Numbered>();
   for (Rows rows : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
@@ -144,13 +144,13 @@ TEST(MemberDraws, AMemberReadsWhatItsDrawReadsAlone) {
     options.share_count = 2;
     options.micro_batches = 3;
     for (int64_t member = 0; member < 4; ++member)
-      options.draws.push_back(draw(rows, static_cast<uint64_t>(50 + member), member));
-    const Sampler counts(203, 16, options.draws.front());
+      options.samples.push_back(draw(rows, static_cast<uint64_t>(50 + member), member));
+    const Sampler counts(203, 16, options.samples.front());
     Loader together(data, {}, counts, 5, 40, options);
     LoaderOptions lone = options;
-    lone.draws.clear();
+    lone.samples.clear();
     std::vector<std::unique_ptr<Loader>> alone;
-    for (const MemberDraw& each : options.draws)
+    for (const MemberSample& each : options.samples)
       alone.push_back(std::make_unique<Loader>(data, std::vector<std::shared_ptr<const Transform>>{},
                                                Sampler(203, 16, each), 5, 40, lone));
     int64_t batches = 0;
@@ -176,9 +176,9 @@ TEST(MemberDraws, AMemberReadsWhatItsDrawReadsAlone) {
 TEST(MemberDraws, OneWhoEndsEarlyChangesNothingForTheOthers) {
   const auto data = std::make_shared<Numbered>();
   LoaderOptions all, left;
-  for (int64_t member : {0, 1, 2}) all.draws.push_back(draw(Rows::bootstrap, static_cast<uint64_t>(member), member));
-  left.draws = {all.draws[0], all.draws[2]};
-  const Sampler counts(203, 16, all.draws.front());
+  for (int64_t member : {0, 1, 2}) all.samples.push_back(draw(Rows::bootstrap, static_cast<uint64_t>(member), member));
+  left.samples = {all.samples[0], all.samples[2]};
+  const Sampler counts(203, 16, all.samples.front());
   Loader before(data, {}, counts, 0, 30, all), after(data, {}, counts, 17, 30, left);
   for (int step = 0; step < 17; ++step) before.next();
   for (int step = 17; step < 30; ++step) {
@@ -189,7 +189,7 @@ TEST(MemberDraws, OneWhoEndsEarlyChangesNothingForTheOthers) {
 
 TEST(MemberDraws, MembersWhoReadDifferentlyManyRowsAreADefect) {
   LoaderOptions options;
-  options.draws = {draw(Rows::all, 1), draw(Rows::subset, 1)};
+  options.samples = {draw(Rows::all, 1), draw(Rows::subset, 1)};
   EXPECT_THROW(Loader(std::make_shared<Numbered>(), {}, Sampler(203, 16, 1), 0, 1, options), std::exception);
 }
 
@@ -197,8 +197,8 @@ TEST(MemberDraws, WhatFoldsHoldOutIsEvaluatedOnOnce) {
   const auto data = std::make_shared<Numbered>();
   LoaderOptions options;
   for (int64_t member = 0; member < 7; ++member)
-    options.draws.push_back(draw(Rows::fold, static_cast<uint64_t>(member), member));
-  const Sampler counts(203, 16, options.draws.front());
+    options.samples.push_back(draw(Rows::fold, static_cast<uint64_t>(member), member));
+  const Sampler counts(203, 16, options.samples.front());
   std::vector<std::vector<int64_t>> own(7);
   for (int64_t index : {0, 1}) {
     options.share_index = index;
@@ -214,7 +214,7 @@ TEST(MemberDraws, WhatFoldsHoldOutIsEvaluatedOnOnce) {
   std::set<int64_t> all;
   for (int64_t member = 0; member < 7; ++member) {
     auto& rows = own[static_cast<size_t>(member)];
-    auto expected = held_out(options.draws[static_cast<size_t>(member)], 203);
+    auto expected = held_out(options.samples[static_cast<size_t>(member)], 203);
     std::sort(rows.begin(), rows.end());
     std::sort(expected.begin(), expected.end());
     EXPECT_EQ(rows, expected);
@@ -222,7 +222,7 @@ TEST(MemberDraws, WhatFoldsHoldOutIsEvaluatedOnOnce) {
   }
   EXPECT_EQ(all.size(), 203u);  // 7 · 29
 
-  Loader alone = Loader::held_out(data, {}, Sampler(203, 16, options.draws[2]), 100, {});
+  Loader alone = Loader::held_out(data, {}, Sampler(203, 16, options.samples[2]), 100, {});
   const auto batch = alone.next();
   EXPECT_EQ(batch->at("number").sizes(), (std::vector<int64_t>{29}));
   EXPECT_FALSE(alone.next());
@@ -233,7 +233,7 @@ TEST(MemberDraws, RaggedRowsEndAnEpochWithUnequalShares) {
   for (const Rows how : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
     for (const int64_t shares : {1, 2, 3, 8}) {
       for (const int64_t rows : {100, 1000, 100000000}) {
-        const int64_t first = ragged_rows(draw(how, 3), rows, 16, 5, shares).value();
+        const int64_t first = uneven_rows(draw(how, 3), rows, 16, 5, shares).value();
         const int64_t drawn = rows_drawn(draw(how, 3), first), last = drawn % 16;
         EXPECT_LE(first, rows);
         EXPECT_GE(last, shares) << drawn;
@@ -244,10 +244,10 @@ TEST(MemberDraws, RaggedRowsEndAnEpochWithUnequalShares) {
     }
   }
   // None where no batch can be ragged: too few steps or rows, or a row for each share.
-  EXPECT_EQ(ragged_rows(draw(Rows::all, 3), 1000, 16, 1, 2), std::nullopt);
-  EXPECT_EQ(ragged_rows(draw(Rows::all, 3), 12, 16, 5, 2), std::nullopt);
-  EXPECT_EQ(ragged_rows(draw(Rows::all, 3), 1000, 4, 5, 4), std::nullopt);
-  EXPECT_EQ(ragged_rows(draw(Rows::all, 3), 1000, 1, 5, 1), std::nullopt);
+  EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 16, 1, 2), std::nullopt);
+  EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 12, 16, 5, 2), std::nullopt);
+  EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 4, 5, 4), std::nullopt);
+  EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 1, 5, 1), std::nullopt);
 }
 
 }  // namespace

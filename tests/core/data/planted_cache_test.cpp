@@ -1,4 +1,4 @@
-// Made-up interactions: kept in a folder, and mapped from there by whoever comes later.
+// Synthetic interactions: stored in a folder, and mapped from there by later processes.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -18,12 +18,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/data/column_cache.h"
-#include "core/data/synthetic.h"
-#include "core/descriptor.h"
-#include "core/error.h"
-#include "core/files.h"
-#include "core/lock_holder.h"
+#include "core/base/error.h"
+#include "core/data/readers/column_cache.h"
+#include "core/data/sets/synthetic.h"
+#include "core/files/files.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 
 namespace convoy {
@@ -156,9 +154,9 @@ TEST(PlantedCache, AFifoAsLockFileHoldsNobodyUp) {
 }
 
 // A process of the given name that holds the lock of `path` until this object ends.
-class Holder {
+class StateOwner {
  public:
-  Holder(const std::string& path, const char* name) {
+  StateOwner(const std::string& path, const char* name) {
     int ready[2];
     if (pipe(ready) != 0) throw std::runtime_error("pipe");
     pid_ = fork();
@@ -175,12 +173,12 @@ class Holder {
     close(ready[0]);
     close(ready[1]);
   }
-  ~Holder() {
+  ~StateOwner() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  Holder(const Holder&) = delete;
-  Holder& operator=(const Holder&) = delete;
+  StateOwner(const StateOwner&) = delete;
+  StateOwner& operator=(const StateOwner&) = delete;
   pid_t pid() const { return pid_; }
 
  private:
@@ -193,13 +191,13 @@ TEST(PlantedCache, WaitsForARankNoLongerThanItsLimit) {
   const fs::path cache = caches(folder.path())[0];
   const std::string lock = cache.string() + ".lock";
   {
-    const Holder stranger(lock, "backup");
-    EXPECT_FALSE(held_by_rank(lock));
+    const StateOwner stranger(lock, "backup");
+    EXPECT_FALSE(locked_by_rank(lock));
   }
-  EXPECT_FALSE(held_by_rank(lock));
+  EXPECT_FALSE(locked_by_rank(lock));
   fs::remove(cache);
-  const Holder rank(lock, "convoy-rank");
-  EXPECT_TRUE(held_by_rank(lock));
+  const StateOwner rank(lock, "convoy-rank");
+  EXPECT_TRUE(locked_by_rank(lock));
   const CacheLockLimit limit(5.5);  // a program that is no rank gets 5 s
   testing::internal::CaptureStderr();
   expect_equal(made, plant_interactions(sizes(), 3, folder.path()));

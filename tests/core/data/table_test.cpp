@@ -1,5 +1,5 @@
 // Tables from CSV, .npy and safetensors, and how they are split.
-#include "core/data/table.h"
+#include "core/data/sets/table.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -14,9 +14,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/base/error.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/data/npy.h"
-#include "core/error.h"
 
 namespace convoy {
 namespace {
@@ -114,7 +113,7 @@ TEST_F(Tables, ArraysOfNumpy) {
 TEST_F(Tables, BadNumpyFilesAreRefused) {
   const auto refused = [&](const std::string& text) { return failure([&] { read_npy(write("bad.npy", text)); }); };
   const std::string four(4, '\0');
-  EXPECT_THAT(refused("hello"), HasSubstr("is no .npy file"));
+  EXPECT_THAT(refused("hello"), HasSubstr("is not an .npy file"));
   EXPECT_THAT(refused(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", four)), HasSubstr("type |O"));
   EXPECT_THAT(refused(npy("{'descr': '<f4', 'fortran_order': True, 'shape': (1,), }", four)), HasSubstr("Fortran"));
   EXPECT_THAT(refused(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", four)), HasSubstr("4 bytes"));
@@ -141,7 +140,7 @@ TEST_F(Tables, ArraysOfSafetensors) {
 }
 
 TEST_F(Tables, AFractionIsSplitOffBySeed) {
-  TablePart part;
+  TableData part;
   part.features = at::arange(100, at::kFloat).unsqueeze(1);
   part.target = at::zeros({100}, at::kLong);
   const auto rows = [](const Table& table, Split split) {

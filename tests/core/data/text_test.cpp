@@ -1,5 +1,5 @@
-// Text by position: every target once an epoch, bytes and vocabularies, the cache beside the file.
-#include "core/data/text.h"
+// Text by position: every target once an epoch, bytes and vocabularies, the column cache.
+#include "core/data/sets/text.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <set>
 
+#include "core/base/error.h"
 #include "core/data/sampler.h"
-#include "core/data/synthetic_tokens.h"
-#include "core/error.h"
+#include "core/data/sets/synthetic.h"
 #include "tests/core/data/written_files.h"
 
 namespace convoy {
@@ -123,7 +123,7 @@ TEST(Text, SaysWhatIsWrong) {
   shape.vocabulary = files.write("words", "1\n2\n");
   EXPECT_THAT(told(files.path("short"), shape), HasSubstr("short: byte 2 (value 51) begins no token"));
   shape.unknown = "?";
-  EXPECT_THAT(told(files.path("short"), shape), HasSubstr("'?' is no token of data.vocabulary"));
+  EXPECT_THAT(told(files.path("short"), shape), HasSubstr("'?' is not a token of data.vocabulary"));
   shape.unknown = "2";
   EXPECT_EQ(told(files.path("enough"), shape), "no error");
 }

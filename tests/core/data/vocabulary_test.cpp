@@ -1,11 +1,11 @@
-// Vocabularies: longest match, round trip, files that are wrong.
-#include "core/data/vocabulary.h"
+// Vocabularies: longest match, round trip, invalid files.
+#include "core/data/formats/vocabulary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "core/random_keys.h"
+#include "core/base/error.h"
+#include "core/base/random_keys.h"
 #include "tests/core/data/written_files.h"
 
 namespace convoy {
@@ -84,7 +84,7 @@ TEST(Vocabulary, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(told("v.txt", "a\\x4"), HasSubstr("v.txt:1: a backslash"));
   EXPECT_THAT(told("v.txt", "a\nb\na\n"), HasSubstr("'a' is there twice, as number 0 and 2"));
   EXPECT_THAT(told("v.txt", " \n"), HasSubstr("holds no tokens"));
-  EXPECT_THAT(told("v.json", "[\"a\", "), HasSubstr("is no JSON: at byte"));
+  EXPECT_THAT(told("v.json", "[\"a\", "), HasSubstr("is not JSON: error at byte"));
   EXPECT_THAT(told("v.json", "[\"a\", 3]"), HasSubstr("holds strings, and this one holds 3"));
   EXPECT_THAT(told("v.json", "[]"), HasSubstr("holds no tokens"));
   EXPECT_THAT(told("v.json", R"({"a": 0, "b": 2})"),

@@ -1,4 +1,4 @@
-// A folder of files that a test writes; gone with the object.
+// A folder of files that a test writes; removed with the object.
 #pragma once
 #include <filesystem>
 #include <fstream>

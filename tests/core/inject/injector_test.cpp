@@ -1,4 +1,4 @@
-// What an Injector does to its own rank's model, communicator and files; faults that end a process are tests/faults' part.
+// Faults in a rank's model, communicator and files; tests/faults has faults that end a process.
 #include "core/inject/injector.h"
 
 #include <ATen/core/Tensor.h>
@@ -11,9 +11,10 @@
 #include <chrono>
 #include <filesystem>
 
-#include "core/error.h"
+#include "core/base/error.h"
+#include "core/communicator.h"
 #include "core/model.h"
-#include "core/single_communicator.h"
+#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {
@@ -31,7 +32,7 @@ std::shared_ptr<Injector> injector(const std::vector<std::string>& faults, int r
   return std::make_shared<Injector>(request);
 }
 
-// Doubles by a parameter of its own, in a child of its own.
+// Doubles its input with a parameter, in a child module.
 class Doubling : public Block {
  public:
   Doubling() {
@@ -63,7 +64,7 @@ class DoublingModel : public Model {
 
 Layers& no_layers() {
   static char nothing;
-  return reinterpret_cast<Layers&>(nothing);  // Doubling asks for none
+  return reinterpret_cast<Layers&>(nothing);  // Doubling requests none
 }
 
 const TensorList input{at::ones({3}), at::ones({3}, at::kLong)};
@@ -74,9 +75,9 @@ TEST(Injector, LeavesAloneWhatNoFaultConcerns) {
   for (const auto& none : {injector({}), injector({"nan@step=3", "mismatch", "enospc"}, 1),
                            injector({"nan", "mismatch", "enospc"}, 0, 1)}) {
     EXPECT_TRUE(none->idle());
-    EXPECT_EQ(none->around(ModelPtr(model)), model);
-    EXPECT_EQ(none->around(group), group);
-    EXPECT_EQ(&none->around(system_files()), &system_files());
+    EXPECT_EQ(none->decorate(ModelPtr(model)), model);
+    EXPECT_EQ(none->decorate(group), group);
+    EXPECT_EQ(&none->decorate(system_files()), &system_files());
     none->reached(InjectPoint::step, 3);
     none->waiting();
   }
@@ -84,7 +85,7 @@ TEST(Injector, LeavesAloneWhatNoFaultConcerns) {
 
 TEST(Injector, ABlockGivesNoNumberOnce) {
   const auto faults = injector({"nan:block=1@step=3"});
-  const ModelPtr model = faults->around(std::make_shared<const DoublingModel>());
+  const ModelPtr model = faults->decorate(std::make_shared<const DoublingModel>());
   const BlockPtr first = model->block(0, no_layers()), second = model->block(1, no_layers());
   auto sum = [](const BlockPtr& block) { return block->forward(input)[0].sum().item<double>(); };
   faults->reached(InjectPoint::step, 2);
@@ -94,7 +95,7 @@ TEST(Injector, ABlockGivesNoNumberOnce) {
   second->eval();
   EXPECT_EQ(sum(second), 6) << "an evaluation";
   second->train();
-  // What will be recomputed runs without a graph at first.
+  // A checkpointed block runs without a graph at first.
   const TensorList outputs = [&] {
     at::NoGradGuard no_grad;
     return second->forward(input);
@@ -106,7 +107,7 @@ TEST(Injector, ABlockGivesNoNumberOnce) {
 
 TEST(Injector, ABlockIsItselfInAllElse) {
   const auto faults = injector({"throw:block=0@step=3"});
-  const BlockPtr block = faults->around(std::make_shared<const DoublingModel>())->block(0, no_layers());
+  const BlockPtr block = faults->decorate(std::make_shared<const DoublingModel>())->block(0, no_layers());
   const auto parameters = block->named_parameters();
   ASSERT_EQ(parameters.size(), 2u);
   EXPECT_TRUE(parameters.contains("own"));
@@ -134,13 +135,13 @@ TEST(Injector, FaultsOfOnePointHappenInOrder) {
               ThrowsMessage<std::runtime_error>(HasSubstr("@evaluate=1")));
 }
 
-// What really was called.
+// Records the calls that are really made.
 class Noting : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 2; }
   const std::string& backend() const override { return inner_->backend(); }
-  Capabilities capabilities() const override { return inner_->capabilities(); }
+  std::vector<at::DeviceType> devices() const override { return inner_->devices(); }
   int64_t bytes_sent() const override { return 7; }
   double wait_seconds() const override { return 8; }
   double wait_cpu_seconds() const override { return 9; }
@@ -192,7 +193,7 @@ TEST(Injector, OneCollectiveIsAnotherThanItsPeersCall) {
                                Case{"mismatch:operation@step=1", "broadcast", at::kFloat, 4}}) {
     const auto faults = injector({expected.fault});
     const auto noting = std::make_shared<Noting>();
-    const CommunicatorPtr group = faults->around(CommunicatorPtr(noting));
+    const CommunicatorPtr group = faults->decorate(CommunicatorPtr(noting));
     ASSERT_NE(group, noting);
     EXPECT_EQ(group->bytes_sent(), 7);
     at::Tensor tensor = at::ones({4});
@@ -226,8 +227,8 @@ TEST(Injector, EveryCollectiveCanDiffer) {
     for (const auto& [name, call] : calls) {
       const auto faults = injector({fault});
       const auto noting = std::make_shared<Noting>();
-      const CommunicatorPtr group = faults->around(CommunicatorPtr(noting))->split(0, 0, {});
-      const CommunicatorPtr whole = faults->around(CommunicatorPtr(noting));
+      const CommunicatorPtr group = faults->decorate(CommunicatorPtr(noting))->split(0, 0, {});
+      const CommunicatorPtr whole = faults->decorate(CommunicatorPtr(noting));
       faults->reached(InjectPoint::step, 1);
       call(*whole)->wait();
       const bool same = noting->called == name && noting->with.numel() == 4 && noting->with.scalar_type() == at::kFloat;
@@ -241,7 +242,7 @@ TEST(Injector, TheDiskIsFullInOneCall) {
   std::filesystem::create_directories(folder);
   for (const std::string part : {"write", "fsync", "close"}) {
     const auto faults = injector({"enospc:" + part + "@save=2"});
-    FileSystem& files = faults->around(system_files());
+    FileSystem& files = faults->decorate(system_files());
     auto save = [&](int number) {
       faults->reached(InjectPoint::save, number);
       const auto file = files.create((folder / (part + std::to_string(number))).string());

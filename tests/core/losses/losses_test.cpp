@@ -1,4 +1,4 @@
-// Losses as sums and weights: plain, weighted, ragged, over members, and in half precision.
+// Losses as sums and weights: plain, weighted, uneven, over members, and in half precision.
 #include "core/losses/losses.h"
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,14 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "core/losses/catalogue.h"
+#include "core/base/error.h"
+#include "core/losses/catalogue/catalogue.h"
 #include "tests/models/counting_layers.h"
 
 namespace convoy {
 namespace {
 
-// Layers of which a loss sees only this.
+// The only functions of Layers that a loss uses.
 class LossLayers : public CountingLayers {
  public:
   explicit LossLayers(int64_t members = 0) : members_(members) {}
@@ -72,7 +72,7 @@ TEST(Losses, WeightsPerRowAndPerElement) {
   EXPECT_NEAR(value(by_element.weight), value(elements.sum()), 1e-5);
 }
 
-// The same loss of every member as of that member alone, whatever is shared.
+// Every member has the same loss as alone, for any shared inputs.
 TEST(Losses, MembersAreApart) {
   constexpr int64_t members = 3, rows = 4, classes = 5;
   LossLayers stacked(members), single;

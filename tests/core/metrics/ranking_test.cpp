@@ -1,5 +1,5 @@
 // HR and NDCG by hand, ties against the held-out item.
-#include "core/metrics/ranking.h"
+#include "core/metrics/model_metrics.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -12,7 +12,7 @@
 
 #include <cmath>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace convoy {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/metrics/sink.h"
 #include "tests/core/checkpoint/temporary_folder.h"
 

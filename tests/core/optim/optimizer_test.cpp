@@ -1,4 +1,4 @@
-// Optimizers against torch::optim, their three ways against each other, members, and what is refused.
+// Optimizers compared with torch::optim, their three paths with each other, members, and refusals.
 #include "core/optim/optimizer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -17,7 +17,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/optim/dense.h"
 
 namespace convoy {
@@ -62,8 +62,8 @@ struct Case {
   std::function<std::unique_ptr<torch::optim::Optimizer>(at::Tensor)> peer;
 };
 
-// The L2 term is small, since where it meets a gradient of its own size the sum is rounding, which Adam blows up to a
-// step: there fp32 is 2e-3 from fp64 by torch as by us.
+// The L2 term is small. With a gradient of its size the sum could be only a rounding error, from which Adam makes a
+// full step: fp32 then differs from fp64 by 2e-3, in torch too.
 std::vector<Case> cases() {
   using torch::optim::AdamOptions, torch::optim::AdamWOptions, torch::optim::SGDOptions;
   const auto adam_peer = [](double decay) {
@@ -117,7 +117,7 @@ TEST(Optimizers, AgreeWithTorchAfterAHundredSteps) {
 }
 
 TEST(Optimizers, LoopsAndTensorOperationsAgree) {
-  // What runs on CUDA for members and half precision, beside what runs on the CPU.
+  // The path of CUDA, members and half precision, compared with the path of the CPU.
   struct Expose : DenseOptimizer {
     using DenseOptimizer::tensors;
   };
@@ -128,7 +128,7 @@ TEST(Optimizers, LoopsAndTensorOperationsAgree) {
     const auto loops = make_optimizer(one.optimizer), rows = make_optimizer(one.optimizer);
     const int slot = loops->add_slot(values, {members, 0.5, one.weight_decay});
     const std::vector<double> decays{one.weight_decay, 0, one.weight_decay / 2};
-    dynamic_cast<MemberDecays&>(*loops).set_weight_decays(slot, decays);
+    loops->set_weight_decays(slot, decays);
     std::vector<at::Tensor> moments;
     for (const auto& named : rows->moments(rows->add_slot(other, {members, 0.5, one.weight_decay}))) {
       moments.push_back(named.second);
@@ -160,7 +160,7 @@ TEST(Optimizers, MembersEqualOnesTrainedAlone) {
     const int slot = together->add_slot(stacked, {members, 1, one.weight_decay});
     const at::Tensor rates = at::tensor({0.01, 0.02, 0.03}, at::kDouble);
     const std::vector<double> decays{one.weight_decay, 0, one.weight_decay / 2};
-    dynamic_cast<MemberDecays&>(*together).set_weight_decays(slot, decays);
+    together->set_weight_decays(slot, decays);
     const auto gradient = [&](int64_t step) {
       return gradient_of(members * n, step, at::kFloat).reshape({members, n});
     };

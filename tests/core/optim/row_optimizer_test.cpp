@@ -1,5 +1,5 @@
-// Row optimizers against the dense ones of their names, which see a gradient of zeros where a row has none.
-#include "core/optim/row_optimizer.h"
+// Row optimizers compared with the dense ones of their names, which get a zero gradient for rows without one.
+#include "core/optim/rows/row_optimizer.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -13,10 +13,10 @@
 
 #include <cmath>
 
-#include "core/error.h"
-#include "core/optim/row_base.h"
-#include "core/optim/row_entry.h"
-#include "core/random.h"
+#include "core/base/error.h"
+#include "core/optim/catalogue/catalogue.h"
+#include "core/optim/rows/row_base.h"
+#include "core/tensors/random.h"
 
 namespace convoy {
 namespace {
@@ -112,9 +112,9 @@ Trained train_rows(const Case& one, at::ScalarType dtype, int64_t steps, RowOpti
     const at::Tensor touched = rows_of(step);
     optimizer.update(0, touched, normal({touched.numel(), width}, "g" + std::to_string(step), dtype),
                      scalars(rate_of(step, one.schedule), step));
-    if (settle_every > 0 && step % settle_every == 0) optimizer.settle(0);
+    if (settle_every > 0 && step % settle_every == 0) optimizer.flush(0);
   }
-  optimizer.settle(0);
+  optimizer.flush(0);
   return {values, optimizer.moments(0)};
 }
 
@@ -131,7 +131,7 @@ std::vector<Case> cases() {
   };
 }
 
-// What the dense one has after so many updates, the rows have too, to the last digits.
+// After the same number of updates the rows equal the dense values to the last digits.
 TEST(RowOptimizer, ReachesTheDenseValuesInDouble) {
   for (const Case& one : cases()) {
     for (const int64_t steps : {1, 7, 900}) {
@@ -196,7 +196,7 @@ TEST(RowOptimizer, LongSkipsKeepDecay) {
   by_rows->look_up(0, at::tensor({0}, at::kLong), seen);
   EXPECT_LE(worst(seen, dense.narrow(0, 0, 1)), 1e-12);
   EXPECT_GT(worst(values.narrow(0, 0, 1), dense.narrow(0, 0, 1)), 1e-3) << "looking up wrote to the table";
-  by_rows->settle(0);
+  by_rows->flush(0);
   EXPECT_LE(worst(values, dense), 1e-12);
 }
 
@@ -221,10 +221,10 @@ TEST(RowOptimizer, DoesNotDependOnThreads) {
   EXPECT_TRUE(results[2].equal(results[0]));
 }
 
-// What devices without loops of ours do.
+// The path of devices without convoy's loops.
 TEST(RowOptimizer, TensorsDoAsLoops) {
   for (const Case& one : cases()) {
-    RowWays ways = row_ways(one.optimizer.options);
+    RowPaths ways = row_paths(one.optimizer.options);
     ways.tensors = true;
     const Options& options = one.optimizer.options;
     const auto tensors = one.optimizer.name == "sgd" ? make_row_sgd(options, ways)
@@ -245,7 +245,7 @@ TEST(RowOptimizer, AnUpdateThatIsNotAppliedChangesNothing) {
   options.weight_decay = 0.1;
   optimizer->add_table(values, options);
   optimizer->update(0, rows_of(1), at::full({rows_of(1).numel(), width}, NAN, at::kDouble), scalars(0.1, 1, false));
-  optimizer->settle(0);
+  optimizer->flush(0);
   EXPECT_TRUE(values.equal(before));
 }
 
@@ -261,7 +261,7 @@ TEST(RowOptimizer, LazyRowsStay) {
   const double after = values[0][0].item<double>();
   EXPECT_NEAR(after, -0.01, 1e-8);
   for (int64_t step = 2; step <= 9; ++step) update(1, step);
-  optimizer->settle(0);
+  optimizer->flush(0);
   EXPECT_EQ(values[0][0].item<double>(), after);
   update(0, 10);
   const double mean = 0.1 * 1 + 0.9 * 0.1, square = 0.001 + 0.999 * 0.001;

@@ -1,10 +1,10 @@
-// Schedules at their corners.
+// Learning-rate schedules at their corners.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "core/config/run_config.h"
-#include "core/optim/catalogue.h"
+#include "core/optim/catalogue/catalogue.h"
 #include "core/optim/optimizer.h"
 
 namespace convoy {

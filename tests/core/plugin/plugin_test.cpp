@@ -1,4 +1,4 @@
-// Which libraries are refused, and why, before any of their code runs.
+// Libraries that are refused before any of their code runs, with the reason.
 #include "core/plugin.h"
 
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/builtins.h"
-#include "core/error.h"
+#include "core/base/error.h"
+#include "core/registry.h"
 
 namespace convoy {
 namespace {
@@ -33,7 +33,7 @@ class Plugins : public testing::Test {
   // A library from a few lines of C++ without any header.
   std::string build(const std::string& code) {
     const auto source = (folder_ / "p.cpp").string();
-    // A name of its own: a library that is loaded already is not looked at again.
+    // A unique name: a library that is loaded already is not read again.
     const auto library = (folder_ / str("lib", ++built_, ".so")).string();
     std::ofstream(source) << code;
     const std::string command = str("c++ -shared -fPIC -o '", library, "' '", source, "'");
@@ -88,7 +88,7 @@ TEST_F(Plugins, WhatOthersMayWriteIsRefused) {
   chmod(path.c_str(), 0755);
   chmod(folder_.c_str(), 0777);
   EXPECT_EQ(refusal(path, message_), Failure::refused);
-  chmod(folder_.c_str(), 01777);  // sticky: nobody else can replace the file
+  chmod(folder_.c_str(), 01777);  // sticky: no other user can replace the file
   EXPECT_EQ(refusal(path, message_), Failure::internal) << message_;
 }
 
@@ -130,6 +130,11 @@ TEST_F(Plugins, OtherVersionsAndOtherLibrariesAreSaid) {
                     message_),
             Failure::config);
   EXPECT_THAT(message_, HasSubstr("built for convoy-0"));
+  EXPECT_EQ(refusal(build("extern \"C\" const char* convoy_plugin_version() { return nullptr; }\n"
+                          "extern \"C\" void convoy_plugin_register(void*) { __builtin_trap(); }\n"),
+                    message_),
+            Failure::config);
+  EXPECT_THAT(message_, HasSubstr("its convoy_plugin_version returns null"));
 }
 
 TEST_F(Plugins, AnotherLibTorchIsSaid) {

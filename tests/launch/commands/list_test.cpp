@@ -1,15 +1,20 @@
-// `convoy list` and the reference page, over the real catalogues; and that these fit their own descriptions.
-#include "launch/commands/list.h"
+// `convoy list` and the reference page, over the real catalogues; the catalogues match their descriptions.
+#include "launch/cli/commands.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 
 #include "core/config/option_reader.h"
-#include "launch/catalogues.h"
-#include "launch/commands/help.h"
-#include "launch/commands/reference_page.h"
+#include "core/config/overrides.h"
+#include "launch/farm/config/read.h"
+#include "launch/prepare/describe.h"
 
 namespace convoy {
 namespace {
@@ -86,9 +91,9 @@ TEST(List, UnknownWords) {
 
 TEST(List, ReferencePageHoldsEveryOption) {
   const std::string page = listed({"", "", true});
-  EXPECT_TRUE(holds(
-      page,
-      "| `train.batch.global` | integer, at least 1, at most 1000000000 (rows) |  | rows of a batch over all ranks |"));
+  EXPECT_TRUE(holds(page,
+                    "| `train.batch.global` | integer, at least 1, at most 1000000000 (rows) |  | rows of the global "
+                    "batch, over all ranks |"));
   for (const auto& [kind, entries] : all_catalogues().kinds) {
     for (const Entry& entry : entries) {
       EXPECT_TRUE(holds(page, "### " + kind + ": " + entry.name + "\n"));
@@ -96,6 +101,70 @@ TEST(List, ReferencePageHoldsEveryOption) {
     }
   }
   EXPECT_EQ(page.find("\n\n\n"), std::string::npos);
+}
+
+// The top-level keys of a YAML text, each with its lines.
+std::map<std::string, std::string> keys_of(const std::string& yaml) {
+  std::map<std::string, std::string> keys;
+  std::istringstream lines(yaml);
+  std::string line, key;
+  while (std::getline(lines, line)) {
+    if (line[0] != ' ') key = line.substr(0, line.find(':'));
+    keys[key] += line + "\n";
+  }
+  return keys;
+}
+
+TEST(List, ExamplesOfTheReferencePageAreValid) {
+  char pattern[] = "/tmp/convoy-examples-XXXXXX";
+  const std::string folder = mkdtemp(pattern);
+  const Catalogues all = all_catalogues();
+  for (const auto& [section, example] : reference_examples()) {
+    std::map<std::string, std::string> keys = keys_of(reference_examples().at("file"));
+    if (section != "file") keys.erase("launch");
+    for (const auto& [key, text] : keys_of(example)) keys[key] = text;
+    std::ofstream file(folder + "/run.yaml");
+    for (const auto& [key, text] : keys) file << text;
+    file.close();
+    RunArguments arguments;
+    arguments.config = folder + "/run.yaml";
+    try {
+      const Node tree = read_yaml_file(arguments.config, {});
+      if (const auto farm = read_farm(tree, arguments, {}, {}))
+        refuse_all(farm->mistakes);
+      else
+        read_run_tree(tree, all);
+    } catch (const Error& error) {
+      ADD_FAILURE() << section << ": " << error.what();
+    }
+    const size_t colon = section.find(": ");
+    if (colon == std::string::npos) continue;
+    const std::string kind = section.substr(0, colon), name = section.substr(colon + 2);
+    EXPECT_NE(all.find(kind, name), nullptr) << section;
+    EXPECT_TRUE(holds(example, name)) << section;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(List, EverySectionOfTheReferencePageHasAnExample) {
+  for (const auto& [kind, entries] : all_catalogues().kinds)
+    EXPECT_TRUE(std::any_of(entries.begin(), entries.end(), [kind = kind](const Entry& entry) {
+      return reference_examples().count(kind + ": " + entry.name) == 1;
+    })) << kind;
+}
+
+TEST(List, ReferencePagePrintsASharedOptionOnce) {
+  const std::string page = listed({"", "", true});
+  const auto count = [&](const std::string& part) {
+    int found = 0;
+    for (size_t at = page.find(part); at != std::string::npos; at = page.find(part, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("| `clip_norm` |"), 1);
+  EXPECT_EQ(count("| `recompute` |"), 1);
+  EXPECT_EQ(count("| `sync.compress` |"), 1);
+  EXPECT_EQ(count("### strategy: shared options\n"), 1);
+  EXPECT_EQ(count("anything"), 0);
 }
 
 // An option's description, its help and its default, and those of all below it.

@@ -1,4 +1,4 @@
-// The parts of a farm that write down and judge: journal, inbox, ends of pipelines, slots of a launcher.
+// Journal, inbox, attempt results, and slots of a launcher.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -6,13 +6,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/exit_codes.h"
-#include "launch/farm/claims.h"
-#include "launch/farm/inbox.h"
-#include "launch/farm/journal.h"
-#include "launch/farm/outcome.h"
-#include "launch/farm/report.h"
-#include "launch/retry.h"
+#include "launch/farm/config/resource_requests.h"
+#include "launch/farm/report/report.h"
+#include "launch/farm/run/attempt_result.h"
+#include "launch/farm/run/journal.h"
+#include "launch/job/restart.h"
+#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -36,7 +35,7 @@ class FarmFolder : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(FarmFolder, TheJournalCountsStartsAlsoBehindATornLine) {
+TEST_F(FarmFolder, TheJournalCountsStartsAfterAnIncompleteLine) {
   EXPECT_THAT(starts_in_journal(folder_), IsEmpty());
   {
     Journal journal(folder_);
@@ -50,7 +49,7 @@ TEST_F(FarmFolder, TheJournalCountsStartsAlsoBehindATornLine) {
   EXPECT_THAT(starts_in_journal(folder_), ElementsAre(Pair("a", 2), Pair("b", 1)));
 }
 
-TEST_F(FarmFolder, TheInboxTellsOfWhatArrived) {
+TEST_F(FarmFolder, TheInboxListsArrivedFiles) {
   Inbox inbox(folder_);
   EXPECT_THAT(inbox.arrived(), IsEmpty());
   std::ofstream(folder_ + "/inbox/.half.yaml") << "x";
@@ -75,61 +74,63 @@ Json summary_of(const char* status, const char* cause = nullptr) {
   return summary;
 }
 
-TEST(FarmVerdict, AnEndWithZeroHasToBeInTheSummaryToo) {
-  EXPECT_EQ(judge({0, 0}, StopReason::none, "", summary_of("done")).what, Verdict::What::done);
-  EXPECT_EQ(judge({0, 0}, StopReason::preempt, "", summary_of("done")).what, Verdict::What::done) << "it was quicker";
-  const Verdict verdict = judge({0, 0}, StopReason::none, "", summary_of("running"));
-  EXPECT_EQ(verdict.what, Verdict::What::failed);
-  EXPECT_EQ(verdict.exit_code, exit_code::training);
+TEST(FarmAttemptResult, ExitCodeZeroNeedsADoneSummary) {
+  EXPECT_EQ(classify({0, 0}, StopReason::none, "", summary_of("done")).outcome, AttemptResult::Outcome::done);
+  EXPECT_EQ(classify({0, 0}, StopReason::preempt, "", summary_of("done")).outcome, AttemptResult::Outcome::done)
+      << "it was quicker";
+  const AttemptResult result = classify({0, 0}, StopReason::none, "", summary_of("running"));
+  EXPECT_EQ(result.outcome, AttemptResult::Outcome::failed);
+  EXPECT_EQ(result.exit_code, exit_code::training);
 }
 
-TEST(FarmVerdict, WhatThePipelineSaysOfItselfIsTheCause) {
-  const Verdict verdict = judge({70, 0}, StopReason::none, "", summary_of("failed", "training"));
-  EXPECT_EQ(verdict.cause, "training");
-  EXPECT_EQ(verdict.message, "it broke");
-  EXPECT_TRUE(verdict.again_helps);
-  EXPECT_FALSE(judge({78, 0}, StopReason::none, "", {}).again_helps);
-  EXPECT_TRUE(judge({137, 0}, StopReason::none, "", summary_of("failed", "signal")).again_helps);
+TEST(FarmAttemptResult, TakesTheCauseFromTheSummary) {
+  const AttemptResult result = classify({70, 0}, StopReason::none, "", summary_of("failed", "training"));
+  EXPECT_EQ(result.cause, "training");
+  EXPECT_EQ(result.message, "it broke");
+  EXPECT_TRUE(result.retryable);
+  EXPECT_FALSE(classify({78, 0}, StopReason::none, "", {}).retryable);
+  EXPECT_TRUE(classify({137, 0}, StopReason::none, "", summary_of("failed", "signal")).retryable);
 }
 
-TEST(FarmVerdict, WhatItSaidLastIsTheReasonWhereItCameToNoSummary) {
-  const Verdict verdict = judge({78, 0}, StopReason::none, "", {}, "", "a.yaml:3:1: seed: is 'x'");
-  EXPECT_EQ(verdict.message, "a.yaml:3:1: seed: is 'x' (its convoy ended with 78; see logs/convoy.log)");
-  EXPECT_EQ(judge({78, 0}, StopReason::none, "", {}).message, "its convoy ended with 78; see logs/convoy.log");
-  EXPECT_EQ(judge({70, 0}, StopReason::none, "", summary_of("failed", "training"), "", "else").message, "it broke");
+TEST(FarmAttemptResult, TakesTheLastMessageWithoutASummary) {
+  const AttemptResult result = classify({78, 0}, StopReason::none, "", {}, "", "a.yaml:3:1: seed: is 'x'");
+  EXPECT_EQ(result.message, "a.yaml:3:1: seed: is 'x' (its convoy ended with 78; see logs/convoy.log)");
+  EXPECT_EQ(classify({78, 0}, StopReason::none, "", {}).message, "its convoy ended with 78; see logs/convoy.log");
+  EXPECT_EQ(classify({70, 0}, StopReason::none, "", summary_of("failed", "training"), "", "else").message, "it broke");
 }
 
-TEST(FarmVerdict, WhatTheFarmDidIsTheCause) {
-  const Verdict memory = judge({0, 9}, StopReason::memory, "took too much", summary_of("running"));
+TEST(FarmAttemptResult, TakesTheCauseFromTheFarm) {
+  const AttemptResult memory = classify({0, 9}, StopReason::memory, "took too much", summary_of("running"));
   EXPECT_EQ(memory.cause, "memory");
   EXPECT_EQ(memory.exit_code, exit_code::out_of_memory);
-  EXPECT_FALSE(memory.again_helps);
-  EXPECT_EQ(judge({143, 0}, StopReason::timeout, "took too long", {}).cause, "timeout");
-  EXPECT_EQ(judge({143, 0}, StopReason::preempt, "", {}).what, Verdict::What::preempted);
-  EXPECT_EQ(judge({143, 0}, StopReason::stopped, "", {}).what, Verdict::What::stopped);
-  EXPECT_EQ(judge({0, SIGTERM}, StopReason::preempt, "", {}).what, Verdict::What::preempted)
+  EXPECT_FALSE(memory.retryable);
+  EXPECT_EQ(classify({143, 0}, StopReason::timeout, "took too long", {}).cause, "timeout");
+  EXPECT_EQ(classify({143, 0}, StopReason::preempt, "", {}).outcome, AttemptResult::Outcome::preempted);
+  EXPECT_EQ(classify({143, 0}, StopReason::stopped, "", {}).outcome, AttemptResult::Outcome::stopped);
+  EXPECT_EQ(classify({0, SIGTERM}, StopReason::preempt, "", {}).outcome, AttemptResult::Outcome::preempted)
       << "before it could listen";
-  EXPECT_EQ(judge({0, SIGTERM}, StopReason::none, "", {}).cause, "signal") << "by somebody else";
-  EXPECT_EQ(judge({70, 0}, StopReason::preempt, "", summary_of("failed", "training")).cause, "training");
+  EXPECT_EQ(classify({0, SIGTERM}, StopReason::none, "", {}).cause, "signal") << "by somebody else";
+  EXPECT_EQ(classify({70, 0}, StopReason::preempt, "", summary_of("failed", "training")).cause, "training");
 }
 
-TEST(FarmVerdict, ASummaryThatTheKilledCouldNotWriteIsCompleted) {
-  const Verdict verdict = judge({0, 9}, StopReason::memory, "took too much", summary_of("running"));
-  const Json told = with_end(summary_of("running"), "a", verdict);
-  EXPECT_EQ(told["status"], "failed");
-  EXPECT_EQ(told["failure"]["cause"], "memory");
-  EXPECT_EQ(told["failure"]["message"], "took too much");
-  EXPECT_EQ(with_end({}, "a", verdict)["name"], "a");
-  const Verdict stopped = judge({0, 9}, StopReason::stopped, "the farm was asked to stop", summary_of("running"));
-  EXPECT_EQ(with_end(summary_of("running"), "a", stopped)["status"], "stopped");
-  const Json asked = summary_of("stopped", "stopped");
-  EXPECT_EQ(with_end(asked, "a", stopped), asked) << "its own words";
-  EXPECT_EQ(with_end(asked, "a", verdict)["status"], "failed") << "the farm stopped it for its memory";
+TEST(FarmAttemptResult, CompletesTheSummaryOfAKilledRun) {
+  const AttemptResult result = classify({0, 9}, StopReason::memory, "took too much", summary_of("running"));
+  const Json completed = with_failure(summary_of("running"), "a", result);
+  EXPECT_EQ(completed["status"], "failed");
+  EXPECT_EQ(completed["failure"]["cause"], "memory");
+  EXPECT_EQ(completed["failure"]["message"], "took too much");
+  EXPECT_EQ(with_failure({}, "a", result)["name"], "a");
+  const AttemptResult stopped =
+      classify({0, 9}, StopReason::stopped, "the farm was asked to stop", summary_of("running"));
+  EXPECT_EQ(with_failure(summary_of("running"), "a", stopped)["status"], "stopped");
+  const Json stop_reason = summary_of("stopped", "stopped");
+  EXPECT_EQ(with_failure(stop_reason, "a", stopped), stop_reason) << "its own words";
+  EXPECT_EQ(with_failure(stop_reason, "a", result)["status"], "failed") << "the farm stopped it for its memory";
   const Json own = summary_of("failed", "training");
-  EXPECT_EQ(with_end(own, "a", judge({70, 0}, StopReason::none, "", own)), own);
+  EXPECT_EQ(with_failure(own, "a", classify({70, 0}, StopReason::none, "", own)), own);
 }
 
-TEST(FarmVerdict, RetriesWaitLongerEachTime) {
+TEST(FarmAttemptResult, RetryDelaysGrow) {
   EXPECT_EQ(retry_delay(2, 1), 2);
   EXPECT_EQ(retry_delay(2, 2), 4);
   EXPECT_EQ(retry_delay(2, 3), 8);
@@ -137,49 +138,49 @@ TEST(FarmVerdict, RetriesWaitLongerEachTime) {
   EXPECT_EQ(retry_delay(0, 3), 0);
 }
 
-std::vector<Member> members(std::vector<Member::State> states) {
-  std::vector<Member> all;
-  for (Member::State state : states) {
-    Member member;
-    member.pipeline.name = std::string(1, static_cast<char>('a' + all.size()));
-    member.state = state;
-    member.verdict.cause = state == Member::State::failed ? "memory" : "";
-    all.push_back(member);
+std::vector<PipelineState> pipelines(std::vector<PipelineState::Status> states) {
+  std::vector<PipelineState> all;
+  for (PipelineState::Status status : states) {
+    PipelineState entry;
+    entry.pipeline.name = std::string(1, static_cast<char>('a' + all.size()));
+    entry.status = status;
+    entry.result.cause = status == PipelineState::Status::failed ? "memory" : "";
+    all.push_back(entry);
   }
   return all;
 }
 
-TEST(FarmEnd, NamesWhichFailedAndWhy) {
-  using State = Member::State;
-  EXPECT_EQ(farm_end(members({State::done, State::done}), 0).exit_code, 0);
-  const FarmEnd failed = farm_end(members({State::done, State::failed}), 0);
+TEST(FarmEnd, NamesFailedPipelinesWithTheirCauses) {
+  using State = PipelineState::Status;
+  EXPECT_EQ(farm_end(pipelines({State::done, State::done}), 0).exit_code, 0);
+  const FarmEnd failed = farm_end(pipelines({State::done, State::failed}), 0);
   EXPECT_EQ(failed.exit_code, 1);
   EXPECT_THAT(failed.message, HasSubstr("1 of 2 pipelines failed: b (memory)"));
-  const FarmEnd stopped = farm_end(members({State::done, State::stopped}), 15);
+  const FarmEnd stopped = farm_end(pipelines({State::done, State::stopped}), 15);
   EXPECT_EQ(stopped.exit_code, 143);
-  EXPECT_EQ(farm_end(members({State::done, State::done}), 15).exit_code, 0) << "all had ended already";
+  EXPECT_EQ(farm_end(pipelines({State::done, State::done}), 15).exit_code, 0) << "all had ended already";
 }
 
-TEST(FarmSlots, AgentsOfOneHostDivideTheCoresThatTheyShare) {
+TEST(FarmSlots, AgentsOfOneHostDivideSharedCores) {
   Host host;
   host.name = "one";
   for (int id = 0; id < 4; ++id) host.cores.push_back({id, 0, 0, {id}});
-  const Yard shared = yard_of(std::vector<Host>{host, host});
+  const Cluster shared = cluster_of(std::vector<Host>{host, host});
   EXPECT_EQ(shared.hosts.size(), 1u);
-  EXPECT_THAT(shared.machines.slots[0].cores, ElementsAre(0, 1));
-  EXPECT_THAT(shared.machines.slots[1].cores, ElementsAre(2, 3));
+  EXPECT_THAT(shared.inventory.slots[0].cores, ElementsAre(0, 1));
+  EXPECT_THAT(shared.inventory.slots[1].cores, ElementsAre(2, 3));
   Host first = host, second = host, other = host;
   first.bound = {1};
   second.bound = {3};
   other.name = "two";
-  const Yard bound = yard_of(std::vector<Host>{first, second, other});
+  const Cluster bound = cluster_of(std::vector<Host>{first, second, other});
   EXPECT_EQ(bound.hosts.size(), 2u);
-  EXPECT_THAT(bound.machines.slots[0].cores, ElementsAre(1));
-  EXPECT_THAT(bound.machines.slots[1].cores, ElementsAre(3));
-  EXPECT_EQ(bound.machines.slots[2].host, 1);
-  EXPECT_EQ(bound.machines.slots[2].size, 4);
-  const Yard crowded = yard_of(std::vector<Host>(8, host));
-  EXPECT_THAT(crowded.machines.slots[5].cores, ElementsAre(1)) << "more slots than cores share them";
+  EXPECT_THAT(bound.inventory.slots[0].cores, ElementsAre(1));
+  EXPECT_THAT(bound.inventory.slots[1].cores, ElementsAre(3));
+  EXPECT_EQ(bound.inventory.slots[2].host, 1);
+  EXPECT_EQ(bound.inventory.slots[2].size, 4);
+  const Cluster crowded = cluster_of(std::vector<Host>(8, host));
+  EXPECT_THAT(crowded.inventory.slots[5].cores, ElementsAre(1)) << "more slots than cores share them";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Who comes first, and how that reads.
-#include "launch/farm/leaderboard.h"
+// Order and texts of the leaderboard.
+#include "launch/farm/report/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,13 +41,13 @@ TEST(Leaderboard, SortsByTheFinalModelAndPutsFailuresLast) {
   EXPECT_THAT(names(leaderboard(results, {"accuracy", "minimize"})), ElementsAre("low", "high", "other", "failed"));
 }
 
-TEST(Leaderboard, KnowsTheDirectionFromTheMetric) {
+TEST(Leaderboard, TakesTheDirectionFromTheMetric) {
   const std::vector<PipelineResult> results{done("a", {{"perplexity", metric(9, 8, true)}}),
                                             done("b", {{"perplexity", metric(7, 7, true)}})};
   EXPECT_THAT(names(leaderboard(results, {"perplexity", "auto"})), ElementsAre("b", "a"));
 }
 
-TEST(Leaderboard, ChoosesWhatMostWereEvaluatedBy) {
+TEST(Leaderboard, ChoosesTheMostCommonMetric) {
   const std::vector<PipelineResult> results{
       done("a", {{"loss", metric(1, 1, true)}, {"accuracy", metric(0.5, 0.5)}}),
       done("b", {{"loss", metric(2, 2, true)}, {"accuracy", metric(0.6, 0.6)}}),
@@ -64,7 +64,7 @@ TEST(Leaderboard, ChoosesWhatMostWereEvaluatedBy) {
   EXPECT_TRUE(leaderboard({done("x", {})}, {})["metric"].is_null());
 }
 
-TEST(Leaderboard, WhatIsNoNumberCountsAsNone) {
+TEST(Leaderboard, TreatsNonNumbersAsUnknown) {
   Json diverged = metric(0, 0);
   diverged["last"] = "nan";
   const Json board =
@@ -73,7 +73,7 @@ TEST(Leaderboard, WhatIsNoNumberCountsAsNone) {
   EXPECT_TRUE(board["rows"][1]["value"].is_null());
 }
 
-TEST(Leaderboard, OfPipelinesThatNeverStartedAndOfForeignSummaries) {
+TEST(Leaderboard, AcceptsMissingAndForeignSummaries) {
   PipelineResult never{"never", "cancelled", 0, "stopped", "pipelines/never", Json::object()};
   PipelineResult odd{"odd", "done", 1, "", "pipelines/odd", {{"metrics", 3}, {"steps", "many"}}};
   const Json board = leaderboard({never, odd}, {"accuracy", "auto"});
@@ -81,7 +81,7 @@ TEST(Leaderboard, OfPipelinesThatNeverStartedAndOfForeignSummaries) {
   EXPECT_THAT(leaderboard_table(board), HasSubstr("cancelled: stopped"));
 }
 
-TEST(Leaderboard, ReadsAsATableAndAsCsv) {
+TEST(Leaderboard, FormatsATableAndCsv) {
   PipelineResult failed{"b", "failed", 3, "exit 3, \"odd\"", "pipelines/b", Json::object()};
   const Json board = leaderboard(
       {failed, done("a", {{"accuracy", metric(0.875, 0.9)}, {"loss", metric(0.25, 0.2, true)}})}, {"accuracy", "auto"});

@@ -1,5 +1,5 @@
-// Which pipeline starts next, and where.
-#include "launch/farm/queue.h"
+// Order of a farm's queue, allocation and preemption.
+#include "launch/farm/schedule/queue.h"
 
 #include <gmock/gmock.h>
 
@@ -10,34 +10,34 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-Machines cores(int count, int hosts = 1) {
-  Machines machines;
+Inventory cores(int count, int hosts = 1) {
+  Inventory inventory;
   for (int host = 0; host < hosts; ++host)
-    for (int core = 0; core < count; ++core) machines.slots.push_back({host, {core}, 1});
-  return machines;
+    for (int core = 0; core < count; ++core) inventory.slots.push_back({host, {core}, 1});
+  return inventory;
 }
 
-Claim wide(int cores) {
-  Claim claim;
-  claim.cores = cores;
-  return claim;
+ResourceRequest wide(int cores) {
+  ResourceRequest request;
+  request.cores = cores;
+  return request;
 }
 
-Claim urgent(int64_t priority, bool preempt = false, int cores = 1) {
-  Claim claim = wide(cores);
-  claim.priority = priority;
-  claim.preempt = preempt;
-  return claim;
+ResourceRequest urgent(int64_t priority, bool preempt = false, int cores = 1) {
+  ResourceRequest request = wide(cores);
+  request.priority = priority;
+  request.preempt = preempt;
+  return request;
 }
 
 // Jobs that start now, in their order.
 std::vector<int> started(Queue& queue, double now = 0) {
   std::vector<int> jobs;
-  while (const auto grant = queue.next(now)) jobs.push_back(grant->job);
+  while (const auto allocation = queue.next(now)) jobs.push_back(allocation->job);
   return jobs;
 }
 
-TEST(FarmQueue, InTheOrderTheyCame) {
+TEST(FarmQueue, KeepsTheOrderOfArrival) {
   Queue queue(cores(2), 0);
   for (int job = 0; job < 4; ++job) queue.add(job, {});
   EXPECT_THAT(started(queue), ElementsAre(0, 1));
@@ -47,10 +47,10 @@ TEST(FarmQueue, InTheOrderTheyCame) {
   EXPECT_EQ(queue.waiting(), 1u);
 }
 
-TEST(FarmQueue, TheMoreUrgentFirstThenTheLongest) {
+TEST(FarmQueue, SortsByPriorityThenByEstimate) {
   Queue queue(cores(1), 0);
   queue.add(0, {});
-  Claim longest, shorter;
+  ResourceRequest longest, shorter;
   longest.estimate = 100;
   shorter.estimate = 10;
   queue.add(1, shorter);
@@ -58,21 +58,21 @@ TEST(FarmQueue, TheMoreUrgentFirstThenTheLongest) {
   queue.add(3, urgent(5));
   std::vector<int> order;
   for (int i = 0; i < 4; ++i) {
-    const auto grant = queue.next(0);
-    ASSERT_TRUE(grant);
-    order.push_back(grant->job);
-    queue.ended(grant->job);
+    const auto allocation = queue.next(0);
+    ASSERT_TRUE(allocation);
+    order.push_back(allocation->job);
+    queue.ended(allocation->job);
   }
   EXPECT_THAT(order, ElementsAre(3, 2, 1, 0));
 }
 
-TEST(FarmQueue, NoMoreAtATimeThanAllowed) {
+TEST(FarmQueue, RespectsMaxParallel) {
   Queue queue(cores(8), 3);
   for (int job = 0; job < 8; ++job) queue.add(job, {});
   EXPECT_EQ(started(queue).size(), 3u);
 }
 
-TEST(FarmQueue, AGangTakesSlotsOfOneHost) {
+TEST(FarmQueue, AllocatesSlotsOfOneHost) {
   Queue queue(cores(2, 2), 0);
   queue.add(0, {});
   queue.add(1, wide(2));
@@ -82,7 +82,7 @@ TEST(FarmQueue, AGangTakesSlotsOfOneHost) {
   EXPECT_FALSE(queue.possible(wide(3)));
 }
 
-TEST(FarmQueue, AWideGangIsNotPassedForEver) {
+TEST(FarmQueue, ReservesSlotsForALargeRequest) {
   Queue queue(cores(2), 0);
   queue.add(0, {});
   queue.add(1, {});
@@ -97,11 +97,11 @@ TEST(FarmQueue, AWideGangIsNotPassedForEver) {
   EXPECT_THAT(started(queue), ElementsAre(3));
 }
 
-TEST(FarmQueue, OthersPassWhereTheyAreInNobodysWay) {
+TEST(FarmQueue, LetsOthersPassWithoutDelay) {
   Queue queue(cores(3), 0);
   queue.add(0, {});
   EXPECT_THAT(started(queue), ElementsAre(0));
-  Claim named = wide(1);
+  ResourceRequest named = wide(1);
   named.core_list = {0};
   queue.add(1, named);
   queue.add(2, {});
@@ -111,9 +111,9 @@ TEST(FarmQueue, OthersPassWhereTheyAreInNobodysWay) {
   EXPECT_THAT(started(queue), ElementsAre(1));
 }
 
-TEST(FarmQueue, NamedCoresAndSharesOfThem) {
+TEST(FarmQueue, AllocatesListedCoresAndShares) {
   Queue queue(cores(2), 0);
-  Claim half;
+  ResourceRequest half;
   half.core_list = {1};
   half.share = 0.5;
   for (int job = 0; job < 3; ++job) queue.add(job, half);
@@ -124,9 +124,9 @@ TEST(FarmQueue, NamedCoresAndSharesOfThem) {
   EXPECT_FALSE(queue.next(0)) << "two halves are all of it";
 }
 
-TEST(FarmQueue, SharesArePackedSoThatWholeOnesFit) {
+TEST(FarmQueue, PacksShares) {
   Queue queue(cores(2), 0);
-  Claim half;
+  ResourceRequest half;
   half.share = 0.5;
   queue.add(0, half);
   queue.add(1, half);
@@ -134,24 +134,24 @@ TEST(FarmQueue, SharesArePackedSoThatWholeOnesFit) {
   EXPECT_THAT(started(queue), ElementsAre(0, 1, 2));
 }
 
-TEST(FarmQueue, GpusOfTheSameHost) {
-  Machines machines = cores(2, 2);
-  machines.gpus = {{1, 0}, {1, 1}};
-  Queue queue(machines, 0);
-  Claim claim;
-  claim.gpus = 1;
-  for (int job = 0; job < 3; ++job) queue.add(job, claim);
+TEST(FarmQueue, AllocatesGpusOfTheSameHost) {
+  Inventory inventory = cores(2, 2);
+  inventory.gpus = {{1, 0}, {1, 1}};
+  Queue queue(inventory, 0);
+  ResourceRequest request;
+  request.gpus = 1;
+  for (int job = 0; job < 3; ++job) queue.add(job, request);
   const auto first = queue.next(0);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->host, 1);
   EXPECT_THAT(first->gpus, ElementsAre(0));
   EXPECT_TRUE(queue.next(0));
   EXPECT_FALSE(queue.next(0));
-  claim.gpus = 3;
-  EXPECT_FALSE(queue.possible(claim));
+  request.gpus = 3;
+  EXPECT_FALSE(queue.possible(request));
 }
 
-TEST(FarmQueue, WaitsAsLongAsItIsTold) {
+TEST(FarmQueue, WaitsUntilNotBefore) {
   Queue queue(cores(1), 0);
   queue.add(0, {}, 10);
   EXPECT_FALSE(queue.next(9));
@@ -160,38 +160,38 @@ TEST(FarmQueue, WaitsAsLongAsItIsTold) {
   EXPECT_EQ(queue.next_time(10), std::numeric_limits<double>::infinity());
 }
 
-TEST(FarmQueue, OnlyTheLessUrgentGiveWay) {
+TEST(FarmQueue, PreemptsOnlyLowerPriorities) {
   Queue queue(cores(2), 0);
   queue.add(0, urgent(1));
   queue.add(1, urgent(2));
   EXPECT_EQ(started(queue).size(), 2u);
   queue.add(2, urgent(5));
-  EXPECT_THAT(queue.give_way(0), IsEmpty()) << "it is more urgent, and may not ask for it";
+  EXPECT_THAT(queue.preempt(0), IsEmpty()) << "it is more urgent, and may not ask for it";
   queue.drop(2);
   queue.add(3, urgent(1, true));
-  EXPECT_THAT(queue.give_way(0), IsEmpty()) << "none is less urgent";
+  EXPECT_THAT(queue.preempt(0), IsEmpty()) << "none is less urgent";
   queue.drop(3);
   queue.add(4, urgent(5, true));
-  EXPECT_THAT(queue.give_way(0), ElementsAre(0)) << "the least urgent is enough";
-  EXPECT_THAT(queue.give_way(0), IsEmpty()) << "told once";
+  EXPECT_THAT(queue.preempt(0), ElementsAre(0)) << "the least urgent is enough";
+  EXPECT_THAT(queue.preempt(0), IsEmpty()) << "told once";
   queue.ended(0);
   queue.add(0, urgent(1));
   EXPECT_THAT(started(queue), ElementsAre(4));
 }
 
-TEST(FarmQueue, NobodyGivesWayToOneThatWouldWaitForAMoreUrgentGang) {
+TEST(FarmQueue, PreemptsNothingForAJobThatStaysBlocked) {
   Queue queue(cores(2), 0);
   queue.add(0, urgent(1));
   queue.add(1, urgent(1));
   EXPECT_EQ(started(queue).size(), 2u);
   queue.add(2, urgent(50, false, 2));
   queue.add(3, urgent(10, true));
-  EXPECT_THAT(queue.give_way(0), IsEmpty()) << "both cores are kept for the gang";
+  EXPECT_THAT(queue.preempt(0), IsEmpty()) << "both cores are kept for the gang";
   queue.drop(2);
-  EXPECT_THAT(queue.give_way(0), ElementsAre(1));
+  EXPECT_THAT(queue.preempt(0), ElementsAre(1));
 }
 
-TEST(FarmQueue, WhoIsHeldUpByAMoreUrgentOneHoldsUpNobodyLessUrgent) {
+TEST(FarmQueue, ABlockedPreemptingJobReservesNothingFromLowerPriorities) {
   Queue queue(cores(2), 0);
   queue.add(0, urgent(20));
   queue.add(1, urgent(0));
@@ -199,14 +199,14 @@ TEST(FarmQueue, WhoIsHeldUpByAMoreUrgentOneHoldsUpNobodyLessUrgent) {
   queue.add(2, urgent(10, true, 2));
   queue.add(3, urgent(10, true));
   queue.add(4, urgent(5, true));
-  EXPECT_THAT(queue.give_way(0), ElementsAre(1)) << "for 4: what 2 waits for, its equal 3 may not take";
+  EXPECT_THAT(queue.preempt(0), ElementsAre(1)) << "for 4: what 2 waits for, its equal 3 may not take";
   queue.ended(1);
   queue.add(1, urgent(0));
   EXPECT_THAT(started(queue), ElementsAre(4));
-  EXPECT_THAT(queue.give_way(0), IsEmpty());
+  EXPECT_THAT(queue.preempt(0), IsEmpty());
   queue.ended(0);
   EXPECT_THAT(started(queue), IsEmpty()) << "now the core is kept for 2";
-  EXPECT_THAT(queue.give_way(0), ElementsAre(4));
+  EXPECT_THAT(queue.preempt(0), ElementsAre(4));
   queue.ended(4);
   queue.add(4, urgent(5, true));
   EXPECT_THAT(started(queue), ElementsAre(2)) << "however many small ones came later";
@@ -214,44 +214,44 @@ TEST(FarmQueue, WhoIsHeldUpByAMoreUrgentOneHoldsUpNobodyLessUrgent) {
   EXPECT_THAT(started(queue), ElementsAre(3, 4));
 }
 
-TEST(FarmQueue, SeveralThatAskForItAreServedAtOnce) {
+TEST(FarmQueue, PreemptsForSeveralJobsAtOnce) {
   Queue queue(cores(2), 0);
   queue.add(0, {});
   queue.add(1, {});
   EXPECT_EQ(started(queue).size(), 2u);
   queue.add(2, urgent(10, true));
   queue.add(3, urgent(5, true));
-  EXPECT_THAT(queue.give_way(0), UnorderedElementsAre(0, 1));
+  EXPECT_THAT(queue.preempt(0), UnorderedElementsAre(0, 1));
 }
 
-TEST(FarmQueue, NobodyGivesWayForTheTurnOfAMoreUrgentOne) {
+TEST(FarmQueue, PreemptsNothingForReservedSlots) {
   Queue queue(cores(4), 1);
   queue.add(0, {});
   EXPECT_EQ(started(queue).size(), 1u);
   queue.add(1, urgent(50));
   queue.add(2, urgent(10, true));
-  EXPECT_THAT(queue.give_way(0), IsEmpty());
+  EXPECT_THAT(queue.preempt(0), IsEmpty());
 }
 
-TEST(FarmQueue, AsManyGiveWayAsAGangNeeds) {
+TEST(FarmQueue, PreemptsAsManyAsNeeded) {
   Queue queue(cores(4), 0);
   for (int job = 0; job < 4; ++job) queue.add(job, {});
   EXPECT_EQ(started(queue).size(), 4u);
   queue.add(9, urgent(5, true, 2));
-  EXPECT_THAT(queue.give_way(0), UnorderedElementsAre(2, 3)) << "those that started last have the least behind them";
+  EXPECT_THAT(queue.preempt(0), UnorderedElementsAre(2, 3)) << "those that started last have the least behind them";
 }
 
-TEST(FarmQueue, OneGivesWayWhereTheNumberAtATimeIsTheLimit) {
+TEST(FarmQueue, PreemptsOneAtMaxParallel) {
   Queue queue(cores(4), 1);
   queue.add(0, {});
   EXPECT_EQ(started(queue).size(), 1u);
   queue.add(1, urgent(5, true));
-  EXPECT_THAT(queue.give_way(0), ElementsAre(0));
+  EXPECT_THAT(queue.preempt(0), ElementsAre(0));
 }
 
-TEST(FarmQueue, WhoStandsElsewhereGoesOn) {
+TEST(FarmQueue, SparesJobsOnOtherSlots) {
   Queue queue(cores(2), 0);
-  Claim first = wide(1), second = wide(1), wanted = urgent(5, true);
+  ResourceRequest first = wide(1), second = wide(1), wanted = urgent(5, true);
   first.core_list = {0};
   second.core_list = {1};
   wanted.core_list = {0};
@@ -259,7 +259,7 @@ TEST(FarmQueue, WhoStandsElsewhereGoesOn) {
   queue.add(1, second);
   EXPECT_EQ(started(queue).size(), 2u);
   queue.add(2, wanted);
-  EXPECT_THAT(queue.give_way(0), ElementsAre(0)) << "1 started last, and is in nobody's way";
+  EXPECT_THAT(queue.preempt(0), ElementsAre(0)) << "1 started last, and is in nobody's way";
 }
 
 }  // namespace

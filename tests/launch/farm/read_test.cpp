@@ -1,5 +1,5 @@
-// A file of several runs: what becomes of it, and that all that is wrong with it is told at once.
-#include "launch/farm/read.h"
+// Reads and checks files of several runs.
+#include "launch/farm/config/read.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/farm/claims.h"
+#include "core/config/overrides.h"
+#include "launch/farm/config/grid_extension.h"
+#include "launch/farm/config/resource_requests.h"
 
 namespace convoy {
 namespace {
@@ -42,7 +44,7 @@ class FarmFile : public ::testing::Test {
     RunArguments arguments;
     arguments.config = write("farm.yaml", common + strategy);
     arguments.overrides = overrides;
-    auto run = read_farm(arguments, {}, {});
+    auto run = read_farm(read_yaml_file(arguments.config, arguments.overrides), arguments, {}, {});
     EXPECT_TRUE(run.has_value());
     return *run;
   }
@@ -56,7 +58,8 @@ class FarmFile : public ::testing::Test {
     try {
       FarmRun run = with_mistakes(strategy, overrides);
       if (host != nullptr)
-        for (const ConfigError& mistake : check_claims(run.farm, yard_of(*host), "")) run.mistakes.push_back(mistake);
+        for (const ConfigError& mistake : check_requests(run.farm, cluster_of(*host), ""))
+          run.mistakes.push_back(mistake);
       refuse_all(run.mistakes);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Failure::config);
@@ -81,14 +84,14 @@ std::vector<std::string> names(const Farm& farm) {
   return all;
 }
 
-TEST_F(FarmFile, OneRunIsNone) {
+TEST_F(FarmFile, IgnoresAFileOfOneRun) {
   RunArguments arguments;
   arguments.config = write("one.yaml", std::string(common) + "  x: 1\n");
   std::ofstream(arguments.config) << "name: one\nstrategy: single\n";
-  EXPECT_FALSE(read_farm(arguments, {}, {}));
+  EXPECT_FALSE(read_farm(read_yaml_file(arguments.config, arguments.overrides), arguments, {}, {}));
 }
 
-TEST_F(FarmFile, PipelinesOverTheCommonPart) {
+TEST_F(FarmFile, MergesPipelinesWithCommonKeys) {
   const FarmRun run = read(R"(  retries: 2
   pipelines:
     - {name: a}
@@ -99,19 +102,19 @@ TEST_F(FarmFile, PipelinesOverTheCommonPart) {
   const auto& [a, b, c] = std::tie(run.farm.pipelines[0], run.farm.pipelines[1], run.farm.pipelines[2]);
   EXPECT_EQ(a.config["name"], "a");
   EXPECT_EQ(a.config["strategy"]["name"], "single");
-  EXPECT_EQ(a.terms.retries, 2);
-  EXPECT_EQ(b.terms.retries, 0);
-  EXPECT_EQ(b.terms.priority, 3);
+  EXPECT_EQ(a.options.retries, 2);
+  EXPECT_EQ(b.options.retries, 0);
+  EXPECT_EQ(b.options.priority, 3);
   EXPECT_EQ(b.config["optimizer"]["name"], "adam");
   EXPECT_EQ(b.config["optimizer"]["lr"], 0.5);
   EXPECT_EQ(b.config["seed"], 7);
   EXPECT_EQ(c.config["optimizer"]["name"], "sgd");
   EXPECT_FALSE(c.config["optimizer"].contains("betas")) << "nothing of adam is left";
   EXPECT_EQ(c.config["strategy"]["name"], "ddp");
-  EXPECT_EQ(claim_of(c, yard_of(two_cores()), 0).cores, 2);
+  EXPECT_EQ(request_of(c, cluster_of(two_cores()), 0).cores, 2);
 }
 
-TEST_F(FarmFile, AFileOfItsOwnFromTheFolderOfTheFarm) {
+TEST_F(FarmFile, ReadsAPipelineFileRelativeToTheFarm) {
   write("other.yaml",
         "name: other\nmodel: {name: mlp, hidden: [4]}\ndata: {name: synthetic}\n"
         "optimizer: {name: sgd, lr: 0.1}\ntrain: {batch: {global: 8}}\nstrategy: single\n");
@@ -130,7 +133,7 @@ TEST_F(FarmFile, AGridHasEveryCombination) {
   EXPECT_EQ(run.farm.pipelines[4].config["seed"], 2);
 }
 
-TEST_F(FarmFile, NamesHaveValuesAndStayUnique) {
+TEST_F(FarmFile, GridNamesContainValuesAndAreUnique) {
   EXPECT_THAT(names(read("  names: 'h{model.hidden}'\n  grid: {model.hidden: [[64, 32], [16]]}\n").farm),
               ElementsAre("h64-32", "h16"));
   EXPECT_THAT(names(read("  grid: {model: [{name: mlp, hidden: [4]}, {name: mlp, hidden: [8]}]}\n").farm),
@@ -149,7 +152,23 @@ TEST_F(FarmFile, ADottedKeyOfTheGridBySet) {
   EXPECT_THAT(names(run.farm), ElementsAre("lr-0.1_seed-1_weight_decay-0.5", "lr-0.2_seed-1_weight_decay-0.5"));
   EXPECT_EQ(run.farm.pipelines[1].config["optimizer"]["lr"], 0.2);
   EXPECT_EQ(run.farm.pipelines[1].grid["optimizer.lr"], 0.2);
+  EXPECT_EQ(run.resolved["strategy"]["grid"],
+            Json({{"optimizer.lr", {0.1, 0.2}}, {"seed", {1}}, {"optimizer.weight_decay", {0.5}}}));
   EXPECT_THAT(mistakes("  grid: {optimizer.lr: [0.1], optimizer: {lr: [0.2]}}\n"), HasSubstr("is given twice"));
+}
+
+TEST_F(FarmFile, AnExtendedGridHasOnlyNewPoints) {
+  const FarmRun run = read("  grid: {optimizer.lr: [1.0e-3], seed: [1]}\n", {"strategy.grid.optimizer.lr=[0.1]"});
+  write("config.yaml", to_yaml(run.resolved));
+  const auto added = [&](const std::string& values) {
+    Farm farm;
+    farm.pipelines = extended(folder_, {values}).pipelines;
+    return names(farm);
+  };
+  EXPECT_THAT(added("strategy.grid.seed=[2]"), ElementsAre("lr-0.1_seed-2"));
+  EXPECT_THAT(added("strategy.grid.optimizer.lr=[0.1, 0.2]"), ElementsAre("lr-0.2_seed-1"));
+  write("config.yaml", std::string(common) + "  grid: {optimizer.lr: [0.1], optimizer: {lr: [0.2]}, seed: [1]}\n");
+  EXPECT_THROW(extended(folder_, {"strategy.grid.seed=[2]"}), ConfigError);
 }
 
 TEST_F(FarmFile, AGridOfComponentsWithNamesByPattern) {
@@ -170,7 +189,7 @@ TEST_F(FarmFile, AGridHasItsLimit) {
   EXPECT_THAT(mistakes("  grid: {sede: [1]}\n"), HasSubstr("sede: unknown key; did you mean seed?"));
 }
 
-TEST_F(FarmFile, AllMistakesAtOnceEachInItsOwnFile) {
+TEST_F(FarmFile, ReportsAllMistakesWithTheirFiles) {
   write("bad.yaml",
         "name: bad\nmodel: {name: mlp, hiden: [4]}\ndata: {name: synthetic}\n"
         "optimizer: {name: sgd, lr: 0.1}\ntrain: {batch: {global: 8}}\nstrategy: single\n");
@@ -184,13 +203,24 @@ TEST_F(FarmFile, AllMistakesAtOnceEachInItsOwnFile) {
   EXPECT_THAT(told, HasSubstr("farm.yaml:10:42: optimizer.lr: is 'fast'"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:10:49: sede: unknown key; did you mean seed?"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:11:27: strategy.pipelines.1.priority: is 'high'"));
-  EXPECT_THAT(told, HasSubstr("farm.yaml:12:14: name: is 'a', the name of two pipelines; the first stands on line 10"));
+  EXPECT_THAT(told, HasSubstr("farm.yaml:12:14: name: is 'a', the name of two pipelines; the first is on line 10"));
   EXPECT_THAT(told, HasSubstr("bad.yaml:2:20: model.hiden: unknown key; did you mean hidden?"));
   EXPECT_THAT(told, HasSubstr("farm.yaml:14:25: strategy.pipelines.4.config: "));
   EXPECT_THAT(told, HasSubstr("6 mistakes"));
 }
 
-TEST_F(FarmFile, NeitherNorBothIsAMistake) {
+TEST_F(FarmFile, AMisspeltKeyIsOneMistake) {
+  const std::string lines =
+      "name: bad\nmodel: {name: mlp}\ndata: {name: synthetic}\noptimzer: {name: sgd, lr: 0.1}\n"
+      "train: {bacth: {global: 8}, epochs: 1}\nstrategy: single\n";
+  write("bad.yaml", lines);
+  const std::string message = mistakes("  pipelines:\n    - {name: c, config: bad.yaml}\n    - {name: d, sede: 1}\n");
+  EXPECT_THAT(message, HasSubstr("bad.yaml:4:1: optimzer: unknown key; did you mean optimizer?"));
+  EXPECT_THAT(message, HasSubstr("bad.yaml:5:9: train.bacth: unknown key; did you mean batch?"));
+  EXPECT_THAT(message, ::testing::Not(HasSubstr("is missing and required"))) << message;
+}
+
+TEST_F(FarmFile, NeedsEitherPipelinesOrAGrid) {
   EXPECT_THAT(mistakes("  retries: 1\n"), HasSubstr("strategy.pipelines: is missing"));
   EXPECT_THAT(mistakes("  pipelines: []\n"), HasSubstr("strategy.pipelines: is an empty list"));
   EXPECT_THAT(mistakes("  grid: {}\n"), HasSubstr("strategy.grid: has no keys"));
@@ -200,7 +230,7 @@ TEST_F(FarmFile, NeitherNorBothIsAMistake) {
   EXPECT_THAT(mistakes("  cores: [0]\n  pipelines: [{name: a}, {name: b}]\n"), HasSubstr("same cores for every"));
 }
 
-TEST_F(FarmFile, CoresGivenTwiceAndSharesBeyondOne) {
+TEST_F(FarmFile, RefusesCoresGivenTwiceAndSharesAboveOne) {
   const Host host = two_cores();
   const std::string twice = "  pipelines: [{name: a, cores: [0]}, {name: b, cores: [0, 1]}]\n";
   EXPECT_THAT(mistakes(twice, &host), HasSubstr("b.cores: gives core 0 a second time, after a"));
@@ -211,7 +241,7 @@ TEST_F(FarmFile, CoresGivenTwiceAndSharesBeyondOne) {
   EXPECT_THAT(mistakes("  pipelines: [{name: a, cores: 3}]\n", &host), HasSubstr("there are 2 cores"));
 }
 
-TEST_F(FarmFile, MemoryLimitsOfThoseAtATimeFitTheHost) {
+TEST_F(FarmFile, ChecksMemoryLimitsOfPipelinesThatRunTogether) {
   const Host host = two_cores();
   const std::string pipelines = "  pipelines: [{name: a, memory: 5 GiB}, {name: b, memory: 5 GiB}, {name: c}]\n";
   EXPECT_THAT(mistakes(pipelines, &host), HasSubstr("b.memory: makes 10 GiB"));
@@ -224,14 +254,14 @@ TEST_F(FarmFile, MemoryLimitsOfThoseAtATimeFitTheHost) {
   EXPECT_EQ(mistakes("  max_parallel: 1\n" + pipelines, &host), "no error");
 }
 
-TEST_F(FarmFile, MemoryThatNoHostHasIsToldBesideCoresThatItLacks) {
+TEST_F(FarmFile, ReportsMissingMemoryAndCoresTogether) {
   const Host host = two_cores();
   const std::string told = mistakes("  pipelines: [{name: a, cores: 7, memory: 900 GiB}]\n", &host);
   EXPECT_THAT(told, HasSubstr("a.cores: are 7"));
   EXPECT_THAT(told, HasSubstr("a.memory: makes 900 GiB for it alone, and here has 8 GiB"));
 }
 
-TEST_F(FarmFile, MemoryOfGpusIsWhereAPipelineIsPut) {
+TEST_F(FarmFile, ChecksGpuMemoryLimits) {
   Host host = two_cores();
   host.gpus = {{0, "", "", 0, int64_t{16} << 30}, {1, "", "", 0, int64_t{16} << 30}};
   EXPECT_THAT(mistakes("  gpu_memory: 17 GiB\n  gpus: 1\n  pipelines: [{name: a}]\n", &host),
@@ -240,13 +270,14 @@ TEST_F(FarmFile, MemoryOfGpusIsWhereAPipelineIsPut) {
       mistakes("  gpu_memory: 9 GiB\n  share: 0.5\n  pipelines: [{name: a, gpus: [0]}, {name: b, gpus: [0]}]\n", &host),
       HasSubstr("b.gpu_memory: makes 18 GiB on GPU 0"));
   EXPECT_THAT(mistakes("  pipelines: [{name: a, gpus: 0, gpu_memory: 1 GiB}]\n", &host),
-              HasSubstr("strategy.pipelines.0.gpu_memory: is a limit on each of its GPUs, and gpus is 0"));
+              HasSubstr("strategy.pipelines.0.gpu_memory: limits each of its GPUs, but gpus is 0"));
   // None of them named: half of a GPU each, and more memory together than one has.
   const FarmRun run =
       read("  gpu_memory: 9 GiB\n  share: 0.5\n  gpus: 1\n  pipelines: [{name: a}, {name: b}, {name: c}]\n");
-  const Yard yard = yard_of(host);
-  Queue queue(yard.machines, 0);
-  for (int job = 0; job < 3; ++job) queue.add(job, claim_of(run.farm.pipelines[static_cast<size_t>(job)], yard, 0));
+  const Cluster cluster = cluster_of(host);
+  Queue queue(cluster.inventory, 0);
+  for (int job = 0; job < 3; ++job)
+    queue.add(job, request_of(run.farm.pipelines[static_cast<size_t>(job)], cluster, 0));
   const auto first = queue.next(0), second = queue.next(0);
   ASSERT_TRUE(first && second);
   EXPECT_NE(first->gpus, second->gpus);
@@ -255,25 +286,26 @@ TEST_F(FarmFile, MemoryOfGpusIsWhereAPipelineIsPut) {
   EXPECT_TRUE(queue.next(0));
 }
 
-TEST_F(FarmFile, EachOfSeveralHostsHasItsMemory) {
+TEST_F(FarmFile, ChecksMemoryPerHost) {
   Host one = two_cores(), other = two_cores();
   other.name = "there";
-  const Yard yard = yard_of(std::vector<Host>{one, other});
+  const Cluster cluster = cluster_of(std::vector<Host>{one, other});
   FarmRun run = read("  memory: 5 GiB\n  share: 0.5\n  pipelines: [{name: a}, {name: b}, {name: c}]\n");
-  EXPECT_TRUE(check_claims(run.farm, yard, "").empty());
-  Queue queue(yard.machines, 0);
-  for (int job = 0; job < 3; ++job) queue.add(job, claim_of(run.farm.pipelines[static_cast<size_t>(job)], yard, 0));
+  EXPECT_TRUE(check_requests(run.farm, cluster, "").empty());
+  Queue queue(cluster.inventory, 0);
+  for (int job = 0; job < 3; ++job)
+    queue.add(job, request_of(run.farm.pipelines[static_cast<size_t>(job)], cluster, 0));
   const auto first = queue.next(0), second = queue.next(0);
   ASSERT_TRUE(first && second);
   EXPECT_NE(first->host, second->host);
   EXPECT_FALSE(queue.next(0));
-  run.farm.pipelines[0].terms.memory = int64_t{9} << 30;
-  const auto mistakes = check_claims(run.farm, yard, "");
+  run.farm.pipelines[0].options.memory = int64_t{9} << 30;
+  const auto mistakes = check_requests(run.farm, cluster, "");
   ASSERT_EQ(mistakes.size(), 1u);
   EXPECT_THAT(mistakes[0].what(), HasSubstr("a.memory: makes 9 GiB for it alone"));
 }
 
-TEST_F(FarmFile, AnEnsemblesMistakesAreToldWithAllOthers) {
+TEST_F(FarmFile, ReportsMistakesOfAnEnsembleWithAllOthers) {
   const std::string told = mistakes(
       "  pipelines: [{name: a, config: {sede: 1, strategy: {name: ensemble, members: 3, samples: {folds: 4}, "
       "lr: [1, -2], early_stop: {patience: 1.5}}}}]\n");
@@ -283,18 +315,18 @@ TEST_F(FarmFile, AnEnsemblesMistakesAreToldWithAllOthers) {
     EXPECT_THAT(told, HasSubstr(mistake));
 }
 
-TEST_F(FarmFile, WhatLeadsToNoCheckpointIsToldBeforeAnythingStarts) {
+TEST_F(FarmFile, ChecksResumePathsBeforeTheStart) {
   const Host host = two_cores();
   EXPECT_THAT(mistakes("  pipelines: [{name: a}, {name: b, config: {train: {resume: nowhere}}}]\n", &host),
               HasSubstr("farm.yaml:9:61: train.resume: nowhere holds no checkpoint"));
 }
 
-TEST_F(FarmFile, WhatAPipelinesOwnStrategyRefusesIsToldToo) {
+TEST_F(FarmFile, ReportsPlansThatAStrategyRefuses) {
   const Host host = two_cores();
   EXPECT_THAT(mistakes("  pipelines: [{name: a, config: {launch: {ranks: 2}}}]\n", &host), HasSubstr("launch.ranks"));
 }
 
-TEST_F(FarmFile, KeysThatNoPipelineTakesOverAreTold) {
+TEST_F(FarmFile, WarnsOfUnusedKeys) {
   write("one.yaml", R"(name: one
 model: {name: mlp, hidden: [4]}
 data: {name: synthetic}
@@ -305,7 +337,7 @@ strategy: single
   const std::string pipelines = "  pipelines: [{name: a, config: one.yaml}]\n";
   EXPECT_THAT(mistakes(pipelines + "sede: 2\n"), HasSubstr("sede: unknown key; did you mean seed?"));
   const FarmRun run = read(pipelines + "seed: 2\n");
-  EXPECT_THAT(run.warnings, testing::Contains(HasSubstr("seed: no pipeline takes it over")));
+  EXPECT_THAT(run.warnings, testing::Contains(HasSubstr("seed: no pipeline uses it")));
   const FarmRun shared = read("  pipelines: [{name: a}]\nseed: 2\n");
   EXPECT_TRUE(shared.warnings.empty());
 }
@@ -327,12 +359,12 @@ config:
   const Pipeline again = read_pipeline(write("again.yaml", pipeline_yaml(pipeline)));
   EXPECT_EQ(again.name, "urgent");
   EXPECT_EQ(without_marks(again.config), without_marks(pipeline.config));
-  EXPECT_EQ(to_json(again.terms), to_json(pipeline.terms));
-  EXPECT_THAT(again.terms.core_list, ElementsAre(0, 1));
-  EXPECT_TRUE(again.terms.preempt);
+  EXPECT_EQ(to_json(again.options), to_json(pipeline.options));
+  EXPECT_THAT(again.options.core_list, ElementsAre(0, 1));
+  EXPECT_TRUE(again.options.preempt);
 }
 
-TEST_F(FarmFile, WhatTheMachinesHaveAgainstItIsToldWithTheRest) {
+TEST_F(FarmFile, ReportsMistakesOfTheClusterWithAllOthers) {
   const Host host = two_cores();
   const std::string told = mistakes(R"(  pipelines:
     - {name: a, cores: [0], memory: 999 GB, config: {trian: 2}}
@@ -365,7 +397,7 @@ TEST_F(FarmFile, AllMistakesOfOnePipeline) {
     EXPECT_THAT(told, HasSubstr(mistake));
 }
 
-TEST_F(FarmFile, AGridThatIsNoneStillHasItsValuesLookedAt) {
+TEST_F(FarmFile, ChecksValuesOfAnInvalidGrid) {
   const std::string told =
       mistakes("  names: ''\n  grid: {name: [a, b], seed: [], lr: 5, optimizer.lr: [0.1, fast]}\nprecison: fp32\n");
   EXPECT_THAT(told, HasSubstr("strategy.grid.name: is what each point is called: write strategy.names"));
@@ -378,7 +410,7 @@ TEST_F(FarmFile, AGridThatIsNoneStillHasItsValuesLookedAt) {
   EXPECT_THAT(mistakes("  names: 'x{seed}'\n  pipelines: [{name: a}]\n"), HasSubstr("strategy.names: is for a grid"));
 }
 
-TEST_F(FarmFile, WhatIsTypedHasAnEffect) {
+TEST_F(FarmFile, RefusesIneffectiveOverrides) {
   write("one.yaml", R"(name: one
 model: {name: mlp, hidden: [4]}
 data: {name: synthetic}
@@ -402,12 +434,12 @@ strategy: single
               HasSubstr("--set train.epochs=5: train.epochs: has no effect"));
 }
 
-TEST_F(FarmFile, OverridesReachIntoIt) {
+TEST_F(FarmFile, OverridesReachPipelines) {
   const FarmRun run = read("  pipelines: [{name: a}, {name: b}]\n",
                            {"train.epochs=5", "strategy.max_parallel=1", "strategy.pipelines.1.priority=2"});
   EXPECT_EQ(run.farm.max_parallel, 1);
   EXPECT_EQ(run.farm.pipelines[0].config["train"]["epochs"], 5);
-  EXPECT_EQ(run.farm.pipelines[1].terms.priority, 2);
+  EXPECT_EQ(run.farm.pipelines[1].options.priority, 2);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What trees of processes use, and the one that outgrows its limit; with real processes.
-#include "launch/farm/resources.h"
+// Measures real process trees, and finds pipelines above their memory limit.
+#include "launch/farm/monitor/resources.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -18,9 +18,9 @@
 #include <functional>
 #include <thread>
 
-#include "launch/farm/gpu_use.h"
-#include "launch/farm/process_trees.h"
-#include "launch/session.h"
+#include "launch/farm/monitor/gpu_use.h"
+#include "launch/farm/monitor/process_trees.h"
+#include "launch/job/run_attempt.h"
 
 namespace convoy {
 namespace {
@@ -135,7 +135,7 @@ TEST(ProcessTrees, FollowsGrandchildrenAlsoWithoutTheirParent) {
     return trees.cpu_seconds("a") >= 0.25;
   }));
   EXPECT_LT(trees.cpu_seconds("a"), 2);
-  // The one in the middle goes; its child is somebody else's then, and still counted.
+  // The middle process ends; its child then has another parent, and is still counted.
   const pid_t middle = *std::find_if(all.begin(), all.end(), [&](pid_t pid) {
     std::ifstream stat(str("/proc/", pid, "/stat"));
     std::string line;
@@ -153,7 +153,7 @@ TEST(ProcessTrees, FollowsGrandchildrenAlsoWithoutTheirParent) {
   EXPECT_TRUE(trees.processes("a").empty());
 }
 
-TEST(ProcessTrees, FindsWhatAnotherThreadHasStarted) {
+TEST(ProcessTrees, FindsChildrenOfOtherThreads) {
   const Child child([] {
     std::thread([] {
       if (fork() == 0)
@@ -208,12 +208,12 @@ double delay_of_one_above_its_limit() {
   EXPECT_EQ(over, "large");
   EXPECT_GT(used, limit);
   EXPECT_EQ(limit, int64_t(64 * mib));
-  // It may be told before the child could note the time.
+  // The report may come before the child could note the time.
   EXPECT_TRUE(eventually([&] { return *passed > 0; }));
   const double delay = told - *passed;
   bool more = false;
   loop.after(std::chrono::milliseconds(1500), [&] { more = true; });
-  // The slower a machine, the rarer it looks: what all of them use is told later than what is above its limit.
+  // The watch samples less often on a slow machine: the use of all pipelines is reported later than an exceeded limit.
   loop.run_until([&] { return late || (more && samples.size() == 2 && samples[0].memory_peak >= int64_t(72 * mib)); });
   EXPECT_EQ(over, "large") << "told once";
   EXPECT_EQ(samples.size(), 2u);
@@ -261,7 +261,7 @@ TEST(ResourceWatch, CostsLittleForTwoHundred) {
   EXPECT_LT((watch.cost() - before) / seconds, 0.02) << "of a core; 0.01 where nothing else runs";
 }
 
-TEST(GpuShare, OfWhatTheDriverTells) {
+TEST(GpuShare, UsesWhatTheDriverReports) {
   const GpuReading own{0.9, 1000, {{10, 0.5}, {11, 0.25}}, {{10, 400}, {11, 300}}};
   const GpuShare share = share_of({own}, {10, 12}, {10, 11, 12}, false);
   EXPECT_DOUBLE_EQ(share.use, 0.5);
@@ -308,7 +308,7 @@ class Log : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(Log, HasEverySecondFirstAndThenEverLess) {
+TEST_F(Log, WritesLinesAtGrowingIntervals) {
   ResourceLog log(folder_);
   for (int second = 0; second < 1800; ++second) log.write({sample("a", 1000 + second)});
   const auto all = lines();
@@ -319,7 +319,7 @@ TEST_F(Log, HasEverySecondFirstAndThenEverLess) {
     EXPECT_LE(all[i]["time"].get<double>() - all[i - 1]["time"].get<double>(), 61);
 }
 
-TEST_F(Log, KeepsTheLastOfEachForWhoeverWatches) {
+TEST_F(Log, WritesTheLastSampleOfEachPipeline) {
   std::ofstream(folder_ + "/metrics.jsonl") << "{\"cut";
   std::ofstream(folder_ + "/.resources.json.77") << "left";
   {

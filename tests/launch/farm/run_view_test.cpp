@@ -1,5 +1,5 @@
-// What whoever watches is told, from folders as runs leave them.
-#include "launch/farm/run_view.h"
+// Reads run folders for `convoy top`.
+#include "launch/farm/monitor/run_view.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/control/state_file.h"
-#include "launch/farm/holder.h"
-#include "launch/run_folder.h"
+#include "core/rank_state/state_file.h"
+#include "launch/farm/run/farm.h"
+#include "launch/prepare/run_folder.h"
 
 namespace convoy {
 namespace {
@@ -42,7 +42,7 @@ class View : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(View, SaysWhatIsNoRun) {
+TEST_F(View, RefusesAFolderWithoutARun) {
   const auto told = [](const std::string& folder) {
     try {
       RunReader reader(folder);
@@ -59,16 +59,16 @@ TEST_F(View, SaysWhatIsNoRun) {
   EXPECT_EQ(told(folder_), "no error") << "it has just begun";
 }
 
-TEST_F(View, NamesWhoHoldsTheLock) {
-  EXPECT_FALSE(lock_holder(folder_).held);
+TEST_F(View, FindsTheOwnerOfTheLock) {
+  EXPECT_FALSE(lock_owner(folder_).held);
   {
     const FolderLock lock(folder_);
-    EXPECT_TRUE(lock_holder(folder_).held);
-    EXPECT_EQ(lock_holder(folder_).pid, getpid());
+    EXPECT_TRUE(lock_owner(folder_).held);
+    EXPECT_EQ(lock_owner(folder_).pid, getpid());
     EXPECT_TRUE(lock.held());
   }
   write(".lock", "");  // of one that was killed
-  EXPECT_FALSE(lock_holder(folder_).held);
+  EXPECT_FALSE(lock_owner(folder_).held);
 }
 
 TEST_F(View, FollowsAFarm) {
@@ -109,7 +109,7 @@ TEST_F(View, FollowsAFarm) {
   EXPECT_FALSE(view.over);
 }
 
-TEST_F(View, OfOneThatWasKilledSaysSo) {
+TEST_F(View, ReportsAKilledFarm) {
   write("summary.json", R"({"status": "running", "name": "farm", "pipelines": []})");
   happens("a", "started");
   const RunView view = RunReader(folder_).read();
@@ -118,16 +118,31 @@ TEST_F(View, OfOneThatWasKilledSaysSo) {
   EXPECT_THAT(cells(view, "a"), HasSubstr("gone"));
 }
 
-TEST_F(View, OfAnOrdinaryRunHasOneRow) {
+TEST_F(View, ShowsASingleRunAsOneRow) {
   write("summary.json",
         R"({"status": "failed", "name": "ncf", "steps": 7, "failure": {"cause": "signal", "message": "rank 1 died"}})");
   const RunView view = RunReader(folder_ + "/").read();
   ASSERT_EQ(view.rows.size(), 1u);
   EXPECT_EQ(view_heading(view), "ncf: failed: rank 1 died");
   EXPECT_THAT(cells(view, "ncf"), HasSubstr("failed: signal"));
+  EXPECT_EQ(view.rows[0].step, 7);
 }
 
-TEST_F(View, ShowsTheEndOfTheNewestLogAsPlainText) {
+TEST_F(View, ShowsTheStepOfAFailure) {
+  write("summary.json", R"({"status": "failed", "name": "farm", "pipelines": []})");
+  write("pipelines/a/summary.json", R"({"status": "failed", "steps": null, "failure": {"cause": "nan", "step": 5}})");
+  write("pipelines/b/summary.json", R"({"status": "running", "steps": null, "failure": null})");
+  for (const char* name : {"a", "b"}) happens(name, "failed");
+  write("pipelines/b/logs/x", "");
+  StateFile state(folder_ + "/pipelines/b/logs/rank0.state");
+  state.step(9);
+  const RunView view = RunReader(folder_).read();
+  ASSERT_EQ(view.rows.size(), 2u);
+  EXPECT_EQ(view.rows[0].step, 5);
+  EXPECT_EQ(view.rows[1].step, 9);
+}
+
+TEST_F(View, ShowsTheTailOfTheNewestLog) {
   write("logs/rank1.log", "old\n");
   std::filesystem::last_write_time(folder_ + "/logs/rank1.log",
                                    std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
@@ -140,7 +155,7 @@ TEST_F(View, ShowsTheEndOfTheNewestLogAsPlainText) {
   EXPECT_TRUE(log_tail(folder_ + "/nowhere", 3, path).empty());
 }
 
-TEST_F(View, ScrollsWithoutMovingItsColumns) {
+TEST_F(View, KeepsColumnsWhileScrolling) {
   RunView view;
   view.farm = true;
   for (int i = 0; i < 50; ++i) {

@@ -1,10 +1,10 @@
-// What a strategy's cost() says of a configuration, with the activations of the model's blocks measured.
+// Prints a strategy's cost() of a configuration, with measured activations of the model's blocks.
 //
 //   build/tests/costs RANKS [ROWS] < RESOLVED.json     (summary.json has the resolved configuration under "config")
 //
-// Prints JSON: blocks, as described, and of each rank the bytes that it sends in a step and those of parameters, gradients,
-// moments, buffers and activations, which a micro-batch of one rank, or one of ROWS, tells that goes through the whole model on
-// this thread.
+// Prints JSON: blocks, as described; for each rank the bytes that it sends in a step, and its bytes of parameters,
+// gradients, moments, buffers and activations. A micro-batch of one rank, or of ROWS, passes through the whole model on
+// this thread to measure activations.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -15,13 +15,13 @@
 #include <iostream>
 #include <iterator>
 
-#include "core/builtins.h"
+#include "core/data/catalogue/declared_schema.h"
 #include "core/data/dataset.h"
-#include "core/data/samples.h"
-#include "launch/catalogues.h"
+#include "core/registry.h"
+#include "launch/prepare/describe.h"
 #include "models/registry.h"
-#include "strategies/parts/block_activations.h"
-#include "strategies/parts/replicas/replicated_entry.h"
+#include "strategies/common/memory/block_activations.h"
+#include "strategies/plans/options/replicated.h"
 #include "strategies/registry.h"
 
 namespace {
@@ -64,7 +64,7 @@ int run(int ranks, int64_t described) {
   const DatasetPtr data =
       registry.datasets.make(config.data.name, config.data.options, data_seed(config.data.options, config.seed));
   const ModelPtr model = registry.models.make(config.model.name, config.model.options, data->schema());
-  Description description = describe_model(*model, config.precision);
+  ModelDescription description = describe_model(*model, config.precision);
   const auto slices = static_cast<double>(config.resolved.at("strategy").value("micro_batches", 1));
   const double rows = described > 0 ? static_cast<double>(described)
                                     : std::ceil(rows_per_rank(job.config, job.mesh.degree("data")) / slices);
@@ -77,7 +77,7 @@ int run(int ranks, int64_t described) {
 
   Json costs = Json::array();
   for (const RankCost& cost : strategy.cost(job, description)) costs.push_back(to_json(cost));
-  std::cout << Json{{"model", to_json(description)}, {"ranks", costs}}.dump() << '\n';
+  std::cout << Json{{"model", description}, {"ranks", costs}}.dump() << '\n';
   return 0;
 }
 

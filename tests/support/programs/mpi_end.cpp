@@ -1,5 +1,5 @@
-// A rank of an mpirun that ends at once when its backend has gone, while another thread still holds the group for a moment,
-// as the control channel's thread may.
+// A rank of an mpirun that ends as soon as its backend is gone, while another thread still holds the group, as the
+// control channel's thread may.
 #include <unistd.h>
 
 #include <cstdlib>

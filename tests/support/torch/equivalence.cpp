@@ -13,14 +13,16 @@
 #include <thread>
 
 #include "backends/registry.h"
-#include "core/compare.h"
-#include "core/error.h"
-#include "core/optim/catalogue.h"
-#include "core/single_communicator.h"
-#include "models/catalogue.h"
-#include "strategies/catalogue.h"
+#include "core/base/error.h"
+#include "core/communicator.h"
+#include "core/optim/catalogue/catalogue.h"
+#include "core/tensors/compare.h"
+#include "models/catalogue/catalogue.h"
+#include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/config_text.h"
+#include "tests/support/local_channel.h"
+#include "tests/support/torch/state_view.h"
 #include "tests/support/torch/whole_state.h"
 
 namespace convoy::testing {
@@ -88,14 +90,14 @@ Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int6
   return batch;
 }
 
-// The plan, held against the model's blocks.
+// The plan, checked with the model's blocks.
 Job checked_plan(const Layout& layout, const RunConfig& config, const Subject& subject) {
   Job job = planned(layout, config);
   check_blocks(strategy_entry(layout.strategy), job, describe_model(*subject.model(), config.precision));
   return job;
 }
 
-// What all ranks of a layout show.
+// The states of all ranks of a layout.
 struct WholeStates {
   WholeState initial, final, gradients;
 };
@@ -141,7 +143,7 @@ class RankTraining {
       result.losses.push_back(over_all(figures));
     }
     result.evaluated = evaluate(sampling);
-    strategy_->settle();
+    strategy_->flush();
     strategy_->visit_state([&](const StateEntry& entry) {
       (entry.kind == StateKind::gradient ? states_.gradients : states_.final).add(entry);
     });

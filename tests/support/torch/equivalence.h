@@ -1,4 +1,4 @@
-// Trains a model in several layouts on the same global batches and compares what comes of it.
+// Trains a model in several layouts on the same global batches and compares the results.
 //
 // A layout is a strategy with its options and a number of ranks, which run as threads over the backend `local`. The table
 // of tests/equivalence is layouts × models × options; `single` is the reference.
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "core/base/plan.h"
 #include "core/context.h"
 #include "core/model.h"
-#include "core/plan.h"
 #include "core/strategy.h"
 
 namespace convoy::testing {
@@ -39,13 +39,13 @@ struct Training {
   std::string precision = "fp64";
   int64_t global_rows = 16;  // the last batch of a pass over the data is what is left
   int64_t steps = 10;        // global batches
-  // Each global batch is fed in as many parts as this, one after the other: what a rank of a layout of so many would see
-  // as its share. For the reference of layers whose result depends on the share (batch norm).
+  // Each global batch is fed in this number of parts, one after another: the shares of a layout with as many ranks. For
+  // the reference of layers with results that depend on the share (batch norm).
   int64_t parts = 1;
   bool epoch_flush = true;  // an epoch's last batch ends accumulation
 };
 
-// What the ranks' states, put together, were. Keys are StateEntry::key().
+// The ranks' states, assembled to whole tensors. Keys are StateEntry::key().
 struct Trajectory {
   std::map<std::string, at::Tensor> initial;
   std::map<std::string, at::Tensor> final;
@@ -59,7 +59,7 @@ struct Trajectory {
 // Throws what the first rank to fail threw.
 Trajectory train(const Layout& layout, const Subject& subject, const Training& training);
 
-// The worst error as core/compare.h defines it, and its key; entries whose key begins with one of `ignored` are left out. A
+// The worst error as core/tensors/compare.h defines it, and its key; entries whose key begins with one of `ignored` are left out. A
 // tensor that is missing on one side, or of another shape, fails the test.
 struct Difference {
   double worst = 0;
@@ -73,8 +73,8 @@ bool bitwise_equal(const std::map<std::string, at::Tensor>& a, const std::map<st
 RunConfig test_config(const Layout& layout, const Training& training, const std::string& model = "{name: net}");
 // Where the strategy puts ranks, on a host with cores enough.
 Job planned(const Layout& layout, const RunConfig& config);
-// The key at which the layout is refused before any rank starts: by its plan, or when the model's blocks are held against
-// that, as `convoy` does. "nothing is refused".
+// The key at which the layout is refused before any rank starts: by its plan, or by the check of the model's blocks, as
+// in `convoy`. "nothing is refused".
 std::string refused_key(const Layout& layout, const Subject& subject, const Training& training);
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run);
 std::unique_ptr<Strategy> make_strategy(const RunConfig& config);

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/text.h"
 #include "core/model.h"
-#include "core/text.h"
 
 namespace convoy::testing {
 

@@ -5,11 +5,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "core/losses/losses.h"
-#include "core/random.h"
-#include "models/convnet.h"
-#include "models/gpt.h"
-#include "models/mlp.h"
-#include "models/ncf.h"
+#include "core/tensors/random.h"
+#include "models/registry.h"
 
 namespace convoy::testing {
 namespace {

@@ -1,4 +1,4 @@
-// The models of models/ themselves, small, as subjects of the equivalence table.
+// Small versions of the models of models/, for the equivalence table.
 #pragma once
 #include "tests/support/torch/equivalence.h"
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "backends/registry.h"
+#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {
@@ -33,7 +34,7 @@ class Home final : public testing::Environment {
     if (!file.empty()) std::filesystem::remove(file);
   }
 
-  // Rank 0 of the mpirun serves the channel, and tells the others by a file named after the mpirun.
+  // Rank 0 of the mpirun serves the channel; the others find it by a file named after the mpirun.
   std::shared_ptr<Channel> connect() {
     if (channel) return channel;
     int rank = environment_number("OMPI_COMM_WORLD_RANK");
@@ -118,7 +119,7 @@ void run_ranks(const RankGroup& group, const std::function<void(Communicator&)>&
       if (!group.by_processes && group.backend != "mpi") all_connected();
       body(*world);
     } catch (const std::exception& error) {
-      connected += group.size;  // nobody waits for this one
+      connected += group.size;  // no thread waits for this one
       ADD_FAILURE() << group.backend << " rank " << rank << " of " << group.size << ": " << error.what();
     }
   };

@@ -18,7 +18,7 @@ struct RankGroup {
   std::function<void(const char*)> waiting{};
   bool on_gpus = false;       // rank r on GPU r
   bool on_one_gpu = false;    // all on GPU 0
-  bool by_processes = false;  // this process is one rank of the mpirun, whatever the backend; so for mpi in any case
+  bool by_processes = false;  // this process is one rank of the mpirun, for any backend; always for mpi
 };
 
 // Calls `body` on every rank (under mpirun: on this one), each with the world communicator; an exception is a test

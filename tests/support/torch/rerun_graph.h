@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/device_graph.h"
+#include "core/context.h"
 #include "core/strategy.h"
 
 namespace convoy::testing {
@@ -17,7 +17,7 @@ struct Counted {
   int64_t records = 0, launches = 0;
 };
 
-// Recording leaves nothing behind: what the work did meanwhile is undone.
+// Recording has no effect: the changes of the work are undone.
 class Rerun : public DeviceGraph {
  public:
   Rerun(Strategy& strategy, Counted& counted, double wrong) : strategy_(strategy), counted_(counted), wrong_(wrong) {}

@@ -9,9 +9,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "core/model.h"
-#include "core/random.h"
+#include "core/tensors/random.h"
 
 namespace convoy::testing {
 namespace {

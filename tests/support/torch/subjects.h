@@ -1,5 +1,5 @@
-// Small models with everything that makes layouts differ: several blocks, embeddings, rows of several instances, sample
-// weights, norms, dropout, tied, unused and foreign parameters.
+// Small models with every property that can make layouts differ: several blocks, embeddings, rows of several instances,
+// row weights, norms, dropout, tied, unused and foreign parameters.
 #pragma once
 #include "tests/support/torch/equivalence.h"
 
@@ -10,6 +10,6 @@ Subject pairs_subject();    // user and item embeddings, rows of one positive an
 Subject norms_subject();    // layer norm, batch norm, dropout
 Subject dropout_subject();  // dropout alone, twice
 Subject tied_subject();     // tied output, a bare parameter, a layer no forward uses, a module of the block's own
-Subject foreign_subject();  // blocks of modules of their own, with a parameter that is not trained
+Subject foreign_subject();  // blocks with foreign modules, with a frozen parameter
 
 }  // namespace convoy::testing

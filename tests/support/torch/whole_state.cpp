@@ -6,8 +6,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "core/base/error.h"
 #include "core/checkpoint/pieces.h"
-#include "core/error.h"
 
 namespace convoy::testing {
 

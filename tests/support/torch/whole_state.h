@@ -1,4 +1,4 @@
-// The states that the ranks of a layout show, put together to whole tensors.
+// The states of a layout's ranks, assembled to whole tensors.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -12,8 +12,8 @@ namespace convoy::testing {
 
 class WholeState {
  public:
-  // From any rank's thread. What several ranks hold has to be the same on all of them, bit for bit, but for buffers, of which
-  // the owner's counts: CONVOY_CHECK.
+  // Call it from any rank's thread. A tensor that several ranks hold must be equal on all of them, bit for bit; for
+  // buffers the owner's counts: CONVOY_CHECK.
   void add(const StateEntry& entry);
   // By StateEntry::key(). CONVOY_CHECK that no element is missing.
   std::map<std::string, at::Tensor> tensors() const;

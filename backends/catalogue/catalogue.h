@@ -1,0 +1,18 @@
+// Communication backends, without LibTorch: names, options, requirements, and availability in this build.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+
+namespace convoy {
+
+struct BackendEntry : Entry {
+  bool built = true;
+  std::string how_to_get;     // part of the error message if the backend is requested but not built
+  bool threads_only = false;  // ranks must be threads of one process
+  bool needs_gpu = false;
+};
+const std::vector<BackendEntry>& backend_catalogue();
+
+}  // namespace convoy

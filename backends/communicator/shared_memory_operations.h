@@ -1,0 +1,55 @@
+// Collectives of ranks of one host through shared memory (shared_segment.h).
+//
+// A tensor passes in chunks; several move at a time. All-reduce: every rank copies its chunk into its slot, sums its
+// share of the chunk over all slots, and copies the sums of the other ranks. At n = 2 that is 2 reads and 2 writes of
+// the tensor's bytes plus the sum, without a system call. For a small tensor every rank sums everything. The order of
+// summation is the order of ranks: results are equal on all ranks and from run to run.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "backends/communicator/progress.h"
+#include "backends/communicator/transport.h"
+#include "backends/shm/shared_segment.h"
+
+namespace convoy {
+
+// A group's stream of chunks. Operations take chunks in the order in which they are issued, equal on all ranks.
+struct SharedMemoryGroup : ProgressGroup {
+  std::shared_ptr<SharedSegment> segment;
+  int rank = 0;
+  int64_t issued = 0;            // chunks of all operations so far; guarded by the group's issue lock
+  std::atomic<int64_t> turn{0};  // first chunk of the operation that may run now
+  // Messages to, or from, one rank. `issued` is guarded by the group's issue lock, `turn` by the engine's.
+  struct Line {
+    int64_t issued = 0, turn = 0;
+  };
+  std::vector<Line> sends, receives;  // by peer
+  int size() const { return segment->size(); }
+};
+using SharedMemoryOperationPtr = std::shared_ptr<ProgressOperation>;
+
+// Point-to-point operations of ranks of one host through the lanes of a shared segment (shared_segment.h).
+//
+// A lane is a stream of bytes from one rank to another; each message starts with its length. A message costs no system
+// call and two copies at cache speed.
+//
+// Messages of a pair of ranks keep the order in which both ranks issue them. A message that fits into its lane is sent
+// before its receive starts. A receive of another length fails the group: CommError(disagreement).
+//
+// Takes tensors of bytes on the CPU. The segment has lanes, and the peer is another rank.
+SharedMemoryOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
+                                                const std::vector<Transfer>& transfers);
+
+// The transport of ranks that share a host: collectives through shared memory, all else over an inner transport.
+//
+// Two processes on one core sum 4 KB in microseconds; sockets take hundreds. Large tensors are summed at memory speed.
+// Sends and receives use lanes if the ranks are few and on the CPU. Barriers and all-to-all, with counts that not all
+// ranks know, use the inner transport.
+
+// Collective over the world. Returns `inner` itself if the ranks do not share a host (shared_segment.h). `engine`
+// advances the operations; null: a new one.
+std::shared_ptr<Transport> over_shared_memory(std::shared_ptr<Transport> inner, const BackendRequest& request,
+                                              std::shared_ptr<ProgressEngine> engine = nullptr);
+
+}  // namespace convoy

@@ -1,0 +1,331 @@
+// State machines of the mpi backend's collectives.
+#include "backends/mpi/mpi_operations.h"
+
+#include <algorithm>
+
+#include "backends/communicator/reduce.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t largest_message = int64_t{1} << 30;
+constexpr int64_t segment_bytes = 256 << 10;  // a sum and its operands stay in the second-level cache
+constexpr int64_t window = 4;                 // active segments per peer and direction
+
+// An ordered stream of messages to or from one peer; at most `window` are active.
+class Lane {
+ public:
+  Lane(const MpiGroup& group, bool send, int peer, int tag) : group_(&group), send_(send), peer_(peer), tag_(tag) {}
+
+  int peer() const { return peer_; }
+  int64_t posted() const { return posted_; }
+  int64_t completed() const { return completed_; }
+  bool has_room() const { return posted_ - completed_ < window; }
+
+  void post(void* data, int64_t bytes) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int count = static_cast<int>(bytes);
+    int to = group_->world[peer_];
+    if (send_) {
+      check_mpi(MPI_Isend(data, count, MPI_BYTE, to, tag_, group_->comm, &request), "send", peer_);
+    } else {
+      check_mpi(MPI_Irecv(data, count, MPI_BYTE, to, tag_, group_->comm, &request), "receive", peer_);
+    }
+    if (first_ == requests_.size()) {
+      requests_.clear();
+      first_ = 0;
+    }
+    requests_.emplace_back(request, count);
+    ++posted_;
+  }
+
+  // Completes finished messages in order; true if there was one.
+  bool take() {
+    int64_t before = completed_;
+    while (first_ < requests_.size()) {
+      int done = 0;
+      MPI_Status status;
+      auto& [request, count] = requests_[first_];
+      check_mpi(MPI_Test(&request, &done, &status), send_ ? "send" : "receive", peer_);
+      if (!done) break;
+      if (!send_) check_mpi_length(status, count, peer_);
+      ++first_;
+      ++completed_;
+    }
+    return completed_ != before;
+  }
+
+ private:
+  const MpiGroup* group_;
+  bool send_;
+  int peer_;
+  int tag_;
+  int64_t posted_ = 0, completed_ = 0;
+  std::vector<std::pair<MPI_Request, int>> requests_;  // requests from first_ on are active
+  size_t first_ = 0;
+};
+
+class Exchange final : public MpiOperation {
+ public:
+  Exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+           const std::vector<MpiMessage>& messages, std::function<void()> finish)
+      : MpiOperation(std::move(group), std::move(tensors)), finish_(std::move(finish)) {
+    // Starts receives first, so that arriving messages find their buffers.
+    for (bool send : {false, true}) {
+      for (const MpiMessage& message : messages) {
+        if (message.send == send) add(message, tag);
+      }
+    }
+  }
+
+  std::string missing() const override {
+    std::vector<int> peers;
+    for (const Lane& lane : lanes_) {
+      if (!sends_[&lane - lanes_.data()] && lane.completed() < lane.posted()) peers.push_back(lane.peer());
+    }
+    return nothing_from(peers);
+  }
+
+ protected:
+  bool advance(bool& moved) override {
+    if (!begun_) {
+      begun_ = true;
+      for (size_t i = 0; i < lanes_.size(); ++i) {
+        for (auto& [data, bytes] : pieces_[i]) lanes_[i].post(data, bytes);
+      }
+    }
+    bool all = true;
+    for (Lane& lane : lanes_) {
+      moved = lane.take() || moved;
+      all = all && lane.completed() == lane.posted();
+    }
+    if (all && finish_) finish_();
+    return all;
+  }
+
+ private:
+  void add(const MpiMessage& message, int tag) {
+    lanes_.emplace_back(*group_, message.send, message.peer, tag);
+    sends_.push_back(message.send);
+    pieces_.emplace_back();
+    for (int64_t begin = 0; begin < message.bytes; begin += largest_message) {
+      pieces_.back().emplace_back(static_cast<char*>(message.data) + begin,
+                                  std::min(largest_message, message.bytes - begin));
+    }
+  }
+
+  std::vector<Lane> lanes_;
+  std::vector<bool> sends_;
+  std::vector<std::vector<std::pair<char*, int64_t>>> pieces_;
+  std::function<void()> finish_;
+  bool begun_ = false;
+};
+
+// A range of bytes, in segments.
+struct Segments {
+  char* data = nullptr;
+  int64_t bytes = 0;
+  int64_t segment = segment_bytes;
+  int64_t count() const { return (bytes + segment - 1) / segment; }
+  char* at(int64_t k) const { return data + k * segment; }
+  int64_t length(int64_t k) const { return std::min(segment, bytes - k * segment); }
+};
+
+// Posts segments in order, up to `limit`, while the lane has room.
+void fill(Lane& lane, const Segments& segments, int64_t limit) {
+  while (lane.posted() < limit && lane.has_room())
+    lane.post(segments.at(lane.posted()), segments.length(lane.posted()));
+}
+
+class ReduceScatter final : public MpiOperation {
+ public:
+  ReduceScatter(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+                const MpiReduction& reduction)
+      : MpiOperation(std::move(group), std::move(tensors)), what_(reduction) {
+    int me = group_->rank;
+    for (int r = 0; r < group_->size(); ++r) {
+      slices_.push_back({what_.input + what_.slices[r], what_.slices[r + 1] - what_.slices[r]});
+      if (r == me) continue;
+      peers_.push_back({r, Lane(*group_, true, r, tag), Lane(*group_, false, r, tag), Lane(*group_, true, r, tag + 1),
+                        Lane(*group_, false, r, tag + 1)});
+    }
+    mine_ = slices_[me];
+    int64_t slots = std::min(window, mine_.count());
+    scratch_.reset(new char[slots * peers_.size() * segment_bytes]);
+  }
+
+  std::string missing() const override {
+    std::vector<int> ranks;
+    for (const Peer& peer : peers_) {
+      bool waits = peer.parts_in.completed() < mine_.count() ||
+                   (what_.gather && peer.sums_in.completed() < slices_[peer.rank].count());
+      if (waits) ranks.push_back(peer.rank);
+    }
+    return nothing_from(ranks);
+  }
+
+ protected:
+  bool advance(bool& moved) override {
+    bool all = true;
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      Peer& peer = peers_[i];
+      const Segments& theirs = slices_[peer.rank];
+      while (peer.parts_in.posted() < std::min(mine_.count(), reduced_ + window)) {
+        int64_t k = peer.parts_in.posted();
+        peer.parts_in.post(slot(k, i), mine_.length(k));
+      }
+      fill(peer.parts_out, theirs, theirs.count());
+      moved = peer.parts_out.take() || moved;
+      moved = peer.parts_in.take() || moved;
+    }
+    while (reduced_ < mine_.count() && arrived(reduced_)) add_up(reduced_++);
+    for (Peer& peer : peers_) {
+      const Segments& theirs = slices_[peer.rank];
+      all = all && peer.parts_out.completed() == theirs.count() && reduced_ == mine_.count();
+      if (!what_.gather) continue;
+      fill(peer.sums_out, mine_, reduced_);
+      // A received sum overwrites the bytes that were sent to its owner, so that send must complete first.
+      fill(peer.sums_in, theirs, peer.parts_out.completed());
+      moved = peer.sums_out.take() || moved;
+      moved = peer.sums_in.take() || moved;
+      all = all && peer.sums_out.completed() == mine_.count() && peer.sums_in.completed() == theirs.count();
+    }
+    return all;
+  }
+
+ private:
+  struct Peer {
+    int rank;
+    Lane parts_out, parts_in, sums_out, sums_in;
+  };
+
+  char* slot(int64_t k, size_t peer) { return scratch_.get() + ((k % window) * peers_.size() + peer) * segment_bytes; }
+  bool arrived(int64_t k) const {
+    return std::all_of(peers_.begin(), peers_.end(), [k](const Peer& peer) { return peer.parts_in.completed() > k; });
+  }
+  void add_up(int64_t k) {
+    std::vector<const void*> in;
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      if (static_cast<int>(in.size()) == group_->rank) in.push_back(mine_.at(k));
+      in.push_back(slot(k, i));
+    }
+    if (static_cast<int>(in.size()) == group_->rank) in.push_back(mine_.at(k));
+    int64_t elements = mine_.length(k) / static_cast<int64_t>(c10::elementSize(what_.dtype));
+    reduce(what_.output + k * segment_bytes, in, elements, what_.dtype, what_.op);
+  }
+
+  MpiReduction what_;
+  std::vector<Segments> slices_;
+  Segments mine_;
+  std::vector<Peer> peers_;
+  std::unique_ptr<char[]> scratch_;
+  int64_t reduced_ = 0;
+};
+
+class Broadcast final : public MpiOperation {
+ public:
+  Broadcast(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag, char* data, int64_t bytes,
+            int root)
+      : MpiOperation(std::move(group), std::move(tensors)) {
+    int64_t segment = std::clamp(bytes / 16, segment_bytes, largest_message);
+    segments_ = {data, bytes, segment};
+    int n = group_->size();
+    int relative_rank = (group_->rank - root + n) % n;
+    auto rank_at = [&](int p) { return (p + root) % n; };
+    int lowest = relative_rank == 0 ? n : relative_rank & -relative_rank;
+    if (relative_rank != 0) parent_.emplace_back(*group_, false, rank_at(relative_rank - lowest), tag);
+    for (int distance = 1; distance < lowest && relative_rank + distance < n; distance *= 2) {
+      children_.emplace_back(*group_, true, rank_at(relative_rank + distance), tag);
+    }
+    std::reverse(children_.begin(), children_.end());  // largest subtree first
+  }
+
+  std::string missing() const override {
+    bool waits = !parent_.empty() && parent_[0].completed() < segments_.count();
+    return waits ? nothing_from({parent_[0].peer()}) : "";
+  }
+
+ protected:
+  bool advance(bool& moved) override {
+    int64_t here = segments_.count();
+    if (!parent_.empty()) {
+      Lane& in = parent_[0];
+      fill(in, segments_, segments_.count());
+      moved = in.take() || moved;
+      here = in.completed();
+    }
+    bool all = here == segments_.count();
+    for (Lane& out : children_) {
+      fill(out, segments_, here);
+      moved = out.take() || moved;
+      all = all && out.completed() == segments_.count();
+    }
+    return all;
+  }
+
+ private:
+  Segments segments_;
+  std::vector<Lane> parent_;  // empty on the root
+  std::vector<Lane> children_;
+};
+
+class Barrier final : public MpiOperation {
+ public:
+  Barrier(std::shared_ptr<MpiGroup> group, int tag) : MpiOperation(std::move(group), {}) {
+    int n = group_->size(), me = group_->rank;
+    for (int distance = 1; distance < n; distance *= 2) {
+      rounds_.push_back(
+          {Lane(*group_, true, (me + distance) % n, tag), Lane(*group_, false, (me - distance + n) % n, tag)});
+    }
+  }
+
+  std::string missing() const override {
+    return round_ < rounds_.size() ? nothing_from({rounds_[round_].second.peer()}) : "";
+  }
+
+ protected:
+  bool advance(bool& moved) override {
+    while (round_ < rounds_.size()) {
+      auto& [out, in] = rounds_[round_];
+      if (out.posted() == 0) {
+        in.post(&nothing_, 0);
+        out.post(&nothing_, 0);
+      }
+      out.take();
+      in.take();
+      if (out.completed() == 0 || in.completed() == 0) return false;
+      moved = true;
+      ++round_;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<std::pair<Lane, Lane>> rounds_;  // send lane, receive lane
+  size_t round_ = 0;
+  char nothing_ = 0;
+};
+
+}  // namespace
+
+// 16 bits for the group, 13 for the number, 2 for the stream.
+int mpi_tag(const MpiGroup& group, int64_t number) { return (group.id << 15) | static_cast<int>(number & 0x1fff) << 2; }
+int mpi_transfer_tag(const MpiGroup& group) { return mpi_tag(group, 0) + 2; }
+
+MpiOperationPtr mpi_exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+                             std::vector<MpiMessage> messages, std::function<void()> finish) {
+  return std::make_shared<Exchange>(std::move(group), std::move(tensors), tag, messages, std::move(finish));
+}
+MpiOperationPtr mpi_reduce_scatter(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+                                   const MpiReduction& reduction) {
+  return std::make_shared<ReduceScatter>(std::move(group), std::move(tensors), tag, reduction);
+}
+MpiOperationPtr mpi_broadcast(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag, char* data,
+                              int64_t bytes, int root) {
+  return std::make_shared<Broadcast>(std::move(group), std::move(tensors), tag, data, bytes, root);
+}
+MpiOperationPtr mpi_barrier(std::shared_ptr<MpiGroup> group, int tag) {
+  return std::make_shared<Barrier>(std::move(group), tag);
+}
+
+}  // namespace convoy

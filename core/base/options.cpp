@@ -1,0 +1,145 @@
+// Typed access to checked values, and their source locations.
+#include "core/base/options.h"
+
+namespace convoy {
+namespace {
+
+std::vector<std::string> keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& entry : object.items()) keys.push_back(entry.key());
+  return keys;
+}
+
+std::string below(const std::string& path, const std::string& key) {
+  if (path.empty() || key.empty()) return path + key;
+  return path + "." + key;
+}
+
+// Source locations below `key`, with paths relative to it.
+std::map<std::string, SourceLocation> marks_below(const std::map<std::string, SourceLocation>& marks,
+                                                  const std::string& key, const SourceLocation& own) {
+  std::map<std::string, SourceLocation> under{{"", own}};
+  const std::string prefix = key + ".";
+  for (auto it = marks.lower_bound(prefix); it != marks.end(); ++it) {
+    if (it->first.compare(0, prefix.size(), prefix) != 0) break;
+    under.emplace(it->first.substr(prefix.size()), it->second);
+  }
+  return under;
+}
+
+// The author of a component, possibly a plugin, wrote both the getter and the description.
+[[noreturn]] void wrong_type(const Options& options, const std::string& name, const Json& value, const char* getter) {
+  options.fail(name, value.is_null()
+                         ? str("is not set, and its code reads it with Options::", getter,
+                               "; give it a default in its entry, or ask Options::has first")
+                         : str("is ", value.dump(), ", and its code reads it with Options::", getter,
+                               ", which takes another type; change its description in the entry, or the getter"));
+}
+
+using IsType = bool (Json::*)() const;
+
+const Json& checked(const Options& options, const std::string& name, const char* getter, IsType is_type) {
+  const Json& value = options.at(name);
+  if (!(value.*is_type)()) wrong_type(options, name, value, getter);
+  return value;
+}
+
+template <class T>
+std::vector<T> checked_items(const Options& options, const std::string& name, const char* getter, IsType is_type) {
+  std::vector<T> all;
+  for (const Json& value : options.at(name)) {
+    if (!(value.*is_type)()) wrong_type(options, name, value, getter);
+    all.push_back(value.get<T>());
+  }
+  return all;
+}
+
+}  // namespace
+
+SourceLocation location_of(const std::map<std::string, SourceLocation>& marks, std::string path) {
+  while (true) {
+    const auto found = marks.find(path);
+    if (found != marks.end()) return found->second;
+    if (path.empty()) return SourceLocation{};
+    const size_t dot = path.rfind('.');
+    path = dot == std::string::npos ? "" : path.substr(0, dot);
+  }
+}
+
+Options::Options(Json values, std::map<std::string, SourceLocation> marks, std::string path)
+    : values_(std::move(values)), marks_(std::move(marks)), path_(std::move(path)) {
+  if (values_.is_null()) values_ = Json::object();
+  CONVOY_CHECK(values_.is_object(), "options of '", path_, "' are not a map");
+}
+
+const Json& Options::at(const std::string& name) const {
+  auto found = values_.find(name);
+  if (found == values_.end())
+    throw ConfigError(mark(""), path_,
+                      str("its code reads an option '", name, "' that its entry does not describe; described are ",
+                          join(keys_of(values_), ", "), "; add it to the entry's options"));
+  return *found;
+}
+
+bool Options::has(const std::string& name) const {
+  auto found = values_.find(name);
+  return found != values_.end() && !found->is_null();
+}
+
+bool Options::is_auto(const std::string& name) const {
+  const Json& value = at(name);
+  return value.is_string() && value.get_ref<const std::string&>() == "auto";
+}
+
+bool Options::boolean(const std::string& name) const {
+  return checked(*this, name, "boolean", &Json::is_boolean).get<bool>();
+}
+
+int64_t Options::integer(const std::string& name) const {
+  return checked(*this, name, "integer", &Json::is_number_integer).get<int64_t>();
+}
+
+double Options::real(const std::string& name) const {
+  return checked(*this, name, "real", &Json::is_number).get<double>();
+}
+
+const std::string& Options::text(const std::string& name) const {
+  return checked(*this, name, "text", &Json::is_string).get_ref<const std::string&>();
+}
+
+std::vector<int64_t> Options::integers(const std::string& name) const {
+  return checked_items<int64_t>(*this, name, "integers", &Json::is_number_integer);
+}
+
+std::vector<double> Options::reals(const std::string& name) const {
+  return checked_items<double>(*this, name, "reals", &Json::is_number);
+}
+
+std::vector<std::string> Options::texts(const std::string& name) const {
+  return checked_items<std::string>(*this, name, "texts", &Json::is_string);
+}
+
+Options Options::section(const std::string& name) const {
+  if (!at(name).is_object() && !at(name).is_null()) wrong_type(*this, name, at(name), "section");
+  return Options(at(name), marks_below(marks_, name, mark(name)), below(path_, name));
+}
+
+std::vector<Options> Options::sections(const std::string& name) const {
+  const Json& list = at(name);
+  if (!list.is_array() && !list.is_null()) wrong_type(*this, name, list, "sections");
+  std::vector<Options> all;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string key = str(name, ".", i);
+    if (!list[i].is_object() && !list[i].is_null()) wrong_type(*this, key, list[i], "sections");
+    all.emplace_back(list[i], marks_below(marks_, key, mark(key)), below(path_, key));
+  }
+  return all;
+}
+
+SourceLocation Options::mark(const std::string& name) const { return location_of(marks_, name); }
+
+void Options::fail(const std::string& name, const std::string& reason) const {
+  throw ConfigError(mark(name), below(path_, name), reason);
+}
+
+}  // namespace convoy

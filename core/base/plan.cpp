@@ -1,0 +1,115 @@
+// JSON of a job. It contains every field: rank processes plan nothing themselves.
+
+#include "core/base/plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace convoy {
+
+// The rank grid: strides follow from degrees.
+
+Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
+  std::set<std::string> names;
+  int64_t ranks = 1;
+  for (const Axis& axis : axes_) {
+    if (axis.name.empty()) throw Error(Failure::config, "a mesh axis has no name");
+    if (axis.degree < 1) {
+      throw Error(Failure::config, "mesh axis '", axis.name, "': the degree is ", axis.degree,
+                  " and must be at least 1");
+    }
+    if (!names.insert(axis.name).second) {
+      throw Error(Failure::config, "mesh axis '", axis.name, "' is given twice");
+    }
+    ranks *= axis.degree;
+    if (ranks > std::numeric_limits<int>::max()) {
+      throw Error(Failure::config, "mesh axis '", axis.name, "': the number of ranks does not fit into an int");
+    }
+  }
+}
+
+int Mesh::size() const {
+  int ranks = 1;
+  for (const Axis& axis : axes_) ranks *= axis.degree;
+  return ranks;
+}
+
+int Mesh::degree(const std::string& name) const {
+  for (const Axis& axis : axes_) {
+    if (axis.name == name) return axis.degree;
+  }
+  return 1;
+}
+
+int Mesh::coordinate(int rank, const std::string& name) const {
+  CONVOY_CHECK(rank >= 0 && rank < size(), "rank ", rank, " is not in a mesh of ", size());
+  int stride = 1;
+  for (auto axis = axes_.rbegin(); axis != axes_.rend(); ++axis) {
+    if (axis->name == name) return rank / stride % axis->degree;
+    stride *= axis->degree;
+  }
+  return 0;
+}
+
+std::vector<int> Mesh::group(int rank, const std::string& name) const {
+  CONVOY_CHECK(rank >= 0 && rank < size(), "rank ", rank, " is not in a mesh of ", size());
+  int stride = 1;
+  for (auto axis = axes_.rbegin(); axis != axes_.rend(); ++axis) {
+    if (axis->name == name) {
+      const int first = rank - rank / stride % axis->degree * stride;
+      std::vector<int> ranks;
+      for (int i = 0; i < axis->degree; ++i) ranks.push_back(first + i * stride);
+      return ranks;
+    }
+    stride *= axis->degree;
+  }
+  return {rank};
+}
+
+void to_json(Json& json, DevicePlan::Kind kind) { json = kind == DevicePlan::Kind::gpu ? "gpu" : "cores"; }
+
+void from_json(const Json& json, DevicePlan::Kind& kind) {
+  const auto text = json.get<std::string>();
+  if (text != "gpu" && text != "cores") throw Error(Failure::internal, "device of unknown kind '", text, "'");
+  kind = text == "gpu" ? DevicePlan::Kind::gpu : DevicePlan::Kind::cores;
+}
+
+CONVOY_JSON(DevicePlan, kind, gpu, cores, uuid)
+CONVOY_JSON(RankPlan, rank, host, process, devices, cores, threads)
+CONVOY_JSON(ProcessPlan, host, ranks)
+CONVOY_JSON(Axis, name, degree)
+
+std::vector<std::string> visible_gpus(const Job& job, int process) {
+  std::vector<std::string> visible;
+  for (int index : job.processes.at(static_cast<size_t>(process)).ranks) {
+    for (const DevicePlan& device : job.ranks.at(static_cast<size_t>(index)).devices) {
+      if (device.kind != DevicePlan::Kind::gpu) continue;
+      if (device.uuid.empty()) return {};
+      if (std::find(visible.begin(), visible.end(), device.uuid) == visible.end()) visible.push_back(device.uuid);
+    }
+  }
+  return visible;
+}
+
+int gpu_index_in(const std::vector<std::string>& visible, const DevicePlan& device) {
+  const auto found = std::find(visible.begin(), visible.end(), device.uuid);
+  return found == visible.end() ? device.gpu : static_cast<int>(found - visible.begin());
+}
+
+Json to_json(const Job& job) {
+  return {{"name", job.name},        {"ranks", job.ranks},     {"processes", job.processes},
+          {"mesh", job.mesh.axes()}, {"backend", job.backend}, {"config", job.config}};
+}
+
+Job job_from_json(const Json& json) {
+  try {
+    return {json.at("name"),    json.at("ranks"), json.at("processes"), Mesh(json.at("mesh").get<std::vector<Axis>>()),
+            json.at("backend"), json.at("config")};
+  } catch (const Json::exception& error) {
+    throw Error(Failure::internal, "cannot read this job description: ", error.what(),
+                "; are convoy and convoy-rank of the same build?");
+  }
+}
+
+}  // namespace convoy

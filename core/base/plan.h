@@ -1,0 +1,123 @@
+// Plan: the jobs to start, as ranks grouped into processes. The `plan` of a strategy makes it, as a pure function of
+// configuration and topology. So tests can plan for machines that do not exist. Without LibTorch.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+
+namespace convoy {
+
+// The rank grid: named axes. The product of their degrees is the number of ranks. Row-major: the last axis varies
+// fastest.
+// Plain data, copyable, thread-safe while no thread modifies it.
+
+struct Axis {
+  std::string name;  // "data", "pipeline", "tensor"
+  int degree = 1;
+};
+
+class Mesh {
+ public:
+  Mesh() = default;                       // one rank, no axis
+  explicit Mesh(std::vector<Axis> axes);  // throws Error(config) for a degree below 1 or a duplicate name
+
+  int size() const;                                         // product of the degrees
+  int degree(const std::string& axis) const;                // 1 for an axis that does not exist
+  int coordinate(int rank, const std::string& axis) const;  // 0 for an axis that does not exist
+  // Ranks that differ from `rank` only along `axis`, in order of their coordinate. {rank} for an axis that does not
+  // exist.
+  std::vector<int> group(int rank, const std::string& axis) const;
+  const std::vector<Axis>& axes() const { return axes_; }
+
+ private:
+  std::vector<Axis> axes_;
+};
+
+// Hosts as plain data: hwloc and NVML fill it in convoy, files in tests. Planning is a pure function of it.
+
+struct Core {
+  int id = 0;    // number of its first hardware thread in the operating system
+  int numa = 0;  // NUMA node
+  int socket = 0;
+  std::vector<int> siblings;  // hardware threads of this core, `id` first
+};
+
+struct Gpu {
+  int index = 0;
+  std::string uuid;    // "": unknown
+  std::string pci;     // "0000:3b:00.0"
+  int numa = 0;        // NUMA node of the nearest cores; -1: unknown, or several are equally near
+  int64_t memory = 0;  // bytes
+  int socket = -1;     // socket of these cores; -1: unknown
+};
+
+struct Host {
+  std::string name;
+  std::vector<Core> cores;  // only those that this job may use (cpuset, cgroup quota)
+  std::vector<Gpu> gpus;
+  int64_t memory = 0;  // bytes that this job may use
+  // Hardware threads to which a launcher bound this rank, if it did not bind it to all of `cores`; empty: no limit.
+  std::vector<int> bound = {};
+};
+
+struct Topology {
+  std::vector<Host> hosts;  // at least one
+};
+
+// Device of a rank: a GPU, or a set of cores.
+struct DevicePlan {
+  enum class Kind { cores, gpu } kind = Kind::cores;
+  int gpu = -1;            // index into Host::gpus if kind is gpu
+  std::vector<int> cores;  // hardware threads that it uses (Core::id)
+  std::string uuid = "";   // of the GPU, set by placement; "": unknown
+};
+
+// Rank: a thread with its devices and cores.
+struct RankPlan {
+  int rank = 0;
+  int host = 0;                     // index into Topology::hosts
+  int process = 0;                  // index into Job::processes
+  std::vector<DevicePlan> devices;  // at least one
+  std::vector<int> cores;           // of all devices and of its helper threads; empty: not bound
+  int threads = 1;                  // intra-op threads
+};
+
+struct ProcessPlan {
+  int host = 0;
+  std::vector<int> ranks;  // ranks that run as threads of this process, ascending
+};
+
+// Job: its processes start and end together.
+struct Job {
+  std::string name;
+  std::vector<RankPlan> ranks;
+  std::vector<ProcessPlan> processes;
+  Mesh mesh;            // of `ranks`
+  std::string backend;  // resolved: local, gloo, mpi, nccl
+  Json config;          // resolved configuration of this job (form of RunConfig::resolved)
+};
+
+struct Plan {
+  std::vector<Job> jobs;
+  std::vector<std::string> warnings;
+};
+
+// Inputs of planning besides configuration and topology.
+struct PlanRequest {
+  int ranks = 0;                // from --ranks, launch.ranks or the outer launcher; 0: the strategy chooses
+  std::vector<int> rank_hosts;  // host of each rank, if an outer launcher decided it; else empty
+};
+
+// UUIDs of the GPUs that a process may see, each once, in the order of its ranks' devices. Empty if it has none, or
+// if a UUID is unknown: then the process sees all GPUs of the host.
+std::vector<std::string> visible_gpus(const Job& job, int process);
+// Number of the GPU in the process, with visible_gpus as its visible devices.
+int gpu_index_in(const std::vector<std::string>& visible, const DevicePlan& device);
+
+// Form in which rank processes receive the job.
+Json to_json(const Job& job);
+Job job_from_json(const Json& json);
+
+}  // namespace convoy

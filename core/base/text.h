@@ -1,0 +1,67 @@
+// Text helpers without a formatting library (LibTorch and spdlog ship clashing copies of fmt). Without LibTorch.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace convoy {
+
+// Concatenates values that have operator<<.
+template <class... Parts>
+std::string str(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+std::string join(const std::vector<std::string>& parts, std::string_view separator);
+
+std::vector<std::string> split(std::string_view text, char separator);  // at least one part
+std::string shape_text(const std::vector<int64_t>& shape);              // "[2, 3]"
+std::string hex_text(const unsigned char* bytes, size_t count);
+// True if the text ends in `end` and is longer than that: "a.npy" ends in ".npy".
+bool ends_in(std::string_view text, std::string_view end);
+
+// Returns the candidate with the smallest edit distance to `word`, or "" if none is near enough to be a typing
+// mistake.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+// "12.5 MiB", "1.2 s": for messages only.
+std::string human_bytes(double bytes);
+std::string human_seconds(double seconds);
+
+// --- Hardware threads as text: "0", "0-3", "0-3+8"; '+' joins ranges, so a list can hold several ---
+
+// Returns the numbers in the order written, ascending within each range; empty for an invalid text.
+std::vector<int> hardware_threads_from_text(const std::string& text);
+
+// Returns the shortest text of the numbers, sorted and without duplicates; "" for none.
+std::string hardware_threads_text(std::vector<int> numbers);
+
+// Short text of ascending ranks, for messages only: "0-7", "0-1016 by 8", "0-3, 16-19, 32-35, … (256)".
+std::string ranks_text(const std::vector<int>& ranks);
+
+// --- Text from libraries and files, made safe for JSON and terminals ---
+
+// Returns the bytes of `text` to keep if at most `most` fit; it never splits a character. Async-signal-safe.
+inline size_t utf8_prefix(const char* text, size_t length, size_t most) noexcept {
+  if (length <= most) return length;
+  size_t keep = most;
+  while (keep > 0 && (static_cast<unsigned char>(text[keep]) & 0xc0) == 0x80) --keep;
+  return keep;
+}
+
+// Length of the UTF-8 character at the start of a text that is not empty; 0 if there is none.
+size_t utf8_character(std::string_view text);
+
+// Replaces every byte outside of a UTF-8 character by '?'.
+std::string valid_utf8(std::string_view text);
+
+// Escapes control characters (except newline and tab) and invalid UTF-8 bytes as "\\x1b". Other characters stay.
+std::string terminal_safe(std::string_view text);
+
+}  // namespace convoy

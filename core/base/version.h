@@ -1,0 +1,9 @@
+#pragma once
+#include <string>
+
+// Increase it when a header that plugins include changes.
+#define CONVOY_PLUGIN_VERSION "convoy-3"
+
+namespace convoy {
+inline const char* const version = "0.1.0";
+}

@@ -1,0 +1,122 @@
+#include "core/checkpoint/checkpoint_directory.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/checkpoint/restore.h"
+#include "core/checkpoint/safetensors.h"
+#include "core/control/channel.h"
+
+namespace convoy {
+namespace {
+
+constexpr char step_prefix[] = "step-";
+
+bool begins(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
+
+}  // namespace
+
+std::string CheckpointDirectory::step_path(int64_t step) const { return str(folder_, "/", step_prefix, step); }
+
+std::string CheckpointDirectory::temporary_path(int64_t step, const std::string& token) const {
+  return str(folder_, "/.", step_prefix, step, ".tmp-", token);
+}
+
+std::vector<int64_t> CheckpointDirectory::steps() const {
+  std::vector<int64_t> steps;
+  for (const std::string& name : names_in(folder_)) {
+    if (!begins(name, step_prefix)) continue;
+    const std::string digits = name.substr(sizeof step_prefix - 1);
+    const bool number =
+        !digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos;
+    if (number) steps.push_back(std::stoll(digits));
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+void CheckpointDirectory::open_temporary(int64_t step, const std::string& token) {
+  files_.make_folder(folder_);
+  files_.make_folder(temporary_path(step, token));
+}
+
+void CheckpointDirectory::publish(int64_t step, const std::string& token) {
+  const std::string temporary = temporary_path(step, token), final = step_path(step);
+  const std::string replaced = str(folder_, "/.old-", step_prefix, step, "-", token);
+  const std::string pointer = str(folder_, "/.latest-", token);
+  files_.sync_folder(temporary);
+  // Written before any rename, so that a full disk is noticed while everything can be undone.
+  const auto file = files_.create(pointer);
+  const std::string line = str(step_prefix, step, "\n");
+  file->write(line.data(), line.size());
+  file->close();
+
+  const std::vector<int64_t> before = steps();
+  const bool replaces = std::find(before.begin(), before.end(), step) != before.end();
+  if (replaces) files_.rename(final, replaced);
+  try {
+    files_.rename(temporary, final);
+    try {
+      files_.sync_folder(folder_);
+      files_.rename(pointer, folder_ + "/latest");
+      files_.sync_folder(folder_);
+    } catch (const Error&) {
+      files_.rename(final, temporary);
+      throw;
+    }
+  } catch (const Error&) {
+    if (replaces) files_.rename(replaced, final);
+    throw;
+  }
+  if (replaces) files_.remove_all(replaced);
+}
+
+void CheckpointDirectory::remove_step(int64_t step) {
+  // Renames first: a partly removed checkpoint must never have a checkpoint's name.
+  const std::string removed_path = str(folder_, "/.old-", step_prefix, step, "-", random_token());
+  files_.rename(step_path(step), removed_path);
+  files_.remove_all(removed_path);
+}
+
+void CheckpointDirectory::prune(int64_t keep_last, int64_t newest) noexcept {
+  try {
+    if (keep_last <= 0) return;
+    // A run that resumed from an older checkpoint leaves later ones in the folder; it will not resume from them.
+    std::vector<int64_t> others;
+    for (int64_t step : steps()) {
+      if (step < newest) others.push_back(step);
+    }
+    const int64_t spare = int64_t(others.size()) - (keep_last - 1);
+    for (int64_t i = 0; i < spare; ++i) remove_step(others[size_t(i)]);
+  } catch (const std::exception& error) {
+    log::warning(str("an old checkpoint was not removed: ", error.what()));
+  }
+}
+
+void CheckpointDirectory::sweep() noexcept {
+  try {
+    for (const std::string& name : names_in(folder_)) {
+      if (is_leftover(name)) files_.remove_all(folder_ + "/" + name);
+    }
+  } catch (const std::exception& error) {
+    log::warning(str("a leftover of an earlier save was not removed: ", error.what()));
+  }
+}
+
+void check_files(const std::string& step_folder, const Manifest& manifest) {
+  for (const auto& [name, expected] : manifest.files) {
+    const std::string path = step_folder + "/" + name;
+    try {
+      const SafetensorsFile file(path);
+      if (file.bytes() != expected.bytes || file.hash() != expected.hash) {
+        throw Error(Failure::corrupt_data, str(path, " is not as it was saved: its hash differs from the manifest's"));
+      }
+    } catch (const Error& error) {
+      if (error.kind() == Failure::corrupt_data) throw;
+      throw Error(Failure::corrupt_data, str("checkpoint ", step_folder, ": ", error.what()));
+    }
+  }
+}
+
+}  // namespace convoy

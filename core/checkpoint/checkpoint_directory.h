@@ -1,0 +1,42 @@
+// CheckpointDirectory: the folder `checkpoints/` of a run, managed by rank 0: step-N folders, `latest`, temporaries.
+//
+// Names that begin with a dot are temporary (restore.h). A kill at any point therefore leaves complete checkpoints
+// under plain names. Threads: one thread of one process at a time; the run folder lock ensures it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/manifest.h"
+#include "core/files/files.h"
+
+namespace convoy {
+
+class CheckpointDirectory {
+ public:
+  CheckpointDirectory(std::string folder, FileSystem& files) : folder_(std::move(folder)), files_(files) {}
+
+  const std::string& folder() const { return folder_; }
+  std::string step_path(int64_t step) const;
+  std::string temporary_path(int64_t step, const std::string& token) const;
+  std::vector<int64_t> steps() const;  // ascending; by name only, so a checkpoint may be damaged
+
+  void open_temporary(int64_t step, const std::string& token);
+  // Renames the temporary folder to `step-N` and makes it the newest. An existing step-N stays until then.
+  void publish(int64_t step, const std::string& token);
+  // Keeps the newest `keep_last` checkpoints (0: all) and always `newest`. A failure is a warning.
+  void prune(int64_t keep_last, int64_t newest) noexcept;
+  // Removes temporary files of earlier attempts. A failure is a warning.
+  void sweep() noexcept;
+
+ private:
+  void remove_step(int64_t step);
+
+  std::string folder_;
+  FileSystem& files_;
+};
+
+// Checks size and hash of every file that a manifest lists. Error(corrupt_data) naming the first one that differs.
+void check_files(const std::string& step_folder, const Manifest& manifest);
+
+}  // namespace convoy

@@ -1,0 +1,75 @@
+#include "core/checkpoint/save_coordination.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
+#include "core/base/error.h"
+
+namespace convoy {
+
+SaveCoordination::SaveCoordination(const Context& context, const std::string& call)
+    : context_(context), timeout_(int64_t(context.config.launch.collective * 1000)) {
+  // The communicator distributes the token: a key of the control store needs a name that all ranks know already.
+  token_ = random_token();
+  at::Tensor letters = at::empty({int64_t(token_.size())}, at::kByte);
+  std::memcpy(letters.mutable_data_ptr(), token_.data(), token_.size());
+  at::Tensor on_device = letters.to(context.devices.front());
+  context.world->broadcast(on_device, 0, {"checkpoint." + call, timeout_})->wait();
+  on_device = on_device.to(at::kCPU);
+  std::memcpy(token_.data(), on_device.const_data_ptr(), token_.size());
+}
+
+std::vector<std::string> SaveCoordination::collect(const std::string& phase, const std::function<std::string()>& work) {
+  Json mine{{"value", ""}};
+  try {
+    mine["value"] = work();
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error& error) {
+    mine = {{"kind", name_of(error.kind())}, {"error", error.what()}};
+  } catch (const std::exception& error) {
+    mine = {{"kind", name_of(Failure::io)}, {"error", error.what()}};
+  }
+  const std::string text = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const auto answers = context_.channel->agree(key(phase), context_.rank, context_.size, text, timeout_);
+  std::vector<std::string> values;
+  for (size_t rank = 0; rank < answers.size(); ++rank) {
+    const Json answer = Json::parse(answers[rank]);
+    if (answer.contains("error")) {
+      const std::string who = context_.size > 1 ? convoy::str("rank ", rank, ": ") : "";
+      throw Error(failure_named(answer["kind"]), who + answer["error"].get<std::string>());
+    }
+    values.push_back(answer["value"]);
+  }
+  return values;
+}
+
+void SaveCoordination::on_all(const std::string& phase, const std::function<void()>& work) {
+  collect(phase, [&] {
+    work();
+    return std::string();
+  });
+}
+
+std::string SaveCoordination::on_first(const std::string& phase, const std::function<std::string()>& work) {
+  return collect(phase, [&] { return first() ? work() : std::string(); }).front();
+}
+
+std::vector<std::string> SaveCoordination::to_first(const std::string& phase, const std::string& text) {
+  std::vector<std::string> all;
+  if (!first()) {
+    context_.channel->set(key(phase) + convoy::str("/", context_.rank), text);
+    return all;
+  }
+  all.push_back(text);
+  for (int rank = 1; rank < context_.size; ++rank) {
+    const std::string from = key(phase) + convoy::str("/", rank);
+    all.push_back(context_.channel->get(from, timeout_));
+    context_.channel->erase(from);
+  }
+  return all;
+}
+
+}  // namespace convoy

@@ -1,0 +1,36 @@
+// SaveCoordination: the ranks agree during one collective call of Checkpoints, through keys of the control store.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/context.h"
+
+namespace convoy {
+
+class SaveCoordination {
+ public:
+  // Collective. Rank 0 draws a token and broadcasts it, so that no two calls use the same keys.
+  SaveCoordination(const Context& context, const std::string& call);
+
+  const std::string& token() const { return token_; }
+  bool first() const { return context_.rank == 0; }
+
+  // Collective. Runs `work` on every rank and waits for all. If it threw on any rank, throws on all ranks, with the
+  // kind and message of the lowest rank that failed. CommErrors pass through at once.
+  void on_all(const std::string& phase, const std::function<void()>& work);
+  // Collective. Runs `work` on rank 0 only; returns its result on all ranks.
+  std::string on_first(const std::string& phase, const std::function<std::string()>& work);
+  // Every rank's text, on rank 0; empty on other ranks. Call it between two phases.
+  std::vector<std::string> to_first(const std::string& phase, const std::string& text);
+
+ private:
+  std::vector<std::string> collect(const std::string& phase, const std::function<std::string()>& work);
+  std::string key(const std::string& phase) const { return "checkpoint/" + token_ + "/" + phase; }
+
+  const Context& context_;
+  std::string token_;
+  Timeout timeout_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,450 @@
+// Keys that name files, by data set, with advice for a missing file.
+#include "core/data/catalogue/catalogue.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "core/config/without_effect.h"
+#include "core/data/catalogue/declared_schema.h"
+#include "core/data/formats/mapped_file.h"
+#include "core/data/formats/npy_header.h"
+#include "core/data/formats/vocabulary.h"
+#include "core/files/limits.h"
+
+namespace convoy {
+namespace {
+
+struct Sign {
+  std::string_view bytes;
+  const char* what;
+};
+
+constexpr Sign signs[] = {
+    {"\x93NUMPY", "an .npy array"},
+    {"PK\x03\x04", "a ZIP archive, as .npz, .pt and .docx are"},
+    {"\x1f\x8b", "compressed by gzip"},
+    {"\xfd"
+     "7zXZ",
+     "compressed by xz"},
+    {"\x28\xb5\x2f\xfd", "compressed by zstd"},
+    {"BZh", "compressed by bzip2"},
+    {"\x89HDF", "an HDF5 file"},
+    {"PAR1", "a Parquet table"},
+    {"ARROW1", "an Arrow table"},
+    {"%PDF-", "a PDF document"},
+    {"\x89PNG", "a PNG image"},
+    {"\xff\xd8\xff", "a JPEG image"},
+    {"\x7f"
+     "ELF",
+     "a program"},
+};
+
+bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
+
+bool is_letters(std::string_view sign) {
+  return std::all_of(sign.begin(), sign.end(), [](unsigned char c) { return c >= ' ' && c < 0x7f; });
+}
+
+// Starts with an eight-byte length that fits into the file, then a JSON map.
+bool is_safetensors(std::string_view bytes) {
+  uint64_t length = 0;
+  if (bytes.size() < 10) return false;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  return length >= 2 && length <= bytes.size() - sizeof length && bytes[8] == '{';
+}
+
+// True for control bytes that no text encoding has: some signatures are letters with which a text may begin.
+bool has_controls(std::string_view bytes) {
+  return std::any_of(bytes.begin(), bytes.end(), [](unsigned char c) { return c < 8; });
+}
+
+constexpr char tokens_later[] = "text reads plain text and not tokens; give the text itself";
+
+std::string binary_kind(std::string_view bytes) {
+  const std::string_view first = bytes.substr(0, 1 << 16);
+  for (const Sign& sign : signs)
+    if (starts(bytes, sign.bytes) && (!is_letters(sign.bytes) || has_controls(first))) return str("is ", sign.what);
+  if (is_safetensors(bytes)) return "is a safetensors file";
+  if (starts(bytes, "\xff\xfe") || starts(bytes, "\xfe\xff")) return "is UTF-16";
+  if (const size_t at = first.find('\0'); at != std::string_view::npos)
+    return str("holds a NUL byte at byte ", at, ", as UTF-16 and files of token numbers do");
+  return "";
+}
+
+// The tokens of a list, or of a map from token to number; ignores other values.
+std::vector<std::string> tokens_in(const nlohmann::json& json) {
+  std::vector<std::string> tokens;
+  if (json.is_array())
+    for (const nlohmann::json& token : json)
+      if (token.is_string()) tokens.push_back(token.get<std::string>());
+  if (json.is_object())
+    for (const auto& [token, number] : json.items()) tokens.push_back(token);
+  return tokens;
+}
+
+// True if several tokens begin with `mark`, which means a space or "continues a word".
+bool marked_by(const std::vector<std::string>& tokens, std::string_view mark) {
+  return std::count_if(tokens.begin(), tokens.end(),
+                       [&](const std::string& token) { return token.size() > mark.size() && starts(token, mark); }) > 1;
+}
+
+// True if some token has a space or newline. Literal tokens of a text do; tokens of tokenizers never do.
+bool any_space(const std::vector<std::string>& tokens, bool lines) {
+  return std::any_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
+    if (token.find_first_of(" \t\n\r") != std::string::npos) return true;
+    return lines && (token.find("\\s") != std::string::npos || token.find("\\n") != std::string::npos);
+  });
+}
+
+std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
+  if (any_space(tokens, lines)) return "";
+  if (marked_by(tokens, "\xc4\xa0")) return "byte-level BPE (GPT-2), where Ġ stands for a space";
+  if (marked_by(tokens, "\xe2\x96\x81")) return "SentencePiece, where ▁ stands for a space";
+  if (marked_by(tokens, "##")) return "WordPiece (BERT), where ## goes on within a word";
+  return "";
+}
+
+// The reason why these bytes are not text, with advice; "" if they may be text. Looks for signatures of array, archive,
+// image and table files, and for NUL bytes in the first 64 KiB: UTF-16 and raw token files have them, text does not.
+std::string text_problem(std::string_view bytes) {
+  const std::string kind = binary_kind(bytes);
+  if (kind.empty()) return "";
+  if (starts(kind, "is compressed")) return kind + "; decompress it first";
+  if (starts(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
+  return kind + "; " + tokens_later;
+}
+
+// The reason why this file is not a vocabulary of literal tokens, with advice; "" if it may be one. Recognises binary
+// files and files of tokenizers (byte-level BPE, WordPiece, SentencePiece): their tokens encode text by other rules.
+std::string vocabulary_problem(std::string_view bytes, const std::string& path) {
+  constexpr char advice[] =
+      "; data.vocabulary takes literal tokens, one a line or as JSON; give such a file, or vocabulary: bytes";
+  if (const std::string kind = binary_kind(bytes); !kind.empty()) return kind + advice;
+  if (starts(bytes, "#version")) return str("is the list of merges of a BPE tokenizer", advice);
+  const bool named_json = ends_in(path, ".json");
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  const bool map = first != std::string_view::npos && bytes[first] == '{';
+  std::vector<std::string> tokens;
+  if (named_json || map) {
+    const nlohmann::json json = nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.contains("model") && json["model"].is_object())
+      return str("is the tokenizer.json of Hugging Face", advice);
+    if (map && !named_json && json.is_object() && !json.empty())
+      return str("is JSON, and its name does not end in .json; rename it");
+    tokens = tokens_in(json);
+  } else {
+    tokens = split(bytes, '\n');
+  }
+  const std::string kind = tokenizer_kind(tokens, !named_json);
+  return kind.empty() ? "" : str("is the vocabulary of a tokenizer of the kind ", kind, advice);
+}
+
+namespace fs = std::filesystem;
+
+struct Source {
+  const char* data;
+  const char* section;  // "": the data set itself
+  const char* key;
+  bool folder;
+  const char* advice;
+};
+
+constexpr char table_advice[] = "give the path of your own file";
+constexpr Source sources[] = {
+    {"interactions", "", "path", false, "./quickstart fetches MovieLens-100K to .data/ml-100k.inter; or give your own"},
+    {"interactions", "item_features", "path", false, "give a file with a line per item"},
+    {"interactions", "user_features", "path", false, "give a file with a line per user"},
+    {"fashion_mnist", "", "path", true, "Debian's package dataset-fashion-mnist has the files"},
+    {"text", "", "path", false, "./quickstart puts a text to .data/text.txt; or give your own"},
+    {"text", "", "vocabulary", false, "give a file of tokens, or the word bytes"},
+    {"images", "", "path", true, "give a folder with a folder of images for each class"},
+    {"table", "", "path", false, table_advice},
+    {"table", "", "target_path", false, table_advice},
+    {"table", "evaluate", "path", false, table_advice},
+    {"table", "evaluate", "target_path", false, table_advice},
+};
+
+// The reason why `path` cannot be read; "" if it can.
+std::string problem_of(const std::string& path, bool folder) {
+  struct stat facts {};
+  if (stat(path.c_str(), &facts) != 0) {
+    std::error_code none;
+    const std::string from = path[0] == '/' ? "" : str(" from ", std::filesystem::current_path(none).string());
+    return errno == ENOENT ? str(folder ? "no such folder" : "no such file", from) : error_text(errno);
+  }
+  if (S_ISDIR(facts.st_mode) != folder) return folder ? "is not a folder" : "is a folder, not a file";
+  if (!folder && !S_ISREG(facts.st_mode)) return "is not a regular file";
+  if (faccessat(AT_FDCWD, path.c_str(), folder ? R_OK | X_OK : R_OK, AT_EACCESS) != 0)
+    return str("cannot be read: ", error_text(errno));
+  return "";
+}
+
+// Looks into the folder of one class; stops at the first image, since there may be a million.
+bool holds_images(const fs::path& folder) {
+  std::error_code failure;
+  for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
+    std::error_code inner;
+    if (!fs::is_directory(at->path(), inner)) continue;
+    for (fs::directory_iterator file(at->path(), inner), last; !inner && file != last; file.increment(inner))
+      if (is_image(file->path())) return true;
+  }
+  return static_cast<bool>(failure);  // if listing fails, the data set reports it later
+}
+
+void check_images(const Options& options) {
+  const fs::path folder = options.text("path");
+  std::error_code none;
+  const bool split = fs::is_directory(folder / "train", none) && fs::is_directory(folder / "test", none);
+  const fs::path classes = split ? folder / "train" : folder;
+  if (!holds_images(classes))
+    options.fail("path", str(classes.string(),
+                             ": holds no images; a folder for each class is wanted here, with .png, .jpg "
+                             "or .jpeg files in it"));
+  if (split)
+    refuse_without_effect(options.section("evaluate"), "fraction",
+                          str("is for folders without test/, and ", folder.string(), " has one; leave it out"),
+                          {options.mark("path")});
+}
+
+// Tries the vocabulary on the beginning of the text. Errors later in the text or in the vocabulary's file surface on
+// the ranks.
+void check_vocabulary(const Options& options) {
+  constexpr size_t tried = 1 << 20;
+  const std::string& path = options.text("path");
+  const std::string unknown = options.has("unknown") ? options.text("unknown") : "";
+  std::optional<Vocabulary> vocabulary;
+  try {
+    const MappedFile file(options.text("vocabulary"));
+    const std::string problem = vocabulary_problem(file.text(), file.path());
+    if (!problem.empty()) options.fail("vocabulary", str(file.path(), ": ", problem));
+    vocabulary = Vocabulary::read(options.text("vocabulary"));
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error&) {
+    return;
+  }
+  if (!unknown.empty() && vocabulary->number_of(unknown) < 0)
+    options.fail("unknown", str("is '", unknown, "', which is not a token of data.vocabulary"));
+  if (!unknown.empty()) return;
+  try {
+    const MappedFile text(path);
+    vocabulary->check(text.text(), tried, path);
+  } catch (const Error& error) {
+    options.fail("vocabulary", error.what());
+  }
+}
+
+// --- Columns of delimited files: their names, and the values of the first lines. Ranks check all lines. ---
+
+// Reports an error of `check` at a key.
+template <class Check>
+void at_key(const Options& options, const std::string& key, const Check& check) {
+  try {
+    check();
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ConfigError(options.mark(key), options.path() + "." + key, error.what(), error.kind());
+  }
+}
+
+// The file's first whole lines; empty if the first one is longer than what is tried.
+std::string_view first_lines(const MappedFile& file) {
+  constexpr size_t tried = 256 << 10;
+  const std::string_view text = file.text();
+  if (text.size() <= tried) return text;
+  return text.substr(0, text.rfind('\n', tried) + 1);
+}
+
+// `keys`: the file is named by the key `path` there.
+void check_table_columns(const Options& options, const Options& keys) {
+  at_key(keys, "path", [&] {
+    const MappedFile file(keys.text("path"));
+    const std::string_view text = first_lines(file);
+    if (text.empty() && !file.text().empty()) return;
+    DelimitedReader reader(file.path(), text, options.text("delimiter") == "tab" ? '\t' : options.text("delimiter")[0]);
+    const Header header(reader, false, options.boolean("header"));
+    const auto column = [&](const char* key, const std::string& name) {
+      size_t found = 0;
+      at_key(options, key, [&] { found = header.number(name, options.path() + "." + key); });
+      return found;
+    };
+    const size_t target = column("target", options.text("target"));
+    std::vector<size_t> numbers;
+    for (const std::string& name : options.texts("features")) numbers.push_back(column("features", name));
+    const bool chosen = !numbers.empty(), classes = options.text("task") == "classification";
+    for (size_t i = 0; !chosen && i < header.names().size(); ++i)
+      if (i != target) numbers.push_back(i);  // among them the weights
+    if (options.has("weight")) {
+      const size_t weight = column("weight", options.text("weight"));
+      if (chosen) numbers.push_back(weight);
+    }
+    if (!classes) numbers.push_back(target);
+    int64_t rows = 0;
+    for (bool more = header.first_row_read() || reader.next(); more; more = reader.next(), ++rows) {
+      for (size_t number : numbers) reader.number(number);
+      if (classes && reader.field(target).empty()) reader.fail(target, "the class is missing");
+    }
+    if (rows == 0 && text.size() == file.text().size())
+      throw Error(Failure::corrupt_data, file.path(), ": holds no rows");
+  });
+}
+
+void check_interaction_columns(const Options& options) {
+  if (!options.json().contains("columns")) return;
+  const Options columns = options.section("columns");
+  at_key(options, "path", [&] {
+    const MappedFile file(options.text("path"));
+    const std::string_view text = first_lines(file);
+    if (text.empty() && !file.text().empty()) return;
+    const TextFormat form = TextFormat::from(options, file.path(), {".inter"});
+    DelimitedReader reader(file.path(), text, form.delimiter);
+    const Header header(reader, form.typed_header, form.header);
+    const auto key_of = [&](const std::string& key) { return columns.path() + "." + key; };
+    size_t user = 0, item = 0;
+    at_key(columns, "user", [&] { user = header.token(columns.text("user"), key_of("user")); });
+    at_key(columns, "item", [&] { item = header.token(columns.text("item"), key_of("item")); });
+    std::vector<std::pair<size_t, std::string>> numbers;  // column and key
+    const auto add = [&](const char* key, const std::string& name) {
+      at_key(columns, key, [&] { numbers.emplace_back(header.number(name, key_of(key)), key); });
+    };
+    for (const char* key : {"time", "weight"})
+      if (columns.has(key)) add(key, columns.text(key));
+    for (const char* key : {"context", "item_features", "user_features"})
+      for (const std::string& name : columns.texts(key)) add(key, name);
+    for (bool more = header.first_row_read() || reader.next(); more; more = reader.next()) {
+      if (reader.field(user).empty()) reader.fail(user, "the user is missing");
+      if (reader.field(item).empty()) reader.fail(item, "the item is missing");
+      for (const auto& [column, key] : numbers)
+        at_key(columns, key, [&, number = column, name = key_of(key)] { float_of(reader, number, name.c_str()); });
+    }
+  });
+}
+
+// Compares the numbers of rows, as far as the headers are readable.
+void check_array_rows(const Options& keys) {
+  if (!keys.has("target_path")) return;
+  const auto shape_of = [&](const char* key) {
+    NpyHeader header;
+    at_key(keys, key, [&] {
+      const MappedFile file(keys.text(key));
+      header = read_npy_header(file.path(), file.text());
+    });
+    return header.shape;
+  };
+  const std::vector<int64_t> features = shape_of("path"), targets = shape_of("target_path");
+  if (features.empty() || targets.empty() || features[0] == targets[0]) return;
+  at_key(keys, "target_path", [&] {
+    throw Error(Failure::corrupt_data, keys.text("target_path"), ": holds ", targets[0], " targets for the ",
+                features[0], " rows of ", keys.text("path"));
+  });
+}
+
+void check_rows(const Options& options, const Options& keys) {
+  if (!options.json().contains("delimiter")) return;
+  const std::string ending = fs::path(keys.text("path")).extension();
+  if (ending == ".npy") check_array_rows(keys);
+  if (ending != ".npy" && ending != ".safetensors") check_table_columns(options, keys);
+}
+
+void check_table(const Options& options) {
+  const Options evaluate = options.section("evaluate");
+  check_rows(options, options);
+  if (!evaluate.has("path")) return;
+  check_rows(options, evaluate);
+  const std::string &path = options.text("path"), &other = evaluate.text("path");
+  const FileShape trained = table_features_shape(options, path), held_out = table_features_shape(options, other);
+  if (!trained || !held_out || *trained == *held_out) return;
+  evaluate.fail("path", str(other, ": a row's features have the shape ", shape_text(*held_out), ", and those of ", path,
+                            " have ", shape_text(*trained), "; give files of the same columns"));
+}
+
+// A token has at least one byte, so the file size limits the number of tokens.
+void check_text(const Options& options) {
+  std::error_code none;
+  const std::string& path = options.text("path");
+  const auto bytes = static_cast<int64_t>(fs::file_size(path, none));
+  const int64_t length = options.integer("length");
+  if (none) return;
+  if (const std::string problem = text_problem(MappedFile(path).text()); !problem.empty())
+    options.fail("path", str(path, ": ", problem));
+  if (bytes > length) return;
+  if (bytes == 0) options.fail("path", str(path, ": is empty"));
+  options.fail("length", str("is ", length, ", and ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
+                             "; a sequence takes one more than its length, the last token being a target only"));
+}
+
+void check_fashion(const Options& options) {
+  const fs::path folder = options.text("path");
+  for (const char* part : {"train", "t10k"})
+    for (const char* kind : {"-images-idx3-ubyte", "-labels-idx1-ubyte"}) {
+      std::error_code none;
+      const fs::path file = folder / (std::string(part) + kind);
+      if (fs::exists(file, none) || fs::exists(file.string() + ".gz", none)) continue;
+      options.fail("path",
+                   str(file.string(), ".gz is not there; Debian's package dataset-fashion-mnist has the files"));
+    }
+}
+
+// Refuses tables that no process of this host can hold. Rows of vectors and of tokens take no memory.
+void check_synthetic_memory(const Options& options) {
+  const std::string& kind = options.text("kind");
+  double bytes = 0;
+  const char* key = "rows";
+  if (kind == "interactions") {
+    const int64_t columns = options.has("cache") ? 0 : 2 + options.integer("context");  // else mapped
+    bytes = 4 * double(options.integer("rows") + options.integer("users")) * double(1 + columns);
+  } else if (kind != "tokens") {
+    key = "features";
+    bytes = 4 * double(options.integer(kind == "classification" ? "classes" : "targets"));
+    for (int64_t size : options.integers("features")) bytes *= double(size);
+  }
+  const double memory = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
+  if (bytes > memory)
+    options.fail(key, str("makes tables of ", human_bytes(bytes), " in each process, and this host has ",
+                          human_bytes(memory), " of memory; take smaller sizes"));
+}
+
+}  // namespace
+
+bool is_image(const std::filesystem::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+void check_data_files(const std::string& name, const Options& options) {
+  for (const Source& source : sources) {
+    if (name != source.data) continue;
+    if (name == "text" && source.key == std::string("vocabulary") && options.text("vocabulary") == "bytes") continue;
+    const std::string section = source.section;
+    if (!section.empty() && !options.json().contains(section)) continue;
+    const Options at = section.empty() ? options : options.section(section);
+    if (!at.json().contains(source.key) || !at.has(source.key)) continue;
+    const std::string path = at.text(source.key);
+    const std::string problem = path.empty() ? "is empty" : problem_of(path, source.folder);
+    if (!problem.empty()) at.fail(source.key, str(path, path.empty() ? "" : ": ", problem, "; ", source.advice));
+  }
+  if (name == "synthetic" && options.json().contains("kind")) check_synthetic_memory(options);
+  if (name == "images") check_images(options);
+  if (name == "table") check_table(options);
+  if (name == "interactions") check_interaction_columns(options);
+  if (name == "text") {
+    check_text(options);
+    if (options.text("vocabulary") != "bytes") check_vocabulary(options);
+  }
+  if (name == "fashion_mnist") check_fashion(options);
+}
+
+}  // namespace convoy

@@ -1,0 +1,44 @@
+// Delimited text, line by line, with errors that name file, line and column. Fields may be quoted ("a, b"; "" is an
+// escaped quote); a quoted field ends on its own line.
+// Threads: one reader per thread.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace convoy {
+
+class DelimitedReader {
+ public:
+  // `text` outlives the reader and the views that it returns; `path` is for messages.
+  DelimitedReader(std::string path, std::string_view text, char delimiter);
+
+  // Reads the next line; false at the end. The first line determines the number of fields. Blank lines are allowed only
+  // at the end. Throws Error(corrupt_data).
+  bool next();
+  size_t columns() const { return fields_.size(); }
+  std::string_view field(size_t column) const { return fields_[column]; }
+  double number(size_t column) const;  // finite, else throws
+  int64_t line() const { return line_; }
+  std::string_view rest() const { return {at_, size_t(end_ - at_)}; }  // after the lines read so far
+  const std::string& path() const { return path_; }
+
+  // "path:line:column: reason"; column is the start of that field.
+  [[noreturn]] void fail(size_t column, const std::string& reason) const;
+
+ private:
+  [[noreturn]] void fail_at(const char* position, const std::string& reason) const;
+  const char* split_quoted(const char* at, const char* line_end);
+
+  std::string path_;
+  const char* at_;
+  const char* end_;
+  const char* line_start_;
+  char delimiter_;
+  int64_t line_ = 0;
+  bool first_ = true;
+  std::vector<std::string_view> fields_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,29 @@
+// A file mapped read-only. Copies share the mapping; the last copy unmaps it. Thread-safe.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace convoy {
+
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);  // Error(io) with the cause; an empty file gives an empty text
+  std::string_view text() const;
+  const std::string& path() const { return path_; }
+  // XXH3-128 of all bytes, in hex; computed once for all copies.
+  const std::string& hash() const;
+  // Files up to 1 GiB: the same as hash(). Larger files, which may not fit into memory: the hash of the size and of
+  // 1024 evenly spread pieces of 1 MiB, including the first and the last bytes.
+  const std::string& fingerprint() const;
+  // Waits at most `seconds` until no other process holds this file's lock; the mapping's end releases it. False on
+  // timeout, or if the file system has no locks.
+  bool lock(double seconds) const;
+
+ private:
+  struct Mapping;
+  std::string path_;
+  std::shared_ptr<Mapping> mapping_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,36 @@
+// Reads interactions from delimited text: RecBole's .inter files with a typed header (user_id:token <tab> item_id:token
+// <tab> timestamp:float), or CSV with declared columns.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/data/formats/npy_header.h"
+#include "core/data/readers/column_cache.h"
+#include "core/data/sets/interactions.h"
+
+namespace convoy {
+
+struct InteractionColumns : TextFormat {
+  std::string user = "user_id";
+  std::string item = "item_id";
+  std::string time;                                       // "": "timestamp" if the file has it
+  std::vector<std::string> context;                       // numbers
+  std::vector<std::string> item_features, user_features;  // numbers with one value per item, per user
+  std::string weight;                                     // "": none
+
+  // Reads data.format, delimiter, header, columns; `path` determines the format if it is auto.
+  static InteractionColumns from(const Options& options, const std::string& path);
+  std::string cache_key() const;  // all members as text
+};
+
+// Throws Error(corrupt_data) with file:line:column; Error(config) for a missing column.
+Interactions parse_interactions(const std::string& path, std::string_view text, const InteractionColumns& columns);
+
+// Uses the column cache.
+Interactions read_interactions(const std::string& path, const InteractionColumns& columns);
+
+// Joins the files' columns, by id, to the features that the interactions have. Ignores a file without a path.
+void add_features(Interactions& all, const FeatureFile& items, const FeatureFile& users);
+
+}  // namespace convoy

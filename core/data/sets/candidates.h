@@ -1,0 +1,91 @@
+// Draws items that a user has not touched: negatives for training, candidates for evaluation. Pure functions of key and
+// counter, so a row does not depend on the rank that assembles it.
+#pragma once
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/tensors/tensor_memory.h"
+
+namespace convoy {
+
+// Positives: the items of each user; membership in a few nanoseconds, and a user's sorted list.
+//
+// A bitmap answers most queries. It is exact if users × items is small. Else it has one bit per hashed pair, and a
+// binary search in the user's list confirms a hit. Const after construction, thread-safe.
+
+class Positives {
+ public:
+  Positives() = default;
+  // The pairs (user[r], item[r]) for each r in rows; ids are below users and items.
+  Positives(int64_t users, int64_t items, const int32_t* user, const int32_t* item, const std::vector<int32_t>& rows);
+
+  bool contains(int32_t user, int32_t item) const {
+    const uint64_t bit = bit_of(user, item);
+    if ((bits_[bit >> 6] >> (bit & 63) & 1) == 0) return false;
+    return exact_ || listed(user, item);
+  }
+  // Hints for coming queries: the bitmap's word, and the position of the user's list.
+  void prefetch(int32_t user, int32_t item) const { __builtin_prefetch(&bits_[bit_of(user, item) >> 6]); }
+  void prefetch(int32_t user) const {
+    __builtin_prefetch(&begin_[size_t(user)]);
+    __builtin_prefetch(&count_[size_t(user)]);
+  }
+  // The user's items, sorted, each once: [first, second).
+  std::pair<const int32_t*, const int32_t*> of(int32_t user) const {
+    return {list_.data() + begin_[size_t(user)], list_.data() + begin_[size_t(user)] + count_[size_t(user)]};
+  }
+  int64_t count(int32_t user) const { return count_[size_t(user)]; }
+  // Item number `position` of those that the user has not touched; position < items − count(user).
+  int32_t missing(int32_t user, int64_t position) const;
+
+ private:
+  uint64_t bit_of(int32_t user, int32_t item) const {
+    return exact_ ? uint64_t(user) * uint64_t(items_) + uint64_t(item) : hashed(user, item);
+  }
+  uint64_t hashed(int32_t user, int32_t item) const {
+    const uint64_t pair = uint64_t(uint32_t(user)) << 32 | uint32_t(item);
+    return (pair * 0x9E3779B97F4A7C15u ^ (pair >> 29)) * 0xBF58476D1CE4E5B9u >> shift_;
+  }
+  bool listed(int32_t user, int32_t item) const;
+
+  int64_t items_ = 0;
+  bool exact_ = true;
+  int shift_ = 63;
+  HugePageVector<uint64_t> bits_;
+  HugePageVector<int64_t> begin_;  // per user, into list_
+  HugePageVector<int32_t> count_;  // per user, without duplicates
+  HugePageVector<int32_t> list_;
+};
+
+// Draws `count` items uniformly from those that are not positives of the user, with repeats; keyed by (key, sample).
+void draw_negatives(const Positives& positives, int64_t items, int32_t user, uint64_t key, uint64_t sample,
+                    int64_t count, int64_t* out);
+
+// The same for `rows` samples at once, into out[r * stride]. Look-ups are random accesses, so memory is prefetched some
+// samples ahead.
+void draw_negatives(const Positives& positives, int64_t items, const int64_t* users, uint64_t key,
+                    const int64_t* samples, int64_t rows, int64_t count, int64_t* out, int64_t stride);
+
+// Draws distinct items, without the user's positives and the held-out item; keyed by (key, user).
+class Candidates {
+ public:
+  Candidates(const Positives& positives, int64_t items, int64_t count, uint64_t key);
+  void draw(int32_t user, int32_t held_out, int64_t* out);  // `count` of them
+
+ private:
+  bool insert(int32_t item);  // true the first time in a turn
+  void draw_from_list(int32_t user, int32_t held_out, int64_t* out) const;
+
+  const Positives& positives_;
+  const int64_t items_;
+  const int64_t count_;
+  const uint64_t key_;
+  std::vector<uint64_t> seen_;  // hash table of (turn, item); the next turn empties it
+  uint64_t turn_ = 0;
+};
+
+// The held-out item, then all others in order. `excluded` marks the user's positives, never the held-out item.
+void all_items(const Positives& positives, int64_t items, int32_t user, int32_t held_out, int64_t* out, bool* excluded);
+
+}  // namespace convoy

@@ -1,0 +1,349 @@
+#include "core/data/sets/interactions.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <numeric>
+
+#include "core/data/rows.h"
+#include "core/data/sampler.h"
+
+namespace convoy {
+namespace {
+
+// The row to hold out for each user, or −1.
+std::vector<int32_t> chosen_rows(const Interactions& all, Holdout holdout, uint64_t seed) {
+  const int32_t* user = all.user.const_data_ptr<int32_t>();
+  std::vector<int32_t> chosen(size_t(all.users), -1);
+  std::vector<int32_t> count(size_t(all.users));
+  if (holdout == Holdout::latest) {
+    const double* time = all.time.const_data_ptr<double>();
+    for (int64_t row = 0; row < all.size(); ++row) {
+      auto& best = chosen[size_t(user[row])];
+      if (best < 0 || time[row] >= time[best]) best = int32_t(row);
+      ++count[size_t(user[row])];
+    }
+  } else {
+    const uint64_t key = random_key(seed, "holdout");
+    for (int64_t row = 0; row < all.size(); ++row) ++count[size_t(user[row])];
+    std::vector<int32_t> left(size_t(all.users));
+    for (size_t u = 0; u < left.size(); ++u) left[u] = int32_t(random_below(key, u, uint64_t(count[u])));
+    for (int64_t row = 0; row < all.size(); ++row) {
+      if (left[size_t(user[row])]-- == 0) chosen[size_t(user[row])] = int32_t(row);
+    }
+  }
+  for (size_t u = 0; u < chosen.size(); ++u) {
+    if (count[u] < 2) chosen[u] = -1;
+  }
+  return chosen;
+}
+
+at::Tensor mapped_ids(const at::Tensor& ids, const std::vector<int64_t>& numbers) {
+  at::Tensor mapped = at::empty_like(ids);
+  const int32_t* from = ids.const_data_ptr<int32_t>();
+  auto* to = mapped.mutable_data_ptr<int32_t>();
+  for (int64_t row = 0; row < ids.numel(); ++row) to[row] = int32_t(numbers[size_t(from[row])]);
+  return mapped;
+}
+
+const NameList& names_in(const DataContents& stored, const char* list) {
+  const auto found = stored.lists.find(list);
+  CONVOY_CHECK(found != stored.lists.end(), "no ", list, " to number interactions by");
+  return found->second.names;
+}
+
+std::vector<int64_t> numbers_in(const NameList& stored, const NameList& names) {
+  std::vector<int64_t> numbers = NameNumbers(stored).find_all(names);
+  CONVOY_CHECK(std::find(numbers.begin(), numbers.end(), -1) == numbers.end(), "a name without a stored number");
+  return numbers;
+}
+
+// Features of all stored ids: those of this data, and the stored ones of ids that this data lacks.
+at::Tensor renumbered_features(const std::vector<Features>& sources, const NameList& ids, const std::string& entity,
+                               const DataContents& stored) {
+  const NameList& columns = names_in(stored, (entity + "_feature_columns").c_str());
+  std::vector<int64_t> here, missing;
+  for (int64_t id = 0; id < ids.size(); ++id) here.push_back(id);
+  for (const Features& source : sources) {
+    const std::vector<int64_t> found = NameNumbers(source.ids).find_all(ids);
+    const auto is_missing = [&](int64_t id) { return found[size_t(id)] < 0; };
+    std::copy_if(here.begin(), here.end(), std::back_inserter(missing), is_missing);
+    here.erase(std::remove_if(here.begin(), here.end(), is_missing), here.end());
+  }
+  at::Tensor features;
+  if (const auto stored_features = stored.lists.find(entity + "_features"); stored_features != stored.lists.end())
+    features = rows_from_bytes(stored_features->second.names, columns.size());
+  if (!features.defined() || features.size(0) != ids.size()) {
+    if (!missing.empty())
+      throw Error(Failure::config, "data.changed: allow is not possible: this data has no features of ", entity, " '",
+                  ids[missing.front()], "'", missing.size() > 1 ? str(" and ", missing.size() - 1, " more") : "",
+                  ", and the checkpoint, from an earlier version, has none either; give data in which each ", entity,
+                  " of the checkpoint has its features, or start anew with --set train.resume=never");
+    features = at::empty({ids.size(), columns.size()}, at::kFloat);
+  }
+  std::vector<std::string_view> names;
+  for (int64_t id : here) names.push_back(ids[id]);
+  const std::vector<int64_t> order = numbers_in(NameList(feature_names(sources)), columns);
+  const at::Tensor local = features_of(sources, NameList(names), entity).index_select(1, at::tensor(order));
+  return features.index_copy_(0, at::tensor(here), local);
+}
+
+void renumber_features(Interactions& result, const DataContents& stored) {
+  const auto renumber = [&](const std::vector<Features>& sources, const NameList& ids, const std::string& entity,
+                            at::Tensor& features, std::vector<std::string>& names) {
+    if (sources.empty()) return;
+    features = renumbered_features(sources, ids, entity, stored);
+    names = names_in(stored, (entity + "_feature_columns").c_str()).strings();
+  };
+  renumber(result.item_sources, result.item_names, "item", result.item_features, result.item_feature_names);
+  renumber(result.user_sources, result.user_names, "user", result.user_features, result.user_feature_names);
+}
+
+}  // namespace
+
+Interactions renumbered(const Interactions& all, const DataContents& stored) {
+  Interactions result = all;
+  result.user_names = names_in(stored, "users");
+  result.item_names = names_in(stored, "items");
+  result.users = result.user_names.size();
+  result.items = result.item_names.size();
+  result.user = mapped_ids(all.user, numbers_in(result.user_names, all.user_names));
+  result.item = mapped_ids(all.item, numbers_in(result.item_names, all.item_names));
+  renumber_features(result, stored);
+  if (all.context_names.empty()) return result;
+  const NameList& columns = names_in(stored, "context_columns");
+  const std::vector<int64_t> order = numbers_in(NameList(all.context_names), columns);
+  result.context = all.context.index_select(1, at::tensor(order));
+  result.context_names = columns.strings();
+  if (all.context_kinds.defined()) result.context_kinds = all.context_kinds.index_select(0, at::tensor(order));
+  return result;
+}
+
+InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed) {
+  InteractionSplit split;
+  if (holdout == Holdout::none) {
+    split.train.resize(size_t(all.size()));
+    std::iota(split.train.begin(), split.train.end(), 0);
+    return split;
+  }
+  if (holdout == Holdout::latest && !all.time.defined()) {
+    throw Error(Failure::config,
+                "holdout: latest needs a time for each interaction: name its column by "
+                "data.columns.time, or take holdout: random");
+  }
+  const auto chosen = chosen_rows(all, holdout, seed);
+  const int32_t* user = all.user.const_data_ptr<int32_t>();
+  split.train.reserve(size_t(all.size()));
+  for (int64_t row = 0; row < all.size(); ++row) {
+    if (chosen[size_t(user[row])] != row) split.train.push_back(int32_t(row));
+  }
+  for (int32_t row : chosen) {
+    if (row >= 0) split.held_out.push_back(row);
+  }
+  return split;
+}
+
+RankingOptions RankingOptions::from(const Options& options) {
+  RankingOptions result;
+  result.negatives = options.integer("negatives");
+  result.full = options.text("ranking") == "full";
+  result.candidates = options.integer("candidates");
+  const auto evaluate = options.section("evaluate");
+  if (evaluate.has("users")) result.evaluate_users = evaluate.integer("users");
+  return result;
+}
+
+InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options,
+                                         uint64_t seed)
+    : all_(std::move(all)), split_(std::move(split)), options_(options), seed_(seed) {
+  CONVOY_CHECK(!all_.item_features.defined() || all_.item_features.size(0) == all_.items, "features of other items");
+  CONVOY_CHECK(!all_.user_features.defined() || all_.user_features.size(0) == all_.users, "features of other users");
+  if (split_.train.empty()) throw Error(Failure::corrupt_data, "no interaction is left to train on");
+  auto& held_out = split_.held_out;
+  if (options_.evaluate_users > 0 && options_.evaluate_users < int64_t(held_out.size())) {
+    const Permutation drawn(int64_t(held_out.size()), seed_, "evaluated users");
+    std::vector<int32_t> chosen(size_t(options_.evaluate_users));
+    for (size_t i = 0; i < chosen.size(); ++i) chosen[i] = int32_t(drawn.at(int64_t(i)));
+    std::sort(chosen.begin(), chosen.end());
+    for (auto& row : chosen) row = held_out[size_t(row)];
+    held_out = std::move(chosen);
+  }
+  positives_ = Positives(all_.users, all_.items, all_.user.const_data_ptr<int32_t>(),
+                         all_.item.const_data_ptr<int32_t>(), split_.train);
+  check_drawable();
+}
+
+InteractionsDataset::InteractionsDataset(Interactions all, Holdout holdout, const RankingOptions& options,
+                                         uint64_t seed)
+    : InteractionsDataset(all, split_interactions(all, holdout, seed), options, seed) {
+  holdout_ = holdout;
+}
+
+DataContents InteractionsDataset::contents() const {
+  DataContents contents{all_.fingerprint, all_.size(), {}};
+  if (!holdout_) return contents;
+  contents.lists["users"] = {all_.user_names};
+  contents.lists["items"] = {all_.item_names};
+  contents.lists["context_columns"] = {NameList(all_.context_names), true};
+  const auto add = [&](const std::string& entity, const std::vector<std::string>& names, const at::Tensor& features) {
+    if (names.empty()) return;
+    contents.lists[entity + "_feature_columns"] = {NameList(names), true};
+    contents.lists[entity + "_features"] = {rows_as_bytes(features)};
+  };
+  add("item", all_.item_feature_names, all_.item_features);
+  add("user", all_.user_feature_names, all_.user_features);
+  return contents;
+}
+
+DatasetPtr InteractionsDataset::numbered_as(const DataContents& stored) const {
+  if (!holdout_) return nullptr;
+  return std::make_shared<InteractionsDataset>(renumbered(all_, stored), *holdout_, options_, seed_);
+}
+
+void InteractionsDataset::check_drawable() const {
+  const int32_t* user = all_.user.const_data_ptr<int32_t>();
+  const auto check = [&](int32_t row, int64_t others, int64_t wanted, const char* what) {
+    const int64_t left = all_.items - positives_.count(user[row]) - others;
+    if (left >= wanted) return;
+    throw Error(Failure::config, "the user of interaction ", row + 1, " has touched all but ", left, " of ", all_.items,
+                " items, so that ", wanted, " cannot be drawn as ", what);
+  };
+  if (options_.negatives > 0) {
+    for (int32_t row : split_.train) check(row, 0, 1, "a negative: leave that user out, or take data.negatives: 0");
+  }
+  if (!options_.full) {
+    for (int32_t row : split_.held_out)
+      check(row, 1, options_.candidates, "candidates: lower data.candidates, or take data.ranking: full");
+  }
+}
+
+Schema InteractionsDataset::schema() const {
+  Schema schema;
+  schema.fields["user"] = {{}, at::kLong, all_.users};
+  schema.fields["item"] = {{1 + options_.negatives}, at::kLong, all_.items};
+  schema.fields["target"] = {{1 + options_.negatives}, at::kFloat, 0};
+  if (all_.contexts() > 0) schema.fields["context"] = {{all_.contexts()}, at::kFloat, 0};
+  if (all_.weight.defined()) schema.fields["weight"] = {{}, at::kFloat, 0};
+  if (all_.user_features.defined()) schema.fields["user_features"] = {{all_.user_features.size(1)}, at::kFloat, 0};
+  if (all_.item_features.defined())
+    schema.fields["item_features"] = {{1 + options_.negatives, all_.item_features.size(1)}, at::kFloat, 0};
+  return schema;
+}
+
+int64_t InteractionsDataset::size(Split split) const {
+  return int64_t(split == Split::train ? split_.train.size() : split_.held_out.size());
+}
+
+Batch InteractionsDataset::gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const {
+  const int64_t* samples = indices.const_data_ptr<int64_t>();
+  return split == Split::train ? gather_train(samples, indices.numel(), epoch, buffers)
+                               : gather_evaluate(samples, indices.numel(), buffers);
+}
+
+// Sets user, positive item and its target 1 for each sample; the caller sets the other `width` - 1 items.
+Batch InteractionsDataset::gather_positives(const std::string& buffer, const int32_t* table_rows,
+                                            const int64_t* samples, int64_t rows, int64_t width,
+                                            BatchBuffers& buffers) const {
+  auto user = buffers.take(buffer + "user", {rows}, at::kLong);
+  auto item = buffers.take(buffer + "item", {rows, width}, at::kLong);
+  auto target = buffers.take(buffer + "target", {rows, width}, at::kFloat);
+  int64_t* to_user = user.mutable_data_ptr<int64_t>();
+  int64_t* to_item = item.mutable_data_ptr<int64_t>();
+  float* to_target = target.mutable_data_ptr<float>();
+  const int32_t* from_user = all_.user.const_data_ptr<int32_t>();
+  const int32_t* from_item = all_.item.const_data_ptr<int32_t>();
+
+  std::memset(to_target, 0, size_t(rows * width) * sizeof(float));
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t row = table_rows[samples[r]];
+    to_user[r] = from_user[row];
+    to_item[r * width] = from_item[row];
+    to_target[r * width] = 1;
+  }
+  return {{{"user", user}, {"item", item}, {"target", target}}, rows};
+}
+
+Batch InteractionsDataset::gather_train(const int64_t* samples, int64_t rows, int64_t epoch,
+                                        BatchBuffers& buffers) const {
+  const int64_t width = 1 + options_.negatives;
+  const uint64_t key = random_key(seed_, "negatives", uint64_t(epoch));
+  Batch batch = gather_positives("", split_.train.data(), samples, rows, width, buffers);
+  const int64_t* user = batch.at("user").const_data_ptr<int64_t>();
+  int64_t* item = batch.at("item").mutable_data_ptr<int64_t>();
+  draw_negatives(positives_, all_.items, user, key, samples, rows, options_.negatives, item + 1, width);
+  gather_columns(batch, split_.train.data(), samples, rows, buffers);
+  gather_features(batch, "", buffers);
+  return batch;
+}
+
+Batch InteractionsDataset::gather_evaluate(const int64_t* samples, int64_t rows, BatchBuffers& buffers) const {
+  const int64_t width = options_.full ? all_.items : 1 + options_.candidates;
+  Batch batch = gather_positives("evaluate.", split_.held_out.data(), samples, rows, width, buffers);
+  const int64_t* user = batch.at("user").const_data_ptr<int64_t>();
+  int64_t* item = batch.at("item").mutable_data_ptr<int64_t>();
+  bool* excluded = nullptr;
+  if (options_.full) {
+    auto mask = buffers.take("evaluate.excluded", {rows, width}, at::kBool);
+    excluded = mask.mutable_data_ptr<bool>();
+    batch.tensors.emplace_back("excluded", mask);
+  }
+  Candidates candidates(positives_, all_.items, options_.candidates, random_key(seed_, "candidates"));
+  for (int64_t r = 0; r < rows; ++r) {
+    int64_t* items = item + r * width;
+    const auto held_out = int32_t(items[0]);
+    if (options_.full) {
+      all_items(positives_, all_.items, int32_t(user[r]), held_out, items, excluded + r * width);
+    } else {
+      candidates.draw(int32_t(user[r]), held_out, items + 1);
+    }
+  }
+  gather_columns(batch, split_.held_out.data(), samples, rows, buffers);
+  gather_features(batch, "evaluate.", buffers);
+  return batch;
+}
+
+void InteractionsDataset::gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,
+                                         BatchBuffers& buffers) const {
+  if (const int64_t width = all_.contexts(); width > 0) {
+    auto context = buffers.take("context", {rows, width}, at::kFloat);
+    float* to = context.mutable_data_ptr<float>();
+    const float* from = all_.context.const_data_ptr<float>();
+    // Rows are random accesses into hundreds of megabytes, so later rows are prefetched while earlier ones are copied.
+    constexpr int64_t ahead = 16;
+    for (int64_t r = 0; r < rows; ++r) {
+      if (r + ahead < rows) {
+        const float* next = from + table_rows[samples[r + ahead]] * width;
+        __builtin_prefetch(next);
+        __builtin_prefetch(next + width - 1);
+      }
+      std::copy_n(from + table_rows[samples[r]] * width, width, to + r * width);
+    }
+    batch.tensors.emplace_back("context", context);
+  }
+  if (all_.weight.defined()) {
+    auto weight = buffers.take("weight", {rows}, at::kFloat);
+    float* to = weight.mutable_data_ptr<float>();
+    const float* from = all_.weight.const_data_ptr<float>();
+    for (int64_t r = 0; r < rows; ++r) to[r] = from[table_rows[samples[r]]];
+    batch.tensors.emplace_back("weight", weight);
+  }
+}
+
+// Each item of a row has its features, drawn ones too; user features are per row.
+void InteractionsDataset::gather_features(Batch& batch, const std::string& buffer, BatchBuffers& buffers) const {
+  const auto gather = [&](const std::string& name, const at::Tensor& table, const at::Tensor& ids) {
+    std::vector<int64_t> shape = ids.sizes().vec();
+    shape.push_back(table.size(1));
+    at::Tensor features = buffers.take(buffer + name, shape, at::kFloat);
+    gather_rows(table, ids.const_data_ptr<int64_t>(), ids.numel(), features);
+    batch.tensors.emplace_back(name, features);
+  };
+  if (all_.user_features.defined()) gather("user_features", all_.user_features, at::Tensor(batch.at("user")));
+  if (all_.item_features.defined()) gather("item_features", all_.item_features, at::Tensor(batch.at("item")));
+}
+
+}  // namespace convoy

@@ -1,0 +1,108 @@
+// Interactions of users with items: columns, their split, and the data set for implicit feedback.
+//
+// A training row is one positive with its drawn negatives; an evaluation row is one user with the held-out item first
+// among the candidates. Batch tensors:
+//   user [B] int64 · item [B, 1+negatives] int64, the positive first · target [B, 1+negatives] float 1, 0, 0, …
+//   context [B, C], user_features [B, U], item_features [B, 1+negatives, F] and weight [B] float, if the data has them.
+// In evaluation, item, target and item_features are [B, candidates+1]. Under full ranking they are [B, items], with
+// `excluded` [B, items] bool for the user's training positives, which the strategy leaves out
+// (core/metrics/model_metrics.h).
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+#include "core/data/dataset.h"
+#include "core/data/readers/name_list.h"
+#include "core/data/sets/candidates.h"
+#include "core/data/sets/features.h"
+
+namespace convoy {
+
+// The entity that determines the values of a context column.
+enum class ContextKind : uint8_t { of_interaction, of_item, of_user, same_everywhere };
+
+// One element per interaction, in the order of the source. Ids are dense, numbered by first appearance.
+struct Interactions {
+  int64_t users = 0;
+  int64_t items = 0;
+  at::Tensor user;                          // int32 [N]
+  at::Tensor item;                          // int32 [N]
+  at::Tensor time;                          // float64 [N]; undefined if there are no times
+  at::Tensor context;                       // float32 [N, C]; undefined without context columns
+  at::Tensor weight;                        // float32 [N]; undefined: all one
+  at::Tensor item_features, user_features;  // float32 [items, F], [users, U]; undefined if there are none
+  at::Tensor context_kinds;                 // uint8 [C], a ContextKind each; undefined if unknown
+  NameList user_names, item_names;          // ids as in the source, by number; empty for synthetic data
+  std::vector<std::string> context_names;   // of the columns of `context`; empty for synthetic data
+  std::vector<std::string> item_feature_names, user_feature_names;  // likewise
+  std::vector<Features> item_sources, user_sources;                 // the features were joined from these
+  std::string fingerprint;                                          // of all sources' bytes; "": unknown
+
+  int64_t size() const { return user.defined() ? user.numel() : 0; }
+  int64_t contexts() const { return context.defined() ? context.size(1) : 0; }
+};
+
+// The same interactions with the numbers and the order of context columns of `stored`, which must contain every id and
+// column (data_change).
+Interactions renumbered(const Interactions& all, const DataContents& stored);
+
+enum class Holdout { none, latest, random };
+
+// Row numbers of the columns above. A user with a single interaction keeps it for training.
+struct InteractionSplit {
+  std::vector<int32_t> train;
+  std::vector<int32_t> held_out;  // one for each evaluated user, by user
+};
+// latest: holds out the last in time; for equal times, the last in the source. Error(config) if there are no times.
+InteractionSplit split_interactions(const Interactions& all, Holdout holdout, uint64_t seed);
+
+struct RankingOptions {
+  int64_t negatives = 4;
+  bool full = false;           // rank all items instead of drawn candidates
+  int64_t candidates = 99;     // in addition to the held-out item: distinct, never touched by the user
+  int64_t evaluate_users = 0;  // number of users with a held-out item, drawn by the seed; 0: all
+
+  // Reads the options that both data sets of interactions share: negatives, ranking, candidates, evaluate.
+  static RankingOptions from(const Options& options);
+};
+
+class InteractionsDataset : public Dataset {
+ public:
+  // Error(config) if a user has touched too many items to draw negatives or candidates.
+  InteractionsDataset(Interactions all, InteractionSplit split, const RankingOptions& options, uint64_t seed);
+  InteractionsDataset(Interactions all, Holdout holdout, const RankingOptions& options, uint64_t seed);
+
+  Schema schema() const override;
+  int64_t size(Split split) const override;
+  int64_t instances_per_row() const override { return 1 + options_.negatives; }
+  bool gathers_from_memory() const override { return true; }
+  DataContents contents() const override;
+  DatasetPtr numbered_as(const DataContents& stored) const override;
+  using Dataset::gather_once;
+  Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const override;
+
+  const Positives& positives() const { return positives_; }  // of the training split
+
+ private:
+  Batch gather_train(const int64_t* samples, int64_t rows, int64_t epoch, BatchBuffers& buffers) const;
+  Batch gather_evaluate(const int64_t* samples, int64_t rows, BatchBuffers& buffers) const;
+  Batch gather_positives(const std::string& buffer, const int32_t* table_rows, const int64_t* samples, int64_t rows,
+                         int64_t width, BatchBuffers& buffers) const;
+  void gather_columns(Batch& batch, const int32_t* table_rows, const int64_t* samples, int64_t rows,
+                      BatchBuffers& buffers) const;
+  void gather_features(Batch& batch, const std::string& buffer, BatchBuffers& buffers) const;
+  void check_drawable() const;
+
+  const Interactions all_;
+  std::optional<Holdout> holdout_;  // the rule of the split; nullopt: the split was given
+  InteractionSplit split_;
+  const RankingOptions options_;
+  const uint64_t seed_;
+  Positives positives_;
+};
+
+}  // namespace convoy

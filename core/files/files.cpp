@@ -1,0 +1,364 @@
+#include "core/files/files.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "core/control/channel.h"
+#include "core/files/limits.h"
+
+namespace convoy {
+namespace {
+
+[[noreturn]] void fail(const std::string& what, const std::string& path, int cause) {
+  const char* advice = cause == ENOSPC || cause == EDQUOT  ? "; free some space or choose another --output"
+                       : cause == EFBIG                    ? "; raise `ulimit -f`, the largest size of a file"
+                       : cause == EACCES || cause == EROFS ? "; choose a folder that you may write to with --output"
+                                                           : "";
+  throw Error(Failure::io, "cannot ", what, " ", path, ": ", error_text(cause), advice);
+}
+
+[[noreturn]] void fail_to_read(const std::string& path, int cause) {
+  throw Error(Failure::io, "cannot open ", path, ": ", error_text(cause));
+}
+
+void sync_descriptor(int descriptor, const std::string& path) {
+  // Some file systems cannot sync a folder and return these errors.
+  if (fsync(descriptor) != 0 && errno != EINVAL && errno != ENOTSUP) fail("write (fsync)", path, errno);
+}
+
+const char* kind_of(mode_t mode) {
+  if (S_ISREG(mode)) return "";
+  return S_ISDIR(mode)                    ? "is a folder"
+         : S_ISLNK(mode)                  ? "is a symbolic link"
+         : S_ISFIFO(mode)                 ? "is a FIFO"
+         : S_ISSOCK(mode)                 ? "is a socket"
+         : S_ISCHR(mode) || S_ISBLK(mode) ? "is a device"
+                                          : "is no regular file";
+}
+
+[[noreturn]] void fail_as_irregular(const std::string& path, const char* kind) {
+  throw Error(Failure::io, path, ": ", kind,
+              ", but convoy needs a regular file there; remove it, or choose another path");
+}
+
+// An open folder and a name in it. Other programs cannot redirect the path between two calls.
+struct FolderEntry {
+  explicit FolderEntry(const std::string& path) {
+    const size_t slash = path.rfind('/');
+    name = path.substr(slash == std::string::npos ? 0 : slash + 1);
+    const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    folder = Descriptor(open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.valid()) fail("open", path, errno);
+  }
+  Descriptor folder;
+  std::string name;
+};
+
+class SystemFile : public WritableFile {
+ public:
+  explicit SystemFile(std::string path) : path_(std::move(path)) {
+    const FolderEntry entry(path_);
+    descriptor_ = Descriptor(
+        openat(entry.folder.get(), entry.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!descriptor_.valid()) fail("create", path_, errno);
+  }
+
+  void write(const void* data, size_t bytes) override {
+    const char* from = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t written = ::write(descriptor_.get(), from, std::min<size_t>(bytes, size_t(1) << 30));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("write", path_, errno);
+      from += written;
+      bytes -= size_t(written);
+    }
+  }
+  void close() override {
+    sync_descriptor(descriptor_.get(), path_);
+    if (::close(descriptor_.release()) != 0) fail("close", path_, errno);
+  }
+
+ private:
+  std::string path_;
+  Descriptor descriptor_;
+};
+
+class SystemFiles : public FileSystem {
+ public:
+  std::unique_ptr<WritableFile> create(const std::string& path) override { return std::make_unique<SystemFile>(path); }
+  void make_folder(const std::string& path) override { make_private_folder(path); }
+  void rename(const std::string& from, const std::string& to) override {
+    if (std::rename(from.c_str(), to.c_str()) != 0) fail("rename " + from + " to", to, errno);
+  }
+  void sync_folder(const std::string& path) override {
+    const Descriptor descriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!descriptor.valid()) fail("open folder", path, errno);
+    sync_descriptor(descriptor.get(), path);
+  }
+  void remove_all(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) fail("remove", path, error.value());
+  }
+};
+
+// --- Write permissions of a folder: owner, mode, group, access list ---
+
+constexpr size_t longest_entry = 1 << 16;  // of the user database
+
+// Debian and others give each user a private group of the same name; with umask 002 their folders are group-writable.
+bool is_private_group(uid_t owner, gid_t group) {
+  std::string user_text(longest_entry, '\0'), group_text(longest_entry, '\0');
+  struct passwd user {};
+  struct passwd* found_user = nullptr;
+  struct group members {};
+  struct group* found_group = nullptr;
+  if (getpwuid_r(owner, &user, user_text.data(), user_text.size(), &found_user) != 0 || found_user == nullptr)
+    return false;
+  if (getgrgid_r(group, &members, group_text.data(), group_text.size(), &found_group) != 0 || found_group == nullptr)
+    return false;
+  if (user.pw_gid != group || std::strcmp(user.pw_name, members.gr_name) != 0) return false;
+  for (char** member = members.gr_mem; member != nullptr && *member != nullptr; ++member)
+    if (std::strcmp(*member, user.pw_name) != 0) return false;
+  return true;
+}
+
+// Users who may write the parent may replace the folder, unless the parent is sticky.
+void refuse_writable_parent(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(folder, error).lexically_normal();
+  for (const std::filesystem::path& named : {path, std::filesystem::canonical(path, error)}) {
+    const std::filesystem::path parent = (named.has_filename() ? named : named.parent_path()).parent_path();
+    struct stat status {};
+    if (stat(parent.c_str(), &status) != 0 || (status.st_mode & S_IWOTH) == 0 || (status.st_mode & S_ISVTX) != 0)
+      continue;
+    throw Error(Failure::refused, folder, ": every user may write ", parent.string(),
+                " and replace this folder; type: chmod o-w ", parent.string(), ", or choose another --output");
+  }
+}
+
+bool has_access_list(const std::string& path) {
+  return getxattr(path.c_str(), "system.posix_acl_access", nullptr, 0) > 0;
+}
+
+pid_t owner_of_lock(const std::string& path) {
+  struct stat file {};
+  return stat(path.c_str(), &file) == 0 ? lock_owner_of(file) : -1;
+}
+
+std::string program(pid_t process) {
+  std::ifstream file(str("/proc/", process, "/comm"));
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+[[noreturn]] void refuse_plugin(Failure kind, const std::string& path, const std::string& reason) {
+  throw Error(kind, "plugin ", path, ": ", reason);
+}
+
+// A user who may write the file, or replace it, could run code as this user.
+void check_writers(const std::string& plugin, const std::string& path, bool folder) {
+  struct stat facts {};
+  if (stat(path.c_str(), &facts) != 0) refuse_plugin(Failure::config, plugin, str(path, ": ", error_text(errno)));
+  if (!folder && !S_ISREG(facts.st_mode)) refuse_plugin(Failure::config, plugin, "is no file");
+  if (facts.st_uid != geteuid() && facts.st_uid != 0)
+    refuse_plugin(
+        Failure::refused, plugin,
+        str(path, " belongs to user ", facts.st_uid, ", neither you nor root; copy it to a folder of your own"));
+  const bool sticky = folder && (facts.st_mode & S_ISVTX) != 0;  // as /tmp: users can replace only their own files
+  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)
+    refuse_plugin(Failure::refused, plugin, str(path, " can be written by others; type: chmod go-w ", path));
+}
+
+}  // namespace
+
+FileSystem& system_files() {
+  static SystemFiles files;
+  return files;
+}
+
+void make_private_folder(const std::string& path) {
+  std::string folder = path;
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  const size_t slash = folder.rfind('/');
+  bool made = mkdir(folder.c_str(), 0755) == 0;
+  if (!made && errno == ENOENT && slash != std::string::npos && slash > 0) {
+    make_private_folder(folder.substr(0, slash));
+    made = mkdir(folder.c_str(), 0755) == 0;
+  }
+  const int cause = errno;
+  struct stat status {};
+  if (made || (cause == EEXIST && stat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode))) return;
+  fail("create folder", folder, cause == EEXIST ? ENOTDIR : cause);
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Descriptor open_to_read(const std::string& path) {
+  // O_NONBLOCK: otherwise opening a FIFO without a writer blocks for ever.
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file.valid()) fail_to_read(path, errno);
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) fail_to_read(path, errno);
+  if (!S_ISREG(status.st_mode)) fail_as_irregular(path, kind_of(status.st_mode));
+  return file;
+}
+
+Descriptor open_to_append(const std::string& path) {
+  const FolderEntry entry(path);
+  Descriptor file(openat(entry.folder.get(), entry.name.c_str(),
+                         O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644));
+  if (!file.valid() && errno == ELOOP) fail_as_irregular(path, kind_of(S_IFLNK));
+  if (!file.valid()) fail("open", path, errno);
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) fail("open", path, errno);
+  if (!S_ISREG(status.st_mode)) fail_as_irregular(path, kind_of(status.st_mode));
+  if (status.st_nlink > 1) fail_as_irregular(path, "is a hard link to another file");
+  return file;
+}
+
+void write_all(int descriptor, const std::string& text, const std::string& path) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(descriptor, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write", path, errno);
+    done += size_t(written);
+  }
+}
+
+std::string read_file(const std::string& path, size_t at_most) {
+  const Descriptor file = open_to_read(path);
+  std::string text;
+  char part[1 << 16];
+  while (true) {
+    const ssize_t bytes = read(file.get(), part, sizeof part);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) fail("read", path, errno);
+    if (bytes == 0) return text;
+    text.append(part, size_t(bytes));
+    if (text.size() > at_most) throw Error(Failure::io, path, " is longer than ", human_bytes(double(at_most)));
+  }
+}
+
+std::string read_file_if_any(const std::string& path, size_t at_most) noexcept {
+  try {
+    return read_file(path, at_most);
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+std::string irregular(const std::string& path) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 ? kind_of(status.st_mode) : "";
+}
+
+void write_whole(const std::string& path, const std::string& text, bool lasting, mode_t mode) {
+  const FolderEntry entry(path);
+  const std::string temporary = str(".", entry.name, ".", random_token());
+  // A rename would silently replace a link or a FIFO, and cannot replace a folder.
+  if (const std::string kind = irregular(path); !kind.empty()) fail_as_irregular(path, kind.c_str());
+  const int at = entry.folder.get();
+  Descriptor file(openat(at, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+  if (!file.valid()) fail("write", path, errno);
+  try {
+    write_all(file.get(), text, path);
+    if (lasting) sync_descriptor(file.get(), path);
+    if (close(file.release()) != 0) fail("close", path, errno);
+    if (renameat(at, temporary.c_str(), at, entry.name.c_str()) != 0) fail("rename a new file to", path, errno);
+  } catch (...) {
+    unlinkat(at, temporary.c_str(), 0);
+    throw;
+  }
+}
+
+void refuse_writable_by_others(const std::string& folder) {
+  struct stat status {
+  }, link{};
+  if (stat(folder.c_str(), &status) != 0 || lstat(folder.c_str(), &link) != 0)
+    throw Error(Failure::output, folder, ": cannot be examined: ", std::strerror(errno));
+  const auto refuse = [&](const std::string& reason) { throw Error(Failure::refused, folder, ": ", reason); };
+  for (const uid_t owner : {status.st_uid, link.st_uid})
+    if (owner != geteuid() && owner != 0)
+      refuse(str("belongs to user ", owner, ", who can replace the run's files; choose an --output of your own"));
+  const bool others = (status.st_mode & S_IWOTH) != 0;
+  const bool group =
+      (status.st_mode & S_IWGRP) != 0 && (has_access_list(folder) || !is_private_group(status.st_uid, status.st_gid));
+  if (others || group)
+    refuse(str(others ? "every user" : str("group ", status.st_gid),
+               " may write it and replace the run's files; type: ", "chmod go-w ", folder,
+               ", or choose another --output"));
+  refuse_writable_parent(folder);
+}
+
+void refuse_link(const std::string& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode))
+    throw Error(Failure::refused, path,
+                ": is a symbolic link, and the run would write files wherever it leads; "
+                "remove it, or choose another --output");
+}
+
+// Parses lines such as "1: FLOCK  ADVISORY  WRITE 2061 08:01:1835027 0 EOF", with device and inode of the file.
+pid_t lock_owner_of(const struct stat& wanted) {
+  std::ifstream list("/proc/locks");
+  for (std::string line; std::getline(list, line);) {
+    int process = 0;
+    unsigned major_number = 0, minor_number = 0;
+    unsigned long inode = 0;
+    char kind[8] = "";
+    if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %7s %d %x:%x:%lu", kind, &process, &major_number, &minor_number,
+                    &inode) != 5)
+      continue;
+    if (inode == wanted.st_ino && makedev(major_number, minor_number) == wanted.st_dev) return process;
+  }
+  return -1;
+}
+
+std::string lock_owner_text(const std::string& path) {
+  const pid_t process = owner_of_lock(path);
+  if (process <= 0) return "a process of another host or container";
+  return str(program(process), " (process ", process, ")");
+}
+
+bool locked_by_rank(const std::string& path) {
+  const pid_t process = owner_of_lock(path);
+  return process > 0 && program(process) == "convoy-rank";
+}
+
+std::string trusted_plugin_file(const std::string& path) {
+  if (path.empty() || path.front() != '/')
+    refuse_plugin(Failure::config, path, "must be an absolute path, so that no search path decides what is loaded");
+  char resolved[PATH_MAX];
+  if (realpath(path.c_str(), resolved) == nullptr)
+    refuse_plugin(Failure::config, path, str(error_text(errno), "; build it first (docs/extending.md)"));
+  const std::string file = resolved;
+  check_writers(path, file, false);
+  // Check up to the root, as sshd does: a user who may rename a folder of the path can replace it.
+  for (size_t end = file.rfind('/'); end != std::string::npos; end = end == 0 ? end - 1 : file.rfind('/', end - 1))
+    check_writers(path, file.substr(0, std::max<size_t>(1, end)), true);
+  return file;
+}
+
+}  // namespace convoy

@@ -1,0 +1,135 @@
+// Files: the functions with which convoy creates, appends to and reads files.
+//
+// A FileSystem writes files that must survive a crash. It is an interface, so that tests can make any write, fsync,
+// close or rename fail. Threads: stateless; a WritableFile belongs to one thread. Errors: Error(io) with path and
+// cause.
+//
+// Security: a new file gets a random name and O_EXCL, so a planted link is never followed. Appending requires a
+// regular file with a single name. Opening never waits for the other end of a FIFO.
+#pragma once
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+#include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/text.h"
+
+namespace convoy {
+
+// Owner of an open file descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    Descriptor replaced(std::exchange(fd_, other.release()));
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;                       // closes, without a guarantee that data is on disk
+  virtual void write(const void* data, size_t bytes) = 0;  // writes all bytes
+  virtual void close() = 0;                                // fsync, then close
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // must not exist
+  virtual void make_folder(const std::string& path) = 0;                      // with missing parents; may exist
+  virtual void rename(const std::string& from, const std::string& to) = 0;    // replaces a file, not a folder
+  virtual void sync_folder(const std::string& path) = 0;                      // fsync of the folder itself
+  virtual void remove_all(const std::string& path) = 0;                       // no error if nothing exists
+};
+
+// Files of the operating system.
+FileSystem& system_files();
+
+// Creates a folder with its missing parents, which only the owner may write. It may exist.
+void make_private_folder(const std::string& path);
+
+// Names in a folder, sorted; empty if the folder does not exist.
+std::vector<std::string> names_in(const std::string& folder);
+
+// Opens a regular file for reading; follows links.
+Descriptor open_to_read(const std::string& path);
+// Opens a regular file for appending (and for reading its end), or creates it. Refuses links and files with a second
+// name.
+Descriptor open_to_append(const std::string& path);
+void write_all(int descriptor, const std::string& text, const std::string& path);
+
+constexpr size_t longest_file = size_t{1} << 30;
+std::string read_file(const std::string& path, size_t at_most = longest_file);  // Error(io) if it is longer
+// As read_file, but returns "" if no readable regular file exists.
+std::string read_file_if_any(const std::string& path, size_t at_most = longest_file) noexcept;
+
+// Replaces a text file by writing a temporary one (.NAME.RANDOM) and renaming it. `lasting`: also flushes it to disk.
+void write_whole(const std::string& path, const std::string& text, bool lasting, mode_t mode = 0644);
+
+// Reason why `path` is no regular file, such as "is a folder"; "" if it is one or does not exist. Does not follow
+// links.
+std::string irregular(const std::string& path);
+
+// Throws Error(refused) if another user owns `folder` or may write it, or if every user may write its parent and that
+// is not sticky. A group-writable folder is accepted if the group is the owner's private group (same name, no other
+// members) and no access list is set.
+void refuse_writable_by_others(const std::string& folder);
+
+// Throws Error(refused) if `path` is a symbolic link.
+void refuse_link(const std::string& path);
+
+// --- Temporary files ---
+
+// Returns $TMPDIR, or /tmp. Throws Error(io) if that is no folder.
+inline std::filesystem::path temporary_folder() {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (!error) return folder;
+  const char* named = std::getenv("TMPDIR");
+  throw Error(Failure::io, "TMPDIR", named != nullptr ? str("=", named) : " is not set and /tmp",
+              " is no folder: ", error.message(), "; set TMPDIR to one that may be written");
+}
+
+// --- Owners of file locks (flock), from the kernel's list /proc/locks ---
+
+// Process that owns the lock; -1 if there is none or this host does not list it.
+pid_t lock_owner_of(const struct stat& file);
+// "sleep (process 1234)", or "a process of another host or container".
+std::string lock_owner_text(const std::string& path);
+// True if a rank owns the lock. It parses the same file and will finish.
+bool locked_by_rank(const std::string& path);
+
+// True for names in a checkpoint directory that a killed process may leave: `.step-N.tmp-TOKEN` is being written,
+// `.old-…` is being removed, and `.latest-TOKEN` becomes `latest`.
+inline bool is_leftover(const std::string& name) {
+  const auto begins = [&name](const char* with) { return name.rfind(with, 0) == 0; };
+  return begins(".step-") || begins(".old-") || begins(".latest-");
+}
+
+// --- Files of plugins ---
+
+// Returns the file to open, with all links resolved, because opening a library runs it.
+// Throws Error(config) unless `path` is absolute and leads to a file. Throws Error(refused) unless this user or root
+// owns the file and every folder above it, and no other user may write them. A sticky folder such as /tmp may be
+// writable.
+std::string trusted_plugin_file(const std::string& path);
+
+}  // namespace convoy

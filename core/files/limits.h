@@ -1,0 +1,50 @@
+// Limits of this process from cgroups (versions 1 and 2), and free memory of the host, from /proc and /sys.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "core/base/error.h"
+
+namespace convoy {
+
+struct Limits {
+  std::optional<double> cores;              // CPU time per second: 1.5 means one and a half cores
+  std::optional<int64_t> memory;            // bytes
+  std::optional<int64_t> memory_left = {};  // of the limit; memory of files that can be read again counts as free
+  std::optional<int64_t> threads = {};      // processes and threads
+};
+// Tightest limits of this process's cgroups and their ancestors. `root` is a prefix of /proc and /sys, for tests.
+Limits cgroup_limits(const std::string& root = "");
+// Bytes that processes of this host can still use within the limit; none if unknown.
+std::optional<int64_t> memory_left(const std::string& root = "");
+
+// Number of processes that the kernel has killed for memory in this process's cgroup; -1 if the kernel does not count
+// them.
+int64_t memory_kills(const std::string& root = "");
+
+// CPU time of all threads of this process so far, in seconds.
+double process_cpu_seconds();
+
+// Message texts: what this process lacks, its limits, and what to do.
+std::string no_memory_text(const std::string& root = "");
+std::string no_thread_text(const std::string& root = "");
+bool is_out_of_descriptors(int error);  // true for EMFILE and ENFILE
+// The system's text for an error; for a lack of descriptors also the limit and what to do. asio's errors have another
+// category with the values of errno.
+std::string error_text(int error);
+std::string error_text(const std::system_error& error);
+// The error of the limit that caused it: threads, the memory of their stacks, or descriptors. `unknown`: the kind of
+// any other error.
+Error limit_error(const std::system_error& error, Failure unknown);
+
+// --- Binding of threads ---
+
+// Binds the calling thread, and threads that it starts later, to hardware threads. Empty: no change. Throws
+// Error(config) if the kernel refuses.
+void bind_this_thread(const std::vector<int>& cores);
+// Hardware threads that the calling thread may use, ascending, as the kernel reports them; for the summary.
+std::vector<int> bound_cores();
+}  // namespace convoy

@@ -1,0 +1,113 @@
+// --- Channel sink: sends evaluations to the `convoy` process. The trainer reports progress itself. ---
+
+#include "core/metrics/sink.h"
+
+#include <unistd.h>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/control/protocol.h"
+#include "core/files/files.h"
+#include "core/files/limits.h"
+
+namespace convoy {
+namespace {
+
+class ChannelSink : public Sink {
+ public:
+  explicit ChannelSink(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
+  void write(const Record& record) override {
+    if (record.kind != "train") channel_->post(protocol::metrics, to_json(record));
+  }
+
+ private:
+  std::shared_ptr<Channel> channel_;
+};
+
+// --- metrics.jsonl: one JSON object a line, each written by one call, so that readers see whole lines ---
+
+class JsonlSink : public Sink {
+ public:
+  JsonlSink(const std::string& path, int64_t last_step) : path_(path), file_(open_to_append(path)) {
+    drop_after(last_step);
+  }
+
+  void write(const Record& record) override {
+    write_all(file_.get(), to_json(record).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", path_);
+  }
+
+ private:
+  // Truncates the file before the first record of a later step, or before an incomplete last line. Steps only grow, so
+  // the rest is complete. One truncation is atomic for readers.
+  void drop_after(int64_t last_step) {
+    std::string text;  // read, and not yet parsed
+    off_t complete = 0;
+    char chunk[1 << 16];
+    for (off_t at = 0;;) {
+      const ssize_t bytes = pread(file_.get(), chunk, sizeof chunk, at);
+      if (bytes < 0 && errno == EINTR) continue;
+      if (bytes < 0) fail("read");
+      if (bytes == 0) break;
+      at += bytes;
+      text.append(chunk, static_cast<size_t>(bytes));
+      size_t begin = 0;
+      for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
+        if (is_later(text.substr(begin, end - begin), last_step)) return truncate(complete);
+        complete += static_cast<off_t>(end + 1 - begin);
+      }
+      text.erase(0, begin);
+    }
+    if (!text.empty()) truncate(complete);
+  }
+  static bool is_later(const std::string& line, int64_t last_step) {
+    const Json record = Json::parse(line, nullptr, false);
+    if (!record.is_object()) return false;
+    const auto step = record.find("step");
+    return step != record.end() && step->is_number_integer() && step->get<int64_t>() > last_step;
+  }
+  void truncate(off_t size) {
+    if (ftruncate(file_.get(), size) != 0) fail("truncate");
+  }
+  [[noreturn]] void fail(const char* what) const {
+    throw Error(Failure::io, "cannot ", what, " ", path_, ": ", error_text(errno));
+  }
+
+  std::string path_;
+  Descriptor file_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> make_channel_sink(std::shared_ptr<Channel> channel) {
+  return std::make_unique<ChannelSink>(std::move(channel));
+}
+
+std::unique_ptr<Sink> make_jsonl_sink(const std::string& path, int64_t last_step) {
+  return std::make_unique<JsonlSink>(path, last_step);
+}
+
+Json number_or_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+Json to_json(const Record& record) {
+  Json json{{"kind", record.kind},
+            {"step", record.step},
+            {"epoch", record.epoch},
+            {"seconds", number_or_text(record.seconds)},
+            {"samples_per_second", number_or_text(record.samples_per_second)}};
+  if (record.remaining_seconds >= 0) json["remaining_seconds"] = number_or_text(record.remaining_seconds);
+  if (record.learning_rate >= 0) json["learning_rate"] = number_or_text(record.learning_rate);
+  if (!(record.gradient_norm < 0)) json["gradient_norm"] = number_or_text(record.gradient_norm);
+  json["metrics"] = Json::object();
+  for (const auto& [name, value] : record.metrics) json["metrics"][name] = number_or_text(value);
+  for (const auto& [name, values] : record.members)
+    for (double value : values) json["members"][name].push_back(number_or_text(value));
+  return json;
+}
+
+}  // namespace convoy

@@ -1,0 +1,98 @@
+// RowBase: common code of row optimizers: tables, the last update of each row, and the choice of a path
+// (row_optimizer.h).
+#pragma once
+#include <array>
+#include <optional>
+#include <tuple>
+
+#include "core/optim/dense.h"
+#include "core/optim/rows/row_history.h"
+#include "core/optim/rows/row_loops.h"
+#include "core/optim/rows/row_optimizer.h"
+
+namespace convoy {
+
+// Gathered rows for the tensor path: [n, width], and columns [n, 1] with the factors of their missed updates.
+struct GatheredRows {
+  at::Tensor values;
+  std::array<at::Tensor, 2> moments;
+  at::Tensor decay, sum, spread, first, second;
+  at::Tensor gradients;  // undefined: catch up only
+};
+
+struct RowPaths {
+  bool lazy = false;
+  std::optional<bool> exact;  // apply missed updates one by one; nullopt: only in fp64 on the CPU
+  bool tensors = false;       // use the tensor path on the CPU too; for tests
+};
+// Reads `lazy` and `catch_up`; defaults for optimizers without these options.
+RowPaths row_paths(const Options& options);
+
+class RowBase : public RowOptimizer {
+ public:
+  RowBase(std::vector<std::string> moment_names, double first, double second, RowPaths paths);
+
+  int add_table(at::Tensor values, const SlotOptions& options, const TableMemory& memory) override;
+  void look_up(int table, const at::Tensor& rows, at::Tensor out) override;
+  void update(int table, const at::Tensor& rows, const at::Tensor& gradients, const UpdateScalars& scalars) override;
+  void flush(int table) override;
+  void flush_rows(int table, const at::Tensor& rows) override;
+  bool stale(int table) const override;
+  std::vector<std::pair<std::string, at::Tensor>> moments(int table) override;
+  void restored(int table) override;
+
+ protected:
+  // Error(config) if this table cannot be sparse.
+  virtual void check(const SlotOptions& options) const = 0;
+  virtual MissedUpdate missed_update(const SlotOptions& options, const HostScalars& scalars) const = 0;
+  // Catches up into `out`, or in place, and then updates if there is a gradient.
+  virtual void loop(const RowList<float>& list, const float* gradient, float* out, const SlotOptions& options,
+                    const HostScalars& scalars) const = 0;
+  virtual void loop(const RowList<double>& list, const double* gradient, double* out, const SlotOptions& options,
+                    const HostScalars& scalars) const = 0;
+  // Applies missed updates to one row, one by one.
+  virtual void replay(float* values, float* first, float* second, int64_t n, const MissedUpdate* updates,
+                      int64_t count) const = 0;
+  virtual void replay(double* values, double* first, double* second, int64_t n, const MissedUpdate* updates,
+                      int64_t count) const = 0;
+  // In place, in the table's dtype.
+  virtual void tensors(GatheredRows& rows, const SlotOptions& options, const HostScalars& scalars) const = 0;
+
+ private:
+  struct Table {
+    at::Tensor values;
+    SlotOptions options;
+    std::vector<at::Tensor> moments;
+    at::Tensor last;  // int32 [rows] on the CPU: number of updates in the history when the row was last current
+    RowHistory history;
+    bool exact = false;
+    std::vector<std::pair<int64_t, int64_t>> local_rows;  // ranges of rows that this process flushes
+    std::tuple<std::vector<RowFactors<float>>, std::vector<RowFactors<double>>> factors;
+  };
+  template <class T>
+  void run(Table& table, const int64_t* rows, int64_t n, const T* gradient, T* out, const HostScalars& scalars);
+  template <class T>
+  void run_part(Table& table, const int64_t* rows, int64_t begin, int64_t end, const T* gradient, T* out,
+                const HostScalars& scalars);
+  template <class T>
+  void replay_row(const Table& table, T* values, T* first, T* second, int64_t last) const;
+  template <class T>
+  void look_up_exactly(Table& table, const int64_t* rows, int64_t begin, int64_t end, T* out);
+  template <class T>
+  void flush_part(Table& table, int64_t begin, int64_t end);
+  void run_with_tensors(Table& table, const at::Tensor& rows, const at::Tensor& gradients, at::Tensor* out,
+                        const HostScalars& scalars);
+  static void now_current(Table& table, const at::Tensor& rows);
+  bool by_loops(const Table& table) const { return table.values.is_cpu() && !paths_.tensors; }
+
+  std::vector<std::string> moment_names_;
+  double first_, second_;
+  RowPaths paths_;
+  std::vector<Table> tables_;
+};
+
+std::unique_ptr<RowOptimizer> make_row_sgd(const Options& options, RowPaths paths);
+std::unique_ptr<RowOptimizer> make_row_adam(const Options& options, bool decoupled, RowPaths paths);
+std::unique_ptr<RowOptimizer> make_row_adagrad(const Options& options, RowPaths paths);
+
+}  // namespace convoy

@@ -1,0 +1,214 @@
+// --- row_adagrad: Adagrad for rows. A row without gradient does not change, so no update is ever missed. ---
+#include <ATen/core/Tensor.h>
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/optim/rows/row_base.h"
+
+namespace convoy {
+namespace {
+
+class RowAdagrad : public RowBase {
+ public:
+  RowAdagrad(double eps, RowPaths paths) : RowBase({"sum"}, 0, 1, always(paths)), eps_(eps) {}
+
+ protected:
+  void check(const SlotOptions& options) const override {
+    if (options.weight_decay != 0)
+      throw Error(Failure::config,
+                  "optimizer adagrad adds weight decay to the gradient, so that every row of a table has one; take no "
+                  "weight decay for the tables, or dense embeddings (model.rows: false)");
+  }
+  MissedUpdate missed_update(const SlotOptions&, const HostScalars&) const override { return {}; }
+  void loop(const RowList<float>& list, const float* gradient, float* out, const SlotOptions&,
+            const HostScalars& scalars) const override {
+    run(list, gradient, out, scalars);
+  }
+  void loop(const RowList<double>& list, const double* gradient, double* out, const SlotOptions&,
+            const HostScalars& scalars) const override {
+    run(list, gradient, out, scalars);
+  }
+  void replay(float*, float*, float*, int64_t, const MissedUpdate*, int64_t) const override { nothing(); }
+  void replay(double*, double*, double*, int64_t, const MissedUpdate*, int64_t) const override { nothing(); }
+
+  void tensors(GatheredRows& rows, const SlotOptions&, const HostScalars& scalars) const override {
+    if (!rows.gradients.defined()) return;
+    const at::Tensor g = rows.gradients * scalars.gradient_scale;
+    rows.moments[0].addcmul_(g, g);
+    rows.values.sub_(g / rows.moments[0].sqrt().add_(eps_), scalars.learning_rate);
+  }
+
+ private:
+  // Needs no history: `lazy` gives equal results.
+  static RowPaths always(RowPaths paths) {
+    paths.lazy = true;
+    return paths;
+  }
+  [[noreturn]] static void nothing() { CONVOY_CHECK(false, "row_adagrad misses nothing"); }
+  template <class T>
+  void run(const RowList<T>& list, const T* gradient, T* out, const HostScalars& scalars) const {
+    if (out != nullptr)
+      sgd_look_up(list, out);  // unchanged
+    else if (gradient != nullptr)
+      adagrad_rows(list, gradient, {scalars.learning_rate, eps_, 0, scalars.gradient_scale});
+  }
+
+  double eps_ = 0;
+};
+
+// --- row_adam: Adam and AdamW for rows, with the values of the dense loops ---
+
+class RowAdam : public RowBase {
+ public:
+  RowAdam(const std::vector<double>& betas, double eps, bool decoupled, RowPaths paths)
+      : RowBase({"exp_avg", "exp_avg_sq"}, betas.at(0), betas.at(1), paths),
+        beta1_(betas[0]),
+        beta2_(betas[1]),
+        eps_(eps),
+        decoupled_(decoupled) {}
+
+ protected:
+  void check(const SlotOptions& options) const override {
+    if (!decoupled_ && options.weight_decay != 0)
+      throw Error(Failure::config,
+                  "optimizer adam adds weight decay to the gradient, so that every row of a table has one; take adamw, "
+                  "no weight decay for the tables, or dense embeddings (model.rows: false)");
+  }
+  MissedUpdate missed_update(const SlotOptions& options, const HostScalars& scalars) const override {
+    const AdamStep step = step_of(options, scalars);
+    return {step.decay, step.learning_rate / step.correction1, 1 / std::sqrt(step.correction2)};
+  }
+  void loop(const RowList<float>& list, const float* gradient, float* out, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    run(list, gradient, out, options, scalars);
+  }
+  void loop(const RowList<double>& list, const double* gradient, double* out, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    run(list, gradient, out, options, scalars);
+  }
+  void replay(float* values, float* first, float* second, int64_t n, const MissedUpdate* updates,
+              int64_t count) const override {
+    adam_replay(values, first, second, n, updates, count, {beta1_, beta2_, eps_});
+  }
+  void replay(double* values, double* first, double* second, int64_t n, const MissedUpdate* updates,
+              int64_t count) const override {
+    adam_replay(values, first, second, n, updates, count, {beta1_, beta2_, eps_});
+  }
+
+  void tensors(GatheredRows& rows, const SlotOptions& options, const HostScalars& scalars) const override {
+    at::Tensor& mean = rows.moments[0];
+    at::Tensor& square = rows.moments[1];
+    rows.values.mul_(rows.decay).sub_(rows.sum * mean / (square.sqrt().mul_(rows.spread).add_(eps_)));
+    mean.mul_(rows.first);
+    square.mul_(rows.second);
+    if (!rows.gradients.defined()) return;
+    const AdamStep step = step_of(options, scalars);
+    const at::Tensor g = rows.gradients * step.gradient_scale;
+    mean.add_(g - mean, 1 - beta1_);
+    square.mul_(beta2_).addcmul_(g, g, 1 - beta2_);
+    const at::Tensor divisor = square.sqrt().mul_(1 / std::sqrt(step.correction2)).add_(eps_);
+    rows.values.mul_(step.decay).sub_(mean / divisor, step.learning_rate / step.correction1);
+  }
+
+ private:
+  template <class T>
+  void run(const RowList<T>& list, const T* gradient, T* out, const SlotOptions& options,
+           const HostScalars& scalars) const {
+    if (out != nullptr) return adam_look_up(list, eps_, out);
+    AdamStep step = gradient == nullptr ? AdamStep() : step_of(options, scalars);
+    step.eps = eps_;
+    adam_rows(list, gradient, step);
+  }
+  AdamStep step_of(const SlotOptions& options, const HostScalars& scalars) const {
+    return adam_step({beta1_, beta2_, eps_, decoupled_}, options, scalars);
+  }
+
+  double beta1_ = 0, beta2_ = 0, eps_ = 0;
+  bool decoupled_ = false;
+};
+
+// --- row_sgd: SGD for rows ---
+// Momentum or weight decay changes a row without gradient. Each is linear, so missed updates are one product; both
+// together are not.
+
+std::vector<std::string> moment_names(double momentum) {
+  if (momentum == 0) return {};
+  return {"momentum"};
+}
+
+class RowSgd : public RowBase {
+ public:
+  RowSgd(double momentum, bool nesterov, RowPaths paths)
+      : RowBase(moment_names(momentum), momentum, 1, linear(paths)), momentum_(momentum), nesterov_(nesterov) {}
+
+ protected:
+  void check(const SlotOptions& options) const override {
+    if (momentum_ != 0 && options.weight_decay != 0)
+      throw Error(
+          Failure::config,
+          "optimizer sgd with momentum adds weight decay to the gradient, so that every row of a table has one; "
+          "leave one of them out for the tables, or take dense embeddings (model.rows: false)");
+  }
+  MissedUpdate missed_update(const SlotOptions& options, const HostScalars& scalars) const override {
+    return {1 - scalars.learning_rate * options.weight_decay, scalars.learning_rate * (nesterov_ ? momentum_ : 1), 1};
+  }
+  void loop(const RowList<float>& list, const float* gradient, float* out, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    run(list, gradient, out, options, scalars);
+  }
+  void loop(const RowList<double>& list, const double* gradient, double* out, const SlotOptions& options,
+            const HostScalars& scalars) const override {
+    run(list, gradient, out, options, scalars);
+  }
+  void replay(float*, float*, float*, int64_t, const MissedUpdate*, int64_t) const override { nothing(); }
+  void replay(double*, double*, double*, int64_t, const MissedUpdate*, int64_t) const override { nothing(); }
+
+  void tensors(GatheredRows& rows, const SlotOptions& options, const HostScalars& scalars) const override {
+    at::Tensor& velocity = rows.moments[0];
+    rows.values.mul_(rows.decay);
+    if (velocity.defined()) {
+      rows.values.sub_(rows.sum * velocity);
+      velocity.mul_(rows.first);
+    }
+    if (!rows.gradients.defined()) return;
+    at::Tensor direction = rows.gradients * scalars.gradient_scale + rows.values * options.weight_decay;
+    if (velocity.defined()) {
+      velocity.mul_(momentum_).add_(direction);
+      direction = nesterov_ ? direction.add(velocity, momentum_) : velocity;
+    }
+    rows.values.sub_(direction, scalars.learning_rate);
+  }
+
+ private:
+  static RowPaths linear(RowPaths paths) {
+    paths.exact = false;
+    return paths;
+  }
+  [[noreturn]] static void nothing() { CONVOY_CHECK(false, "row_sgd has nothing to go through one by one"); }
+  template <class T>
+  void run(const RowList<T>& list, const T* gradient, T* out, const SlotOptions& options,
+           const HostScalars& scalars) const {
+    if (out != nullptr) return sgd_look_up(list, out);
+    sgd_rows(list, gradient,
+             {scalars.learning_rate, momentum_, nesterov_, options.weight_decay, scalars.gradient_scale});
+  }
+
+  double momentum_ = 0;
+  bool nesterov_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<RowOptimizer> make_row_adagrad(const Options& options, RowPaths paths) {
+  return std::make_unique<RowAdagrad>(options.real("eps"), paths);
+}
+
+std::unique_ptr<RowOptimizer> make_row_adam(const Options& options, bool decoupled, RowPaths paths) {
+  return std::make_unique<RowAdam>(options.reals("betas"), options.real("eps"), decoupled, paths);
+}
+
+std::unique_ptr<RowOptimizer> make_row_sgd(const Options& options, RowPaths paths) {
+  return std::make_unique<RowSgd>(options.real("momentum"), options.boolean("nesterov"), paths);
+}
+
+}  // namespace convoy

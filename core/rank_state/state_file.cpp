@@ -1,0 +1,365 @@
+// Versioned fields in a mapping. A writer fills a fresh slot of its field and publishes it. So it never waits for
+// another writer, not even for one that its signal handler interrupted. A reader takes the last published slot and
+// checks that it was not reused meanwhile.
+#include "core/rank_state/state_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <map>
+
+#include "core/base/error.h"
+#include "core/base/text.h"
+#include "core/files/limits.h"
+#include "core/rank_state/position.h"
+
+namespace convoy {
+namespace {
+
+constexpr uint64_t magic = 0x32'45'54'41'54'53'56'43;  // "CVSTATE2" in little-endian
+constexpr uint32_t layout_version = 2;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "the file is shared between processes");
+
+// Text of at most 8 × words − 1 bytes, truncated at a character boundary.
+template <size_t words, size_t slots>
+struct Field {
+  struct Slot {
+    std::atomic<uint64_t> ticket;  // identifies the content; 0 during a write
+    std::atomic<uint64_t> text[words];
+  };
+  std::atomic<uint64_t> taken;
+  std::atomic<uint64_t> published;  // 0: nothing yet
+  Slot slot[slots];
+
+  void write(const char* text) noexcept {
+    const uint64_t ticket = taken.fetch_add(1, std::memory_order_relaxed) + 1;
+    Slot& here = slot[ticket % slots];
+    here.ticket.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    const size_t length = utf8_prefix(text, strnlen(text, words * 8), words * 8 - 1);
+    bool ended = false;
+    for (size_t word = 0; word < words && (!ended || word == 0); ++word) {
+      uint64_t bits = 0;
+      for (size_t byte = 0; byte < 8 && !ended; ++byte) {
+        const size_t at = word * 8 + byte;
+        const char c = at >= length ? '\0' : text[at];
+        if (c == '\0') {
+          ended = true;
+        } else {
+          bits |= static_cast<uint64_t>(static_cast<unsigned char>(c)) << (8 * byte);
+        }
+      }
+      here.text[word].store(bits, std::memory_order_relaxed);
+    }
+    here.ticket.store(ticket, std::memory_order_release);
+    uint64_t last = published.load(std::memory_order_relaxed);
+    while (last < ticket && !published.compare_exchange_weak(last, ticket, std::memory_order_release)) {
+    }
+  }
+
+  bool try_read(std::string& text) const {
+    const uint64_t ticket = published.load(std::memory_order_acquire);
+    text.clear();
+    if (ticket == 0) return true;
+    const Slot& here = slot[ticket % slots];
+    if (here.ticket.load(std::memory_order_acquire) != ticket) return false;
+    for (size_t at = 0; at < words * 8; ++at) {
+      const char c = static_cast<char>(here.text[at / 8].load(std::memory_order_relaxed) >> (at % 8 * 8) & 0xff);
+      if (c == '\0') break;
+      text += c;
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return here.ticket.load(std::memory_order_relaxed) == ticket;
+  }
+
+  // A writer that died leaves the published slot intact, so a few attempts are enough.
+  std::string read() const {
+    std::string text;
+    for (int i = 0; i < 1000; ++i) {
+      if (try_read(text)) return text;
+    }
+    return {};
+  }
+};
+
+constexpr size_t group_slots = 16, records_per_group = 8;
+
+// Text of fixed length in words, zero-padded.
+template <size_t words>
+struct Words {
+  std::atomic<uint64_t> word[words];
+
+  void store(const char* text) noexcept {
+    char bytes[words * 8] = {};
+    memcpy(bytes, text, utf8_prefix(text, strnlen(text, sizeof bytes), sizeof bytes - 1));
+    for (size_t i = 0; i < words; ++i) {
+      uint64_t bits = 0;
+      memcpy(&bits, bytes + 8 * i, 8);
+      word[i].store(bits, std::memory_order_relaxed);
+    }
+  }
+  std::string load() const {
+    char bytes[words * 8 + 1] = {};
+    for (size_t i = 0; i < words; ++i) {
+      const uint64_t bits = word[i].load(std::memory_order_relaxed);
+      memcpy(bytes + 8 * i, &bits, 8);
+    }
+    return bytes;
+  }
+};
+
+// Ring of records: earlier ones stay intact while the next is written, also if its writer dies. Its size is the
+// largest distance of two ranks in calls without a wait.
+struct GroupCalls {
+  struct Record {
+    std::atomic<int64_t> number;  // 0 during a write
+    std::atomic<uint64_t> hash;
+    std::atomic<int64_t> dimensions;
+    std::atomic<int64_t> shape[4];
+    Words<2> operation, dtype, more;
+    Words<6> name;
+  };
+  Words<4> label;
+  std::atomic<int64_t> last;  // number of the last call; 0: none
+  Record records[records_per_group];
+
+  void write(const CollectiveRecord& call) noexcept {
+    Record& here = records[static_cast<size_t>(call.number) % records_per_group];
+    here.number.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    here.hash.store(call.hash, std::memory_order_relaxed);
+    here.dimensions.store(call.dimensions, std::memory_order_relaxed);
+    for (int d = 0; d < std::min(call.dimensions, 4); ++d)
+      here.shape[d].store(call.shape[d], std::memory_order_relaxed);
+    here.operation.store(call.operation);
+    here.dtype.store(call.dtype);
+    here.more.store(call.more);
+    here.name.store(call.name);
+    here.number.store(call.number, std::memory_order_release);
+    last.store(call.number, std::memory_order_release);
+  }
+
+  // Returns false if the record was overwritten.
+  bool read(int64_t number, RankCall& call) const {
+    const Record& here = records[static_cast<size_t>(number) % records_per_group];
+    if (here.number.load(std::memory_order_acquire) != number) return false;
+    call.number = number;
+    call.hash = here.hash.load(std::memory_order_relaxed);
+    call.call = described(here);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return here.number.load(std::memory_order_relaxed) == number;
+  }
+
+  // Text of a call, in the form of the backends.
+  static std::string described(const Record& record) {
+    std::string text = record.operation.load();
+    if (const std::string name = record.name.load(); !name.empty()) text += " '" + name + "'";
+    const int64_t dimensions = record.dimensions.load(std::memory_order_relaxed);
+    if (dimensions >= 0) {
+      text += " " + record.dtype.load() + "[";
+      for (int64_t d = 0; d < std::min<int64_t>(dimensions, 4); ++d)
+        text += (d == 0 ? "" : ",") + std::to_string(record.shape[d].load(std::memory_order_relaxed));
+      text += dimensions > 4 ? ",…]" : "]";
+    }
+    if (const std::string more = record.more.load(); !more.empty()) text += " " + more;
+    return text;
+  }
+};
+
+struct Layout {
+  std::atomic<uint64_t> magic_number;
+  std::atomic<uint32_t> version;
+  std::atomic<uint32_t> bytes;
+  std::atomic<int64_t> step;
+  std::atomic<int64_t> changed_ns;  // unix time
+  Field<4, 8> phase;
+  Field<16, 8> collective;
+  Field<512, 4> failure;
+  std::atomic<int64_t> groups;  // number of groups in use
+  GroupCalls calls[group_slots];
+};
+
+RankPosition read_position(const Layout& layout) {
+  RankPosition position;
+  position.phase = layout.phase.read();
+  position.step = layout.step.load(std::memory_order_relaxed);
+  position.collective = layout.collective.read();
+  position.failure = layout.failure.read();
+  position.seconds = static_cast<double>(layout.changed_ns.load(std::memory_order_acquire)) * 1e-9;
+  return position;
+}
+
+std::vector<RankCall> read_calls(const Layout& layout) {
+  std::vector<RankCall> all;
+  const int64_t groups = std::min<int64_t>(layout.groups.load(std::memory_order_acquire), group_slots);
+  for (int64_t group = 0; group < groups; ++group) {
+    const GroupCalls& calls = layout.calls[group];
+    const int64_t last = calls.last.load(std::memory_order_acquire);
+    RankCall call;
+    call.group = calls.label.load();
+    for (int64_t number = std::max<int64_t>(last - static_cast<int64_t>(records_per_group), 0) + 1; number <= last;
+         ++number)
+      if (calls.read(number, call)) all.push_back(call);
+  }
+  return all;
+}
+
+struct Unmap {
+  void operator()(Layout* layout) const { munmap(layout, sizeof(Layout)); }
+};
+using LayoutPtr = std::unique_ptr<Layout, Unmap>;
+
+// Maps the file; null if it has another size or version.
+LayoutPtr map_layout(const std::string& path, bool writable) {
+  const int fd = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return nullptr;
+  struct stat status {};
+  const bool whole = fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(sizeof(Layout));
+  void* at =
+      whole ? mmap(nullptr, sizeof(Layout), PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0) : MAP_FAILED;
+  close(fd);
+  if (at == MAP_FAILED) return nullptr;
+  LayoutPtr layout(static_cast<Layout*>(at));
+  const bool known =
+      layout->magic_number.load(std::memory_order_acquire) == magic && layout->version.load() == layout_version;
+  return known ? std::move(layout) : nullptr;
+}
+
+int64_t unix_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);  // needs no system call
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+struct StateFile::Mapping {
+  explicit Mapping(const std::string& path) {
+    auto fail = [&](const char* what, int error) {
+      return Error(Failure::io, path, ": ", what, ": ", error_text(error));
+    };
+    // Create a new file each time, so that a reader of an old one never sees its mapping shrink.
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) throw fail("cannot replace the state file", errno);
+    const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0644);
+    if (fd < 0) throw fail("cannot create the state file", errno);
+    // Allocate the space now: a store to a mapping on a full disk ends the process.
+    const int problem = posix_fallocate(fd, 0, sizeof(Layout));
+    void* at = problem == 0 ? mmap(nullptr, sizeof(Layout), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    const int map_error = errno;
+    close(fd);
+    if (problem != 0) throw fail("no room for the state file", problem);
+    if (at == MAP_FAILED) throw fail("cannot map the state file", map_error);
+    layout.reset(static_cast<Layout*>(at));  // zeros, which is the initial value of everything but step
+    layout->version.store(layout_version);
+    layout->bytes.store(sizeof(Layout));
+    layout->step.store(-1);
+    touch();
+    layout->magic_number.store(magic, std::memory_order_release);
+  }
+  void touch() noexcept { layout->changed_ns.store(unix_ns(), std::memory_order_release); }
+
+  LayoutPtr layout;
+};
+
+StateFile::StateFile(const std::string& path) : mapping_(std::make_unique<Mapping>(path)) {}
+StateFile::~StateFile() = default;
+
+void StateFile::phase(const char* name) noexcept {
+  mapping_->layout->phase.write(name);
+  mapping_->touch();
+}
+
+void StateFile::step(int64_t step) noexcept {
+  mapping_->layout->step.store(step, std::memory_order_relaxed);
+  mapping_->touch();
+}
+
+void StateFile::collective(const char* name) noexcept {
+  mapping_->layout->collective.write(name);
+  mapping_->touch();
+}
+
+void StateFile::failure(const char* abort_json) noexcept {
+  mapping_->layout->failure.write(abort_json);
+  mapping_->touch();
+}
+
+void touch_state_file(const std::string& path) {
+  if (const LayoutPtr layout = map_layout(path, true)) layout->changed_ns.store(unix_ns(), std::memory_order_release);
+}
+
+std::optional<RankPosition> read_state_file(const std::string& path) {
+  const LayoutPtr layout = map_layout(path, false);
+  if (layout == nullptr) return std::nullopt;
+  return read_position(*layout);
+}
+
+struct CollectiveRecords::Mapping {
+  explicit Mapping(const std::string& path) : layout(map_layout(path, true)) {
+    if (layout == nullptr) throw Error(Failure::io, path, ": cannot map the state file");
+  }
+  const LayoutPtr layout;
+};
+
+CollectiveRecords::CollectiveRecords(const std::string& state_file) : mapping_(std::make_unique<Mapping>(state_file)) {}
+CollectiveRecords::~CollectiveRecords() = default;
+
+int CollectiveRecords::add_group(const char* label) noexcept {
+  const int64_t group = mapping_->layout->groups.fetch_add(1, std::memory_order_acq_rel);
+  if (group >= static_cast<int64_t>(group_slots)) return -1;
+  mapping_->layout->calls[group].label.store(label);
+  return static_cast<int>(group);
+}
+
+void CollectiveRecords::called(int group, const CollectiveRecord& call) noexcept {
+  if (group >= 0) mapping_->layout->calls[group].write(call);
+}
+
+RankPosition CollectiveRecords::position() const { return read_position(*mapping_->layout); }
+std::vector<RankCall> CollectiveRecords::calls() const { return read_calls(*mapping_->layout); }
+
+std::vector<RankCall> read_collective_records(const std::string& state_file) {
+  const LayoutPtr layout = map_layout(state_file, false);
+  return layout == nullptr ? std::vector<RankCall>() : read_calls(*layout);
+}
+
+double state_file_cpu_seconds(const std::vector<RankCall>& made, int64_t steps) {
+  const auto scratch = std::make_unique<Layout>();
+  const auto cost = [](auto write) {
+    constexpr int times = 500;
+    timespec from{}, to{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    for (int i = 1; i <= times; ++i) write(i);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    return (static_cast<double>(to.tv_sec - from.tv_sec) + 1e-9 * static_cast<double>(to.tv_nsec - from.tv_nsec)) /
+           times;
+  };
+  const double phase = cost([&](int) {
+    scratch->phase.write("forward/backward");
+    scratch->changed_ns.store(unix_ns(), std::memory_order_release);
+  });
+  const double wait = cost([&](int) {
+    scratch->collective.write("all_reduce bucket 2");
+    scratch->changed_ns.store(unix_ns(), std::memory_order_release);
+  });
+  const int64_t shape[] = {1024, 1024};
+  const double record = cost([&](int i) {
+    scratch->calls[0].write({i, 1, "all_reduce", "bucket 2", "float32", shape, 2, "sum"});
+  });
+  std::map<std::string, int64_t> last;
+  for (const RankCall& call : made) last[call.group] = call.number;
+  int64_t calls = 0;
+  for (const auto& [group, number] : last) calls += number;
+  // A step writes the step and three phases; a call writes its record, and the start and end of its wait.
+  return static_cast<double>(steps) * 4 * phase + static_cast<double>(calls) * (record + 2 * wait);
+}
+
+}  // namespace convoy

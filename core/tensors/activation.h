@@ -1,0 +1,26 @@
+// relu after a layer or after a sum, fused into one step forward and one backward if possible. In a light model, passes
+// over memory and autograd nodes often cost more than arithmetic.
+//
+// Results equal those of the separate operations. Threads: as the layer's.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "core/layers.h"
+
+namespace convoy {
+
+// Capability of a layer that computes relu in the same step.
+struct ReluLayer {
+  virtual ~ReluLayer() = default;
+  virtual at::Tensor forward_relu(const at::Tensor& input) = 0;
+};
+
+// relu(layer(input)).
+at::Tensor relu_of(LayerModule& layer, const at::Tensor& input);
+
+// relu(shared + per_item) for a term that all entries of a row's group share, such as a positive and its negatives:
+// shared [.., B, H], per_item [.., B, N, H] → [.., B, N, H]. Gradients of shared are summed over N. Differentiable
+// once.
+at::Tensor relu_of_sum(const at::Tensor& shared, const at::Tensor& per_item);
+
+}  // namespace convoy

@@ -1,0 +1,197 @@
+// Fills tensors in parallel over chunks: each draw depends only on its number.
+
+#include "core/tensors/random.h"
+
+#include <ATen/Context.h>
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <algorithm>
+
+#include "core/base/log.h"
+
+namespace convoy {
+namespace {
+
+using Draw = void (*)(double*, int64_t, uint64_t, uint64_t);
+
+// out[i] = offset + factor · draw(first + i)
+void fill(at::Tensor& out, uint64_t key, uint64_t first, double offset, double factor, Draw draw) {
+  CONVOY_CHECK(out.is_contiguous() && out.device().is_cpu(), "random fills take contiguous CPU tensors");
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, out.scalar_type(), "random_fill", [&] {
+    scalar_t* to = out.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, out.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
+      double drawn[1024];
+      for (int64_t at = begin; at < end; at += 1024) {
+        const int64_t count = std::min<int64_t>(1024, end - at);
+        draw(drawn, count, key, first + uint64_t(at));
+        for (int64_t i = 0; i < count; ++i) to[at + i] = static_cast<scalar_t>(offset + factor * drawn[i]);
+      }
+    });
+  });
+}
+
+constexpr char key[] = "generators";
+
+// Undefined if it is not a hex text of `bytes` bytes.
+at::Tensor from_hex(const Json& value, int64_t bytes) {
+  if (!value.is_string() || static_cast<int64_t>(value.get<std::string>().size()) != 2 * bytes) return {};
+  const std::string text = value.get<std::string>();
+  at::Tensor tensor = at::empty({bytes}, at::kByte);
+  auto* data = tensor.mutable_data_ptr<uint8_t>();
+  const std::string digits = "0123456789abcdef";
+  for (int64_t i = 0; i < bytes; ++i) {
+    const size_t high = digits.find(text[static_cast<size_t>(2 * i)]),
+                 low = digits.find(text[static_cast<size_t>(2 * i + 1)]);
+    if (high == std::string::npos || low == std::string::npos) return {};
+    data[i] = static_cast<uint8_t>(high << 4 | low);
+  }
+  return tensor;
+}
+
+// An object of a manifest; empty if it is missing.
+Json object_in(const Json& json, const std::string& name) {
+  const auto found = json.is_object() ? json.find(name) : json.end();
+  return found != json.end() && found->is_object() ? *found : Json::object();
+}
+
+at::Tensor state_of(at::Device device) {
+  std::lock_guard<std::mutex> nobody_builds(default_generator_mutex());
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Device device, const at::Tensor& state) {
+  std::lock_guard<std::mutex> nobody_builds(default_generator_mutex());
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// Ranks of a tensor group compute the same, and therefore draw the same.
+std::string mesh_position(const Context& context) {
+  std::string position = key;
+  for (const Axis& axis : context.mesh.axes())
+    if (axis.degree > 1 && axis.name != "tensor")
+      position += str(" ", axis.name, " ", context.mesh.coordinate(context.rank, axis.name));
+  return position;
+}
+
+// The layout as text: states can be restored only if it is equal.
+std::string layout_of(const Context& context) {
+  std::string layout = str(context.config.strategy.name, " on ", context.size, " ranks, ", context.process_ranks,
+                           " in a process, ", context.devices.front().is_cpu() ? "cpu" : "cuda");
+  for (const Axis& axis : context.mesh.axes())
+    if (axis.degree > 1) layout += str(", ", axis.name, " ", axis.degree);
+  return layout;
+}
+
+}  // namespace
+
+void fill_uniform(at::Tensor out, uint64_t key, uint64_t first, double low, double high) {
+  fill(out, key, first, low, high - low, draw_uniform);
+}
+
+void fill_normal(at::Tensor out, uint64_t key, uint64_t first, double mean, double deviation) {
+  fill(out, key, first, mean, deviation, draw_normal);
+}
+
+std::mutex& default_generator_mutex() {
+  static std::mutex one;
+  return one;
+}
+
+DefaultGenerators::DefaultGenerators(const Context& context, bool shares_device)
+    : context_(context), shares_device_(shares_device) {}
+
+std::vector<DefaultGenerators::State> DefaultGenerators::current() const {
+  std::vector<State> states{{at::kCPU, state_of(at::kCPU)}};
+  for (at::Device device : context_.devices)
+    if (device.is_cuda()) states.emplace_back(device, state_of(device));
+  return states;
+}
+
+// Each of several CPU devices of a rank has a thread.
+bool DefaultGenerators::shared(at::Device device) const {
+  if (context_.process_ranks == 1) return device.is_cpu() && context_.devices.size() > 1;
+  return device.is_cpu() || shares_device_;
+}
+
+void DefaultGenerators::seed() {
+  begun_.clear();
+  for (const auto& [device, unused] : current()) {
+    // Threads that share a generator seed it with the same value, and may draw from it before the last one seeds it.
+    const uint64_t value = random_key(context_.config.seed, shared(device) ? key : mesh_position(context_));
+    at::Generator seeded = at::globalContext().defaultGenerator(device).clone();
+    seeded.set_current_seed(value);
+    begun_.emplace_back(device, seeded.get_state());
+    set_state(device, begun_.back().second);
+  }
+}
+
+bool DefaultGenerators::drew() const {
+  const std::vector<State> now = current();
+  return !std::equal(now.begin(), now.end(), begun_.begin(), begun_.end(),
+                     [](const State& a, const State& b) { return a.first == b.first && a.second.equal(b.second); });
+}
+
+Json DefaultGenerators::description() const { return {{"layout", layout_of(context_)}}; }
+
+Json DefaultGenerators::states() const {
+  Json states;
+  const std::vector<State> now = current();
+  for (size_t i = 0; i < now.size(); ++i) {
+    const auto& [device, state] = now[i];
+    // Restored states count as drawn from, because the seed alone does not reproduce them.
+    const bool as_seeded = seeded_ && state.equal(begun_[i].second);
+    if (!shared(device) && !as_seeded)
+      states[device.is_cpu() ? "cpu" : device.str()] =
+          hex_text(state.const_data_ptr<uint8_t>(), static_cast<size_t>(state.numel()));
+  }
+  return states.is_null() ? Json() : Json{{key, states}};
+}
+
+void DefaultGenerators::restore(const Json& trainer, const std::string& path) {
+  const Json description = object_in(trainer, key), ranks = object_in(trainer, "ranks");
+  unknown_ = description.empty();
+  if (unknown_ || ranks.empty()) return;
+  const Json layout = description.contains("layout") ? description["layout"] : Json();
+  if (layout != layout_of(context_)) {
+    if (context_.rank == 0)
+      log::warning(str("checkpoint ", path, " has blocks that draw from LibTorch's generators, with the layout ",
+                       layout.dump(), ", and this run is \"", layout_of(context_),
+                       "\": it draws other numbers than a run without interruption would have drawn"));
+    return;
+  }
+  const Json saved_states = object_in(object_in(ranks, std::to_string(context_.rank)), key);
+  for (auto& [device, state] : begun_) {
+    const std::string name = device.is_cpu() ? "cpu" : device.str();
+    if (!saved_states.contains(name)) continue;
+    const at::Tensor saved = from_hex(saved_states.at(name), state.numel());
+    if (!saved.defined())
+      throw Error(Failure::corrupt_data, path, ": manifest.json: the state of the generator ", name, " of rank ",
+                  context_.rank, " is not a hex text of ", state.numel(), " bytes");
+    set_state(device, saved);
+    seeded_ = false;
+  }
+  begun_ = current();
+}
+
+void DefaultGenerators::check_drawn(bool resumed) {
+  const bool several = shared(at::kCPU), unknown = resumed && unknown_ && context_.rank == 0;
+  if (warned_ || !(several || unknown) || !drew()) return;
+  warned_ = true;
+  if (several && !current().front().second.equal(begun_.front().second))
+    log::warning(str("rank ", context_.rank,
+                     ": blocks draw from LibTorch's CPU generator (torch::nn::Dropout, rand_like), "
+                     "which the threads of this process share: what each draws depends on timing, so neither this "
+                     "run nor one that resumes from its checkpoints can be repeated bit for bit; take dropout from "
+                     "Layers, or a process for each rank (backend: gloo)"));
+  else if (unknown)
+    log::warning(
+        "blocks draw from LibTorch's generators, whose states this checkpoint of an earlier version does not "
+        "contain: the run draws other numbers than one without interruption would have drawn");
+}
+
+}  // namespace convoy

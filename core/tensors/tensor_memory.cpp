@@ -1,0 +1,93 @@
+#include "core/tensors/tensor_memory.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <malloc.h>
+#include <sys/resource.h>
+#include <atomic>
+
+#include "core/base/error.h"
+
+namespace convoy {
+namespace {
+
+std::atomic<int64_t> in_use{0}, peak{0};
+c10::DeleterFnPtr free_inner = nullptr;  // LibTorch's deleter, the same for every allocation
+
+void add(int64_t bytes) {
+  const int64_t now = in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t most = peak.load(std::memory_order_relaxed);
+  while (now > most && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+  }
+}
+
+void free_counted(void* memory) {
+  in_use.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
+  free_inner(memory);
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr data = inner_->allocate(bytes);
+    // Skips empty blocks and blocks of other allocators.
+    if (data.get() != nullptr && data.compare_exchange_deleter(free_inner, &free_counted))
+      add(static_cast<int64_t>(malloc_usable_size(data.get())));
+    return data;
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_counted; }
+  void copy_data(void* to, const void* from, size_t count) const override { inner_->copy_data(to, from, count); }
+
+ private:
+  c10::Allocator* inner_;
+};
+
+}  // namespace
+
+void count_tensor_memory() {
+  if (free_inner != nullptr) return;
+  c10::Allocator* inner = c10::GetCPUAllocator();
+  free_inner = inner->raw_deleter();
+  if (free_inner == nullptr) return;  // unknown allocator: count nothing
+  static CountingAllocator counting(inner);
+  constexpr uint8_t above_the_default = 1;
+  c10::SetCPUAllocator(&counting, above_the_default);
+}
+
+MemoryStatistics memory_statistics() {
+  MemoryStatistics statistics;
+  statistics.tensors = in_use.load(std::memory_order_relaxed);
+  statistics.tensors_peak = peak.load(std::memory_order_relaxed);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  statistics.resident_peak = static_cast<int64_t>(usage.ru_maxrss) * 1024;
+  return statistics;
+}
+
+void reset_tensor_peak() { peak.store(in_use.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+
+namespace {
+constexpr int64_t small = int64_t{4} << 20;  // bytes; huge pages do not help below this size
+}
+
+at::Tensor untouched_zeros(at::IntArrayRef shape, at::ScalarType dtype, Touched touched) {
+  const auto options = at::TensorOptions(dtype);
+  int64_t bytes = int64_t(options.dtype().itemsize());
+  for (const int64_t size : shape) bytes *= size;
+  if (bytes < small) return at::zeros(shape, options);
+  const auto length = size_t(bytes);
+  void* const memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw Error(Failure::out_of_memory, "no memory for a table of ", bytes,
+                " bytes; take a smaller one, or more ranks");
+  // A hint: a system without huge pages uses small pages.
+  madvise(memory, length, touched == Touched::most ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  return at::from_blob(
+      memory, shape, [length](void* at) { munmap(at, length); }, options);
+}
+
+}  // namespace convoy

@@ -1,0 +1,74 @@
+// Counts the memory of CPU tensors: bytes that LibTorch's allocator has allocated and not freed, over the whole
+// process.
+//
+// Call order: count_tensor_memory once, before the first tensor to count. Threads: any. Cost: two atomic additions per
+// allocation. On GPUs LibTorch's caching allocator has such statistics itself.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <sys/mman.h>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+namespace convoy {
+
+void count_tensor_memory();
+
+struct MemoryStatistics {
+  int64_t tensors = 0;       // bytes in use now; 0 if nothing is counted
+  int64_t tensors_peak = 0;  // maximum since count_tensor_memory or reset_tensor_peak
+  int64_t resident_peak =
+      0;  // peak resident bytes of this process as the kernel counts them, with programs and libraries
+};
+MemoryStatistics memory_statistics();
+void reset_tensor_peak();
+
+// --- Memory of very large tables: zeros without pages until the first write, in huge pages if possible ---
+
+// The expected fraction of touched memory: most of it, or scattered rows that must not allocate their neighbours.
+enum class Touched { most, little };
+
+// Zeros on the CPU; pages are allocated when first touched. Error(out_of_memory) with the size.
+at::Tensor untouched_zeros(at::IntArrayRef shape, at::ScalarType dtype, Touched touched = Touched::most);
+
+// HugePages<T>: an allocator for arrays of megabytes with random access, in huge pages if possible. A look-up then
+// waits for memory alone, without page tables: this saves a tenth of the time to assemble a recommender's batches.
+
+template <class T>
+struct HugePages {
+  using value_type = T;
+  HugePages() = default;
+  template <class U>
+  HugePages(const HugePages<U>&) {}
+
+  static constexpr size_t page = size_t{2} << 20;
+  T* allocate(size_t n) {
+    // Below half a huge page most of it would be wasted.
+    const size_t bytes = n * sizeof(T), length = (bytes + page - 1) / page * page;
+    if (bytes < page / 2) return static_cast<T*>(::operator new(bytes));
+    void* const memory = std::aligned_alloc(page, length);
+    if (memory == nullptr) throw std::bad_alloc();
+    madvise(memory, length, MADV_HUGEPAGE);  // a hint
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t n) {
+    if (n * sizeof(T) < page / 2)
+      ::operator delete(memory);
+    else
+      std::free(memory);
+  }
+};
+template <class T, class U>
+bool operator==(const HugePages<T>&, const HugePages<U>&) {
+  return true;
+}
+template <class T, class U>
+bool operator!=(const HugePages<T>&, const HugePages<U>&) {
+  return false;
+}
+
+template <class T>
+using HugePageVector = std::vector<T, HugePages<T>>;
+
+}  // namespace convoy

@@ -1,0 +1,152 @@
+// The commands of `convoy`, one section each.
+#pragma once
+#include <iosfwd>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/difference.h"
+#include "core/config/run_config.h"
+#include "launch/prepare/prepare.h"
+#include "launch/process/event_loop.h"
+
+namespace convoy {
+
+// --- `convoy add RUN FILE`, `convoy add RUN --set strategy.grid.KEY=[…]` ---
+
+struct AddArguments {
+  std::string folder;                  // of the farm
+  std::string file;                    // of one pipeline: name, config, priority, preempt, …; "": see `overrides`
+  std::vector<std::string> overrides;  // further values of grid keys; empty: see `file`
+  double wait = 30;                    // time limit in seconds for the farm's answer
+};
+
+// Checks FILE like `convoy run`, submits it to the farm and prints the answer. Returns 0 once it is in the queue.
+// Values of a grid restart an ended farm; the result is then its exit code. Throws ConfigError and Error(config) for
+// mistakes and refusals, Error(command_line) if RUN is no farm, and Error(output) if no process runs the farm.
+// Error(hang): no answer arrived in time; the pipeline is withdrawn.
+int add_command(const AddArguments& arguments);
+
+// --- `convoy bench OPERATION [CONFIG]` ---
+//
+// Measures the bandwidth of one operation between the ranks of a job, and checks every element. Placement, binding,
+// supervision, launchers and failures are those of `convoy run`; the ranks run launch/rank/measure/bench.h instead of
+// training. CONFIG counts only for device, backend, launch and log.
+
+struct BenchArguments {
+  RunArguments run;  // `config` may be empty; without `output` the run folder is removed at the end
+  std::string operation;
+  std::string sizes = "1K-64M";
+  std::string dtype = "fp32";
+  std::string json;  // file for the rows; "": none
+};
+
+// Returns 0, exit_code::differs if an element was wrong, else the exit code of `convoy run`.
+int bench_command(const BenchArguments& arguments);
+
+// Overrides that supply the required keys of training to a configuration without them. Public for tests.
+std::vector<std::string> bench_overrides(const std::string& operation);
+
+// --- `convoy explain CONFIG [--topology FILE] [--ranks N] [--hosts A,B] [--compare a,b,c]
+//     [--calibrate | --calibration FILE] [--no-times] [--link LATENCY,BANDWIDTH] [--set k=v]…` ---
+//
+// Plans, assigns devices and counts like `convoy run`, for this machine or another one, and predicts the time of a
+// step. It runs `convoy-rank --describe` for the sizes of blocks. --calibrate, and --compare on this host, also run the
+// measurements of launch/explain/calibration_run.h for some seconds.
+
+struct ExplainArguments {
+  RunArguments run;                  // `output` stays empty
+  std::string topology;              // file of `lstopo --of xml`; "": this machine
+  std::vector<std::string> hosts;    // names of hosts with that topology; empty: one host
+  std::vector<std::string> compare;  // strategies; empty: explain the configured one in detail
+  bool calibrate = false;            // measure, and write calibration.json into the current folder
+  bool no_times = false;             // compare without measuring on this host
+  std::string calibration;           // file from an earlier --calibrate; "": none
+  std::string link;                  // "20us,12GB/s", between hosts; "": not given
+};
+
+// Throws the errors of `convoy run`; in a comparison a refused candidate is listed as refused.
+void explain(const ExplainArguments& arguments, std::ostream& out);
+
+// The hosts to plan for. Error(command_line) for a repeated name. Public for tests.
+Topology hosts_to_explain(const ExplainArguments& arguments, const Host& each);
+
+// --- Texts of `convoy run --help` from the catalogues, and unknown commands ---
+
+// Top-level keys with their help, all names of components, and a reference to `convoy list`.
+std::string configuration_help(const Catalogues& catalogues);
+
+// Throws Error(command_line) with `word` and the nearest of `commands`.
+[[noreturn]] void unknown_command(const std::string& word, const std::vector<std::string>& commands);
+
+// --- `convoy list [--markdown] [KIND [NAME]]` ---
+
+struct ListRequest {
+  std::string kind;       // "": all kinds, names only; "config": keys of the file; else a kind of the catalogues
+  std::string name;       // "": all names of the kind
+  bool markdown = false;  // the whole reference page, docs/config.md; kind and name are then empty
+};
+
+// Lists to `out`. Throws Error(command_line) with the nearest valid kind or name.
+void list_catalogues(const Catalogues& catalogues, const ListRequest& request, std::ostream& out);
+
+// --- docs/config.md, generated from the options ---
+
+std::string reference_page(const Catalogues& catalogues);
+// Parts of a configuration for its sections: "data: table", …; "file" is a whole one. A section may lack an example.
+const std::map<std::string, std::string>& reference_examples();
+
+std::string default_text(const Option& option);                  // as in a YAML file
+const std::vector<Option>* inner_options(const Option& option);  // options below this one, or null
+std::vector<Option> common_options(const std::string& kind);     // options that every component of a kind has
+
+// --- `convoy run CONFIG [--set k=v]… [--output DIR] [--ranks N]` ---
+
+// Runs CONFIG and returns the exit code. Throws errors that it finds before ranks start.
+int run_command(const RunArguments& arguments);
+
+// Plan for this host, and run without a launcher; for other commands that train.
+PlacedJob placed_here(const PreparedRun& run);
+int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed);
+
+// --- `convoy top RUN [--once] [--every SECONDS]` ---
+
+struct TopArguments {
+  std::string folder;
+  bool once = false;
+  double every = 0;  // seconds; 0: 1 on a terminal, 10 as plain text
+};
+
+// Shows the run until its end or `q`: returns 0; 128 + n after signal n. Throws Error(command_line) if RUN is no run.
+int top_command(const TopArguments& arguments);
+
+// --- `convoy verify CONFIG [--steps N] [--precision P] [--tolerance T] [--set k=v]… [--ranks N]` ---
+//
+// Trains CONFIG twice on the same global batches: as configured, and by the reference strategy on one rank. Compares
+// the states after every update. Both runs use a temporary folder, which is removed at the end.
+
+struct VerifyArguments {
+  RunArguments run;  // `output` stays empty
+  int steps = 5;     // global batches
+  std::string precision = "fp64";
+  std::optional<double> tolerance;  // default: 1e-9 in fp64, 1e-3 in fp32, more with compressed gradients
+};
+
+// Returns 0 if the results agree, exit_code::differs if not, else the exit code of the failed run. Throws errors that
+// it finds before ranks start.
+int verify_command(const VerifyArguments& arguments);
+
+// The following functions are public for tests.
+// Throws ConfigError at a key under which results differ from the reference's by design.
+void check_comparable(const RunConfig& config);
+// Overrides of both runs in addition to the user's; `notes` gets a line about each one that changes results.
+std::vector<std::string> common_overrides(const RunConfig& config, const VerifyArguments& arguments,
+                                          std::vector<std::string>& notes);
+// Overrides that make the reference of `config`, which has `data_degree` data-parallel ranks: the reference strategy on
+// one rank, with those keys of the configured strategy that it has too (accumulation, micro-batches).
+std::vector<std::string> reference_overrides(const RunConfig& config, int data_degree);
+// One line on batch norm that is not synchronised, if it explains different states; else "".
+std::string batch_norm_text(const Json& strategy, int data_degree, const std::vector<StepDifferences>& steps);
+
+}  // namespace convoy

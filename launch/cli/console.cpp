@@ -1,0 +1,230 @@
+#include "launch/cli/console.h"
+
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/text.h"
+#include "core/files/limits.h"
+#include "launch/diagnose/bench_report.h"
+#include "launch/job/summary.h"
+
+namespace convoy {
+namespace {
+
+// "loss 0.2213, hr@10 0.6120"; values that are no numbers are already text.
+std::string metrics_text(const Json& metrics) {
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : metrics.items())
+    texts.push_back(name + " " +
+                    (value.is_number()   ? formatted("%.4g", value.get<double>())
+                     : value.is_string() ? value.get<std::string>()
+                                         : value.dump()));
+  return join(texts, ", ");
+}
+
+std::string of(const Json& record, const char* done, const char* all) {
+  const double total = number_in(record, all, 0);
+  return formatted("%.0f", number_in(record, done, 0)) + (total > 0 ? formatted("/%.0f", total) : "");
+}
+
+}  // namespace
+
+std::string short_number(double value) {
+  const double size = std::fabs(value);
+  if (size >= 1e6) return formatted("%.2fM", value / 1e6);
+  if (size >= 1e3) return formatted("%.1fk", value / 1e3);
+  return formatted("%.1f", value);
+}
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<long>(seconds + 0.5);
+  char text[64];
+  if (whole >= 3600)
+    std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+  else
+    std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
+  return text;
+}
+
+std::string progress_line(const Json& record) {
+  if (record.contains("text")) return record["text"].get<std::string>();
+  std::string line = "epoch " + of(record, "epoch", "epochs") + ", step " + of(record, "step", "steps");
+  if (number_in(record, "samples_per_second", -1) > 0)
+    line += ", " + short_number(number_in(record, "samples_per_second", -1)) + "/s";
+  const auto metrics = record.find("metrics");
+  if (metrics != record.end() && metrics->is_object() && !metrics->empty()) line += ", " + metrics_text(*metrics);
+  if (record.contains("loss")) line += ", loss " + formatted("%.4g", number_in(record, "loss", -1));
+  if (number_in(record, "remaining_seconds", -1) >= 0)
+    line += ", " + clock_text(number_in(record, "remaining_seconds", -1)) + " left";
+  return line;
+}
+
+std::string metrics_line(const Json& record) {
+  const std::string metrics = metrics_text(record.value("metrics", Json::object()));
+  return str("epoch ", formatted("%.0f", number_in(record, "epoch", 0)), ", step ",
+             formatted("%.0f", number_in(record, "step", 0)), ": ", metrics);
+}
+
+std::string result_text(const Json& summary, const std::string& folder) {
+  if (summary.contains("bench")) return bench_result(summary["bench"]);
+  std::string text =
+      number_in(summary, "steps_here", -1) == 0
+          ? str("done: nothing was left to train after ", formatted("%.0f", number_in(summary, "steps", 0)), " steps\n")
+          : str("done: ", formatted("%.0f", number_in(summary, "steps", 0)), " steps in ",
+                clock_text(number_in(summary, "train_seconds", 0)), ", ",
+                short_number(number_in(summary, "samples_per_second", 0)), " samples/s, ", summary.value("backend", ""),
+                " with ", formatted("%.0f", number_in(summary, "world_size", 1)), " rank",
+                number_in(summary, "world_size", 1) == 1 ? "" : "s", "\n");
+  const auto metrics = summary.find("metrics");
+  if (metrics != summary.end() && metrics->is_object())
+    for (const auto& [name, value] : metrics->items()) {
+      if (!value.is_object()) continue;
+      text += str("  ", name, ": last ", formatted("%.4g", number_in(value, "last", std::nan(""))), ", best ",
+                  formatted("%.4g", number_in(value, "best", std::nan(""))), "\n");
+    }
+  return text + "  " + folder + "/summary.json\n";
+}
+
+namespace {
+
+constexpr std::chrono::milliseconds merge_window{100};
+constexpr std::chrono::seconds plain_interval{10};
+
+size_t terminal_width() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+RankLogs::File& RankLogs::file(const std::string& name) {
+  auto [found, fresh] = files_.try_emplace(name);
+  if (!fresh) return found->second;
+  const std::string path = str(folder_, "/", name, ".log");
+  // The owner of a log usually makes the folder before the first line.
+  try {
+    if (mkdir(folder_.c_str(), 0755) == 0 || errno == EEXIST) found->second.log = open_to_append(path);
+  } catch (const Error& error) {
+    if (log_) log_(str("no log of ", name, ": ", error.what()));  // must not stop a run
+  }
+  return found->second;
+}
+
+void RankLogs::failed(const std::string& name, File& file) {
+  const int reason = errno;
+  file.log = Descriptor();
+  if (log_)
+    log_(str(folder_, "/", name, ".log: cannot be written: ", error_text(reason), "; its lines are only shown here",
+             reason == EFBIG ? "; see `ulimit -f`" : ""));
+}
+
+void RankLogs::open(int rank) { file(str("rank", rank)); }
+void RankLogs::write(int rank, const std::string& line) { write(str("rank", rank), line); }
+
+void RankLogs::write(const std::string& name, const std::string& line) {
+  File& file = this->file(name);
+  if (!file.log.valid() || file.size > limit_) return;
+  file.size += line.size() + 1;
+  const std::string text =
+      file.size > limit_
+          ? str("convoy: this log is full (", human_bytes(static_cast<double>(limit_)), "); the rest is left out\n")
+          : line + "\n";
+  if (!write_text(file.log.get(), text)) failed(name, file);
+}
+
+Console::Console(EventLoop& loop, int ranks, bool draw, bool quiet,
+                 std::shared_ptr<std::set<std::string>> printed_before)
+    : tasks_(loop),
+      merger_(ranks, merge_window, [this](const std::string& line) { print_line(STDERR_FILENO, line); }),
+      terminal_(draw && !quiet && isatty(STDOUT_FILENO) == 1),
+      quiet_(quiet),
+      printed_before_(std::move(printed_before)) {}
+
+Console::~Console() {
+  flush();
+  if (printed_before_) printed_before_->merge(printed_);
+}
+
+void Console::rank_line(const std::string& host, int rank, const std::string& line) {
+  const std::string text = without_time(line);
+  if (text == failure_ || (printed_before_ && printed_before_->count(text) > 0)) return;
+  if (printed_before_) printed_.insert(text);
+  merger_.add(LineMerger::Clock::now(), host, rank, line);
+  schedule_flush();
+}
+
+void Console::schedule_flush() {
+  if (flushing_ || !merger_.has_pending()) return;
+  flushing_ = true;
+  tasks_.after(merge_window, [this] {
+    flushing_ = false;
+    merger_.flush(LineMerger::Clock::now());
+    schedule_flush();
+  });
+}
+
+void Console::progress(const Json& record) {
+  if (quiet_) return;
+  progress_ = terminal_safe(progress_line(record));
+  if (terminal_) return draw_progress();
+  if (record.contains("text")) return;  // such text has separate lines
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_plain_ < plain_interval) return;
+  last_plain_ = now;
+  print_line(STDOUT_FILENO, progress_);
+}
+
+void Console::metrics(const Json& record) {
+  if (!quiet_) print_line(STDOUT_FILENO, metrics_line(record));
+}
+
+void Console::log(const std::string& text) {
+  if (!quiet_) print("convoy: " + text);
+}
+
+void Console::failed(const std::string& text, const std::string& message) {
+  failure_ = "error: " + message;
+  merger_.drop(failure_);
+  log(text);
+}
+
+void Console::print(const std::string& line) {
+  merger_.flush_all();
+  print_line(STDERR_FILENO, line);
+}
+
+void Console::result(const std::string& text) {
+  flush();
+  if (!quiet_) write_text(STDOUT_FILENO, terminal_safe(text));
+}
+
+void Console::flush() {
+  merger_.flush_all();
+  clear_progress();
+  progress_.clear();
+}
+
+void Console::print_line(int fd, const std::string& line) {
+  clear_progress();
+  write_text(fd, terminal_safe(line) + "\n");
+  if (terminal_) draw_progress();
+}
+
+void Console::clear_progress() {
+  if (drawn_) write_text(STDOUT_FILENO, "\r\033[K");
+  drawn_ = false;
+}
+
+void Console::draw_progress() {
+  if (progress_.empty()) return;
+  write_text(STDOUT_FILENO, "\r\033[K" + progress_.substr(0, terminal_width() - 1));
+  drawn_ = true;
+}
+
+}  // namespace convoy

@@ -1,0 +1,88 @@
+#include "launch/cli/commands.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <utility>
+
+#include "core/config/overrides.h"
+#include "launch/farm/config/read.h"
+#include "launch/farm/run/farm.h"
+#include "launch/job/run_modes.h"
+#include "launch/machine/networks.h"
+#include "launch/machine/topology.h"
+#include "launch/prepare/leftovers.h"
+#include "launch/process/exit_codes.h"
+
+namespace convoy {
+namespace {
+
+// Runs as a rank of a launcher. All ranks find the same mistakes: rank 0 reports them.
+int run_launched(Node tree, const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  try {
+    if (!as.channel.empty()) {
+      const AgentRequest request{as, variables, rank_program()};
+      const Host host = this_host({true, false});
+      EventLoop loop;
+      return run_as_agent(loop, request, host);
+    }
+    const PreparedRun run = prepare(std::move(tree), arguments, variables, as);
+    const Host host = this_host({may_use_gpus(run.config), true});
+    EventLoop loop;
+    if (as.rank == 0) return run_as_supervisor(loop, run, host);
+    AgentRequest request{as, variables, rank_program()};
+    request.requested_folder = requested_folder(folder_request(run));
+    request.rendezvous = run.config.launch.rendezvous;
+    request.config = without_marks(run.config.resolved);
+    return run_as_agent(loop, request, host);
+  } catch (const Error& error) {
+    if (as.rank == 0) std::cerr << error.what() << '\n';
+    return exit_code_of(error);
+  }
+}
+
+}  // namespace
+
+PlacedJob placed_here(const PreparedRun& run) {
+  return plan_and_place(run, Topology{{this_host({may_use_gpus(run.config), false})}});
+}
+
+int start_alone(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
+  return placed.job.backend == "mpi" ? run_through_mpirun(loop, run, placed) : run_here(loop, run, placed);
+}
+
+int run_command(const RunArguments& arguments) {
+  const Variables variables = current_variables();
+  const LaunchedAs as = launched_as(variables);
+  Node tree;
+  // The agent that joins a channel gets its job from there. All ranks find the same mistakes: rank 0 reports them.
+  if (as.channel.empty()) try {
+      tree = read_yaml_file(arguments.config, arguments.overrides);
+      if (auto farm = read_farm(tree, arguments, variables, as)) return run_farm(std::move(*farm));
+    } catch (const Error& error) {
+      if (as.rank == 0) throw;
+      return exit_code_of(error.kind());
+    }
+  if (!arguments.hosts.empty()) {
+    if (as.launcher != Launcher::none)
+      throw Error(Failure::command_line, str("--hosts starts ranks by itself, and this is rank ", as.rank, " of ",
+                                             name_of(as.launcher), " already; leave one of them out"));
+    host_shares(arguments.hosts);  // checks the option before anything else
+    PreparedRun run = prepare(std::move(tree), arguments, variables, as);
+    EventLoop loop;
+    return run_on_hosts(loop, std::move(run));
+  }
+  if (as.launcher != Launcher::none) {
+    const pid_t parent = getppid();
+    const int code = run_launched(std::move(tree), arguments, variables, as);
+    remove_leftover_segment(variables);
+    if (as.launcher == Launcher::open_mpi && getppid() != parent) remove_leftover_session(parent);  // mpirun was killed
+    return code;
+  }
+  const PreparedRun run = prepare(std::move(tree), arguments, variables, as);
+  const PlacedJob placed = placed_here(run);
+  EventLoop loop;  // last, because it blocks the signals that it reads
+  return start_alone(loop, run, placed);
+}
+
+}  // namespace convoy

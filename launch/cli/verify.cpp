@@ -1,0 +1,298 @@
+#include "launch/cli/commands.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <set>
+
+#include "core/config/overrides.h"
+#include "core/config/pipeline_texts.h"
+#include "core/files/files.h"
+#include "launch/diagnose/verify_report.h"
+#include "launch/explain/candidate.h"
+#include "launch/farm/config/read.h"
+#include "launch/job/summary.h"
+#include "launch/prepare/describe.h"
+#include "launch/process/exit_codes.h"
+#include "strategies/plans/catalogue.h"
+
+namespace convoy {
+namespace {
+
+// Smallest eps of Adam: dividing by the root of a square that is only rounding error would amplify noise.
+constexpr double least_eps = 1e-5;
+
+// Removes folders of killed `verify` processes, because states need much space.
+void remove_leftover_folders(const std::filesystem::path& where) {
+  const std::string prefix = "convoy-verify-";
+  std::error_code none;
+  for (const std::string& name : names_in(where.string())) {
+    if (name.rfind(prefix, 0) != 0) continue;
+    const pid_t owner = std::atoi(name.c_str() + prefix.size());
+    if (owner > 0 && kill(owner, 0) != 0 && errno == ESRCH) std::filesystem::remove_all(where / name, none);
+  }
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    remove_leftover_folders(temporary_folder());
+    path_ = (temporary_folder() / str("convoy-verify-", getpid(), "-XXXXXX")).string();
+    if (mkdtemp(path_.data()) == nullptr)
+      throw Error(Failure::io,
+                  str(path_, ": cannot be made: ", std::strerror(errno), "; set TMPDIR to another folder"));
+  }
+  ~TemporaryFolder() {
+    std::error_code none;
+    std::filesystem::remove_all(path_, none);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct Prepared {
+  PreparedRun run;
+  PlacedJob placed;
+};
+
+Prepared prepared(const RunArguments& arguments, const std::vector<std::string>& overrides, const Variables& variables,
+                  const LaunchedAs& as) {
+  RunArguments complete = arguments;
+  complete.overrides.insert(complete.overrides.end(), overrides.begin(), overrides.end());
+  Prepared result{prepare(complete, variables, as), {}};
+  result.placed = placed_here(result.run);
+  result.run.quiet = true;
+  return result;
+}
+
+std::string layout_text(const Prepared& prepared) {
+  const Job& job = prepared.placed.job;
+  std::vector<std::string> axes;
+  for (const Axis& axis : job.mesh.axes())
+    if (axis.degree > 1) axes.push_back(str(axis.name, " ", axis.degree));
+  return str(prepared.run.config.strategy.name, " on ", job.ranks.size(), job.ranks.size() == 1 ? " rank" : " ranks",
+             axes.empty() ? "" : " (" + join(axes, " × ") + ")", ", ", job.backend);
+}
+
+// Division of an update's rows in the configured run; the loss must be additive over it.
+struct Division {
+  int64_t shares = 1;  // shares of a global batch: data-parallel ranks × micro-batches
+  int64_t steps = 1;   // global batches of an update
+};
+
+Division division_of(const RunConfig& config, int data_degree) {
+  const Options& strategy = config.strategy.options;
+  Division division;
+  division.shares = data_degree * (strategy.has("micro_batches") ? strategy.integer("micro_batches") : 1);
+  if (strategy.has("sync")) division.steps = strategy.section("sync").integer("every");
+  return division;
+}
+
+// Runs one of the two trainings into folder `into`. Returns 0, or the run's exit code after printing the failure cause.
+int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Json& reference, const Division& division,
+          const char* what) {
+  prepared.run.arguments.output = into;
+  prepared.run.snapshots = {{"folder", into + "/states"},
+                            {"reference", reference},
+                            {"shares", division.shares},
+                            {"splits", division.shares * division.steps > 1}};
+  const int code = start_alone(loop, prepared.run, prepared.placed);
+  if (code == exit_code::done) return code;
+  if (code == 128 + SIGINT || code == 128 + SIGTERM) {
+    std::cerr << "convoy: asked to stop during " << what << " (" << layout_text(prepared)
+              << "): nothing was compared\n";
+    return code;
+  }
+  const Json failure = read_summary(into).value("failure", Json());
+  std::string cause = "no cause was reported";
+  if (failure.is_object()) cause = failure.value("message", cause);
+  std::cerr << "convoy: " << what << " (" << layout_text(prepared) << ") did not end: exit " << code << ": " << cause
+            << '\n';
+  return code;
+}
+
+// Reason for which the reference's loss cannot be divided into shares, or "".
+std::string read_loss_fault(const std::string& states) { return read_file_if_any(states + "/loss_fault.txt"); }
+
+// A note if no step compared shares of unequal sizes, else "".
+std::string uneven_text(const std::string& states, const Division& division) {
+  if (!std::filesystem::exists(states + "/no_ragged_batch.txt")) return "";
+  return str(
+      "no step had uneven shares: mistakes that only uneven shares show stay hidden; they need --steps 2 or more, and "
+      "a global batch of at least ",
+      division.shares + 2, " rows and of fewer than the data set has\n");
+}
+
+// The differences that the configured run found, and states of the reference for updates that it did not make.
+std::vector<StepDifferences> differences_in(const std::string& path, const std::vector<std::string>& references) {
+  const Json json = Json::parse(read_file_if_any(path), nullptr, false);
+  CONVOY_CHECK(json.is_array(), path, " was not written, though the run is done");
+  std::vector<StepDifferences> steps;
+  for (const Json& step : json) steps.push_back(step_differences_from_json(step));
+  const std::string prefix = "step-";
+  std::set<int64_t> left;  // each step once, for any number of models
+  for (const std::string& reference : references)
+    for (const std::string& name : names_in(reference))
+      if (name.rfind(prefix, 0) == 0) left.insert(std::stoll(name.substr(prefix.size())));
+  for (int64_t step : left) steps.push_back(update_in_one_run(step, "is as before: only the reference made an update"));
+  std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  return steps;
+}
+
+// Checks the section `sync` or one of its groups.
+void check_synchronised(const Options& section) {
+  const std::string agreed = "gradients";
+  if (!section.json().contains("what") || section.text("what") == agreed) return;
+  section.fail("what", str("is ", section.text("what"),
+                           ", under which ranks train locally between exchanges, so results differ from those of ",
+                           reference_strategy().name, "; verify with ", agreed));
+}
+
+}  // namespace
+
+void check_comparable(const RunConfig& config) {
+  const Options& optimizer = config.optimizer.options;
+  const Json& model = config.model.options.json();
+  const bool rows = model.contains("rows") && model["rows"] != false;
+  if (rows && optimizer.json().contains("lazy") && optimizer.boolean("lazy"))
+    optimizer.fail("lazy", str("is true: rows without a gradient are not updated, so results differ from those of ",
+                               reference_strategy().name, " with dense tables; verify with false"));
+  if (!config.strategy.options.json().contains("sync")) return;
+  const Options sync = config.strategy.options.section("sync");
+  check_synchronised(sync);
+  if (!sync.json().contains("groups")) return;
+  for (const Options& group : sync.sections("groups")) check_synchronised(group);
+}
+
+std::vector<std::string> common_overrides(const RunConfig& config, const VerifyArguments& arguments,
+                                          std::vector<std::string>& notes) {
+  std::vector<std::string> overrides = {
+      str("precision=", arguments.precision),
+      "randomness=exact",  // else every rank draws its own dropout
+      str("train.max_steps=", arguments.steps),
+      "train.epochs=~",
+      "train.evaluate_every=never",
+      "train.checkpoint_every=never",
+      "train.resume=never",
+  };
+  notes.push_back(str("precision ", arguments.precision,
+                      config.precision == arguments.precision ? "" : " instead of " + config.precision));
+  if (config.randomness == "fast") notes.push_back("randomness exact instead of fast");
+  if (config.strategy.options.has("early_stop")) overrides.push_back("strategy.early_stop.patience=0");
+  const Options& optimizer = config.optimizer.options;
+  if (optimizer.json().contains("eps") && optimizer.real("eps") < least_eps) {
+    overrides.push_back(str("optimizer.eps=", Json(least_eps).dump()));
+    notes.push_back(str("optimizer.eps raised from ", optimizer.real("eps"), " to ", least_eps));
+  }
+  return overrides;
+}
+
+std::vector<std::string> reference_overrides(const RunConfig& config, int data_degree) {
+  const StrategyEntry& reference = reference_strategy();
+  Json section = {{"name", reference.name}};
+  section.update(shared_keys(config.strategy.options, reference.options, false));
+  section.erase("loss_scale");  // both runs are in full precision
+  section.erase("recompute");  // a block with different results in a second forward pass would change both runs equally
+  const BatchSize& batch = config.train.batch;
+  const int64_t rows = batch.per_rank ? batch.rows * data_degree : batch.rows;
+  std::vector<std::string> overrides{str("strategy=", section.dump()), "launch.ranks=auto", "backend=auto",
+                                     str("train.batch=", Json{{"global", rows}}.dump())};
+  // The reference has dense tables in place of sparse embeddings.
+  const Json& model = config.model.options.json();
+  if (model.contains("rows") && model["rows"] != false) overrides.push_back("model.rows=false");
+  return overrides;
+}
+
+// Explains a difference: statistics over fewer rows differ.
+std::string batch_norm_text(const Json& strategy, int data_degree, const std::vector<StepDifferences>& steps) {
+  if (data_degree == 1 || strategy.value("batch_norm", "") != "local") return "";
+  const std::string statistics = "running_mean";
+  for (const StepDifferences& step : steps)
+    for (const TensorDifference& tensor : step.tensors)
+      if (tensor.name.size() >= statistics.size() &&
+          tensor.name.compare(tensor.name.size() - statistics.size(), statistics.size(), statistics) == 0)
+        return str(
+            "batch norm uses each rank's share here (strategy.batch_norm: local), so results differ from those of ",
+            reference_strategy().name,
+            "; --set strategy.batch_norm=sync compares, for layers that come from Layers::batch_norm\n");
+  return "";
+}
+
+int verify_command(const VerifyArguments& arguments) {
+  const Variables variables = current_variables();
+  const LaunchedAs as = launched_as(variables);
+  if (as.launcher != Launcher::none)
+    throw Error(Failure::command_line,
+                str("convoy verify starts its ranks itself, and ", name_of(as.launcher),
+                    " has started it; type it alone, with --ranks N, and --set backend=mpi for mpi"));
+  const Node tree = read_yaml_file(arguments.run.config, arguments.run.overrides);
+  refuse_several(tree, arguments.run.config);
+  const RunConfig written = read_run_tree(tree, all_catalogues());
+  check_comparable(written);
+  std::vector<std::string> notes;
+  const std::vector<std::string> common = common_overrides(written, arguments, notes);
+  Prepared configured = prepared(arguments.run, common, variables, as);
+
+  RunArguments alone = arguments.run;
+  alone.ranks = 0;
+  alone.faults.clear();
+  std::vector<std::string> overrides = common;
+  for (std::string& override : reference_overrides(written, configured.placed.job.mesh.degree("data")))
+    overrides.push_back(std::move(override));
+  const StrategyEntry& strategy = strategy_entry(written.strategy.name);
+  std::vector<Prepared> references;
+  for (const std::vector<std::string>& more :
+       strategy.members ? strategy.members(written) : std::vector<std::vector<std::string>>(1)) {
+    std::vector<std::string> member_overrides = overrides;
+    member_overrides.insert(member_overrides.end(), more.begin(), more.end());
+    references.push_back(prepared(alone, member_overrides, variables, as));
+  }
+  Prepared& reference = references.front();
+
+  const double tolerance = arguments.tolerance.value_or(
+      std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options.json())));
+  std::cout << layout_text(configured) << ", against " << layout_text(reference)
+            << (strategy.members ? str(", one run for each of ", references.size(), " members") : "") << ": "
+            << arguments.steps << " steps of " << reference.run.config.train.batch.rows << " rows; "
+            << join(notes, "; ") << std::endl;
+
+  const TemporaryFolder folder;
+  const Division division = division_of(written, configured.placed.job.mesh.degree("data"));
+  EventLoop loop;  // one loop for both runs: a signal between them must not leave the folder on disk
+  const auto printed = std::make_shared<std::set<std::string>>();  // both runs read the same data
+  for (Prepared& one : references) one.run.printed_before = printed;
+  configured.run.printed_before = printed;
+  std::vector<std::string> states;
+  for (Prepared& one : references) {
+    const std::string into = str(folder.path(), "/reference-", states.size());
+    states.push_back(into + "/states");
+    if (int code = train(loop, one, into, "", division, "the reference")) return code;
+  }
+  const Json against = strategy.members ? Json(states) : Json(states.front());
+  if (int code = train(loop, configured, folder.path() + "/configured", against, division, "the configured run"))
+    return code;
+  const std::vector<StepDifferences> steps =
+      differences_in(folder.path() + "/configured/states/differences.json", states);
+  const VerifyResult result = verify_result(steps, tolerance, reference.run.config.strategy.name);
+  const std::string loss_fault = read_loss_fault(states.front());
+  std::cout << '\n' << result.table << '\n' << uneven_text(states.front(), division);
+  if (!result.agree || loss_fault.empty()) std::cout << result.text;
+  // Equal shares can hide a wrong loss.
+  if (!loss_fault.empty()) std::cout << (result.agree ? "differ: " : "") << loss_fault << '\n';
+  if (!result.agree)
+    std::cout << batch_norm_text(written.strategy.options.json(), configured.placed.job.mesh.degree("data"), steps);
+  std::cout << std::flush;
+  return result.agree && loss_fault.empty() ? exit_code::done : exit_code::differs;
+}
+
+}  // namespace convoy

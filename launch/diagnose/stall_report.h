@@ -1,0 +1,60 @@
+// Stall report: positions of all ranks, the stalled ranks and the cause in a sentence. Pure functions over the data
+// that launch/diagnose/stall_watch.h collects.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/control/channel.h"
+#include "core/rank_state/position.h"
+
+namespace convoy {
+
+// State of one rank at a stall.
+struct RankStatus {
+  RankReport report;  // ages are relative to now
+  std::string host;
+  bool known = false;               // `report` is set
+  bool answered = false;            // its process answered the current inquiry
+  bool suspended = false;           // its process is stopped by a signal or a debugger
+  double seconds_since_report = 0;  // seconds since its last report, if it did not answer
+};
+
+// The event that caused an inquiry.
+struct Stall {
+  enum class Kind { collective, heartbeat, step, set_up } kind = Kind::collective;
+  int rank = -1;  // the rank that waits, sends no heartbeat or stays in one place
+  // For a wait, from SlowCollective (core/registry.h):
+  std::string group;
+  int64_t number = 0;
+  std::string call;
+  std::vector<int> members;
+  double seconds = 0;   // time of the wait, without heartbeat, or in one place
+  double limit = 0;     // the exceeded limit; a warning comes at half of it
+  std::string message;  // for a lost heartbeat
+};
+CONVOY_JSON(Stall, rank, group, number, call, members, seconds, limit)  // of a slow collective
+
+struct StallDiagnosis {
+  Failure kind = Failure::hang;
+  std::vector<int> ranks;  // stalled ranks; empty if none is found
+  std::string message;
+};
+
+// Ranks that called different collectives under one number of a group; no ranks and no message if all match.
+StallDiagnosis collective_mismatch(const std::vector<RankStatus>& statuses);
+// Finds the ranks for which all others wait: first ranks that do not answer, then ranks that have not called the
+// collective, last those that wait themselves.
+StallDiagnosis diagnose(const Stall& stall, const std::vector<RankStatus>& statuses);
+
+std::string short_call(const std::string& call);       // "all-reduce bucket 2" of "all_reduce 'bucket 2' float32[4]"
+std::string rank_list(const std::vector<int>& ranks);  // "rank 1", "ranks 0-2, 5"
+
+// Table with one line per position, stalled ranks first, then stacks: all of the first stalled rank, and shortened ones
+// of the other ranks' own threads. Every line but the last ends with a newline.
+std::string stall_report(const std::vector<RankStatus>& statuses, const StallDiagnosis& diagnosis,
+                         const std::vector<ThreadStack>& stacks);
+// For summary.json: {ranks: […], stacks: […]}, with function names in place of addresses.
+Json stall_json(const std::vector<RankStatus>& statuses, const StallDiagnosis& diagnosis,
+                const std::vector<ThreadStack>& stacks);
+
+}  // namespace convoy

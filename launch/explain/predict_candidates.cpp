@@ -1,0 +1,248 @@
+#include "launch/explain/predict_candidates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <limits>
+
+#include "core/base/text.h"
+#include "launch/explain/calibration_run.h"
+#include "launch/explain/explain_advice.h"
+#include "launch/machine/core_pool.h"
+#include "launch/machine/machine_load.h"
+#include "launch/machine/topology.h"
+#include "strategies/plans/catalogue.h"
+
+namespace convoy {
+namespace {
+
+constexpr const char* file_name = "calibration.json";
+constexpr double measured_seconds = 4.4;  // of the documented five; making data and model comes before
+constexpr double most_measured = 2e9;     // bytes of a model that a comparison makes without --calibrate
+constexpr int lower_frequency = 8;        // steps per update, tried in addition to the configuration
+
+constexpr const char* dense_rows = "model.rows=false";
+constexpr int never = 1 << 20;  // steps per update, where the measurement decides when to update
+
+// Overrides for steps of the reference strategy with whole passes and an update every `every` steps. Leaves out keys
+// that it does not have.
+std::vector<std::string> whole_passes(int every) {
+  std::vector<std::string> overrides;
+  for (const Option& option : reference_strategy().options) {
+    if (option.name == "sync") overrides.push_back(str("strategy.sync.every=", every));
+    if (option.name == "micro_batches") overrides.emplace_back("strategy.micro_batches=1");
+  }
+  return overrides;
+}
+
+class CandidatePredictor {
+ public:
+  CandidatePredictor(const PredictionRequest& request, const PreparedRun& run, const Topology& topology)
+      : request_(request), run_(run), topology_(topology), reference_(reference_on(topology)) {}
+
+  std::string predict(std::vector<Candidate>& candidates) {
+    std::string text = obtain(candidates);
+    predict(reference_);
+    std::vector<PredictedCandidate> predicted;
+    for (Candidate& candidate : candidates) {
+      if (!candidate.refused.empty()) continue;
+      predict(candidate);
+      if (!misfit_text(candidate, topology_).empty()) continue;  // no advice to take it
+      predicted.push_back(predicted_candidate(candidate));
+      if (candidate.placed.job.ranks.size() > 1) predicted.back().lower_frequency = at_lower_frequency(candidate);
+    }
+    const std::string advice = advice_text(predicted_candidate(reference_), predicted, calibration_.load);
+    return text + (advice.empty() ? "" : "\n" + advice);
+  }
+
+ private:
+  Candidate reference_on(const Topology& topology, const std::vector<std::string>& overrides = {}) const {
+    Candidate candidate = candidate_under(run_, reference_strategy().name, topology, overrides);
+    if (!candidate.refused.empty())
+      throw Error(Failure::config,
+                  str("no reference for step times: ", candidate.strategy, " is refused: ", candidate.refused));
+    return candidate;
+  }
+
+  // Measures or reads the calibration; returns a line with its source.
+  std::string obtain(const std::vector<Candidate>& candidates) {
+    if (!request_.calibration.empty()) {
+      calibration_ = read_calibration(request_.calibration);
+      check_calibration(calibration_, run_.config.resolved, request_.calibration);
+      return str("\ntimes: from ", request_.calibration, ", measured on ", where(), ", ", calibration_.made,
+                 load_text(), "\n");
+    }
+    std::vector<const Candidate*> planned, dense;
+    for (const Candidate& candidate : candidates)
+      if (candidate.refused.empty()) (has_dense(candidate) ? dense : planned).push_back(&candidate);
+    const double seconds = dense.empty() ? measured_seconds : measured_seconds / 2;
+    std::cerr << "convoy: measuring one rank's step and the backend, for some seconds\n";
+    calibration_ = measured_for(planned, {}, seconds);
+    if (!dense.empty())
+      calibration_.dense_embeddings = std::make_shared<Calibration>(measured_for(dense, {dense_rows}, seconds));
+    if (request_.keep) write_calibration(file_name, calibration_);
+    return str("\ntimes: measured now on ", where(), load_text(), request_.keep ? str("; kept in ", file_name) : "",
+               "\n");
+  }
+
+  Calibration measured_for(const std::vector<const Candidate*>& candidates,
+                           const std::vector<std::string>& embedding_overrides, double seconds) const {
+    const Host here = this_host({true, false});
+    std::vector<std::string> overrides = whole_passes(never);
+    overrides.insert(overrides.end(), embedding_overrides.begin(), embedding_overrides.end());
+    const Candidate measured = reference_on(request_.here ? topology_ : Topology{{here}}, overrides);
+    MeasurementRequest request = measurement_for(measured, reference_, candidates, here, request_.here);
+    request.seconds = seconds;
+    fit_into_memory(memory_of_process(request, here), measured, request);
+    if (embedding_overrides.empty()) {
+      request.alone_updated = updated_shares(request.alone_rows);
+      request.together_updated = updated_shares(request.together_rows);
+    }
+    Json resolved = run_.config.resolved;
+    if (!embedding_overrides.empty()) resolved["model"] = measured.run.config.resolved.at("model");
+    const std::vector<int> units = hardware_threads_of(here.cores);
+    const double before = load_now(units).value_or(0);
+    const LoadWatch watch(units);
+    const std::vector<Measurement> measured_now = measure(request, run_.rank_program, current_variables());
+    const double load = std::max(before, watch.share().value_or(0));
+    Calibration calibration = calibration_of(request, measured_now, here, resolved);
+    calibration.load = load;
+    return calibration;
+  }
+
+  // Bytes that each process of the measurement may use.
+  static double memory_of_process(const MeasurementRequest& request, const Host& here) {
+    const double ranks = std::max<double>(1, static_cast<double>(request.together.size()));
+    int64_t memory = here.memory;
+    if (request.alone.gpu >= 0) {
+      memory = 0;
+      for (const Gpu& gpu : here.gpus) memory = memory == 0 ? gpu.memory : std::min(memory, gpu.memory);
+    }
+    if (memory == 0) return std::numeric_limits<double>::infinity();
+    return 0.8 * static_cast<double>(memory) / (request.alone.gpu >= 0 ? 1 : ranks);
+  }
+
+  // A large model is measured as a whole only if it fits, and with --calibrate or on a GPU. Otherwise one block of each
+  // kind is measured, with two rows.
+  void fit_into_memory(double available, const Candidate& measured, MeasurementRequest& request) const {
+    const RankCosts& whole = measured.costs.front();
+    const double bytes = memory_of(whole).bytes;
+    const bool large = whole.parameters.value + whole.gradients.value + whole.moments.value > most_measured;
+    const bool asked = request_.keep || request.alone.gpu >= 0;
+    if (large && !(asked && bytes <= available))
+      return sample_blocks(asked ? available : std::min(available, most_measured), measured, request);
+    if (bytes > available)
+      throw Error(Failure::out_of_memory,
+                  str("a step takes ", human_bytes(bytes), " a rank, and there are ", human_bytes(available),
+                      " for it; take fewer rows a batch, or read --calibration FILE of a larger host"));
+  }
+
+  void sample_blocks(double available, const Candidate& measured, MeasurementRequest& request) const {
+    const auto model = measured.run.described.at("model").get<ModelDescription>();
+    double bytes = 0;
+    for (size_t i = 0; i < model.blocks.size(); ++i) {
+      const BlockDescription& block = model.blocks[i];
+      const bool repeated = i > 0 && equal_sizes(block, model.blocks[i - 1]);
+      if (!repeated) {
+        request.sampled.push_back({static_cast<int64_t>(i), {}, block.parameters});
+        // Parameters, gradients and two moments; activations of two rows.
+        bytes += static_cast<double>(4 * model.element_bytes * block.parameters + 2 * block.row_saved_bytes);
+      }
+      request.sampled.back().names.push_back(block.name);
+    }
+    if (bytes > available)
+      throw Error(Failure::out_of_memory,
+                  request_.keep
+                      ? str("one block of each kind takes ", human_bytes(bytes), " a rank, and this host has ",
+                            human_bytes(available), " for each; type --calibrate on a larger host, whose ", file_name,
+                            " --calibration reads here, or explain a model with smaller layers")
+                      : str("the model is too large for a quick measurement: one block of each kind takes ",
+                            human_bytes(bytes), " a rank, and without --calibrate at most ", human_bytes(available),
+                            " are used; add --calibrate, here or on a host with more memory, whose ", file_name,
+                            " --calibration reads here. Bytes sent and memory are exact without it"));
+    request.alone_rows = {2, 1};
+    if (!request.together.empty()) request.together_rows = {2, 1};
+  }
+
+  static bool equal_sizes(const BlockDescription& a, const BlockDescription& b) {
+    return a.parameters == b.parameters && a.tensors == b.tensors && a.products == b.products &&
+           a.row_saved_bytes == b.row_saved_bytes && a.row_output_bytes == b.row_output_bytes && a.tables.empty() &&
+           b.tables.empty() && a.ties.empty() && b.ties.empty();
+  }
+
+  // Shares of the reference, by rows of a batch; empty if every update touches all parameters.
+  std::vector<UpdatedShare> updated_shares(const std::vector<int64_t>& rows) const {
+    const auto share = [&](int64_t count, int batches) {
+      std::vector<std::string> overrides = whole_passes(batches);
+      overrides.push_back(str("train.batch={global: ", count, "}"));
+      return costs_of(reference_on(topology_, overrides)).front().work.updated;
+    };
+    std::vector<UpdatedShare> shares;
+    for (const int64_t count : rows) {
+      shares.push_back({share(count, 1), share(count, 3)});
+      if (shares.back().three >= 1) return {};
+    }
+    return shares;
+  }
+
+  // The system itself causes less than half a percent.
+  std::string load_text() const {
+    return calibration_.load < 0.005
+               ? ", which was idle"
+               : str("; other work took ", std::lround(100 * calibration_.load), " % of its cores");
+  }
+
+  static bool has_dense(const Candidate& candidate) { return candidate.embeddings == Candidate::Embeddings::dense; }
+
+  std::string where() const {
+    return str(calibration_.host, " (", calibration_.processor.empty() ? "" : calibration_.processor + ", ",
+               calibration_.cores, calibration_.cores == 1 ? " core)" : " cores)");
+  }
+
+  void predict(Candidate& candidate) const {
+    if (has_dense(candidate) && !calibration_.dense_embeddings) {
+      candidate.prediction.emplace();
+      candidate.prediction->reason =
+          str(request_.calibration,
+              " has only times of sparse embeddings; --compare with --calibrate measures dense ones too");
+      return;
+    }
+    const Calibration& calibration = has_dense(candidate) ? *calibration_.dense_embeddings : calibration_;
+    candidate.prediction = widened(
+        convoy::predict(candidate.placed.job, costs_of(candidate, &calibration), topology_, calibration, request_.link),
+        std::max(calibration.load, calibration_.load));
+  }
+
+  static PredictedCandidate predicted_candidate(const Candidate& candidate) {
+    return {candidate.title, static_cast<int>(candidate.placed.job.ranks.size()), candidate.update_rows(),
+            *candidate.prediction};
+  }
+
+  // Empty if the strategy has no `sync.every`, or the configuration sets it.
+  std::optional<PredictedCandidate::LowerFrequency> at_lower_frequency(const Candidate& candidate) const {
+    const Json& section = candidate.placed.job.config.at("strategy");
+    if (!section.contains("sync") || section["sync"].value("every", 1) != 1) return std::nullopt;
+    Candidate rare =
+        candidate_under(candidate.run, candidate.strategy, topology_, {str("strategy.sync.every=", lower_frequency)});
+    if (!rare.refused.empty()) return std::nullopt;
+    rare.embeddings = candidate.embeddings;
+    predict(rare);
+    if (!rare.prediction->reason.empty()) return std::nullopt;
+    return PredictedCandidate::LowerFrequency{lower_frequency, rare.update_rows(), *rare.prediction};
+  }
+
+  const PredictionRequest& request_;
+  const PreparedRun& run_;
+  const Topology& topology_;
+  Candidate reference_;
+  Calibration calibration_;
+};
+
+}  // namespace
+
+std::string predict_candidates(const PredictionRequest& request, const PreparedRun& run, const Topology& topology,
+                               std::vector<Candidate>& candidates) {
+  return CandidatePredictor(request, run, topology).predict(candidates);
+}
+
+}  // namespace convoy

@@ -1,0 +1,275 @@
+#include "launch/farm/config/read.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <vector>
+
+#include "core/config/node.h"
+#include "core/config/option_reader.h"
+#include "core/config/overrides.h"
+#include "core/config/pipeline_texts.h"
+#include "core/config/reader.h"
+#include "core/config/run_config.h"
+#include "launch/prepare/describe.h"
+#include "launch/process/exit_codes.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/catalogue.h"
+
+namespace convoy {
+namespace {
+
+// Strategy of a file of several runs; null for other files: their reader reports mistakes.
+const StrategyEntry* farm_strategy(const Node& root) {
+  const Node* strategy = root.find("strategy");
+  if (strategy != nullptr && strategy->kind == Node::Kind::map) strategy = strategy->find("name");
+  if (strategy == nullptr || strategy->kind != Node::Kind::scalar) return nullptr;
+  for (const StrategyEntry& entry : strategy_catalogue())
+    if (entry.name == strategy->text && entry.pipelines != nullptr) return &entry;
+  return nullptr;
+}
+
+// Values of the keys that configure the farm itself: `name` and `launch`.
+Json farm_values(const Node& root, const Catalogues& catalogues, std::vector<ConfigError>& mistakes) {
+  std::vector<Option> options;
+  Node farm = map_node(root.mark);
+  for (const Option& option : run_options()) {
+    if (option.name != "name" && option.name != "launch") continue;
+    options.push_back(option);
+    if (const Node* value = root.find(option.name)) farm.fields.push_back({option.name, value->mark, *value});
+  }
+  OptionReader reader(catalogues, {}, &mistakes);
+  return reader.read_fields(options, farm, "");
+}
+
+void set_farm_values(FarmRun& run, const Json& values) {
+  run.name = values.at("name").get<std::string>();
+  const Json& launch = values.at("launch");
+  run.grace = launch.at("grace").get<double>();
+  run.rendezvous = launch.at("rendezvous").get<double>();
+  run.heartbeat = launch.at("heartbeat").get<double>();
+  if (launch.at("address") != "auto") run.address = launch.at("address").get<std::string>();
+}
+
+void add(std::vector<ConfigError>& all, const std::vector<ConfigError>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+// Reads the tree of a whole run. Mistakes are added to the reader's, or to `mistakes`.
+Pipeline read_text(const PipelineText& text, RunTreesReader& reader, std::vector<ConfigError>& mistakes) {
+  Pipeline pipeline{text.name, {}, text.options, text.mark, text.grid};
+  if (const StrategyEntry* nested = farm_strategy(text.config))
+    mistakes.emplace_back(text.config.find("strategy")->mark, "strategy",
+                          str("is ", nested->name, ", which is several runs itself; a pipeline is one run"));
+  else
+    pipeline.config = reader.read(text.config);
+  return pipeline;
+}
+
+bool configures_farm(const std::string& key) { return key == "name" || key == "launch" || key == "strategy"; }
+
+// Finds keys of the farm's file that no pipeline uses, because no reader sees them. Returns unknown keys as mistakes;
+// adds the others to `warnings`.
+std::vector<ConfigError> unused_keys(const Node& root, const std::vector<PipelineText>& pipelines,
+                                     std::vector<std::string>& warnings) {
+  std::vector<std::string> valid;
+  for (const Option& option : run_options()) valid.push_back(option.name);
+  std::vector<ConfigError> mistakes;
+  if (pipelines.empty() || root.kind != Node::Kind::map) return mistakes;
+  for (const Node::Field& field : root.fields) {
+    if (configures_farm(field.key)) continue;
+    // A pipeline with its own file takes no keys of this one.
+    if (std::any_of(pipelines.begin(), pipelines.end(), [&](const PipelineText& text) {
+          return text.config.mark.file == root.mark.file && text.config.find(field.key) != nullptr;
+        }))
+      continue;
+    if (std::find(valid.begin(), valid.end(), field.key) != valid.end()) {
+      if (!field.value.overridden)
+        warnings.push_back(str(to_string(field.mark), ": ", field.key, ": no pipeline uses it"));
+      continue;
+    }
+    const std::string near = nearest(field.key, valid);
+    mistakes.emplace_back(field.mark, printable(field.key),
+                          near.empty() ? std::string("unknown key") : str("unknown key; did you mean ", near, "?"));
+  }
+  return mistakes;
+}
+
+// Refuses a key of --set that every pipeline overrides, since it has no effect.
+void refuse_ineffective_set(const Node& node, const std::string& path, const std::vector<PipelineText>& pipelines,
+                            std::vector<ConfigError>& mistakes) {
+  if (!node.overridden) return;
+  for (const Node::Field& field : node.fields)
+    if (!path.empty() || !configures_farm(field.key))
+      refuse_ineffective_set(field.value, path.empty() ? field.key : str(path, ".", field.key), pipelines, mistakes);
+  for (size_t i = 0; i < node.items.size(); ++i)
+    refuse_ineffective_set(node.items[i], str(path, ".", i), pipelines, mistakes);
+  const std::string& typed = node.mark.file;
+  if (path.empty() || !is_typed(node.mark)) return;
+  for (const ConfigError& mistake : mistakes)
+    if (mistake.mark().file == typed) return;
+  if (std::any_of(pipelines.begin(), pipelines.end(),
+                  [&](const PipelineText& text) { return holds_text_of(text.config, typed); }))
+    return;
+  mistakes.emplace_back(
+      node.mark, path,
+      str("has no effect, as no pipeline uses it: each has its own value, or its own file. Set that instead: "
+          "strategy.grid.",
+          path, ", strategy.pipelines.0.config.", path, ", or, for a file, strategy.pipelines.0.set.", path));
+}
+
+// The tree with a flat grid: a key path of --set replaces the same key of the file, written flat or nested. The
+// strategy reports keys that the file gives twice.
+Node with_flat_grid(Node root) {
+  Node* grid = root.find("strategy")->find("grid");
+  std::vector<Node::Field> twice;
+  if (grid != nullptr && grid->kind == Node::Kind::map) *grid = flat_grid(*grid, twice);
+  return root;
+}
+
+}  // namespace
+
+std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments, const Variables& variables,
+                                 const LaunchedAs& as) {
+  const StrategyEntry* strategy = farm_strategy(root);
+  if (strategy == nullptr) return std::nullopt;
+  const Catalogues catalogues = all_catalogues();
+  FarmRun run;
+  run.arguments = arguments;
+  run.variables = variables;
+  run.as = as;
+  run.strategy = strategy->name;
+  run.resolved = untyped(with_flat_grid(root), true);
+  if (const Node* metric = root.find("strategy")->find("metric")) run.metric_mark = metric->mark;
+  run.mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& mistakes) {
+    const Json values = farm_values(tree, catalogues, mistakes);
+    if (mistakes.empty()) set_farm_values(run, values);
+  });
+  PipelineTexts texts = strategy->pipelines(root);
+  add(run.mistakes, texts.mistakes);
+  run.farm = texts.farm;
+  add(run.mistakes, unused_keys(root, texts.pipelines, run.warnings));
+  if (!texts.pipelines.empty()) refuse_ineffective_set(root, "", texts.pipelines, run.mistakes);
+  RunTreesReader reader(catalogues);
+  for (const PipelineText& text : texts.pipelines) run.farm.pipelines.push_back(read_text(text, reader, run.mistakes));
+  add(run.mistakes, reader.mistakes());
+  run.warnings.insert(run.warnings.begin(), as.inherited.begin(), as.inherited.end());
+  return run;
+}
+
+void refuse_several(const Node& root, const std::string& path) {
+  const Node* config = root.find("config");
+  if (config != nullptr && root.find("model") == nullptr && root.find("strategy") == nullptr)
+    throw ConfigError(config->mark, "config",
+                      str("describes a pipeline to add to a running farm; type `convoy add RUN ", path,
+                          "`, where RUN is that farm's folder"));
+  if (farm_strategy(root) == nullptr) return;
+  throw ConfigError(
+      root.find("strategy")->mark, "strategy",
+      str("describes several runs, and only `convoy run` takes those; ",
+          root.find("model") != nullptr ? "type --set strategy=single for one run of the keys that they share"
+                                        : "write one pipeline's configuration into a file of its own",
+          ", or give RUN/pipelines/NAME/pipeline.yaml, which `convoy run ", path,
+          "` writes when it starts that pipeline"));
+}
+
+Pipeline read_pipeline(const std::string& path) {
+  const Node root = read_yaml_file(path);
+  const std::vector<Option> options = added_pipeline_options();
+  PipelineText text;
+  text.mark = root.mark;
+  std::vector<ConfigError> mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& found) {
+    const Catalogues none;
+    OptionReader reader(none, {}, &found);
+    const Json values = reader.read_fields(options, tree, "");
+    if (!found.empty()) return;
+    const Options written(values, reader.marks());
+    text.options = with_queue_options({}, written);
+    if (written.has("grid")) text.grid = without_marks(written.at("grid"));
+    if (!written.at("config").is_string() && !written.at("config").is_object())
+      written.fail("config", "must be the path of a file, or the keys of a whole run");
+  });
+  const Node* config = root.find("config");
+  if (config == nullptr || config->kind == Node::Kind::null || config->kind == Node::Kind::list) refuse_all(mistakes);
+  text.config = *config;
+  if (config->kind == Node::Kind::scalar) {
+    const std::filesystem::path given = config->text;
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    try {
+      text.config = read_yaml_file((given.is_absolute() ? given : folder / given).lexically_normal().string());
+    } catch (const ConfigError& error) {
+      mistakes.push_back(error);
+      refuse_all(mistakes);
+    }
+  }
+  if (const Node* name = root.find("name")) put_at(text.config, "name", *name);
+  const Catalogues catalogues = all_catalogues();
+  RunTreesReader reader(catalogues);
+  const Pipeline pipeline = read_text(text, reader, mistakes);
+  add(mistakes, reader.mistakes());
+  refuse_all(mistakes);
+  Pipeline named = pipeline;
+  named.name = pipeline.config.at("name").get<std::string>();
+  return named;
+}
+
+std::string pipeline_yaml(const Pipeline& pipeline) {
+  Json whole = {{"name", pipeline.name}};
+  whole.update(to_json(pipeline.options));
+  if (!pipeline.grid.is_null()) whole["grid"] = pipeline.grid;
+  whole["config"] = without_marks(pipeline.config);
+  return to_yaml(whole);
+}
+
+namespace {
+
+constexpr size_t most_described = 4;  // starts of convoy-rank, about half a second each
+
+// Equal for pipelines that evaluate the same metrics; "" if nothing is evaluated.
+std::string kind_of(const Json& config) {
+  if (config.at("train").at("evaluate_every") == "never") return "";
+  return str(config.at("model").dump(), config.at("data").dump(), config.at("loss").dump());
+}
+
+}  // namespace
+
+std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& mark,
+                                          const std::string& rank_program) {
+  if (farm.metric.empty()) return std::nullopt;
+  std::set<std::string> kinds, names;
+  for (const Pipeline& pipeline : farm.pipelines) {
+    const std::string kind = kind_of(pipeline.config);
+    if (kind.empty() || !kinds.insert(kind).second) continue;
+    if (kinds.size() > most_described) return std::nullopt;
+    const std::string& strategy = pipeline.config.at("strategy").at("name").get_ref<const std::string&>();
+    Json described;
+    try {
+      described = describe_run(rank_program, pipeline.config, "figures").at("figures");
+    } catch (const Error&) {
+      return std::nullopt;  // its run will report the error
+    }
+    if (described.is_null()) return std::nullopt;
+    const auto metrics = described.get<EvaluationMetrics>();
+    names.insert(metrics.evaluated.begin(), metrics.evaluated.end());
+    // An ensemble adds metrics over its members.
+    if (strategy_entry(strategy).members) {
+      for (const std::string& name : metrics.evaluated)
+        for (const char* how : {"mean_", "vote_"}) names.insert(how + name);
+      for (const std::string& name : metrics.held_out) names.insert("out_of_fold_" + name);
+    }
+    if (names.count(farm.metric) != 0) return std::nullopt;
+  }
+  const std::vector<std::string> all(names.begin(), names.end());
+  if (all.empty())
+    return ConfigError(
+        mark, "strategy.metric",
+        str("is ", farm.metric,
+            ", and no pipeline is evaluated; leave it out, or give them train.evaluate_every and rows to "
+            "evaluate on"));
+  const std::string near = nearest(farm.metric, all);
+  return ConfigError(mark, "strategy.metric",
+                     str("is ", farm.metric, ", and no pipeline's evaluation reports that; there are ", join(all, ", "),
+                         near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+}  // namespace convoy

@@ -1,0 +1,95 @@
+// Measures each pipeline of a farm on this host: CPU time, anonymous memory and GPUs. Reports pipelines above their
+// memory limit.
+//
+// A pipeline is the process tree of the `convoy` that runs it, with processes that outlive their parent. Trees are read
+// from /proc, and GPUs through NVML, once a second. A pipeline with a memory limit is read up to ten times a second,
+// more often near its limit. So it is reported within a second. A limit counts anonymous memory, resident or swapped
+// out. It does not count shared mappings of data. If samples cost more than 0.25 % of a core, they become less
+// frequent; limits are still read at least once a second.
+//
+// Threads: reads in its own thread, so a slow driver blocks nothing. Callbacks run in the loop's thread, by
+// EventLoop::post. Construct it after the loop, which blocks the signals, and destroy it before the loop. Call all
+// members from the loop's thread. Failure: a sample leaves out what cannot be read.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+#include "launch/process/event_loop.h"
+
+namespace convoy {
+
+struct ResourceSample {
+  std::string pipeline;
+  double time = 0;          // unix seconds
+  double cpu = 0;           // busy cores since the previous sample; 1 is one core
+  double cpu_seconds = 0;   // since add(); up to a second of ended processes may be missing
+  int64_t memory = 0;       // bytes of anonymous memory, resident or swapped out
+  int64_t memory_peak = 0;  // maximum of `memory`, also between samples
+  int64_t mapped = 0;       // resident bytes of mapped files and shared memory, counted for each process
+  int processes = 0;
+  double gpu = -1;             // fraction of time in which its GPUs were busy, mean over them, 0…1; -1: no GPUs
+  int64_t gpu_memory = -1;     // bytes, sum over its GPUs
+  bool gpu_of_device = false;  // GPU values are of whole devices: the driver reports no processes
+};
+// A line of metrics.jsonl: {"kind": "resources", "pipeline", "time", "cpu", "cpu_seconds", "memory_bytes",
+// "memory_peak_bytes", "mapped_bytes", "processes", "gpu", "gpu_memory_bytes"}; the last two only where it has GPUs.
+Json to_json(const ResourceSample& sample);
+ResourceSample resource_sample(const Json& line);  // missing fields keep their defaults
+
+struct WatchedPipeline {
+  std::string name;
+  pid_t pid = -1;                 // of its `convoy`, a child before waitpid()
+  int64_t memory_limit = 0;       // bytes; 0: none
+  std::vector<std::string> gpus;  // UUIDs
+};
+
+class ResourceWatch {
+ public:
+  // One sample of every pipeline, once a second.
+  using OnSamples = std::function<void(const std::vector<ResourceSample>&)>;
+  // At most once per add(): `sample` is above `limit`.
+  using OnOverLimit = std::function<void(const ResourceSample& sample, int64_t limit)>;
+
+  ResourceWatch(EventLoop& loop, OnSamples on_samples, OnOverLimit on_over_limit);
+  ~ResourceWatch();  // drops pending callbacks
+  ResourceWatch(const ResourceWatch&) = delete;
+  ResourceWatch& operator=(const ResourceWatch&) = delete;
+
+  void add(const WatchedPipeline& pipeline);  // replaces a watched process of the same name
+  // Ends the watch; call it once the last process of the pipeline has ended. Returns the total use, with the `cpu` of
+  // its last second; an empty sample with its name if it was watched for too short a time.
+  ResourceSample remove(const std::string& name);
+
+  // CPU seconds of the watch so far.
+  double cost() const;
+
+ private:
+  struct Inner;
+  std::shared_ptr<Inner> inner_;
+};
+
+// Writes samples to RUN/metrics.jsonl, and the last sample of each pipeline to RUN/resources.json for `convoy top`. The
+// file has a line per pipeline every second at first, and one at its end. Later the interval is 1/60 of the pipeline's
+// age, at most a minute, to limit the file's size. Threads: one. Failure: Error(io) if the files cannot be opened; a
+// full disk then costs lines only.
+class ResourceLog {
+ public:
+  explicit ResourceLog(const std::string& run_folder);
+  ~ResourceLog();
+  ResourceLog(const ResourceLog&) = delete;
+  ResourceLog& operator=(const ResourceLog&) = delete;
+  void write(const std::vector<ResourceSample>& samples);
+  void end(const ResourceSample& last);  // writes an attempt's last line; leaves resources.json within a second
+
+ private:
+  struct Inner;
+  std::unique_ptr<Inner> inner_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,372 @@
+#include "launch/farm/monitor/run_view.h"
+
+#include <sys/stat.h>
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/text.h"
+#include "core/files/files.h"
+#include "core/rank_state/position.h"
+#include "core/rank_state/state_file.h"
+#include "launch/cli/console.h"
+#include "launch/cli/text_table.h"
+#include "launch/farm/report/report.h"
+#include "launch/farm/run/farm.h"
+#include "launch/job/run_attempt.h"
+#include "launch/job/summary.h"
+
+namespace convoy {
+namespace {
+
+std::string text(const Json& json, const char* key, const std::string& fallback = "") {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found != json.end() && found->is_string() ? found->get<std::string>() : fallback;
+}
+
+Json read_json(const std::string& path) {
+  const std::string text = read_file_if_any(path);
+  return text.empty() ? Json() : Json::parse(text, nullptr, false);
+}
+
+// All phases of a step are shown as "training", because they change too fast to read.
+std::string state_of_rank(const std::string& folder) {
+  const auto position = read_state_file(folder + "/logs/rank0.state");
+  if (!position) return "starting";
+  if (is_set_up(position->phase)) return position->phase.empty() ? starting_phase : position->phase;
+  for (const char* slow : {"evaluating", "saving"})
+    if (position->phase == slow) return slow;
+  return position->phase == "done" ? "ending" : "training";
+}
+
+void add_progress(const std::string& folder, ViewRow& row) {
+  const Json progress = read_json(folder + "/progress.json");
+  row.step = static_cast<int64_t>(number_in(progress, "step", -1));
+  row.steps = static_cast<int64_t>(number_in(progress, "steps", -1));
+  row.rate = number_in(progress, "samples_per_second", -1);
+  row.loss = number_in(progress, "loss", std::nan(""));
+  row.remaining = number_in(progress, "remaining_seconds", -1);
+  if (const auto position = read_state_file(folder + "/logs/rank0.state"))
+    row.step = std::max(row.step, position->step);
+}
+
+// The summary of a run that failed or was killed may lack `steps`.
+double last_step(const Json& summary, const std::string& folder) {
+  const double steps = number_in(summary, "steps", -1);
+  const double step = steps >= 0 ? steps : number_in(summary.value("failure", Json()), "step", -1);
+  if (step >= 0 || text(summary, "status") == "done") return step;
+  const auto position = read_state_file(folder + "/logs/rank0.state");
+  return position ? static_cast<double>(position->step) : -1;
+}
+
+void add_summary(const Json& summary, ViewRow& row) {
+  row.step = static_cast<int64_t>(last_step(summary, row.folder));
+  if (text(summary, "status") == "done") row.steps = row.step;
+  row.rate = number_in(summary, "samples_per_second", -1);
+  const auto metrics = summary.find("metrics");
+  if (metrics == summary.end() || !metrics->is_object()) return;
+  const auto loss = metrics->find("loss");
+  if (loss != metrics->end()) row.loss = number_in(*loss, "last", std::nan(""));
+}
+
+// Sets kind, state and attempts of a row from a journal event.
+void show_event(const Json& event, ViewRow& row) {
+  const std::string what = text(event, "event");
+  row.attempts = static_cast<int>(number_in(event, "attempt", 0));
+  const std::string cause = text(event, "cause");
+  if (what == "started") {
+    row.kind = ViewRow::Kind::running;
+    row.state = state_of_rank(row.folder);
+  } else if (what == "done") {
+    row.kind = ViewRow::Kind::done;
+    row.state = "done";
+  } else if (what == "cancelled") {
+    row.kind = ViewRow::Kind::stopped;
+    row.state = "stopped";
+  } else if (what == "failed") {
+    row.kind = ViewRow::Kind::failed;
+    row.state = cause.empty() ? what : "failed: " + cause;
+  } else {
+    row.kind = ViewRow::Kind::waiting;
+    row.state = what == "retry" ? "waits: " + cause : what == "preempted" ? "preempted" : "waiting";
+  }
+}
+
+}  // namespace
+
+RunReader::RunReader(const std::string& folder) : folder_(folder) {
+  while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
+  struct stat status {};
+  if (stat(folder_.c_str(), &status) != 0)
+    throw Error(Failure::command_line, str(folder_, ": there is no such folder; give a run's, such as runs/NAME"));
+  if (!S_ISDIR(status.st_mode))
+    throw Error(Failure::command_line, str(folder_, ": is no folder; give that of a run, such as runs/NAME"));
+  const std::string file = folder_ + "/summary.json";
+  if (const std::string kind = irregular(file); !kind.empty())
+    throw Error(Failure::io, str(file, ": ", kind, ", where the summary of a run should be; remove it"));
+  if (read_summary(folder_).contains("status") || lock_owner(folder_).held) return;  // it may have just started
+  throw Error(Failure::command_line, str(folder_,
+                                         ": holds no run (it has no summary.json, and no process writes one); give the "
+                                         "folder that `convoy run` names, such as runs/NAME"));
+}
+
+void RunReader::read_journal() {
+  const std::string path = folder_ + "/journal.jsonl";
+  if (!irregular(path).empty()) return;  // opening a FIFO would block
+  std::ifstream file(path);
+  if (!file.seekg(journal_read_)) return;
+  for (std::string line; std::getline(file, line);) {
+    if (file.eof()) return;  // the line is not complete yet
+    journal_read_ += static_cast<long>(line.size()) + 1;
+    const Json event = Json::parse(line, nullptr, false);
+    const std::string name = text(event, "pipeline");
+    if (name.empty()) continue;
+    if (events_.count(name) == 0) order_.push_back(name);
+    events_[name] = event;
+    ended_.erase(name);
+  }
+}
+
+RunView RunReader::read() {
+  RunView view;
+  const LockOwner owner = lock_owner(folder_);
+  const Json summary = read_summary(folder_);
+  view.folder = folder_;
+  view.name = text(summary, "name", folder_);
+  view.status = text(summary, "status", "starting");
+  view.over = !owner.held;
+  if (!view.over && view.status == "stopped") view.status = "stopping";  // ranks still write a checkpoint
+  read_journal();
+  view.farm = summary.contains("pipelines") || !order_.empty();
+  if (view.farm)
+    read_farm(summary, view);
+  else
+    read_single(summary, view);
+  if (!view.farm && owner.pid > 0) measure(owner.pid, view.rows.front());
+  if (view.over && view.status == "running")
+    view.status = "ended without a result: its convoy was killed; the same command resumes it";
+  for (const ViewRow& row : view.rows)
+    if (row.use) view.cpu_cores = std::max(view.cpu_cores, 0.0) + row.use->cpu;
+  std::stable_sort(view.rows.begin(), view.rows.end(),
+                   [](const ViewRow& a, const ViewRow& b) { return a.kind < b.kind; });
+  return view;
+}
+
+void RunReader::read_farm(const Json& summary, RunView& view) {
+  std::map<std::string, ResourceSample> uses;
+  const Json live = read_json(folder_ + "/resources.json");
+  if (live.is_array() && !view.over)
+    for (const Json& line : live) {
+      const ResourceSample sample = resource_sample(line);
+      uses[sample.pipeline] = sample;
+    }
+  for (const std::string& name : order_) {
+    if (const auto known = ended_.find(name); known != ended_.end()) {
+      view.rows.push_back(known->second);
+      continue;
+    }
+    ViewRow row;
+    row.name = name;
+    row.folder = folder_ + "/pipelines/" + name;
+    show_event(events_.at(name), row);
+    if (row.kind == ViewRow::Kind::running && view.over) {
+      row.kind = ViewRow::Kind::failed;
+      row.state = "gone";
+    }
+    if (row.kind == ViewRow::Kind::running) {
+      add_progress(row.folder, row);
+      if (const auto use = uses.find(name); use != uses.end()) row.use = use->second;
+    } else {
+      add_summary(read_summary(row.folder), row);
+      if (row.kind != ViewRow::Kind::waiting) ended_[name] = row;
+    }
+    view.rows.push_back(row);
+  }
+  if (!view.over) return;
+  const Json failure = summary.value("failure", Json());
+  if (failure.is_object()) view.status += ": " + text(failure, "message");
+  const Json board = summary.value("leaderboard", Json());
+  if (board.is_object() && board.contains("rows")) view.result = leaderboard_table(board);
+}
+
+void RunReader::read_single(const Json& summary, RunView& view) {
+  ViewRow row;
+  row.name = view.name;
+  row.folder = folder_;
+  row.attempts = static_cast<int>(number_in(summary, "attempt", 0)) + 1;
+  if (!view.over) {
+    row.kind = ViewRow::Kind::running;
+    row.state = state_of_rank(folder_);
+    add_progress(folder_, row);
+  } else {
+    add_summary(summary, row);
+    const Json failure = summary.value("failure", Json());
+    row.kind = view.status == "done"      ? ViewRow::Kind::done
+               : view.status == "stopped" ? ViewRow::Kind::stopped
+                                          : ViewRow::Kind::failed;
+    row.state = view.status == "running" ? "gone" : view.status;
+    if (failure.is_object()) {
+      if (text(failure, "cause") != row.state) row.state += ": " + text(failure, "cause");
+      view.status += ": " + text(failure, "message");
+    } else if (view.status == "done") {
+      view.result = result_text(summary, folder_);
+    }
+  }
+  view.rows.push_back(row);
+}
+
+// Measures the process tree of a single run on this host, which writes no resources.json.
+void RunReader::measure(pid_t convoy, ViewRow& row) {
+  if (measured_ != convoy) {
+    trees_.add("run", convoy);
+    measured_ = convoy;
+    cpu_before_ = time_before_ = 0;
+  }
+  trees_.refresh();
+  ResourceSample sample;
+  sample.time = unix_seconds();
+  sample.cpu_seconds = trees_.cpu_seconds("run");
+  sample.cpu = -1;  // unknown at the first call
+  if (time_before_ > 0 && sample.time > time_before_)
+    sample.cpu = (sample.cpu_seconds - cpu_before_) / (sample.time - time_before_);
+  cpu_before_ = sample.cpu_seconds;
+  time_before_ = sample.time;
+  const MemoryUse use = trees_.memory("run");
+  sample.memory = use.anonymous;
+  sample.mapped = use.mapped;
+  sample.processes = static_cast<int>(trees_.processes("run").size());
+  row.use = sample;
+}
+
+// --- Texts: cells, headings, the tail of a log ---
+
+namespace {
+
+constexpr std::streamoff tail_bytes = 64 << 10;
+
+std::string steps_cell(const ViewRow& row) {
+  if (row.step < 0) return "-";
+  return row.steps > 0 ? str(row.step, "/", row.steps) : std::to_string(row.step);
+}
+
+// "612M", "1.42G", in units of 1024.
+std::string memory_cell(int64_t bytes) {
+  if (bytes < 0) return "-";
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1000 ? formatted("%.0fM", mib) : formatted("%.2fG", mib / 1024);
+}
+
+std::vector<std::string> cells(const ViewRow& row) {
+  const bool running = row.kind == ViewRow::Kind::running;
+  std::vector<std::string> cells{row.name,
+                                 row.state,
+                                 steps_cell(row),
+                                 row.rate > 0 ? short_number(row.rate) + "/s" : "-",
+                                 std::isfinite(row.loss) ? formatted("%.4g", row.loss) : "-",
+                                 running && row.remaining >= 0 ? clock_text(row.remaining) : "-",
+                                 "-",
+                                 "-",
+                                 "-",
+                                 "-"};
+  if (!row.use) return cells;
+  if (row.use->cpu >= 0) cells[6] = formatted("%.0f%%", row.use->cpu * 100);
+  cells[7] = memory_cell(row.use->memory);
+  const char* mark = row.use->gpu_of_device ? "*" : "";
+  if (row.use->gpu >= 0) cells[8] = formatted("%.0f%%", row.use->gpu * 100) + mark;
+  if (row.use->gpu_memory >= 0) cells[9] = memory_cell(row.use->gpu_memory) + mark;
+  return cells;
+}
+
+size_t count_of(const RunView& view, ViewRow::Kind kind) {
+  return static_cast<size_t>(
+      std::count_if(view.rows.begin(), view.rows.end(), [kind](const ViewRow& row) { return row.kind == kind; }));
+}
+
+// Removes escape sequences and control characters, which would disturb the screen.
+std::string without_escapes(const std::string& line) {
+  std::string clean;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(line[i]);
+    if (byte == 0x1b && i + 1 < line.size() && line[i + 1] == '[') {
+      while (i + 1 < line.size() && (line[i + 1] < '@' || line[i + 1] == '[')) ++i;
+      ++i;
+    } else if (byte == '\t') {
+      clean += ' ';
+    } else if (byte >= 0x20 && byte != 0x7f) {
+      clean += line[i];
+    }
+  }
+  return valid_utf8(clean);
+}
+
+// Path of the log that was written last; "" if there is none.
+std::string newest_log(const std::string& folder) {
+  std::string newest;
+  timespec when{};
+  for (const std::string& name : names_in(folder + "/logs")) {
+    if (name.size() < 5 || name.compare(name.size() - 4, 4, ".log") != 0) continue;
+    struct stat status {};
+    const std::string path = folder + "/logs/" + name;
+    if (stat(path.c_str(), &status) != 0 || status.st_size == 0) continue;
+    const timespec& modified = status.st_mtim;
+    if (modified.tv_sec < when.tv_sec || (modified.tv_sec == when.tv_sec && modified.tv_nsec <= when.tv_nsec)) continue;
+    newest = path;
+    when = modified;
+  }
+  return newest;
+}
+
+}  // namespace
+
+std::string view_heading(const RunView& view) {
+  std::string heading = view.name + ": " + view.status;
+  if (view.farm) {
+    std::vector<std::string> counts;
+    const auto add = [&](ViewRow::Kind kind, const char* word) {
+      if (const size_t count = count_of(view, kind); count > 0) counts.push_back(str(count, word));
+    };
+    add(ViewRow::Kind::running, " running");
+    add(ViewRow::Kind::waiting, " waiting");
+    add(ViewRow::Kind::done, " done");
+    add(ViewRow::Kind::stopped, " stopped");
+    add(ViewRow::Kind::failed, " failed");
+    if (!counts.empty()) heading += " (" + join(counts, ", ") + ")";
+  }
+  if (view.cpu_cores >= 0) heading += formatted(", %.1f cores busy", view.cpu_cores);
+  return heading;
+}
+
+std::vector<std::string> view_lines(const RunView& view, size_t first, size_t count) {
+  std::vector<std::vector<std::string>> table{
+      {view.farm ? "pipeline" : "run", "state", "step", "rate", "loss", "eta", "cpu", "memory", "gpu", "gpu memory"}};
+  for (const ViewRow& row : view.rows)
+    table.push_back(cells(row));  // of all rows: scrolling must not change the columns
+  const std::string text = text_table(table, {2, 3, 4, 5, 6, 7, 8, 9});
+  std::vector<std::string> lines;
+  size_t at = 0;
+  for (size_t line = 0; at < text.size(); ++line) {
+    const size_t end = text.find('\n', at);
+    if (line == 0 || (line > first && line <= first + count)) lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+std::vector<std::string> log_tail(const std::string& folder, size_t lines, std::string& path) {
+  path = newest_log(folder);
+  std::vector<std::string> tail;
+  if (!irregular(path).empty()) return tail;  // opening a FIFO would wait
+  std::ifstream file(path, std::ios::binary);
+  if (path.empty() || !file.seekg(0, std::ios::end)) return tail;
+  const std::streamoff size = file.tellg();
+  const std::streamoff from = std::max<std::streamoff>(0, size - tail_bytes);
+  file.seekg(from);
+  std::string line;
+  if (from > 0) std::getline(file, line);  // incomplete
+  while (std::getline(file, line)) tail.push_back(without_escapes(line));
+  if (tail.size() > lines) tail.erase(tail.begin(), tail.end() - static_cast<std::ptrdiff_t>(lines));
+  return tail;
+}
+
+}  // namespace convoy

@@ -1,0 +1,72 @@
+// Reads the state of a run or of a farm's pipelines from a run folder, and formats it for `convoy top`. It reads only
+// the new data of growing files. Files that are missing or incomplete are left out. Threads: one.
+#pragma once
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+#include "launch/farm/monitor/process_trees.h"
+#include "launch/farm/monitor/resources.h"
+
+namespace convoy {
+
+struct ViewRow {
+  enum class Kind { running, waiting, stopped, failed, done };  // rows are sorted by it
+
+  std::string name;
+  Kind kind = Kind::waiting;
+  std::string state;  // "training", "evaluating", "waiting", "preempted", "done", "stopped", "failed: memory"
+  std::string folder;
+  int64_t step = -1, steps = -1;  // completed steps, and their total; -1: unknown
+  double rate = -1;               // samples per second; -1: unknown
+  double loss = std::nan("");     // last reported; after the end last evaluated; NaN: unknown
+  double remaining = -1;          // seconds; -1: unknown
+  int attempts = 0;
+  std::optional<ResourceSample> use;
+};
+
+struct RunView {
+  std::string name, folder;
+  bool farm = false;
+  bool over = false;          // no process runs it
+  std::string status;         // "running", "done", "stopped" or "failed", with an explanation
+  std::string result;         // after the end: result of the run, or leaderboard of a farm
+  double cpu_cores = -1;      // busy cores, sum over the rows; -1: unknown
+  std::vector<ViewRow> rows;  // sorted by kind, then by arrival
+};
+
+class RunReader {
+ public:
+  // Error(command_line) if the folder contains no run.
+  explicit RunReader(const std::string& folder);
+  RunView read();
+
+ private:
+  void read_journal();
+  void read_farm(const Json& summary, RunView& view);
+  void read_single(const Json& summary, RunView& view);
+  void measure(pid_t convoy, ViewRow& row);
+
+  std::string folder_;
+  long journal_read_ = 0;  // bytes
+  std::vector<std::string> order_;
+  std::map<std::string, Json> events_;  // last event of each pipeline
+  std::map<std::string, ViewRow> ended_;
+  ProcessTrees trees_;
+  pid_t measured_ = -1;
+  double cpu_before_ = 0, time_before_ = 0;
+};
+
+// Last lines of the newest log in FOLDER/logs, without control characters. `path`: receives the path of that log.
+std::vector<std::string> log_tail(const std::string& folder, size_t lines, std::string& path);
+
+// One line about the whole run.
+std::string view_heading(const RunView& view);
+// Column names, then one line per row from `first`, at most `count`.
+std::vector<std::string> view_lines(const RunView& view, size_t first, size_t count);
+
+}  // namespace convoy

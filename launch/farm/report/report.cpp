@@ -1,0 +1,310 @@
+#include "launch/farm/report/report.h"
+
+#include <string.h>
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/base/version.h"
+#include "launch/cli/console.h"
+#include "launch/cli/text_table.h"
+#include "launch/job/summary.h"
+#include "launch/process/exit_codes.h"
+
+namespace convoy {
+namespace {
+
+const char* const copied[] = {"epochs", "steps", "samples", "parameters", "train_seconds", "samples_per_second"};
+
+// The field `key` if it is an object, else {}: a summary may come from another version.
+Json object_in(const Json& json, const char* key) {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found != json.end() && found->is_object() ? *found : Json::object();
+}
+
+Json finite_number_in(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number() && std::isfinite(found->get<double>()) ? *found : Json();
+}
+
+Json metric_of(const PipelineResult& result, const std::string& metric) {
+  return metric.empty() ? Json::object() : object_in(object_in(result.summary, "metrics"), metric.c_str());
+}
+
+bool is_loss(const std::string& metric) {
+  const std::string end = "loss";
+  return metric.size() >= end.size() && metric.compare(metric.size() - end.size(), end.size(), end) == 0;
+}
+
+// The metric that most pipelines have; a loss only if there is no other, because losses of different models are not
+// comparable.
+std::string common_metric(const std::vector<PipelineResult>& results) {
+  std::map<std::string, int> users;
+  std::vector<std::string> order;
+  for (const PipelineResult& result : results) {
+    const Json metrics = object_in(result.summary, "metrics");
+    for (const auto& [name, values] : metrics.items())
+      if (users[name]++ == 0) order.push_back(name);
+  }
+  const auto worth = [&](const std::string& name) { return std::make_pair(!is_loss(name), users.at(name)); };
+  const auto best = std::max_element(order.begin(), order.end(),
+                                     [&](const std::string& a, const std::string& b) { return worth(a) < worth(b); });
+  return best == order.end() ? "" : *best;
+}
+
+bool lower_is_better(const std::vector<PipelineResult>& results, const LeaderboardOrder& order) {
+  if (order.direction != "auto") return order.direction == "minimize";
+  for (const PipelineResult& result : results)
+    if (metric_of(result, order.metric).value("lower_is_better", false)) return true;
+  return false;
+}
+
+Json row_of(const PipelineResult& result, const std::string& metric) {
+  Json row = {{"place", nullptr}, {"pipeline", result.name}, {"status", result.status}};
+  const Json values = metric_of(result, metric);
+  row["value"] = finite_number_in(values, "last");
+  row["best"] = finite_number_in(values, "best");
+  row["attempts"] = result.attempts;
+  row["cause"] = result.cause.empty() ? Json() : Json(result.cause);
+  const Json summary = result.summary.is_object() ? result.summary : Json::object();
+  for (const char* key : copied) row[key] = finite_number_in(summary, key);
+  row["folder"] = result.folder;
+  if (result.grid.is_object()) row["grid"] = result.grid;
+  row["metrics"] = Json::object();
+  const Json metrics = object_in(summary, "metrics");
+  for (const auto& [name, entry] : metrics.items())
+    if (entry.is_object())
+      row["metrics"][name] = {{"last", finite_number_in(entry, "last")},
+                              {"best", finite_number_in(entry, "best")},
+                              {"best_step", finite_number_in(entry, "best_step")}};
+  return row;
+}
+
+int group_of(const Json& row) { return row["status"] != "done" ? 2 : row["value"].is_null() ? 1 : 0; }
+
+std::string number_cell(const Json& value, const char* format = "%.4g") {
+  return value.is_number() ? formatted(format, value.get<double>()) : "-";
+}
+
+std::string csv_field(const Json& value) {
+  if (value.is_null()) return "";
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string csv_line(const std::vector<Json>& fields) {
+  std::vector<std::string> texts;
+  for (const Json& field : fields) texts.push_back(csv_field(field));
+  return join(texts, ",") + "\r\n";
+}
+
+}  // namespace
+
+Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOrder& order) {
+  LeaderboardOrder by = order;
+  if (by.metric.empty()) by.metric = common_metric(results);
+  const bool lower = lower_is_better(results, by);
+  std::vector<Json> rows;
+  for (const PipelineResult& result : results) rows.push_back(row_of(result, by.metric));
+  std::stable_sort(rows.begin(), rows.end(), [lower](const Json& a, const Json& b) {
+    if (group_of(a) != group_of(b)) return group_of(a) < group_of(b);
+    if (group_of(a) != 0) return false;
+    const double left = a["value"].get<double>(), right = b["value"].get<double>();
+    return lower ? left < right : left > right;
+  });
+  int place = 0;
+  for (Json& row : rows)
+    if (group_of(row) == 0) row["place"] = ++place;
+  return {{"metric", by.metric.empty() ? Json() : Json(by.metric)},
+          {"direction", lower ? "minimize" : "maximize"},
+          {"rows", rows}};
+}
+
+std::string leaderboard_table(const Json& leaderboard) {
+  const std::string metric = leaderboard["metric"].is_string() ? leaderboard["metric"].get<std::string>() : "";
+  std::vector<std::vector<std::string>> lines{{"", "pipeline", "status", metric.empty() ? "metric" : metric, "best",
+                                               "epochs", "steps", "time", "rate", "tries"}};
+  for (const Json& row : leaderboard["rows"]) {
+    const bool rated = row["samples_per_second"].is_number(), timed = row["train_seconds"].is_number();
+    std::string status = row["status"].get<std::string>();
+    if (row["cause"].is_string() && row["cause"] != status) status += ": " + row["cause"].get<std::string>();
+    lines.push_back({number_cell(row["place"], "%.0f"), row["pipeline"].get<std::string>(), status,
+                     number_cell(row["value"]), number_cell(row["best"]), number_cell(row["epochs"], "%.3g"),
+                     number_cell(row["steps"], "%.0f"), timed ? clock_text(row["train_seconds"].get<double>()) : "-",
+                     rated ? short_number(row["samples_per_second"].get<double>()) + "/s" : "-",
+                     number_cell(row["attempts"], "%.0f")});
+  }
+  return text_table(lines, {0, 3, 4, 5, 6, 7, 8, 9});
+}
+
+std::string leaderboard_csv(const Json& leaderboard) {
+  std::vector<std::string> metrics, keys;
+  std::set<std::string> known, known_keys;
+  for (const Json& row : leaderboard["rows"]) {
+    const Json grid = object_in(row, "grid");
+    for (const auto& [key, value] : grid.items())
+      if (known_keys.insert(key).second) keys.push_back(key);
+  }
+  for (const Json& row : leaderboard["rows"])
+    for (const auto& [name, values] : row["metrics"].items())
+      if (known.insert(name).second) metrics.push_back(name);
+  std::vector<std::string> columns{"place", "pipeline", "status", "cause", "attempts"};
+  columns.insert(columns.end(), std::begin(copied), std::end(copied));
+  columns.push_back("folder");
+  std::vector<Json> heading(columns.begin(), columns.end());
+  const std::set<std::string> names(columns.begin(), columns.end());
+  for (const std::string& key : keys) heading.push_back(names.count(key) + known.count(key) > 0 ? "grid." + key : key);
+  for (const std::string& metric : metrics) {
+    heading.push_back(metric);
+    heading.push_back(metric + " best");
+  }
+  std::string text = csv_line(heading);
+  for (const Json& row : leaderboard["rows"]) {
+    std::vector<Json> fields;
+    for (const std::string& column : columns) fields.push_back(row[column]);
+    const Json grid = object_in(row, "grid");
+    for (const std::string& key : keys) fields.push_back(grid.value(key, Json()));
+    for (const std::string& metric : metrics) {
+      const Json values = object_in(row["metrics"], metric.c_str());
+      fields.push_back(finite_number_in(values, "last"));
+      fields.push_back(finite_number_in(values, "best"));
+    }
+    text += csv_line(fields);
+  }
+  return text;
+}
+
+void write_leaderboard(const std::string& folder, const Json& leaderboard) {
+  write_whole(folder + "/leaderboard.csv", leaderboard_csv(leaderboard), true);
+}
+
+namespace {
+
+constexpr size_t most_named = 8;  // pipelines in a message; the summary has all
+
+std::string folder_within(const PipelineState& entry) { return "pipelines/" + entry.pipeline.name; }
+
+std::vector<const PipelineState*> in_state(const std::vector<PipelineState>& pipelines, PipelineState::Status status) {
+  std::vector<const PipelineState*> found;
+  for (const PipelineState& entry : pipelines)
+    if (entry.status == status) found.push_back(&entry);
+  return found;
+}
+
+std::string named(const std::vector<const PipelineState*>& pipelines, bool causes) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < pipelines.size() && i < most_named; ++i)
+    names.push_back(pipelines[i]->pipeline.name + (causes ? " (" + pipelines[i]->result.cause + ")" : ""));
+  if (pipelines.size() > most_named) names.push_back(str(pipelines.size() - most_named, " more"));
+  return join(names, ", ");
+}
+
+}  // namespace
+
+const char* name_of(PipelineState::Status status) {
+  switch (status) {
+    case PipelineState::Status::waiting:
+      return "waiting";
+    case PipelineState::Status::running:
+      return "running";
+    case PipelineState::Status::done:
+      return "done";
+    case PipelineState::Status::failed:
+      return "failed";
+    case PipelineState::Status::stopped:
+      return "stopped";
+  }
+  return "?";
+}
+
+Json to_json(const PipelineState& entry, const Json& summary) {
+  const bool ended = entry.status != PipelineState::Status::waiting && entry.status != PipelineState::Status::running;
+  const bool failed = ended && entry.status != PipelineState::Status::done;
+  return {{"name", entry.pipeline.name},
+          {"status", name_of(entry.status)},
+          {"exit_code", ended ? Json(entry.result.exit_code) : Json()},
+          {"attempts", entry.starts},
+          {"cause", failed ? Json(entry.result.cause) : Json()},
+          {"message", failed ? Json(entry.result.message) : Json()},
+          {"folder", folder_within(entry)},
+          {"metrics", summary.value("metrics", Json::object())}};
+}
+
+FarmEnd farm_end(const std::vector<PipelineState>& pipelines, int stop_signal) {
+  const auto failed = in_state(pipelines, PipelineState::Status::failed);
+  const auto done = in_state(pipelines, PipelineState::Status::done);
+  if (stop_signal != 0 && done.size() + failed.size() < pipelines.size())
+    return {exit_code::stopped, name_of(Failure::stopped),
+            str("stopped by SIG", sigabbrev_np(stop_signal), " with ", done.size(), " of ", pipelines.size(),
+                " pipelines done; the same command resumes the rest")};
+  if (failed.empty()) return {};
+  return {exit_code::pipelines_failed, "pipelines",
+          str(failed.size(), " of ", pipelines.size(), " pipelines failed: ", named(failed, true))};
+}
+
+Json farm_summary(const FarmRun& run, const std::vector<PipelineState>& pipelines, int attempt, int slots,
+                  double seconds, const FarmEnd* end) {
+  Json summary = {{"status", end == nullptr                            ? "running"
+                             : end->exit_code == 0                     ? "done"
+                             : end->cause == name_of(Failure::stopped) ? "stopped"
+                                                                       : "failed"},
+                  {"exit_code", end == nullptr ? Json() : Json(end->exit_code)},
+                  {"name", run.name},
+                  {"strategy", run.strategy},
+                  {"backend", nullptr},
+                  {"world_size", slots},
+                  {"ranks", Json::array()}};
+  Json items = Json::array();
+  std::vector<PipelineResult> results;
+  double samples = 0, parameters = 0, steps = 0;
+  for (const PipelineState& entry : pipelines) {
+    const Json pipeline_summary = end != nullptr ? read_summary(entry.folder) : Json::object();
+    items.push_back(to_json(entry, pipeline_summary));
+    samples += number_in(pipeline_summary, "samples", 0);
+    parameters += number_in(pipeline_summary, "parameters", 0);
+    steps += number_in(pipeline_summary, "steps", 0);
+    results.push_back({entry.pipeline.name, name_of(entry.status), entry.starts, entry.result.cause,
+                       folder_within(entry), pipeline_summary, entry.pipeline.grid});
+  }
+  summary["parameters"] = static_cast<int64_t>(parameters);
+  summary["steps"] = static_cast<int64_t>(steps);
+  summary["samples"] = static_cast<int64_t>(samples);
+  summary["train_seconds"] = seconds;
+  summary["samples_per_second"] = seconds > 0 ? samples / seconds : 0;
+  summary["metrics"] = Json::object();
+  const bool failed = end != nullptr && !end->cause.empty();
+  summary["failure"] =
+      !failed ? Json() : Json{{"rank", nullptr},         {"step", nullptr},
+                              {"signal", nullptr},       {"cause", end->cause},
+                              {"message", end->message}, {"host", end->host.empty() ? Json() : Json(end->host)}};
+  summary["pipelines"] = items;
+  summary["leaderboard"] = end == nullptr ? Json() : leaderboard(results, {run.farm.metric, run.farm.direction});
+  summary["inject"] = run.arguments.faults;
+  std::error_code none;
+  summary["directory"] = std::filesystem::current_path(none).string();  // relative data paths start here
+  summary["attempt"] = attempt;
+  summary["version"] = version;
+  summary["config"] = run.resolved;
+  return summary;
+}
+
+std::string farm_progress(const std::vector<PipelineState>& pipelines) {
+  std::vector<std::string> counts;
+  const auto running = in_state(pipelines, PipelineState::Status::running);
+  const auto add = [&](size_t count, const char* one, const char* several, const std::string& more = "") {
+    if (count > 0) counts.push_back(str(count, count == 1 ? one : several, more));
+  };
+  add(running.size(), " runs", " run", running.empty() ? "" : " (" + named(running, false) + ")");
+  add(in_state(pipelines, PipelineState::Status::waiting).size(), " waits", " wait");
+  add(in_state(pipelines, PipelineState::Status::done).size(), " is done", " are done");
+  add(in_state(pipelines, PipelineState::Status::failed).size(), " failed", " failed");
+  return join(counts, ", ");
+}
+
+}  // namespace convoy

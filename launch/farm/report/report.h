@@ -1,0 +1,61 @@
+// Reports of a farm: summary.json, leaderboard, and lines for people.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+#include "launch/farm/config/read.h"
+#include "launch/farm/run/pipeline_launcher.h"
+
+namespace convoy {
+
+// --- Leaderboard: pipelines sorted by a metric. Pure functions, except write_leaderboard. ---
+
+struct PipelineResult {
+  std::string name;
+  std::string status;  // as name_of(PipelineState::Status)
+  int attempts = 0;
+  std::string cause;    // of a failure, else ""
+  std::string folder;   // relative to the run folder: "pipelines/NAME"
+  Json summary;         // of the pipeline's folder; {} if it never started
+  Json grid = nullptr;  // values by key path, for a point of a grid
+};
+
+struct LeaderboardOrder {
+  std::string metric;              // "": the metric that most pipelines have, a loss only if there is no other
+  std::string direction = "auto";  // auto | maximize | minimize; auto: from the pipelines' summaries
+};
+
+// {metric, direction, rows: [{place, pipeline, status, value, best, attempts, cause, epochs, steps, samples,
+// parameters, train_seconds, samples_per_second, folder, metrics: {name: {last, best, best_step}}, grid: {key path:
+// value}}]}. Done pipelines come first, sorted by `value`, the metric of the final model; then done ones without that
+// metric; then the rest; each group in the given order. Unknown numbers and metrics that are not finite are null.
+Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOrder& order);
+
+std::string leaderboard_table(const Json& leaderboard);  // for the console, with a heading
+// CSV by RFC 4180, a line per pipeline: place, pipeline, status, …, grid keys, and each metric's last and best value. A
+// grid key with the name of another column gets the prefix "grid.".
+std::string leaderboard_csv(const Json& leaderboard);
+// Writes FOLDER/leaderboard.csv atomically; Error(io).
+void write_leaderboard(const std::string& folder, const Json& leaderboard);
+
+// --- Summary and progress ---
+
+struct FarmEnd {
+  int exit_code = 0;
+  std::string cause;  // "" if all pipelines are done
+  std::string message;
+  std::string host = "";  // of the failure; "": unknown
+};
+// Exit code 0: all are done; 1: some failed; 143: `stop_signal` ended the farm before all pipelines had ended.
+FarmEnd farm_end(const std::vector<PipelineState>& pipelines, int stop_signal);
+
+// Content of summary.json; `end` is null while the farm runs. `seconds`: since its start; `attempt`: earlier starts in
+// this folder.
+Json farm_summary(const FarmRun& run, const std::vector<PipelineState>& pipelines, int attempt, int slots,
+                  double seconds, const FarmEnd* end);
+
+// "2 run (ncf, gpt), 3 wait, 1 is done"
+std::string farm_progress(const std::vector<PipelineState>& pipelines);
+
+}  // namespace convoy

@@ -1,0 +1,89 @@
+// Runs the queue of a farm: starts pipelines on free slots, preempts and ends them, retries failed ones, and takes
+// further ones from the inbox. It records each event in the journal before it acts on it.
+//
+// When the same command runs again, done pipelines are skipped; failed and stopped ones resume from their newest
+// checkpoint. Threads: the event loop's.
+#pragma once
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/cli/console.h"
+#include "launch/farm/config/read.h"
+#include "launch/farm/config/resource_requests.h"
+#include "launch/farm/report/report.h"
+#include "launch/farm/run/journal.h"
+#include "launch/farm/run/pipeline_launcher.h"
+#include "launch/prepare/run_folder.h"
+#include "launch/process/event_loop.h"
+
+namespace convoy {
+
+class FarmSupervisor {
+ public:
+  // Throws ConfigError if a pipeline's folder has unknown files, or a run with another configuration.
+  FarmSupervisor(EventLoop& loop, FarmRun& run, RunFolder folder, Cluster cluster);
+
+  LauncherEvents events();                 // for the launcher that start() receives
+  void start(PipelineLauncher& launcher);  // `launcher` must live until over()
+  void stop(int signal);                   // first call: after a step and a checkpoint; second call: at once
+  // Ends running pipelines, at once or after a step and a checkpoint, and the farm with `end`.
+  void abort(const FarmEnd& end, bool now);
+  bool over() const;
+  int finish();  // writes the summary, prints the leaderboard, and returns the exit code
+  const std::string& folder() const { return folder_.path; }
+  Console& console() { return console_; }
+
+ private:
+  void add(Pipeline pipeline);
+  void resume_added();
+  void check_folders();
+  void check_inbox();
+  void schedule();
+  void begin(const Allocation& allocation);
+  LaunchSpec launch_spec(const PipelineState& entry, int job) const;
+  void write_config(const PipelineState& entry) const;
+  void started(int job, pid_t pid);
+  void ended(int job, const ProcessEnd& end, const ResourceSample& used);
+  void refused(int job, int exit_code, const std::string& message);
+  void over_limit(int job, const std::string& what);
+  void record_end(int job, const AttemptResult& result);
+  void end_pipeline(int job, StopReason why, const std::string& detail);
+  void start_time_limit(int job);
+  void record(const PipelineState& entry, const std::string& event, const Json& details = Json::object());
+  void record_stop();
+  void sync_journal();
+  void log_line(int job, const std::string& text);
+  void wake_at(double when);
+  void tick();
+  std::string host_of(const Allocation& allocation) const;
+
+  EventLoop& loop_;
+  FarmRun& run_;
+  RunFolder folder_;
+  Cluster cluster_;
+  Console console_;
+  Journal journal_;
+  ResourceLog resources_;
+  Inbox inbox_;
+  Queue queue_;
+  PipelineLauncher* launcher_ = nullptr;
+  std::vector<PipelineState> pipelines_;
+  std::map<int, std::unique_ptr<RankLogs>> logs_;  // of running pipelines
+  std::map<std::string, int> starts_before_;
+  OwnedTasks tasks_;
+  std::chrono::steady_clock::time_point start_time_ = std::chrono::steady_clock::now();
+  EventLoop::TimerId wake_ = 0;
+  StopRequests requests_;
+  int stop_signal_ = 0;
+  std::optional<FarmEnd> abort_end_;
+  uint64_t ticks_ = 0;
+  bool scheduling_ = false;
+  bool stopping_ = false;
+};
+
+}  // namespace convoy

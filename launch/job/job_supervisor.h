@@ -1,0 +1,141 @@
+// JobSupervisor: one attempt of a job, seen by the `convoy` that serves its control channel. It tracks which agents
+// joined, how each process ended, the failure cause and the ranks' results. Callbacks start and kill processes, so that
+// every launch mode uses the same class.
+//
+// Threads: the event loop's; tasks from the channel's threads are posted there.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config/run_config.h"
+#include "core/control/channel.h"
+#include "launch/diagnose/stall_watch.h"
+#include "launch/process/event_loop.h"
+#include "launch/process/process.h"
+
+namespace convoy {
+
+// Topics and keys between agents and the supervisor, in addition to core/control/protocol.h.
+namespace job_topic {
+inline constexpr char join[] = "join";            // {process, host, size, size_from, config}
+inline constexpr char ended[] = "ended";          // {process, code, signal, lack, made}; made: killed by its agent
+inline constexpr char signalled[] = "signalled";  // {signal}: the agent received TERM or INT
+inline constexpr char exit_code[] = "verdict";    // key: the job's exit code, set after the summary is written
+}  // namespace job_topic
+
+struct JobRequest {
+  std::string job;                    // id; "" for a random one
+  std::string address = "127.0.0.1";  // interface of the control channel
+  int processes = 0;                  // processes of the job; one rank each if agents join
+  bool joins = false;                 // agents start the processes; else the caller does
+  bool resumes = true;                // a stop leaves a checkpoint from which the same command resumes
+  LaunchConfig launch;
+  Json config = {};  // without_marks; agents compare it with the configuration that they read; null: no comparison
+};
+
+struct JobEvents {
+  // All agents have joined: publish the job. `hosts`: by process, only resources that its agent may use.
+  std::function<void(const std::vector<Host>& hosts)> on_joined;
+  std::function<void(const Abort&)> on_failure;  // kill your processes
+  std::function<void(int rank, const std::string& host, const std::string& line)> on_line;
+  std::function<void(const std::string& topic, const Json& body)> on_report;  // progress, metrics
+  std::function<void()> on_first_step;
+  std::function<void(const std::string& text)> on_notice = nullptr;  // slow collectives, stall reports
+  std::function<void(int signal)> on_stop = nullptr;                 // before any rank receives the request
+  std::function<void()> on_saved = nullptr;  // all ranks have stopped and saved; processes still run
+};
+
+// Result of the job.
+struct JobOutcome {
+  int exit_code = 0;
+  std::optional<Abort> cause;    // the failure cause, or the stop
+  Json result = Json::object();  // of rank 0
+  std::map<int, Json> ranks;     // info and result of each rank
+  Json stall;                    // null, or the positions of all ranks at a stall (stall_json)
+};
+
+class JobSupervisor {
+ public:
+  JobSupervisor(EventLoop& loop, const JobRequest& request, JobEvents events);
+  ~JobSupervisor();
+
+  ChannelAddress address() const { return server_->address(); }
+  void publish(const RankAssignment& assignment);
+
+  void add_local_agent(int process, const Host& host);  // the caller is the parent of one rank
+  void line(int process, const std::string& text);      // output of a local process
+  void ended(int process, const ProcessEnd& end);
+  void fail(const Abort& reason);
+  void stop(int signal);  // signal of this process; a repeated request kills
+  bool stopping() const { return stop_signal_ != 0; }
+  bool failed() const { return cause_.has_value(); }
+  bool joined() const;  // all agents have joined
+  bool over() const;    // every process has ended
+  bool saved() const;   // all ranks have stopped on request and saved: later events are no failures
+
+  JobOutcome outcome();
+  void publish_exit_code(int exit_code);
+  bool agents_gone() const;  // all agents of other processes have left
+
+ private:
+  struct Participant {
+    bool joined = false;
+    bool left = false;
+    std::string host;
+    Host topology;
+    std::optional<ProcessEnd> end;
+  };
+  ChannelServerEvents server_events();
+  void add_agent(int process, const Host& host);
+  bool same_size(const Json& body);
+  bool same_config(const Json& body);
+  void posted(const std::string& topic, const Json& body);
+  void left(int id, bool orderly);
+  void heartbeat_lost(int id, double seconds);
+  void stalled(const StallWatch::Finding& found);
+  std::string host_of(int rank) const;
+  void request_stop(int signal);
+  void aborted(Abort reason);
+  void watch_results();
+  void ended_by_agent(int process, const ProcessEnd& end);
+  bool stopped_as_asked(const ProcessEnd& end) const;
+  void ended_early(int process, const ProcessEnd& end);
+  void check_ranks_started();
+  bool has_results(int process) const;
+  bool complete() const;  // all results have arrived
+  Abort stop_reason() const;
+  int first_rank(int process) const;
+  std::string label(int process) const;
+  std::optional<Abort> reported_failure(int process) const;
+  int64_t step_of(int rank) const;
+  std::string positions_text(int process) const;
+  int failed_rank_of(int process) const;
+  std::string phase_of(int rank) const;
+  std::chrono::milliseconds rendezvous() const;
+
+  EventLoop& loop_;
+  JobRequest request_;
+  JobEvents events_;
+  OwnedTasks tasks_;
+  std::vector<Participant> participants_;
+  std::optional<RankAssignment> assignment_;
+  std::optional<Abort> cause_;
+  std::optional<Abort> lost_;  // a lost peer: the failure cause only if no other follows
+  int stop_signal_ = 0;
+  bool ranks_stopped_ = false;  // ranks report that they stopped early
+  StopRequests requests_;       // signals of this process
+  int undecided_ = 0;           // failures whose cause may still arrive
+  bool all_joined_ = false;
+  std::map<int, Json> infos_, results_;
+  std::optional<Json> result_;
+  std::unique_ptr<ChannelServer> server_;
+  std::shared_ptr<Channel> channel_;
+  std::unique_ptr<StallWatch> stalls_;
+  Json stall_;
+};
+
+}  // namespace convoy

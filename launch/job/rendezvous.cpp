@@ -1,0 +1,119 @@
+#include "launch/job/rendezvous.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <set>
+#include <sstream>
+
+#include "core/files/files.h"
+#include "launch/machine/networks.h"
+
+namespace convoy {
+namespace {
+
+constexpr size_t longest_address = 4096;
+
+std::string path_of(const std::string& folder, const std::string& job) { return str(folder, "/.rendezvous-", job); }
+
+std::string value_of(const Variables& variables, const char* name) {
+  const auto found = variables.find(name);
+  return found == variables.end() ? "" : found->second;
+}
+
+// Addresses in a URI of mpirun's daemons: "123.0;tcp://10.0.0.5,10.1.0.5:4711;tcp6://[fd00::5]:4712".
+std::vector<std::string> addresses_in(const std::string& uri) {
+  std::vector<std::string> found;
+  for (size_t at = uri.find("://"); at != std::string::npos; at = uri.find("://", at + 1)) {
+    const std::string part = uri.substr(at + 3, uri.find(';', at) - at - 3);
+    std::istringstream list(part.substr(0, part.rfind(':')));
+    for (std::string address; std::getline(list, address, ',');) {
+      if (!address.empty() && address.front() == '[') address = address.substr(1, address.find(']') - 1);
+      found.push_back(address);
+    }
+  }
+  return found;
+}
+
+// The interface that leads to all hosts; "" if hosts need different ones or if a host has no route.
+std::string address_towards_all(const std::vector<std::string>& hosts) {
+  std::set<std::string> sources;
+  for (const std::string& host : hosts)
+    if (!is_here(host)) sources.insert(address_towards(host));
+  return sources.size() == 1 ? *sources.begin() : "";
+}
+
+// Address towards the other hosts according to the launcher's variables, or "".
+std::string launcher_address(const LaunchedAs& as, const Variables& variables) {
+  if (as.launcher == Launcher::slurm)
+    return address_towards_all(hosts_in_list(value_of(variables, "SLURM_STEP_NODELIST")));
+  if (as.launcher == Launcher::torchrun) {
+    const std::string local = local_address_of(value_of(variables, "MASTER_ADDR"));
+    return is_loopback(local) ? "" : local;
+  }
+  if (as.launcher != Launcher::open_mpi) return "";
+  const std::vector<std::string> local = addresses_in(value_of(variables, "OMPI_MCA_orte_local_daemon_uri"));
+  for (const std::string& other : addresses_in(value_of(variables, "OMPI_MCA_orte_hnp_uri"))) {
+    const std::string source = address_towards(other);
+    if (!source.empty()) return source;
+  }
+  std::vector<std::string> four;
+  for (const std::string& address : local)
+    if (address.find(':') == std::string::npos) four.push_back(address);
+  return four.size() == 1 ? four.front() : "";
+}
+
+}  // namespace
+
+RendezvousFile::RendezvousFile(const std::string& folder, const std::string& job, const ChannelAddress& address)
+    : path_(path_of(folder, job)) {
+  try {
+    make_private_folder(folder);
+  } catch (const Error& error) {
+    throw Error(Failure::output, error.what());
+  }
+  refuse_writable_by_others(folder);
+  write_whole(path_, to_string(address) + "\n", false, 0600);
+}
+
+RendezvousFile::~RendezvousFile() { unlink(path_.c_str()); }
+
+void remove_rendezvous(const std::string& folder, const std::string& job) { unlink(path_of(folder, job).c_str()); }
+
+std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const std::string& job) {
+  const std::string path = path_of(folder, job);
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return std::nullopt;
+  if (status.st_uid != geteuid() || (status.st_mode & 077) != 0)
+    throw Error(Failure::refused,
+                str(path, ": belongs to another user, or others can read it; remove it and start again"));
+  const std::string text = read_file_if_any(path, longest_address);
+  return text.empty() ? std::nullopt : std::make_optional(channel_address(text.substr(0, text.find('\n'))));
+}
+
+std::string data_address(const std::string& configured, const std::string& channel_host) {
+  if (is_loopback(channel_host)) return channel_host;
+  if (configured.find('/') != std::string::npos) return configured_address(configured, interfaces_here());
+  // launch.address belongs to one host; others use their interface towards the channel.
+  if (!configured.empty() && !local_address_of(configured).empty()) return configured;
+  const std::string local = local_address_of(channel_host);
+  return local.empty() ? address_towards(channel_host) : local;
+}
+
+ServingAddress serving_address(const std::string& configured, const LaunchedAs& as, const Variables& variables) {
+  if (!configured.empty()) return {configured_address(configured, interfaces_here()), ""};
+  if (as.local_size == as.size) return {"127.0.0.1", ""};
+  std::vector<Interface> usable;
+  for (const Interface& i : interfaces_here())
+    if (!i.loopback) usable.push_back(i);
+  if (usable.empty()) return {"127.0.0.1", "this host has no network but its loopback: ranks elsewhere cannot join"};
+  const std::string found = launcher_address(as, variables);
+  if (!found.empty()) return {found, ""};
+  std::string note;
+  if (usable.size() > 1 && usable[1].address.find(':') == std::string::npos)
+    note = str("the control channel listens on ", usable[0].address, ", the first of ", shown(usable),
+               "; where other hosts cannot reach it, set launch.address to an address or a network (10.0.0.0/16)");
+  return {usable.front().address, note};
+}
+
+}  // namespace convoy

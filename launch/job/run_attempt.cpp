@@ -1,0 +1,274 @@
+#include "launch/job/run_attempt.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cstdio>
+
+#include "launch/diagnose/bench_report.h"
+#include "launch/explain/explain_advice.h"
+#include "launch/job/summary.h"
+#include "launch/machine/topology.h"
+#include "launch/process/exit_codes.h"
+
+#include "core/control/protocol.h"
+#include "core/files/limits.h"
+#include "core/inject/fault.h"
+
+namespace convoy {
+namespace {
+constexpr std::chrono::milliseconds progress_interval{900};  // ranks post progress several times a second
+constexpr size_t most_placed = 16;                           // longest printed placement; the summary has all
+
+std::string injection_note(const std::vector<std::string>& faults, int attempt) {
+  return str("faults are injected into this run (--inject): ", join(faults, ", "), "; this is attempt ", attempt,
+             attempt > 0 ? ", in which only those with `always` or `attempt=` happen" : "");
+}
+
+// The message with the rank first, unless it names the rank. A source location of the configuration stays first.
+std::string failure_line(const Abort& cause) {
+  const std::string rank = str("rank ", cause.rank);
+  const size_t named = cause.message.find(rank);
+  const bool names_it = named != std::string::npos &&
+                        std::isdigit(static_cast<unsigned char>((cause.message + " ")[named + rank.size()])) == 0;
+  if (cause.rank < 0 || names_it) return cause.message;
+  const std::string place = str(rank, cause.host.empty() ? "" : " on " + cause.host);
+  if (cause.kind == Failure::config) return str(cause.message, " (", place, ")");
+  const bool tells_step = cause.step < 0 || cause.message.find("step ") != std::string::npos;
+  return str(place, tells_step ? "" : str(", step ", cause.step), ": ", cause.message);
+}
+}  // namespace
+
+bool reported_done(const RunFolder& folder) {
+  if (!folder.already_done) return false;
+  for (const std::string& note : folder.notes) std::puts(terminal_safe(note).c_str());
+  return true;
+}
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& policy, JobRequest request,
+                       Actions actions)
+    : loop_(loop),
+      run_(run),
+      policy_(policy),
+      folder_(policy.folder()),
+      console_(loop, request.processes, run.as.launcher == Launcher::none, run.quiet, run.printed_before),
+      logs_(folder_.path + "/logs", RankLogs::usual_limit, [this](const std::string& text) { console_.log(text); }) {
+  if (policy.first()) {
+    for (const std::string& note : folder_.notes) console_.log(note);
+    for (const std::string& warning : run.warnings) console_.log(warning);
+  }
+  if (!run.arguments.faults.empty()) console_.log(injection_note(run.arguments.faults, folder_.attempt));
+  JobEvents events;
+  events.on_joined = actions.on_joined;
+  events.on_failure = [this, failed = actions.on_failure](const Abort& cause) {
+    if (cause.kind == Failure::stopped)
+      console_.log("stopping: " + cause.message);
+    else
+      console_.failed("failed: " + failure_line(cause), cause.message);
+    // Writes the summary first, since mpirun may kill this process too; an attempt that may restart has no outer
+    // mpirun.
+    if (!policy_.may_restart()) write_end(supervisor_->outcome());
+    failed(cause);
+  };
+  events.on_line = [this](int rank, const std::string& host, const std::string& line) {
+    logs_.write(rank, line);
+    console_.rank_line(host, rank, line);
+  };
+  events.on_report = [this](const std::string& topic, const Json& body) {
+    if (topic == protocol::progress) report_progress(body);
+    if (topic == protocol::metrics) console_.metrics(body);
+    if (topic == injected_topic) injected(body);
+    if (topic == bench_topic) console_.result(bench_line(body));
+  };
+  events.on_notice = [this](const std::string& text) {
+    console_.log(text);
+    logs_.write("stalls", text);
+  };
+  events.on_stop = [this](int signal) { note_stop(signal); };
+  events.on_saved = [this] { write_stopped(supervisor_->outcome()); };
+  events.on_first_step = [this] {
+    if (!startup_seconds_) startup_seconds_ = seconds_since(policy_.first() ? run_.arguments.launched : began_);
+  };
+  // Until the ranks are known, the summary has the wanted job, also if a rank never starts.
+  Job wanted;
+  wanted.name = run.config.name;
+  wanted.backend = run.config.backend;
+  wanted.ranks.resize(static_cast<size_t>(request.processes));
+  request.launch = run.config.launch;
+  request.config = without_marks(run.config.resolved);
+  request.resumes = run.snapshots.is_null() && run.arguments.bench.is_null();
+  start_summary(wanted);
+  try {
+    supervisor_ = std::make_unique<JobSupervisor>(loop, request, events);
+  } catch (const Error& error) {
+    begin_failed(error);  // the channel cannot be served, for example on a used port
+    throw;
+  } catch (const std::system_error& error) {
+    begin_failed(limit_error(error, Failure::internal));
+    throw;
+  }
+  loop.on_signal([this](int signal) { supervisor_->stop(signal); });
+}
+
+void RunAttempt::begin_failed(const Error& error) {
+  JobOutcome outcome;
+  outcome.cause = Abort{error.kind(), -1, -1, 0, host_name(), error.what()};
+  outcome.exit_code = exit_code_of(error.kind());
+  write_end(outcome);
+}
+
+// The configuration without source locations, with the values that the folder's run keeps.
+Json RunAttempt::configuration() const {
+  Json config = without_marks(run_.config.resolved);
+  if (folder_.epochs > 0) config["train"]["epochs"] = folder_.epochs;
+  return config;
+}
+
+void RunAttempt::start_summary(const Job& job, const std::vector<PlacedRank>& table) {
+  summary_ = starting_summary(configuration(), job, folder_.attempt, table);
+  summary_["inject"] = run_.arguments.faults;
+  summary_["injected"] = policy_.injected();
+  summary_["attempts"] = policy_.ended();
+  write_summary(folder_.path, summary_);
+}
+
+void RunAttempt::begin(const PlacedJob& placed) {
+  if (policy_.first()) {
+    for (const std::string& warning : placed.warnings) console_.log(warning);
+    std::string table = placement_text(placed.table, most_placed);
+    table.pop_back();  // the console adds the newline
+    console_.log("placement of the ranks:\n" + table);
+  }
+  Job job = placed.job;
+  // Checkpoints of this run take precedence over the one that it began from.
+  if ((folder_.continued || !policy_.first()) && policy_.newest_checkpoint() >= 0)
+    job.config["train"]["resume"] = "auto";
+  if (folder_.epochs > 0) job.config["train"]["epochs"] = folder_.epochs;
+  assignment_ = RankAssignment{job,
+                               folder_.path,
+                               folder_.attempt,
+                               unix_seconds(),
+                               placed.passive,
+                               run_.snapshots,
+                               run_.arguments.faults,
+                               run_.arguments.bench};
+  try {
+    write_folder(placed);
+  } catch (const Error& error) {
+    begin_failed(error);
+    throw;
+  }
+  supervisor_->publish(*assignment_);
+}
+
+// Writes what readers of the folder expect before the first step.
+void RunAttempt::write_folder(const PlacedJob& placed) {
+  write_whole(folder_.path + "/config.yaml", to_yaml(configuration()), false);
+  start_summary(placed.job, placed.table);
+  if (const Json choice = choice_of(run_, folder_.path, placed.job); !choice.is_null()) {
+    summary_["ways"] = choice;
+    write_summary(folder_.path, summary_);
+  }
+  // Files of an earlier attempt would be taken for this one's.
+  unlink((folder_.path + "/progress.json").c_str());
+  for (const RankPlan& rank : placed.job.ranks) unlink(str(folder_.path, "/logs/rank", rank.rank, ".state").c_str());
+  for (const ProcessPlan& process : placed.job.processes) {
+    logs_.open(process.ranks.front());
+    if (!policy_.first()) logs_.write(process.ranks.front(), str("convoy: attempt ", folder_.attempt));
+  }
+}
+
+// Shows progress and writes progress.json for `convoy top`; ranks report a full disk.
+void RunAttempt::report_progress(const Json& body) {
+  console_.progress(body);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - progress_written_ < progress_interval || body.contains("text")) return;
+  progress_written_ = now;
+  try {
+    write_whole(folder_.path + "/progress.json", body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n",
+                false);
+  } catch (const Error&) {
+  }
+}
+
+// Records an injected fault, so that the summary does not show an ordinary failure.
+void RunAttempt::injected(const Json& body) {
+  console_.log(str("injected fault ", body.at("fault").get<std::string>(), " happens now on rank ",
+                   body.at("rank").get<int>(),
+                   body.at("step").is_null() ? "" : str(", step ", body.at("step").get<int64_t>())));
+  policy_.injected().push_back(body);
+  summary_["injected"] = policy_.injected();
+}
+
+// Writes the stop at once: the launcher that requested it may kill this process before the ranks have saved.
+void RunAttempt::note_stop(int signal) {
+  console_.log(
+      str("SIG", sigabbrev_np(signal), ": all ranks stop after the same step and save; once more ends them at once"));
+  JobOutcome outcome;
+  outcome.cause.emplace();
+  outcome.cause->kind = Failure::stopped;
+  outcome.cause->message = str("asked to stop by SIG", sigabbrev_np(signal),
+                               ": all ranks stop after the same step and save; if convoy ends before they have saved, "
+                               "the same command resumes from the newest checkpoint");
+  outcome.exit_code = exit_code::stopped;
+  write_stopped(outcome);
+}
+
+// Writes a preliminary end. It leaves the reserved space for the real end, and detects a full disk early.
+void RunAttempt::write_stopped(const JobOutcome& outcome) {
+  try {
+    const Json summary = finished_summary(summary_, outcome, startup_seconds_);
+    write_whole(folder_.path + "/summary.json", summary_text(summary), true);
+  } catch (const Error& error) {
+    console_.log(error.what());
+  }
+}
+
+void RunAttempt::write_end(const JobOutcome& outcome) {
+  write_summary(folder_.path, finished_summary(summary_, outcome, startup_seconds_));
+}
+
+AttemptEnd RunAttempt::finish() {
+  loop_.on_signal(nullptr);
+  console_.flush();
+  unlink((folder_.path + "/progress.json").c_str());  // its content is in the summary
+  remove_leftover_checkpoints(folder_.path);
+  JobOutcome outcome = supervisor_->outcome();
+  const bool failed = outcome.exit_code != exit_code::done && outcome.exit_code != exit_code::stopped;
+  AttemptEnd end = failed ? policy_.failed(outcome, assignment_.has_value()) : AttemptEnd{outcome.exit_code, {}};
+  if (supervisor_->stopping()) end.again.reset();  // a stopped run has no further attempt
+  summary_["attempts"] = policy_.ended();
+  try {
+    if (end.again) {
+      write_summary(folder_.path, summary_);  // the run continues
+      console_.log(policy_.note(outcome, end));
+      supervisor_->publish_exit_code(outcome.exit_code);
+      return end;
+    }
+    write_end(outcome);
+  } catch (const Error& error) {
+    console_.log(error.what());
+    return {exit_code_of(error.kind()), std::nullopt};
+  }
+  if (outcome.exit_code == exit_code::done) {
+    console_.result(result_text(read_summary(folder_.path), folder_.path));
+  } else if (outcome.cause && outcome.cause->kind == Failure::stopped && !supervisor_->failed()) {
+    console_.log(str(outcome.cause->message, "; ", folder_.path, "/summary.json"));
+  } else {
+    console_.log(str("exit ", outcome.exit_code, "; see ", folder_.path, "/summary.json and logs/"));
+  }
+  unlink((folder_.path + "/failure.json").c_str());  // from an agent, whose cause is less exact
+  supervisor_->publish_exit_code(outcome.exit_code);
+  return end;
+}
+
+}  // namespace convoy

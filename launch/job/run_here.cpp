@@ -1,0 +1,241 @@
+// `convoy run` started alone: all ranks are children of this process.
+#include <cmath>
+
+#include "core/base/text.h"
+#include "launch/explain/explain_advice.h"
+#include "launch/job/agent.h"
+#include "launch/job/run_attempt.h"
+#include "launch/job/run_modes.h"
+#include "launch/machine/networks.h"
+#include "launch/machine/topology.h"
+#include "launch/prepare/leftovers.h"
+#include "launch/process/exit_codes.h"
+
+namespace convoy {
+
+namespace {
+
+AttemptEnd one_attempt(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed, RestartPolicy& policy) {
+  JobRequest request;
+  request.processes = static_cast<int>(placed.job.processes.size());
+  const std::string& address = run.config.launch.address;
+  if (!address.empty()) request.address = configured_address(address, interfaces_here());
+
+  std::unique_ptr<RunAttempt> attempt;
+  Agent agent(loop, {[&](int process, const std::string& line) { attempt->supervisor().line(process, line); },
+                     [&](int process, const ProcessEnd& end) { attempt->supervisor().ended(process, end); }});
+  RunAttempt::Actions actions;
+  actions.on_failure = [&](const Abort& cause) {
+    const double grace = cause.kind == Failure::stopped ? 0 : run.config.launch.failure_grace;
+    agent.kill_after(to_milliseconds(grace));
+  };
+  attempt = std::make_unique<RunAttempt>(loop, run, policy, request, actions);
+
+  try {
+    attempt->begin(placed);
+    const std::string channel = to_string(attempt->supervisor().address());
+    const Variables variables = without_ranks(run.variables);
+    for (int process = 0; process < request.processes; ++process)
+      agent.start(process, rank_process(run.rank_program, attempt->assignment(), process, channel, variables));
+  } catch (const Error& error) {
+    attempt->begin_failed(error);
+    throw;
+  }
+  loop.run_until([&] { return attempt->supervisor().over() && agent.idle(); });
+  return attempt->finish();
+}
+
+}  // namespace
+
+int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (reported_done(folder)) return exit_code::done;
+  PlacedJob taken = placed;
+  fix_mode(run, folder.path, taken);
+  RestartPolicy policy(std::move(folder), restart_options(run));
+  return run_attempts(loop, [&] { return one_attempt(loop, run, taken, policy); });
+}
+
+// --- `convoy run` with backend mpi and without a launcher: mpirun is a child and starts one `convoy` per rank ---
+//
+// The control channel stops the ranks, then mpirun ends by itself: a TERM to mpirun would lose their exit codes. The
+// user decides about mpirun's own checks: whether root may run it, and the number of slots.
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// Excludes networks that do not connect hosts: Open MPI uses every network, and waits for ever on a container's bridge.
+// It refuses a second choice, so a choice of the user stays.
+void leave_out_networks(const Variables& variables, const MpirunHosts& hosts, std::vector<std::string>& line) {
+  if (hosts.not_networks.empty()) return;
+  for (const std::string layer : {"btl", "oob"}) {
+    const std::string name = layer + "_tcp_if_";
+    if (variables.count("OMPI_MCA_" + name + "include") + variables.count("OMPI_MCA_" + name + "exclude") > 0) continue;
+    line.insert(line.end(), {"--mca", name + "exclude", "127.0.0.1/8," + join(hosts.not_networks, ",")});
+  }
+}
+
+// Adds options for other hosts: how to start daemons there, how to notice a lost host, and the environment variables
+// that other hosts lack.
+void add_hosts(const PreparedRun& run, const std::string& mpirun, const MpirunHosts& hosts,
+               std::vector<std::string>& line) {
+  for (const std::string& word : hosts.remote_shell)
+    if (word.find(' ') != std::string::npos)
+      throw Error(Failure::config, str("launch.remote_shell: mpirun takes it as one text split at spaces, and '", word,
+                                       "' has one; put it into a script without, or use backend gloo"));
+  line.insert(line.end(), {"--host", join(hosts.slots, ","), "--mca", "plm_rsh_agent", join(hosts.remote_shell, " ")});
+  // mpirun must notice a lost host, but after the heartbeat: the first one that ends the job gives the reason, and
+  // mpirun does not know the rank or its host. The first probe may come at once, so only the time between probes is
+  // certain.
+  constexpr int probes = 5;
+  const double silence = run.config.launch.heartbeat + run.config.launch.failure_grace + 10;
+  line.insert(line.end(), {"--mca", "oob_tcp_keepalive_time", "10", "--mca", "oob_tcp_keepalive_intvl",
+                           std::to_string(static_cast<int64_t>(std::ceil(silence / probes))), "--mca",
+                           "oob_tcp_keepalive_probes", std::to_string(probes)});
+  leave_out_networks(run.variables, hosts, line);
+  const std::string folder = mpirun.substr(0, mpirun.rfind('/'));
+  if (folder != "/usr/bin" && folder != "/bin") line.insert(line.end(), {"--prefix", folder + "/.."});
+  for (const auto& variable : forwarded(run.variables)) line.insert(line.end(), {"-x", variable.first});
+}
+
+std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& mpirun, size_t ranks,
+                                     const MpirunHosts& hosts) {
+  // convoy binds the cores: mpirun's binding ignores the resources of this process. The channel's secret is in the
+  // environment, never in argv, which all users of the host can read.
+  std::vector<std::string> line{mpirun, "-n", std::to_string(ranks), "--bind-to", "none", "-x", "CONVOY_CHANNEL"};
+  if (!hosts.slots.empty()) add_hosts(run, mpirun, hosts, line);
+  line.push_back(program_path());
+  line.insert(line.end(), run.arguments.words.begin(), run.arguments.words.end());
+  if (!run.arguments.config.empty()) line.push_back(run.arguments.config);
+  for (const std::string& set : run.arguments.overrides) line.insert(line.end(), {"--set", set});
+  if (run.arguments.ranks > 0) line.insert(line.end(), {"--ranks", std::to_string(run.arguments.ranks)});
+  if (!run.arguments.output.empty()) line.insert(line.end(), {"--output", run.arguments.output});
+  return line;
+}
+
+class Mpirun {
+ public:
+  Mpirun(EventLoop& loop, const PreparedRun& run, size_t ranks, const MpirunHosts& hosts)
+      : loop_(loop),
+        tasks_(loop),
+        run_(run),
+        ranks_(ranks),
+        hosts_(hosts),
+        agent_(loop, {[this](int, const std::string& line) { line_received(line); },
+                      [this](int, const ProcessEnd& end) { ended(end); }}) {}
+
+  AttemptEnd attempt(const std::string& program, RestartPolicy& policy) {
+    JobRequest request;
+    request.processes = static_cast<int>(ranks_);
+    request.joins = true;
+    const std::string& address = run_.config.launch.address;
+    if (!address.empty()) request.address = configured_address(address, interfaces_here());
+    if (!hosts_.address.empty()) request.address = hosts_.address;
+    RunAttempt::Actions actions;
+    actions.on_joined = [this](const std::vector<Host>& hosts) { all_joined(hosts); };
+    actions.on_failure = [this](const Abort&) { end_mpirun_after(run_.config.launch.failure_grace + 2); };
+    attempt_ = std::make_unique<RunAttempt>(loop_, run_, policy, request, actions);
+    for (const std::string& note : hosts_.notes) attempt_->console().log(note);
+    remove_leftover_open_mpi();
+    start(program);
+    loop_.run_until([this] { return attempt_->supervisor().over(); });
+    const AttemptEnd end = attempt_->finish();
+    end_mpirun_after(3);
+    loop_.run_until([this] { return agent_.idle(); });
+    if (end.exit_code != exit_code::done) {
+      // Removes segments of killed ranks. Younger ones may belong to a job that is just starting.
+      LeftoverPaths paths;
+      paths.oldest_seconds = 1;
+      remove_leftover_open_mpi(paths);
+    }
+    return end;
+  }
+
+  pid_t process() const { return mpirun_; }
+
+ private:
+  void start(const std::string& program) {
+    ProcessStart start;
+    start.argv = mpirun_line(run_, program, ranks_, hosts_);
+    start.environment = without_ranks(run_.variables);
+    start.environment["CONVOY_CHANNEL"] = to_string(attempt_->supervisor().address());
+    // When a `convoy` ends with a failure's code, every rank has ended and knows its exit code. So mpirun can kill the
+    // others without its usual second of waiting.
+    start.environment.emplace("OMPI_MCA_odls_base_sigkill_timeout", "0");
+    start.death_signal = 15;  // lets mpirun remove its session folder
+    attempt_->console().log(join(start.argv, " "));
+    mpirun_ = agent_.start(0, start);
+  }
+
+  void line_received(const std::string& line) {
+    attempt_->logs().write("mpirun", line);
+    // Once the ranks have joined, their lines come over the channel, and mpirun only prints notes about ends that are
+    // known already.
+    if (attempt_->supervisor().joined()) return;
+    attempt_->console().print(line);
+    if (line.find("as root") != std::string::npos) refused_root_ = true;
+    if (line.find("not enough slots") != std::string::npos) few_slots_ = true;
+  }
+
+  void ended(const ProcessEnd& end) {
+    const bool joined = attempt_->supervisor().joined();
+    // The last messages of its agents may still arrive.
+    tasks_.after(milliseconds(joined ? 500 : 50), [this, end, joined] {
+      if (attempt_->supervisor().failed() || attempt_->supervisor().over()) return;
+      std::string message =
+          str("mpirun ", describe(end), joined ? " before the ranks had" : " before it had started all ranks");
+      if (refused_root_)
+        message +=
+            "; to consent to running it as root, set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+      if (few_slots_)
+        message += str("; it counts a slot for each core: to start ", ranks_,
+                       " ranks all the same, set OMPI_MCA_rmaps_base_oversubscribe=1, or use fewer ranks or "
+                       "--set backend=gloo");
+      attempt_->supervisor().fail({Failure::rendezvous, -1, -1, end.signal, host_name(), message});
+    });
+  }
+
+  void all_joined(const std::vector<Host>& hosts) {
+    try {
+      attempt_->begin(plan_and_place(run_, hosts));
+    } catch (const Error& error) {
+      attempt_->supervisor().fail({error.kind(), -1, -1, 0, "", error.what()});
+    }
+  }
+
+  // mpirun ends after its ranks; this kills it if it does not.
+  void end_mpirun_after(double seconds) { agent_.kill_after(to_milliseconds(seconds)); }
+
+  EventLoop& loop_;
+  OwnedTasks tasks_;
+  const PreparedRun& run_;
+  const size_t ranks_;
+  const MpirunHosts& hosts_;
+  pid_t mpirun_ = -1;
+  bool refused_root_ = false;
+  bool few_slots_ = false;
+  Agent agent_;
+  std::unique_ptr<RunAttempt> attempt_;
+};
+
+}  // namespace
+
+int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed, const MpirunHosts& hosts) {
+  const std::string program = executable_path("mpirun",
+                                              "install Open MPI (Debian: apt-get install openmpi-bin), or use "
+                                              "--set backend=gloo");
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (reported_done(folder)) return exit_code::done;
+  RestartPolicy policy(std::move(folder), restart_options(run));
+  return run_attempts(loop, [&] {
+    auto mpirun = std::make_unique<Mpirun>(loop, run, placed.job.processes.size(), hosts);
+    const AttemptEnd end = mpirun->attempt(program, policy);
+    const pid_t process = mpirun->process();
+    mpirun.reset();  // ends leftovers of a killed mpirun, which still use its session folder
+    remove_leftover_session(process);
+    return end;
+  });
+}
+
+}  // namespace convoy

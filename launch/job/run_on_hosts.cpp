@@ -1,0 +1,324 @@
+// `convoy run --hosts a,b`: this process supervises; an agent on every host, started by the remote shell, is the parent
+// of the ranks there.
+//
+// All hosts first report their resources, which checks the route, path and version. Then the supervisor plans the job,
+// chooses an address that all hosts can reach, and sends each agent its processes. Secret and plan go to the remote
+// shell's standard input. With backend mpi, mpirun starts the ranks after the same checks.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+
+#include "core/base/text.h"
+#include "core/base/version.h"
+#include "launch/job/agent.h"
+#include "launch/job/run_attempt.h"
+#include "launch/job/run_modes.h"
+#include "launch/machine/networks.h"
+#include "launch/machine/topology.h"
+#include "launch/process/exit_codes.h"
+
+namespace convoy {
+namespace {
+
+using std::chrono::milliseconds;
+
+class HostsRun {
+ public:
+  HostsRun(EventLoop& loop, PreparedRun run)
+      : loop_(loop),
+        tasks_(loop),
+        run_(std::move(run)),
+        shares_(host_shares(run_.arguments.hosts)),
+        remote_shell_(run_.config.resolved.at("launch").at("remote_shell").get<std::vector<std::string>>()),
+        calls_(shares_.size()),
+        agent_(loop, {[this](int host, const std::string& line) { line_received(call(host), line); },
+                      [this](int host, const ProcessEnd& end) { ended(call(host), end); }}) {}
+
+  // Collects the hosts' resources and plans. Returns the error if hosts cannot be reached or if the run was stopped
+  // before; throws errors of the run itself.
+  std::optional<Error> ask() {
+    loop_.on_signal([this](int) { stopped_ = true; });
+    const std::vector<int> wanted = wanted_hosts();
+    try {
+      ask_hosts();
+      placed_ = planned(wanted);
+      address_ = placed_.job.backend == "local" ? "127.0.0.1" : chosen_address();
+    } catch (const Error& error) {
+      if (error.kind() != Failure::rendezvous && error.kind() != Failure::stopped) throw;
+      agent_.kill_all();
+      return error;
+    }
+    return std::nullopt;
+  }
+
+  bool by_mpirun() const { return placed_.job.backend == "mpi"; }
+
+  int through_mpirun() {
+    MpirunHosts hosts;
+    for (const Call& one : calls_) hosts.slots.push_back(str(one.name, ":", one.processes.size()));
+    hosts.remote_shell = remote_shell_;
+    hosts.address = address_;
+    std::vector<std::vector<Interface>> networks;
+    for (const Call& one : calls_) networks.push_back(one.hello->interfaces);
+    hosts.not_networks = repeated_networks(networks);
+    hosts.notes = notes_;
+    for (const Call& one : calls_) agent_.end_input(index_of(one));
+    agent_.kill_after(milliseconds(3000));
+    loop_.run_until([this] { return agent_.idle(); });
+    return run_through_mpirun(loop_, run_, placed_, hosts);
+  }
+
+  AttemptEnd attempt(RestartPolicy& policy) {
+    serve(policy, address_, static_cast<int>(placed_.job.processes.size()));
+    send_plans();
+    return wait_for_end();
+  }
+
+  // Records a failure to start in the summary, with the host.
+  AttemptEnd failed_attempt(RestartPolicy& policy, const Error& problem) {
+    serve(policy, "127.0.0.1", static_cast<int>(std::max<int64_t>(run_.config.launch.ranks, 1)));
+    attempt_->supervisor().fail({problem.kind(), -1, -1, 0, failed_host_, problem.what()});
+    return wait_for_end();
+  }
+
+ private:
+  // One host: its remote shell and its answers.
+  struct Call {
+    std::string name;  // as typed
+    std::optional<RemoteHello> hello;
+    std::optional<ProcessEnd> end;
+    std::string last_line;
+    bool here = false;
+    std::vector<int> processes;
+  };
+  Call& call(int host) { return calls_.at(static_cast<size_t>(host)); }
+  int index_of(const Call& one) const { return static_cast<int>(&one - calls_.data()); }
+
+  // Host of each rank. A number of ranks in the file counts only if the command line gives none.
+  std::vector<int> wanted_hosts() {
+    const int64_t ranks = run_.config.launch.ranks;
+    const bool typed = mark_of(run_.config.resolved, "launch.ranks").file.rfind("--set", 0) == 0;
+    std::vector<int> hosts = rank_hosts(shares_, typed ? static_cast<int>(ranks) : 0);
+    run_.as.size_from = "--hosts";
+    if (!hosts.empty()) run_.config.launch.ranks = static_cast<int64_t>(hosts.size());
+    if (!hosts.empty()) run_.config.resolved["launch"]["ranks"] = hosts.size();
+    return hosts;
+  }
+
+  // --- Collecting the hosts ---
+
+  void ask_hosts() {
+    if (remote_shell_.empty())
+      throw ConfigError(mark_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
+                        "is empty, and --hosts needs a program that executes a command on another host");
+    const RemoteRequest request{version, std::filesystem::current_path().string(), forwarded(run_.variables),
+                                may_use_gpus(run_.config)};
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      Call& one = calls_[i];
+      one.name = shares_[i].name;
+      one.here = is_here(one.name);
+      ProcessStart start;
+      start.argv = {program_path(), "agent"};
+      start.environment = without_ranks(run_.variables);
+      if (!one.here) start.argv = remote_command(remote_shell_, one.name, start.argv);
+      start.with_input = true;
+      agent_.start(static_cast<int>(i), start);
+      agent_.send(static_cast<int>(i), to_line(request));
+    }
+    const double limit = run_.config.launch.rendezvous;
+    loop_.run_until([&] { return stopped_ || answered(); }, to_milliseconds(limit));
+    if (stopped_) throw Error(Failure::stopped, "asked to stop before the hosts had answered");
+    check_answers(limit);
+  }
+
+  bool answered() const {
+    const bool failed = std::any_of(calls_.begin(), calls_.end(), [](const Call& one) { return one.end.has_value(); });
+    return failed || std::all_of(calls_.begin(), calls_.end(), [](const Call& one) { return one.hello.has_value(); });
+  }
+
+  void check_answers(double limit) {
+    std::vector<std::string> unanswered;
+    for (const Call& one : calls_) {
+      if (one.hello && !one.hello->problem.empty()) refuse(one, one.hello->problem);
+      if (one.hello && one.hello->version != version)
+        refuse(one, str(program_path(), " is version ", one.hello->version, " there and ", version, " here"));
+      if (one.end && !one.hello)
+        refuse(one, str(shell_name(one), " ", describe(*one.end), " before convoy answered",
+                        one.last_line.empty() ? "" : ": " + one.last_line, "; it was to execute ", program_path(),
+                        " there: try `", join(remote_shell_, " "), " ", one.name, " ", program_path(), " --version`"));
+      if (!one.hello) unanswered.push_back(one.name);
+    }
+    if (!unanswered.empty()) failed_host_ = unanswered.front();
+    if (!unanswered.empty())
+      throw Error(Failure::rendezvous, str("--hosts: no answer within ", human_seconds(limit),
+                                           " (launch.rendezvous) from ", join(unanswered, ", "), "; does `",
+                                           join(remote_shell_, " "), " ", unanswered.front(), " true` answer?"));
+    std::map<std::string, std::string> names;
+    for (const Call& one : calls_) {
+      const auto [same, fresh] = names.emplace(one.hello->host.name, one.name);
+      if (!fresh)
+        throw Error(Failure::command_line, str("--hosts: ", same->second, " and ", one.name, " are one host, ",
+                                               one.hello->host.name, "; write it once, as in ", one.name, ":2"));
+    }
+  }
+
+  [[noreturn]] void refuse(const Call& one, const std::string& why) {
+    failed_host_ = one.name;
+    throw Error(Failure::rendezvous, str("--hosts: ", one.name, ": ", why));
+  }
+
+  std::string shell_name(const Call& one) const { return one.here ? program_path() : remote_shell_.front(); }
+
+  // --- Planning ---
+
+  PlacedJob planned(const std::vector<int>& wanted) {
+    Topology topology;
+    for (const Call& one : calls_) topology.hosts.push_back(one.hello->host);
+    PlacedJob placed = plan_and_place(run_, topology, wanted);
+    for (size_t process = 0; process < placed.job.processes.size(); ++process)
+      call(placed.job.processes[process].host).processes.push_back(static_cast<int>(process));
+    for (const Call& one : calls_)
+      if (one.processes.empty())
+        throw Error(Failure::command_line,
+                    str("--hosts: ", one.name, " would get none of the ", placed.job.ranks.size(), " ranks in ",
+                        placed.job.processes.size(), " processes; leave it out, or ask for more with --ranks"));
+    return placed;
+  }
+
+  // Chooses by the rule of launch.address: a common network, else the interface that leads to all hosts, else none.
+  std::string chosen_address() {
+    const std::vector<Interface> here = interfaces_here();
+    const std::string& configured = run_.config.launch.address;
+    if (!configured.empty()) return configured_address(configured, here);
+    std::vector<std::vector<Interface>> others;
+    std::vector<std::string> sources, networks_text{str("this host ", shown(here))};
+    for (const Call& one : calls_) {
+      if (one.here) continue;
+      others.push_back(one.hello->interfaces);
+      sources.push_back(address_towards(one.name));
+      networks_text.push_back(str(one.name, " ", shown(one.hello->interfaces)));
+    }
+    if (others.empty()) return "127.0.0.1";
+    if (const auto common = common_network(here, others)) {
+      notes_.push_back(str("control channel on ", common->name, " ", common->address, "/", common->prefix,
+                           ", a network of all hosts"));
+      return common->address;
+    }
+    if (!sources.front().empty() &&
+        std::count(sources.begin(), sources.end(), sources.front()) == static_cast<long>(sources.size())) {
+      notes_.push_back(str("no network has an address of every host; control channel on ", sources.front(),
+                           ", from which the other hosts are reached (launch.address names another)"));
+      return sources.front();
+    }
+    throw Error(Failure::rendezvous, str("--hosts: no address of this host is one that all hosts can reach: ",
+                                         join(networks_text, "; "), "; set launch.address"));
+  }
+
+  // --- Running ---
+
+  void serve(RestartPolicy& policy, const std::string& address, int processes) {
+    JobRequest request;
+    request.processes = processes;
+    request.joins = true;
+    request.address = address;
+    RunAttempt::Actions actions;
+    actions.on_joined = [this](const std::vector<Host>&) { attempt_->begin(placed_); };
+    actions.on_failure = [](const Abort&) {};  // the agents receive the abort over the channel
+    attempt_ = std::make_unique<RunAttempt>(loop_, run_, policy, request, actions);
+    if (policy.first())
+      for (const std::string& note : notes_) attempt_->console().log(note);
+  }
+
+  void send_plans() {
+    const std::string channel = to_string(attempt_->supervisor().address());
+    for (const Call& one : calls_)
+      agent_.send(index_of(one),
+                  to_line(RemotePlan{channel, one.processes, static_cast<int>(placed_.job.processes.size())}));
+    for (const Call& one : calls_)
+      if (one.end) lost(one);
+  }
+
+  AttemptEnd wait_for_end() {
+    loop_.run_until([this] { return attempt_->supervisor().over(); });
+    over_ = true;
+    const AttemptEnd end = attempt_->finish();
+    agent_.kill_after(milliseconds(1000));  // the shell of a lost host waits for ever
+    loop_.run_until([this] { return agent_.idle(); });
+    return end;
+  }
+
+  // --- Events ---
+
+  void line_received(Call& one, const std::string& line) {
+    if (!one.hello) try {
+        one.hello = remote_hello(line);
+        if (one.hello) return;
+      } catch (const std::exception& error) {
+        one.last_line = str("its answer cannot be read (", error.what(), "): ", line.substr(0, 200));
+        return;
+      }
+    one.last_line = line;
+    if (!attempt_) {
+      std::fprintf(stderr, "[%s] %s\n", one.name.c_str(), terminal_safe(line).c_str());
+      return;
+    }
+    attempt_->logs().write("host-" + one.name, line);
+    attempt_->console().print(str("[", one.name, "] ", line));
+  }
+
+  void ended(Call& one, const ProcessEnd& end) {
+    one.end = end;
+    if (!attempt_ || over_) return;
+    // The last messages of its ranks may still arrive over the channel.
+    tasks_.after(milliseconds(500), [this, &one] { lost(one); });
+  }
+
+  void lost(const Call& one) {
+    JobSupervisor& supervisor = attempt_->supervisor();
+    if (over_ || supervisor.failed() || supervisor.over()) return;
+    const int rank = placed_.job.processes.at(static_cast<size_t>(one.processes.front())).ranks.front();
+    supervisor.fail({Failure::rendezvous, rank, -1, one.end->signal == 0 ? 0 : one.end->signal, one.hello->host.name,
+                     str(shell_name(one), " to ", one.name, " ", describe(*one.end), " before the ranks there had",
+                         one.last_line.empty() ? "" : ": " + one.last_line)});
+  }
+
+  EventLoop& loop_;
+  OwnedTasks tasks_;
+  PreparedRun run_;
+  const std::vector<HostShare> shares_;
+  const std::vector<std::string> remote_shell_;
+  std::vector<Call> calls_;
+  PlacedJob placed_;
+  std::string address_;
+  std::string failed_host_;  // host that prevented the start
+  std::vector<std::string> notes_;
+  bool stopped_ = false;
+  bool over_ = false;
+  Agent agent_;
+  std::unique_ptr<RunAttempt> attempt_;
+};
+
+}  // namespace
+
+int run_on_hosts(EventLoop& loop, PreparedRun run) {
+  auto hosts = std::make_unique<HostsRun>(loop, run);
+  std::optional<Error> problem = hosts->ask();
+  if (problem && problem->kind() == Failure::stopped) throw *problem;
+  if (!problem && hosts->by_mpirun()) return hosts->through_mpirun();
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (folder.already_done && problem) throw *problem;
+  if (reported_done(folder)) return exit_code::done;
+  RestartPolicy policy(std::move(folder), restart_options(run));
+  return run_attempts(loop, [&] {
+    if (!hosts) {
+      hosts = std::make_unique<HostsRun>(loop, run);
+      problem = hosts->ask();
+    }
+    const AttemptEnd end = problem ? hosts->failed_attempt(policy, *problem) : hosts->attempt(policy);
+    hosts.reset();
+    return end;
+  });
+}
+
+}  // namespace convoy

@@ -1,0 +1,191 @@
+#include "launch/machine/gpus.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/base/error.h"
+#include "core/base/text.h"
+#include "core/files/files.h"
+
+namespace convoy {
+
+template <class Function>
+void Nvml::find(Function& function, const char* name) {
+  function = reinterpret_cast<Function>(dlsym(library_.get(), name));
+}
+
+Nvml::Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), &dlclose) {
+  if (!library_) return;
+  int (*init)() = nullptr;
+  find(init, "nvmlInit_v2");
+  find(shutdown_, "nvmlShutdown");
+  find(count, "nvmlDeviceGetCount_v2");
+  find(handle, "nvmlDeviceGetHandleByIndex_v2");
+  find(uuid, "nvmlDeviceGetUUID");
+  find(pci, "nvmlDeviceGetPciInfo_v3");
+  find(memory, "nvmlDeviceGetMemoryInfo");
+  find(handle_by_uuid, "nvmlDeviceGetHandleByUUID");
+  find(utilization, "nvmlDeviceGetUtilizationRates");
+  find(processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+  if (!processes) find(processes, "nvmlDeviceGetComputeRunningProcesses_v2");
+  find(process_samples, "nvmlDeviceGetProcessUtilization");
+  ready_ = init && shutdown_ && count && handle && uuid && pci && memory && init() == 0;
+}
+
+Nvml::~Nvml() {
+  if (ready_) shutdown_();
+}
+
+namespace {
+
+// Turns NVML's "00000000:3B:00.0" into the kernel's "0000:3b:00.0".
+std::string kernel_address(std::string nvml) {
+  if (nvml.size() > 12) nvml = nvml.substr(nvml.size() - 12);
+  std::transform(nvml.begin(), nvml.end(), nvml.begin(), [](unsigned char c) { return std::tolower(c); });
+  return nvml;
+}
+
+int numa_node(const std::string& pci) {
+  std::ifstream file(str("/sys/bus/pci/devices/", pci, "/numa_node"));
+  int node = -1;  // also on hosts with one node
+  return file >> node ? node : -1;
+}
+
+}  // namespace
+
+std::vector<Gpu> find_gpus() {
+  std::vector<Gpu> gpus;
+  const Nvml nvml;
+  unsigned count = 0;
+  if (!nvml.ready() || nvml.count(&count) != 0) return gpus;
+  for (unsigned i = 0; i < count; ++i) {
+    NvmlDevice device = nullptr;
+    NvmlPci pci{};
+    NvmlMemory memory{};
+    char uuid[96] = "";
+    if (nvml.handle(i, &device) != 0 || nvml.uuid(device, uuid, sizeof uuid) != 0 || nvml.pci(device, &pci) != 0 ||
+        nvml.memory(device, &memory) != 0)
+      continue;  // fallen off the bus
+    Gpu gpu;
+    gpu.index = static_cast<int>(gpus.size());
+    gpu.uuid = uuid;
+    gpu.pci = kernel_address(pci.bus_id);
+    gpu.numa = numa_node(gpu.pci);
+    gpu.memory = static_cast<int64_t>(memory.total);
+    gpus.push_back(gpu);
+  }
+  return gpus;
+}
+
+std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const char* visible_devices) {
+  if (visible_devices == nullptr) return gpus;
+  std::vector<Gpu> visible;
+  std::istringstream list(visible_devices);
+  for (std::string word; std::getline(list, word, ',');) {
+    word.erase(std::remove_if(word.begin(), word.end(), [](unsigned char c) { return std::isspace(c); }), word.end());
+    char* end = nullptr;
+    const long index = std::strtol(word.c_str(), &end, 10);
+    const bool number = !word.empty() && *end == '\0';
+    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
+      return number ? gpu.index == index : !word.empty() && gpu.uuid.rfind(word, 0) == 0;
+    });
+    if (found == gpus.end()) break;
+    visible.push_back(*found);
+    visible.back().index = static_cast<int>(visible.size()) - 1;
+  }
+  return visible;
+}
+
+namespace {
+
+// Host and index of each GPU that ranks of a process use.
+std::set<std::pair<int, int>> gpus_of(const Job& job, const ProcessPlan& process) {
+  std::set<std::pair<int, int>> gpus;
+  for (int index : process.ranks) {
+    const RankPlan& rank = job.ranks.at(static_cast<size_t>(index));
+    for (const DevicePlan& device : rank.devices)
+      if (device.kind == DevicePlan::Kind::gpu) gpus.emplace(rank.host, device.gpu);
+  }
+  return gpus;
+}
+
+}  // namespace
+
+int64_t gpu_memory_limit(const Variables& variables) {
+  const auto found = variables.find(gpu_memory_variable);
+  if (found == variables.end()) return 0;
+  const std::string& text = found->second;
+  int64_t bytes = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+  if (error != std::errc() || end != text.data() + text.size() || bytes <= 0)
+    throw Error(Failure::command_line, str(gpu_memory_variable, "=", text,
+                                           " is no number of bytes above 0; a farm sets it for its pipelines, from "
+                                           "their gpu_memory: unset it"));
+  return bytes;
+}
+
+int64_t limit_of_process(const Job& job, int process, int64_t limit) {
+  if (limit <= 0) return 0;
+  const auto mine = gpus_of(job, job.processes.at(static_cast<size_t>(process)));
+  int64_t most = 1;  // processes on one of its GPUs
+  for (const auto& gpu : mine) {
+    int64_t sharing = 0;
+    for (const ProcessPlan& other : job.processes) sharing += static_cast<int64_t>(gpus_of(job, other).count(gpu));
+    most = std::max(most, sharing);
+  }
+  return limit / most;
+}
+
+// The daemon writes its process id to a file and removes the file at its end. In a container the id may be meaningless:
+// if the user names the folder, the file suffices.
+std::string mps_folder(const Variables& variables, const std::string& otherwise) {
+  const auto given = variables.find("CUDA_MPS_PIPE_DIRECTORY");
+  const bool named = given != variables.end() && !given->second.empty();
+  const std::string folder = named ? given->second : otherwise;
+  std::istringstream file(
+      read_file_if_any(folder + "/nvidia-cuda-mps-control.pid", 64));  // a shared folder's may be a FIFO
+  pid_t daemon = 0;
+  if (!(file >> daemon) || daemon <= 0) return "";
+  const bool alive = kill(daemon, 0) == 0 || errno == EPERM;
+  return alive || named ? folder : "";
+}
+
+std::string shared_gpu_note(int gpu, const std::string& host, const std::string& sharers, const std::string& mps) {
+  return str("GPU ", gpu, " of ", host, " is shared by ", sharers,
+             mps.empty()
+                 ? ": they are time-sliced, because no MPS daemon was found; `nvidia-cuda-mps-control -d` starts one, "
+                   "under which they use it at the same time"
+                 : ": at the same time, through the MPS daemon of " + mps);
+}
+
+std::vector<std::string> shared_gpu_notes(const Job& job, const Topology& topology, const std::string& here,
+                                          const Variables& variables) {
+  std::map<std::pair<int, int>, std::set<int>> processes;  // by host and GPU
+  std::map<std::pair<int, int>, std::vector<int>> ranks;
+  for (const RankPlan& rank : job.ranks) {
+    for (const DevicePlan& device : rank.devices) {
+      if (device.kind != DevicePlan::Kind::gpu) continue;
+      processes[{rank.host, device.gpu}].insert(rank.process);
+      ranks[{rank.host, device.gpu}].push_back(rank.rank);
+    }
+  }
+  std::vector<std::string> notes;
+  for (const auto& [key, sharers] : processes) {
+    if (sharers.size() < 2) continue;
+    const std::string& host = topology.hosts.at(static_cast<size_t>(key.first)).name;
+    notes.push_back(shared_gpu_note(key.second, host, "ranks " + ranks_text(ranks[key]),
+                                    host == here ? mps_folder(variables) : ""));
+  }
+  return notes;
+}
+
+}  // namespace convoy

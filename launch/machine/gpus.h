@@ -1,0 +1,102 @@
+// GPUs of this host, found through NVML, which is loaded at run time. A host without a driver has no GPUs.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/plan.h"
+#include "launch/machine/environment.h"
+
+namespace convoy {
+
+// The functions of NVML's stable C interface that convoy uses. Threads: NVML's functions are thread-safe; construct and
+// destroy Nvml in one thread at a time.
+using NvmlDevice = void*;
+struct NvmlPci {
+  char legacy[16];
+  unsigned domain, bus, device, id, subsystem;
+  char bus_id[32];
+};
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+struct NvmlUtilization {
+  unsigned gpu, memory;  // per cent of the time
+};
+struct NvmlProcess {  // of the functions with _v2 and _v3
+  unsigned pid;
+  unsigned long long memory;  // bytes; all bits set: unknown
+  unsigned gpu_instance, compute_instance;
+};
+struct NvmlProcessSample {
+  unsigned pid;
+  unsigned long long time;  // microseconds, of the driver's clock
+  unsigned multiprocessors, memory, encoder, decoder;
+};
+
+class Nvml {
+ public:
+  Nvml();
+  ~Nvml();
+  bool ready() const { return ready_; }  // false: no driver, or one that lacks a function that finds GPUs
+
+  // Required functions; each returns 0 on success.
+  int (*count)(unsigned*) = nullptr;
+  int (*handle)(unsigned, NvmlDevice*) = nullptr;
+  int (*uuid)(NvmlDevice, char*, unsigned) = nullptr;
+  int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
+  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
+  // Optional functions; null if the driver lacks them.
+  int (*handle_by_uuid)(const char*, NvmlDevice*) = nullptr;
+  int (*utilization)(NvmlDevice, NvmlUtilization*) = nullptr;
+  int (*processes)(NvmlDevice, unsigned* count, NvmlProcess*) = nullptr;
+  int (*process_samples)(NvmlDevice, NvmlProcessSample*, unsigned* count, unsigned long long since) = nullptr;
+
+ private:
+  template <class Function>
+  void find(Function& function, const char* name);
+  std::unique_ptr<void, int (*)(void*)> library_;
+  int (*shutdown_)() = nullptr;
+  bool ready_ = false;
+};
+
+// GPUs in the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, which rank processes use.
+std::vector<Gpu> find_gpus();
+
+// GPUs that CUDA_VISIBLE_DEVICES leaves, in its order and numbered from 0; null (unset): all. Like CUDA, it stops at
+// the first entry that names no GPU.
+std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const char* visible_devices);
+
+// --- GPU memory limit of a farm's pipeline (`gpu_memory`) ---
+//
+// LibTorch's allocator enforces the limit, so that only the pipeline that exceeds it runs out of memory.
+
+// The farm sets this variable for the pipeline's `convoy`: bytes on each of its GPUs.
+inline constexpr char gpu_memory_variable[] = "CONVOY_GPU_MEMORY";
+
+// Memory for CUDA contexts, kernels and NCCL, which the limit does not cover: a GPU may hold this much in addition.
+inline constexpr int64_t outside_allocator = int64_t{1} << 30;
+
+// The limit in the environment; 0: none. Throws Error(command_line) for a value that is not a positive number of bytes.
+int64_t gpu_memory_limit(const Variables& variables);
+
+// Limit of one process: processes of the job that share a GPU get equal parts of `limit`. 0: no limit.
+int64_t limit_of_process(const Job& job, int process, int64_t limit);
+
+// --- NVIDIA's Multi-Process Service (MPS) ---
+//
+// Processes that share a GPU are time-sliced, unless the user's MPS daemon runs. convoy looks for the daemon and
+// reports it, but never starts it: that decision is the user's.
+
+// Folder of the daemon's pipes: CUDA_MPS_PIPE_DIRECTORY, or CUDA's default. "": no daemon runs.
+std::string mps_folder(const Variables& variables, const std::string& otherwise = "/tmp/nvidia-mps");
+
+// "GPU 0 of dgx is shared by ranks 0 and 1: …". `mps`: mps_folder of that host, "" if unknown.
+std::string shared_gpu_note(int gpu, const std::string& host, const std::string& sharers, const std::string& mps);
+
+// One note for each GPU that several processes of the job use. `here`: the host to which `variables` belong.
+std::vector<std::string> shared_gpu_notes(const Job& job, const Topology& topology, const std::string& here,
+                                          const Variables& variables);
+
+}  // namespace convoy

@@ -1,0 +1,269 @@
+#include "launch/prepare/describe.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backends/catalogue/catalogue.h"
+#include "core/data/catalogue/catalogue.h"
+#include "core/files/files.h"
+#include "core/files/limits.h"
+#include "core/losses/catalogue/catalogue.h"
+#include "core/optim/catalogue/catalogue.h"
+#include "core/rank_state/position.h"
+#include "launch/diagnose/stacks.h"
+#include "launch/process/exit_codes.h"
+#include "launch/process/process.h"
+#include "models/catalogue/catalogue.h"
+#include "strategies/plans/catalogue.h"
+
+namespace convoy {
+
+Catalogues all_catalogues() {
+  Catalogues all;
+  all.kinds["model"] = model_catalogue();
+  all.kinds["data"] = dataset_catalogue();
+  all.kinds["transform"] = transform_catalogue();
+  all.kinds["loss"] = loss_catalogue();
+  all.kinds["optimizer"] = optimizer_catalogue();
+  all.kinds["schedule"] = schedule_catalogue();
+  all.kinds["strategy"] = strategy_entries();
+  std::vector<Entry>& backends = all.kinds["backend"];
+  for (const BackendEntry& backend : backend_catalogue()) backends.push_back(backend);
+  return all;
+}
+
+void check_plugins(RunConfig& config, const std::string& rank_program) {
+  std::vector<std::pair<std::string, std::string>> named;  // key, path
+  for (size_t i = 0; i < config.plugins.size(); ++i) named.emplace_back(str("plugins.", i), config.plugins[i]);
+  const Json& model = config.resolved.at("model");
+  if (model.contains("plugin") && model["plugin"].is_string())
+    named.emplace_back("model.plugin", model["plugin"].get<std::string>());
+  if (named.empty()) return;
+  for (const auto& [key, path] : named) {
+    try {
+      trusted_plugin_file(path);
+    } catch (const Error& error) {
+      throw ConfigError(mark_of(config.resolved, key), key, error.what(), error.kind());
+    }
+  }
+  const Json described = describe_run(rank_program, config.resolved);
+  const std::vector<std::string> warnings = config.warnings;
+  config = RunConfig::from_resolved(described.at("config"));
+  config.warnings = warnings;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds for_stacks{3000};  // each thread that does not answer takes a tenth of a second
+constexpr milliseconds for_its_end{2000};
+constexpr size_t shown_frames = 8;
+
+struct DescribeResult {
+  ProcessEnd end;
+  bool late = false;
+  std::string output, error;
+};
+
+// Appends available bytes, at most 64 buffers; false at the end of the stream.
+bool read_more(int fd, std::string& text) {
+  char buffer[32 << 10];
+  for (int reads = 0; reads < 64; ++reads) {
+    const ssize_t got = read(fd, buffer, sizeof buffer);
+    if (got > 0)
+      text.append(buffer, static_cast<size_t>(got));
+    else if (got == 0)
+      return false;
+    else if (errno != EINTR)
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+  }
+  return true;
+}
+
+// A started process with its pipes and its end.
+class Child {
+ public:
+  Child(const StartedProcess& process, std::string input) : process_(process), input_(std::move(input)) {
+    fcntl(process_.input, F_SETFL, O_NONBLOCK);
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignore, &before_);  // it may end before it has read all
+  }
+  ~Child() {
+    if (process_.input >= 0) close(process_.input);
+    sigaction(SIGPIPE, &before_, nullptr);
+    close(process_.output);
+    close(process_.error);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  // Waits until the process has ended, or until `done` returns true; false if the limit passes first. The end of the
+  // process counts, not that of its pipes: its children may keep them open.
+  template <class Done>
+  bool wait(milliseconds limit, const Done& done) {
+    const auto until = Clock::now() + limit;
+    for (;;) {
+      write_more();
+      const bool ended = has_ended();  // then all that it has written is in the pipes
+      if (output_open_) output_open_ = read_more(process_.output, output);
+      if (error_open_) error_open_ = read_more(process_.error, error);
+      if (ended || done()) return true;
+      const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+      if (left <= milliseconds::zero()) return false;
+      const auto pause = static_cast<int>(std::min(left, milliseconds(output_open_ || error_open_ ? 100 : 1)).count());
+      pollfd fds[3] = {{output_open_ ? process_.output : -1, POLLIN, 0},
+                       {error_open_ ? process_.error : -1, POLLIN, 0},
+                       {process_.input, POLLOUT, 0}};
+      poll(fds, 3, std::max(pause, 1));
+    }
+  }
+  bool wait(milliseconds limit) {
+    return wait(limit, [] { return false; });
+  }
+  void signal(int number) const { kill(process_.pid, number); }
+  void kill_all() const { kill(-process_.pid, SIGKILL); }
+  // End of the process; SIGKILL if it sleeps in the kernel and cannot be killed.
+  ProcessEnd end() const { return end_.value_or(ProcessEnd{0, SIGKILL}); }
+
+  std::string output, error;
+
+ private:
+  // Writes without blocking: a process that hangs may never read more than the pipe holds.
+  void write_more() {
+    while (process_.input >= 0 && written_ < input_.size()) {
+      const ssize_t written = write(process_.input, input_.data() + written_, input_.size() - written_);
+      if (written > 0)
+        written_ += static_cast<size_t>(written);
+      else if (errno == EAGAIN || errno == EWOULDBLOCK)
+        return;
+      else if (errno != EINTR)
+        break;
+    }
+    if (process_.input >= 0) close(std::exchange(process_.input, -1));
+  }
+  bool has_ended() {
+    int status = 0;
+    if (!end_ && waitpid(process_.pid, &status, WNOHANG) == process_.pid) end_ = process_end(status);
+    return end_.has_value();
+  }
+
+  StartedProcess process_;
+  std::string input_;
+  size_t written_ = 0;
+  struct sigaction before_ {};
+  bool output_open_ = true, error_open_ = true;
+  std::optional<ProcessEnd> end_;
+};
+
+DescribeResult run(const std::vector<std::string>& command, const Json& resolved, milliseconds limit) {
+  ProcessStart start;
+  start.argv = command;
+  start.environment = without_ranks(current_variables());
+  // It measures with one thread; more threads would spin on cores that other processes may need.
+  start.environment["OMP_NUM_THREADS"] = "1";
+  start.with_input = true;
+  const int64_t kills = memory_kills();
+  Child child(start_process(start), resolved.dump());
+  const bool late = !child.wait(limit);
+  if (late) {
+    child.signal(describe_stacks_signal());
+    const std::string last = str(describe_stack_line, "null\n");
+    child.wait(for_stacks, [&] { return child.error.find(last) != std::string::npos; });
+    child.kill_all();
+    child.wait(for_its_end);
+  }
+  ProcessEnd end = child.end();
+  if (!late) end.lack = lack_of(end, child.error, memory_kills() > kills);
+  return {end, late, child.output, child.error};
+}
+
+// Moves the stack lines out of `error`; returns a line for each thread.
+std::string take_stacks(std::string& error) {
+  std::string rest, stacks;
+  const std::string prefix = describe_stack_line;
+  for (size_t at = 0; at < error.size();) {
+    const size_t end = std::min(error.find('\n', at), error.size());
+    const std::string line = error.substr(at, end - at);
+    at = end + 1;
+    if (line.rfind(prefix, 0) != 0) {
+      rest += line + "\n";
+      continue;
+    }
+    const Json json = Json::parse(line.substr(prefix.size()), nullptr, false);
+    if (!json.is_object()) continue;
+    const ThreadStack stack = stack_from_json(json);
+    stacks += str("\n  ", stack.name, ": ", join(readable_stack(stack.frames, shown_frames), " < "));
+  }
+  error = rest;
+  return stacks;
+}
+
+milliseconds rendezvous_limit(const Json& resolved) {
+  const double seconds = resolved.value("launch", Json::object()).value("rendezvous", LaunchConfig().rendezvous);
+  return std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+std::string join_plugins(const Json& resolved) {
+  std::vector<std::string> paths;
+  for (const Json& path : resolved.value("plugins", Json::array())) paths.push_back(path.get<std::string>());
+  const Json model = resolved.value("model", Json::object());
+  if (model.contains("plugin") && model["plugin"].is_string()) paths.push_back(model["plugin"].get<std::string>());
+  return join(paths, ", ");
+}
+
+// The last line is the answer: a plugin may have printed lines before.
+Json answer_of(const DescribeResult& described, const Json& resolved) {
+  const std::string& output = described.output;
+  const std::string lines = output.substr(0, output.find_last_not_of('\n') + 1);
+  const Json answer = Json::parse(lines.substr(lines.rfind('\n') + 1), nullptr, false);
+  if (answer.is_object()) return answer;
+  const std::string plugins = join_plugins(resolved);
+  throw Error(Failure::training,
+              str("convoy-rank --describe ended without an answer: ",
+                  plugins.empty() ? "a library that it loads" : "the code of a plugin (" + plugins + ")",
+                  " ended the process, for example by _exit; throw an exception instead"));
+}
+
+}  // namespace
+
+int describe_stacks_signal() { return SIGUSR1; }
+
+Json describe_run(const std::string& rank_program, const Json& resolved, const std::string& what,
+                  std::optional<milliseconds> given_limit) {
+  std::vector<std::string> command{rank_program, "--describe"};
+  if (!what.empty()) command.push_back(what);
+  const milliseconds limit = given_limit ? *given_limit : rendezvous_limit(resolved);
+  DescribeResult described = run(command, resolved, limit);
+  if (described.late) {
+    const std::string stacks = take_stacks(described.error);
+    throw Error(Failure::hang,
+                str("convoy-rank --describe did not answer within ",
+                    human_seconds(std::chrono::duration<double>(limit).count()),
+                    " (launch.rendezvous): it loads LibTorch, the plugins, the data set and the model; is this machine "
+                    "busy, or the data on a slow disk? Try again, or allow more time with --set launch.rendezvous=…",
+                    stacks.empty() ? "; it reported no stack, like a process that is still loading its libraries"
+                                   : ". Its stacks:" + stacks));
+  }
+  if (described.end.ok()) return answer_of(described, resolved);
+  const std::string message = described.error.substr(0, described.error.find_last_not_of('\n') + 1);
+  const std::string who =
+      str("convoy-rank --describe, which loads the plugins, the data set and the model, ", describe(described.end));
+  if (!described.end.lack.empty()) throw Error(Failure::out_of_memory, str(who, ": ", described.end.lack));
+  if (described.end.signal == 0) throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);
+  if (described.end.signal == SIGKILL)
+    throw Error(Failure::training, str(who, "; it may have been out of memory: see `dmesg` as root"));
+  throw Error(Failure::training, str(who, message.empty() ? "" : ":\n", message));
+}
+
+}  // namespace convoy

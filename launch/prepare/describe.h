@@ -1,0 +1,37 @@
+// `convoy-rank --describe`: checks and facts that need LibTorch, before any rank starts.
+#pragma once
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "core/base/options.h"
+#include "core/config/run_config.h"
+
+namespace convoy {
+
+// All names that a configuration may use, from the catalogues of every folder.
+Catalogues all_catalogues();
+
+// Checks every plugin that the configuration names, then lets `convoy-rank --describe` load them and check their
+// options. The completed configuration replaces `config`. Throws ConfigError (refused or config) at the plugin's key if
+// the file is missing or if others may write it. A failure of `convoy-rank` throws Error with its message and code.
+void check_plugins(RunConfig& config, const std::string& rank_program);
+
+// Prefix of the stack lines that `convoy-rank --describe` writes to standard error in answer to
+// describe_stacks_signal(). Each line holds one ThreadStack as JSON; `null` follows the last one.
+inline constexpr char describe_stack_line[] = "convoy-stack ";
+int describe_stacks_signal();
+
+// Gives the resolved configuration to `convoy-rank --describe`, which loads the plugins and checks their options.
+// Returns {"version", "config": completed} and, depending on `what`:
+//   ""             nothing more
+//   "blocks"       "model": a ModelDescription with counts (strategies/plans/catalogue.h); makes data set and model
+//   "activations"  the same, after a forward pass of one micro-batch
+//   "figures"      "figures": EvaluationMetrics (strategies/plans/options/catalogue.h), or null
+// A failure of `convoy-rank` throws Error with its message and code. After `limit` (by default launch.rendezvous of the
+// configuration) it is killed and Error(hang) reports its stacks. The call returns soon after `limit`, even if another
+// process keeps the pipes open.
+Json describe_run(const std::string& rank_program, const Json& resolved, const std::string& what = "",
+                  std::optional<std::chrono::milliseconds> limit = std::nullopt);
+
+}  // namespace convoy

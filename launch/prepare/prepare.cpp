@@ -1,0 +1,310 @@
+#include "launch/prepare/prepare.h"
+
+#include <algorithm>
+#include <map>
+
+#include "backends/catalogue/catalogue.h"
+#include "core/config/overrides.h"
+#include "core/config/pipeline_texts.h"
+#include "core/data/catalogue/catalogue.h"
+#include "core/data/catalogue/declared_schema.h"
+#include "core/inject/fault.h"
+#include "launch/cli/text_table.h"
+#include "launch/farm/config/read.h"
+#include "launch/machine/gpus.h"
+#include "launch/machine/topology.h"
+#include "launch/prepare/describe.h"
+#include "models/catalogue/catalogue.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/catalogue.h"
+
+namespace convoy {
+namespace {
+
+// Source location of the key, else the file.
+SourceLocation location_of(const PreparedRun& run, const std::string& key) {
+  const SourceLocation mark = mark_of(run.config.resolved, key);
+  return mark.file.empty() ? SourceLocation{run.arguments.config, 0, 0} : mark;
+}
+
+// Adds the source location to an error of planning, which knows no locations.
+[[noreturn]] void add_location(const ConfigError& error, const PreparedRun& run) {
+  const std::string prefix = error.key() + ": ";
+  std::string reason = error.what();
+  if (reason.rfind(prefix, 0) == 0) reason.erase(0, prefix.size());
+  throw ConfigError(location_of(run, error.key()), error.key(), reason, error.kind());
+}
+
+[[noreturn]] void refuse_backend(const PreparedRun& run, const std::string& reason, Failure kind = Failure::config) {
+  throw ConfigError(location_of(run, "backend"), "backend", reason, kind);
+}
+
+const BackendEntry& backend_entry(const std::string& name) {
+  for (const BackendEntry& entry : backend_catalogue())
+    if (entry.name == name) return entry;
+  throw Error(Failure::internal, str("backend '", name, "' is not in the catalogue"));
+}
+
+// The launcher decides the number of ranks; a number in the file is for a run without a launcher. A different number on
+// the command line is an error.
+void resolve_rank_count(PreparedRun& run) {
+  const int64_t wanted = run.config.launch.ranks;
+  if (run.as.launcher == Launcher::none || wanted == 0 || wanted == run.as.size) return;
+  const SourceLocation mark = location_of(run, "launch.ranks");
+  const bool typed = mark.file.rfind("--set", 0) == 0;
+  if (typed)
+    throw ConfigError(mark, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
+                      str(wanted, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
+                          " started ", run.as.size, "; leave it out"));
+  run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " is for convoy alone; ",
+                             name_of(run.as.launcher), " started ", run.as.size, " (", run.as.size_from, ")"));
+  run.config.launch.ranks = run.as.size;
+  run.config.resolved["launch"]["ranks"] = run.as.size;
+}
+
+// Checks requirements of a named backend that are known before planning.
+void check_backend(const PreparedRun& run) {
+  const std::string& name = run.config.backend;
+  if (name == "auto") return;
+  const BackendEntry& entry = backend_entry(name);
+  if (!entry.built) refuse_backend(run, str("this build has no ", name, "; ", entry.how_to_get));
+  const bool several = run.as.launcher != Launcher::none && run.as.size > 1;
+  if (entry.threads_only && several)
+    refuse_backend(run, str(name, " reaches the threads of one process only, and ", name_of(run.as.launcher),
+                            " started ", run.as.size, "; use gloo or mpi, or start convoy alone"));
+  if (name == "mpi" && several && !run.as.pmi)
+    refuse_backend(run, run.as.launcher == Launcher::slurm
+                            ? "mpi under srun needs its PMIx: type `srun --mpi=pmix …`, or use gloo"
+                            : str("mpi cannot find its peers under ", name_of(run.as.launcher),
+                                  "; use gloo, or start with mpirun"));
+}
+
+void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& topology,
+                     const std::vector<int>& rank_hosts) {
+  bool gpus = std::any_of(topology.hosts.begin(), topology.hosts.end(), [](const Host& h) { return !h.gpus.empty(); });
+  // If ranks outnumber GPUs, `device: auto` means cores.
+  for (size_t host = 0; gpus && config.device == "auto" && host < topology.hosts.size(); ++host)
+    gpus = std::count(rank_hosts.begin(), rank_hosts.end(), static_cast<int>(host)) <=
+           static_cast<std::ptrdiff_t>(topology.hosts[host].gpus.size());
+  const bool on_gpus = gpus && config.device != "cpu";
+  if (config.backend == "auto") {
+    if (run.as.pmi && run.as.size > 1 && !on_gpus && backend_entry("mpi").built) config.backend = "mpi";
+    return;
+  }
+  if (backend_entry(config.backend).needs_gpu && !on_gpus)
+    refuse_backend(run,
+                   str(config.backend, " needs GPUs, and ", config.device == "cpu" ? "device is cpu" : "none was found",
+                       "; use gloo or mpi"),
+                   Failure::device_missing);
+}
+
+// Notes on ranks and micro-batches without rows of a global batch. Such ranks and micro-batches do not change the
+// result.
+std::vector<std::string> notes_on_rows(const RunConfig& config, const Job& job) {
+  std::vector<std::string> notes;
+  const BatchSize& batch = config.train.batch;
+  const int64_t shares = job.mesh.degree("data"), ranks = static_cast<int64_t>(job.ranks.size());
+  if (!batch.per_rank && batch.rows < shares) {
+    const int64_t idle = (shares - batch.rows) * (ranks / shares);
+    notes.push_back(str("train.batch: a global batch of ", batch.rows, batch.rows == 1 ? " row" : " rows", " leaves ",
+                        idle, " of ", ranks,
+                        " ranks without rows in every step; type --set train.batch.global=", shares, " or more, or ",
+                        ranks == shares ? str("--ranks ", batch.rows) : "fewer ranks along data"));
+    return notes;  // every rank with rows has one
+  }
+  const Json& strategy = job.config.at("strategy");
+  const Json slices = strategy.value("micro_batches", Json(1));
+  const int64_t rows = batch.per_rank ? batch.rows : batch.rows / shares;
+  if (slices.is_number_integer() && rows < slices.get<int64_t>())
+    notes.push_back(str("strategy.micro_batches: ", slices.get<int64_t>(), " of the ", rows,
+                        rows == 1 ? " row" : " rows", " that a rank has in a step: ", slices.get<int64_t>() - rows,
+                        " have no rows; type --set strategy.micro_batches=", rows, ", or a larger train.batch"));
+  return notes;
+}
+
+PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
+                                 const std::vector<std::vector<int>>& allowed) {
+  RunConfig config = run.config;
+  resolve_backend(config, run, topology, rank_hosts);
+  PlanRequest request;
+  request.ranks = rank_hosts.empty() ? static_cast<int>(config.launch.ranks) : static_cast<int>(rank_hosts.size());
+  request.rank_hosts = rank_hosts;
+  const StrategyEntry& strategy = strategy_entry(config.strategy.name);
+  Plan plan = strategy.plan(config, topology, request);
+  CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
+  PlacedJob placed;
+  placed.job = std::move(plan.jobs.front());
+  faults_from_texts(run.arguments.faults, static_cast<int>(placed.job.ranks.size()));
+  if (backend_entry(placed.job.backend).needs_gpu &&
+      placed.job.ranks.front().devices.front().kind != DevicePlan::Kind::gpu)
+    refuse_backend(run,
+                   str(placed.job.backend, " needs a GPU for every rank, and there are fewer than the ",
+                       placed.job.ranks.size(), " ranks; take fewer ranks, or gloo or mpi"),
+                   Failure::device_missing);
+  if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
+    throw ConfigError(
+        location_of(run, "strategy.name"), "strategy",
+        str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
+            " processes, but ", run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
+  std::vector<std::string> notes;
+  if (wants_blocks(strategy, placed.job)) {
+    const Json described =
+        run.described.is_null() ? describe_run(run.rank_program, config.resolved, "blocks") : run.described;
+    notes = check_blocks(strategy, placed.job, described.at("model").get<ModelDescription>());
+  }
+  const PlacementResult placement = place(placed.job, topology, config.launch, allowed);
+  placed.passive = placement.shared;
+  for (const std::vector<std::string>& lines :
+       {plan.warnings, notes_on_rows(config, placed.job), notes, placement.warnings,
+        shared_gpu_notes(placed.job, topology, host_name(), run.variables)})
+    placed.warnings.insert(placed.warnings.end(), lines.begin(), lines.end());
+  placed.table = placement.table;
+  return placed;
+}
+
+void add_cores(const Host& host, Host& merged) {
+  for (const Core& core : host.cores) {
+    auto same = std::find_if(merged.cores.begin(), merged.cores.end(), [&](const Core& c) { return c.id == core.id; });
+    if (same == merged.cores.end())
+      merged.cores.push_back(core);
+    else if (same->siblings.size() < core.siblings.size())
+      *same = core;
+  }
+}
+
+// Adds GPUs of one rank's view. A launcher may show each rank other GPUs, numbered from 0: equal UUIDs are one GPU.
+void add_gpus(const Host& host, Host& merged) {
+  const bool first = merged.gpus.empty();
+  for (const Gpu& gpu : host.gpus) {
+    const bool known = std::any_of(merged.gpus.begin(), merged.gpus.end(),
+                                   [&](const Gpu& other) { return !gpu.uuid.empty() && other.uuid == gpu.uuid; });
+    if (known || (!first && gpu.uuid.empty())) continue;
+    merged.gpus.push_back(gpu);
+    merged.gpus.back().index = static_cast<int>(merged.gpus.size()) - 1;
+  }
+}
+
+// Refuses a plan in which a rank uses a GPU that its launcher hides from it.
+void check_visible(const Job& job, const std::vector<Host>& host_of_rank) {
+  for (const RankPlan& rank : job.ranks) {
+    const Host& host = host_of_rank.at(static_cast<size_t>(rank.process));
+    for (const DevicePlan& device : rank.devices) {
+      if (device.uuid.empty() ||
+          std::any_of(host.gpus.begin(), host.gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == device.uuid; }))
+        continue;
+      throw Error(Failure::device_missing,
+                  str("rank ", rank.rank, " on ", host.name, " is to use ", device.uuid,
+                      ", which its launcher hides from it; start one rank for each GPU that is shown, or show all "
+                      "(unset CUDA_VISIBLE_DEVICES; srun --gpus-per-node instead of --gpus-per-task)"));
+    }
+  }
+}
+
+// Members of an ensemble train on one batch together, so its size counts once per member.
+void check_batch_size(const RunConfig& config, double row_elements) {
+  const Json& strategy = config.strategy.options.json();
+  const bool several = strategy.contains("members") && strategy["members"].is_number_integer();
+  const double members = several ? double(strategy["members"].get<int64_t>()) : 1;
+  const double elements = double(config.train.batch.rows) * members * row_elements;
+  if (elements <= most_batch_elements) return;
+  const std::string key = config.train.batch.per_rank ? "train.batch.per_rank" : "train.batch.global";
+  throw ConfigError(mark_of(config.resolved, key), key,
+                    str("is ", config.train.batch.rows, ", which makes a batch of ", elements, " numbers at ",
+                        row_elements, " a row; ", most_batch_elements, " are the most; take fewer rows"));
+}
+
+// Compares the rows with model, transforms and loss, as far as options describe them. Ranks compare those of plugins.
+void check_components(const RunConfig& config) {
+  const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
+  check_model_rows(config.model.name, config.model.options, config.data.options, rows);
+  check_transforms(config.data.options, rows);
+  check_loss_rows(config.loss.options, config.data.options, rows);
+  const double elements = check_model_sizes(config.model.name, config.model.options, config.data.options, rows,
+                                            check_data_sizes(config.data.name, config.data.options));
+  check_batch_size(config, elements);
+}
+
+// Refuses a watched metric that evaluations never give, before the first evaluation.
+void check_watched_metrics(const PreparedRun& run) {
+  if (!monitors_metric(run.config)) return;
+  const Json answer = describe_run(run.rank_program, run.config.resolved, "figures").at("figures");
+  if (!answer.is_null()) check_monitored_metric(run.config, answer.get<EvaluationMetrics>());
+}
+
+}  // namespace
+
+bool may_use_gpus(const RunConfig& config) { return config.device != "cpu"; }
+
+PreparedRun prepare(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  return prepare(read_yaml_file(arguments.config, arguments.overrides), arguments, variables, as);
+}
+
+PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
+  PreparedRun run;
+  faults_from_texts(arguments.faults);
+  run.arguments = arguments;
+  run.variables = variables;
+  gpu_memory_limit(variables);  // checks it before anything starts
+  run.as = as;
+  if (arguments.ranks > 0) apply_override(tree, str("launch.ranks=", arguments.ranks));
+  for (const std::string& assignment : arguments.fixed) apply_override(tree, assignment);
+  refuse_several(tree, arguments.config);
+  run.config = read_run_tree(tree, all_catalogues());
+  run.warnings = run.config.warnings;
+  run.warnings.insert(run.warnings.end(), as.inherited.begin(), as.inherited.end());
+  resolve_rank_count(run);
+  check_backend(run);
+  run.rank_program = rank_program();
+  check_plugins(run.config, run.rank_program);
+  check_components(run.config);
+  // Other hosts need not have the file, and all ranks find the same mistakes: rank 0 reports them.
+  if (run.as.rank > 0) return run;
+  check_data_files(run.config.data.name, run.config.data.options);
+  check_watched_metrics(run);
+  return run;
+}
+
+RunFolderRequest folder_request(const PreparedRun& run) {
+  RunFolderRequest request;
+  request.output = run.arguments.output;
+  request.name = run.config.name;
+  request.resume = run.config.train.resume;
+  request.resolved = run.config.resolved;
+  request.command = typed_command(run.arguments);
+  return request;
+}
+
+PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts,
+                         const std::vector<std::vector<int>>& allowed) {
+  try {
+    return plan_without_locations(run, topology, rank_hosts, allowed);
+  } catch (const ConfigError& error) {
+    if (!error.mark().file.empty()) throw;
+    add_location(error, run);
+  }
+}
+
+PlacedJob plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_rank) {
+  Topology topology;
+  std::map<std::string, int> index;
+  std::vector<int> rank_hosts;
+  std::vector<std::vector<int>> allowed;
+  for (const Host& host : host_of_rank) {
+    const auto [found, fresh] = index.emplace(host.name, static_cast<int>(topology.hosts.size()));
+    if (fresh) topology.hosts.push_back({host.name, {}, {}, host.memory, {}});
+    Host& merged = topology.hosts[static_cast<size_t>(found->second)];
+    add_cores(host, merged);
+    add_gpus(host, merged);
+    rank_hosts.push_back(found->second);
+    allowed.push_back(host.bound.empty() ? hardware_threads_of(host.cores) : host.bound);
+  }
+  for (Host& host : topology.hosts)
+    std::sort(host.cores.begin(), host.cores.end(), [](const Core& a, const Core& b) {
+      return std::tie(a.socket, a.numa, a.id) < std::tie(b.socket, b.numa, b.id);
+    });
+  PlacedJob placed = plan_and_place(run, topology, rank_hosts, allowed);
+  check_visible(placed.job, host_of_rank);
+  return placed;
+}
+
+}  // namespace convoy

@@ -1,0 +1,72 @@
+// Makes a checked configuration from the command line, and a placed job from the configuration and the hosts.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/plan.h"
+#include "core/config/node.h"
+#include "core/config/run_config.h"
+#include "launch/machine/environment.h"
+#include "launch/machine/placement.h"
+#include "launch/prepare/run_folder.h"
+#include "launch/process/process.h"
+
+namespace convoy {
+
+// Typed command line of `convoy run`, or of a command that runs a job too.
+struct RunArguments {
+  std::vector<std::string> words{"run"};  // the command before CONFIG
+  std::string config;                     // "": `overrides` hold the whole configuration
+  std::vector<std::string> overrides;
+  std::string output;
+  int ranks = 0;
+  std::vector<std::string> faults = {};  // --inject
+  std::vector<std::string> hosts = {};   // --hosts: NAME or NAME:RANKS
+  std::vector<std::string> fixed = {};   // overrides that follow the typed ones
+  Json bench = {};                       // null, or a measurement instead of training (launch/rank/measure/bench.h)
+  std::chrono::steady_clock::time_point launched = std::chrono::steady_clock::now();
+};
+
+struct PreparedRun {
+  RunArguments arguments;
+  Variables variables;  // environment variables
+  LaunchedAs as;
+  RunConfig config;  // checked, with the options of plugins
+  std::string rank_program;
+  std::vector<std::string> warnings;
+  bool quiet = false;  // the console shows lines of ranks only
+  // Rank lines that earlier runs of this command printed, which are not printed again; null: each line is printed.
+  std::shared_ptr<std::set<std::string>> printed_before = nullptr;
+  Json snapshots;  // null, or the snapshots that ranks take (launch/rank/snapshots.h)
+  Json described;  // null, or the answer of `convoy-rank --describe blocks`
+};
+
+// Reads the configuration and checks it on this host, without planning. Throws ConfigError, Error, CannotExecute.
+PreparedRun prepare(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as);
+// `tree`: the configuration with the typed overrides, already parsed.
+PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& variables, const LaunchedAs& as);
+
+RunFolderRequest folder_request(const PreparedRun& run);
+
+// True if the configuration may use GPUs, so that a search for them is worth its time.
+bool may_use_gpus(const RunConfig& config);
+
+// Plans and places. If a launcher started the ranks, `rank_hosts` gives the host of each rank and `allowed` the
+// hardware threads that each rank may use. Empty `rank_hosts`: `topology` is this host and the strategy may choose the
+// number of ranks.
+struct PlacedJob {
+  Job job;
+  bool passive = false;
+  std::vector<std::string> warnings;
+  std::vector<PlacedRank> table;  // by rank
+};
+PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const std::vector<int>& rank_hosts = {},
+                         const std::vector<std::vector<int>>& allowed = {});
+
+// The same from the host that each agent reports. A launcher may have bound ranks of one host to different cores.
+PlacedJob plan_and_place(const PreparedRun& run, const std::vector<Host>& host_of_rank);
+
+}  // namespace convoy

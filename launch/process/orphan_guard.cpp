@@ -1,0 +1,170 @@
+#include "launch/process/orphan_guard.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "core/files/files.h"
+#include "launch/prepare/leftovers.h"
+
+namespace convoy {
+void become_subreaper() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+std::vector<pid_t> descendants_of(pid_t ancestor) {
+  std::multimap<pid_t, pid_t> children;
+  for (const pid_t pid : listed_processes())
+    if (const auto status = process_status(pid); status && status->alive()) children.emplace(status->parent, pid);
+  std::vector<pid_t> found{ancestor};
+  for (size_t i = 0; i < found.size(); ++i) {
+    const auto range = children.equal_range(found[i]);
+    for (auto child = range.first; child != range.second; ++child) found.push_back(child->second);
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+bool kill_descendants(int milliseconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+  while (true) {
+    const std::vector<pid_t> alive = descendants_of(getpid());
+    for (pid_t pid : alive) kill(pid, SIGKILL);
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    if (alive.empty()) return true;
+    if (std::chrono::steady_clock::now() > end) return false;
+    poll(nullptr, 0, 2);  // a killed process needs a moment to go
+  }
+}
+
+ParentWatch::ParentWatch(EventLoop& loop, std::function<void()> gone) : loop_(loop) {
+  const pid_t parent = getppid();
+  fd_ = static_cast<int>(syscall(SYS_pidfd_open, parent, 0));
+  if (fd_ < 0 || getppid() != parent) {
+    // The parent ended before the watch began. Kernels before 5.3 have no pidfd: there only the lost channel shows it.
+    if (getppid() != parent) loop_.post(gone);
+    return;
+  }
+  loop_.on_readable(fd_, [this, gone] {
+    loop_.forget(fd_);
+    gone();
+  });
+}
+
+ParentWatch::~ParentWatch() {
+  if (fd_ < 0) return;
+  loop_.forget(fd_);
+  close(fd_);
+}
+
+namespace {
+
+constexpr char orderly[] = "end";
+constexpr int others_first = 700;  // milliseconds for mpirun's session folder and last lines of ranks
+constexpr int rounds = 50;         // a killed process may have started another one
+
+using Markers = std::vector<std::string>;  // "NAME=value" strings that all occur in an environment
+
+bool has_all(const std::string& environment, const Markers& markers) {
+  const std::string entries = '\0' + environment;
+  return std::all_of(markers.begin(), markers.end(), [&](const std::string& marker) {
+    return entries.find('\0' + marker + '\0') != std::string::npos;
+  });
+}
+
+// All living processes with the variables of one of `watched`.
+std::vector<pid_t> processes_with(const std::vector<Markers>& watched) {
+  std::vector<pid_t> found;
+  for (const pid_t pid : listed_processes()) {
+    if (pid == getpid()) continue;
+    const std::string environment = read_file_if_any(str("/proc/", pid, "/environ"));  // a zombie's is empty
+    if (std::any_of(watched.begin(), watched.end(),
+                    [&](const Markers& markers) { return has_all(environment, markers); }))
+      found.push_back(pid);
+  }
+  return found;
+}
+
+std::vector<Markers> parse(const std::string& received) {
+  std::vector<Markers> watched;
+  std::istringstream lines(received);
+  for (std::string line; std::getline(lines, line);) {
+    Markers markers;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) markers.push_back(word);
+    if (!markers.empty()) watched.push_back(std::move(markers));
+  }
+  return watched;
+}
+
+[[noreturn]] void guard(int input) {
+  setsid();  // a signal for convoy's group or terminal must not reach the guard
+  prctl(PR_SET_NAME, "convoy-guard");
+  dup2(input, STDIN_FILENO);
+  closefrom(STDIN_FILENO + 1);  // closes the folder lock and the console, among others
+  std::string received;
+  char bytes[4096];
+  for (ssize_t got; (got = read(STDIN_FILENO, bytes, sizeof bytes)) != 0;) {
+    if (got > 0) received.append(bytes, static_cast<size_t>(got));
+    if (got < 0 && errno != EINTR) break;
+  }
+  const std::vector<Markers> watched = parse(received);
+  if (watched.empty() || watched.back().front() == orderly) _exit(0);
+  const std::vector<pid_t> there = processes_with(watched);
+  poll(nullptr, 0, others_first);
+  for (int i = 0; i < rounds; ++i) {
+    const std::vector<pid_t> living = processes_with(watched);
+    if (living.empty()) break;
+    for (const pid_t pid : living) kill(pid, SIGKILL);
+    poll(nullptr, 0, 20);
+  }
+  for (const pid_t pid : there) remove_leftover_session(pid);  // a killed mpirun could not remove its session
+  _exit(0);
+}
+
+}  // namespace
+
+OrphanGuard::OrphanGuard() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return;
+  pid_ = fork();
+  if (pid_ == 0) {
+    close(ends[1]);
+    guard(ends[0]);
+  }
+  close(ends[0]);
+  pipe_ = ends[1];
+}
+
+OrphanGuard::~OrphanGuard() {
+  send(orderly);
+  if (pipe_ >= 0) close(pipe_);
+  if (pid_ > 0) waitpid(pid_, nullptr, 0);
+}
+
+void OrphanGuard::watch(const Variables& environment) {
+  std::string line;
+  for (const char* name : {"CONVOY_CHANNEL", "CONVOY_PROCESS"}) {
+    const auto found = environment.find(name);
+    if (found != environment.end()) line += std::string(name) + "=" + found->second + " ";
+  }
+  // Without the channel's secret the processes could be another job's.
+  if (line.rfind("CONVOY_CHANNEL=", 0) == 0) send(line);
+}
+
+void OrphanGuard::send(const std::string& line) {
+  const std::string whole = line + "\n";
+  if (pipe_ >= 0 && write(pipe_, whole.data(), whole.size()) < 0) close(std::exchange(pipe_, -1));
+}
+
+}  // namespace convoy

@@ -1,0 +1,320 @@
+#include "launch/rank/components.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cctype>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/config/option_reader.h"
+#include "core/data/catalogue/declared_schema.h"
+#include "core/model.h"
+#include "core/model_interface.h"
+#include "launch/rank/crash.h"
+
+namespace convoy {
+namespace {
+
+// True for errors of the user's input: mistakes in the configuration, missing or damaged files. Only these get a key.
+bool is_input_error(Failure kind) {
+  return kind == Failure::config || kind == Failure::io || kind == Failure::corrupt_data;
+}
+
+// Reports errors of a component at the option that the message names, else at `fallback`.
+struct ConfigLocation {
+  std::shared_ptr<const Json> resolved;
+  std::string section;   // "data", "data.transforms.1"
+  std::string fallback;  // key path
+};
+
+// Collects the options below `path` by key path.
+void flatten(const Json& values, const std::string& path, std::map<std::string, Json>& into) {
+  for (const auto& [key, value] : values.items()) {
+    const std::string below = path + "." + key;
+    into[below] = value;
+    if (value.is_object()) flatten(value, below, into);
+  }
+}
+
+bool is_named(const std::string& key, const std::string& message) {
+  const size_t at = message.find(key);
+  if (at == std::string::npos) return false;
+  const char next = at + key.size() < message.size() ? message[at + key.size()] : ' ';
+  return std::islower(static_cast<unsigned char>(next)) == 0 && next != '_' && next != '.';
+}
+
+// Returns the option that the message names ("data.length"), or the option of the file with which the message begins
+// ("words.json: is no JSON").
+std::string key_of(const ConfigLocation& location, const std::string& message) {
+  const Json* values = &*location.resolved;
+  std::string rest = location.section;
+  while (values != nullptr && !rest.empty()) {
+    const size_t dot = rest.find('.');
+    const std::string step = rest.substr(0, dot);
+    rest = dot == std::string::npos ? "" : rest.substr(dot + 1);
+    if (values->is_object() && values->contains(step))
+      values = &values->at(step);
+    else if (values->is_array() && std::stoul(step) < values->size())
+      values = &values->at(std::stoul(step));
+    else
+      values = nullptr;
+  }
+  if (values == nullptr || !values->is_object()) return location.fallback;
+  std::map<std::string, Json> options;
+  flatten(*values, location.section, options);
+  for (const auto& [key, value] : options)
+    if (is_named(key, message)) return key;
+  for (const auto& [key, value] : options)
+    if (value.is_string() && !value.get_ref<const std::string&>().empty() &&
+        message.rfind(value.get<std::string>() + ":", 0) == 0)
+      return key;
+  return location.fallback;
+}
+
+template <class Action>
+auto with_location(const ConfigLocation& location, const Action& action) {
+  try {
+    return action();
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    if (!is_input_error(error.kind())) throw;
+    const std::string key = key_of(location, error.what());
+    std::string reason = error.what();
+    if (reason.rfind(key + ": ", 0) == 0) reason.erase(0, key.size() + 2);
+    throw ConfigError(mark_of(*location.resolved, key), key, reason, error.kind());
+  }
+}
+
+// The fallback is `key` if the section has it, else the section.
+ConfigLocation location_of(const std::shared_ptr<const Json>& resolved, const std::string& section,
+                           const std::string& key) {
+  const Json& component = resolved->at(section);
+  const bool there = component.is_object() && component.contains(key) && !component.at(key).is_null();
+  return {resolved, section, there ? section + "." + key : section};
+}
+
+// Calls code of a component, which may come from a plugin. `note` names it in messages and crash reports.
+template <class Action>
+auto call_component(const ConfigLocation& location, const CrashNote& note, const Action& action) {
+  const CrashScope here(note);
+  try {
+    return with_location(location, action);
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    const TranslatedException failure = translate_exception(Failure::training);
+    throw ConfigError(mark_of(*location.resolved, location.fallback), location.fallback,
+                      str(note.text(), ", threw: ", failure.message), failure.kind);
+  }
+}
+
+// Constructs a component.
+template <class Action>
+auto construct(const ConfigLocation& location, const std::string& what, const Action& action) {
+  return call_component(location, CrashNote(what + ", its constructor"), action);
+}
+
+class CheckedDataset : public Dataset {
+  template <class Action>
+  auto call(const char* method, const Action& action) const {
+    return call_component(location_, CrashNote(str("data set ", name_, ", its ", method)), action);
+  }
+
+ public:
+  CheckedDataset(DatasetPtr inner, ConfigLocation location, const std::string& name)
+      : inner_(std::move(inner)),
+        location_(std::move(location)),
+        name_(name),
+        gather_note_("data set " + name + ", its gather") {
+    call("size", [&] {
+      if (inner_->size(Split::train) < 1) throw Error(Failure::config, "has no rows to train on");
+      if (inner_->instances_per_row() < 1)
+        throw Error(Failure::config, str("declares ", inner_->instances_per_row(), " training instances per row"));
+    });
+  }
+  Schema schema() const override {
+    return call("schema", [&] { return inner_->schema(); });
+  }
+  int64_t size(Split split) const override { return inner_->size(split); }
+  int64_t instances_per_row() const override { return inner_->instances_per_row(); }
+  int64_t tokens_per_row() const override { return inner_->tokens_per_row(); }
+  bool gathers_from_memory() const override { return inner_->gathers_from_memory(); }
+  Batch gather(Split split, const at::Tensor& indices, int64_t epoch, BatchBuffers& buffers) const override {
+    return call_component(location_, gather_note_, [&] {
+      Batch batch = inner_->gather(split, indices, epoch, buffers);
+      check_gathered(batch, indices.numel());
+      return batch;
+    });
+  }
+  // Computed once: a fingerprint may read all files.
+  DataContents contents() const override {
+    std::call_once(hashed_, [this] { contents_ = call("contents", [&] { return inner_->contents(); }); });
+    return contents_;
+  }
+  DatasetPtr numbered_as(const DataContents& stored) const override {
+    const DatasetPtr made = call("numbered_as", [&] { return inner_->numbered_as(stored); });
+    return made ? std::make_shared<CheckedDataset>(made, location_, name_) : nullptr;
+  }
+
+ private:
+  static void check_gathered(const Batch& batch, int64_t rows) {
+    if (batch.rows != rows)
+      throw Error(Failure::config, str("gathered a batch of ", batch.rows, " rows, for ", rows, " indices"));
+    for (const auto& [name, tensor] : batch.tensors)
+      if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != rows)
+        throw Error(Failure::config, str("gathered a field '", name, "' that is ",
+                                         tensor.defined() ? convoy::str("of shape ", tensor.sizes()) : "undefined",
+                                         ", for ", rows, " indices; dimension 0 is rows"));
+  }
+
+  DatasetPtr inner_;
+  ConfigLocation location_;
+  const std::string name_;
+  CrashNote gather_note_;
+  mutable std::once_flag hashed_;
+  mutable DataContents contents_;
+};
+
+class CheckedTransform : public Transform {
+ public:
+  CheckedTransform(std::shared_ptr<const Transform> inner, ConfigLocation location, const std::string& name)
+      : inner_(std::move(inner)), location_(std::move(location)), apply_note_("transform " + name + ", its apply") {}
+  void apply(Batch& batch, const at::Tensor& indices, uint64_t seed, int64_t epoch) const override {
+    call_component(location_, apply_note_, [&] { inner_->apply(batch, indices, seed, epoch); });
+  }
+  bool evaluation_too() const override { return inner_->evaluation_too(); }
+
+ private:
+  std::shared_ptr<const Transform> inner_;
+  ConfigLocation location_;
+  CrashNote apply_note_;
+};
+
+class CheckedLoss : public LossFunction {
+ public:
+  CheckedLoss(std::shared_ptr<const LossFunction> inner, ConfigLocation location)
+      : inner_(std::move(inner)), location_(std::move(location)) {}
+  Loss operator()(const Examples& examples, Layers& layers) const override {
+    return with_location(location_, [&] { return (*inner_)(examples, layers); });
+  }
+
+ private:
+  std::shared_ptr<const LossFunction> inner_;
+  ConfigLocation location_;
+};
+
+// Errors of the constructors of blocks name the block.
+class CheckedModel : public WrappedModel {
+ public:
+  CheckedModel(ModelPtr inner, ConfigLocation location, const std::string& name)
+      : WrappedModel(std::move(inner)),
+        location_(std::move(location)),
+        name_note_("model " + name + ", its block_name"),
+        loss_note_("model " + name + ", its default_loss") {
+    call_component(location_, CrashNote("model " + name + ", its blocks"), [&] {
+      constexpr int64_t most = 1 << 20;
+      blocks_ = wrapped().blocks();
+      if (blocks_ < 1) throw Error(Failure::config, str("the model has ", blocks_, " blocks"));
+      if (blocks_ > most)
+        throw Error(Failure::config, str("the model has ", blocks_, " blocks (Model::blocks); ", most,
+                                         " are the most; put more layers into each block"));
+    });
+  }
+  int64_t blocks() const override { return blocks_; }
+  std::string block_name(int64_t index) const override {
+    return call_component(location_, name_note_, [&] { return wrapped().block_name(index); });
+  }
+  std::string default_loss() const override {
+    return call_component(location_, loss_note_, [&] { return wrapped().default_loss(); });
+  }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    const std::string what = str("block ", index, " (", block_name(index), ")");
+    return construct(location_, what, [&] {
+      BlockPtr block = wrapped().block(index, layers);
+      if (!block) throw Error(Failure::config, what + ": the model returned null for it");
+      return block;
+    });
+  }
+
+ private:
+  ConfigLocation location_;
+  CrashNote name_note_, loss_note_;
+  int64_t blocks_ = 0;
+};
+
+// Returns the options of the model's default loss: defaults, as if the configuration named it.
+Options default_loss_options(const RunConfig& config, const Catalogues& catalogues, const std::string& name,
+                             ConfigLocation model) {
+  const SourceLocation mark = mark_of(*model.resolved, model.fallback);
+  const Entry* entry = catalogues.find("loss", name);
+  if (entry == nullptr) {
+    const std::vector<std::string> valid = catalogues.names("loss");
+    const std::string near = nearest(name, valid);
+    const std::string advice = near.empty() ? "there are " + join(valid, ", ") + "." : "did you mean " + near + "?";
+    throw ConfigError(
+        mark, model.fallback,
+        name.empty() ? str("model ", config.model.name, " names no loss of its own (Model::default_loss is empty); ",
+                           advice, " Name one there, or choose one by loss: {name: …}")
+                     : str("model ", config.model.name, " names '", name,
+                           "' as its own loss (Model::default_loss), which does not exist; ", advice,
+                           " Fix that, or choose one by loss: {name: …}"));
+  }
+  Json values = OptionReader(catalogues, {}).read_fields(entry->options, map_node(mark), "loss");
+  values["name"] = name;
+  Options options(values, {{"", mark}}, "loss");
+  if (entry->check) entry->check(options);
+  return options;
+}
+
+void try_transforms(const Components& components, uint64_t seed) {
+  if (components.transforms.empty() || components.data->size(Split::train) == 0) return;
+  const at::Tensor first = at::zeros({1}, at::kLong);
+  Batch row = components.data->gather_once(Split::train, first, 0);
+  for (const auto& transform : components.transforms) transform->apply(row, first, seed, 0);
+}
+
+}  // namespace
+
+Components make_components(const RunConfig& config, const Registry& registry,
+                           const std::function<DatasetPtr(const DatasetPtr&)>& check_data) {
+  Components components;
+  const auto resolved = std::make_shared<const Json>(config.resolved);
+  const ConfigLocation data = location_of(resolved, "data", "path");
+  components.data = std::make_shared<CheckedDataset>(construct(data, "data set " + config.data.name,
+                                                               [&] {
+                                                                 return registry.datasets.make(
+                                                                     config.data.name, config.data.options,
+                                                                     data_seed(config.data.options, config.seed));
+                                                               }),
+                                                     data, config.data.name);
+  if (check_data) components.data = check_data(components.data);
+  const std::vector<Options> transforms = config.data.options.sections("transforms");
+  for (size_t i = 0; i < transforms.size(); ++i) {
+    const std::string key = str("data.transforms.", i), name = transforms[i].text("name");
+    const ConfigLocation location{resolved, key, key};
+    components.transforms.push_back(std::make_shared<CheckedTransform>(
+        construct(location, "transform " + name, [&] { return registry.transforms.make(name, transforms[i]); }),
+        location, name));
+  }
+  const ConfigLocation model = location_of(resolved, "model", "name");
+  components.model = std::make_shared<CheckedModel>(
+      construct(
+          model, "model " + config.model.name,
+          [&] { return registry.models.make(config.model.name, config.model.options, components.data->schema()); }),
+      model, config.model.name);
+  const bool use_default = config.loss.name.empty();
+  const std::string name = use_default ? components.model->default_loss() : config.loss.name;
+  const Options options =
+      use_default ? default_loss_options(config, registry.catalogues, name, model) : config.loss.options;
+  const ConfigLocation loss = use_default ? model : location_of(resolved, "loss", "name");
+  components.loss = std::make_shared<CheckedLoss>(
+      construct(loss, "loss " + name, [&] { return registry.losses.make(name, options); }), loss);
+  try_transforms(components, data_seed(config.data.options, config.seed));
+  return components;
+}
+
+}  // namespace convoy

@@ -1,0 +1,25 @@
+// Creates data set, transforms, model and loss of a run. Their errors are reported at the key that the user wrote, as
+// file:line:column, key, reason; also errors during training.
+// Threads: as the components. Failure: ConfigError with the kind of the original error.
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/registry.h"
+
+namespace convoy {
+
+struct Components {
+  DatasetPtr data;
+  std::vector<std::shared_ptr<const Transform>> transforms;
+  ModelPtr model;
+  std::shared_ptr<const LossFunction> loss;
+};
+
+// Applies the transforms to one row, so that a wrong one fails before the rendezvous. `check_data` replaces the data
+// set after it is read and before the model is created.
+Components make_components(const RunConfig& config, const Registry& registry,
+                           const std::function<DatasetPtr(const DatasetPtr&)>& check_data = nullptr);
+
+}  // namespace convoy

@@ -1,0 +1,169 @@
+#include "launch/rank/data_check.h"
+
+#include <sys/resource.h>
+#include <cstdint>
+#include <fstream>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/checkpoint/stored_files.h"
+#include "core/control/protocol.h"
+
+namespace convoy {
+namespace {
+
+constexpr std::chrono::milliseconds interval{200};
+// Least progress in one interval. Heartbeats and this thread read some 100 bytes per interval, which must not count.
+constexpr int64_t least_bytes = 8 << 10;
+constexpr int64_t least_pages = 4;
+
+// Returns the bytes that this process has read by system calls.
+int64_t bytes_read() {
+  std::ifstream file("/proc/self/io");
+  std::string key;
+  int64_t bytes = 0;
+  file >> key >> bytes;  // "rchar: 123"
+  return bytes;
+}
+
+int64_t pages_touched() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt + usage.ru_majflt;
+}
+
+}  // namespace
+
+FileProgress::FileProgress(std::vector<Rank> ranks) : ranks_(std::move(ranks)), thread_([this] { watch(); }) {}
+
+FileProgress::~FileProgress() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void FileProgress::watch() {
+  int64_t bytes = bytes_read(), pages = pages_touched();
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!changed_.wait_for(lock, interval, [this] { return over_; })) {
+    bool set_up = false;
+    const int64_t bytes_before = std::exchange(bytes, bytes_read());
+    const int64_t pages_before = std::exchange(pages, pages_touched());
+    const bool moved = bytes - bytes_before >= least_bytes || pages - pages_before >= least_pages;
+    for (const Rank& rank : ranks_) {
+      const std::string phase = rank.records->position().phase;
+      set_up |= is_set_up(phase);
+      if (moved && reads_files(phase)) touch_state_file(rank.state_file);
+    }
+    if (!set_up) return;
+  }
+}
+
+namespace {
+
+// Longer than any reading: the supervisor ends a job without progress after launch.rendezvous.
+constexpr Timeout reading_limit = std::chrono::hours(24 * 30);
+
+class DataChecker {
+ public:
+  DataChecker(const DatasetPtr& data, const DataCheck& check)
+      : data_(data), check_(check), config_(check.config), mine_(data->contents()) {}
+
+  DatasetPtr run() {
+    std::string numbers;  // the checkpoint whose numbers are used; "": the data's own
+    DatasetPtr used = data_;
+    if (const auto resumed = check_.first ? resumed_data(config_.train.resume, check_.folder) : std::nullopt) {
+      used = resume_data(*resumed);
+      if (used != data_) numbers = resumed->path;
+    }
+    if (check_.processes == 1) return used;
+    // Ranks start their rendezvous only after all processes have read their data.
+    const Json message{
+        {"first", check_.first}, {"fingerprint", mine_.fingerprint}, {"host", check_.host}, {"numbers", numbers}};
+    const std::vector<std::string> all =
+        check_.channel->agree(protocol::data, check_.process, check_.processes, message.dump(), reading_limit);
+    if (check_.first) return used;
+    for (const std::string& text : all)
+      if (const Json other = Json::parse(text); other.at("first")) return follow(other);
+    throw Error(Failure::internal, "no process of the job has rank 0");
+  }
+
+ private:
+  DatasetPtr resume_data(const ResumedData& resumed) {
+    if (mine_.fingerprint.empty()) {
+      log::warning(str("data set ", config_.data.name, " does not identify its data (Dataset::contents), so it ",
+                       "cannot be compared with that of ", resumed.path, ": give the same data"));
+      return data_;
+    }
+    if (!resumed.contents) {
+      log::warning(str(resumed.path, " does not identify its data, because an earlier version wrote it: ",
+                       "give the same data, which cannot be checked"));
+      return data_;
+    }
+    const DataChange change = data_change(*resumed.contents, mine_);
+    if (!change.unknown.empty() || (!change.other.empty() && !allowed())) refuse(resumed.path, change);
+    if (!change.other.empty())
+      log::warning(str("data.changed is allow: the run resumes from ", resumed.path, " with other data (",
+                       change.text(), ")", change.renumber ? " and the checkpoint's numbers" : "",
+                       "; best values of metrics start anew"));
+    return change.renumber ? numbered(*resumed.contents) : data_;
+  }
+
+  DatasetPtr follow(const Json& first) const {
+    if (first.at("fingerprint") != mine_.fingerprint)
+      fail(Failure::disagreement,
+           str("is not on host ", check_.host, " what rank 0 reads on ", first.at("host").get<std::string>(),
+               ": its contents differ; copy it from there, or name storage that all hosts share"));
+    const std::string path = first.at("numbers");
+    if (path.empty()) return data_;
+    const auto stored = stored_contents(read_manifest_file(path), path);
+    if (!stored)
+      throw Error(Failure::io, str(path, ": rank 0 read its lists of ids, and host ", check_.host, " cannot"));
+    return numbered(*stored);
+  }
+
+  DatasetPtr numbered(const DataContents& stored) const {
+    const DatasetPtr made = data_->numbered_as(stored);
+    if (!made)
+      fail(Failure::config, str("gives numbers to ids or classes that differ from the checkpoint's, and data set ",
+                                config_.data.name, " cannot take those"));
+    return made;
+  }
+
+  bool allowed() const {
+    return config_.data.options.has("changed") && config_.data.options.text("changed") == "allow";
+  }
+
+  [[noreturn]] void refuse(const std::string& path, const DataChange& change) const {
+    const bool automatic = config_.train.resume == "auto";
+    const std::string anew = automatic
+                                 ? "start anew with another --output, or with --set train.resume=never and without one"
+                                 : "start anew with --set train.resume=never";
+    fail(automatic ? Failure::output : Failure::config,
+         str("is not the data that ", path, " was trained on: ", change.text(), "; ",
+             change.unknown.empty()
+                 ? "type --set data.changed=allow to continue with this data and the checkpoint's numbers, or "
+                 : "give data that the checkpoint knows, or ",
+             anew));
+  }
+
+  [[noreturn]] void fail(Failure kind, const std::string& reason) const {
+    const Json& data = config_.resolved.at("data");
+    const std::string key = data.contains("path") ? "data.path" : "data";
+    throw ConfigError(mark_of(config_.resolved, key), key, reason, kind);
+  }
+
+  const DatasetPtr& data_;
+  const DataCheck& check_;
+  const RunConfig& config_;
+  const DataContents mine_;
+};
+
+}  // namespace
+
+DatasetPtr check_data(const DatasetPtr& data, const DataCheck& check) { return DataChecker(data, check).run(); }
+
+}  // namespace convoy

@@ -1,0 +1,167 @@
+#include "launch/rank/measure/timed_step.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+
+#include "core/base/log.h"
+#include "core/communicator.h"
+#include "core/data/catalogue/declared_schema.h"
+#include "core/data/rows.h"
+#include "core/files/files.h"
+#include "core/model.h"
+#include "core/model_interface.h"
+#include "launch/rank/components.h"
+#include "launch/rank/measure/timed_exchange.h"
+#include "strategies/registry.h"
+
+namespace convoy {
+namespace {
+
+constexpr int64_t few = 2;  // rows
+
+LoaderOptions loader_options(const RunConfig& config) {
+  LoaderOptions options;
+  options.seed = data_seed(config.data.options, config.seed);
+  return options;
+}
+
+}  // namespace
+
+std::optional<EvaluationMetrics> evaluation_metrics(const RunConfig& config, const Registry& registry) {
+  const Components components = make_components(config, registry);
+  const auto names_of = [&](Loader loader) {
+    return metric_names(config, components.model, components.loss, *loader.next());
+  };
+  EvaluationMetrics metrics;
+  try {
+    if (components.data->size(Split::evaluate) > 0)
+      metrics.evaluated = names_of(Loader(components.data, components.transforms, few, loader_options(config)));
+    if (can_evaluate_training_rows(*components.data)) {
+      const int64_t rows = std::min<int64_t>(few, components.data->size(Split::train));
+      const Sampler sampler(components.data->size(Split::train), rows, config.seed);
+      metrics.held_out =
+          names_of(Loader(components.data, components.transforms, sampler, 0, 1, loader_options(config)));
+    }
+  } catch (const std::exception& error) {
+    log::info(str("a few rows were not evaluated: ", error.what()));
+    return std::nullopt;
+  }
+  return metrics;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+class TimedBlock : public Block {
+ public:
+  TimedBlock(BlockPtr inner, std::shared_ptr<std::vector<BlockTime>> times, size_t index)
+      : times_(std::move(times)), index_(index) {
+    inner_ = register_module("inner", std::move(inner));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    const Clock::time_point start = Clock::now();
+    TensorList outputs = inner_->forward(inputs);
+    (*times_)[index_].seconds += seconds_between(start, Clock::now());
+    return outputs;
+  }
+
+ private:
+  BlockPtr inner_;
+  std::shared_ptr<std::vector<BlockTime>> times_;
+  size_t index_;
+};
+
+// Returns a state file without a name: a step reports its position, which nothing reads here.
+std::shared_ptr<StateFile> unread_state() {
+  const std::filesystem::path path = temporary_folder() / str("convoy-calibration-", random_token(), ".state");
+  auto state = std::make_shared<StateFile>(path.string());
+  std::error_code none;
+  std::filesystem::remove(path, none);
+  return state;
+}
+
+// Selects blocks of the model, or all, and times the forward of each.
+class TimedModel : public WrappedModel {
+ public:
+  TimedModel(ModelPtr inner, std::shared_ptr<std::vector<BlockTime>> times, std::vector<int64_t> blocks)
+      : WrappedModel(std::move(inner)), times_(std::move(times)), blocks_(std::move(blocks)) {
+    if (blocks_.empty()) {
+      blocks_.resize(static_cast<size_t>(wrapped().blocks()));
+      std::iota(blocks_.begin(), blocks_.end(), 0);
+    }
+    for (const int64_t index : blocks_) times_->push_back({wrapped().block_name(index)});
+  }
+  int64_t blocks() const override { return static_cast<int64_t>(blocks_.size()); }
+  std::string block_name(int64_t index) const override { return wrapped().block_name(inner_index(index)); }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    return std::make_shared<TimedBlock>(wrapped().block(inner_index(index), layers), times_,
+                                        static_cast<size_t>(index));
+  }
+
+ private:
+  int64_t inner_index(int64_t index) const { return blocks_.at(static_cast<size_t>(index)); }
+
+  std::shared_ptr<std::vector<BlockTime>> times_;
+  std::vector<int64_t> blocks_;
+};
+
+}  // namespace
+
+TimedStep::TimedStep(const RunConfig& config, const Registry& registry, at::Device device, int threads,
+                     const std::vector<int64_t>& blocks)
+    : config_(config), device_(device), times_(std::make_shared<std::vector<BlockTime>>()) {
+  config_.data = with_few_rows(config.data);
+  data_ = registry.datasets.make(config_.data.name, config_.data.options, data_seed(config.data.options, config.seed));
+  for (const Options& transform : config.data.options.sections("transforms"))
+    transforms_.push_back(registry.transforms.make(transform.text("name"), transform));
+  const ModelPtr model = registry.models.make(config.model.name, config.model.options, data_->schema());
+  const std::string loss = config.loss.name.empty() ? model->default_loss() : config.loss.name;
+  context_.devices = {device};
+  context_.device_cores.emplace_back();
+  context_.threads = threads;
+  context_.world = make_single_communicator();
+  context_.config = config;
+  context_.state = unread_state();
+  context_.steps_per_epoch = context_.total_steps = std::numeric_limits<int32_t>::max();
+  strategy_ = registry.strategies.make(config.strategy.name, config.strategy.options);
+  strategy_->setup(context_, std::make_shared<TimedModel>(model, times_, blocks),
+                   registry.losses.make(loss, config.loss.options));
+}
+
+int64_t TimedStep::batches_of(int64_t rows) {
+  const int64_t size = data_->size(Split::train);
+  const int64_t taken = std::clamp<int64_t>(rows, 1, size);
+  const Sampler sampler(size, taken, config_.seed);
+  LoaderOptions options = LoaderOptions::from(config_.data.options, config_.seed);
+  options.device = device_;
+  loader_.reset();
+  loader_ = std::make_unique<Loader>(data_, transforms_, sampler, 0, std::numeric_limits<int32_t>::max(), options);
+  return taken;
+}
+
+double TimedStep::step(bool updates) {
+  const Clock::time_point start = Clock::now();
+  StepInput input{*loader_->next(), number_++, updates};
+  const StepResult result = strategy_->step(input);
+  metrics_.add(result.metrics);
+  CONVOY_CHECK(result.updated == updates, "a step was to update: ", updates, ", and did: ", result.updated);
+  // The trainer reads metrics and this flag before its next step, so the timed step waits for it too.
+  if (result.updated && device_.is_cpu() && !result.finite.all().item<bool>())
+    throw Error(Failure::training,
+                str("the loss is not finite at step ", number_ - 1, " of the measurement; try a smaller optimizer.lr"));
+  synchronise(device_);
+  return seconds_between(start, Clock::now());
+}
+
+std::vector<BlockTime> TimedStep::block_times() const { return device_.is_cpu() ? *times_ : std::vector<BlockTime>{}; }
+
+}  // namespace convoy

@@ -1,0 +1,184 @@
+// The models' options. For a new model add an entry here, and its class and a line in registry.cpp.
+
+#include "models/catalogue/catalogue.h"
+
+#include "core/base/describe.h"
+#include "core/config/without_effect.h"
+
+namespace convoy {
+
+namespace {
+
+// For models with embeddings.
+Option rows_option() {
+  return describe::any("rows", "true, false, sharded or auto",
+                       "sparse embeddings: a step gathers, exchanges and updates only the rows that it looks up, "
+                       "with the result of dense embeddings; true, false, sharded (each rank of ddp keeps and "
+                       "updates a shard of the rows), or auto: sparse for tables of at least 65,536 rows of which "
+                       "one update of all ranks looks up at most a quarter",
+                       "auto");
+}
+
+// Throws ConfigError unless it is true, false, sharded or auto.
+void check_rows_option(const Options& options) {
+  if (!options.has("rows")) return;
+  const Json& rows = options.at("rows");
+  if (!rows.is_boolean() && rows != "sharded" && rows != "auto")
+    options.fail("rows", str("is ", rows.dump(), ", must be true, false, sharded or auto"));
+}
+
+void check_convnet(const Options& options) {
+  if (options.integers("channels").empty()) options.fail("channels", "needs a convolution; model mlp has none");
+  const int64_t kernel = options.integer("kernel");
+  if (kernel % 2 == 0) options.fail("kernel", str("is ", kernel, "; an odd one keeps the image's size"));
+}
+
+void check_gpt(const Options& options) {
+  check_rows_option(options);
+  const int64_t dim = options.integer("dim"), heads = options.integer("heads");
+  if (dim % heads != 0)
+    options.fail("dim", str("is ", dim, ", which ", heads, " heads do not divide; try ", (dim / heads + 1) * heads));
+  if (options.text("positions") == "rotary" && dim / heads % 2 != 0)
+    options.fail("positions", str("rotary turns features in pairs, and dim ÷ heads is ", dim / heads,
+                                  "; make it even, or take learned positions"));
+  if (options.has("mlp_dim"))
+    refuse_without_effect(options, "mlp_ratio", "and mlp_dim both set the size of a block's MLP; leave one of them out",
+                          {options.mark("mlp_dim")});
+  if (options.text("positions") != "rotary")
+    refuse_without_effect(options, "rotary_base",
+                          "is for positions: rotary, and positions are learned; leave one of them out",
+                          {options.mark("positions")});
+}
+
+void check_mlp(const Options& options) {
+  if (!options.integers("hidden").empty()) return;
+  const std::string reason = "is for what follows a hidden layer, and hidden is []: there is none; leave it out";
+  refuse_without_effect(options, "activation", reason, {options.mark("hidden")});
+  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.mark("hidden")});
+}
+
+void check_ncf(const Options& options) {
+  check_rows_option(options);
+  const int64_t mlp = options.integer("mlp_dim");
+  if (options.integer("gmf_dim") == 0 && mlp == 0)
+    options.fail("gmf_dim", "and mlp_dim are both 0: nothing is left to learn");
+  const bool layers = !options.integers("hidden").empty();
+  if (mlp > 0 && !layers) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
+  if (mlp > 0) return;
+  const std::string reason = "is of the MLP, and mlp_dim: 0 leaves that out; leave this key out too, or raise mlp_dim";
+  if (layers) refuse_without_effect(options, "hidden", reason, {options.mark("mlp_dim")});
+  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.mark("mlp_dim")});
+}
+
+void check_resnet(const Options& options) {
+  if (!options.has("depth")) return;
+  const int64_t depth = options.integer("depth");
+  const bool large = options.text("shape") == "imagenet";
+  if (large && depth != 18 && depth != 34 && depth != 50)
+    options.fail("depth", str(depth, " is none of shape imagenet: take 18, 34 or 50, or shape: cifar"));
+  if (!large && depth != 20 && depth != 32 && depth != 56)
+    options.fail("depth", str(depth, " is none of shape cifar: take 20, 32 or 56, or shape: imagenet"));
+}
+
+}  // namespace
+
+const std::vector<Entry>& model_catalogue() {
+  static const std::vector<Entry> entries{
+      convnet_entry(), gpt_entry(), mlp_entry(), ncf_entry(), resnet_entry(),
+  };
+  return entries;
+}
+
+// --- convnet ---
+
+Entry convnet_entry() {
+  return {"convnet",
+          "convolutions that halve the image, then fully connected layers; predicts classes of images",
+          {describe::list("channels", "output channels of each convolution; each convolution halves height and width",
+                          describe::integer("", "channels").between(1, 1 << 16), Json::array({32, 64})),
+           describe::integer("kernel", "kernel size of the convolutions; odd", 3).between(1, 31),
+           describe::boolean("batch_norm", "batch norm after each convolution", true),
+           describe::integer("hidden", "units of the hidden layer before the output; 0: no hidden layer", 128)
+               .between(0, 1 << 20),
+           describe::real("dropout", "dropout probability after each convolution and after the hidden layer", 0.0)
+               .between(0, 0.99)},
+          check_convnet};
+}
+
+// --- gpt ---
+
+Entry gpt_entry() {
+  return {
+      "gpt",
+      "decoder-only transformer: predicts each token of a sequence from those before it",
+      {describe::integer("layers", "number of transformer blocks", 4).between(1, 10000),
+       describe::integer("heads", "number of attention heads; must divide dim", 8).between(1, 1 << 20),
+       describe::integer("dim", "embedding dimension: features of each token's activation", 256).between(1, 1 << 20),
+       describe::integer("mlp_ratio", "hidden units of a block's MLP, as a multiple of dim", 4).between(1, 1024),
+       describe::integer("mlp_dim", "hidden units of a block's MLP; replaces mlp_ratio")
+           .between(1, 1 << 24)
+           .may_be_null(),
+       describe::choice("positions",
+                        "learned: a trained vector per position; rotary: queries and keys rotated by their position",
+                        {"learned", "rotary"}, "learned"),
+       describe::real("rotary_base", "rotary: base of the rotation angles (longest wavelength in positions ÷ 2π)",
+                      10000.0)
+           .above(1),
+       describe::boolean("tied", "the output shares the weight of the embedding, which is then dense", true),
+       rows_option(),
+       describe::real("dropout", "dropout probability on embeddings and residuals", 0.0).between(0, 0.99),
+       describe::real("attention_dropout",
+                      "dropout probability on attention weights; above 0 the fused kernel is not used", 0.0)
+           .between(0, 0.99),
+       describe::boolean("bias", "linear layers of the blocks have a bias", true),
+       describe::real("norm_eps", "epsilon of the layer norms", 1e-5).above(0)},
+      check_gpt};
+}
+
+// --- mlp ---
+
+Entry mlp_entry() {
+  return {"mlp",
+          "fully connected layers over flattened features; predicts classes or numbers, depending on the data set",
+          {describe::list("hidden", "sizes of the hidden layers", describe::integer("", "a size").between(1, 1 << 24),
+                          Json::array({256, 128})),
+           describe::choice("activation", "activation function after each hidden layer",
+                            {"relu", "gelu", "silu", "tanh"}, "relu"),
+           describe::real("dropout", "dropout probability after each hidden layer", 0.0).between(0, 0.99)},
+          check_mlp};
+}
+
+// --- ncf ---
+
+Entry ncf_entry() {
+  return {"ncf",
+          "NeuMF: generalised matrix factorisation and an MLP over user, item and context, for implicit feedback",
+          {describe::integer("gmf_dim",
+                             "embedding size of the factorisation, per user and per item; 0: no factorisation", 8)
+               .between(0, 1 << 20),
+           describe::integer("mlp_dim", "embedding size of the MLP, per user and per item; 0: no MLP", 32)
+               .between(0, 1 << 20),
+           describe::list("hidden", "sizes of the MLP's layers", describe::integer("", "a size").between(1, 1 << 24),
+                          Json::array({32, 16, 8})),
+           describe::real("dropout", "dropout probability after each layer of the MLP", 0.0).between(0, 0.99),
+           rows_option(),
+           describe::list("top_k", "values of k for the metrics HR@k and NDCG@k",
+                          describe::integer("", "k").between(1, 2147483647), Json::array({10}))},
+          check_ncf};
+}
+
+// --- resnet ---
+
+Entry resnet_entry() {
+  return {"resnet",
+          "residual network for small (CIFAR) or large (ImageNet) images",
+          {describe::choice("shape", "architecture for images of about 32 × 32 (cifar) or 224 × 224 (imagenet)",
+                            {"cifar", "imagenet"}, "cifar"),
+           describe::integer("depth",
+                             "layers with weights; cifar: 20 (default), 32 or 56; imagenet: 18 (default), 34 or 50")
+               .between(1, 10000)
+               .may_be_null()},
+          check_resnet};
+}
+
+}  // namespace convoy

@@ -1,0 +1,33 @@
+// Models and their options, without LibTorch.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/base/options.h"
+#include "core/data/catalogue/declared_schema.h"
+
+namespace convoy {
+
+const std::vector<Entry>& model_catalogue();
+
+// Checks before the start of ranks that the model accepts the data set's rows; the models' constructors check the
+// schema again. Throws ConfigError at the data set's key that determines the rows if there is one, else at the model's.
+// Ignores models and data sets of plugins.
+void check_model_rows(const std::string& model, const Options& options, const Options& data,
+                      const DeclaredSchema& rows);
+
+// Throws ConfigError at the size that makes a weight or an activation larger than any memory. `row_elements`: elements
+// of the data's largest tensor of a row. Returns the larger of it and the elements of the model's largest activation of
+// a row.
+double check_model_sizes(const std::string& model, const Options& options, const Options& data,
+                         const DeclaredSchema& rows, double row_elements);
+
+// The entries of model_catalogue(), with their checks.
+
+Entry convnet_entry();
+Entry gpt_entry();
+Entry mlp_entry();
+Entry ncf_entry();
+Entry resnet_entry();
+
+}  // namespace convoy

@@ -1,0 +1,40 @@
+// Common code of models: images, activation functions by name, and the option `rows`.
+//
+// Images are [.., B, C, H, W]; pooling folds members and rows into one dimension.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "core/base/options.h"
+#include "core/data/dataset.h"
+#include "core/layers.h"
+#include "core/model_interface.h"
+
+namespace convoy {
+
+// Maximum of each window; padded elements do not count. [.., C, H, W] → [.., C, H', W'].
+at::Tensor max_pooled(const at::Tensor& images, int64_t kernel, int64_t stride, int64_t padding = 0);
+
+// Base of models with blocks that end in one logit per class; a model adds the blocks.
+class Classifier : public Model {
+ public:
+  // Throws Error(config) unless the data set has images [C, H, W] with one class each; `model` is for messages.
+  Classifier(const Schema& schema, const std::string& model);
+
+  TensorList inputs(const Batch& batch) const override { return {batch.at("features")}; }
+  std::string default_loss() const override { return "cross_entropy"; }
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override;
+
+ protected:
+  int64_t channels_ = 0, height_ = 0, width_ = 0, classes_ = 0;
+};
+
+// Applies relu | gelu | silu | tanh elementwise; the option's choices guarantee the name.
+at::Tensor apply_activation(const at::Tensor& input, const std::string& name);
+
+// Returns what the option `rows` of models with embeddings requests from Layers.
+
+EmbeddingOptions::Rows rows_of(const Options& model);
+
+}  // namespace convoy

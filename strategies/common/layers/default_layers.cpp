@@ -1,0 +1,419 @@
+#include "strategies/common/layers/default_layers.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <numeric>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/communicator.h"
+#include "core/tensors/activation.h"
+#include "core/tensors/tensor_memory.h"
+#include "strategies/common/layers/init.h"
+#include "strategies/common/layers/keyed_dropout.h"
+#include "strategies/common/layers/linear_function.h"
+#include "strategies/common/memory/flat_parameters.h"
+#include "strategies/sparse/sparse_embedding.h"
+#include "strategies/sparse/sparse_embeddings.h"
+
+namespace convoy {
+namespace {
+
+// Synchronised batch norm: mean and variance of the rows of all ranks of a group.
+//
+// Forward sends one all-gather of 2·C + 1 numbers (count, means, sums of squared deviations, combined as in Chan, Golub
+// and LeVeque, 1979). Backward sends one all-reduce of 2·C. Both are collective, also for ranks without rows.
+
+using torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
+
+std::vector<int64_t> all_but_channels(const at::Tensor& input) {
+  std::vector<int64_t> dims(static_cast<size_t>(input.dim()));
+  std::iota(dims.begin(), dims.end(), 0);
+  dims.erase(dims.begin() + 1);
+  return dims;
+}
+
+// Reshapes [C] to [1, C, 1, …].
+at::Tensor per_channel(const at::Tensor& statistics, const at::Tensor& like) {
+  std::vector<int64_t> shape(static_cast<size_t>(like.dim()), 1);
+  shape[1] = statistics.numel();
+  return statistics.to(like.scalar_type()).view(shape);
+}
+
+struct ChannelStatistics {
+  at::Tensor count;     // double, []
+  at::Tensor mean;      // double, [C]
+  at::Tensor variance;  // double, [C], biased
+};
+
+ChannelStatistics statistics_of_all(const at::Tensor& input, Communicator& group, const std::string& name) {
+  const int64_t channels = input.size(1);
+  const int64_t count = channels == 0 ? 0 : input.numel() / channels;
+  const std::vector<int64_t> dims = all_but_channels(input);
+  const at::Tensor wide = input.to(at::kDouble);
+  at::Tensor mine = at::zeros({2 * channels + 1}, wide.options());
+  if (count > 0) {
+    const at::Tensor mean = wide.mean(dims);
+    mine[0].fill_(static_cast<double>(count));
+    mine.narrow(0, 1, channels).copy_(mean);
+    mine.narrow(0, 1 + channels, channels).copy_((wide - per_channel(mean, wide)).square().sum(dims));
+  }
+  at::Tensor all = at::empty({group.size(), 2 * channels + 1}, mine.options());
+  group.all_gather(all, mine, {"batch norm " + name, {}})->wait();
+  const at::Tensor counts = all.narrow(1, 0, 1);
+  const at::Tensor means = all.narrow(1, 1, channels);
+  ChannelStatistics statistics;
+  statistics.count = counts.sum();
+  const at::Tensor divisor = statistics.count.clamp_min(1);
+  statistics.mean = (counts * means).sum(0) / divisor;
+  const at::Tensor between = (counts * (means - statistics.mean).square()).sum(0);
+  statistics.variance = (all.narrow(1, 1 + channels, channels).sum(0) + between) / divisor;
+  return statistics;
+}
+
+struct BatchNorm : torch::autograd::Function<BatchNorm> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
+                            const at::Tensor& bias, at::Tensor running_mean, at::Tensor running_var, double momentum,
+                            double eps, CommunicatorPtr group, std::string name) {
+    const ChannelStatistics statistics = statistics_of_all(input, *group, name);
+    // One value has no variance. The host does not know the count, so both results are computed and one is selected.
+    const at::Tensor enough = statistics.count > 1;
+    const at::Tensor mean = at::where(enough, statistics.mean, running_mean.to(at::kDouble));
+    const at::Tensor variance = at::where(enough, statistics.variance, running_var.to(at::kDouble));
+    const at::Tensor unbiased = variance * (statistics.count / (statistics.count - 1).clamp_min(1));
+    const at::Tensor step = enough.to(running_mean.scalar_type()) * momentum;
+    running_mean.add_(step * (mean.to(running_mean.scalar_type()) - running_mean));
+    running_var.add_(step * (unbiased.to(running_var.scalar_type()) - running_var));
+    const at::Tensor inverse = (variance + eps).rsqrt();
+    context->save_for_backward({input, weight, mean, inverse, at::where(enough, statistics.count, 0.0)});
+    context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(std::move(group)));
+    context->saved_data["name"] = std::move(name);
+    return (input - per_channel(mean, input)) * per_channel(inverse * weight.to(at::kDouble), input) +
+           per_channel(bias, input);
+  }
+
+  static tensor_list backward(AutogradContext* context, tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3], &count = saved[4];
+    const at::Tensor& output = gradients[0];
+    const std::vector<int64_t> dims = all_but_channels(input);
+    const int64_t channels = input.size(1);
+    const at::Tensor normal = (input - per_channel(mean, input)) * per_channel(inverse, input);
+    at::Tensor sums = at::cat({output.sum(dims), (output * normal).sum(dims)}).to(at::kDouble);
+    const at::Tensor mine = sums.clone();
+    auto held = context->saved_data["group"].toCapsule();
+    auto& group = *static_cast<Held*>(held.get())->group;
+    group.all_reduce(sums, ReduceOp::sum, {"batch norm " + context->saved_data["name"].toStringRef(), {}})->wait();
+    // If the running buffers were used, the statistics do not depend on the input.
+    sums = at::where(count > 0, sums / count.clamp_min(1), 0.0);
+    const at::Tensor inner = output - per_channel(sums.narrow(0, 0, channels), input) -
+                             normal * per_channel(sums.narrow(0, channels, channels), input);
+    const at::Tensor to_input = inner * per_channel(inverse * weight.to(at::kDouble), input);
+    return {to_input,
+            mine.narrow(0, channels, channels).to(weight.scalar_type()),
+            mine.narrow(0, 0, channels).to(weight.scalar_type()),
+            {},
+            {},
+            {},
+            {},
+            {},
+            {}};
+  }
+
+ private:
+  // Wraps a communicator so that a graph can hold it.
+  struct Held : torch::CustomClassHolder {
+    explicit Held(CommunicatorPtr held) : group(std::move(held)) {}
+    CommunicatorPtr group;
+  };
+};
+
+// Training only. input: [B, C, …], any float dtype; weight, bias and running buffers [C]. The running buffers are
+// updated in place, to the same values on all ranks. If all ranks together have at most one value per channel, the
+// running buffers are used instead. `name`: of the layer, for stall reports.
+at::Tensor synchronised_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                                   const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
+                                   double eps, const CommunicatorPtr& group, const std::string& name) {
+  return BatchNorm::apply(input, weight, bias, running_mean, running_var, momentum, eps, group, name);
+}
+
+using StatePtr = std::shared_ptr<const ForwardState>;
+
+struct PlainLinear : WeightedLayer, ReluLayer {
+  PlainLinear(ParameterPtr weight, ParameterPtr bias, StatePtr state)
+      : WeightedLayer(std::move(weight), std::move(bias)), state_(std::move(state)) {}
+  at::Tensor forward(const at::Tensor& input) override { return convoy::linear(input, weight_, bias_, state_); }
+  at::Tensor forward_relu(const at::Tensor& input) override {
+    return convoy::linear(input, weight_, bias_, state_, true);
+  }
+
+ private:
+  StatePtr state_;
+};
+
+struct PlainEmbedding : LayerModule {
+  explicit PlainEmbedding(const ParameterPtr& weight) : weight_(register_parameter("weight", weight->value)) {}
+  at::Tensor forward(const at::Tensor& ids) override { return at::embedding(weight_, ids); }
+
+ private:
+  at::Tensor weight_;
+};
+
+struct PlainConv2d : WeightedLayer {
+  PlainConv2d(ParameterPtr weight, ParameterPtr bias, const Conv2dOptions& options)
+      : WeightedLayer(std::move(weight), std::move(bias)), options_(options) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    return at::conv2d(input, weight_->value, bias_ ? bias_->value : at::Tensor(),
+                      at::IntArrayRef{options_.stride, options_.stride},
+                      at::IntArrayRef{options_.padding, options_.padding}, at::IntArrayRef{1, 1}, options_.groups);
+  }
+
+ private:
+  Conv2dOptions options_;
+};
+
+struct PlainLayerNorm : WeightedLayer {
+  PlainLayerNorm(ParameterPtr weight, ParameterPtr bias, double eps)
+      : WeightedLayer(std::move(weight), std::move(bias)), eps_(eps) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    return at::layer_norm(input, weight_->value.sizes(), weight_->value, bias_->value, eps_);
+  }
+
+ private:
+  double eps_;
+};
+
+struct PlainBatchNorm : WeightedLayer {
+  PlainBatchNorm(ParameterPtr weight, ParameterPtr bias, const at::Tensor& mean, const at::Tensor& variance, double eps,
+                 double momentum, StatePtr state, CommunicatorPtr group, std::string name)
+      : WeightedLayer(std::move(weight), std::move(bias)),
+        mean_(register_buffer("running_mean", mean)),
+        variance_(register_buffer("running_var", variance)),
+        eps_(eps),
+        momentum_(momentum),
+        state_(std::move(state)),
+        group_(std::move(group)),
+        name_(std::move(name)) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    if (group_ && state_->training)
+      return synchronised_batch_norm(input, weight_->value, bias_->value, mean_, variance_, momentum_, eps_, group_,
+                                     name_);
+    const bool training = state_->training && has_variance(input.numel(), input.size(1));
+    return at::batch_norm(input, weight_->value, bias_->value, mean_, variance_, training, momentum_, eps_,
+                          at::globalContext().userEnabledCuDNN());
+  }
+
+ private:
+  at::Tensor mean_, variance_;
+  double eps_, momentum_;
+  StatePtr state_;
+  CommunicatorPtr group_;
+  std::string name_;
+};
+
+struct PlainDropout : LayerModule {
+  PlainDropout(std::string name, double p, StatePtr state) : name_(std::move(name)), p_(p), state_(std::move(state)) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    if (!state_->training || p_ == 0) return input;
+    return input.mul(dropout_mask(input, p_, name_, *state_));
+  }
+
+ private:
+  std::string name_;
+  double p_;
+  StatePtr state_;
+};
+
+}  // namespace
+
+ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init,
+                            bool large) {
+  check_sizes(name, shape);
+  const auto options = at::TensorOptions(store.dtype).device(store.device);
+  ParameterPtr parameter = add_parameter(store, name,
+                                         store.deferred                   ? without_memory(shape, options)
+                                         : large && store.device.is_cpu() ? untouched_zeros(shape, store.dtype)
+                                                                          : at::empty(shape, options));
+  parameter->initial = initial_values(store, name, shape, init);
+  if (!store.deferred) std::exchange(parameter->initial, nullptr)(parameter->value, 0);
+  return parameter;
+}
+
+ParameterPtr add_parameter(LayerStore& store, const std::string& name, at::Tensor value) {
+  auto parameter = std::make_shared<Parameter>();
+  parameter->name = name;
+  parameter->counted = store.counts;
+  parameter->value = std::move(value);
+  parameter->value.set_requires_grad(true);
+  if (!store.by_name.emplace(name, parameter).second)
+    throw Error(Failure::config, convoy::str("model: two layers have the name ", name, "; names are unique"));
+  store.parameters.push_back(parameter);
+  return parameter;
+}
+
+std::function<void(const at::Tensor& out, int64_t first)> initial_values(const LayerStore& store,
+                                                                         const std::string& name, at::IntArrayRef shape,
+                                                                         const Init& init) {
+  return [init, fans = fans_of(shape), seed = store.seed, name](const at::Tensor& out, int64_t first) {
+    fill_initial(out, init, fans, seed, name, static_cast<uint64_t>(first));
+  };
+}
+
+void check_sizes(const std::string& name, at::IntArrayRef shape) {
+  for (int64_t size : shape)
+    if (size < 0) throw Error(Failure::config, convoy::str("model: ", name, " has a size of ", size));
+}
+
+DefaultLayers::DefaultLayers(std::shared_ptr<LayerStore> store, std::string prefix)
+    : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+std::shared_ptr<Layers> DefaultLayers::scope(const std::string& name) {
+  return std::make_shared<DefaultLayers>(store_, prefix_ + name + ".");
+}
+
+std::string DefaultLayers::name(const std::string& layer) const { return prefix_ + layer; }
+
+ParameterPtr DefaultLayers::make(const std::string& name, at::IntArrayRef shape, const Init& init) {
+  return make_parameter(*store_, prefix_ + name, shape, init);
+}
+
+namespace {
+
+// Makes a sparse embedding dense because `user` needs the whole table in every step.
+void make_dense(Parameter& parameter, const std::string& user) {
+  if (!parameter.table) return;
+  if (parameter.table->blocks())
+    throw Error(Failure::config,
+                convoy::str(parameter.name, ": rows: sharded, and ", user,
+                            " is tied to it and needs all rows in every step; ", "take rows: auto, or untie them"));
+  if (parameter.table->host()) {
+    // After this, each rank updates the whole table itself.
+    at::NoGradGuard no_grad;
+    const at::Tensor own = untouched_zeros(parameter.value.sizes(), parameter.value.scalar_type());
+    parameter.initial(own, 0);
+    parameter.initial = nullptr;
+    parameter.value.set_data(own);
+  }
+  parameter.table = nullptr;
+  log::warning(
+      convoy::str(parameter.name, " cannot be sparse: ", user, " is tied to it, and has a gradient of all rows"));
+}
+
+}  // namespace
+
+ParameterPtr DefaultLayers::tied(const std::string& name, const std::string& to, at::IntArrayRef shape) {
+  const auto found = store_->by_name.find(to);
+  if (found == store_->by_name.end() && store_->distant) return store_->distant(to, shape);
+  if (found == store_->by_name.end()) fail_tie(prefix_ + name, to);
+  make_dense(*found->second, prefix_ + name);
+  check_tie(prefix_ + name, to, shape, found->second->value.sizes());
+  return found->second;
+}
+
+at::Tensor DefaultLayers::make_buffer(const std::string& name, int64_t size, double value) {
+  at::Tensor buffer = at::full({size}, value, at::TensorOptions(store_->dtype).device(store_->device));
+  store_->buffers.push_back({prefix_ + name, buffer});
+  return buffer;
+}
+
+Layer DefaultLayers::linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
+  ParameterPtr weight = options.tied_to.empty() ? make(name + ".weight", {out, in}, options.weight)
+                                                : tied(name, options.tied_to, {out, in});
+  if (options.tied_to.empty()) weight->products_only = true;
+  ParameterPtr bias = options.bias ? make(name + ".bias", {out}, bias_init(in, options.bias_init)) : nullptr;
+  return std::make_shared<PlainLinear>(std::move(weight), std::move(bias), store_->state);
+}
+
+Layer DefaultLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
+  const std::string weight = prefix_ + name + ".weight";
+  if (!store_->rows && options.rows == EmbeddingOptions::Rows::rows)
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name,
+                                             " requests a sparse embedding, which this strategy does not support; "
+                                             "leave it dense"));
+  if (!store_->rows || !store_->rows->applies(weight, rows, options))
+    return std::make_shared<PlainEmbedding>(make(name + ".weight", {rows, dim}, options.weight));
+  return sparse_embedding_layer(make_parameter(*store_, weight, {rows, dim}, options.weight, true), *store_);
+}
+
+Layer DefaultLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
+                            const Conv2dOptions& options) {
+  check_groups(prefix_ + name, in, out, options.groups);
+  const int64_t inner = in / options.groups;
+  ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
+  weight->products_only = true;
+  ParameterPtr bias =
+      options.bias ? make(name + ".bias", {out}, bias_init(inner * kernel * kernel, std::nullopt)) : nullptr;
+  return std::make_shared<PlainConv2d>(weight, bias, options);
+}
+
+Layer DefaultLayers::layer_norm(const std::string& name, int64_t dim, double eps) {
+  ParameterPtr weight = make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0});
+  ParameterPtr bias = make(name + ".bias", {dim}, {Init::Kind::zeros, 0, 0});
+  return std::make_shared<PlainLayerNorm>(weight, bias, eps);
+}
+
+Layer DefaultLayers::batch_norm(const std::string& name, int64_t channels, double eps, double momentum) {
+  ParameterPtr weight = make(name + ".weight", {channels}, {Init::Kind::ones, 0, 0});
+  ParameterPtr bias = make(name + ".bias", {channels}, {Init::Kind::zeros, 0, 0});
+  at::Tensor mean = make_buffer(name + ".running_mean", channels, 0);
+  at::Tensor variance = make_buffer(name + ".running_var", channels, 1);
+  return std::make_shared<PlainBatchNorm>(weight, bias, mean, variance, eps, momentum, store_->state,
+                                          store_->batch_norm, prefix_ + name);
+}
+
+Layer DefaultLayers::dropout(const std::string& name, double p) {
+  check_dropout(prefix_ + name, p);
+  return std::make_shared<PlainDropout>(prefix_ + name, p, store_->state);
+}
+
+std::unique_ptr<ParameterHandle> DefaultLayers::parameter(const std::string& name, at::IntArrayRef shape,
+                                                          const Init& init) {
+  return std::make_unique<WholeParameter>(make(name, shape, init)->value);
+}
+
+at::Tensor DefaultLayers::cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
+  const int64_t classes = logits.size(-1);
+  return at::cross_entropy_loss(logits.reshape({-1, classes}), target.reshape({-1}), {}, at::Reduction::None)
+      .view(target.sizes());
+}
+
+at::Tensor DefaultLayers::target_rank(const at::Tensor& logits, const at::Tensor& target) {
+  const at::Tensor own = logits.gather(-1, target.unsqueeze(-1));
+  return (logits >= own).sum(-1) - 1;
+}
+
+void check_dropout(const std::string& name, double p) {
+  if (!(p >= 0 && p < 1))
+    throw Error(Failure::config, convoy::str("model: dropout ", name, " is ", p, ", not in [0, 1)"));
+}
+
+void check_groups(const std::string& name, int64_t in, int64_t out, int64_t groups) {
+  if (groups < 1 || in % groups != 0 || out % groups != 0)
+    throw Error(Failure::config, convoy::str("model: ", name, " has ", in, " and ", out, " channels, which ", groups,
+                                             " groups do not divide"));
+}
+
+void fail_tie(const std::string& name, const std::string& to) {
+  throw Error(Failure::config, convoy::str("model: ", name, " is tied to ", to, ", which no layer before it has made"));
+}
+
+void check_tie(const std::string& name, const std::string& to, at::IntArrayRef wanted, at::IntArrayRef there) {
+  if (there != wanted)
+    throw Error(Failure::config,
+                convoy::str("model: ", name, " wants a weight of ", wanted, " and is tied to ", to, " of ", there));
+}
+
+}  // namespace convoy

@@ -1,0 +1,122 @@
+// DefaultLayers: every layer whole on this rank's device. `single` and `ddp` use them; layers of other strategies fall
+// back to them.
+//
+// Initial values follow layers/init.h, dropout layers/keyed_dropout.h. Linear products write their gradients to
+// Parameter::gradient if a strategy has set it (layers/linear_function.h).
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/model.h"
+#include "strategies/common/layers/parameter.h"
+#include "strategies/common/memory/block_counts.h"
+
+namespace convoy {
+
+class SparseRule;  // strategies/sparse/sparse_embeddings.h
+
+// State shared by all scopes of one rank's layers.
+struct LayerStore {
+  at::Device device{at::kCPU};
+  at::ScalarType dtype = at::kFloat;
+  uint64_t seed = 0;
+  bool counts = true;          // this rank counts and owns (Parameter::counted) tensors that no group shards
+  bool deferred = false;       // parameters get Parameter::initial instead of memory
+  CommunicatorPtr batch_norm;  // ranks whose rows batch norm uses for its statistics; null: only this rank's
+  std::shared_ptr<const SparseRule> rows;  // which embeddings are sparse; null: none
+  std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
+  std::vector<ParameterPtr> parameters;  // in order of creation
+  std::map<std::string, ParameterPtr> by_name;
+  std::vector<NamedBuffer> buffers;
+  std::shared_ptr<BlockBoundaries> boundaries;  // null: tensors pass between blocks unchanged
+  // For a model in several parts: returns this part's copy of a tensor of another part that a layer is tied to
+  // (strategies/stages/tied_parameters.h). Null: there are no other parts.
+  std::function<ParameterPtr(const std::string& name, at::IntArrayRef shape)> distant;
+  std::vector<ParameterPtr> followers;  // local copies of a parameter that another part of this rank owns
+};
+
+// Creates a parameter with its initial values and records it. `large`: in huge pages if the system has any.
+ParameterPtr make_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape, const Init& init,
+                            bool large = false);
+// Adds a trained parameter to the store. Error(config) for a name that exists.
+ParameterPtr add_parameter(LayerStore& store, const std::string& name, at::Tensor value);
+// Parameter::initial of a tensor of this shape.
+std::function<void(const at::Tensor& out, int64_t first)> initial_values(const LayerStore& store,
+                                                                         const std::string& name, at::IntArrayRef shape,
+                                                                         const Init& init);
+// Error(config) for a negative size.
+void check_sizes(const std::string& name, at::IntArrayRef shape);
+
+using LayersFactory = std::function<std::shared_ptr<Layers>(std::shared_ptr<LayerStore>)>;
+
+class DefaultLayers : public Layers {
+ public:
+  explicit DefaultLayers(std::shared_ptr<LayerStore> store, std::string prefix = "");
+
+  std::shared_ptr<Layers> scope(const std::string& name) override;
+  std::string name(const std::string& layer) const override;
+
+  Layer linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) override;
+  Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override;
+  Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options) override;
+  Layer layer_norm(const std::string& name, int64_t dim, double eps) override;
+  Layer batch_norm(const std::string& name, int64_t channels, double eps, double momentum) override;
+  Layer dropout(const std::string& name, double p) override;
+  std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape, const Init& init) override;
+
+  at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) override;
+  at::Tensor target_rank(const at::Tensor& logits, const at::Tensor& target) override;
+  at::Tensor gathered(const at::Tensor& output) override { return output; }
+
+  at::Device device() const override { return store_->device; }
+  at::ScalarType dtype() const override { return store_->dtype; }
+  int64_t members() const override { return 0; }
+
+ protected:
+  std::shared_ptr<LayerStore> store_;
+  std::string prefix_;
+
+ private:
+  // Creates and records the tensor "NAME" of this scope.
+  ParameterPtr make(const std::string& name, at::IntArrayRef shape, const Init& init);
+  ParameterPtr tied(const std::string& name, const std::string& to, at::IntArrayRef shape);
+  at::Tensor make_buffer(const std::string& name, int64_t size, double value);
+};
+
+// --- Common to layers with whole parameters: of one model (default_layers.h) or of several (stacked_layers.h) ---
+
+// Checks throw Error(config). `name`: the layer's canonical name.
+void check_dropout(const std::string& name, double p);
+void check_groups(const std::string& name, int64_t in, int64_t out, int64_t groups);
+[[noreturn]] void fail_tie(const std::string& name, const std::string& to);
+void check_tie(const std::string& name, const std::string& to, at::IntArrayRef wanted, at::IntArrayRef there);
+
+// False for at most one value per channel: such a share has no variance, so batch norm takes the running buffers to
+// avoid NaN.
+inline bool has_variance(int64_t elements, int64_t channels) { return channels > 0 && elements / channels > 1; }
+
+// A layer with a weight and, if not null, a bias, which are registered under these names.
+struct WeightedLayer : LayerModule {
+  WeightedLayer(ParameterPtr weight, ParameterPtr bias) : weight_(std::move(weight)), bias_(std::move(bias)) {
+    register_parameter("weight", weight_->value);
+    if (bias_) register_parameter("bias", bias_->value);
+  }
+
+ protected:
+  ParameterPtr weight_, bias_;
+};
+
+struct WholeParameter : ParameterHandle {
+  explicit WholeParameter(at::Tensor value) : value_(std::move(value)) {}
+  const at::Tensor& get() override { return value_; }
+
+ private:
+  at::Tensor value_;
+};
+
+}  // namespace convoy

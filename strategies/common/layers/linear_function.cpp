@@ -1,0 +1,158 @@
+#include "strategies/common/layers/linear_function.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/threshold_backward.h>
+
+#include "strategies/common/layers/skinny_product.h"
+
+namespace convoy {
+
+using torch::autograd::variable_list;
+
+bool writes_gradient(const Parameter& parameter, const ForwardState& state) {
+  return state.collecting && parameter.gradient.defined() && !at::GradMode::is_enabled() &&
+         parameter.gradient.scalar_type() == parameter.value.scalar_type();
+}
+
+bool without_node(const at::Tensor& input, const at::Tensor& weight) {
+  return !at::GradMode::is_enabled() || at::autocast::is_autocast_enabled(input.device().type()) ||
+         input.scalar_type() != weight.scalar_type();
+}
+
+ProductNode::ProductNode(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias,
+                         std::shared_ptr<const ForwardState> state)
+    : weight_(std::move(weight)),
+      bias_(std::move(bias)),
+      state_(std::move(state)),
+      input_(input, false),
+      saved_weight_(weight_->value, false) {}
+
+variable_list ProductNode::apply(variable_list&& gradients) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  variable_list results(3);
+  if (gradients[0].defined()) differentiate(gradients[0], input_.unpack(), saved_weight_.unpack(), results);
+  return results;
+}
+
+void ProductNode::release_variables() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  input_.reset_data();
+  saved_weight_.reset_data();
+}
+
+namespace {
+
+class LinearBackward : public ProductNode {
+ public:
+  using ProductNode::ProductNode;
+  std::string name() const override { return "ConvoyLinearBackward"; }
+
+  // Keeps the node's output for relu's gradient.
+  void keep(const at::Tensor& output) {
+    relu_ = true;
+    positive_ = torch::autograd::SavedVariable(output, true);
+  }
+
+  void release_variables() override {
+    ProductNode::release_variables();
+    std::lock_guard<std::mutex> lock(mutex_);
+    positive_.reset_data();
+  }
+
+ protected:
+  void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
+                     torch::autograd::variable_list& results) override {
+    at::Tensor flat = output.reshape({-1, weight.size(0)});
+    const bool loops =
+        !at::GradMode::is_enabled() && is_skinny(input, weight) && is_skinny_operand(output, weight.scalar_type());
+    if (relu_) {
+      const at::Tensor positive = positive_.unpack(shared_from_this()).reshape(flat.sizes());
+      flat = loops ? skinny_relu_gradient(flat, positive) : at::threshold_backward(flat, positive, 0);
+    }
+    if (wants_weight()) {
+      const at::Tensor rows = input.reshape({-1, weight.size(1)});
+      const auto product = [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); };
+      if (!later(weight_, static_cast<double>(flat.nbytes() + rows.nbytes()), product))
+        results[1] = weight_gradient(*weight_, *state_, flat, rows);
+    }
+    if (wants_bias()) {
+      const auto sum = [=, state = state_](Parameter& own) { bias_gradient(own, *state, flat); };
+      // The weight's product keeps its gradient alive already, or it is not kept at all.
+      if (!(weight_->awaited || bias_->awaited) || !later(bias_, 0, sum))
+        results[2] = bias_gradient(*bias_, *state_, flat);
+    }
+    if (wants_input()) results[0] = (loops ? skinny_input_gradient(flat, weight) : flat.mm(weight)).view(input.sizes());
+  }
+
+ private:
+  // Defers the product until the gradients of inputs are sent, and returns true, or returns false. `bytes`: memory that
+  // it keeps alive.
+  template <class Product>
+  bool later(const ParameterPtr& parameter, double bytes, Product product) {
+    WaitingProducts* const waiting = state_->later;
+    if (waiting == nullptr || parameter->prompt || !writes_gradient(*parameter, *state_)) return false;
+    // After a waiting product of the same gradient, later ones wait too: the order of sums does not change.
+    if (!parameter->awaited && waiting->bytes + bytes > waiting->most) return false;
+    waiting->bytes += bytes;
+    parameter->awaited = true;
+    waiting->list.push_back([parameter, product = std::move(product)] { product(*parameter); });
+    return true;
+  }
+
+  torch::autograd::SavedVariable positive_;
+  bool relu_ = false;
+};
+
+}  // namespace
+
+at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
+                           const at::Tensor& input) {
+  if (!writes_gradient(weight, state)) return output.t().mm(input);
+  if (is_skinny(input, weight.value) && is_skinny_operand(output, input.scalar_type()) &&
+      weight.gradient.is_contiguous())
+    skinny_weight_gradient(output, input, weight.gradient, weight.written);
+  else if (weight.written)
+    weight.gradient.addmm_(output.t(), input);
+  else
+    at::mm_out(weight.gradient, output.t(), input);
+  weight.written = true;
+  return {};
+}
+
+at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output) {
+  if (!writes_gradient(bias, state)) return output.sum(0);
+  if (is_skinny_sum(output, bias.gradient))
+    skinny_bias_gradient(output, bias.gradient, bias.written);
+  else if (bias.written)
+    bias.gradient.add_(output.sum(0));
+  else
+    at::sum_out(bias.gradient, output, 0);
+  bias.written = true;
+  return {};
+}
+
+at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
+                  const std::shared_ptr<const ForwardState>& state, bool relu) {
+  const auto product = [&] {
+    const at::Tensor bias_value = bias ? bias->value : at::Tensor();
+    if (is_skinny(input, weight->value)) return skinny_linear(input, weight->value, bias_value, relu);
+    at::Tensor output = at::linear(input, weight->value, bias_value);
+    return relu ? output.relu_() : output;
+  };
+  if (without_node(input, weight->value)) return product();  // has a graph only under autocast, which is never skinny
+  at::Tensor output;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    output = product();
+  }
+  output = recorded<LinearBackward>(std::move(output), input, weight, bias, state);
+  if (relu && output.requires_grad()) static_cast<LinearBackward&>(*output.grad_fn()).keep(output);
+  return output;
+}
+
+}  // namespace convoy

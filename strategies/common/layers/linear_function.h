@@ -1,0 +1,79 @@
+// A linear product that writes its weight gradient to memory of the strategy.
+//
+// Autograd would create a temporary of the weight's size, add it to `.grad`, and require that to be zeroed: four more
+// sweeps over memory. The graph is the usual one: the node leads to the weight's gradient accumulator, which receives
+// an undefined gradient when the weight is done.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <memory>
+
+#include "strategies/common/layers/parameter.h"
+
+namespace convoy {
+
+// Base of the autograd nodes of linear products: whole (linear_function.h), stacked (stacked_layers.h) or sharded
+// (sharded_product.h). Gradients of weight and bias are written to memory of the strategy.
+//
+// A subclass differentiates; its edges are input, weight, bias. Include this header in sources only: it includes
+// autograd.
+
+// True if a gradient goes to Parameter::gradient. False in a backward that the strategy did not start, and if a
+// gradient of the gradient is required.
+bool writes_gradient(const Parameter& parameter, const ForwardState& state);
+
+// True if LibTorch's functions suffice: without a graph, and under autocast, which chooses dtypes above a node.
+bool without_node(const at::Tensor& input, const at::Tensor& weight);
+
+class ProductNode : public torch::autograd::Node {
+ public:
+  ProductNode(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias,
+              std::shared_ptr<const ForwardState> state);
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  void release_variables() override;
+
+ protected:
+  // `output`: gradient of the product. A gradient that is written to its place stays undefined in `results`.
+  virtual void differentiate(const at::Tensor& output, const at::Tensor& input, const at::Tensor& weight,
+                             torch::autograd::variable_list& results) = 0;
+
+  bool wants_input() { return task_should_compute_output(0); }
+  bool wants_weight() { return task_should_compute_output(1); }
+  bool wants_bias() { return bias_ != nullptr && task_should_compute_output(2); }
+
+  ParameterPtr weight_;
+  ParameterPtr bias_;
+  std::shared_ptr<const ForwardState> state_;
+
+ private:
+  torch::autograd::SavedVariable input_;
+  torch::autograd::SavedVariable saved_weight_;
+};
+
+// Returns `output` with a Node in its history if input, weight or bias require gradients.
+template <class Node, class... More>
+at::Tensor recorded(at::Tensor output, const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
+                    const std::shared_ptr<const ForwardState>& state, const More&... more) {
+  const at::Tensor bias_value = bias ? bias->value : at::Tensor();
+  if (!torch::autograd::compute_requires_grad(input, weight->value, bias_value)) return output;
+  auto node = std::make_shared<Node>(input, weight, bias, state, more...);
+  node->set_next_edges(torch::autograd::collect_next_edges(input, weight->value, bias_value));
+  torch::autograd::set_history(output, node);
+  return output;
+}
+
+// input [.., in], weight [out, in], bias [out] or null → [.., out]. `relu`: applied to the result, in the same node.
+at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
+                  const std::shared_ptr<const ForwardState>& state, bool relu = false);
+
+// For running nodes of other products: the gradient of the weight [out, in] from output [rows, out] (a gradient) and
+// input [rows, in]; the gradient of the bias [out] from output. If the strategy collects, it is written to
+// Parameter::gradient and the result is undefined.
+at::Tensor weight_gradient(Parameter& weight, const ForwardState& state, const at::Tensor& output,
+                           const at::Tensor& input);
+at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::Tensor& output);
+
+}  // namespace convoy

@@ -1,0 +1,360 @@
+#include "strategies/common/layers/skinny_product.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/tensors/vectorised.h"
+
+// Vectors are never parameters or results of functions with external linkage.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+namespace convoy {
+
+// A tile of rows and vectors stays in registers while all of `depth`, or 256 rows, pass through it. So sums of long
+// columns are sums of sums, as in LibTorch.
+
+namespace {
+
+constexpr int64_t together = 256;  // number of rows whose products are summed in registers
+
+#define CONVOY_INLINE inline __attribute__((always_inline))
+
+// A vector of that many bytes, loaded from any address.
+template <class T, int bytes>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(bytes), aligned(alignof(T)), may_alias));
+};
+
+template <class T, int bytes>
+using Vector = typename VectorOf<T, bytes>::type;
+
+template <class V, class T>
+CONVOY_INLINE V& as(T* memory) {
+  return *reinterpret_cast<V*>(memory);
+}
+template <class V, class T>
+CONVOY_INLINE const V& as(const T* memory) {
+  return *reinterpret_cast<const V*>(memory);
+}
+
+// `rows` rows starting at row `a`, and `vectors` vectors of columns; the first `columns` columns count. Whole vectors
+// are written up to `end`: elements after `columns` overwrite the next row, which is written later.
+template <class T, int bytes, int rows, int vectors>
+CONVOY_INLINE void product_block(const T* __restrict a, const T* __restrict b, const T* first, T* __restrict out,
+                                 const T* end, int64_t depth, int64_t apart, int64_t width, int64_t columns,
+                                 bool relu) {
+  using V = Vector<T, bytes>;
+  constexpr int64_t lanes = bytes / int64_t(sizeof(T));
+  V sums[rows][vectors];
+  for (int v = 0; v < vectors; ++v) {
+    const V start = first == nullptr ? V{} : as<V>(first + v * lanes);
+    for (int r = 0; r < rows; ++r) sums[r][v] = start;
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    V w[vectors];
+    for (int v = 0; v < vectors; ++v) w[v] = as<V>(b + k * apart + v * lanes);
+    for (int r = 0; r < rows; ++r)
+      for (int v = 0; v < vectors; ++v) sums[r][v] += a[r * depth + k] * w[v];
+  }
+  if (relu)
+    for (int r = 0; r < rows; ++r)
+      for (int v = 0; v < vectors; ++v) sums[r][v] = sums[r][v] < V{} ? V{} : sums[r][v];  // NaN stays
+  for (int r = 0; r < rows; ++r) {
+    if (end - (out + r * width) >= vectors * lanes)
+      for (int v = 0; v < vectors; ++v) as<V>(out + r * width + v * lanes) = sums[r][v];
+    else
+      std::memcpy(out + r * width, sums[r], size_t(columns) * sizeof(T));
+  }
+}
+
+template <class T, int bytes, int rows, int vectors>
+CONVOY_INLINE void product_columns(const T* a, const T* b, const T* first, T* out, const T* end, int64_t n,
+                                   int64_t depth, int64_t apart, int64_t width, int64_t columns, bool relu) {
+  int64_t r = 0;
+  for (; r + rows <= n; r += rows)
+    product_block<T, bytes, rows, vectors>(a + r * depth, b, first, out + r * width, end, depth, apart, width, columns,
+                                           relu);
+  for (; r < n; ++r)
+    product_block<T, bytes, 1, vectors>(a + r * depth, b, first, out + r * width, end, depth, apart, width, columns,
+                                        relu);
+}
+
+// Goes from the last columns to the first: vectors of the last columns overwrite the first columns of the next row.
+template <class T, int bytes, int rows>
+CONVOY_INLINE void product_body(const T* a, const T* b, const T* first, T* out, int64_t n, int64_t depth, int64_t width,
+                                bool relu) {
+  constexpr int64_t lanes = bytes / int64_t(sizeof(T));
+  const int64_t apart = padded_width<T>(width);
+  const T* const end = out + n * width;
+  for (int64_t column = (width - 1) / (2 * lanes) * 2 * lanes; column >= 0; column -= 2 * lanes) {
+    const int64_t columns = std::min(width - column, 2 * lanes);
+    const T* const start = first == nullptr ? nullptr : first + column;
+    if (columns > lanes)
+      product_columns<T, bytes, rows, 2>(a, b + column, start, out + column, end, n, depth, apart, width, columns,
+                                         relu);
+    else
+      product_columns<T, bytes, rows, 1>(a, b + column, start, out + column, end, n, depth, apart, width, columns,
+                                         relu);
+  }
+}
+
+// `rows` rows of the result and `vectors` vectors of its columns, summed over n rows of the operands. The last vector
+// may reach into the next row; those products are dropped. `whole` rows can be read like that.
+template <class T, int bytes, int rows, int vectors>
+CONVOY_INLINE void outer_block(const T* __restrict left, const T* __restrict right, T* __restrict out, int64_t n,
+                               int64_t whole, int64_t apart, int64_t width, int64_t columns, bool add) {
+  using V = Vector<T, bytes>;
+  constexpr int64_t lanes = bytes / int64_t(sizeof(T));
+  V sums[rows][vectors] = {};
+  const auto add_row = [&](const T* l, const T* r) __attribute__((always_inline)) {
+    V x[vectors];
+    for (int v = 0; v < vectors; ++v) x[v] = as<V>(r + v * lanes);
+    for (int m = 0; m < rows; ++m)
+      for (int v = 0; v < vectors; ++v) sums[m][v] += l[m] * x[v];
+  };
+  for (int64_t r = 0; r < whole; ++r) add_row(left + r * apart, right + r * width);
+  for (int64_t r = whole; r < n; ++r) {
+    T copy[vectors * lanes] = {};
+    std::memcpy(copy, right + r * width, size_t(columns) * sizeof(T));
+    add_row(left + r * apart, copy);
+  }
+  for (int m = 0; m < rows; ++m) {
+    T row[vectors * lanes];
+    std::memcpy(row, sums[m], sizeof row);
+    for (int64_t k = 0; k < columns; ++k) out[m * width + k] = add ? out[m * width + k] + row[k] : row[k];
+  }
+}
+
+template <class T, int bytes, int rows, int vectors>
+CONVOY_INLINE void outer_columns(const T* left, const T* right, T* out, int64_t n, int64_t whole, int64_t apart,
+                                 int64_t height, int64_t width, int64_t columns, bool add) {
+  int64_t m = 0;
+  for (; m + rows <= height; m += rows)
+    outer_block<T, bytes, rows, vectors>(left + m, right, out + m * width, n, whole, apart, width, columns, add);
+  for (; m < height; ++m)
+    outer_block<T, bytes, 1, vectors>(left + m, right, out + m * width, n, whole, apart, width, columns, add);
+}
+
+template <class T, int bytes, int rows>
+CONVOY_INLINE void outer_body(const T* left, const T* right, T* out, int64_t n, int64_t apart, int64_t height,
+                              int64_t width, bool add) {
+  constexpr int64_t lanes = bytes / int64_t(sizeof(T));
+  if (n == 0 && !add) std::fill_n(out, height * width, T(0));
+  for (int64_t begin = 0; begin < n; begin += together) {
+    const int64_t some = std::min(together, n - begin);
+    const T *const l = left + begin * apart, *const r = right + begin * width;
+    for (int64_t column = 0; column < width;) {
+      const int64_t rest = width - column;
+      const int64_t vectors = rest > lanes ? 2 : 1, columns = std::min(rest, vectors * lanes);
+      // Rows with that many elements from `column` on.
+      const int64_t behind = (n - begin) * width - column - vectors * lanes;
+      const int64_t whole = behind < 0 ? 0 : std::min(some, behind / width + 1);
+      if (vectors == 2)
+        outer_columns<T, bytes, rows, 2>(l, r + column, out + column, some, whole, apart, height, width, columns,
+                                         add || begin > 0);
+      else
+        outer_columns<T, bytes, rows, 1>(l, r + column, out + column, some, whole, apart, height, width, columns,
+                                         add || begin > 0);
+      column += columns;
+    }
+  }
+}
+
+// One set of loops: `bytes` per vector, sums of `rows` rows in registers.
+#define CONVOY_NARROW_LOOPS(T, name, target, bytes, rows)                                                             \
+  target void name##_product(const T* a, const T* b, const T* first, T* out, int64_t n, int64_t depth, int64_t width, \
+                             bool relu) {                                                                             \
+    product_body<T, bytes, rows>(a, b, first, out, n, depth, width, relu);                                            \
+  }                                                                                                                   \
+  target void name##_outer(const T* left, const T* right, T* out, int64_t n, int64_t apart, int64_t height,           \
+                           int64_t width, bool add) {                                                                 \
+    outer_body<T, bytes, rows>(left, right, out, n, apart, height, width, add);                                       \
+  }                                                                                                                   \
+  constexpr SkinnyLoops<T> name = {name##_product, name##_outer};
+
+#define CONVOY_NO_TARGET
+CONVOY_NARROW_LOOPS(float, any_float, CONVOY_NO_TARGET, 16, 4)
+CONVOY_NARROW_LOOPS(double, any_double, CONVOY_NO_TARGET, 16, 4)
+#if defined(__x86_64__)
+CONVOY_NARROW_LOOPS(float, avx2_float, __attribute__((target("avx2,fma"))), 32, 4)
+CONVOY_NARROW_LOOPS(double, avx2_double, __attribute__((target("avx2,fma"))), 32, 4)
+CONVOY_NARROW_LOOPS(float, avx512_float, __attribute__((target("avx512f,fma"))), 64, 8)
+CONVOY_NARROW_LOOPS(double, avx512_double, __attribute__((target("avx512f,fma"))), 64, 8)
+#else
+constexpr auto &avx2_float = any_float, &avx512_float = any_float;
+constexpr auto &avx2_double = any_double, &avx512_double = any_double;
+#endif
+
+template <class T>
+std::vector<SkinnyLoops<T>> of_this_machine([[maybe_unused]] const SkinnyLoops<T>& avx512,
+                                            [[maybe_unused]] const SkinnyLoops<T>& avx2, const SkinnyLoops<T>& any) {
+  std::vector<SkinnyLoops<T>> list;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) list.push_back(avx512);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(avx2);
+#endif
+  list.push_back(any);
+  return list;
+}
+
+}  // namespace
+
+const std::vector<SkinnyLoops<float>>& skinny_loops(float) {
+  static const auto list = of_this_machine(avx512_float, avx2_float, any_float);
+  return list;
+}
+
+const std::vector<SkinnyLoops<double>>& skinny_loops(double) {
+  static const auto list = of_this_machine(avx512_double, avx2_double, any_double);
+  return list;
+}
+
+namespace {
+
+constexpr int64_t widest = 64;      // features; weights of wider layers do not fit into the L1 cache
+constexpr int64_t grain = 1 << 16;  // minimal number of products per thread
+constexpr int64_t summed = 256;     // rows whose sum is a term of the total, as in the loops
+
+int64_t rows_of(const at::Tensor& tensor) { return tensor.numel() / tensor.size(-1); }
+
+int64_t rows_a_thread(int64_t depth, int64_t width) { return std::max<int64_t>(1, grain / (depth * width)); }
+
+// Weights in the layout of the loops: [depth, width] with rows padded_width(width) apart.
+template <class T>
+struct Padded {
+  alignas(64) std::array<T, widest * widest> values;
+  Padded(const T* from, int64_t depth, int64_t width, bool turned) {
+    const int64_t apart = padded_width<T>(width);
+    for (int64_t k = 0; k < depth; ++k)
+      for (int64_t c = 0; c < width; ++c) values[k * apart + c] = turned ? from[c * depth + k] : from[k * width + c];
+    for (int64_t k = 0; k < depth; ++k) std::fill_n(&values[k * apart + width], apart - width, T(0));
+  }
+};
+
+template <class T>
+void product(const at::Tensor& rows, const Padded<T>& weights, const T* first, const at::Tensor& out, bool relu) {
+  const int64_t depth = rows.size(-1), width = out.size(-1);
+  const T* const from = rows.const_data_ptr<T>();
+  T* const to = out.mutable_data_ptr<T>();
+  at::parallel_for(0, rows_of(rows), rows_a_thread(depth, width), [&](int64_t begin, int64_t end) {
+    skinny_loops(T()).front().product(from + begin * depth, weights.values.data(), first, to + begin * width,
+                                      end - begin, depth, width, relu);
+  });
+}
+
+template <class T>
+inline __attribute__((always_inline)) void relu_body(const T* __restrict gradient, const T* __restrict output,
+                                                     T* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = output[i] <= 0 ? T(0) : gradient[i];
+}
+
+template <class T>
+inline __attribute__((always_inline)) void sum_body(const T* __restrict rows, T* __restrict out, int64_t n,
+                                                    int64_t width, bool add) {
+  if (!add) std::fill_n(out, width, T(0));
+  for (int64_t begin = 0; begin < n; begin += summed) {
+    T part[widest] = {};
+    for (int64_t r = begin; r < std::min(n, begin + summed); ++r)
+      for (int64_t c = 0; c < width; ++c) part[c] += rows[r * width + c];
+    for (int64_t c = 0; c < width; ++c) out[c] += part[c];
+  }
+}
+
+#define CONVOY_NARROW_PASSES(T)                                                                \
+  CONVOY_VECTORISED void relu_loop(const T* gradient, const T* output, T* to, int64_t n) {     \
+    relu_body(gradient, output, to, n);                                                        \
+  }                                                                                            \
+  CONVOY_VECTORISED void sum_loop(const T* rows, T* out, int64_t n, int64_t width, bool add) { \
+    sum_body(rows, out, n, width, add);                                                        \
+  }
+
+CONVOY_NARROW_PASSES(float)
+CONVOY_NARROW_PASSES(double)
+
+}  // namespace
+
+bool is_skinny_operand(const at::Tensor& gradient, at::ScalarType dtype) {
+  return gradient.scalar_type() == dtype && gradient.is_cpu() && !at::isTensorSubclassLike(gradient);
+}
+
+bool is_skinny(const at::Tensor& input, const at::Tensor& weight) {
+  const auto dtype = weight.scalar_type();
+  return (dtype == at::kFloat || dtype == at::kDouble) && weight.is_cpu() && weight.dim() == 2 &&
+         weight.is_contiguous() && weight.numel() > 0 && weight.size(0) <= widest && weight.size(1) <= widest &&
+         input.dim() > 0 && input.size(-1) == weight.size(1) && input.numel() > 0 && is_skinny_operand(input, dtype) &&
+         !at::autocast::is_autocast_enabled(at::kCPU);
+}
+
+bool is_skinny_sum(const at::Tensor& rows, const at::Tensor& out) {
+  const auto dtype = out.scalar_type();
+  return (dtype == at::kFloat || dtype == at::kDouble) && is_skinny_operand(rows, dtype) && out.is_contiguous() &&
+         out.numel() <= widest && rows.dim() == 2 && rows.numel() > 0;
+}
+
+at::Tensor skinny_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, bool relu) {
+  const at::Tensor rows = input.contiguous();
+  std::vector<int64_t> shape = input.sizes().vec();
+  const int64_t depth = shape.back(), width = shape.back() = weight.size(0);
+  at::Tensor out = at::empty(shape, weight.options().requires_grad(false));
+  AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "skinny_linear", [&] {
+    const Padded<scalar_t> weights(weight.const_data_ptr<scalar_t>(), depth, width, true);
+    std::array<scalar_t, widest> first{};
+    if (bias.defined()) std::copy_n(bias.const_data_ptr<scalar_t>(), width, first.begin());
+    product<scalar_t>(rows, weights, bias.defined() ? first.data() : nullptr, out, relu);
+  });
+  return out;
+}
+
+at::Tensor skinny_relu_gradient(const at::Tensor& gradient, const at::Tensor& output) {
+  const at::Tensor given = gradient.contiguous(), kept = output.contiguous();
+  at::Tensor out = at::empty_like(given);
+  AT_DISPATCH_FLOATING_TYPES(given.scalar_type(), "skinny_relu_gradient", [&] {
+    const auto* from = given.const_data_ptr<scalar_t>();
+    const auto* positive = kept.const_data_ptr<scalar_t>();
+    auto* to = out.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, given.numel(), grain, [&](int64_t begin, int64_t end) {
+      relu_loop(from + begin, positive + begin, to + begin, end - begin);
+    });
+  });
+  return out;
+}
+
+at::Tensor skinny_input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
+  const at::Tensor rows = gradient.contiguous();
+  at::Tensor out = at::empty({rows.size(0), weight.size(1)}, rows.options());
+  AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "skinny_input_gradient", [&] {
+    const Padded<scalar_t> weights(weight.const_data_ptr<scalar_t>(), weight.size(0), weight.size(1), false);
+    product<scalar_t>(rows, weights, nullptr, out, false);
+  });
+  return out;
+}
+
+void skinny_weight_gradient(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& out, bool add) {
+  const at::Tensor left = gradient.contiguous(), right = input.contiguous();
+  const int64_t n = left.size(0), height = left.size(1), width = right.size(1);
+  AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "skinny_weight_gradient", [&] {
+    const auto* l = left.const_data_ptr<scalar_t>();
+    const auto* r = right.const_data_ptr<scalar_t>();
+    auto* to = out.mutable_data_ptr<scalar_t>();
+    // Parallel over rows of the result, so that no sum depends on the number of threads.
+    at::parallel_for(0, height, std::max<int64_t>(1, grain / (n * width)), [&](int64_t begin, int64_t end) {
+      skinny_loops(scalar_t()).front().outer(l + begin, r, to + begin * width, n, height, end - begin, width, add);
+    });
+  });
+}
+
+void skinny_bias_gradient(const at::Tensor& gradient, const at::Tensor& out, bool add) {
+  const at::Tensor rows = gradient.contiguous();
+  AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "skinny_bias_gradient", [&] {
+    sum_loop(rows.const_data_ptr<scalar_t>(), out.mutable_data_ptr<scalar_t>(), rows.size(0), rows.size(1), add);
+  });
+}
+
+}  // namespace convoy

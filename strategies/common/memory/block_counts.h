@@ -1,0 +1,48 @@
+// Counts of a model's blocks without creating their layers: names, parameters, products, tied parameters.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/model_interface.h"
+#include "strategies/plans/catalogue.h"
+
+namespace convoy {
+
+// BlockBoundaries: observes the progress of a forward through the blocks of a part, and may change tensors between
+// blocks.
+// For layers that depend on more than their input.
+//
+// Call order: begin; enter for each block in the model's order; leave. `again` may come at any time, before a
+// checkpointed block runs again. All ranks that share the part make the same calls. Threads: the thread of the forward.
+
+class BlockBoundaries {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  virtual ~BlockBoundaries() = default;
+
+  virtual void begin() = 0;                                             // before a part's first block
+  virtual Tensors enter(const std::string& block, Tensors inputs) = 0;  // before a block
+  virtual void again(const std::string& block) = 0;  // its inputs are the results of `enter` of the first run
+  virtual Tensors leave(Tensors outputs) = 0;        // after the part's last block
+};
+
+// Sharding of a layer's tensor by a tensor group.
+struct PlannedCut {
+  int64_t dimension = 0;
+  int64_t whole = 0;  // size of that dimension
+  int64_t parts = 1;  // fused products, sharded one by one
+};
+using PlannedCuts = std::map<std::string, PlannedCut>;  // by canonical name; others are whole
+
+// Builds each block once with layers without tensors. Foreign modules are created, counted and freed, one block at a
+// time.
+// FLOPs and activations, which need a run, stay 0. The same on every rank. Throws exceptions of the model, and
+// Error(config) for a tie to a tensor that no earlier layer creates.
+ModelDescription count_blocks(const Model& model, int64_t element_bytes);
+// Counts in the same way, for a rank that builds some blocks and has layers that are tied to other ranks' blocks.
+PlannedCuts planned_cuts(const Model& model);
+
+}  // namespace convoy

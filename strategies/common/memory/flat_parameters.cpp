@@ -1,0 +1,216 @@
+#include "strategies/common/memory/flat_parameters.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "core/base/error.h"
+#include "strategies/common/step/gradient_collector.h"
+
+namespace convoy {
+namespace {
+
+c10::Storage empty_storage(int64_t elements, const at::TensorOptions& options) {
+  const size_t bytes = static_cast<size_t>(elements) * options.dtype().itemsize();
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, options.device()));
+}
+
+at::Tensor on_storage(const c10::Storage& storage, int64_t offset, at::IntArrayRef shape,
+                      const at::TensorOptions& options) {
+  at::NoGradGuard no_grad;
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t d = shape.size(); d > 1; --d) strides[d - 2] = strides[d - 1] * std::max<int64_t>(shape[d - 1], 1);
+  return at::empty({0}, options).set_(storage, offset, shape, strides);
+}
+
+}  // namespace
+
+SwappedStorage::SwappedStorage(int64_t elements, at::ScalarType dtype, at::Device device)
+    : options_(at::TensorOptions(dtype).device(device)) {
+  storage_ = empty_storage(elements, options_);
+}
+
+SwappedStorage::~SwappedStorage() { take(); }
+
+at::Tensor SwappedStorage::view(int64_t offset, at::IntArrayRef shape) const {
+  return on_storage(storage_, offset, shape, options_);
+}
+
+void SwappedStorage::put(at::Tensor memory) {
+  CONVOY_CHECK(!present() && memory.is_contiguous() && memory.nbytes() >= storage_.nbytes(), memory.nbytes(),
+               " bytes for a storage of ", storage_.nbytes());
+  memory_ = std::move(memory);
+  storage_.set_data_ptr_noswap(at::DataPtr(memory_.mutable_data_ptr(), options_.device()));
+}
+
+at::Tensor SwappedStorage::take() {
+  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, options_.device()));
+  return std::move(memory_);
+}
+
+at::Tensor without_memory(at::IntArrayRef shape, at::TensorOptions options) {
+  return on_storage(empty_storage(c10::multiply_integers(shape), options), 0, shape, options);
+}
+
+namespace {
+
+constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector
+
+// Adds two numbers on the CPU without kernels. Returns false for other tensors.
+bool add_numbers(const at::Tensor& header, const at::Tensor* terms, bool first) {
+  for (int i = 0; i < 2; ++i)
+    if (!terms[i].is_cpu() || terms[i].numel() != 1 || terms[i].scalar_type() != header.scalar_type()) return false;
+  const auto add = [&](auto* to) {
+    using T = std::remove_pointer_t<decltype(to)>;
+    for (int i = 0; i < 2; ++i) to[i] = (first ? T(0) : to[i]) + *terms[i].const_data_ptr<T>();
+    return true;
+  };
+  if (!header.is_cpu()) return false;
+  if (header.scalar_type() == at::kFloat) return add(header.mutable_data_ptr<float>());
+  if (header.scalar_type() == at::kDouble) return add(header.mutable_data_ptr<double>());
+  return false;
+}
+
+int64_t padded(int64_t elements, int64_t unit) { return (elements + unit - 1) / unit * unit; }
+
+}  // namespace
+
+FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::vector<std::vector<int>>& buckets,
+                               const Component& optimizer)
+    : parameters_(std::move(parameters)), places_(parameters_.size()) {
+  at::NoGradGuard no_grad;
+  at::TensorOptions options(at::kFloat);
+  if (!parameters_.empty()) options = parameters_.front()->value.options().requires_grad(false);
+  const at::ScalarType dtype = options.dtype().toScalarType();
+  header_ = alignment / static_cast<int64_t>(options.dtype().itemsize());
+  size_t placed = 0;
+  for (const std::vector<int>& bucket : buckets) {
+    place(bucket, optimizer, header_, dtype);
+    placed += bucket.size();
+  }
+  CONVOY_CHECK(placed == parameters_.size(), placed, " parameters in buckets of ", parameters_.size());
+  move_storage(options);
+}
+
+FlatParameters::Buffers& FlatParameters::buffers_on(at::Device device, size_t& index) {
+  for (index = 0; index < buffers_.size(); ++index)
+    if (buffers_[index].device == device) return buffers_[index];
+  buffers_.push_back({device, 0, {}, {}});
+  return buffers_.back();
+}
+
+void FlatParameters::place(const std::vector<int>& listed, const Component& optimizer, int64_t unit,
+                           at::ScalarType dtype) {
+  at::Device device = buffers_.empty() ? at::Device(at::kCPU) : buffers_.front().device;
+  if (!listed.empty()) device = parameters_[static_cast<size_t>(listed.front())]->value.device();
+  Bucket bucket;
+  Buffers& buffers = buffers_on(device, bucket.device);
+  bucket.begin = buffers.elements;
+  // The order within a bucket is free: parameters of one group are neighbours and form one slot.
+  for (const ParameterGroup& group : parameter_groups(parameters_, listed, optimizer)) {
+    const int64_t begin = buffers.elements;
+    for (int index : group.members) {
+      const auto i = static_cast<size_t>(index);
+      const at::Tensor& value = parameters_[i]->value;
+      CONVOY_CHECK(value.scalar_type() == dtype, parameters_[i]->name, " is of ", value.scalar_type(), ", and ",
+                   parameters_.front()->name, " of ", dtype);
+      CONVOY_CHECK(value.device() == device, parameters_[i]->name, " and ",
+                   parameters_[static_cast<size_t>(listed.front())]->name, " of one bucket are on two devices");
+      places_[i] = {static_cast<int>(buckets_.size()), static_cast<int>(slots_.size()), buffers.elements};
+      buffers.elements += padded(value.numel(), unit);
+      bucket.parameters.push_back(index);
+    }
+    bucket.slots.push_back(static_cast<int>(slots_.size()));
+    slots_.push_back({begin, buffers.elements, bucket.device, group.group, group.counted});
+  }
+  bucket.end = buffers.elements;
+  buckets_.push_back(std::move(bucket));
+}
+
+void FlatParameters::move_storage(const at::TensorOptions& options) {
+  for (Buffers& buffers : buffers_) {
+    buffers.values = at::zeros({buffers.elements}, options.device(buffers.device));
+    buffers.gradients = at::zeros({header_ + buffers.elements}, options.device(buffers.device));
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = *parameters_[i];
+    const Buffers& buffers = buffers_[slots_[static_cast<size_t>(places_[i].slot)].device];
+    const int64_t offset = places_[i].offset, elements = parameter.value.numel();
+    const at::Tensor value = buffers.values.narrow(0, offset, elements).view(parameter.value.sizes());
+    const at::Tensor gradient = buffers.gradients.narrow(0, header_ + offset, elements).view(parameter.value.sizes());
+    value.copy_(parameter.value);
+    if (parameter.written) gradient.copy_(parameter.gradient);
+    parameter.value.set_data(value);
+    parameter.gradient = gradient;
+  }
+}
+
+at::Tensor FlatParameters::view(size_t parameter, const at::Tensor& flat) const {
+  const Place& place = places_[parameter];
+  const at::Tensor& value = parameters_[parameter]->value;
+  return flat.narrow(0, place.offset - slots_[static_cast<size_t>(place.slot)].begin, value.numel())
+      .view(value.sizes());
+}
+
+at::Tensor FlatParameters::values(int slot) const {
+  const Slot& range = slots_[static_cast<size_t>(slot)];
+  return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
+}
+
+at::Tensor FlatParameters::gradients(int slot) const {
+  const Slot& range = slots_[static_cast<size_t>(slot)];
+  return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
+}
+
+at::Tensor FlatParameters::message(int bucket) const {
+  const Bucket& range = buckets_[static_cast<size_t>(bucket)];
+  const int64_t begin = bucket == 0 ? 0 : header_ + range.begin;
+  return buffers_[range.device].gradients.narrow(0, begin, header_ + range.end - begin);
+}
+
+at::Tensor FlatParameters::bucket_values(int bucket) const {
+  const Bucket& range = buckets_[static_cast<size_t>(bucket)];
+  return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
+}
+
+at::Tensor FlatParameters::bucket_gradients(int bucket) const {
+  const Bucket& range = buckets_[static_cast<size_t>(bucket)];
+  return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
+}
+
+at::Tensor FlatParameters::header() const { return buffers_[buckets_.front().device].gradients.narrow(0, 0, 2); }
+
+void FlatParameters::add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first) {
+  const at::Tensor here = header();
+  const at::Tensor terms[] = {weight, sum};
+  if (add_numbers(here, terms, first)) return;
+  for (int64_t i = 0; i < 2; ++i) {
+    const at::Tensor place = here.select(0, i);
+    if (first)
+      place.copy_(terms[i]);
+    else
+      place.add_(terms[i].to(place.options()));
+  }
+}
+
+std::vector<std::vector<int>> fill_buckets(const std::vector<ParameterPtr>& parameters, const std::vector<int>& order,
+                                           double first, double cap) {
+  std::vector<std::vector<int>> buckets{{}};
+  double filled = 0;
+  for (int index : order) {
+    const at::Tensor& value = parameters[static_cast<size_t>(index)]->value;
+    const auto bytes = static_cast<double>(value.nbytes());
+    const double limit = buckets.size() == 1 ? first : cap;
+    const bool elsewhere = !buckets.back().empty() &&
+                           parameters[static_cast<size_t>(buckets.back().front())]->value.device() != value.device();
+    if (elsewhere || (!buckets.back().empty() && filled + bytes > limit)) {
+      buckets.emplace_back();
+      filled = 0;
+    }
+    buckets.back().push_back(index);
+    filled += bytes;
+  }
+  return buckets;
+}
+
+}  // namespace convoy

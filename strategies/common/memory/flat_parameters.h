@@ -1,0 +1,116 @@
+// FlatParameters: the trained tensors of a rank as views of one buffer, and their gradients as views of a second one. A
+// rank with several devices has two such buffers on each device.
+//
+// Buffers are divided into buckets: one message reduces the gradients of a bucket. Buckets are divided into slots: one
+// fused optimizer loop updates parameters with equal learning-rate factor, weight decay and `counted`. Parameters start
+// at multiples of 64 bytes; the gaps stay zero. A gradient buffer starts with a header, which is reduced with bucket 0.
+// Threads: the rank's thread, and its backward.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <cstdint>
+#include <vector>
+
+#include "core/optim/optimizer.h"
+#include "strategies/common/layers/parameter.h"
+
+namespace convoy {
+
+// SwappedStorage: memory of a tensor that can be attached and detached. The tensor, its views and tensors that autograd
+// saved stay valid objects.
+//
+// Parameters that are views of it keep their identity, sizes and gradient accumulators. A graph saves the parameter
+// itself, so backward finds the values after memory is attached again. Do not touch a view without memory: LibTorch's
+// typed accessors throw ("its data is not allocated yet"), but its elementwise kernels crash.
+// Threads: one at a time.
+
+class SwappedStorage {
+ public:
+  // Starts without memory.
+  SwappedStorage(int64_t elements, at::ScalarType dtype, at::Device device);
+  ~SwappedStorage();
+  SwappedStorage(const SwappedStorage&) = delete;
+  SwappedStorage& operator=(const SwappedStorage&) = delete;
+
+  // A contiguous view from element `offset` on; no autograd.
+  at::Tensor view(int64_t offset, at::IntArrayRef shape) const;
+
+  // Attaches `memory`: contiguous, on the device, large enough. It is kept until `take`.
+  void put(at::Tensor memory);
+  at::Tensor take();
+  bool present() const { return memory_.defined(); }
+
+ private:
+  c10::Storage storage_;
+  at::TensorOptions options_;
+  at::Tensor memory_;
+};
+
+// A tensor of this shape without memory.
+at::Tensor without_memory(at::IntArrayRef shape, at::TensorOptions options);
+
+class FlatParameters {
+ public:
+  struct Slot {
+    int64_t begin = 0, end = 0;  // elements of the value buffer of its device
+    size_t device = 0;           // index of the device
+    GroupSettings group;
+    bool counted = true;  // in norms: no other rank of this replica counts the same parameters
+  };
+  struct Bucket {
+    int64_t begin = 0, end = 0;
+    size_t device = 0;
+    std::vector<int> parameters;  // indices into parameters()
+    std::vector<int> slots;
+  };
+  struct Place {
+    int bucket = 0;
+    int slot = 0;
+    int64_t offset = 0;  // in the value buffer of the slot's device
+  };
+
+  // Copies values and written gradients to the new buffers, and makes the parameters' tensors views of them.
+  // `buckets` lists every parameter once, by index; the parameters of one bucket are on one device.
+  FlatParameters(std::vector<ParameterPtr> parameters, const std::vector<std::vector<int>>& buckets,
+                 const Component& optimizer);
+
+  const std::vector<ParameterPtr>& parameters() const { return parameters_; }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const std::vector<Slot>& slots() const { return slots_; }
+  const Place& place(size_t parameter) const { return places_[parameter]; }
+  // The range of `flat` that belongs to the parameter, in its shape. `flat` has the length of the slot.
+  at::Tensor view(size_t parameter, const at::Tensor& flat) const;
+
+  at::Tensor values(int slot) const;  // [elements]
+  at::Tensor gradients(int slot) const;
+  at::Tensor message(int bucket) const;           // the bucket's gradients; bucket 0 starts with the header
+  at::Tensor bucket_values(int bucket) const;     // [elements], all of its slots
+  at::Tensor bucket_gradients(int bucket) const;  // without the header
+  at::Tensor header() const;                      // [2]: weight and sum of the loss
+  void add_to_header(const at::Tensor& weight, const at::Tensor& sum, bool first);  // `first` overwrites
+
+ private:
+  struct Buffers {
+    at::Device device{at::kCPU};
+    int64_t elements = 0;  // of `values`
+    at::Tensor values;
+    at::Tensor gradients;  // header, then as `values`
+  };
+  void place(const std::vector<int>& bucket, const Component& optimizer, int64_t unit, at::ScalarType dtype);
+  Buffers& buffers_on(at::Device device, size_t& index);
+  void move_storage(const at::TensorOptions& options);
+
+  std::vector<ParameterPtr> parameters_;
+  std::vector<Bucket> buckets_;
+  std::vector<Slot> slots_;
+  std::vector<Place> places_;
+  std::vector<Buffers> buffers_;  // one per device
+  int64_t header_ = 0;            // elements before each gradient buffer
+};
+
+// Fills buckets in the given order: the first up to `first` bytes, the others up to `cap`. Each has at least one
+// parameter, all on one device.
+std::vector<std::vector<int>> fill_buckets(const std::vector<ParameterPtr>& parameters, const std::vector<int>& order,
+                                           double first, double cap);
+
+}  // namespace convoy

@@ -1,0 +1,132 @@
+#include "strategies/common/model/model_checks.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/config/node.h"
+#include "strategies/common/model/model_part.h"
+
+namespace convoy {
+namespace {
+
+// Far above rounding errors, and far below the error of a mean instead of a sum.
+constexpr double tolerance = 1e-3;
+
+struct LossSums {
+  double sum = 0, weight = 0;
+};
+
+// `batch` is a copy: a block may change its input in place, and slices of a batch share memory.
+LossSums loss_sums_of(ModelPart& part, Batch batch) {
+  for (auto& entry : batch.tensors) entry.second = entry.second.clone();
+  const Loss loss = part.loss(part.evaluate(batch), batch);
+  return {loss.sum.detach().to(at::kDouble).sum().item<double>(), loss.weight.to(at::kDouble).sum().item<double>()};
+}
+
+bool equal(double a, double b) { return std::abs(a - b) <= tolerance * std::max(std::abs(a), std::abs(b)); }
+
+std::string text_of(const LossSums& sums) { return convoy::str(sums.sum, " with weight ", sums.weight); }
+
+}  // namespace
+
+std::string loss_fault(const Context& context, const ModelPtr& model, const std::shared_ptr<const LossFunction>& loss,
+                       const Batch& batch) {
+  const int64_t cut = batch.rows / 3 + 1;
+  if (cut >= batch.rows) return "";
+  LossSums whole, first, second;
+  try {
+    ModelPart part(context, model, loss);
+    whole = loss_sums_of(part, batch);
+    first = loss_sums_of(part, batch.slice(0, cut));
+    second = loss_sums_of(part, batch.slice(cut, batch.rows));
+  } catch (const std::exception&) {
+    return "";  // training reports the error
+  }
+  const bool weights = equal(whole.weight, first.weight + second.weight);
+  if (weights && (equal(whole.sum, first.sum + second.sum) || !std::isfinite(whole.sum))) return "";
+  return convoy::str("the loss is no sum over rows: ", batch.rows, " rows give ", text_of(whole), ", their first ", cut,
+                     " give ", text_of(first), " and the other ", batch.rows - cut, " ", text_of(second),
+                     "; a loss returns the sum over rows and their total weight, never a mean",
+                     weights ? ", and no block may mix rows in evaluation" : "");
+}
+
+namespace {
+
+constexpr size_t longest_name = 64;
+constexpr char held_out_prefix[] = "out_of_fold_";
+
+[[noreturn]] void refuse(const std::string& reason) { throw Error(Failure::training, reason); }
+
+// Checks for shape [] or [members] and real numbers; `floating`: integers are refused.
+void check_number(const std::string& what, const at::Tensor& value, int64_t members, bool floating) {
+  if (!value.defined()) refuse(what + " is undefined");
+  const bool fits = members > 0 ? value.dim() == 1 && value.size(0) == members : value.dim() == 0;
+  if (!fits)
+    refuse(convoy::str(what, " has shape ", value.sizes(), " and must have ",
+                       members > 0 ? convoy::str("[", members, "], one number for each member")
+                                   : std::string("[], one number: sum over rows, and over all else")));
+  const at::ScalarType dtype = value.scalar_type();
+  if (at::isFloatingType(dtype) || (!floating && at::isIntegralType(dtype, /*includeBool=*/false))) return;
+  refuse(convoy::str(what, " is of ", dtype, " and must be of ", floating ? "floating-point" : "real", " numbers"));
+}
+
+void check_name(const std::string& name) {
+  const auto allowed = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string("_-.@/+%:").find(static_cast<char>(c)) != std::string::npos;
+  };
+  if (name.empty()) refuse("a metric has no name");
+  if (name.size() > longest_name) refuse(convoy::str("a metric's name has more than ", longest_name, " characters"));
+  if (!std::all_of(name.begin(), name.end(), allowed))
+    refuse(convoy::str("metric ", shown(name), ": a name has letters, digits and _ - . @ / + % : only"));
+  if (name == "loss") refuse("metric 'loss': that name is the loss's own; choose another");
+  if (name.rfind(held_out_prefix, 0) == 0)
+    refuse(convoy::str("metric '", name, "': names with ", held_out_prefix, " are for rows that folds hold out"));
+}
+
+}  // namespace
+
+void check_outputs(const TensorList& outputs) {
+  if (outputs.empty()) refuse("returned no tensor; a block returns at least one");
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (!outputs[i].defined()) refuse(convoy::str("returned an undefined tensor as output ", i));
+}
+
+void check_examples(const Examples& examples) {
+  if (!examples.prediction.defined()) refuse("the prediction is undefined (Model::examples)");
+}
+
+Loss checked_loss(Loss loss, const Layers& layers) {
+  check_number("its sum", loss.sum, layers.members(), true);
+  check_number("its weight", loss.weight, layers.members(), false);
+  loss.weight = loss.weight.detach().to(loss.sum.device());
+  return loss;
+}
+
+void check_graph(const Loss& loss, int64_t rows) {
+  if (loss.sum.requires_grad() || rows == 0) return;
+  if (loss.weight.count_nonzero().item<int64_t>() == 0) return;  // nothing is counted, as if no row qualifies
+  refuse(
+      "it has no graph, so nothing would be trained: no trained parameter takes part in it. Look for detach(), a "
+      "NoGradGuard, or a number that item() took from a tensor; or are all parameters frozen?");
+}
+
+std::vector<Metric> checked_metrics(std::vector<Metric> metrics, const Layers& layers) {
+  const auto options = at::TensorOptions(at::kDouble).device(layers.device());
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    Metric& metric = metrics[i];
+    check_name(metric.name);
+    for (size_t j = 0; j < i; ++j)
+      if (metrics[j].name == metric.name) refuse(convoy::str("metric '", metric.name, "' is given twice"));
+    check_number(convoy::str("metric '", metric.name, "': its sum"), metric.sum, layers.members(), false);
+    check_number(convoy::str("metric '", metric.name, "': its weight"), metric.weight, layers.members(), false);
+    metric.sum = metric.sum.detach().to(options);
+    metric.weight = metric.weight.detach().to(options);
+  }
+  return metrics;
+}
+
+}  // namespace convoy

@@ -1,0 +1,169 @@
+#include "strategies/common/step/mesh_strategy.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <optional>
+
+#include "core/control/channel.h"
+#include "strategies/common/step/start_checks.h"
+#include "strategies/common/step/step_graph.h"
+#include "strategies/sparse/sparse_embeddings.h"
+
+namespace convoy {
+namespace {
+
+class WholeRunner : public StepRunner {
+ public:
+  WholeRunner(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss, PartRequest request)
+      : part_(context, std::move(model), std::move(loss), std::move(request)) {}
+
+  const std::vector<ModelPart*>& parts() const override { return parts_; }
+
+  void train(const std::vector<Batch>& micro, int64_t step, double nominal, const Hooks& hooks) override {
+    for (size_t i = 0; i < micro.size(); ++i) {
+      const Loss loss = part_.loss(part_.forward(micro[i], step), micro[i]);
+      hooks.loss(loss);
+      if (i + 1 == micro.size()) hooks.last_backward(0);
+      part_.backward(loss, nominal);
+    }
+  }
+
+  std::vector<Metric> evaluate(const Batch& batch) override { return part_.metrics(part_.evaluate(batch), batch); }
+
+ private:
+  ModelPart part_;
+  std::vector<ModelPart*> parts_{&part_};
+};
+
+class MeshStrategy : public Strategy {
+ public:
+  explicit MeshStrategy(MeshComponents components) : components_(std::move(components)) {}
+
+  void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
+    state_ = context.state;
+    first_gradients_.emplace(context);
+    const CommunicatorPtr data = context.axis("data");
+    sampling_ = {data->rank(), data->size(), components_.micro_batches};
+    // Ranks along the axis `tensor` have copies of the same metrics.
+    original_ = context.axis("tensor")->rank() == 0;
+    runner_ = components_.runner(context, std::move(model), std::move(loss));
+    data_ = components_.data(context, runner_->parts());
+    warn_if_lazy_is_unused(context, tables_of(runner_->parts()));
+    const at::Tensor zero = at::zeros({}, at::TensorOptions(at::kDouble).device(context.devices.front()));
+    nothing_ = {"loss", zero, zero, true};
+    Recordable* const recordable = data_->recordable();
+    if (recordable == nullptr || components_.graph == "never") return;
+    if (components_.every == 1)
+      graph_.emplace(context, components_.graph, graph_parts(context, *recordable));
+    else
+      log_no_graph(context, components_.graph, not_every_step(components_.every));
+  }
+
+  Sampling sampling() const override { return sampling_; }
+
+  StepResult step(const StepInput& input) override { return graph_ ? graph_->run(input) : trained(input); }
+
+  std::vector<Metric> evaluate(const Batch& batch) override {
+    std::vector<Metric> metrics = runner_->evaluate(batch);
+    if (original_) return metrics;
+    for (Metric& metric : metrics) {
+      metric.sum = at::zeros_like(metric.sum);
+      metric.weight = at::zeros_like(metric.weight);
+    }
+    return metrics;
+  }
+
+  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
+  void flush() override { data_->flush(); }
+  void flush_for_evaluation() override { data_->flush_for_evaluation(); }
+  void visit_state(const StateVisitor& visit) override { data_->visit_state(visit); }
+  void state_restored() override { data_->state_restored(); }
+  void renumbered(int64_t steps) override { data_->renumbered(steps); }
+
+ private:
+  StepResult trained(const StepInput& input) {
+    const bool updates = accumulated_ + 1 == components_.every || input.flush;
+    const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
+    data_->begin(accumulated_ == 0, updates);
+    data_->expect(input.batch);
+    StepResult result;
+    result.metrics = {nothing_};
+    StepRunner::Hooks hooks;
+    hooks.loss = [&](const Loss& loss) {
+      data_->add_loss(loss);
+      if (original_) add_metric(result.metrics, loss_metric(loss));
+    };
+    hooks.last_backward = [this](int part) { data_->last_backward(part); };
+    runner_->train(input.batch.micro_batches(), input.step, nominal, hooks);
+    accumulated_ = updates ? 0 : accumulated_ + 1;
+
+    result.updated = updates;
+    if (!updates) {
+      data_->keep();
+      return result;
+    }
+    state_->phase("optimizer");
+    const UpdateStatistics statistics = data_->update(nominal, input.log_step);
+    first_gradients_->updated(runner_->parts());
+    result.finite = statistics.finite;
+    result.gradient_norm = statistics.norm;
+    result.learning_rate = statistics.learning_rate;
+    result.skipped = statistics.skipped;
+    return result;
+  }
+
+  StepGraph::Hooks graph_parts(const Context& context, Recordable& recordable) {
+    return {[&recordable] { recordable.set_rates(); }, [this](const StepInput& input) { return trained(input); },
+            [this](const StateVisitor& visit) { visit_state(visit); }, [&recordable] { return recordable.obstacle(); },
+            [this, channel = context.channel, rank = context.rank, size = context.size,
+             patience = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000))](
+                const std::string& mine) { return agreed(*channel, rank, size, patience, mine); }};
+  }
+
+  // Returns the reason of the first rank that has one.
+  std::string agreed(Channel& channel, int rank, int size, Timeout patience, const std::string& mine) {
+    if (size == 1) return mine;
+    const std::vector<std::string> all =
+        channel.agree(str("step graph/", obstacle_exchanges_++), rank, size, mine, patience);
+    for (size_t other = 0; other < all.size(); ++other)
+      if (!all[other].empty()) return static_cast<int>(other) == rank ? mine : str("rank ", other, ": ", all[other]);
+    return "";
+  }
+
+  std::shared_ptr<StateFile> state_;
+  std::optional<GradientCoverage> first_gradients_;
+  MeshComponents components_;
+  Sampling sampling_;
+  bool original_ = true;
+  Metric nothing_;
+  int64_t accumulated_ = 0;  // steps since the last update
+  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<DataAxis> data_;
+  std::optional<StepGraph> graph_;  // none if several steps make an update
+  int64_t obstacle_exchanges_ = 0;  // exchanges of obstacles so far
+};
+
+}  // namespace
+
+std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model,
+                                              std::shared_ptr<const LossFunction> loss, PartRequest request) {
+  return std::make_unique<WholeRunner>(context, std::move(model), std::move(loss), std::move(request));
+}
+
+DataAxis::DataAxis(const Context& context, std::vector<ModelPart*> parts, int64_t every,
+                   std::vector<CommunicatorPtr> cut)
+    : group_(context.axis("data")),
+      pipeline_(context.axis("pipeline")),
+      first_of_job_(context.rank == 0),
+      parts_(std::move(parts)),
+      update_(context, every, std::move(cut)) {
+  for (ModelPart* part : parts_) part->state()->loss_scale = update_.loss_scale();
+}
+
+std::unique_ptr<Strategy> make_mesh_strategy(MeshComponents components) {
+  return std::make_unique<MeshStrategy>(std::move(components));
+}
+
+}  // namespace convoy

@@ -1,0 +1,126 @@
+// MeshStrategy: the step that all strategies on a mesh {data, pipeline, tensor} share. Strategies differ in the
+// StepRunner (leads micro-batches through the model), the layers (PartRequest::layers) and the DataAxis (makes updates
+// of gradients).
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/batch.h"
+#include "core/model_interface.h"
+#include "core/state.h"
+#include "core/strategy.h"
+#include "strategies/common/model/model_part.h"
+#include "strategies/common/step/gradient_collector.h"
+#include "strategies/common/step/update.h"
+
+namespace convoy {
+
+// StepRunner: leads a step's micro-batches forward and backward through the parts of the model that this rank holds.
+//
+// Call order: train or evaluate, the same on all ranks. Threads: the rank's thread; hooks run in the thread of the
+// part. Failure: as ModelPart; CommError from ranks with other parts.
+
+class StepRunner {
+ public:
+  struct Hooks {
+    std::function<void(const Loss&)> loss;        // for each micro-batch, on the rank with the last block
+    std::function<void(int part)> last_backward;  // before the part's last backward of the step
+  };
+
+  virtual ~StepRunner() = default;
+  virtual const std::vector<ModelPart*>& parts() const = 0;  // in the model's order
+  // Computes gradients of the sum over micro-batches of loss.sum ÷ nominal.
+  virtual void train(const std::vector<Batch>& micro, int64_t step, double nominal, const Hooks& hooks) = 0;
+  // "loss" first; the same names on every rank, and zeros on ranks without the last block.
+  virtual std::vector<Metric> evaluate(const Batch& batch) = 0;
+};
+
+// A runner of the whole model in one part.
+std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model,
+                                              std::shared_ptr<const LossFunction> loss, PartRequest request = {});
+
+// Recordable: a data axis with an update that a CUDA graph can record (step_graph.h). Other steps are never recorded.
+// Threads: the rank's thread.
+
+class Recordable {
+ public:
+  virtual ~Recordable() = default;
+  // Sets the values of the next update that the host chooses. Once called, the caller must call it before each update.
+  virtual void set_rates() = 0;
+  // Reason why a step with an update cannot be recorded; "" if it can. The same on all ranks.
+  virtual std::string obstacle() const = 0;
+};
+
+// DataAxis: turns the gradients of this rank's parameters into an update, with the ranks along the axis `data`.
+//
+// Call order: begin; then for each micro-batch add_loss (on ranks that have the loss) and backward, with last_backward
+// before the last one of each part; then update, or keep if `begin` got updates = false. The same on all ranks.
+// Threads: the rank's thread, and its backward. Failure: CommError.
+
+class DataAxis {
+ public:
+  // `every`: steps per update. `cut`: as in Update. The parts get the loss scale of the update.
+  DataAxis(const Context& context, std::vector<ModelPart*> parts, int64_t every, std::vector<CommunicatorPtr> cut = {});
+  virtual ~DataAxis() = default;
+
+  // Begins a step. `first`: first step of an accumulation; its gradients overwrite. `updates`: the step ends in an
+  // update.
+  virtual void begin(bool first, bool updates) = 0;
+  // The batch of the step that has begun, on all ranks, before its first forward.
+  virtual void expect(const Batch& /*batch*/) {}
+  virtual void add_loss(const Loss& loss) = 0;
+  // The next backward of this part is its last in this step: complete gradients may be sent.
+  virtual void last_backward(int part) = 0;
+  // Ends a step without an update.
+  virtual void keep() = 0;
+  // Reduces the remaining gradients and updates. `nominal`: divisor of the losses in backward. `log_step`: see
+  // StepInput.
+  virtual UpdateStatistics update(double nominal, bool log_step) = 0;
+
+  virtual void flush() = 0;
+  virtual void flush_for_evaluation() { flush(); }  // Strategy's
+  virtual void visit_state(const StateVisitor& visit) = 0;
+  virtual void state_restored() { update_.restored(); }
+  void renumbered(int64_t steps) { update_.renumbered(steps); }  // Strategy's
+  // The part of a step that may be recorded; null if none may.
+  virtual Recordable* recordable() { return nullptr; }
+
+ protected:
+  const CommunicatorPtr group_;     // the axis data
+  const CommunicatorPtr pipeline_;  // the axis of pipeline stages
+  const bool first_of_job_;
+  const std::vector<ModelPart*> parts_;
+  Update update_;
+  std::vector<std::unique_ptr<GradientCollector>> collectors_;  // one per part
+};
+
+// --- Evaluation in micro-batches: stages work on several at once, and memory is limited to that of a step ---
+
+// The batch's own micro-batches, else its rows in at most `count` slices that differ by at most one row; at least one.
+inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t count) {
+  if (!batch.micro.empty()) return batch.micro_batches();
+  const int64_t slices = std::max<int64_t>(1, std::min(count, batch.rows));
+  std::vector<Batch> all;
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const auto [begin, end] = share_of(batch.rows, slice, slices);
+    all.push_back(batch.slice(begin, end));
+  }
+  return all;
+}
+
+// --- The strategy ---
+
+struct MeshComponents {
+  int64_t every = 1;            // steps per update
+  int64_t micro_batches = 1;    // of a step
+  std::string graph = "never";  // value of graph_option(); has an effect if the data axis is Recordable
+  std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, std::shared_ptr<const LossFunction>)> runner;
+  std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data;
+};
+
+std::unique_ptr<Strategy> make_mesh_strategy(MeshComponents components);
+
+}  // namespace convoy

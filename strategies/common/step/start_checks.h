@@ -1,0 +1,37 @@
+// Start checks: ranks with the same parameters compare them before step 0.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/context.h"
+#include "strategies/common/model/model_part.h"
+
+namespace convoy {
+
+// Compares names, shapes and dtypes along the axis `data` over the control channel. Throws Error(disagreement) with the
+// first parameter that differs and both ranks' versions of it.
+void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts);
+
+// Copies values of foreign modules' parameters from the group's rank 0 to all, since nothing else makes them equal.
+void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group);
+
+// GradientCoverage: warns once about parameters without a gradient at the end of the first update.
+//
+// A parameter counts as reached if any rank that holds it got a gradient, and for an ensemble if any member did. Frozen
+// parameters and sparse embeddings are left out. Ranks compare over the control channel, without waiting; rank 0 warns.
+// Threads: the rank's thread.
+
+class GradientCoverage {
+ public:
+  explicit GradientCoverage(const Context& context)
+      : channel_(context.channel), rank_(context.rank), size_(context.size) {}
+  // Call after each update, on all ranks of the job. Only the first call has an effect.
+  void updated(const std::vector<ModelPart*>& parts);
+
+ private:
+  std::shared_ptr<Channel> channel_;
+  int rank_, size_;
+  bool done_ = false;
+};
+
+}  // namespace convoy

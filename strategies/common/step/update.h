@@ -1,0 +1,165 @@
+// Update: the end of every strategy's step. Gradients → (norm, finite) → loss scale, clipping → optimizer.
+//
+// All scalars are device tensors with a leading member dimension; nothing is read to the host. If the loss or a
+// gradient is not finite, parameters, moments and the count stay unchanged. In fp16 the update is skipped without a
+// fault if the loss scaler can help (precision.h).
+// Call order: attach; then for each update begin → reduced(bucket or slot) in order → finish. Threads: the rank's
+// thread.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/context.h"
+#include "core/optim/optimizer.h"
+#include "core/optim/rows/row_history.h"
+#include "core/optim/rows/row_optimizer.h"
+#include "strategies/common/memory/flat_parameters.h"
+#include "strategies/common/step/precision.h"
+
+namespace convoy {
+
+// A contiguous range of values with their gradients.
+struct UpdateSlot {
+  at::Tensor values, gradients;  // [elements]; their storage stays
+  GroupSettings group;
+  bool counted = true;  // in norms: no other rank of the groups that sum norms counts the same elements
+};
+
+struct UpdateStatistics {
+  at::Tensor norm;               // float64 (float32 on CUDA), []: of the mean gradient, before clipping; or undefined
+  at::Tensor finite;             // bool, []: false is a fault
+  at::Tensor learning_rate;      // [1]; overwritten by the next update
+  at::Tensor skipped;            // bool, []: by the loss scaler; undefined without a scaler
+  at::Tensor local_finite = {};  // bool, []: `finite` of this rank's local gradients; undefined if there are none
+};
+
+class Update {
+ public:
+  // `every`: steps per update. `cut`: groups of ranks with different shards of the gradients; norms and finite flags
+  // are summed over them. Empty if every rank holds all gradients.
+  Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut = {});
+
+  // Takes the slots of `flat`, which must outlive the next attach. Keeps the moments of the previous layout.
+  void attach(const FlatParameters& flat);
+  // Takes slots that the caller made, with moments of zero. `header`: [2], weight and sum of the loss.
+  void attach(std::vector<UpdateSlot> slots, at::Tensor header);
+
+  // Adds sparse embeddings with moments of zero. Once, before the first forward. Gradients: SparseEmbedding::update().
+  void attach_tables(std::vector<ParameterPtr> tables);
+  // Slots and tables with local updates: from this rank's rows only.
+  struct LocalOnly {
+    std::vector<char> slots, tables;  // by index; missing entries are not local
+    at::Tensor header;                // [2], as in attach: of the rank's rows
+    // Other slots, on this or other ranks, sum gradients over ranks. In fp16 all ranks of `group` must then decide
+    // equally.
+    bool has_summed = true;
+    CommunicatorPtr group;
+  };
+  // Takes effect at the next `begin`. Local gradients are scaled by the weight in the local header and clipped by a
+  // separate norm. Without rows, their slots do not change.
+  void set_local_only(LocalOnly local_only);
+
+  // Factor on the loss in backward, for ForwardState::loss_scale of all parts. Undefined: 1.
+  at::Tensor loss_scale() const { return scaler_ ? scaler_->scale() : at::Tensor(); }
+
+  // Gradients are those of loss.sum × loss scale ÷ nominal, summed over ranks and accumulated steps. The header holds
+  // the weight and the sum of the loss, summed in the same way.
+  void begin(double nominal);
+  // Sets the learning rate of the next update. Once called, the caller must call it before each update; `finish` then
+  // has no host values that change and may be recorded (core/context.h).
+  void set_rate();
+  void reduced(int bucket);     // of FlatParameters
+  void reduced_slot(int slot);  // of FlatParameters or of the caller
+  // Reduces all sparse embeddings. Ranks that share an update exchange norms and finite flags. They skip this if all
+  // sums are `finite` for certain (equal on all ranks) and the norm is unused: no clipping and no logged step.
+  void reduced_rows(bool finite = false, bool log_step = true);
+  UpdateStatistics finish();
+
+  // Moments of a parameter, in its shape.
+  std::vector<std::pair<std::string, at::Tensor>> moments(size_t parameter);
+  // Gradient of a parameter in the last update, in its shape: of the mean loss over all rows, before clipping. A copy;
+  // undefined before the first update. Valid until the next backward.
+  at::Tensor gradient(size_t parameter) const;
+  int slots() const { return static_cast<int>(slots_.size()); }
+  // The same for a slot.
+  std::vector<std::pair<std::string, at::Tensor>> slot_moments(int slot) { return optimizer_->moments(slot); }
+  at::Tensor slot_gradient(int slot) const { return mean(slots_[static_cast<size_t>(slot)].gradients); }
+
+  // The same for a sparse embedding. Its values and moments are stale until `flush`.
+  const std::vector<ParameterPtr>& tables() const { return tables_; }
+  std::vector<std::pair<std::string, at::Tensor>> table_moments(size_t table) {
+    return row_optimizer_->moments(static_cast<int>(table));
+  }
+  at::Tensor table_gradient(size_t table) const;
+  void flush();
+  bool table_behind(size_t table) const { return row_optimizer_->stale(static_cast<int>(table)); }
+  void flush_rows(size_t table, const at::Tensor& rows) { row_optimizer_->flush_rows(static_cast<int>(table), rows); }
+
+  const at::Tensor& count() const { return count_; }              // updates applied, int64 [1]
+  int64_t made() const { return made_; }                          // updates so far, skipped ones included
+  const at::Tensor& local_count() const { return local_count_; }  // `count` of local slots; −1: equal to count()
+  // Counters and the loss scaler's state, by name (`updates`, …).
+  std::vector<std::pair<std::string, at::Tensor>> counters() const;
+  void restored();                 // counters() were written to from outside
+  void renumbered(int64_t steps);  // see Strategy
+
+ private:
+  // `first`: index in sums_ of the sum of squares.
+  void add_sums(const at::Tensor& gradients, bool counted, int64_t first);
+  std::unique_ptr<Optimizer> optimizer_for(const std::vector<UpdateSlot>& slots) const;
+  // Gradients of the mean loss over all rows, before clipping; undefined before the first update.
+  at::Tensor mean(const at::Tensor& gradients) const;
+  static UpdateScalars scalars_on(at::Device device, const UpdateScalars& scalars);
+  void update_slots();
+  void next_rate();
+  // Excuses gradients that are not finite if a smaller loss scale may help; then adapts the scale.
+  void excuse(const at::Tensor& loss_finite, UpdateStatistics& statistics);
+  // `begin` and `finish` for scalars on the CPU.
+  void begin_on_host(double nominal);
+  UpdateStatistics finish_on_host();
+  bool is_local(size_t slot) const { return slot < local_only_.slots.size() && local_only_.slots[slot] != 0; }
+  bool is_local_table(size_t table) const {
+    return table < local_only_.tables.size() && local_only_.tables[table] != 0;
+  }
+  at::Tensor scale_of(const at::Tensor& header, double nominal) const;
+  double host_scale_of(const at::Tensor& header, double nominal) const;
+  double clipped_on_host(UpdateScalars& scalars, double squares) const;
+  void clip(UpdateScalars& scalars, const at::Tensor& norm) const;
+
+  Component optimizer_options_;
+  std::unique_ptr<Optimizer> optimizer_;
+  UpdateCount steps_;
+  Schedule schedule_;
+  std::vector<CommunicatorPtr> cut_;
+  double clip_norm_ = 0;                  // 0: no clipping
+  const FlatParameters* flat_ = nullptr;  // null if the caller made the slots
+  std::vector<UpdateSlot> slots_;
+  std::unique_ptr<RowOptimizer> row_optimizer_;  // null without sparse embeddings
+  std::vector<ParameterPtr> tables_;
+  at::Tensor header_;
+  std::optional<LossScaler> scaler_;
+  int64_t updates_ = 0;  // updates with a learning rate, applied and skipped; index of the schedule
+  int64_t made_ = 0;     // updates that the host has finished
+  at::Tensor count_;
+  // [3]: sum of squares, number of slots and of losses that are not finite. [5] with local slots: their sum of squares
+  // and number of slots that are not finite.
+  at::Tensor sums_;
+  UpdateScalars scalars_;
+  at::Tensor mean_scale_;  // factor from gradients to those of the mean loss; gradient_scale includes clipping
+  bool norm_known_ = true;
+  bool rate_is_set_ = false;
+  bool updated_ = false;    // the slots hold the gradients of an update
+  LocalOnly local_only_;    // its header is undefined until set_local_only
+  bool has_local_ = false;  // some slot or table is local
+  bool has_summed_ = true;  // some slot is not local, on this or other ranks
+  at::Tensor local_count_;
+  UpdateScalars local_scalars_;
+};
+
+}  // namespace convoy

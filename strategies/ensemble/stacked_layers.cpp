@@ -1,0 +1,355 @@
+#include "strategies/ensemble/stacked_layers.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+
+#include "core/base/error.h"
+#include "core/model.h"
+#include "strategies/common/layers/init.h"
+#include "strategies/common/layers/keyed_dropout.h"
+#include "strategies/common/layers/linear_function.h"
+#include "strategies/common/memory/flat_parameters.h"
+
+namespace convoy {
+namespace {
+
+using StatePtr = std::shared_ptr<const ForwardState>;
+using StackPtr = std::shared_ptr<const Stack>;
+
+void check_members(const at::Tensor& input, int64_t members, const std::string& layer) {
+  if (input.dim() > 1 && input.size(0) == members) return;
+  throw Error(Failure::config,
+              convoy::str(layer, " of a stack of ", members, " members was given ", input.sizes(),
+                          ": members come before rows. Blocks count dimensions from the end; take strategy.how: "
+                          "processes for one that does not"));
+}
+
+// Applies `each` to every member's slice and stacks the K results.
+template <class Each>
+at::Tensor each_member(const at::Tensor& input, const Each& each) {
+  const std::vector<at::Tensor> inputs = input.unbind(0);
+  std::vector<at::Tensor> outputs;
+  outputs.reserve(inputs.size());
+  for (size_t member = 0; member < inputs.size(); ++member) outputs.push_back(each(inputs[member], member));
+  return at::stack(outputs);
+}
+
+// [K, B, C, …] → [B, K·C, …], with members as groups of channels; and back.
+at::Tensor members_as_channels(const at::Tensor& input) { return input.transpose(0, 1).flatten(1, 2); }
+at::Tensor channels_as_members(const at::Tensor& input, int64_t members) {
+  return input.unflatten(1, {members, input.size(1) / members}).transpose(0, 1);
+}
+
+struct StackedLinear : WeightedLayer {
+  StackedLinear(std::string name, ParameterPtr weight, ParameterPtr bias, StatePtr state)
+      : WeightedLayer(std::move(weight), std::move(bias)), name_(std::move(name)), state_(std::move(state)) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    check_members(input, weight_->value.size(0), name_);
+    return stacked_linear(input, weight_, bias_, state_);
+  }
+
+ private:
+  std::string name_;
+  StatePtr state_;
+};
+
+struct StackedEmbedding : LayerModule {
+  StackedEmbedding(std::string name, const ParameterPtr& weight)
+      : name_(std::move(name)), weight_(register_parameter("weight", weight->value)) {}
+  at::Tensor forward(const at::Tensor& ids) override {
+    check_members(ids, weight_.size(0), name_);
+    // One unbind for all members, so that backward stacks the gradient once.
+    const std::vector<at::Tensor> weights = weight_.unbind(0);
+    return each_member(ids, [&](const at::Tensor& own, size_t member) { return at::embedding(weights[member], own); });
+  }
+
+ private:
+  std::string name_;
+  at::Tensor weight_;
+};
+
+struct StackedConv2d : WeightedLayer {
+  StackedConv2d(std::string name, ParameterPtr weight, ParameterPtr bias, const Conv2dOptions& options, bool grouped)
+      : WeightedLayer(std::move(weight), std::move(bias)),
+        name_(std::move(name)),
+        options_(options),
+        grouped_(grouped) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    const at::Tensor& weight = weight_->value;
+    const int64_t members = weight.size(0);
+    check_members(input, members, name_);
+    if (grouped_) {
+      const at::Tensor bias = bias_ ? bias_->value.flatten() : at::Tensor();
+      return channels_as_members(run(members_as_channels(input), weight.flatten(0, 1), bias, members), members);
+    }
+    const std::vector<at::Tensor> weights = weight.unbind(0);
+    std::vector<at::Tensor> biases(weights.size());
+    if (bias_) biases = bias_->value.unbind(0);
+    return each_member(input, [&](const at::Tensor& own, size_t m) { return run(own, weights[m], biases[m], 1); });
+  }
+
+ private:
+  at::Tensor run(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, int64_t members) const {
+    return at::conv2d(input, weight, bias, at::IntArrayRef{options_.stride, options_.stride},
+                      at::IntArrayRef{options_.padding, options_.padding}, at::IntArrayRef{1, 1},
+                      options_.groups * members);
+  }
+
+  std::string name_;
+  Conv2dOptions options_;
+  bool grouped_;
+};
+
+struct StackedLayerNorm : WeightedLayer {
+  StackedLayerNorm(std::string name, ParameterPtr weight, ParameterPtr bias, double eps)
+      : WeightedLayer(std::move(weight), std::move(bias)), name_(std::move(name)), eps_(eps) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    const at::Tensor& weight = weight_->value;
+    check_members(input, weight.size(0), name_);
+    std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);  // [K, 1, …, dim]
+    shape.front() = weight.size(0);
+    shape.back() = weight.size(1);
+    const at::Tensor even = at::layer_norm(input, {weight.size(1)}, {}, {}, eps_);
+    return at::addcmul(bias_->value.reshape(shape), even, weight.reshape(shape));
+  }
+
+ private:
+  std::string name_;
+  double eps_;
+};
+
+struct StackedBatchNorm : WeightedLayer {
+  StackedBatchNorm(std::string name, ParameterPtr weight, ParameterPtr bias, const at::Tensor& mean,
+                   const at::Tensor& variance, double eps, double momentum, StatePtr state, bool grouped)
+      : WeightedLayer(std::move(weight), std::move(bias)),
+        name_(std::move(name)),
+        mean_(register_buffer("running_mean", mean)),
+        variance_(register_buffer("running_var", variance)),
+        eps_(eps),
+        momentum_(momentum),
+        state_(std::move(state)),
+        grouped_(grouped) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    const at::Tensor &weight = weight_->value, &bias = bias_->value;
+    const int64_t members = weight.size(0);
+    check_members(input, members, name_);
+    const bool training = state_->training && has_variance(input.numel(), members * input.size(2));
+    if (grouped_)
+      return channels_as_members(run(members_as_channels(input), weight.flatten(), bias.flatten(), mean_.view({-1}),
+                                     variance_.view({-1}), training),
+                                 members);
+    const std::vector<at::Tensor> weights = weight.unbind(0), biases = bias.unbind(0);
+    return each_member(input, [&](const at::Tensor& own, size_t m) {
+      const auto member = static_cast<int64_t>(m);
+      return run(own, weights[m], biases[m], mean_.select(0, member), variance_.select(0, member), training);
+    });
+  }
+
+ private:
+  at::Tensor run(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& mean,
+                 const at::Tensor& variance, bool training) const {
+    return at::batch_norm(input, weight, bias, mean, variance, training, momentum_, eps_,
+                          at::globalContext().userEnabledCuDNN());
+  }
+
+  std::string name_;
+  at::Tensor mean_, variance_;
+  double eps_, momentum_;
+  StatePtr state_;
+  bool grouped_;
+};
+
+struct StackedDropout : LayerModule {
+  StackedDropout(std::string name, double p, StatePtr state, StackPtr stack)
+      : name_(std::move(name)), p_(p), state_(std::move(state)), stack_(std::move(stack)) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    if (!state_->training || p_ == 0) return input;
+    check_members(input, stack_->members(), name_);
+    std::vector<at::Tensor> masks;
+    ForwardState own = *state_;
+    for (int64_t member = 0; member < stack_->members(); ++member) {
+      own.seed = stack_->seeds[static_cast<size_t>(member)];
+      masks.push_back(dropout_mask(input.select(0, member), p_, name_, own));
+    }
+    return input.mul(at::stack(masks));
+  }
+
+ private:
+  std::string name_;
+  double p_;
+  StatePtr state_;
+  StackPtr stack_;
+};
+
+}  // namespace
+
+StackedLayers::StackedLayers(std::shared_ptr<LayerStore> store, std::shared_ptr<Stack> stack, std::string prefix)
+    : DefaultLayers(std::move(store), std::move(prefix)), stack_(std::move(stack)) {}
+
+std::shared_ptr<Layers> StackedLayers::scope(const std::string& name) {
+  return std::make_shared<StackedLayers>(store_, stack_, prefix_ + name + ".");
+}
+
+ParameterPtr StackedLayers::make(const std::string& name, std::vector<int64_t> shape, const Init& init) {
+  check_sizes(prefix_ + name, shape);
+  std::vector<int64_t> all{members()};
+  all.insert(all.end(), shape.begin(), shape.end());
+  const auto options = at::TensorOptions(store_->dtype).device(store_->device);
+  ParameterPtr parameter = add_parameter(*store_, prefix_ + name, without_memory(all, options));
+  stack_->parameters.push_back({parameter, std::move(shape), init});
+  return parameter;
+}
+
+ParameterPtr StackedLayers::tied(const std::string& name, const std::string& to, std::vector<int64_t> shape) {
+  const auto found = store_->by_name.find(to);
+  if (found == store_->by_name.end()) fail_tie(prefix_ + name, to);
+  shape.insert(shape.begin(), members());
+  check_tie(prefix_ + name, to, shape, found->second->value.sizes());
+  return found->second;
+}
+
+at::Tensor StackedLayers::make_buffer(const std::string& name, int64_t size, double value) {
+  at::Tensor buffer = at::full({members(), size}, value, at::TensorOptions(store_->dtype).device(store_->device));
+  store_->buffers.push_back({prefix_ + name, buffer});
+  return buffer;
+}
+
+Layer StackedLayers::linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
+  ParameterPtr weight = options.tied_to.empty() ? make(name + ".weight", {out, in}, options.weight)
+                                                : tied(name, options.tied_to, {out, in});
+  ParameterPtr bias = options.bias ? make(name + ".bias", {out}, bias_init(in, options.bias_init)) : nullptr;
+  return std::make_shared<StackedLinear>(prefix_ + name, std::move(weight), std::move(bias), store_->state);
+}
+
+Layer StackedLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
+  if (options.rows == EmbeddingOptions::Rows::rows)
+    throw Error(Failure::config, convoy::str("model: ", prefix_, name,
+                                             " requests a sparse embedding, which this strategy does not support; "
+                                             "leave it dense"));
+  return std::make_shared<StackedEmbedding>(prefix_ + name, make(name + ".weight", {rows, dim}, options.weight));
+}
+
+Layer StackedLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
+                            const Conv2dOptions& options) {
+  check_groups(prefix_ + name, in, out, options.groups);
+  stack_->convolves = true;
+  const int64_t inner = in / options.groups;
+  ParameterPtr weight = make(name + ".weight", {out, inner, kernel, kernel}, options.weight);
+  ParameterPtr bias =
+      options.bias ? make(name + ".bias", {out}, bias_init(inner * kernel * kernel, std::nullopt)) : nullptr;
+  return std::make_shared<StackedConv2d>(prefix_ + name, weight, bias, options, stack_->grouped);
+}
+
+Layer StackedLayers::layer_norm(const std::string& name, int64_t dim, double eps) {
+  ParameterPtr weight = make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0});
+  ParameterPtr bias = make(name + ".bias", {dim}, {Init::Kind::zeros, 0, 0});
+  return std::make_shared<StackedLayerNorm>(prefix_ + name, weight, bias, eps);
+}
+
+Layer StackedLayers::batch_norm(const std::string& name, int64_t channels, double eps, double momentum) {
+  ParameterPtr weight = make(name + ".weight", {channels}, {Init::Kind::ones, 0, 0});
+  ParameterPtr bias = make(name + ".bias", {channels}, {Init::Kind::zeros, 0, 0});
+  at::Tensor mean = make_buffer(name + ".running_mean", channels, 0);
+  at::Tensor variance = make_buffer(name + ".running_var", channels, 1);
+  return std::make_shared<StackedBatchNorm>(prefix_ + name, weight, bias, mean, variance, eps, momentum, store_->state,
+                                            stack_->grouped);
+}
+
+Layer StackedLayers::dropout(const std::string& name, double p) {
+  check_dropout(prefix_ + name, p);
+  return std::make_shared<StackedDropout>(prefix_ + name, p, store_->state, stack_);
+}
+
+std::unique_ptr<ParameterHandle> StackedLayers::parameter(const std::string& name, at::IntArrayRef shape,
+                                                          const Init& init) {
+  return std::make_unique<WholeParameter>(make(name, shape.vec(), init)->value);
+}
+
+namespace {
+
+// [K, …, size] → [K, N, size]
+at::Tensor by_member(const at::Tensor& tensor) {
+  return tensor.dim() == 3 ? tensor : tensor.reshape({tensor.size(0), -1, tensor.size(-1)});
+}
+
+at::Tensor product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  const at::Tensor turned = weight.transpose(1, 2);
+  return bias.defined() ? at::baddbmm(bias.unsqueeze(1), input, turned) : at::bmm(input, turned);
+}
+
+// For rows of members that are not adjacent, LibTorch would write the product in one call per member. For small layers
+// these calls cost as much as the product, so one batched product and a copy are faster.
+at::Tensor member_weight_gradients(Parameter& weight, const ForwardState& state, const at::Tensor& output,
+                                   const at::Tensor& input) {
+  const at::Tensor turned = output.transpose(1, 2);
+  if (!writes_gradient(weight, state)) return turned.bmm(input);
+  const bool together = weight.gradient.is_contiguous();
+  if (weight.written && together)
+    weight.gradient.baddbmm_(turned, input);
+  else if (weight.written)
+    weight.gradient.add_(turned.bmm(input));
+  else if (together)
+    at::bmm_out(weight.gradient, turned, input);
+  else
+    weight.gradient.copy_(turned.bmm(input));
+  weight.written = true;
+  return {};
+}
+
+at::Tensor member_bias_gradients(Parameter& bias, const ForwardState& state, const at::Tensor& output) {
+  if (!writes_gradient(bias, state)) return output.sum(1);
+  if (bias.written)
+    bias.gradient.add_(output.sum(1));
+  else
+    at::sum_out(bias.gradient, output, 1);
+  bias.written = true;
+  return {};
+}
+
+class StackedLinearBackward : public ProductNode {
+ public:
+  using ProductNode::ProductNode;
+  std::string name() const override { return "ConvoyStackedLinearBackward"; }
+
+ protected:
+  void differentiate(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
+                     torch::autograd::variable_list& results) override {
+    const at::Tensor output = by_member(gradient);
+    if (wants_weight()) results[1] = member_weight_gradients(*weight_, *state_, output, by_member(input));
+    if (wants_bias()) results[2] = member_bias_gradients(*bias_, *state_, output);
+    if (wants_input()) results[0] = output.bmm(weight).view(input.sizes());
+  }
+};
+
+std::vector<int64_t> output_shape(const at::Tensor& input, int64_t out) {
+  std::vector<int64_t> shape = input.sizes().vec();
+  shape.back() = out;
+  return shape;
+}
+
+}  // namespace
+
+at::Tensor stacked_linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
+                          const std::shared_ptr<const ForwardState>& state) {
+  const at::Tensor bias_value = bias ? bias->value : at::Tensor();
+  const std::vector<int64_t> shape = output_shape(input, weight->value.size(1));
+  if (without_node(input, weight->value)) return product(by_member(input), weight->value, bias_value).view(shape);
+  at::Tensor output;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    output = product(by_member(input), weight->value, bias_value).view(shape);
+  }
+  return recorded<StackedLinearBackward>(std::move(output), input, weight, bias, state);
+}
+
+}  // namespace convoy

@@ -1,0 +1,65 @@
+// StackedLayers: layers of K members of an ensemble, run as one batched product; activations are [K, B, …].
+//
+// Parameters are [K, …] tensors, member first, initially without memory. A StackedStorage provides memory and the
+// values that each member would have alone (strategies/common/layers/init.h, with the member's seed). Random draws are
+// keyed the same way. Row k of a tensor belongs to member k, under the name that it has in a single run.
+// Linear products write their gradients to Parameter::gradient (stacked_linear). Convolutions and batch norms run
+// member by member, or grouped: one convolution with K times the channels.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strategies/common/layers/default_layers.h"
+#include "strategies/common/layers/parameter.h"
+
+namespace convoy {
+
+struct StackedParameter {
+  ParameterPtr parameter;      // value and gradient [K, …]
+  std::vector<int64_t> shape;  // of one member's
+  Init init;
+};
+
+// Stack: state that the layers of one stack share.
+struct Stack {
+  std::vector<uint64_t> seeds;  // of the members
+  bool grouped = false;         // convolutions and batch norms are grouped
+  bool convolves = false;       // the model has a convolution
+  std::vector<StackedParameter> parameters;
+  int64_t members() const { return static_cast<int64_t>(seeds.size()); }
+};
+
+class StackedLayers : public DefaultLayers {
+ public:
+  StackedLayers(std::shared_ptr<LayerStore> store, std::shared_ptr<Stack> stack, std::string prefix = "");
+
+  std::shared_ptr<Layers> scope(const std::string& name) override;
+
+  Layer linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) override;
+  Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override;
+  Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options) override;
+  Layer layer_norm(const std::string& name, int64_t dim, double eps) override;
+  Layer batch_norm(const std::string& name, int64_t channels, double eps, double momentum) override;
+  Layer dropout(const std::string& name, double p) override;
+  // Its value is [K, …shape].
+  std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape, const Init& init) override;
+
+  int64_t members() const override { return stack_->members(); }
+
+ private:
+  ParameterPtr make(const std::string& name, std::vector<int64_t> shape, const Init& init);
+  ParameterPtr tied(const std::string& name, const std::string& to, std::vector<int64_t> shape);
+  at::Tensor make_buffer(const std::string& name, int64_t size, double value);
+
+  std::shared_ptr<Stack> stack_;
+};
+
+// Linear products of K members as one batched product. Gradients are written to the strategy's memory.
+
+// input [K, …, in], weight [K, out, in] (rows of members need not be adjacent), bias [K, out] or null → [K, …, out].
+at::Tensor stacked_linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
+                          const std::shared_ptr<const ForwardState>& state);
+
+}  // namespace convoy

@@ -1,0 +1,71 @@
+// StackedStorage: parameters, gradients and buffers of a rank's members, one row per member.
+//
+// Parameters of one parameter group in every member's optimizer share a buffer [members, elements]. A member's
+// parameters are contiguous, a layer multiplies a batch of strided matrices, and one optimizer pass sweeps all members.
+// Rows are reordered when members finish: training members come first. Gaps in gradients stay zero.
+// Parts (ModelPart) are bound to rows: to the first n together, or to a single row. Threads: the rank's thread.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strategies/common/model/model_part.h"
+#include "strategies/ensemble/stacked_layers.h"
+#include "strategies/plans/options/catalogue.h"
+
+namespace convoy {
+
+class StackedStorage {
+ public:
+  struct Group {
+    int64_t elements = 0;               // per member
+    std::vector<double> rate_factors;   // by row: the group's learning rate over the member's
+    std::vector<double> weight_decays;  // by row
+    at::Tensor values, gradients;       // [members, elements]
+    std::vector<at::Tensor> kept;       // moments of finished rows, [finished, elements]; used by the update
+  };
+  struct Tensor {
+    std::string name;
+    std::vector<int64_t> shape;  // per member
+    size_t group = 0;
+    int64_t offset = 0;
+  };
+
+  // Makes storage for members in the order of `rows`, with the shapes of `like`: a stack's part, or one member's.
+  // `optimizer` with each member's rates decides the parameter groups. Values are undefined until copy or fill.
+  StackedStorage(const ModelPart& like, bool like_is_stack, const std::vector<MemberSettings>& rows,
+                 const Component& optimizer);
+
+  int64_t rows() const { return rows_; }
+  std::vector<Group>& groups() { return groups_; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  const std::vector<NamedBuffer>& buffers() const { return buffers_; }
+
+  // Fills row `row` with initial values as `stack` describes.
+  void fill(int64_t row, const Stack& stack, uint64_t seed);
+  // Copies a single member's part, before it is bound to the row.
+  void copy(int64_t row, const ModelPart& part);
+
+  // Binds the part's parameters, gradients and buffers to rows [0, rows), or to one row.
+  void bind(ModelPart& stack, int64_t rows) const;
+  void bind_row(ModelPart& part, int64_t row) const;
+
+  // View of one member's tensor in its shape. `flat`: [members, elements] of the tensor's group.
+  at::Tensor view(const Tensor& tensor, const at::Tensor& flat, int64_t row) const;
+
+  // New row i is the old row order[i].
+  void reorder(const std::vector<int64_t>& order);
+
+ private:
+  void lay_out(const std::vector<ParameterPtr>& parameters, bool stacked, const std::vector<MemberSettings>& rows,
+               const Component& optimizer);
+
+  int64_t rows_;
+  std::vector<Group> groups_;
+  std::vector<Tensor> tensors_;
+  std::vector<NamedBuffer> buffers_;
+};
+
+}  // namespace convoy

@@ -1,0 +1,97 @@
+// The catalogue of strategies, and checks that several strategies share.
+#include "strategies/plans/catalogue.h"
+
+#include "core/base/error.h"
+#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/options/sync.h"
+
+namespace convoy {
+
+#define CONVOY_DECLARE(name) StrategyEntry name##_entry();
+CONVOY_STRATEGIES(CONVOY_DECLARE)
+#undef CONVOY_DECLARE
+StrategyEntry independent_entry();
+
+namespace {
+
+// Blocks that `recompute` names; empty if it is a word.
+std::vector<std::string> recomputed_names(const Job& job) {
+  const Json recompute = job.config.at("strategy").value("recompute", Json("none"));
+  if (!recompute.is_array()) return {};
+  return recompute.get<std::vector<std::string>>();
+}
+
+// True if batch norm uses the rows of several ranks. One rank along `data` has the whole batch already.
+bool synchronises_norms(const Job& job) {
+  return job.config.at("strategy").value("batch_norm", "") == "sync" && job.mesh.degree("data") > 1;
+}
+
+// Refuses foreign modules under `batch_norm: sync`: LibTorch's modules use only the rows of one rank.
+void check_own_norms(const Job& job, const ModelDescription& description) {
+  if (!synchronises_norms(job)) return;
+  for (const BlockDescription& block : description.blocks)
+    if (!block.foreign_norms.empty())
+      throw ConfigError(SourceLocation{}, "strategy.batch_norm",
+                        str("is sync, and block ", block.name, " makes ", join(block.foreign_norms, ", "),
+                            " itself, with statistics of each rank's own rows; take the layer from "
+                            "Layers::batch_norm, or take batch_norm: local"));
+}
+
+}  // namespace
+
+const char* name_of(Exchange kind) {
+  constexpr const char* names[] = {"all_reduce", "all_gather", "reduce_scatter", "send"};
+  return names[static_cast<size_t>(kind)];
+}
+
+Exchange exchange_named(const std::string& name) {
+  for (const Exchange kind : {Exchange::all_reduce, Exchange::gather, Exchange::scatter, Exchange::send})
+    if (name == name_of(kind)) return kind;
+  throw Error(Failure::config, str("'", name, "' is no kind of exchange"));
+}
+
+bool wants_blocks(const StrategyEntry& entry, const Job& job) {
+  return entry.check || entry.notes || (entry.tables && sparse_check_wants_blocks(job)) ||
+         !recomputed_names(job).empty() || synchronises_norms(job) ||
+         !sync_policy(job.config.at("strategy")).patterns.empty();
+}
+
+std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const ModelDescription& description) {
+  std::vector<std::string> names;
+  for (const BlockDescription& block : description.blocks) names.push_back(block.name);
+  check_recomputed_names(recomputed_names(job), names);
+  check_sync_names(job, description);
+  check_own_norms(job, description);
+  if (entry.tables) check_sparse_blocks(job, description);
+  if (entry.check) entry.check(job, description);
+  return entry.notes ? entry.notes(job, description) : std::vector<std::string>();
+}
+
+const std::vector<StrategyEntry>& strategy_catalogue() {
+#define CONVOY_ENTRY(name) name##_entry(),
+  static const std::vector<StrategyEntry> entries{CONVOY_STRATEGIES(CONVOY_ENTRY) independent_entry()};
+#undef CONVOY_ENTRY
+  return entries;
+}
+
+std::vector<Entry> strategy_entries() {
+  const auto& entries = strategy_catalogue();
+  return {entries.begin(), entries.end()};
+}
+
+const StrategyEntry& strategy_entry(const std::string& name) {
+  for (const StrategyEntry& entry : strategy_catalogue()) {
+    if (entry.name == name) return entry;
+  }
+  std::vector<std::string> names;
+  for (const StrategyEntry& entry : strategy_catalogue()) names.push_back(entry.name);
+  const std::string near = nearest(name, names);
+  throw Error(Failure::config, str("strategy.name: there is no strategy '", name, "'; there are ", join(names, ", "),
+                                   near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
+const StrategyEntry& plain_strategy() { return strategy_entry("ddp"); }
+
+}  // namespace convoy

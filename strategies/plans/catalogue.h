@@ -1,0 +1,192 @@
+// Strategies without LibTorch: options, where ranks go, and what a step costs.
+//
+// A new strategy X needs its name in CONVOY_STRATEGIES, X_entry() in strategies/plans/X.cpp, and make_X() in
+// strategies/X.cpp (docs/extending.md).
+#pragma once
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/plan.h"
+#include "core/config/run_config.h"
+
+namespace convoy {
+
+// A tensor of an earlier block that this block uses too.
+struct TiedTensor {
+  std::string name;   // canonical
+  int64_t block = 0;  // the block that created it
+  int64_t elements = 0;
+};
+CONVOY_JSON(TiedTensor, name, block, elements)
+// A linear layer that uses a shard of its inputs but is tied to a tensor that is sharded by outputs or rows.
+struct TieConflict {
+  std::string layer, tensor;  // canonical
+};
+CONVOY_JSON(TieConflict, layer, tensor)
+// A size that the ranks of a tensor group must divide, in each of `parts` fused products.
+struct CutSize {
+  std::string layer;  // canonical
+  int64_t size = 0;
+  int64_t parts = 1;
+  bool outputs = true;  // else inputs
+};
+CONVOY_JSON(CutSize, layer, size, parts, outputs)
+// An embedding that is sparse, or becomes sparse if it is large enough.
+struct TableSize {
+  std::string name;  // canonical, of its weight
+  int64_t rows = 0, dim = 0;
+  bool asked = false;   // the model requests a sparse embedding of any size
+  int64_t lookups = 1;  // most ids in one row of a batch, as declared by the model
+  double row_ids = 0;   // ids per row of a batch; 0: not measured
+  // Pairs (ids, different rows among them) of growing samples of the data; empty: not measured.
+  std::vector<std::pair<double, double>> drawn{};
+};
+CONVOY_JSON(TableSize, name, rows, dim, asked, lookups, row_ids, drawn)
+// An embedding that stays dense because a layer is tied to it, although it is or may be requested as sparse.
+struct TiedEmbedding {
+  std::string name;    // canonical, of its weight
+  std::string user;    // the layer
+  bool asked = false;  // the model requests a sparse embedding of any size
+};
+CONVOY_JSON(TiedEmbedding, name, user, asked)
+// Sizes of one block of a model, measured by `convoy-rank --describe`. 0: not measured.
+struct BlockDescription {
+  std::string name;
+  int64_t parameters = 0;        // elements
+  int64_t buffers = 0;           // elements
+  double row_flops = 0;          // forward, per row
+  int64_t row_output_bytes = 0;  // passed to the next block, per row
+  int64_t row_saved_bytes = 0;   // kept for backward, per row; saved_bytes does not depend on rows
+  int64_t products = 0;          // elements of the weights that multiply activations
+  std::vector<TiedTensor> ties{};
+  std::vector<TieConflict> tie_conflicts{};
+  // Layers that a tensor group shards (linear layers with a cut, embeddings):
+  int64_t cut_parameters = 0;        // elements, included in `parameters`
+  int64_t row_cut_input_bytes = 0;   // inputs of column-parallel layers that need gradients, per row
+  int64_t row_cut_output_bytes = 0;  // outputs of row-parallel layers and embeddings, per row
+  int64_t row_cut_saved_bytes = 0;   // part of row_saved_bytes between column- and row-parallel layers, per row
+  int64_t cut_exchanges = 0;         // messages per micro-batch, forward and backward
+  std::vector<CutSize> cuts{};       // sizes of the column- and row-parallel layers
+  int64_t row_working_bytes = 0;     // peak of its backward in addition to what is kept, per row
+  int64_t working_bytes = 0;         // the same, independent of rows (a gradient that must be copied)
+  int64_t tensors = 0;               // number of parameters
+  int64_t product_parameters = 0;    // elements of parameters that only multiply activations
+  int64_t product_tensors = 0;       // number of those parameters
+  int64_t norms = 0;                 // batch norm layers from Layers, which a data axis may synchronise
+  int64_t norm_channels = 0;         // their total number of channels
+  // Foreign modules with statistics that depend on a rank's rows.
+  std::vector<std::string> foreign_norms{};
+  std::vector<TableSize> tables{};  // parameters that may have sparse gradients
+  std::vector<TiedEmbedding> tied_tables{};
+  double time = 0;  // share of a step's forwards, measured by a calibration; not in the JSON
+  std::vector<std::pair<std::string, int64_t>> named{};  // its parameters: canonical name, elements
+  int64_t saved_bytes = 0;  // kept for backward of each pass, independent of rows: half-precision copies of weights
+  int64_t cut_product_parameters = 0;  // elements, included in `cut_parameters` and `product_parameters`
+  // Shape of an output made of sequences [rows, positions, features] that has positions but not this shape, of a block
+  // with sharded layers; empty: none. Sequence parallelism refuses it.
+  std::vector<int64_t> flat_sequences{};
+};
+CONVOY_JSON(BlockDescription, name, parameters, buffers, row_working_bytes, working_bytes, tensors, product_parameters,
+            product_tensors, cut_product_parameters, flat_sequences, row_flops, row_output_bytes, row_saved_bytes,
+            saved_bytes, cut_parameters, row_cut_input_bytes, row_cut_output_bytes, row_cut_saved_bytes, cut_exchanges,
+            products, norms, norm_channels, foreign_norms, tables, tied_tables, cuts, tie_conflicts, named, ties)
+struct ModelDescription {
+  std::vector<BlockDescription> blocks;
+  int64_t element_bytes = 4;
+  bool measured = false;  // by a step: then 0 means none, otherwise not measured
+};
+CONVOY_JSON(ModelDescription, element_bytes, measured, blocks)
+
+// Kinds of communication in a cost. name_of gives their names in files.
+enum class Exchange {
+  all_reduce,
+  gather,   // all-gather
+  scatter,  // reduce-scatter
+  send      // point-to-point with a neighbour, the same bytes in both directions
+};
+const char* name_of(Exchange kind);
+Exchange exchange_named(const std::string& name);  // Error(config) for another name
+
+// Data that a rank sends along one mesh axis in a step with one kind of exchange. An axis may have several.
+struct AxisCost {
+  std::string axis;
+  double bytes = 0;
+  double messages = 0;
+  Exchange kind = Exchange::all_reduce;
+  double overlapped = 0;  // share that may overlap with computation
+};
+// Work of a rank in a step. Predictions of its time use it.
+struct RankWork {
+  double rows = 0;    // per pass, forward and backward
+  double passes = 0;  // per step
+  // Time of a step's passes, waits for other ranks included, ÷ time of one pass through the whole model.
+  double span = 0;
+  double own = 0;      // the same without the waits
+  double updates = 1;  // per step
+  double updated = 1;  // share of the model's parameters that this rank updates
+  // The rank has a shard of every layer, so fixed costs per operation are not divided.
+  bool cut = false;
+};
+// Cost of one rank by the strategy's formulas.
+struct RankCost {
+  double bytes_sent_per_step = 0;
+  double messages_per_step = 0;
+  double parameter_bytes = 0, gradient_bytes = 0, moment_bytes = 0, buffer_bytes = 0, activation_bytes = 0;
+  // Bytes and messages by axis and kind. Empty: everything goes along the only axis of the mesh.
+  std::vector<AxisCost> axes = {};
+  RankWork work = {};
+
+  void add(const AxisCost& axis) {
+    bytes_sent_per_step += axis.bytes;
+    messages_per_step += axis.messages;
+    axes.push_back(axis);
+  }
+};
+
+struct Node;           // core/config/node.h
+struct PipelineTexts;  // core/config/pipeline_texts.h
+
+struct StrategyEntry : Entry {
+  // Throws ConfigError with the reason.
+  std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)> plan;
+  std::function<std::vector<RankCost>(const Job&, const ModelDescription&)> cost;
+  // Checks of a plan that need the model's blocks. Runs before any rank starts; throws ConfigError. Null: none.
+  std::function<void(const Job&, const ModelDescription&)> check;
+  // Lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
+  std::function<std::string(const Job&, const ModelDescription&)> schedule;
+  // Lines for people about sparse embeddings. Null or "": there are none.
+  std::function<std::string(const Job&, const ModelDescription&)> tables = nullptr;
+  // Splits a file that describes several runs (a farm) before the file is checked. Null: the file is one run.
+  PipelineTexts (*pipelines)(const Node& root) = nullptr;
+  // Overrides, as of --set, that turn the configuration into a run of the reference strategy for one member. One list
+  // for each member. Null: the strategy trains one model.
+  std::function<std::vector<std::vector<std::string>>(const RunConfig&)> members = nullptr;
+  // Warnings about a valid plan that need the model's blocks. Null: none.
+  std::function<std::vector<std::string>(const Job&, const ModelDescription&)> notes = nullptr;
+};
+
+// True if planning needs the model's blocks before ranks start: for StrategyEntry::check and notes, and for options
+// that name blocks.
+bool wants_blocks(const StrategyEntry& entry, const Job& job);
+// Runs those checks. Throws ConfigError; returns warnings.
+std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const ModelDescription& description);
+
+// Strategies with a class, in the order of the reference page. `independent` has none: each of its runs has a strategy.
+#define CONVOY_STRATEGIES(X) \
+  X(single) X(data_parallel) X(ddp) X(model_parallel) X(tensor_parallel) X(pipeline) X(fsdp) X(hybrid) X(ensemble)
+
+const std::vector<StrategyEntry>& strategy_catalogue();
+std::vector<Entry> strategy_entries();  // the same for Catalogues
+const StrategyEntry& strategy_entry(const std::string& name);
+// The strategy with which `convoy verify` compares all others.
+const StrategyEntry& reference_strategy();
+// A strategy with equal ranks, in any number and over every backend. Jobs that do not train use it.
+const StrategyEntry& plain_strategy();
+
+// Tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: largest relative difference from
+// the gradients of one rank. `strategy`: the resolved section. 0: nothing is rounded.
+double compression_error(const Json& strategy);
+
+}  // namespace convoy

@@ -1,0 +1,43 @@
+// ddp: every rank holds the whole model and computes on its share of each batch. Gradients are all-reduced in buckets.
+#include "strategies/plans/options/devices.h"
+#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/options/sync.h"
+
+namespace convoy {
+namespace {
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  check_sparse_embeddings(config, true);
+  check_graph(config, topology);
+  Plan made = plan_data_axis(config, topology, request);
+  for (std::string& line : sparse_warnings(config)) made.warnings.push_back(std::move(line));
+  return made;
+}
+
+std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+  return replica_costs(job, description, true);
+}
+
+std::string schedule(const Job& job, const ModelDescription& description) {
+  const auto ranks = static_cast<int>(job.ranks.size());
+  const ModelDescription dense = without(description, touched_tables(job.config, description, ranks));
+  return sync_text(job.config, dense, ranks);
+}
+
+}  // namespace
+
+StrategyEntry ddp_entry() {
+  StrategyEntry entry;
+  entry.name = "ddp";
+  entry.help = "a replica of the model on every rank, each with its share of the batch; gradients are all-reduced";
+  entry.options = joined(
+      {replicated_data_options(), {replica_sync_option(), micro_batches_option(), graph_option()}, memory_options()});
+  entry.plan = plan;
+  entry.cost = cost;
+  entry.schedule = schedule;
+  entry.tables = sparse_text;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,145 @@
+// ensemble: many small models of one kind at once, each with its own seed, rows and learning rate.
+#include <algorithm>
+#include <map>
+
+#include "core/base/describe.h"
+#include "core/base/options.h"
+#include "core/base/text.h"
+#include "strategies/plans/options/catalogue.h"
+#include "strategies/plans/options/devices.h"
+#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/sparse_embeddings.h"
+
+namespace convoy {
+namespace {
+
+int devices_here(const RunConfig& config, const Topology& topology, bool one_host) {
+  const bool gpus = on_gpus(config, topology);
+  size_t count = 0;
+  for (const Host& host : topology.hosts) {
+    count += gpus ? host.gpus.size() : host.cores.size();
+    if (one_host) break;
+  }
+  return std::max(1, static_cast<int>(count));
+}
+
+bool threads_may_exchange_by(const std::string& backend) {
+  return backend == "auto" || backend == "local" || backend == "nccl";
+}
+
+bool as_threads(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  const std::string& how = config.strategy.options.text("how");
+  const bool spread = topology.hosts.size() > 1 || (!request.rank_hosts.empty() && request.ranks > 1);
+  if (how == "threads" && spread)
+    throw ConfigError(SourceLocation{}, "strategy.how",
+                      "threads are of one process on one host, and the job was started once per rank by a launcher, or "
+                      "on several hosts; start it alone, or take how: processes");
+  return how == "threads" || (how == "auto" && !spread && threads_may_exchange_by(config.backend));
+}
+
+int64_t threads_on_a_gpu(const Job& job) {
+  std::map<int, int64_t> threads;
+  int64_t most = 0;
+  for (const RankPlan& rank : job.ranks)
+    for (const DevicePlan& device : rank.devices)
+      if (device.kind == DevicePlan::Kind::gpu) most = std::max(most, ++threads[device.gpu]);
+  return most;
+}
+
+// One rank per device, at most one per member. `stacked` on a CPU uses one rank unless more are requested.
+int ranks_of(const RunConfig& config, const Topology& topology, const PlanRequest& request, bool threads) {
+  const Options& options = config.strategy.options;
+  const int64_t members = options.integer("members");
+  if (request.ranks > members)
+    throw ConfigError(SourceLocation{}, "launch.ranks",
+                      str(request.ranks, " ranks were asked for, and strategy.members is ", members,
+                          "; a rank without a member would have nothing to do: take at most ", members));
+  if (request.ranks > 0) return request.ranks;
+  const bool one = options.text("how") == "stacked" && !on_gpus(config, topology);
+  return one ? 1 : static_cast<int>(std::min<int64_t>(members, devices_here(config, topology, threads)));
+}
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  members_of(config);  // throws if options contradict each other
+  const bool threads = as_threads(config, topology, request);
+  if (threads && !threads_may_exchange_by(config.backend))
+    throw ConfigError(SourceLocation{}, "backend",
+                      str("is ", config.backend,
+                          ", and strategy.how: threads makes threads of one process, which exchange by local; leave it "
+                          "auto, or take how: processes"));
+  PlanRequest wanted = request;
+  wanted.ranks = ranks_of(config, topology, request, threads);
+  check_sparse_embeddings(config, false);
+  check_graph(config, topology);
+  // Ranks may share a GPU: processes, also at the same time under MPS, and threads, with streams of one process.
+  const std::string& how = config.strategy.options.text("how");
+  const bool share_gpus = how == "processes" || how == "threads";
+  Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}), share_gpus);
+  if (!threads) return made;
+  Job& job = made.jobs.front();
+  if (job.backend != "nccl") job.backend = "local";
+  job.processes = {{0, {}}};
+  for (RankPlan& rank : job.ranks) {
+    rank.process = 0;
+    job.processes.front().ranks.push_back(rank.rank);
+  }
+  if (threads_on_a_gpu(job) > 1)
+    made.warnings.push_back(
+        str("up to ", threads_on_a_gpu(job), " threads share a GPU, each with a stream of its own"));
+  return made;
+}
+
+// Cost per rank with k members: k times that of one separate training. Only metrics of evaluations are sent.
+std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+  Job alone = job;
+  alone.ranks.resize(1);
+  const RankCost one = replica_costs(alone, description).front();
+  const auto members = job.config.at("strategy").at("members").get<int64_t>();
+  std::vector<RankCost> costs;
+  for (const RankPlan& rank : job.ranks) {
+    const auto [first, last] = members_of_rank(members, rank.rank, static_cast<int>(job.ranks.size()));
+    const auto held = static_cast<double>(last - first);
+    RankCost mine = one;
+    for (double* bytes : {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes,
+                          &mine.activation_bytes, &mine.work.span, &mine.work.own, &mine.work.updated})
+      *bytes *= held;
+    costs.push_back(mine);
+  }
+  return costs;
+}
+
+std::vector<std::vector<std::string>> each_by_itself(const RunConfig& config) {
+  std::vector<std::vector<std::string>> overrides;
+  for (const MemberSettings& member : members_of(config)) overrides.push_back(overrides_of(config, member));
+  return overrides;
+}
+
+}  // namespace
+
+StrategyEntry ensemble_entry() {
+  StrategyEntry entry;
+  entry.name = "ensemble";
+  entry.help = "many small models at once, each with its own seed, rows and learning rate; their vote is evaluated";
+  entry.options = member_options();
+  entry.options.insert(
+      entry.options.begin() + 1,
+      describe::choice(
+          "how",
+          "execution mode. stacked: one batched product per layer for all members of a rank; threads: stacks divided "
+          "over threads of one process, one per core or GPU; processes: over processes; auto: threads if ranks may be "
+          "threads of one host, else processes; members with convolutions run concurrently on CPUs",
+          {"stacked", "threads", "processes", "auto"}, "auto"));
+  entry.options.push_back(describe::boolean("vote", "evaluate the members' majority and mean too", true));
+  entry.options.push_back(describe::choice("convolutions",
+                                           "convolutions of a stack: grouped (one for all members), each (one after "
+                                           "another), auto (grouped on GPUs)",
+                                           {"auto", "grouped", "each"}, "auto"));
+  entry.options.push_back(graph_option());
+  entry.Entry::check = check_members;
+  entry.plan = plan;
+  entry.cost = cost;
+  entry.members = each_by_itself;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,294 @@
+// hybrid: data, pipeline and tensor axes at once.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/base/describe.h"
+#include "core/base/options.h"
+#include "strategies/plans/options/devices.h"
+#include "strategies/plans/options/pipeline.h"
+#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/sharded.h"
+#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/options/sync.h"
+#include "strategies/plans/options/tensor_group.h"
+
+namespace convoy {
+namespace {
+
+// Degrees from `mesh`. `data` is a number or {degree, how}.
+struct Degrees {
+  int data = 1, pipeline = 1, tensor = 1;
+  std::string how = "ddp";
+
+  int of(const std::string& axis) const { return axis == "data" ? data : axis == "pipeline" ? pipeline : tensor; }
+  int64_t product() const { return static_cast<int64_t>(data) * pipeline * tensor; }  // each at most 2²⁰
+};
+
+int degree_of(const Options& mesh, const std::string& key, const Json& value) {
+  if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 1 << 20)
+    mesh.fail(key, str("is ", value.dump(), ", must be a number of ranks, at least 1"));
+  return static_cast<int>(value.get<int64_t>());
+}
+
+Degrees degrees_of(const Options& mesh) {
+  Degrees degrees;
+  degrees.pipeline = degree_of(mesh, "pipeline", mesh.at("pipeline"));
+  degrees.tensor = degree_of(mesh, "tensor", mesh.at("tensor"));
+  const Json& data = mesh.at("data");
+  if (!data.is_object()) {
+    degrees.data = degree_of(mesh, "data", data);
+    return degrees;
+  }
+  for (const auto& [key, value] : data.items()) {
+    if (key != "degree" && key != "how")
+      mesh.fail("data", str("has the unknown key ", key, "; it takes a number, or {degree: 2, how: ddp | fsdp}"));
+  }
+  degrees.data = degree_of(mesh, "data", data.value("degree", Json(1)));
+  const Json how = data.value("how", Json("ddp"));
+  if (how != "ddp" && how != "fsdp") mesh.fail("data", str("has how: ", how.dump(), ", must be ddp or fsdp"));
+  degrees.how = how.get<std::string>();
+  return degrees;
+}
+
+Mesh mesh_of(const Options& options, const Degrees& degrees) {
+  const std::vector<std::string> order = options.texts("order");
+  for (const std::string axis : {"data", "pipeline", "tensor"}) {
+    if (std::count(order.begin(), order.end(), axis) != 1)
+      options.fail("order", str("must name data, pipeline and tensor once each, outermost first; it has ", axis, " ",
+                                std::count(order.begin(), order.end(), axis), " times"));
+  }
+  std::vector<Axis> axes;
+  for (const std::string& axis : order)
+    if (degrees.of(axis) > 1) axes.push_back({axis, degrees.of(axis)});
+  if (axes.empty()) axes.push_back({"data", 1});
+  return Mesh(std::move(axes));
+}
+
+// Refuses keys of an axis that the mesh does not have or has in another kind.
+std::vector<std::string> check_axis_keys(const Options& options, const Degrees& degrees) {
+  const SourceLocation data = options.mark("mesh.data");
+  std::vector<std::string> left_out;
+  const auto refuse = [&](const std::vector<std::string>& keys, const std::string& reason,
+                          const SourceLocation& because) {
+    for (std::string& line : refuse_keys_of(options, keys, reason, because)) left_out.push_back(std::move(line));
+  };
+  const std::vector<std::string> shards = {"shard", "reshard_after_forward", "units"};
+  const std::vector<std::string> buckets = {"bucket_cap_mb", "first_bucket_mb"};
+  if (degrees.how == "fsdp") {
+    refuse(buckets,
+           "is for a data axis of replicas, and mesh.data has how: fsdp, which sends unit by unit; leave it out", data);
+    for (std::string& line : check_shard_effects(options)) left_out.push_back(std::move(line));
+  } else {
+    refuse(
+        shards,
+        "is for a sharded data axis, and mesh.data is of replicas; write mesh.data: {degree: 2, how: fsdp}, or leave "
+        "it out",
+        data);
+    if (degrees.data == 1)
+      refuse(buckets,
+             "is for a data axis, and mesh.data is 1: there are no replicas to reduce gradients with; leave it out",
+             data);
+  }
+  if (degrees.pipeline == 1)
+    refuse({"schedule", "stages", "virtual"},
+           "is for the axis pipeline, and mesh.pipeline is 1; raise it, or leave this key out",
+           options.mark("mesh.pipeline"));
+  if (degrees.tensor == 1 && options.boolean("sequence_parallel"))
+    refuse({"sequence_parallel"}, "is for the axis tensor, and mesh.tensor is 1; raise it, or leave this key out",
+           options.mark("mesh.tensor"));
+  return left_out;
+}
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  const Options& options = config.strategy.options;
+  const Options mesh = options.section("mesh");
+  const Degrees degrees = degrees_of(mesh);
+  constexpr int64_t most = 65536;  // as for launch.ranks
+  if (degrees.product() > most)
+    options.fail("mesh", str("multiplies to ", degrees.product(), " ranks, more than ", most));
+  if (request.ranks > 0 && degrees.product() != request.ranks)
+    options.fail("mesh", str("multiplies to data ", degrees.data, " × pipeline ", degrees.pipeline, " × tensor ",
+                             degrees.tensor, " = ", degrees.product(), " ranks, and there are ", request.ranks,
+                             "; change a degree, or start ", degrees.product(), " ranks"));
+  const std::vector<std::string> left_out = check_axis_keys(options, degrees);
+  check_tensor_degree(config, degrees.tensor);
+  if (degrees.pipeline > 1) check_pipeline(options, degrees.pipeline);
+  check_sparse_embeddings(config, false);
+  Plan plan = plan_on_mesh(config, topology, request, mesh_of(options, degrees));
+  plan.warnings.insert(plan.warnings.end(), left_out.begin(), left_out.end());
+  if (degrees.pipeline > 1 && options.integer("micro_batches") < degrees.pipeline)
+    plan.warnings.push_back(str("strategy.micro_batches: ", options.integer("micro_batches"), " for ", degrees.pipeline,
+                                " ranks of the axis pipeline, which wait for each other most of the time; take ",
+                                4 * degrees.pipeline));
+  return plan;
+}
+
+std::vector<BlockRange> stages_of(const Options& options, const Job& job, const ModelDescription& description) {
+  return stage_ranges(options, job.mesh.degree("pipeline") * static_cast<int>(virtual_stages_of(options)), description);
+}
+
+// Refuses a tied parameter of two stages of one rank if it is sharded: the stages share the tensor, which is freed.
+void check_shared_ties(const Options& options, const Job& job, const std::vector<BlockRange>& stages,
+                       const ModelDescription& description) {
+  if (degrees_of(options.section("mesh")).how != "fsdp" || options.text("shard") == "optimizer") return;
+  const auto ranks = static_cast<size_t>(job.mesh.degree("pipeline"));
+  for (size_t block = 0; block < description.blocks.size(); ++block) {
+    for (const TiedTensor& tie : description.blocks[block].ties) {
+      const size_t maker = stage_of(stages, tie.block), user = stage_of(stages, static_cast<int64_t>(block));
+      if (maker != user && maker % ranks == user % ranks)
+        options.fail("shard", str("is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
+                                  "; take shard: optimizer, or other stages"));
+    }
+  }
+}
+
+void check(const Job& job, const ModelDescription& description) {
+  check_cuts(job, description);
+  if (job.mesh.degree("pipeline") == 1) return;
+  const RunConfig config = RunConfig::from_resolved(job.config);
+  const Options& options = config.strategy.options;
+  check_shared_ties(options, job, stages_of(options, job, description), description);
+}
+
+// The model of a data axis with only these stages. A copy of a tensor of another stage counts as the tensor of the
+// block that uses it.
+ModelDescription blocks_of(const ModelDescription& model, const std::vector<BlockRange>& stages) {
+  ModelDescription part;
+  part.element_bytes = model.element_bytes;
+  std::set<std::string> copies;
+  std::map<int64_t, int64_t> place_of;  // model's block → block of the result
+  for (const BlockRange& stage : stages)
+    for (int64_t index = stage.begin; index < stage.end; ++index) {
+      const BlockDescription& block = model.blocks[static_cast<size_t>(index)];
+      place_of.emplace(index, static_cast<int64_t>(part.blocks.size()));
+      part.blocks.push_back(block);
+      part.blocks.back().ties.clear();
+      for (TiedTensor tie : block.ties) {
+        const auto here = place_of.find(tie.block);
+        if (here != place_of.end()) {
+          tie.block = here->second;
+          part.blocks.back().ties.push_back(tie);
+        } else if (copies.insert(tie.name).second) {
+          part.blocks.back().parameters += tie.elements;
+          ++part.blocks.back().tensors;
+        }
+      }
+    }
+  return part;
+}
+
+// Adds the cost of the data axis to a rank that holds `model`, which the axis tensor has sharded already.
+void add_data_axis(const Job& job, const Options& options, const ModelDescription& model, bool ends, int rank,
+                   RankCost& cost) {
+  if (degrees_of(options.section("mesh")).how == "fsdp") {
+    const RankCost sharded = sharded_costs(job, model, ends).at(static_cast<size_t>(rank));
+    cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
+    cost.messages_per_step += sharded.messages_per_step;
+    cost.axes.insert(cost.axes.end(), sharded.axes.begin(), sharded.axes.end());
+    cost.work.updated /= job.mesh.degree("data");
+    cost.parameter_bytes = sharded.parameter_bytes;
+    cost.gradient_bytes = sharded.gradient_bytes;
+    cost.moment_bytes = sharded.moment_bytes;
+    return;
+  }
+  const int data = job.mesh.degree("data");
+  if (!sync_policy(options.json()).plain())
+    add_sync_cost(job.config, model, data, cost);
+  else
+    add_bucket_messages(data, bucket_sizes(options, cost.gradient_bytes), options.section("sync").integer("every"),
+                        options.boolean("overlap"), cost);
+  add_buffer_exchanges(job.config, model, data, job.mesh.coordinate(rank, "data"), cost);
+}
+
+// Stages of the rank with this index along a pipeline axis of `ranks`.
+std::vector<BlockRange> stages_at(const std::vector<BlockRange>& stages, int index, int ranks) {
+  std::vector<BlockRange> found;
+  for (auto stage = static_cast<size_t>(index); stage < stages.size(); stage += static_cast<size_t>(ranks))
+    found.push_back(stages[stage]);
+  return found;
+}
+
+// Costs by index along the pipeline axis, without the data axis.
+std::vector<RankCost> stage_costs(const Job& job, const Options& options, const ModelDescription& model,
+                                  const ModelDescription& cut) {
+  const int ranks = job.mesh.degree("pipeline");
+  if (ranks == 1) return {tensor_group_cost(job, model)};
+  const std::vector<BlockRange> stages = stages_of(options, job, model);
+  PipelineShape shape = pipeline_shape(job);
+  shape.tensor = job.mesh.degree("tensor");
+  shape.stage_time = stage_times(model, stages, shape.tensor);
+  if (degrees_of(options.section("mesh")).how == "fsdp") shape.tie_shares = job.mesh.degree("data");
+  std::vector<RankCost> costs = pipeline_costs(shape, stages, cut);
+  for (int index = 0; index < ranks; ++index) {
+    RankCost& cost = costs[static_cast<size_t>(index)];
+    cost.work.updated *= parameters_of(cut) / std::max(1.0, parameters_of(model));
+    const RankCost group = tensor_group_cost(job, blocks_of(model, stages_at(stages, index, ranks)));
+    cost.axes.insert(cost.axes.begin(), group.axes.begin(), group.axes.end());
+    cost.bytes_sent_per_step += group.bytes_sent_per_step;
+    cost.messages_per_step += group.messages_per_step;
+  }
+  return costs;
+}
+
+std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+  const Options options(job.config.at("strategy"));
+  const ModelDescription cut = cut_description(job, description);
+  const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
+  const int ranks = job.mesh.degree("pipeline");
+  const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : stages_of(options, job, description);
+  std::vector<RankCost> costs;
+  for (int rank = 0; rank < static_cast<int>(job.ranks.size()); ++rank) {
+    const int index = job.mesh.coordinate(rank, "pipeline");
+    costs.push_back(of_stages[static_cast<size_t>(index)]);
+    if (ranks == 1)
+      add_data_axis(job, options, cut, true, rank, costs.back());
+    else
+      add_data_axis(job, options, blocks_of(cut, stages_at(stages, index, ranks)), index == ranks - 1, rank,
+                    costs.back());
+  }
+  return costs;
+}
+
+std::string schedule(const Job& job, const ModelDescription& description) {
+  const std::string sync = sync_text(job.config, description, job.mesh.degree("data"));
+  return job.mesh.degree("pipeline") == 1 ? sync : pipeline_text(job, description) + sync;
+}
+
+Option data_axis() {
+  return describe::any("data", "integer, or map",
+                       "ranks along the axis, or {degree: 2, how: ddp | fsdp}: replicas, or shards of one", 1);
+}
+
+}  // namespace
+
+StrategyEntry hybrid_entry() {
+  StrategyEntry entry;
+  entry.name = "hybrid";
+  entry.help = "data, pipeline and tensor axes at once: layers sharded within a replica, rows divided over replicas";
+  entry.options = joined(
+      {{
+           describe::section("mesh", "degrees of the axes; their product is the number of ranks",
+                             {data_axis(), describe::integer("pipeline", "ranks along the axis", 1).between(1, 65536),
+                              describe::integer("tensor", "ranks along the axis", 1).between(1, 65536)}),
+           describe::list("order", "order of the axes, outermost first; neighbouring ranks are along the last axis",
+                          describe::choice("", "an axis", {"data", "pipeline", "tensor"}),
+                          Json::array({"data", "pipeline", "tensor"})),
+       },
+       tensor_options(),
+       pipeline_section_options(),
+       replicated_data_options(),
+       shard_options(),
+       {replica_sync_option(), micro_batches_option()},
+       memory_options()});
+  entry.plan = plan;
+  entry.cost = cost;
+  entry.check = check;
+  entry.notes = [](const Job& job, const ModelDescription& description) {
+    return tensor_notes(job, description, "strategy.mesh.tensor");
+  };
+  entry.schedule = schedule;
+  return entry;
+}
+
+}  // namespace convoy

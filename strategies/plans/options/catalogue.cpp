@@ -1,0 +1,410 @@
+#include "strategies/plans/options/catalogue.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/describe.h"
+#include "core/base/hash.h"
+#include "core/base/options.h"
+#include "core/base/text.h"
+#include "core/data/catalogue/declared_schema.h"
+
+namespace convoy {
+
+std::vector<ExecutionMode> execution_modes_of(const RunConfig& config) {
+  std::vector<ExecutionMode> ways;
+  if (config.strategy.name != "ensemble" || config.strategy.options.text("how") != "auto") return ways;
+  for (const char* how : {"stacked", "threads", "processes"}) {
+    ExecutionMode way{how, config.resolved.at("strategy")};
+    way.section["how"] = how;
+    ways.push_back(std::move(way));
+  }
+  return ways;
+}
+
+std::string mode_of(const Job& job) {
+  if (job.ranks.size() == 1) return "stacked";
+  return job.processes.size() == 1 ? "threads" : "processes";
+}
+
+bool monitors_metric(const RunConfig& config) {
+  if (config.strategy.name != "ensemble") return false;
+  const std::vector<MemberSettings> members = members_of(config);
+  return std::any_of(members.begin(), members.end(), [](const MemberSettings& one) { return one.patience > 0; });
+}
+
+void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics) {
+  const Options stop = config.strategy.options.section("early_stop");
+  std::vector<std::string> names = metrics.evaluated;
+  if (samples_of(config.strategy.options).front().rows == MemberSample::Rows::fold)
+    for (const std::string& name : metrics.held_out) names.push_back("out_of_fold_" + name);
+  if (names.empty())
+    stop.fail("metric",
+              "has nothing to go by: the data set has no rows to evaluate on; leave early_stop out, or give "
+              "the data an evaluation split");
+  const std::string& wanted = stop.text("metric");
+  if (std::find(names.begin(), names.end(), wanted) != names.end()) return;
+  const std::string near = nearest(wanted, names);
+  stop.fail("metric", str("is ", wanted, ", and no evaluation of a member tells that; there are ", join(names, ", "),
+                          near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+namespace {
+
+constexpr char grid_key[] = "strategy.grid";
+constexpr char names_key[] = "strategy.names";
+
+std::string in_a_name(const std::string& text) {
+  std::string safe;
+  for (char c : text) {
+    const bool kept =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    safe += kept ? c : '-';
+  }
+  return safe;
+}
+
+constexpr size_t longest_value = 40, longest_name = 100;  // characters
+
+// Text of a value in a name: a component's name, else the contents of a map or list.
+std::string text_of(const Node& value) {
+  std::vector<std::string> parts;
+  switch (value.kind) {
+    case Node::Kind::scalar:
+      return value.text;
+    case Node::Kind::null:
+      return "none";
+    case Node::Kind::list:
+      for (const Node& item : value.items) parts.push_back(text_of(item));
+      break;
+    case Node::Kind::map:
+      if (const Node* name = value.find("name"); name != nullptr && name->kind == Node::Kind::scalar) return name->text;
+      for (const Node::Field& field : value.fields) parts.push_back(field.key + "-" + text_of(field.value));
+      break;
+  }
+  return parts.empty() ? "none" : join(parts, "-");
+}
+
+// Texts of the values of a key. Later values with an equal text get a number.
+std::vector<std::string> texts_of(const Node& values) {
+  std::vector<std::string> texts;
+  for (const Node& value : values.items) {
+    const std::string text = in_a_name(text_of(value)).substr(0, longest_value);
+    std::string unique = text;
+    for (int number = 2; std::find(texts.begin(), texts.end(), unique) != texts.end(); ++number)
+      unique = str(text, "-", number);
+    texts.push_back(unique);
+  }
+  return texts;
+}
+
+std::string bounded(const std::string& name) {
+  if (name.size() <= longest_name) return name;
+  return name.substr(0, longest_name) + "-" + hash_hex(name.data(), name.size()).substr(0, 8);
+}
+
+std::string last_part(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string::npos ? path : path.substr(dot + 1);
+}
+
+struct Coordinate {
+  const Node::Field* axis;
+  size_t index;
+  const std::vector<std::string>* texts;  // of all values of the axis
+  const Node& value() const { return axis->value.items[index]; }
+  const std::string& text() const { return (*texts)[index]; }
+};
+
+std::string default_name(const std::vector<Coordinate>& point) {
+  std::vector<std::string> parts;
+  for (const Coordinate& at : point) parts.push_back(last_part(at.axis->key) + "-" + at.text());
+  return join(parts, "_");
+}
+
+std::string patterned_name(const std::string& pattern, const SourceLocation& mark, const std::vector<Coordinate>& point,
+                           size_t number) {
+  std::string name;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '{') {
+      name += pattern[i];
+      continue;
+    }
+    const size_t end = pattern.find('}', i);
+    if (end == std::string::npos) throw ConfigError(mark, names_key, "has a { without its }");
+    const std::string key = pattern.substr(i + 1, end - i - 1);
+    const auto found =
+        std::find_if(point.begin(), point.end(), [&](const Coordinate& at) { return at.axis->key == key; });
+    if (key != "index" && found == point.end()) {
+      std::vector<std::string> keys{"index"};
+      for (const Coordinate& at : point) keys.push_back(at.axis->key);
+      const std::string near = nearest(key, keys);
+      throw ConfigError(mark, names_key,
+                        str("names {", printable(key), "}, which is no key of the grid; ",
+                            near.empty() ? "there are {" + join(keys, "}, {") + "}" : "did you mean {" + near + "}?"));
+    }
+    name += key == "index" ? str(number) : found->text();
+    i = end;
+  }
+  return name;
+}
+
+// Number of points. Throws for too many before any is made.
+int64_t count_points(const Node& grid) {
+  int64_t count = 1;
+  for (const Node::Field& axis : grid.fields) {
+    const std::string path = str(grid_key, ".", axis.key);
+    if (axis.value.kind != Node::Kind::list)
+      throw ConfigError(axis.value.mark, path, "must be a list of the values that the key is to take");
+    if (axis.value.items.empty()) throw ConfigError(axis.value.mark, path, "is an empty list; give it a value");
+    count *= static_cast<int64_t>(axis.value.items.size());
+    if (count > most_grid_points)
+      throw ConfigError(grid.mark, grid_key,
+                        str("has more than ", most_grid_points, " combinations; leave out keys or values"));
+  }
+  return count;
+}
+
+}  // namespace
+
+std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const SourceLocation& pattern_mark) {
+  std::vector<GridPoint> points;
+  const int64_t count = count_points(grid);
+  std::vector<std::vector<std::string>> texts;
+  for (const Node::Field& axis : grid.fields) texts.push_back(texts_of(axis.value));
+  for (int64_t number = 0; number < count; ++number) {
+    std::vector<Coordinate> at(grid.fields.size());
+    int64_t rest = number;
+    for (size_t i = grid.fields.size(); i-- > 0;) {
+      const auto size = static_cast<int64_t>(grid.fields[i].value.items.size());
+      at[i] = {&grid.fields[i], static_cast<size_t>(rest % size), &texts[i]};
+      rest /= size;
+    }
+    GridPoint point;
+    point.name = bounded(in_a_name(
+        pattern.empty() ? default_name(at) : patterned_name(pattern, pattern_mark, at, static_cast<size_t>(number))));
+    for (const Coordinate& coordinate : at) point.values.emplace_back(coordinate.axis->key, &coordinate.value());
+    points.push_back(std::move(point));
+  }
+  return points;
+}
+
+std::vector<GridPoint> grid_values(const Node& grid) {
+  GridPoint first;
+  for (const Node::Field& axis : grid.fields)
+    if (!axis.value.items.empty()) first.values.emplace_back(axis.key, &axis.value.items.front());
+  std::vector<GridPoint> points;
+  for (size_t i = 0; i < first.values.size(); ++i) {
+    const Node& values = *grid.find(first.values[i].first);
+    // The first values of all keys are one point, which is added once.
+    for (size_t j = i == 0 ? 0 : 1; j < values.items.size(); ++j) {
+      if (points.size() == static_cast<size_t>(most_grid_points)) return points;
+      points.push_back(first);
+      points.back().name = str("point-", points.size());
+      points.back().values[i].second = &values.items[j];
+    }
+  }
+  return points;
+}
+
+namespace {
+
+// One value per member: one for all, a list with one each, or {from, to} with even distances, logarithmic with
+// `scale: log`. `what` and `least` are for messages.
+std::vector<double> spread(const Options& options, const std::string& name, int64_t members, double least) {
+  const Json& value = options.at(name);
+  std::vector<double> values;
+  if (value.is_number()) {
+    values.assign(static_cast<size_t>(members), value.get<double>());
+  } else if (value.is_array()) {
+    for (const Json& one : value) {
+      if (!one.is_number()) options.fail(name, "must hold numbers, one for each member");
+      values.push_back(one.get<double>());
+    }
+    if (static_cast<int64_t>(values.size()) != members)
+      options.fail(name, str("has ", values.size(), " values for ", members, " members; give one for each"));
+  } else if (value.is_object() && value.contains("from") && value.contains("to") && value["from"].is_number() &&
+             value["to"].is_number()) {
+    const std::string scale = value.contains("scale") && value["scale"].is_string() ? value["scale"] : Json("linear");
+    for (const auto& [key, unused] : value.items())
+      if (key != "from" && key != "to" && key != "scale")
+        options.fail(name, str("has a key '", key, "'; a range has from, to and scale (linear or log)"));
+    if (scale != "linear" && scale != "log") options.fail(name, str("has scale ", scale, "; it is linear or log"));
+    const double from = value["from"].get<double>(), to = value["to"].get<double>();
+    if (scale == "log" && (from <= 0 || to <= 0)) options.fail(name, "has scale log, and a bound that is not above 0");
+    for (int64_t member = 0; member < members; ++member) {
+      const double share = members > 1 ? static_cast<double>(member) / static_cast<double>(members - 1) : 0;
+      values.push_back(scale == "log" ? from * std::pow(to / from, share) : from + (to - from) * share);
+    }
+  } else {
+    options.fail(name, "must be a number, a list with one for each member, or {from: 1.0e-4, to: 1.0e-2, scale: log}");
+  }
+  for (double one : values)
+    if (!std::isfinite(one) || one < least) options.fail(name, str("holds ", one, "; it must be at least ", least));
+  return values;
+}
+
+uint64_t seed_from(const Options& options, const Json& value) {
+  const bool whole = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
+  if (!whole) options.fail("seed", "must hold whole numbers from 0 to 9223372036854775807");
+  return value.get<uint64_t>();
+}
+
+std::vector<uint64_t> seeds(const Options& options, int64_t members, uint64_t of_run) {
+  const Json& value = options.at("seed");
+  std::vector<uint64_t> all;
+  if (value.is_array()) {
+    for (const Json& one : value) all.push_back(seed_from(options, one));
+    if (static_cast<int64_t>(all.size()) != members)
+      options.fail("seed", str("has ", all.size(), " values for ", members, " members; give one for each"));
+    return all;
+  }
+  if (!value.is_null() && !value.is_number())
+    options.fail("seed", "must be the first member's, from which the others count on, or a list with one for each");
+  const uint64_t first = value.is_null() ? of_run : seed_from(options, value);
+  for (int64_t member = 0; member < members; ++member) all.push_back(first + static_cast<uint64_t>(member));
+  return all;
+}
+
+MemberSample draw_of(const Options& options, int64_t members) {
+  const Json& value = options.at("samples");
+  MemberSample draw;
+  if (value == "all") return draw;
+  if (value == "bootstrap") {
+    draw.rows = MemberSample::Rows::bootstrap;
+    return draw;
+  }
+  const bool one_key = value.is_object() && value.size() == 1;
+  if (one_key && value.contains("subset") && value["subset"].is_number()) {
+    draw.rows = MemberSample::Rows::subset;
+    draw.fraction = value["subset"].get<double>();
+    if (!(draw.fraction > 0 && draw.fraction <= 1))
+      options.fail("samples", str("has a subset of ", draw.fraction, " of the rows; it is above 0 and at most 1"));
+    return draw;
+  }
+  if (one_key && value.contains("folds") && value["folds"].is_number_integer()) {
+    draw.rows = MemberSample::Rows::fold;
+    draw.folds = value["folds"].get<int64_t>();
+    if (draw.folds < 2) options.fail("samples", str("has ", draw.folds, " folds; there are at least 2"));
+    if (draw.folds > members)
+      options.fail("samples", str("has ", draw.folds, " folds for ", members,
+                                  " members, so that some rows would be left out by none; take at most as many folds "
+                                  "as members"));
+    return draw;
+  }
+  if (value.is_array())
+    options.fail("samples",
+                 "is a list; members draw their own rows all in one way, since a step takes as many of each: all, "
+                 "bootstrap, {subset: 0.8} or {folds: 5}");
+  options.fail("samples", "must be all, bootstrap, {subset: 0.8} or {folds: 5}");
+}
+
+std::vector<int64_t> patience(const Options& options, int64_t members) {
+  const Options stop = options.section("early_stop");
+  std::vector<int64_t> all;
+  for (double one : spread(stop, "patience", members, 0)) {
+    if (one != std::floor(one)) stop.fail("patience", str("holds ", one, "; it counts evaluations"));
+    if (one > static_cast<double>(most_steps)) stop.fail("patience", str("holds ", one, "; for never, write 0"));
+    all.push_back(static_cast<int64_t>(one));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<MemberSample> samples_of(const Options& strategy) {
+  const int64_t members = strategy.integer("members");
+  std::vector<MemberSample> all(static_cast<size_t>(members), draw_of(strategy, members));
+  for (size_t member = 0; member < all.size(); ++member) all[member].member = static_cast<int64_t>(member);
+  return all;
+}
+
+void check_members(const Options& strategy) {
+  const int64_t members = strategy.integer("members");
+  samples_of(strategy);
+  seeds(strategy, members, 0);
+  for (const char* name : {"lr", "weight_decay"})
+    if (strategy.has(name)) spread(strategy, name, members, 0);
+  patience(strategy, members);
+}
+
+std::vector<MemberSettings> members_of(const RunConfig& config) {
+  const Options& options = config.strategy.options;
+  const Options& data = config.data.options;
+  if (member_sample(data, config.seed).rows != MemberSample::Rows::all)
+    data.fail("samples", "is for a single model; strategy.samples chooses the rows of each member");
+  const Options& optimizer = config.optimizer.options;
+  const int64_t count = options.integer("members");
+  const auto all_alike = [&](const char* name, double least) {
+    if (options.has(name)) return spread(options, name, count, least);
+    return std::vector<double>(static_cast<size_t>(count), optimizer.real(name));
+  };
+  const std::vector<MemberSample> draws = samples_of(options);
+  const std::vector<uint64_t> seed = seeds(options, count, config.seed);
+  const std::vector<double> rate = all_alike("lr", 0), decay = all_alike("weight_decay", 0);
+  const std::vector<int64_t> patient = patience(options, count);
+  if (config.train.evaluate_every.unit == Interval::Unit::never &&
+      std::any_of(patient.begin(), patient.end(), [](int64_t one) { return one > 0; }))
+    options.section("early_stop")
+        .fail("patience", "counts evaluations, and train.evaluate_every is never; give one, such as 1 epoch");
+  std::vector<MemberSettings> members;
+  for (size_t i = 0; i < draws.size(); ++i) {
+    MemberSettings member{static_cast<int64_t>(i), seed[i], rate[i], decay[i], patient[i], draws[i]};
+    member.draw.seed = seed[i];
+    members.push_back(member);
+  }
+  return members;
+}
+
+std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member) {
+  using Rows = MemberSample::Rows;
+  std::vector<std::string> overrides = {str("seed=", member.seed),
+                                        str("optimizer.lr=", Json(member.learning_rate).dump()),
+                                        str("optimizer.weight_decay=", Json(member.weight_decay).dump())};
+  // Random draws of a data set do not depend on the member.
+  if (config.data.options.has("seed"))
+    overrides.push_back(str("data.seed=", data_seed(config.data.options, config.seed)));
+  const MemberSample& draw = member.draw;
+  Json samples;
+  if (draw.rows == Rows::bootstrap) samples = {{"how", "bootstrap"}};
+  if (draw.rows == Rows::subset) samples = {{"how", "subset"}, {"fraction", draw.fraction}};
+  if (draw.rows == Rows::fold) samples = {{"how", "folds"}, {"folds", draw.folds}, {"fold", draw.member % draw.folds}};
+  if (!samples.is_null()) overrides.push_back("data.samples=" + samples.dump());
+  return overrides;
+}
+
+std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks) {
+  const int64_t base = members / ranks, larger = members % ranks;
+  const int64_t first = rank * base + std::min<int64_t>(rank, larger);
+  return {first, first + base + (rank < larger ? 1 : 0)};
+}
+
+Component optimizer_of(const Component& optimizer, const MemberSettings& member) {
+  Json values = optimizer.options.json();
+  values["lr"] = member.learning_rate;
+  values["weight_decay"] = member.weight_decay;
+  return {optimizer.name, Options(std::move(values), optimizer.options.marks(), optimizer.options.path())};
+}
+
+std::vector<Option> member_options() {
+  return {
+      describe::integer("members", "number of models of the same kind, trained at once", 10).between(1, 100000),
+      describe::any("samples", "all, bootstrap or map",
+                    "rows that a member trains on: all, bootstrap (equally many, with replacement), {subset: f} "
+                    "(that share, without replacement), or {folds: k} (all but one of k folds)",
+                    "all"),
+      describe::any("seed", "integer, or list of integers",
+                    "seed of the first member; the others count on (default: the run's seed); or a list with one each"),
+      describe::any("lr", "list of numbers, or map",
+                    "replaces optimizer.lr: a list with one for each member, or {from, to, scale: linear or log}"),
+      describe::any("weight_decay", "list of numbers, or map", "replaces optimizer.weight_decay, likewise"),
+      describe::section(
+          "early_stop", "ends a member that does not improve, and leaves the device to the others",
+          {describe::any(
+               "patience", "integer, or list of integers",
+               "evaluations without improvement, for all members or a list with one each; 0: no early stopping", 0),
+           describe::text("metric", "metric of the evaluation split that must improve", "loss")}),
+  };
+}
+
+}  // namespace convoy

@@ -1,0 +1,96 @@
+// Options of the strategy `ensemble` that the launcher needs before ranks start. Without LibTorch.
+//
+// Execution modes place and divide one training with the same results up to rounding. If the configuration leaves the
+// mode open, `plan` chooses it.
+// `early_stop.metric` names a metric of evaluations. Only the model and the data know the metrics, so
+// `convoy-rank --describe figures` lists them, and convoy refuses an unknown one before training.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/ensemble_members.h"
+#include "core/base/plan.h"
+#include "core/config/node.h"
+#include "core/config/run_config.h"
+
+namespace convoy {
+
+inline constexpr char execution_mode_key[] = "strategy.how";
+
+struct ExecutionMode {
+  std::string name;
+  Json section;  // section `strategy` of a resolved configuration, planned in this mode
+};
+
+// The modes to try; empty: the configuration fixes the mode. `plan` decides whether a mode is possible.
+std::vector<ExecutionMode> execution_modes_of(const RunConfig& config);
+
+// The execution mode of a planned job.
+std::string mode_of(const Job& job);
+
+struct EvaluationMetrics {
+  std::vector<std::string> evaluated;  // names of metrics of the evaluation split; empty: it has no rows
+  std::vector<std::string> held_out;   // names of metrics of training rows; empty: they cannot be evaluated
+};
+CONVOY_JSON(EvaluationMetrics, evaluated, held_out)
+
+// True if the configuration monitors a metric. Throws ConfigError if its section contradicts itself.
+bool monitors_metric(const RunConfig& config);
+// Throws ConfigError at the key for an unknown metric; the message lists the known ones.
+void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics);
+
+// --- Grid: every combination of the values of some keys, with a name for each ---
+
+constexpr int64_t most_grid_points = 10'000;
+
+struct GridPoint {
+  std::string name;
+  // Key path and value, in the order of the grid's keys. Points into the grid.
+  std::vector<std::pair<std::string, const Node*>> values;
+};
+
+// `grid` maps key paths to lists of values; the last key varies fastest.
+// `pattern` makes the names: {optimizer.lr} is the value of that key, {index} the number of the point from 0. With "" a
+// name has the last part of each key and its value. Characters that are not allowed in names become '-'. Values of a
+// key with equal texts get "-2", "-3", …; long names end in a hash of the rest.
+// Throws ConfigError: at the grid for more than most_grid_points, at the key for an empty list, at `pattern_mark` for a
+// key that the grid does not have.
+std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const SourceLocation& pattern_mark);
+// Points for error messages of an invalid grid: each value of each key once, with the first values of the other keys.
+// Omits keys without a list of values.
+std::vector<GridPoint> grid_values(const Node& grid);
+
+// --- Members of an ensemble: seed, learning rate, weight decay, patience, samples, and the rank of each ---
+
+struct MemberSettings {
+  int64_t number = 0;
+  uint64_t seed = 1;
+  double learning_rate = 0;
+  double weight_decay = 0;
+  int64_t patience = 0;  // evaluations without improvement before the member ends; 0: no early stopping
+  MemberSample draw = {};
+};
+
+// Options members, seed, lr, weight_decay, samples, early_stop.
+std::vector<Option> member_options();
+
+// Checks the section alone. Throws ConfigError at a key that is malformed, too short, or contradicts another.
+void check_members(const Options& strategy);
+
+// All members. Throws ConfigError at a key that is malformed, too short, or contradicts another.
+std::vector<MemberSettings> members_of(const RunConfig& config);
+// Row samples of the members, without seeds: everything that follows from the section alone.
+std::vector<MemberSample> samples_of(const Options& strategy);
+
+// Overrides, as of --set, that make a run of `config` train only this member, with a strategy for one model.
+std::vector<std::string> overrides_of(const RunConfig& config, const MemberSettings& member);
+
+// Members [first, last) of rank `rank` of `ranks`: contiguous; counts differ by at most one.
+std::pair<int64_t, int64_t> members_of_rank(int64_t members, int rank, int ranks);
+
+// The optimizer options of a separate training of this member.
+Component optimizer_of(const Component& optimizer, const MemberSettings& member);
+
+}  // namespace convoy

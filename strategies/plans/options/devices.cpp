@@ -1,0 +1,189 @@
+#include "strategies/plans/options/devices.h"
+
+#include "core/base/describe.h"
+#include "core/base/error.h"
+#include "core/base/options.h"
+#include "core/base/text.h"
+#include "core/config/node.h"
+#include "core/config/without_effect.h"
+#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/sync.h"
+
+namespace convoy {
+namespace {
+
+constexpr const char* forms = "must be cuda:0, cores:0, cores:0-3 or cores:0+2";
+
+std::set<int> allowed_units(const Host& host) {
+  std::set<int> units;
+  for (const Core& core : host.cores) units.insert(core.siblings.begin(), core.siblings.end());
+  return units;
+}
+
+}  // namespace
+
+DevicePlan parse_device(const Options& options, const std::string& key, const std::string& text, const Host& host,
+                        DeviceUnits& taken) {
+  const auto fail = [&](const std::string& reason) { options.fail(key, str("is '", text, "', ", reason)); };
+  const size_t colon = text.find(':');
+  const std::string kind = text.substr(0, colon);
+  const auto take = [&](bool gpu, int unit) {
+    if (!taken.insert({gpu, unit}).second)
+      options.fail(key, str("names ", gpu ? "GPU " : "core ", unit, ", which a device before it has; name each once"));
+  };
+  const std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
+  DevicePlan device;
+  if (kind == "cuda") {
+    device.kind = DevicePlan::Kind::gpu;
+    const std::vector<int> number = hardware_threads_from_text(rest);
+    if (number.size() != 1) fail(forms);
+    device.gpu = number.front();
+    if (device.gpu >= static_cast<int>(host.gpus.size()))
+      fail(str("and ", host.name, " has ", host.gpus.size(), " GPUs"));
+    take(true, device.gpu);
+    return device;
+  }
+  if (kind != "cores") fail(forms);
+  device.cores = hardware_threads_from_text(rest);
+  if (device.cores.empty()) fail(forms);
+  const std::set<int> allowed = allowed_units(host);
+  for (int unit : device.cores) {
+    if (allowed.count(unit) != 0) continue;
+    std::vector<std::string> names;
+    for (int known : allowed) names.push_back(std::to_string(known));
+    fail(str("and this run may use the cores ", join(names, ", "), " of ", host.name, ", not ", unit));
+  }
+  for (const int unit : device.cores) take(false, unit);
+  return device;
+}
+
+std::vector<DevicePlan> parse_devices(const Options& options, const std::string& key, const Host& host) {
+  if (options.is_auto(key)) return {};
+  std::vector<DevicePlan> devices;
+  DeviceUnits taken;
+  const std::vector<std::string> texts = options.texts(key);
+  for (size_t i = 0; i < texts.size(); ++i)
+    devices.push_back(parse_device(options, str(key, ".", i), texts[i], host, taken));
+  if (devices.empty()) options.fail(key, "is empty; name one device at least, or leave the key out");
+  return devices;
+}
+
+namespace {
+
+void add(std::vector<std::string>& lines, std::string line) {
+  if (!line.empty()) lines.push_back(std::move(line));
+}
+
+void check_named_once(const Options& section) {
+  if (!section.has("recompute") || !section.at("recompute").is_array()) return;
+  std::set<std::string> seen;
+  const std::vector<std::string> names = section.texts("recompute");
+  for (size_t i = 0; i < names.size(); ++i)
+    if (!seen.insert(names[i]).second)
+      section.fail(str("recompute.", i), str("names ", names[i], " a second time; name each block once"));
+}
+
+// Copies of the parameters on the data axis: none, one shared copy, or a whole replica per rank.
+enum class Copies { none, shared, whole };
+
+Copies copies_of(const Options& section) {
+  if (section.has("mesh")) {
+    const Json& data = section.at("mesh").value("data", Json(1));
+    const bool shares = data.is_object() && data.value("how", "ddp") == "fsdp";
+    const Json degree = data.is_object() ? data.value("degree", Json(1)) : data;
+    return shares ? Copies::shared : degree == 1 ? Copies::none : Copies::whole;
+  }
+  if (section.json().contains("shard")) return Copies::shared;
+  return section.json().contains("bucket_cap_mb") ? Copies::whole : Copies::none;
+}
+
+// Checks a section `sync` or one of its groups for ranks without replicas.
+void check_sync_kind(const Options& section, const std::string& strategy, Copies copies) {
+  const std::string agreed = "gradients";
+  if (!section.has("what") || section.text("what") == agreed) return;
+  const std::string& what = section.text("what");
+  if (what != "parameters" && what != "diloco") {
+    const std::string near = nearest(what, {agreed});
+    section.fail("what",
+                 str("is ", shown(what), ", must be gradients", near.empty() ? "" : "; did you mean " + near + "?"));
+  }
+  const std::string trained = str("is ", what, ": ranks would train copies of the parameters locally and ",
+                                  what == "diloco" ? "step along their mean difference" : "average them", ", and ");
+  if (copies == Copies::shared)
+    section.fail("what", str(trained,
+                             "here the ranks shard one copy, so there are none to train locally; take "
+                             "what: gradients, or a data axis of whole replicas"));
+  section.fail("what", str(trained, "strategy ", strategy, " has one copy only; take what: gradients"));
+}
+
+std::vector<std::string> check_sync_kinds(const RunConfig& config) {
+  const Options& section = config.strategy.options;
+  if (!section.has("sync")) return {};
+  const Copies copies = copies_of(section);
+  if (copies == Copies::whole) return check_sync(config, true);
+  const Options sync = section.section("sync");
+  check_sync_kind(sync, config.strategy.name, copies);
+  if (!sync.json().contains("groups")) return {};
+  for (const Options& group : sync.sections("groups")) check_sync_kind(group, config.strategy.name, copies);
+  return check_sync(config, false);
+}
+
+}  // namespace
+
+std::vector<std::string> check_shared_effects(const RunConfig& config) {
+  std::vector<std::string> left_out = check_sync_kinds(config);
+  const Options& section = config.strategy.options;
+  check_named_once(section);
+  if (config.precision != "fp16" && section.has("loss_scale"))
+    add(left_out,
+        refuse_without_effect(section, "loss_scale",
+                              str("is for precision fp16, where it keeps small gradients above zero, and precision "
+                                  "is ",
+                                  config.precision, "; leave it out, or take fp16"),
+                              {mark_of(config.resolved, "precision")}));
+  return left_out;
+}
+
+std::vector<std::string> check_shard_effects(const Options& section) {
+  std::vector<std::string> left_out;
+  if (!section.has("shard")) return left_out;
+  const std::string& shard = section.text("shard");
+  if (shard != "parameters")
+    add(left_out,
+        refuse_without_effect(section, "reshard_after_forward",
+                              str("is for shard: parameters, which are freed and gathered again, and shard is ", shard,
+                                  ": parameters stay whole; leave one of them out"),
+                              {section.mark("shard")}));
+  return left_out;
+}
+
+std::vector<std::string> refuse_keys_of(const Options& section, const std::vector<std::string>& keys,
+                                        const std::string& reason, const SourceLocation& because) {
+  std::vector<std::string> left_out;
+  for (const std::string& key : keys) add(left_out, refuse_without_effect(section, key, reason, {because}));
+  return left_out;
+}
+
+Option graph_option() {
+  return describe::choice(
+      "graph",
+      "record a step as one CUDA graph on a GPU. auto: if a trial gives the same results and is faster, with a log "
+      "line; never; always: an error if it is impossible",
+      {"auto", "always", "never"}, "auto");
+}
+
+void check_graph(const RunConfig& config, const Topology& topology) {
+  const Options& options = config.strategy.options;
+  if (!options.has("graph") || options.text("graph") != "always") return;
+  const SyncPolicy sync = sync_policy(options.json());
+  if (sync.every > 1)
+    options.fail("graph", str("is always, and with sync.every: ", sync.every,
+                              " not every step makes an update; take auto, or sync.every: 1"));
+  if (sync.ever_local())
+    options.fail("graph",
+                 "is always, and replicas with local updates (sync.what) synchronise at updates that the host counts; "
+                 "take auto, or sync.what: gradients");
+  if (!on_gpus(config, topology)) options.fail("graph", "is always, and graphs are recorded on GPUs only; take auto");
+}
+
+}  // namespace convoy

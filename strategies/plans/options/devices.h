@@ -1,0 +1,44 @@
+// Devices in a strategy's section: "cuda:0", "cores:0", "cores:0-3", "cores:0+2". Without LibTorch.
+#pragma once
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/plan.h"
+#include "core/config/run_config.h"
+
+namespace convoy {
+
+// GPUs (true) and cores (false) of several devices.
+using DeviceUnits = std::set<std::pair<bool, int>>;
+// Parses one device and adds its units to `taken`. Throws ConfigError at key `key` of `options` for another form. Also
+// throws it for a GPU or core that `host` lacks, that the run may not use, or that is taken.
+DevicePlan parse_device(const Options& options, const std::string& key, const std::string& text, const Host& host,
+                        DeviceUnits& taken);
+
+// The list at `key`, in order; empty if the key is `auto`. Throws ConfigError also for a GPU or core named twice.
+std::vector<DevicePlan> parse_devices(const Options& options, const std::string& key, const Host& host);
+
+// --- Keys without effect, and combinations that strategies refuse ---
+
+// Checks keys that all strategies share: `loss_scale` without fp16, a block that `recompute` names twice, and keys of
+// `sync` (options/sync.h) that need replicas or have no effect. Throws ConfigError at the key. Returns a line for each
+// key that --set left without effect.
+std::vector<std::string> check_shared_effects(const RunConfig& config);
+
+// Refuses `reshard_after_forward` if parameters are not sharded.
+std::vector<std::string> check_shard_effects(const Options& section);
+
+// Refuses keys of an axis that the section does not have. `because`: source location where the axis would be given.
+// `reason` ends the message "is for …, and …".
+std::vector<std::string> refuse_keys_of(const Options& section, const std::vector<std::string>& keys,
+                                        const std::string& reason, const SourceLocation& because);
+
+// --- CUDA graphs (StepGraph) ---
+
+Option graph_option();
+// Throws ConfigError at the key if graphs are required but no GPU can record them, or if `sync` makes steps differ.
+void check_graph(const RunConfig& config, const Topology& topology);
+
+}  // namespace convoy

@@ -1,0 +1,47 @@
+// Pipeline parallelism without LibTorch: options, checks and costs for strategies that have it.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/stages.h"
+
+namespace convoy {
+
+// Options schedule, stages, virtual.
+std::vector<Option> pipeline_section_options();
+// Number of micro-batches of a global batch that flow through the stages.
+Option pipeline_micro_batches_option();
+
+// Virtual stages per rank: `virtual`, by default two for schedule interleaved and one for the others.
+int64_t virtual_stages_of(const Options& section);
+// Number of ranks that `stages` lists; 0 for auto.
+int listed_ranks(const Options& section);
+// Checks that do not need the model. Throws ConfigError at the key.
+void check_pipeline(const Options& section, int ranks);
+
+// Inputs of the cost formulas for one pipeline of `ranks` ranks. `rows`: of a data rank's share of a global batch.
+// The cost counts boundaries and tied parameters; the data axis is not included.
+struct PipelineShape {
+  std::string schedule;
+  int ranks = 1;
+  int virtual_stages = 1;
+  int micro_batches = 1;
+  int64_t every = 1;  // steps per update
+  double rows = 0;
+  int moments = 2;
+  Json strategy;                        // resolved section, for `recompute`
+  int tensor = 1;                       // ranks that shard the layers of each stage
+  std::vector<double> stage_time = {};  // by stage: share of the time of one pass of the whole model on one rank
+  int tie_shares = 1;  // ranks along the data axis that divide a tied gradient before its sum over stages
+};
+// Reads the shape from a job with pipeline_section_options(), micro_batches and sync.
+PipelineShape pipeline_shape(const Job& job);
+// Costs by index along the pipeline axis.
+std::vector<RankCost> pipeline_costs(const PipelineShape& shape, const std::vector<BlockRange>& stages,
+                                     const ModelDescription& model);
+
+// Lines for people: blocks and ranks of each stage, and the actions of each rank in order.
+std::string pipeline_text(const Job& job, const ModelDescription& model);
+
+}  // namespace convoy

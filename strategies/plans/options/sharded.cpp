@@ -1,0 +1,183 @@
+#include "strategies/plans/options/sharded.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/base/describe.h"
+#include "core/base/options.h"
+#include "strategies/plans/options/replicated.h"
+
+namespace convoy {
+namespace {
+
+// Parameters that are gathered and reduced together, as in shards/unit_layout.h.
+struct Unit {
+  double bytes = 0, gathered = 0;  // in the parameters' dtype, and in the dtype of gathering
+  double messages = 1;
+  std::vector<size_t> users;  // blocks, ascending
+};
+
+struct Units {
+  std::vector<Unit> all;
+  double bytes = 0, messages = 0, largest = 0;
+
+  Units(const ModelDescription& model, bool half_precision, bool by_tensor) {
+    const auto element = static_cast<double>(model.element_bytes);
+    const double gathered = half_precision ? 2 : element;
+    std::map<std::string, Unit> tied;
+    for (size_t block = 0; block < model.blocks.size(); ++block)
+      for (const TiedTensor& tie : model.blocks[block].ties) {
+        Unit& unit = tied[tie.name];
+        unit.bytes = unit.gathered = static_cast<double>(tie.elements) * element;
+        if (unit.users.empty()) unit.users.push_back(static_cast<size_t>(tie.block));
+        unit.users.push_back(block);
+      }
+    for (size_t block = 0; block < model.blocks.size(); ++block) {
+      const BlockDescription& one = model.blocks[block];
+      double elements = static_cast<double>(one.parameters);
+      double tensors = static_cast<double>(one.tensors);
+      for (const auto& [name, unit] : tied)
+        if (unit.users.front() == block) {
+          elements -= unit.bytes / element;
+          --tensors;
+        }
+      const double products = half_precision ? static_cast<double>(one.product_parameters) : 0;
+      const double product_tensors = half_precision ? static_cast<double>(one.product_tensors) : 0;
+      add({products * element, products * gathered, by_tensor ? std::max(1.0, product_tensors) : 1, {block}});
+      add({(elements - products) * element,
+           (elements - products) * element,
+           by_tensor ? std::max(1.0, tensors - product_tensors) : 1,
+           {block}});
+    }
+    for (auto& [name, unit] : tied) add(unit);
+  }
+
+  void add(Unit unit) {
+    if (unit.bytes <= 0) return;
+    bytes += unit.bytes;
+    messages += unit.messages;
+    largest = std::max(largest, unit.bytes / unit.messages);
+    all.push_back(std::move(unit));
+  }
+
+  // Peak of gradients while `in_a_row` consecutive blocks are differentiated. A tensor that several blocks use has a
+  // gradient from the backward of its last block until that of its first.
+  double most_gradients(size_t blocks, size_t in_a_row) const {
+    double most = 0;
+    for (size_t first = 0; first < blocks; ++first) {
+      double together = 0;
+      for (const Unit& unit : all)
+        if (unit.users.front() < first + in_a_row && unit.users.back() >= first) together += unit.bytes;
+      most = std::max(most, together);
+    }
+    return most;
+  }
+
+  // Largest gathered size of `in_a_row` consecutive blocks.
+  double most_gathered(size_t blocks, size_t in_a_row) const {
+    double most = 0;
+    for (size_t first = 0; first < blocks; ++first) {
+      double together = 0;
+      for (const Unit& unit : all)
+        if (std::any_of(unit.users.begin(), unit.users.end(),
+                        [&](size_t user) { return user >= first && user < first + in_a_row; }))
+          together += unit.gathered;
+      most = std::max(most, together);
+    }
+    return most;
+  }
+};
+
+}  // namespace
+
+std::vector<Option> shard_options() {
+  return {
+      describe::choice("shard",
+                       "what is sharded over the ranks: optimizer state (optimizer); also gradients (gradients); or "
+                       "also parameters, gathered block by block (parameters)",
+                       {"optimizer", "gradients", "parameters"}, "parameters"),
+      describe::boolean("reshard_after_forward",
+                        "shard parameters: free a block's parameters after its forward and gather them again for "
+                        "backward; false: keep them until then",
+                        true),
+      describe::choice("units", "what one message gathers or reduces: a block, or a tensor", {"blocks", "tensors"},
+                       "blocks"),
+  };
+}
+
+std::vector<Option> sharded_data_options() {
+  return joined({shard_options(),
+                 {describe::boolean("overlap", "gather one block ahead and reduce gradients during computation", true)},
+                 buffer_options()});
+}
+
+std::vector<RankCost> sharded_costs(const Job& job, const ModelDescription& description, bool ends) {
+  const Options options(job.config.at("strategy"));
+  const std::string& shard = options.text("shard");
+  const std::string precision = job.config.value("precision", "fp32");
+  const bool half_precision = shard == "parameters" && (precision == "bf16" || precision == "fp16");
+  const Units units(description, half_precision, options.text("units") == "tensors");
+  const size_t blocks = description.blocks.size();
+  const auto ranks = static_cast<double>(job.mesh.degree("data"));
+  const auto slices = static_cast<double>(options.integer("micro_batches"));
+  const auto every = static_cast<double>(options.section("sync").integer("every"));
+  const double others = (ranks - 1) / ranks;
+  const bool reshards = options.boolean("reshard_after_forward");
+  // With overlap, the next block is gathered and the previous block's gradients are reduced during computation.
+  const size_t at_a_time = options.boolean("overlap") ? 2 : 1;
+  const double overlapped = during_backward(job.config, units.messages);
+  RankCost cost;
+  // Adds the payload by kind. The small all-reduces are two per update.
+  const auto exchange = [&](Exchange kind, double sent, double messages) {
+    if (ranks > 1 && messages > 0)
+      cost.axes.push_back({"data", sent, messages, kind, kind == Exchange::all_reduce ? 0 : overlapped});
+    cost.bytes_sent_per_step += sent;
+    cost.messages_per_step += messages;
+  };
+  cost.parameter_bytes = units.bytes;
+  cost.gradient_bytes = units.bytes / ranks + units.most_gradients(blocks, at_a_time);
+  if (shard == "optimizer") {
+    cost.gradient_bytes = units.bytes;
+    exchange(Exchange::scatter, others * units.bytes / every, units.messages / every);
+    exchange(Exchange::gather, others * units.bytes / every, units.messages / every);
+  } else if (shard == "gradients") {
+    exchange(Exchange::scatter, others * units.bytes * slices, units.messages * slices);
+    exchange(Exchange::gather, others * units.bytes / every, units.messages / every);
+  } else {
+    double all = 0, sent = 0, messages = 0;
+    for (const Unit& unit : units.all) {
+      // Each block gathers the unit before its forward and before its backward, if it is not gathered already.
+      const auto uses = static_cast<double>(unit.users.size());
+      const double times = reshards ? 2 * uses - (ends && unit.users.back() + 1 == blocks ? 1 : 0) : uses;
+      all += unit.gathered;
+      sent += times * unit.gathered;
+      messages += times * unit.messages;
+    }
+    cost.parameter_bytes = units.bytes / ranks + (reshards ? units.most_gathered(blocks, at_a_time) : all);
+    if (!reshards) cost.gradient_bytes = units.bytes / ranks + units.most_gradients(blocks, 1);
+    exchange(Exchange::gather, others * slices * sent, slices * messages);
+    exchange(Exchange::scatter, others * slices * units.bytes, slices * units.messages);
+  }
+  // A sum that cannot be in place needs memory in addition to its terms and its target.
+  if (shard == "optimizer" || slices * every > 1) cost.gradient_bytes += units.largest / ranks;
+  exchange(Exchange::all_reduce, 0, 2 / every);
+  if (ranks == 1) cost.bytes_sent_per_step = cost.messages_per_step = 0;
+  cost.moment_bytes = moments_of(job.config) * units.bytes / ranks;
+  cost.buffer_bytes = buffer_bytes(description);
+  // Weights that are gathered in half precision have no other half-precision copies; backward gathers them again.
+  ModelDescription kept = description;
+  if (half_precision)
+    for (BlockDescription& block : kept.blocks)
+      block.saved_bytes = std::max<int64_t>(0, block.saved_bytes - 2 * block.product_parameters);
+  cost.activation_bytes = activation_bytes(job.config, kept, job.mesh.degree("data"));
+  cost.work = whole_work(job.config, job.mesh.degree("data"));
+  cost.work.updated = 1 / ranks;
+  std::vector<RankCost> costs(job.ranks.size(), cost);
+  for (int rank = 0; rank < static_cast<int>(costs.size()); ++rank) {
+    const int data_rank = job.mesh.coordinate(rank, "data");
+    add_buffer_exchanges(job.config, description, job.mesh.degree("data"), data_rank, costs[static_cast<size_t>(rank)]);
+  }
+  return costs;
+}
+
+}  // namespace convoy

@@ -1,0 +1,313 @@
+#include "strategies/plans/options/sync.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/describe.h"
+#include "core/base/options.h"
+#include "core/base/text.h"
+#include "core/config/node.h"
+#include "core/config/without_effect.h"
+#include "strategies/plans/options/replicated.h"
+
+namespace convoy {
+namespace {
+
+const SyncGroup defaults;
+const std::vector<std::string> sync_kinds = {"gradients", "parameters", "diloco"};
+const std::vector<std::string> compressions = {"none", "fp16", "bf16"};
+
+size_t place_in(const std::vector<std::string>& names, const std::string& name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  CONVOY_CHECK(found != names.end(), "a resolved configuration says ", name);
+  return static_cast<size_t>(found - names.begin());
+}
+
+SyncGroup group_from(const Json& json) {
+  SyncGroup group;
+  group.match = json.value("match", "");
+  group.what = static_cast<SyncKind>(place_in(sync_kinds, json.value("what", sync_kinds.front())));
+  group.every = json.value("every", group.every);
+  group.start_after = json.value("start_after", group.start_after);
+  group.average_moments = json.value("moments", "local") == "averaged";
+  const Json outer = json.value("outer", Json::object());
+  if (!outer.is_object()) return group;
+  group.outer_rate = outer.value("lr", group.outer_rate);
+  group.outer_momentum = outer.value("momentum", group.outer_momentum);
+  group.nesterov = outer.value("nesterov", group.nesterov);
+  return group;
+}
+
+// Options of the section itself and of each of its groups.
+std::vector<Option> group_options(const std::string& every) {
+  return {
+      describe::integer("every", every, defaults.every).between(1, 1 << 20).in("steps"),
+      describe::choice("what",
+                       "what ranks synchronise: gradients, for every update; parameters, averaged after local updates "
+                       "(local SGD); or diloco, an outer step along the mean change of local updates",
+                       sync_kinds, sync_kinds.front()),
+      describe::integer("start_after", "parameters, diloco: first updates that sum gradients instead",
+                        defaults.start_after)
+          .between(0, most_steps)
+          .in("updates"),
+      describe::choice("moments", "parameters, diloco: the optimizer's moments stay local, or are averaged too",
+                       {"local", "averaged"}, "local"),
+      describe::section(
+          "outer", "diloco: the outer step",
+          {describe::real("lr", "learning rate; 1 without momentum takes the mean", defaults.outer_rate).above(0),
+           describe::real("momentum", "momentum of the outer steps", defaults.outer_momentum).between(0, 1),
+           describe::boolean("nesterov", "use Nesterov momentum", defaults.nesterov)}),
+  };
+}
+
+void add(std::vector<std::string>& lines, std::string line) {
+  if (!line.empty()) lines.push_back(std::move(line));
+}
+
+// Checks the section or one of its groups.
+void check_group(const Options& section, std::vector<std::string>& left_out) {
+  const std::string what = section.json().value("what", sync_kinds.front());
+  const auto refuse = [&](const std::string& key, const std::string& reason) {
+    add(left_out, refuse_without_effect(section, key, reason, {section.mark("what")}));
+  };
+  if (what == sync_kinds.front())
+    for (const char* key : {"start_after", "moments"})
+      refuse(key,
+             "is for ranks with local updates, and what is gradients; take what: parameters or diloco, or "
+             "leave it out");
+  if (what != "diloco") refuse("outer", str("is for what: diloco, and what is ", what, "; leave one of them out"));
+  if (!section.json().contains("match")) return;
+  NamePattern{section};
+}
+
+// Checks that all groups of gradients accumulate the same number of steps.
+void check_every(const Options& sync, const SyncPolicy& policy) {
+  const std::vector<Options> groups = sync.sections("groups");
+  const SyncGroup& rest = policy.groups.back();
+  std::string other = rest.what == SyncKind::gradients ? "sync.every" : "";
+  int64_t every = rest.every;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const SyncGroup& group = policy.groups[i];
+    if (group.what != SyncKind::gradients) continue;
+    if (!other.empty() && group.every != every)
+      groups[i].fail("every",
+                     str("is ", group.every, ", and ", other, " is ", every,
+                         ": both are of gradients, which are accumulated over that many steps for one update of all "
+                         "parameters; give the same, or take what: parameters for one of them"));
+    if (other.empty()) other = str("sync.groups.", i, ".every");
+    every = group.every;
+  }
+}
+
+std::string elements_text(double elements) {
+  return elements >= 1e6 ? str(std::round(elements / 1e5) / 10, " M") : str(std::llround(elements));
+}
+
+std::string every_text(int64_t every, const std::string& unit) {
+  return every == 1 ? "every " + unit : str("every ", every, " ", unit, "s");
+}
+
+// Mean communication of one group in an update.
+struct GroupCost {
+  double bytes = 0, messages = 0;
+  double extra = 0;  // memory in addition to parameters, gradients and moments
+};
+
+double messages_of(const Json& strategy, double bytes, double gradient_bytes) {
+  const BucketSizes sizes = bucket_sizes(Options(strategy), gradient_bytes);
+  return bytes > 0 ? std::max(1.0, std::ceil(bytes / sizes.other_bytes)) : 0;
+}
+
+GroupCost cost_of(const SyncGroup& group, Compression compress, double bytes, double messages, int ranks, int moments,
+                  double element) {
+  const double ring = 2.0 * (ranks - 1) / ranks, every = static_cast<double>(group.every);
+  GroupCost cost;
+  if (group.what == SyncKind::gradients) {
+    const bool compressed = compress != Compression::none;
+    cost.bytes = ring * bytes * (compressed ? 2 / element : 1);
+    cost.messages = messages * (compressed ? 2 : 1);
+    if (compressed) cost.extra = bytes + 2 * bytes * 2 / element;  // compression error; buffers to send and receive
+    return cost;
+  }
+  const double tensors = group.average_moments ? 1 + moments : 1;
+  cost.bytes = ring * bytes * tensors / every;
+  cost.messages = messages * tensors / every;
+  if (group.what == SyncKind::diloco) cost.extra = 2 * bytes;
+  return cost;
+}
+
+}  // namespace
+
+size_t SyncPolicy::group_of(const std::string& parameter) const {
+  for (size_t group = 0; group < patterns.size(); ++group)
+    if (patterns[group].found_in(parameter)) return group;
+  return groups.size() - 1;
+}
+
+bool SyncPolicy::ever_local() const {
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const SyncGroup& group) { return group.what != SyncKind::gradients; });
+}
+
+bool SyncPolicy::always_local() const {
+  return std::all_of(groups.begin(), groups.end(), [](const SyncGroup& group) { return group.is_local(0); });
+}
+
+SyncPolicy sync_policy(const Json& strategy) {
+  const Json sync = strategy.value("sync", Json::object());
+  SyncPolicy policy;
+  policy.groups.clear();
+  for (const Json& group : sync.value("groups", Json::array())) {
+    policy.groups.push_back(group_from(group));
+    policy.patterns.emplace_back(Options(group));
+  }
+  policy.groups.push_back(group_from(sync));
+  for (const SyncGroup& group : policy.groups)
+    if (group.what == SyncKind::gradients) policy.every = group.every;
+  policy.compress = static_cast<Compression>(place_in(compressions, sync.value("compress", compressions.front())));
+  return policy;
+}
+
+Option replica_sync_option() {
+  Option group;
+  group.type = OptionType::section;
+  group.help = "parameters with a matching name; keys that are left out have their defaults, not the section's values";
+  group.options =
+      group_options("gradients: as outside the groups; parameters, diloco: updates between two synchronisations");
+  group.options.insert(group.options.begin(), describe::text("match", NamePattern::help).must());
+  std::vector<Option> options = group_options(
+      "gradients: steps that are accumulated for one update; parameters, diloco: updates between two synchronisations");
+  options.push_back(describe::list("groups", "parameters with other synchronisation", group));
+  options.push_back(describe::choice("compress",
+                                     "number format of sent gradients; the rounding error is added to the next ones",
+                                     compressions, compressions.front()));
+  return describe::section("sync", "how often ranks synchronise, and what", options);
+}
+
+std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
+  std::vector<std::string> left_out;
+  const Options& strategy = config.strategy.options;
+  if (!strategy.has("sync")) return left_out;
+  const Options sync = strategy.section("sync");
+  if (!copies) {
+    for (const char* key : {"groups", "start_after", "moments", "outer", "compress"})
+      add(left_out, refuse_without_effect(sync, key,
+                                          str("is for a data axis of whole replicas, and strategy ",
+                                              config.strategy.name, " has none here; leave it out"),
+                                          {strategy.mark("mesh"), strategy.mark("name")}));
+    return left_out;
+  }
+  check_group(sync, left_out);
+  for (const Options& group : sync.sections("groups")) check_group(group, left_out);
+  const SyncPolicy policy = sync_policy(strategy.json());
+  check_every(sync, policy);
+  if (policy.compress == Compression::none) return left_out;
+  if (policy.always_local())
+    sync.fail("compress",
+              "is for gradients that ranks send each other, and none are: they average parameters; leave it out");
+  if (config.precision == "fp16")
+    sync.fail("compress",
+              "is not for precision fp16: the rounding error would have another loss scale when it is added; "
+              "take bf16 or fp32, or leave it out");
+  return left_out;
+}
+
+void check_sync_names(const Job& job, const ModelDescription& description) {
+  const SyncPolicy policy = sync_policy(job.config.at("strategy"));
+  if (policy.patterns.empty()) return;
+  std::vector<std::string> names;
+  for (const BlockDescription& block : description.blocks)
+    for (const auto& [name, elements] : block.named) names.push_back(name);
+  const RunConfig config = RunConfig::from_resolved(job.config);
+  const std::vector<Options> groups = config.strategy.options.section("sync").sections("groups");
+  for (size_t group = 0; group < policy.patterns.size(); ++group)
+    if (std::none_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return policy.patterns[group].found_in(name); }))
+      groups[group].fail("match", str("is ", policy.groups[group].match, ", which no parameter's name has; they are ",
+                                      join(names, ", ").substr(0, 400)));
+}
+
+double compression_error(const Json& strategy) {
+  const Compression compress = sync_policy(strategy).compress;
+  return compress == Compression::none ? 0 : compress == Compression::fp16 ? 2e-1 : 3e-1;
+}
+
+std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description) {
+  std::vector<double> elements(policy.groups.size(), 0);
+  for (const BlockDescription& block : description.blocks) {
+    double named = 0;
+    std::vector<double> shares(policy.groups.size(), 0);
+    for (const auto& [name, count] : block.named) {
+      shares[policy.group_of(name)] += static_cast<double>(count);
+      named += static_cast<double>(count);
+    }
+    const auto in_block = static_cast<double>(block.parameters);
+    if (named == 0) elements.back() += in_block;
+    for (size_t group = 0; named > 0 && group < elements.size(); ++group)
+      elements[group] += in_block * shares[group] / named;
+  }
+  return elements;
+}
+
+void add_sync_cost(const Json& config, const ModelDescription& description, int ranks, RankCost& cost) {
+  const Json& strategy = config.at("strategy");
+  const SyncPolicy policy = sync_policy(strategy);
+  const auto element = static_cast<double>(description.element_bytes);
+  const std::vector<double> elements = sync_elements(policy, description);
+  const double updates = 1 / static_cast<double>(policy.every);
+  const double all = replicated_bytes(description);
+  for (size_t group = 0; group < elements.size(); ++group) {
+    if (elements[group] == 0) continue;
+    const double bytes = elements[group] * element;
+    const GroupCost one = cost_of(policy.groups[group], policy.compress, bytes, messages_of(strategy, bytes, all),
+                                  ranks, moments_of(config), element);
+    cost.moment_bytes += one.extra;
+    if (ranks == 1) continue;
+    const bool gradients = policy.groups[group].what == SyncKind::gradients;
+    const bool compressed = gradients && policy.compress != Compression::none;
+    const double overlapped = gradients ? during_backward(config, one.messages) : 0;
+    const double messages = one.messages * updates;
+    const double sent = one.bytes * updates;
+    if (!compressed) {
+      cost.add({"data", sent, messages, Exchange::all_reduce, overlapped});
+      continue;
+    }
+    cost.add({"data", sent / 2, messages / 2, Exchange::scatter, overlapped});
+    cost.add({"data", sent / 2, messages / 2, Exchange::gather, 0});
+  }
+}
+
+std::string sync_text(const Json& config, const ModelDescription& description, int ranks) {
+  const Json& strategy = config.at("strategy");
+  const SyncPolicy policy = sync_policy(strategy);
+  if (policy.plain()) return "";
+  const auto element = static_cast<double>(description.element_bytes);
+  const std::vector<double> elements = sync_elements(policy, description);
+  std::string text = str("all ranks: forward and backward of their share of a batch, an update ",
+                         every_text(policy.every, "step"), "\n");
+  for (size_t index = 0; index < elements.size(); ++index) {
+    const SyncGroup& group = policy.groups[index];
+    if (elements[index] == 0) continue;
+    const GroupCost cost =
+        cost_of(group, policy.compress, elements[index] * element, 1, ranks, moments_of(config), element);
+    text += group.match.empty() ? (policy.patterns.empty() ? "all parameters" : "all other parameters")
+                                : str("those with ", group.match, " in their name");
+    text += str(" (", elements_text(elements[index]), "): ");
+    if (group.what == SyncKind::gradients) {
+      text += "gradients of every update are summed";
+      if (policy.compress != Compression::none)
+        text += str(", sent as ", compressions[static_cast<size_t>(policy.compress)], " with error feedback");
+    } else {
+      text += str("each rank makes local updates, ", every_text(group.every, "update"), " ",
+                  group.what == SyncKind::parameters
+                      ? "their mean"
+                      : str("an outer step (lr ", group.outer_rate, ", momentum ", group.outer_momentum, ")"),
+                  group.average_moments ? ", moments too" : "");
+      if (group.start_after > 0) text += str(", after ", group.start_after, " updates by summed gradients");
+    }
+    text += str("; ", human_bytes(cost.bytes / static_cast<double>(policy.every)), " a step\n");
+  }
+  return text;
+}
+
+}  // namespace convoy

@@ -1,0 +1,78 @@
+// Synchronisation of replicas: the section `sync` of a strategy. Without LibTorch.
+//
+// Each group of parameters, selected by name pattern, has one rule:
+//   gradients   are summed for every update, so all ranks make the same update;
+//   parameters  are averaged after every k local updates (local SGD: Stich, "Local SGD Converges Fast and
+//               Communicates Little", ICLR 2019);
+//   diloco      the mean change of k local updates is the gradient of an outer Nesterov step (Douillard et al.,
+//               "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105).
+// `every` counts accumulated steps of one update for gradients, and updates for the others.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/base/name_pattern.h"
+#include "strategies/plans/catalogue.h"
+
+namespace convoy {
+
+enum class SyncKind { gradients, parameters, diloco };
+
+struct SyncGroup {
+  // Regular expression, searched anywhere in a parameter's name; "": parameters that no earlier group matches.
+  std::string match;
+  SyncKind what = SyncKind::gradients;
+  int64_t every = 1;
+  int64_t start_after = 0;  // first updates, which sum gradients every time
+  bool average_moments = false;
+  double outer_rate = 0.7, outer_momentum = 0.9;
+  bool nesterov = true;
+
+  // is_local: update `number` (from 0) is local. due: ranks synchronise after it.
+  bool is_local(int64_t number) const { return what != SyncKind::gradients && number >= start_after; }
+  bool due(int64_t number) const { return is_local(number) && (number + 1 - start_after) % every == 0; }
+  // drifted: ranks have different values after `made` updates.
+  bool drifted(int64_t made) const {
+    return what != SyncKind::gradients && made > start_after && (made - start_after) % every != 0;
+  }
+  bool moments_drifted(int64_t made) const {
+    return what != SyncKind::gradients && made > start_after && (!average_moments || drifted(made));
+  }
+};
+
+enum class Compression { none, fp16, bf16 };
+
+struct SyncPolicy {
+  int64_t every = 1;                           // steps per update
+  std::vector<SyncGroup> groups{SyncGroup{}};  // the first match counts; the last group matches all others
+  Compression compress = Compression::none;
+
+  size_t group_of(const std::string& parameter) const;
+  // True if the parameter may be a sparse embedding: an outer step changes all rows.
+  bool allows_rows(const std::string& parameter) const { return groups[group_of(parameter)].what != SyncKind::diloco; }
+  bool ever_local() const;    // some group is not of kind gradients
+  bool always_local() const;  // no gradient is ever summed
+  bool plain() const { return !ever_local() && compress == Compression::none; }
+  std::vector<NamePattern> patterns = {};  // by group, without the last
+};
+// Parses a resolved and checked section of a strategy. Missing keys have their defaults.
+SyncPolicy sync_policy(const Json& strategy);
+
+// The section `sync` of strategies with replicas.
+Option replica_sync_option();
+
+// Refuses a section `sync` that has no effect or that this run cannot follow. `copies`: the ranks of the data axis hold
+// whole replicas. Throws ConfigError at the key; returns a line for each key that --set left without effect.
+std::vector<std::string> check_sync(const RunConfig& config, bool copies);
+// Throws ConfigError at the key for a pattern that matches no parameter.
+void check_sync_names(const Job& job, const ModelDescription& description);
+
+// Elements of each of the policy's groups, in proportion to the blocks' parameters (which a tensor group may shard).
+std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description);
+// Adds the mean bytes per step that a data axis of `ranks` replicas sends after `start_after`. Adds the memory that
+// replicas need in addition to parameters, gradients and moments.
+void add_sync_cost(const Json& config, const ModelDescription& description, int ranks, RankCost& cost);
+// Lines for people: what each group sends and when. "" if all gradients are summed for every update.
+std::string sync_text(const Json& config, const ModelDescription& description, int ranks);
+
+}  // namespace convoy

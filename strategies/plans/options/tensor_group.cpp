@@ -1,0 +1,249 @@
+#include "strategies/plans/options/tensor_group.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/describe.h"
+#include "core/base/options.h"
+#include "strategies/plans/stages.h"
+
+namespace convoy {
+namespace {
+
+// Input bytes per row of the first block with sharded layers: there sequence shards begin, and their gradient is
+// gathered.
+double entered_bytes(const ModelDescription& description) {
+  for (size_t i = 1; i < description.blocks.size(); ++i) {
+    if (description.blocks[i].row_cut_input_bytes > 0)
+      return static_cast<double>(description.blocks[i - 1].row_output_bytes);
+  }
+  return 0;
+}
+
+// Output bytes per row of the last block if it works on sequence shards: they are gathered, and their gradient is
+// sharded.
+double left_bytes(const ModelDescription& description) {
+  if (description.blocks.empty()) return 0;
+  const BlockDescription& last = description.blocks.back();
+  const bool ends_cut = last.row_cut_output_bytes == 0;
+  return last.row_cut_input_bytes > 0 && !ends_cut ? static_cast<double>(last.row_output_bytes) : 0;
+}
+
+}  // namespace
+
+std::vector<Option> tensor_options() {
+  return {describe::boolean(
+      "sequence_parallel",
+      "sequence parallelism: norms, dropout and residuals between sharded layers work on shards of the "
+      "sequences; needs less memory for activations and sends a quarter more",
+      false)};
+}
+
+namespace {
+
+// Checks the option `length` of a data set of sequences.
+void check_sequences(const RunConfig& config, int degree) {
+  const Options& data = config.data.options;
+  if (degree == 1 || !config.strategy.options.boolean("sequence_parallel")) return;
+  if (!data.has("length") || !data.at("length").is_number_integer()) return;
+  const int64_t length = data.integer("length");
+  if (length % degree != 0)
+    data.fail("length",
+              str("is ", length, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
+                  degree, ", or strategy.sequence_parallel: false"));
+}
+
+}  // namespace
+
+void check_tensor_degree(const RunConfig& config, int degree) {
+  const Options& model = config.model.options;
+  if (!model.has("heads") || !model.at("heads").is_number_integer()) return;
+  const int64_t heads = model.integer("heads");
+  if (heads % degree != 0)
+    model.fail("heads",
+               str("is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
+                   degree, ", or a degree that divides ", heads));
+  check_sequences(config, degree);
+}
+
+namespace {
+
+// The only option of the model that is `size`, or has it in a list; "" if there is none or several.
+std::string key_of_size(const Json& config, int64_t size) {
+  std::vector<std::string> keys;
+  if (!config.is_object() || !config.contains("model")) return "";
+  for (const auto& [key, value] : config.at("model").items()) {
+    if (value == size) keys.push_back("model." + key);
+    for (size_t i = 0; value.is_array() && i < value.size(); ++i)
+      if (value[i] == size) keys.push_back(str("model.", key, ".", i));
+  }
+  return keys.size() == 1 ? keys.front() : "";
+}
+
+}  // namespace
+
+std::string flat_sequences_text(const std::string& block, const std::string& shape, int64_t length, int64_t ranks) {
+  return str("block ", block, " returns ", shape, " for sequences of ", length, " positions, with a local shard of ",
+             length / ranks,
+             "; between blocks only [rows, positions, features] can be sharded: return that shape from ", block,
+             ", or take sequence_parallel: false");
+}
+
+void check_cuts(const Job& job, const ModelDescription& description) {
+  const int degree = job.mesh.degree("tensor");
+  const bool sequence = degree > 1 && job.config.value("strategy", Json::object()).value("sequence_parallel", false);
+  for (const BlockDescription& block : description.blocks)
+    if (sequence && !block.flat_sequences.empty()) {
+      const int64_t length = block.flat_sequences[1];
+      std::vector<std::string> shape{"rows", str(length / degree)};
+      for (size_t i = 2; i < block.flat_sequences.size(); ++i) shape.push_back(str(block.flat_sequences[i]));
+      throw ConfigError(SourceLocation{}, "strategy.sequence_parallel",
+                        flat_sequences_text(block.name, "[" + join(shape, ", ") + "]", length, degree));
+    }
+  for (const BlockDescription& block : description.blocks)
+    for (const TieConflict& conflict : block.tie_conflicts)
+      if (degree > 1)
+        throw ConfigError(
+            SourceLocation{}, "model",
+            str(conflict.layer, " uses a shard of its inputs and is tied to ", conflict.tensor, ", which ", degree,
+                " ranks of the axis tensor shard by its outputs; leave the layer's cut "
+                "out, or do not tie it"));
+  for (const BlockDescription& block : description.blocks)
+    for (const CutSize& cut : block.cuts) {
+      if (cut.parts > 0 && cut.size % cut.parts == 0 && cut.size / cut.parts % degree == 0) continue;
+      const std::string key = key_of_size(job.config, cut.size);
+      throw ConfigError(SourceLocation{}, key.empty() ? "model" : key,
+                        str(cut.layer, " has ", cut.size, cut.outputs ? " outputs" : " inputs",
+                            cut.parts > 1 ? str(" in ", cut.parts, " parts") : "", ", which ", degree,
+                            " ranks of the axis tensor do not divide; take another size, or a degree that divides it"));
+    }
+}
+
+std::vector<std::string> tensor_notes(const Job& job, const ModelDescription& description, const std::string& key) {
+  const int degree = job.mesh.degree("tensor");
+  if (degree == 1) return {};
+  bool cut = false, rows_cut = false;
+  for (const BlockDescription& block : description.blocks) {
+    cut = cut || block.cut_parameters > 0;
+    for (const CutSize& one : block.cuts) rows_cut = rows_cut || !one.outputs;
+  }
+  const std::string model = job.config.value("model", Json::object()).value("name", "");
+  const std::string subject = model.empty() ? "the model" : str("the model ", model);
+  std::vector<std::string> notes;
+  if (!cut)
+    notes.push_back(
+        str(key, ": ", subject, " has nothing that ", degree,
+            " ranks could shard, no linear layer with a cut and no embedding, so that all of them do the same "
+            "work; take strategy ddp"));
+  if (!rows_cut && Options(job.config.at("strategy")).boolean("sequence_parallel"))
+    notes.push_back(str("strategy.sequence_parallel: has no effect: ", subject,
+                        " has no region between column- and row-cut layers; leave it out"));
+  return notes;
+}
+
+RankCost tensor_group_cost(const Job& job, const ModelDescription& description) {
+  const Options options(job.config.at("strategy"));
+  const double tensor = job.mesh.degree("tensor");
+  const auto element = static_cast<double>(description.element_bytes);
+  const bool sequence = options.boolean("sequence_parallel");
+  const double rows = rows_per_rank(job.config, job.mesh.degree("data"));
+  RankCost cost;
+  double inputs = 0, outputs = 0, exchanges = 0;
+  double again_inputs = 0, again_outputs = 0;  // of checkpointed blocks, whose forward runs and is summed twice
+  for (const BlockDescription& block : description.blocks) {
+    const auto cut = static_cast<double>(block.cut_parameters);
+    cost.parameter_bytes += (static_cast<double>(block.parameters) - cut + cut / tensor) * element;
+    cost.buffer_bytes += static_cast<double>(block.buffers) * element;
+    inputs += static_cast<double>(block.row_cut_input_bytes);
+    outputs += static_cast<double>(block.row_cut_output_bytes);
+    exchanges += static_cast<double>(block.cut_exchanges);
+    if (!recomputed(job.config.at("strategy"), block.name)) continue;
+    again_inputs += static_cast<double>(block.row_cut_input_bytes);
+    // A reduce-scatter sends half of an all-reduce, as for an embedding.
+    const bool whole = !sequence || block.row_cut_input_bytes == 0;
+    again_outputs += (whole ? 2 : 1) * static_cast<double>(block.row_cut_output_bytes);
+    exchanges += static_cast<double>(block.cut_exchanges) / 2;  // those of the forward
+  }
+  cost.gradient_bytes = cost.parameter_bytes;
+  cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
+  cost.activation_bytes = activation_bytes(job.config, cut_description(job, description), job.mesh.degree("data"));
+  const double share = (tensor - 1) / tensor;
+  cost.bytes_sent_per_step =
+      rows * share *
+          (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) + left_bytes(description) + again_inputs
+                    : 2 * inputs + 2 * outputs) +
+      rows * share * again_outputs;
+  if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
+  // Whole sequences are all-reduced. Sequence shards are gathered and scattered with about equal bytes.
+  if (sequence) {
+    const double half = cost.bytes_sent_per_step / 2;
+    cost.axes = {{"tensor", half, cost.messages_per_step / 2, Exchange::gather},
+                 {"tensor", half, cost.messages_per_step / 2, Exchange::scatter}};
+  } else {
+    cost.axes = {{"tensor", cost.bytes_sent_per_step, cost.messages_per_step}};
+  }
+  cost.work = whole_work(job.config, job.mesh.degree("data"));
+  cost.work.own *=
+      stage_times(description, {{0, static_cast<int64_t>(description.blocks.size())}}, job.mesh.degree("tensor"))
+          .front();
+  cost.work.span = cost.work.own;
+  cost.work.cut = tensor > 1;
+  const double elements = parameters_of(description);
+  cost.work.updated = elements > 0 ? cost.parameter_bytes / element / elements : 1;
+  return cost;
+}
+
+ModelDescription cut_description(const Job& job, const ModelDescription& description) {
+  const int tensor = job.mesh.degree("tensor");
+  const bool sequence = tensor > 1 && Options(job.config.at("strategy")).boolean("sequence_parallel");
+  ModelDescription cut = description;
+  for (size_t i = 0; i < cut.blocks.size(); ++i) {
+    BlockDescription& block = cut.blocks[i];
+    // An embedding is sharded by its rows; other tied tensors are whole.
+    for (TiedTensor& tie : block.ties)
+      if (tie.elements <= description.blocks[static_cast<size_t>(tie.block)].cut_parameters) tie.elements /= tensor;
+    block.parameters += block.cut_parameters / tensor - block.cut_parameters;
+    // Sharded layers gather their weights in full precision (Parameter::products_only is not set).
+    if (tensor > 1) block.product_parameters -= block.cut_product_parameters;
+    // Half-precision copies of weights are sharded like the weights, also for tied ones.
+    double weights = static_cast<double>(description.blocks[i].parameters),
+           cuts = static_cast<double>(description.blocks[i].cut_parameters);
+    for (const TiedTensor& tie : description.blocks[i].ties) {
+      weights += static_cast<double>(tie.elements);
+      if (tie.elements <= description.blocks[static_cast<size_t>(tie.block)].cut_parameters)
+        cuts += static_cast<double>(tie.elements);
+    }
+    if (weights > 0)
+      block.saved_bytes -=
+          std::llround(static_cast<double>(block.saved_bytes) * cuts / weights * (tensor - 1) / tensor);
+    // Working memory of backward is sharded like activations, gradients like their parameters.
+    if (description.blocks[i].parameters > 0)
+      block.working_bytes -=
+          block.working_bytes * block.cut_parameters / description.blocks[i].parameters * (tensor - 1) / tensor;
+    if (block.row_saved_bytes > 0)
+      block.row_working_bytes -=
+          block.row_working_bytes * block.row_cut_saved_bytes / block.row_saved_bytes * (tensor - 1) / tensor;
+    // Other blocks get whole sequences.
+    const bool shares = sequence && block.row_cut_input_bytes > 0;
+    const int64_t between = block.row_saved_bytes - block.row_cut_saved_bytes;
+    block.row_saved_bytes = block.row_cut_saved_bytes / tensor + (shares ? between / tensor : between);
+    // If a block ends sharded, its backward begins with the whole input of its last layer, gathered and reordered. In
+    // addition it has that input's gradient in the order of ranks, and the share of its sum. In other blocks most
+    // activations are freed by then.
+    if (shares && block.row_cut_output_bytes == 0)
+      block.row_working_bytes += 3 * block.row_cut_input_bytes + block.row_cut_input_bytes / tensor;
+  }
+  return cut;
+}
+
+void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, bool overlap, RankCost& cost) {
+  if (data == 1) return;
+  const double ranks = data;
+  const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
+  const double messages = 1 + std::ceil(rest / buckets.other_bytes);
+  const double overlapped = overlap ? (messages - 1) / messages : 0;
+  cost.add({"data", 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every),
+            messages / static_cast<double>(every), Exchange::all_reduce, overlapped});
+}
+
+}  // namespace convoy

@@ -1,0 +1,54 @@
+// pipeline: each rank has consecutive blocks of the model, and micro-batches flow through the ranks.
+#include "strategies/plans/options/pipeline.h"
+
+#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/sparse_embeddings.h"
+
+namespace convoy {
+namespace {
+
+constexpr int default_ranks = 2;
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  const Options& options = config.strategy.options;
+  int ranks = request.ranks;
+  if (ranks == 0) ranks = listed_ranks(options);
+  if (ranks == 0 && on_gpus(config, topology))
+    for (const Host& host : topology.hosts) ranks += static_cast<int>(host.gpus.size());
+  if (ranks == 0) ranks = default_ranks;
+  check_pipeline(options, ranks);
+  check_sparse_embeddings(config, false);
+  return plan_on_mesh(config, topology, request, Mesh({{"pipeline", ranks}}));
+}
+
+int stages_of(const Options& options, const Job& job) {
+  return job.mesh.degree("pipeline") * static_cast<int>(virtual_stages_of(options));
+}
+
+void check(const Job& job, const ModelDescription& description) {
+  const RunConfig config = RunConfig::from_resolved(job.config);
+  stage_ranges(config.strategy.options, stages_of(config.strategy.options, job), description);
+}
+
+std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+  const Options options(job.config.at("strategy"));
+  const std::vector<BlockRange> stages = stage_ranges(options, stages_of(options, job), description);
+  return pipeline_costs(pipeline_shape(job), stages, description);
+}
+
+}  // namespace
+
+StrategyEntry pipeline_entry() {
+  StrategyEntry entry;
+  entry.name = "pipeline";
+  entry.help = "pipeline parallelism: consecutive blocks on each rank; micro-batches flow through the ranks";
+  entry.options =
+      joined({pipeline_section_options(), {pipeline_micro_batches_option(), sync_option()}, memory_options()});
+  entry.plan = plan;
+  entry.cost = cost;
+  entry.check = check;
+  entry.schedule = pipeline_text;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,38 @@
+// single: one rank on one device. It is the reference strategy: all others are compared with it.
+#include "core/base/text.h"
+#include "strategies/plans/options/devices.h"
+#include "strategies/plans/options/replicated.h"
+#include "strategies/plans/options/sparse_embeddings.h"
+
+namespace convoy {
+namespace {
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  if (request.ranks > 1)
+    throw ConfigError(SourceLocation{}, "launch.ranks",
+                      str(request.ranks,
+                          " ranks were asked for, and strategy single has one rank; use strategy ddp, or type "
+                          "--ranks 1"));
+  check_sparse_embeddings(config, true);
+  check_graph(config, topology);
+  return plan_replicas(config, topology, request, 1);
+}
+
+std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+  return replica_costs(job, description, true);
+}
+
+}  // namespace
+
+StrategyEntry single_entry() {
+  StrategyEntry entry;
+  entry.name = "single";
+  entry.help = "one rank on one device, without communication";
+  entry.options = joined({{sync_option(), micro_batches_option(), graph_option()}, memory_options()});
+  entry.plan = plan;
+  entry.cost = cost;
+  entry.tables = sparse_text;
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,37 @@
+// tensor_parallel: one replica; its linear layers and embeddings are sharded over the ranks.
+#include "strategies/plans/options/sparse_embeddings.h"
+#include "strategies/plans/options/tensor_group.h"
+
+namespace convoy {
+namespace {
+
+Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  int ranks = request.ranks;
+  if (ranks == 0 && on_gpus(config, topology)) ranks = static_cast<int>(topology.hosts.front().gpus.size());
+  ranks = ranks == 0 ? 1 : ranks;
+  check_tensor_degree(config, ranks);
+  check_sparse_embeddings(config, false);
+  return plan_on_mesh(config, topology, request, Mesh({{"tensor", ranks}}));
+}
+
+std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+  return std::vector<RankCost>(job.ranks.size(), tensor_group_cost(job, description));
+}
+
+}  // namespace
+
+StrategyEntry tensor_parallel_entry() {
+  StrategyEntry entry;
+  entry.name = "tensor_parallel";
+  entry.help = "one replica with linear layers and embeddings sharded over the ranks; activations are summed";
+  entry.options = joined({tensor_options(), {sync_option(), micro_batches_option()}, memory_options()});
+  entry.plan = plan;
+  entry.cost = cost;
+  entry.check = check_cuts;
+  entry.notes = [](const Job& job, const ModelDescription& description) {
+    return tensor_notes(job, description, "strategy.name");
+  };
+  return entry;
+}
+
+}  // namespace convoy

@@ -1,0 +1,101 @@
+// BucketReducer: all-reduces gradient buckets, each as soon as its gradients and all earlier buckets are ready.
+//
+// Buckets are launched by index, in any order of gradients. So all ranks issue the same collectives in the same order.
+// Call order: attach; then start → ready(…) from backward → flush → wait for each bucket.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/state.h"
+#include "strategies/common/memory/flat_parameters.h"
+#include "strategies/plans/options/sync.h"
+
+namespace convoy {
+
+// FlatShadow: one extra number for each element of a rank's flat parameters, for example a compression error or an
+// earlier value. Its buckets have the layout of the parameters' buckets.
+// Threads: the rank's thread, and its backward.
+
+class FlatShadow {
+ public:
+  // Makes zeros for the `wanted` buckets of `flat`. Existing numbers of a parameter move to its new place.
+  // `before`: the previous layout, or null.
+  void attach(const FlatParameters* before, const FlatParameters& flat, const std::function<bool(int bucket)>& wanted);
+  void clear() { buckets_.clear(); }
+
+  bool has(int bucket) const;
+  at::Tensor& bucket(int bucket) { return buckets_[static_cast<size_t>(bucket)]; }  // [elements]
+  // View of one parameter, in its shape; undefined where its bucket is not wanted.
+  at::Tensor view(const FlatParameters& flat, size_t parameter) const;
+
+ private:
+  std::vector<at::Tensor> buckets_;
+};
+
+// Visits `tensor`, of a parameter's shape, piece by piece. `replica` −1: the tensor is equal on all ranks of the axis
+// data. `owner`: whether this rank owns it.
+void visit_shadow(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
+                  int replica, bool owner, const StateVisitor& visit);
+
+class CompressedSum;
+
+class BucketReducer {
+ public:
+  // `overlap` false: flush launches everything.
+  BucketReducer(CommunicatorPtr group, bool overlap, Compression numbers = Compression::none);
+  ~BucketReducer();
+
+  // Sets the layout. `before`: the previous layout, or null. `shared`: by bucket, whether it is ever sent.
+  void attach(const FlatParameters* before, const FlatParameters& flat, const std::function<bool(int)>& shared);
+  // `local`: by bucket, whether it is not sent; empty: all are sent. `header`: sum the loss and its weight, also where
+  // bucket 0 is local.
+  void start(std::vector<char> local = {}, bool header = true);
+  void ready(int parameter);
+  void flush();
+  void wait(int bucket);  // the header arrives with bucket 0
+  // Visits this rank's compression errors.
+  void visit(const StateVisitor& visit) const;
+
+ private:
+  void launch_ready();
+  bool is_local(size_t bucket) const { return bucket < local_.size() && local_[bucket] != 0; }
+
+  CommunicatorPtr group_;
+  bool overlap_;
+  std::unique_ptr<CompressedSum> compressed_;  // null: no compression
+  const FlatParameters* flat_ = nullptr;
+  std::vector<size_t> missing_;  // gradients that are not ready, per bucket
+  std::vector<WorkPtr> works_;
+  std::vector<char> launched_;
+  size_t next_ = 0;
+  std::vector<char> local_;
+  bool separate_header_ = false;  // sent in a separate message
+  WorkPtr header_;
+};
+
+// BufferSync: synchronises buffers, such as batch norm's running mean, after an update on data-parallel ranks.
+//
+// `broadcast`: all ranks take rank 0's buffers. `mean`: all take the mean over ranks; integer buffers take rank 0's.
+// `local`: each rank keeps its buffers, and checkpoints hold rank 0's. Buffers of one dtype travel in one message.
+
+class BufferSync {
+ public:
+  // Moves the buffers' storage into flat tensors.
+  BufferSync(const std::vector<NamedBuffer>& buffers, CommunicatorPtr group, const std::string& how);
+  void start();  // launches; do not touch buffers until finish
+  void finish();
+
+ private:
+  struct Part {
+    at::Tensor flat;
+    bool mean = false;
+    WorkPtr work;
+  };
+  CommunicatorPtr group_;
+  std::vector<Part> parts_;  // one per dtype
+};
+
+}  // namespace convoy

@@ -1,0 +1,125 @@
+// LocalUpdates: replicas train locally between synchronisations, by group of parameters (options/sync.h).
+//
+// The gradients of a local group are not sent: the update scales them by the weight of this rank's rows.
+// Every k updates the values (on request also moments) are averaged along the axis `data`. A rank counts by the weight
+// of its rows since the last synchronisation; a rank without rows counts nothing.
+// Under diloco an outer Nesterov step follows the averaged change.
+// The number of an update decides whether a group is local. So all ranks issue the same collectives in the same order.
+//
+// `flush` replaces values, moments and buffers by the average until the next step begins. The next step continues with
+// the rank's values.
+// So evaluations and checkpoints see the average and change nothing. Checkpoints hold the average, as in every layout,
+// and each rank's values as `replica` entries.
+// A loss or gradients that are not finite on one rank end that rank, and with it the job: Error(training).
+// Memory, in bytes of the local parameters: 2 for diloco; 1 + moments for `flush`, until the next step.
+// Threads: the rank's thread. Failure: CommError; Error(training) from `updated` and `flush`.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/context.h"
+#include "strategies/common/memory/flat_parameters.h"
+#include "strategies/common/step/mesh_strategy.h"
+#include "strategies/plans/options/sync.h"
+#include "strategies/replicas/bucket_reducer.h"
+#include "strategies/sparse/local_rows.h"
+
+namespace convoy {
+
+class LocalUpdates {
+ public:
+  // All arguments outlive this object.
+  LocalUpdates(const Context& context, SyncPolicy policy, const std::vector<ModelPart*>& parts, Update& update,
+               BufferSync& buffers);
+
+  // True if any group is ever local. If false, all functions do nothing.
+  bool any() const { return policy_.ever_local(); }
+  // Splits `order` into buckets (fill_buckets) of one group each. Groups with summed gradients come first, the longest
+  // summed first.
+  std::vector<std::vector<int>> buckets(const std::vector<ParameterPtr>& parameters, const std::vector<int>& order,
+                                        double first, double cap) const;
+  // Sets the layout. `before`: the previous layout, or null. The update must be attached.
+  void attach(const FlatParameters* before, const FlatParameters& flat);
+  // True if gradients of the bucket are ever summed.
+  bool ever_shared(int bucket) const;
+
+  // Begins a step; restores the rank's values. `first`: first step of an accumulation.
+  void begin(bool first);
+  void add_loss(const at::Tensor& weight, const at::Tensor& sum);
+  // Buckets that are local in the next update, by bucket.
+  std::vector<char> local_buckets() const;
+  // True if the next update sums any gradients, on this rank or on others of its replica.
+  bool sums_gradients() const;
+  // True if the next update synchronises buffers.
+  bool synchronises_buffers() const;
+  at::Tensor& local_header() { return local_header_; }  // [2]: weight and sum of the loss over this rank's rows
+
+  void exchange_rows();                              // sets the update of tables that are ever local
+  void prepare();                                    // before Update::begin
+  void updated(const UpdateStatistics& statistics);  // after Update::finish: synchronises the groups that are due
+
+  void flush();
+  // Visits the state that visit_parts leaves out.
+  void visit(const StateVisitor& visit);
+
+ private:
+  using Named = std::vector<std::pair<std::string, at::Tensor>>;
+  size_t group_of(int bucket) const { return groups_[static_cast<size_t>(bucket)]; }
+  const SyncGroup& group(int bucket) const { return policy_.groups[group_of(bucket)]; }
+  at::Tensor fractions() const;
+  std::vector<int> buckets_of(const std::function<bool(const SyncGroup&)>& wanted) const;
+  void average(const std::vector<int>& values, const std::vector<int>& moments, const at::Tensor& fractions);
+  void outer_step(int bucket);
+  void synchronise(int64_t number);
+  void synchronise_loss_scale();
+  void check(const at::Tensor& finite, const at::Tensor& header, int64_t step) const;
+  void save_local(const std::vector<int>& values, const std::vector<int>& moments);
+  bool buffers_drifted(int64_t made) const;
+
+  SyncPolicy policy_;
+  const Context& context_;
+  CommunicatorPtr data_;
+  bool pipeline_parallel_;  // pipeline parallel: other ranks of this replica have other parameters
+  std::vector<ModelPart*> parts_;
+  std::vector<NamedBuffer> buffers_;
+  Update& update_;
+  BufferSync& buffer_sync_;
+  LocalRows rows_;
+  const FlatParameters* flat_ = nullptr;
+  std::vector<size_t> groups_;  // by bucket
+  at::Tensor local_header_;
+  at::Tensor weight_since_;                     // double [groups]: weight of rows since the last synchronisation
+  FlatShadow before_, momentum_;                // diloco: values of the last synchronisation; outer momentum
+  at::Tensor pending_finite_, pending_header_;  // on CUDA: of the previous update
+  // The rank's values while the average replaces them; by bucket, and by slot.
+  bool averaged_ = false;
+  FlatShadow local_values_;
+  std::map<int, Named> local_moments_;
+  Named local_buffers_;
+};
+
+// LocalData: the DataAxis of a rank that shares its parameters with no other rank and has several devices. Gradients
+// are complete when backward ends. Each device has one bucket, in the order in which parameters were made.
+
+class LocalData : public DataAxis {
+ public:
+  // `every`: steps per update.
+  LocalData(const Context& context, std::vector<ModelPart*> parts, int64_t every);
+
+  void begin(bool first, bool updates) override;
+  void add_loss(const Loss& loss) override;
+  void last_backward(int) override {}
+  void keep() override {}
+  UpdateStatistics update(double nominal, bool log_step) override;
+  void flush() override {}
+  void visit_state(const StateVisitor& visit) override;
+
+ private:
+  std::unique_ptr<FlatParameters> flat_;
+};
+
+}  // namespace convoy

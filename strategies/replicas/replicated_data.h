@@ -1,0 +1,102 @@
+// ReplicatedData: every rank of the axis `data` holds the same parameters. Gradients are all-reduced in buckets during
+// the backward pass, and every rank makes the same update.
+//
+// Buckets follow the order in which rank 0's gradients become ready in the first step. All ranks lay out their storage
+// in this order before they send for the first time. So a resumed run reduces the same sums in the same order as an
+// uninterrupted one.
+// The weight and the sum of the loss travel at the front of bucket 0. So uneven shares and ranks without rows need no
+// extra message.
+// With pipeline parallelism the ranks of the last stage pass them on along the axis `pipeline`.
+//
+// Parameters with another kind of synchronisation (`sync`, local_updates.h) have separate buckets.
+// These are not sent while they are local.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strategies/common/memory/flat_parameters.h"
+#include "strategies/common/step/mesh_strategy.h"
+#include "strategies/replicas/bucket_reducer.h"
+#include "strategies/replicas/local_updates.h"
+#include "strategies/sparse/exchange/row_exchange.h"
+
+namespace convoy {
+
+struct ReplicatedOptions {
+  SyncPolicy sync;                // kind and frequency of synchronisation
+  double first_bytes = 0;         // size of the first bucket
+  double cap_bytes = 0;           // size of the others; 0: bucket_cap decides
+  bool overlap = true;            // false: everything is sent after backward
+  std::string buffers = "local";  // see BufferSync
+};
+
+// `strategy` has replicated_data_options() and replica_sync_option() (strategies/plans).
+ReplicatedOptions replicated_options(const Options& strategy);
+
+class ReplicatedData : public DataAxis, public Recordable {
+ public:
+  // Collective along the axis: calls check_equal_parameters and share_foreign_values.
+  ReplicatedData(const Context& context, std::vector<ModelPart*> parts, const ReplicatedOptions& options);
+
+  void begin(bool first, bool updates) override;
+  void expect(const Batch& batch) override { rows_->expect(batch); }
+  Recordable* recordable() override { return this; }
+  void add_loss(const Loss& loss) override;
+  void last_backward(int part) override;
+  void keep() override;
+  UpdateStatistics update(double nominal, bool log_step) override;
+  void flush() override {
+    // Waits until no rank reads rows that others are about to flush.
+    rows_->written();
+    rows_->read();
+    update_.flush();
+    rows_->written();
+    rows_->read();
+    local_updates_->flush();
+  }
+  void flush_for_evaluation() override {
+    // Averages need flushed rows.
+    local_updates_->any() ? flush() : rows_->read();
+  }
+  void visit_state(const StateVisitor& visit) override;
+  void state_restored() override {
+    update_.restored();
+    rows_->written();
+  }
+  void set_rates() override { update_.set_rate(); }
+  std::string obstacle() const override;
+
+ private:
+  void ready(int parameter);
+  void lay_out(const std::vector<int>& order);
+  void start_reducing();
+  void take_order_of_rank_0();
+  bool waits_too_long() const;
+  void share_header();
+  void sum_partial();
+  std::vector<at::Tensor> messages_with_rows() const;
+
+  ReplicatedOptions options_;
+  double late_bytes_ = 0;  // other gradients' bytes that a bucket may wait for before buckets get a new layout
+  Component optimizer_;
+  at::Device device_;
+  std::vector<ParameterPtr> parameters_;  // of all parts
+  std::vector<int> part_of_;              // by parameter
+  std::vector<ParameterPtr> partial_;     // in order of name, so that all ranks of a group sum them in the same order
+  std::unique_ptr<FlatParameters> flat_;
+  BucketReducer reducer_;
+  std::unique_ptr<RowExchange> rows_;
+  std::vector<at::Tensor> with_rows_;  // messages of dense gradients that travel with rows (row_exchange.h)
+  std::optional<BufferSync> buffer_sync_;
+  std::optional<LocalUpdates> local_updates_;
+  std::vector<int> order_;  // in which gradients became ready, while it is recorded
+  std::vector<char> seen_;  // by parameter: it is in order_
+  bool order_known_ = false;
+  bool reducing_ = false;      // this step launches buckets
+  bool first_micro_ = true;    // the next loss overwrites the header
+  std::vector<char> sending_;  // by part: its last backward runs
+};
+
+}  // namespace convoy

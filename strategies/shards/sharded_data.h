@@ -1,0 +1,83 @@
+// ShardedData: the ranks of the axis `data` shard the optimizer state, and on request gradients and parameters
+// (Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023).
+//
+// Units are blocks (sharded_unit.h). Each is a flat buffer; a rank owns an equal shard of it (unit_layout.h). Only the
+// shards are updated, as slots of the shared update.
+//   optimizer    Gradients of an update are reduce-scattered by unit as soon as the last backward has passed the unit's
+//                first block. New values are gathered while the next forward begins.
+//   gradients    The same after every backward; the rank keeps only its shard of the sum.
+//   parameters   Values are gathered before a block's forward and again before its backward, one block ahead, and freed
+//                afterwards. Any block works: a graph saves the parameters themselves, and only their memory is freed
+//                and allocated.
+// Messages follow the order of blocks and do not depend on the gradients that a rank has. So all ranks issue the same
+// collectives.
+// The weight and the sum of the loss are all-reduced in a separate message.
+// Threads: the rank's thread, and its backward.
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strategies/common/step/mesh_strategy.h"
+#include "strategies/replicas/bucket_reducer.h"
+#include "strategies/shards/sharded_unit.h"
+#include "strategies/shards/unit_layout.h"
+
+namespace convoy {
+
+struct ShardedOptions {
+  int64_t every = 1;  // steps per update
+  Shard shard = Shard::parameters;
+  bool reshard = true;            // parameters: freed after forward too, not only after backward
+  bool by_tensor = false;         // a unit is one tensor instead of one block
+  bool overlap = true;            // false: nothing is gathered ahead, and the rank waits for every sum at once
+  std::string buffers = "local";  // see BufferSync
+};
+
+// `strategy` has sharded_data_options() (strategies/plans) and sync_option().
+ShardedOptions sharded_options(const Options& strategy);
+
+class ShardedData : public DataAxis {
+ public:
+  // Collective along the axis: calls check_equal_parameters and share_foreign_values. Parts may be `deferred`.
+  ShardedData(const Context& context, std::vector<ModelPart*> parts, const ShardedOptions& options);
+  ~ShardedData() override;
+
+  void begin(bool first, bool updates) override;
+  void add_loss(const Loss& loss) override;
+  void last_backward(int part) override;
+  void keep() override {}
+  UpdateStatistics update(double nominal, bool log_step) override;
+  void flush() override;
+  void visit_state(const StateVisitor& visit) override;
+  void state_restored() override;
+
+  const std::vector<std::unique_ptr<ShardedUnit>>& units() const { return units_; }
+  int64_t local_bytes() const;          // of values and gradients that are always in memory
+  int64_t borrowed_bytes_peak() const;  // of gathered values and whole gradients
+
+ private:
+  class PartHooks;
+  void add_unit(PlannedUnit plan);
+  void attach_update();
+  void reduce(const std::vector<size_t>& units);
+  void finish_reductions();
+  void sum_partial();
+  void visit_unit(size_t unit, StateKind kind, const StateVisitor& visit);
+
+  ShardedOptions options_;
+  Component optimizer_;
+  std::map<std::string, std::shared_ptr<BufferPool>> pools_;  // by device
+  std::vector<std::unique_ptr<ShardedUnit>> units_;
+  std::vector<CommunicatorPtr> partial_;  // by unit
+  std::vector<int> first_slots_;          // by unit: index of its first slot
+  std::vector<std::unique_ptr<PartHooks>> hooks_;
+  at::Tensor header_;  // [2]: weight and sum of the loss
+  std::optional<BufferSync> buffer_sync_;
+  bool updates_ = false;          // this step ends with an update
+  std::vector<size_t> reducing_;  // units with a reduction in progress
+};
+
+}  // namespace convoy

@@ -1,0 +1,130 @@
+// SparseEmbedding: an embedding with steps that touch only the rows they look up.
+//
+// It belongs to a Parameter (Parameter::table) outside the flat buffers, without a dense gradient.
+// A training forward finds the rows of its ids and gets their current values from the optimizer (RowOptimizer::look_up;
+// rows in the table may be stale). It keeps them until `begin`; backward adds to their gradients.
+// So several look-ups of one row, by micro-batches, layers or a checkpointed block, share one position and their
+// gradients add up. A row counts as touched from its first look-up on.
+// Sharded tables (SparseRowBlocks): the value holds this rank's rows, and a RowSource fetches others. Rows are numbered
+// as in the whole table, except in `update`, which uses local indices.
+// Shared tables (shared_rows.h): all ranks of a host look rows up in one copy, and each updates some.
+// The parameter's value anchors the graph: the look-up's node leads to its accumulator and passes no gradient.
+// Call order: connect (and set_source); then for each update begin, look-ups and their backwards, take (or merge), the
+// optimizer's update.
+// Threads: the rank's thread, and its backward.
+// Failure: Error(training) for an id outside the table.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/optim/rows/row_optimizer.h"
+#include "strategies/common/layers/parameter.h"
+#include "strategies/sparse/exchange/row_index.h"
+
+namespace convoy {
+
+class SharedRows;
+
+// TableRows: some rows of a table: numbers [n] int64, unique, and values [n, width].
+struct TableRows {
+  at::Tensor numbers, values;
+};
+
+// RowSource: fetches rows of sharded tables.
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  // Ranks that own the rows.
+  virtual Communicator& group() = 0;
+  // Writes the current values of rows `numbers` [n] of a table (SparseEmbedding::index) to `out` [n, width].
+  // Collective. `trained`: the rows are touched since `begin` and not fetched yet.
+  virtual void fetch(int table, const at::Tensor& numbers, const at::Tensor& out, bool trained) = 0;
+};
+
+class SparseEmbedding : public std::enable_shared_from_this<SparseEmbedding> {
+ public:
+  // `value` [rows, width]: of the parameter; with `blocks`, the local rows. `host`: the shared memory, or null.
+  SparseEmbedding(std::string name, at::Tensor value, std::shared_ptr<const SparseRowBlocks> blocks = nullptr,
+                  std::shared_ptr<SharedRows> host = nullptr);
+
+  const std::shared_ptr<const SparseRowBlocks>& blocks() const { return blocks_; }  // null: not sharded
+  const std::shared_ptr<SharedRows>& host() const { return host_; }                 // null: not shared
+  // Distribution of a shared table's updates over ranks. Null: this rank updates all local rows.
+  const SparseRowBlocks* updaters() const { return updaters_.get(); }
+  // Positions of the rows touched since `begin`, in the order of `touched`; for tables on the CPU.
+  const RowIndex& positions() const { return positions_; }
+  // Ranks that divide an update's rows; null: this rank updates all.
+  Communicator* update_group() const;
+  // Rows of the whole table.
+  int64_t rows() const { return blocks_ ? blocks_->rows() : value_.size(0); }
+  std::vector<int64_t> shape() const { return {rows(), value_.size(1)}; }
+
+  // Sets the optimizer that computes current values of rows. It outlives every look-up.
+  void connect(RowOptimizer* optimizer, const SlotOptions& options);
+  // Sets the source of a sharded table's rows; it outlives every look-up. `table`: the table's number in the source.
+  void set_source(RowSource* source, int table);
+  RowSource* source() const { return source_; }  // null: all rows are local
+  // Writes the current values of local rows `indices` [n] to `out`.
+  void look_up_local(const at::Tensor& indices, const at::Tensor& out) const;
+
+  // ids […] → […, width].
+  at::Tensor embed(const at::Tensor& ids, const ForwardState& state);
+
+  // Begins an accumulation: no row is touched.
+  void begin();
+  // Training look-ups since `begin` or the last call: the memory of their ids.
+  struct Lookup {
+    const int64_t* ids = nullptr;
+    int64_t n = 0;
+  };
+  std::vector<Lookup> take_lookups();
+  // Touches the rows of `ids` (contiguous, on the CPU). Later look-ups until `begin` use parts of this memory. Returns
+  // the new rows; the caller fills in their values.
+  TableRows prefetch(const at::Tensor& ids);
+  // Rows that this rank has touched, with gradients; views that the next look-up may invalidate.
+  TableRows touched();
+  // Sets the rows of the update: those of all ranks that this rank updates. Valid until the next training look-up.
+  void set_update(TableRows rows) { update_ = std::move(rows); }
+  const TableRows& update() const { return update_; }
+  // Returns `values` of the given rows and zeros elsewhere, in the table's shape. Other rows take no memory before they
+  // are read.
+  at::Tensor dense(const at::Tensor& numbers, const at::Tensor& values) const;
+
+ private:
+  class Backward;
+  at::Tensor embed_trained(const at::Tensor& ids);
+  at::Tensor embed_untrained(const at::Tensor& ids);
+  at::Tensor embed_fetched(const at::Tensor& ids);
+  at::Tensor positions_of(const at::Tensor& ids);
+  at::Tensor touch(const at::Tensor& ids);
+  at::Tensor prefetched(const at::Tensor& ids) const;
+  at::Tensor positions_on_device(const at::Tensor& ids);
+  void make_room(int64_t rows);
+  void fetch(int64_t first);
+  TableRows rows_from(int64_t first) const;
+  void add(const at::Tensor& positions, const at::Tensor& gradient, int64_t round);
+  void check_ids(const at::Tensor& ids) const;
+
+  std::string name_;
+  at::Tensor value_;
+  RowOptimizer* optimizer_ = nullptr;
+  int index_ = 0;
+  std::shared_ptr<const SparseRowBlocks> blocks_;
+  std::shared_ptr<SharedRows> host_;
+  std::shared_ptr<const SparseRowBlocks> updaters_;
+  RowSource* source_ = nullptr;
+  int source_table_ = 0;
+  std::vector<Lookup> lookups_;                       // of tables with a source
+  at::Tensor prefetched_ids_, prefetched_positions_;  // undefined: no prefetch
+  int64_t round_ = 0;                                 // number of `begin` calls
+  RowIndex positions_;                                // of touched rows (CPU)
+  at::Tensor numbers_;                                // the same as a tensor [capacity]
+  int64_t count_ = 0;                                 // touched rows
+  at::Tensor row_values_, gradients_;                 // [capacity, width]: current values, and gradients
+  TableRows update_;
+};
+
+}  // namespace convoy

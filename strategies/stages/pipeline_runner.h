@@ -1,0 +1,30 @@
+// StepRunner for pipeline parallelism over the axis `pipeline`.
+//
+// Each rank has one stage, or several virtual stages round robin. It executes its part of a schedule
+// (strategies/plans/schedule.h).
+// Boundaries are crossed by messages (rank_link.h); tied parameters are copied (tied_parameters.h).
+// Evaluation runs forward only, with as many micro-batches as a step. The rank of the last stage sends the names of the
+// metrics once.
+#pragma once
+#include <memory>
+
+#include "strategies/common/step/mesh_strategy.h"
+
+namespace convoy {
+
+struct PipelineOptions {
+  Options section;            // the section with `stages`, see stage_ranges
+  std::string schedule;       // gpipe, 1f1b, interleaved
+  int64_t chunks = 1;         // virtual stages per rank
+  int64_t micro_batches = 1;  // micro-batches per evaluation batch
+};
+// `section` has pipeline_options() and micro_batches.
+PipelineOptions pipeline_options(const Options& section);
+
+// `base`: what all parts share: layers, counts. Collective along the axis. Throws ConfigError at `stages` if the blocks
+// do not fit the model.
+std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPtr model,
+                                                 std::shared_ptr<const LossFunction> loss,
+                                                 const PipelineOptions& options, const PartRequest& base = {});
+
+}  // namespace convoy

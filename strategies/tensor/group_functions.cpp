@@ -1,0 +1,165 @@
+#include "strategies/tensor/group_functions.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "core/base/error.h"
+
+namespace convoy {
+namespace {
+
+using torch::autograd::variable_list;
+using Map = std::function<at::Tensor(const at::Tensor&)>;
+
+class MapBackward : public torch::autograd::Node {
+ public:
+  explicit MapBackward(Map map) : map_(std::move(map)) {}
+  std::string name() const override { return "ConvoyGroupBackward"; }
+  variable_list apply(variable_list&& gradients) override {
+    if (!gradients[0].defined()) return {at::Tensor()};
+    return {map_(gradients[0])};
+  }
+
+ private:
+  Map map_;
+};
+
+// Node: value forward(input), gradient backward(gradient of the output). Both are linear; `forward` returns a new
+// tensor.
+at::Tensor mapped(const at::Tensor& input, const Map& forward, Map backward) {
+  at::Tensor output;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    output = forward(input);
+  }
+  if (torch::autograd::compute_requires_grad(input)) {
+    auto node = std::make_shared<MapBackward>(std::move(backward));
+    node->set_next_edges(torch::autograd::collect_next_edges(input));
+    torch::autograd::set_history(output, node);
+  }
+  return output;
+}
+
+std::vector<int64_t> in_front(int64_t size, at::IntArrayRef sizes) {
+  std::vector<int64_t> shape{size};
+  shape.insert(shape.end(), sizes.begin(), sizes.end());
+  return shape;
+}
+
+at::Tensor sum(const at::Tensor& part, Communicator& group, const std::string& name) {
+  return start_sum(part.clone(at::MemoryFormat::Contiguous), group, name).wait();
+}
+
+at::Tensor gather_last(const at::Tensor& part, const DimensionShard& shard, Communicator& group,
+                       const std::string& name) {
+  if (part.size(-1) != shard.length())
+    throw Error(Failure::training,
+                convoy::str(name, ": a tensor of shape ", part.sizes(), " is not a shard of ", shard.whole,
+                            "; a block must keep the last dimension of sharded activations"));
+  if (shard.even()) {
+    const at::Tensor input = part.unflatten(-1, {shard.parts, shard.length() / shard.parts}).contiguous();
+    at::Tensor all = at::empty(in_front(shard.size, input.sizes()), input.options());
+    group.all_gather(all, input, {name, {}})->wait();
+    return all.movedim(0, -2).flatten(-3, -1);
+  }
+  CONVOY_CHECK(shard.parts == 1, name, ": ", shard.parts, " parts of ", shard.part(), " among ", shard.size, " ranks");
+  std::vector<int64_t> counts;
+  for (int rank = 0; rank < shard.size; ++rank) counts.push_back(shard.share(rank).second - shard.share(rank).first);
+  const at::Tensor input = part.movedim(-1, 0).contiguous();
+  at::Tensor all = at::empty(in_front(shard.whole, input.sizes().slice(1)), input.options());
+  group.all_gather_v(all, input, counts, {name, {}})->wait();
+  return all.movedim(0, -1).contiguous();
+}
+
+at::Tensor share_last(const at::Tensor& whole, const DimensionShard& shard) {
+  const auto [begin, end] = shard.share();
+  const at::Tensor share = whole.unflatten(-1, {shard.parts, shard.part()}).narrow(-1, begin, end - begin);
+  return share.flatten(-2, -1).clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor share_of_sequence(const at::Tensor& whole, const Communicator& group) {
+  const int64_t length = whole.size(-2) / group.size();
+  return whole.narrow(-2, group.rank() * length, length).clone(at::MemoryFormat::Contiguous);
+}
+
+std::string gradient_of(const std::string& name) { return "gradient of " + name; }
+
+}  // namespace
+
+at::Tensor to_parts(const at::Tensor& whole, const CommunicatorPtr& group, const std::string& name) {
+  return mapped(
+      whole, [](const at::Tensor& x) { return x.detach(); },
+      [group, name](const at::Tensor& gradient) { return sum_of_parts(gradient, group, gradient_of(name)); });
+}
+
+at::Tensor sum_of_parts(const at::Tensor& part, const CommunicatorPtr& group, const std::string& name) {
+  return mapped(
+      part, [&](const at::Tensor& x) { return sum(x, *group, name); },
+      [group, name](const at::Tensor& gradient) { return to_parts(gradient, group, gradient_of(name)); });
+}
+
+at::Tensor gathered_last(const at::Tensor& part, const DimensionShard& shard, const CommunicatorPtr& group,
+                         const std::string& name) {
+  return mapped(
+      part, [&](const at::Tensor& x) { return gather_last(x, shard, *group, name); },
+      [shard, group, name](const at::Tensor& gradient) {
+        return last_dimension_shard(gradient, shard, group, gradient_of(name));
+      });
+}
+
+at::Tensor last_dimension_shard(const at::Tensor& whole, const DimensionShard& shard, const CommunicatorPtr& group,
+                                const std::string& name) {
+  return mapped(
+      whole, [&](const at::Tensor& x) { return share_last(x, shard); },
+      [shard, group, name](const at::Tensor& gradient) {
+        return gathered_last(gradient, shard, group, gradient_of(name));
+      });
+}
+
+at::Tensor sequence_shard(const at::Tensor& whole, const CommunicatorPtr& group, const std::string& name) {
+  return mapped(
+      whole, [&](const at::Tensor& x) { return share_of_sequence(x, *group); },
+      [group, name](const at::Tensor& gradient) { return gathered_sequence(gradient, group, gradient_of(name)); });
+}
+
+at::Tensor gathered_sequence(const at::Tensor& part, const CommunicatorPtr& group, const std::string& name) {
+  return mapped(
+      part, [&](const at::Tensor& x) { return start_gathering_sequence(x, *group, name).wait(); },
+      [group, name](const at::Tensor& gradient) { return sequence_shard(gradient, group, gradient_of(name)); });
+}
+
+at::Tensor sequence_to_parts(const at::Tensor& part, const CommunicatorPtr& group, const std::string& name) {
+  return mapped(
+      part, [&](const at::Tensor& x) { return start_gathering_sequence(x, *group, name).wait(); },
+      [group, name](const at::Tensor& gradient) { return sequence_of_sum(gradient, group, gradient_of(name)); });
+}
+
+at::Tensor sequence_of_sum(const at::Tensor& part, const CommunicatorPtr& group, const std::string& name) {
+  return mapped(
+      part, [&](const at::Tensor& x) { return start_sequence_of_sum(x, *group, name).wait(); },
+      [group, name](const at::Tensor& gradient) { return sequence_to_parts(gradient, group, gradient_of(name)); });
+}
+
+GroupExchange start_sum(const at::Tensor& contiguous, Communicator& group, const std::string& name) {
+  return {group.all_reduce(contiguous, ReduceOp::sum, {name, {}}), contiguous};
+}
+
+GroupExchange start_gathering_sequence(const at::Tensor& part, Communicator& group, const std::string& name) {
+  const at::Tensor input = part.contiguous();
+  at::Tensor all = at::empty(in_front(group.size(), input.sizes()), input.options());
+  WorkPtr work = group.all_gather(all, input, {name, {}});
+  return {std::move(work), all, [](const at::Tensor& shares) { return shares.movedim(0, -3).flatten(-3, -2); }};
+}
+
+GroupExchange start_sequence_of_sum(const at::Tensor& part, Communicator& group, const std::string& name) {
+  const int64_t ranks = group.size();
+  CONVOY_CHECK(part.size(-2) % ranks == 0, name, ": ", ranks, " ranks do not divide a sequence of ", part.size(-2));
+  const at::Tensor shares = part.unflatten(-2, {ranks, part.size(-2) / ranks}).movedim(-3, 0).contiguous();
+  at::Tensor own = at::empty(shares.sizes().slice(1), shares.options());
+  WorkPtr work = group.reduce_scatter(own, shares, ReduceOp::sum, {name, {}});
+  return {std::move(work), own};
+}
+
+}  // namespace convoy
