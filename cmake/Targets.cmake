@@ -11,6 +11,29 @@ function(convoy_sources out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
+# convoy_unity(TARGET BYTES): compiles neighbouring sources as units of at most so many bytes (40 a line), because their
+# headers cost more time than their own code: g++ takes 2 s for nlohmann/json.hpp and 6 s for torch/nn/module.h.
+function(convoy_unity target most)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "[.]cpp$")
+  set(unit 1)
+  set(total 0)
+  foreach(source IN LISTS sources)
+    file(SIZE ${source} bytes)
+    math(EXPR total "${total} + ${bytes}")
+    if(total GREATER most)
+      math(EXPR unit "${unit} + 1")
+      set(total ${bytes})
+    endif()
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${unit})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${CONVOY_UNITY} UNITY_BUILD_MODE GROUP)
+  if(CONVOY_UNITY)
+    # It warns of members whose type is in an anonymous namespace of another file than the one compiled.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()
+
 # convoy_library(NAME STATIC|SHARED|OBJECT SOURCE...): a library; its folder may be empty.
 function(convoy_library name type)
   set(sources ${ARGN})
@@ -22,6 +45,7 @@ function(convoy_library name type)
   endif()
   add_library(${name} ${type} ${sources})
   set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")  # a further macro would not match the precompiled header
+  convoy_unity(${name} 50000)
 endfunction()
 
 # convoy_use_torch(TARGET): LibTorch's headers through the one precompiled header.

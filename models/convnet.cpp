@@ -39,9 +39,9 @@ class ConvBlock : public Block {
   Layer conv_, norm_, dropout_;
 };
 
-class HiddenBlock : public Block {
+class ConvHiddenBlock : public Block {
  public:
-  HiddenBlock(Layers& layers, int64_t in, int64_t out, double dropout) {
+  ConvHiddenBlock(Layers& layers, int64_t in, int64_t out, double dropout) {
     linear_ = register_module("linear", layers.linear("linear", in, out));
     if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
   }
@@ -54,9 +54,9 @@ class HiddenBlock : public Block {
   Layer linear_, dropout_;
 };
 
-class OutputBlock : public Block {
+class ConvOutputBlock : public Block {
  public:
-  OutputBlock(Layers& layers, int64_t in, int64_t out, bool flattens) : flattens_(flattens) {
+  ConvOutputBlock(Layers& layers, int64_t in, int64_t out, bool flattens) : flattens_(flattens) {
     linear_ = register_module("linear", layers.linear("linear", in, out));
   }
   TensorList forward(const TensorList& inputs) override {
@@ -94,8 +94,8 @@ class Convnet : public Classifier {
       const int64_t in = index == 0 ? channels_ : sizes_.channels[static_cast<size_t>(index) - 1];
       return std::make_shared<ConvBlock>(layers, in, sizes_.channels[static_cast<size_t>(index)], sizes_);
     }
-    if (index < blocks() - 1) return std::make_shared<HiddenBlock>(layers, flat_, hidden_, sizes_.dropout);
-    return std::make_shared<OutputBlock>(layers, hidden_ > 0 ? hidden_ : flat_, classes_, hidden_ == 0);
+    if (index < blocks() - 1) return std::make_shared<ConvHiddenBlock>(layers, flat_, hidden_, sizes_.dropout);
+    return std::make_shared<ConvOutputBlock>(layers, hidden_ > 0 ? hidden_ : flat_, classes_, hidden_ == 0);
   }
 
  private:

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* tokens_name = "tokens";  // name of the embedding; a tied output refers to it
 constexpr double deviation = 0.02;             // standard deviation of initial values, as in GPT-2
 
-struct Sizes {
+struct GptSizes {
   int64_t vocabulary = 0;
   int64_t length = 0;  // longest sequence
   int64_t layers = 0;
@@ -46,9 +46,9 @@ LinearOptions linear_options(Cut cut, bool bias, double standard_deviation) {
 }
 
 // tokens [.., B, T] int64 → [.., B, T, dim]
-class EmbeddingBlock : public Block {
+class GptEmbeddingBlock : public Block {
  public:
-  EmbeddingBlock(Layers& layers, const Sizes& sizes) : length_(sizes.length) {
+  GptEmbeddingBlock(Layers& layers, const GptSizes& sizes) : length_(sizes.length) {
     EmbeddingOptions options;
     options.weight = {Init::Kind::normal, 0, deviation};
     options.rows = sizes.rows;
@@ -79,7 +79,7 @@ class EmbeddingBlock : public Block {
 // [.., B, T, dim] → the same shape: h + attention(norm(h)), then h + mlp(norm(h))
 class TransformerBlock : public Block {
  public:
-  TransformerBlock(Layers& layers, const Sizes& sizes) : head_size_(sizes.head_size()) {
+  TransformerBlock(Layers& layers, const GptSizes& sizes) : head_size_(sizes.head_size()) {
     const int64_t dim = sizes.dim;
     // Every block adds twice to the residual stream; this scale keeps the variance of the sum independent of depth.
     const double residual = deviation / std::sqrt(2.0 * static_cast<double>(sizes.layers));
@@ -122,9 +122,9 @@ class TransformerBlock : public Block {
 
 // [.., B, T, dim] → logits [.., B, T, vocabulary], sharded by vocabulary in a tensor group: loss and accuracy come from
 // Layers.
-class OutputBlock : public Block {
+class GptOutputBlock : public Block {
  public:
-  OutputBlock(Layers& layers, const Sizes& sizes, const std::string& embedding) {
+  GptOutputBlock(Layers& layers, const GptSizes& sizes, const std::string& embedding) {
     LinearOptions options = linear_options(Cut::column, false, deviation);
     if (sizes.tied) options.tied_to = embedding;
     norm_ = register_module("norm", layers.layer_norm("norm", sizes.dim, sizes.norm_eps));
@@ -136,7 +136,7 @@ class OutputBlock : public Block {
   Layer norm_, linear_;
 };
 
-Sizes sizes_of(const Options& options, const Schema& schema) {
+GptSizes gpt_sizes(const Options& options, const Schema& schema) {
   const Field& tokens = schema.at("tokens", "model gpt");
   const Field& target = schema.at("target", "model gpt");
   if (tokens.shape.size() != 1 || tokens.cardinality < 1 || target.shape != tokens.shape || target.cardinality < 1)
@@ -144,7 +144,7 @@ Sizes sizes_of(const Options& options, const Schema& schema) {
                 "model gpt wants rows of tokens with as many targets, both numbers of a vocabulary, and this data set "
                 "has others; choose data: {name: text}");
   gpt_entry().check(options);
-  Sizes sizes;
+  GptSizes sizes;
   sizes.vocabulary = tokens.cardinality;
   sizes.length = tokens.shape[0];
   sizes.layers = options.integer("layers");
@@ -167,7 +167,7 @@ Sizes sizes_of(const Options& options, const Schema& schema) {
 
 class Gpt : public Model {
  public:
-  Gpt(const Options& options, const Schema& schema) : sizes_(sizes_of(options, schema)) {}
+  Gpt(const Options& options, const Schema& schema) : sizes_(gpt_sizes(options, schema)) {}
 
   int64_t blocks() const override { return sizes_.layers + 2; }
   std::string block_name(int64_t index) const override {
@@ -175,9 +175,9 @@ class Gpt : public Model {
     return index == blocks() - 1 ? "output" : str("blocks.", index - 1);
   }
   BlockPtr block(int64_t index, Layers& layers) const override {
-    if (index == 0) return std::make_shared<EmbeddingBlock>(layers, sizes_);
+    if (index == 0) return std::make_shared<GptEmbeddingBlock>(layers, sizes_);
     if (index < blocks() - 1) return std::make_shared<TransformerBlock>(layers, sizes_);
-    return std::make_shared<OutputBlock>(layers, sizes_, str(block_name(0), ".", tokens_name, ".weight"));
+    return std::make_shared<GptOutputBlock>(layers, sizes_, str(block_name(0), ".", tokens_name, ".weight"));
   }
 
   TensorList inputs(const Batch& batch) const override { return {batch.at("tokens")}; }
@@ -193,7 +193,7 @@ class Gpt : public Model {
   }
 
  private:
-  Sizes sizes_;
+  GptSizes sizes_;
 };
 
 }  // namespace

@@ -25,10 +25,10 @@ LinearOptions pair_member(int64_t index, int64_t layers) {
   return options;
 }
 
-class HiddenBlock : public Block {
+class MlpHiddenBlock : public Block {
  public:
-  HiddenBlock(Layers& layers, int64_t in, int64_t out, const LinearOptions& options, const std::string& activation,
-              double dropout)
+  MlpHiddenBlock(Layers& layers, int64_t in, int64_t out, const LinearOptions& options, const std::string& activation,
+                 double dropout)
       : activation_(activation), dtype_(layers.dtype()) {
     linear_ = register_module("linear", layers.linear("linear", in, out, options));
     if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
@@ -45,9 +45,9 @@ class HiddenBlock : public Block {
   Layer dropout_;
 };
 
-class OutputBlock : public Block {
+class MlpOutputBlock : public Block {
  public:
-  OutputBlock(Layers& layers, int64_t in, int64_t out, const LinearOptions& options, std::vector<int64_t> shape)
+  MlpOutputBlock(Layers& layers, int64_t in, int64_t out, const LinearOptions& options, std::vector<int64_t> shape)
       : shape_(std::move(shape)), dtype_(layers.dtype()) {
     linear_ = register_module("linear", layers.linear("linear", in, out, options));
   }
@@ -91,8 +91,8 @@ class Mlp : public Model {
     const int64_t out = sizes_[size_t(index) + 1];
     const LinearOptions options = pair_member(index, blocks());
     if (index < int64_t(hidden_.size()))
-      return std::make_shared<HiddenBlock>(layers, in, out, options, activation_, dropout_);
-    return std::make_shared<OutputBlock>(layers, in, out, options, shape_);
+      return std::make_shared<MlpHiddenBlock>(layers, in, out, options, activation_, dropout_);
+    return std::make_shared<MlpOutputBlock>(layers, in, out, options, shape_);
   }
 
   TensorList inputs(const Batch& batch) const override {

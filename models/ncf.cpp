@@ -15,7 +15,7 @@
 namespace convoy {
 namespace {
 
-struct Sizes {
+struct NcfSizes {
   int64_t users = 0;
   int64_t items = 0;
   int64_t row_numbers = 0;   // context and user features: shared by a row's items
@@ -42,9 +42,9 @@ LinearOptions linear_options(const Init& weight, bool bias = true) {
 }
 
 // user [.., B], item [.., B, N] → their embeddings [.., B, D] and [.., B, N, D]; passes numbers through.
-class EmbeddingBlock : public Block {
+class NcfEmbeddingBlock : public Block {
  public:
-  EmbeddingBlock(Layers& layers, const Sizes& sizes) : dtype_(layers.dtype()) {
+  NcfEmbeddingBlock(Layers& layers, const NcfSizes& sizes) : dtype_(layers.dtype()) {
     EmbeddingOptions options;
     options.weight = {Init::Kind::normal, 0, 0.01};
     options.rows = sizes.rows;
@@ -65,9 +65,9 @@ class EmbeddingBlock : public Block {
 };
 
 // Embeddings → [gmf [.., B, N, G], first hidden layer [.., B, N, H]]; a tensor of size 0 is left out.
-class FirstBlock : public Block {
+class NcfFirstBlock : public Block {
  public:
-  FirstBlock(Layers& layers, const Sizes& sizes)
+  NcfFirstBlock(Layers& layers, const NcfSizes& sizes)
       : gmf_(sizes.gmf), mlp_(sizes.mlp), row_numbers_(sizes.row_numbers), item_numbers_(sizes.item_numbers) {
     if (mlp_ == 0) return;
     const int64_t out = sizes.hidden[0];
@@ -99,9 +99,9 @@ class FirstBlock : public Block {
 };
 
 // Applies a layer to the last tensor and passes the others through.
-class HiddenBlock : public Block {
+class NcfHiddenBlock : public Block {
  public:
-  HiddenBlock(Layers& layers, int64_t in, int64_t out, double dropout) {
+  NcfHiddenBlock(Layers& layers, int64_t in, int64_t out, double dropout) {
     linear_ = register_module("linear", layers.linear("linear", in, out, linear_options(xavier(in, out))));
     if (dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", dropout));
   }
@@ -117,9 +117,9 @@ class HiddenBlock : public Block {
   Layer dropout_;
 };
 
-class OutputBlock : public Block {
+class NcfOutputBlock : public Block {
  public:
-  OutputBlock(Layers& layers, int64_t in) {
+  NcfOutputBlock(Layers& layers, int64_t in) {
     linear_ = register_module("linear", layers.linear("linear", in, 1, linear_options(xavier(in, 1))));
   }
   TensorList forward(const TensorList& inputs) override {
@@ -160,13 +160,13 @@ class Ncf : public Model {
     return index == blocks() - 1 ? "output" : str("hidden.", index - 1);
   }
   BlockPtr block(int64_t index, Layers& layers) const override {
-    if (index == 0) return std::make_shared<EmbeddingBlock>(layers, sizes_);
-    if (index == 1) return std::make_shared<FirstBlock>(layers, sizes_);
+    if (index == 0) return std::make_shared<NcfEmbeddingBlock>(layers, sizes_);
+    if (index == 1) return std::make_shared<NcfFirstBlock>(layers, sizes_);
     if (index == blocks() - 1) {
-      return std::make_shared<OutputBlock>(layers, sizes_.gmf + (sizes_.hidden.empty() ? 0 : sizes_.hidden.back()));
+      return std::make_shared<NcfOutputBlock>(layers, sizes_.gmf + (sizes_.hidden.empty() ? 0 : sizes_.hidden.back()));
     }
-    return std::make_shared<HiddenBlock>(layers, sizes_.hidden[size_t(index) - 2], sizes_.hidden[size_t(index) - 1],
-                                         sizes_.dropout);
+    return std::make_shared<NcfHiddenBlock>(layers, sizes_.hidden[size_t(index) - 2], sizes_.hidden[size_t(index) - 1],
+                                            sizes_.dropout);
   }
 
   TensorList inputs(const Batch& batch) const override {
@@ -184,7 +184,7 @@ class Ncf : public Model {
   }
 
  private:
-  Sizes sizes_;
+  NcfSizes sizes_;
   std::vector<int64_t> top_k_;
 };
 

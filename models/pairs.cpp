@@ -13,14 +13,14 @@
 namespace convoy {
 namespace {
 
-struct Sizes {
+struct PairSizes {
   int64_t rows, group, factors, features;  // features: without the factors
   int64_t row_numbers, item_numbers;
 };
 
 CONVOY_BODY void forward_body(const T* __restrict user, const T* __restrict item, const T* __restrict of_row,
                               const T* __restrict of_item, T* __restrict product, T* __restrict row, T* __restrict own,
-                              const Sizes& s) {
+                              const PairSizes& s) {
   const int64_t width = s.factors + s.features;
   for (int64_t b = 0; b < s.rows; ++b, user += width) {
     row = std::copy_n(user + s.factors, s.features, row);
@@ -41,7 +41,7 @@ CONVOY_BODY void forward_body(const T* __restrict user, const T* __restrict item
 // Null gradients are zero.
 CONVOY_BODY void backward_body(const T* __restrict user, const T* __restrict item, const T* __restrict product,
                                const T* __restrict row, const T* __restrict own, T* __restrict to_user,
-                               T* __restrict to_item, const Sizes& s) {
+                               T* __restrict to_item, const PairSizes& s) {
   const int64_t width = s.factors + s.features;
   for (int64_t b = 0; b < s.rows; ++b, user += width, to_user += width) {
     std::fill_n(to_user, s.factors, T(0));
@@ -73,11 +73,11 @@ CONVOY_BODY void backward_body(const T* __restrict user, const T* __restrict ite
 
 #define CONVOY_PAIR_LOOPS(T)                                                                                       \
   CONVOY_VECTORISED void forward_loop(const T* user, const T* item, const T* of_row, const T* of_item, T* product, \
-                                      T* row, T* own, const Sizes& sizes) {                                        \
+                                      T* row, T* own, const PairSizes& sizes) {                                    \
     forward_body(user, item, of_row, of_item, product, row, own, sizes);                                           \
   }                                                                                                                \
   CONVOY_VECTORISED void backward_loop(const T* user, const T* item, const T* product, const T* row, const T* own, \
-                                       T* to_user, T* to_item, const Sizes& sizes) {                               \
+                                       T* to_user, T* to_item, const PairSizes& sizes) {                           \
     backward_body(user, item, product, row, own, to_user, to_item, sizes);                                         \
   }
 
@@ -86,8 +86,8 @@ CONVOY_PAIR_LOOPS(double)
 
 int64_t width_of(const at::Tensor& numbers) { return numbers.defined() ? numbers.size(-1) : 0; }
 
-Sizes sizes_of(const at::Tensor& user, const at::Tensor& item, int64_t row_numbers, int64_t item_numbers,
-               int64_t factors) {
+PairSizes pair_sizes(const at::Tensor& user, const at::Tensor& item, int64_t row_numbers, int64_t item_numbers,
+                     int64_t factors) {
   const int64_t width = user.size(-1);
   return {
       user.numel() / std::max<int64_t>(1, width), item.size(-2), factors, width - factors, row_numbers, item_numbers};
@@ -107,7 +107,7 @@ class PairsFunction : public torch::autograd::Function<PairsFunction> {
     const auto plain = [](const std::optional<at::Tensor>& data) { return data ? data->contiguous() : at::Tensor(); };
     const at::Tensor plain_user = user.contiguous(), plain_item = item.contiguous();
     const at::Tensor row_numbers = plain(of_row), item_numbers = plain(of_item);
-    const Sizes sizes = sizes_of(user, item, width_of(row_numbers), width_of(item_numbers), factors);
+    const PairSizes sizes = pair_sizes(user, item, width_of(row_numbers), width_of(item_numbers), factors);
     at::Tensor product = shaped(item, factors), row = shaped(user, sizes.features + sizes.row_numbers),
                own = shaped(item, sizes.features + sizes.item_numbers);
     AT_DISPATCH_FLOATING_TYPES(user.scalar_type(), "pairs", [&] {
@@ -131,8 +131,8 @@ class PairsFunction : public torch::autograd::Function<PairsFunction> {
     const auto kept = saved->get_saved_variables();
     const at::Tensor &user = kept[0], &item = kept[1];
     const auto saved_size = [&](const char* name) { return saved->saved_data[name].toInt(); };
-    const Sizes sizes =
-        sizes_of(user, item, saved_size("row_numbers"), saved_size("item_numbers"), saved_size("factors"));
+    const PairSizes sizes =
+        pair_sizes(user, item, saved_size("row_numbers"), saved_size("item_numbers"), saved_size("factors"));
     for (at::Tensor& gradient : gradients)
       if (gradient.defined()) gradient = gradient.contiguous();
     at::Tensor to_user = at::empty(user.sizes(), user.options()), to_item = at::empty(item.sizes(), item.options());

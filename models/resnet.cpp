@@ -95,9 +95,9 @@ class ResidualBlock : public Block {
   ConvolutionPtr projection_;
 };
 
-class OutputBlock : public Block {
+class ResNetOutputBlock : public Block {
  public:
-  OutputBlock(Layers& layers, int64_t in, int64_t classes) {
+  ResNetOutputBlock(Layers& layers, int64_t in, int64_t classes) {
     linear_ = register_module("linear", layers.linear("linear", in, classes));
   }
   TensorList forward(const TensorList& inputs) override {
@@ -127,7 +127,7 @@ class Resnet : public Classifier {
   }
   BlockPtr block(int64_t index, Layers& layers) const override {
     if (index == 0) return std::make_shared<StemBlock>(layers, channels_, residuals_.front().in, large_);
-    if (index == blocks() - 1) return std::make_shared<OutputBlock>(layers, residuals_.back().out, classes_);
+    if (index == blocks() - 1) return std::make_shared<ResNetOutputBlock>(layers, residuals_.back().out, classes_);
     return std::make_shared<ResidualBlock>(layers, residuals_[static_cast<size_t>(index) - 1]);
   }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t chunk_bytes = SharedSegment::chunk_bytes;
 constexpr int64_t one_phase_bytes = 32 << 10;  // up to this size each rank sums everything: one synchronisation only
 
-char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
+char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
 int64_t chunks_of(int64_t bytes, int64_t chunk) { return (bytes + chunk - 1) / chunk; }
 
@@ -155,7 +155,7 @@ class AllReduce final : public SharedMemoryOperation {
       : SharedMemoryOperation(group, call, {tensor}, chunks_of(static_cast<int64_t>(tensor.nbytes()), chunk_bytes),
                               signature_of({1, static_cast<int64_t>(op), static_cast<int64_t>(tensor.scalar_type()),
                                             static_cast<int64_t>(tensor.nbytes())})),
-        data_(bytes_of(tensor)),
+        data_(data_of(tensor)),
         bytes_(static_cast<int64_t>(tensor.nbytes())),
         dtype_(tensor.scalar_type()),
         op_(op) {}
@@ -206,8 +206,8 @@ class AllGather final : public SharedMemoryOperation {
             const Offsets& bounds, const at::Tensor& input, bool shared_output)
       : SharedMemoryOperation(group, call, {output, input}, shared_output ? 1 : chunks_of(longest(bounds), chunk_bytes),
                               signature_of({shared_output ? 5 : 2, longest(bounds), bounds.back()})),
-        output_(bytes_of(output)),
-        input_(bytes_of(input)),
+        output_(data_of(output)),
+        input_(data_of(input)),
         bounds_(bounds),
         shared_output_(shared_output) {}
 
@@ -258,8 +258,8 @@ class ReduceScatter final : public SharedMemoryOperation {
                               chunks_of(static_cast<int64_t>(output.nbytes()), piece_of(group->size())),
                               signature_of({3, static_cast<int64_t>(op), static_cast<int64_t>(output.scalar_type()),
                                             static_cast<int64_t>(output.nbytes())})),
-        output_(bytes_of(output)),
-        input_(bytes_of(input)),
+        output_(data_of(output)),
+        input_(data_of(input)),
         bytes_(static_cast<int64_t>(output.nbytes())),
         piece_(piece_of(group->size())),
         dtype_(output.scalar_type()),
@@ -288,7 +288,7 @@ class Broadcast final : public SharedMemoryOperation {
   Broadcast(const std::shared_ptr<SharedMemoryGroup>& group, const Call& call, const at::Tensor& tensor, int root)
       : SharedMemoryOperation(group, call, {tensor}, chunks_of(tensor.numel(), chunk_bytes),
                               signature_of({4, root, tensor.numel()})),
-        data_(bytes_of(tensor)),
+        data_(data_of(tensor)),
         bytes_(tensor.numel()),
         root_(root) {}
 

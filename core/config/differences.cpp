@@ -11,8 +11,6 @@
 namespace convoy {
 namespace {
 
-std::string below(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
-
 bool covers(const std::string& prefix, const std::string& path) {
   return path == prefix ||
          (path.size() > prefix.size() && path.compare(0, prefix.size(), prefix) == 0 && path[prefix.size()] == '.');

@@ -86,6 +86,11 @@ Parsed<Json> parse_interval(const std::string& text);  // {"every": n, "unit": "
 bool is_interval(const Json& value);              // has exactly the form of parse_interval
 std::string interval_text(const Json& interval);  // "100 steps", "1 epoch", "never"
 
+// The key path of `key` within the section at `path`; "" is the whole file.
+inline std::string below(const std::string& path, const std::string& key) {
+  return path.empty() ? key : path + "." + key;
+}
+
 // The user's text for a message: in quotes, shortened, control characters escaped.
 std::string shown(const std::string& text);
 std::string printable(const std::string& text);  // the same without quotes and shortening

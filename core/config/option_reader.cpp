@@ -11,8 +11,6 @@
 namespace convoy {
 namespace {
 
-std::string below(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
-
 const char* kind_text(Node::Kind kind) {
   switch (kind) {
     case Node::Kind::null:

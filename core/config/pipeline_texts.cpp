@@ -103,7 +103,7 @@ bool is_at_or_above(const std::string& key, const std::string& other) {
 
 void flatten(const Node& map, const std::string& prefix, Node& into, std::vector<Node::Field>& twice) {
   for (const Node::Field& field : map.fields) {
-    const std::string key = prefix.empty() ? field.key : str(prefix, ".", field.key);
+    const std::string key = below(prefix, field.key);
     if (field.value.kind == Node::Kind::map && !field.value.fields.empty()) {
       flatten(field.value, key, into, twice);
     } else if (Node* known = into.find(key); known == nullptr) {

@@ -1,5 +1,6 @@
 #include "core/config/without_effect.h"
 
+#include <algorithm>
 #include <string_view>
 #include <tuple>
 
@@ -50,16 +51,15 @@ void check_encoding(const std::string& text, const SourceLocation& place) {
 
 }  // namespace
 
-std::string refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
-                                  const std::vector<SourceLocation>& because) {
+void refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
+                           const std::vector<SourceLocation>& because, std::vector<std::string>* ignored) {
   const std::string written = written_key(section, key);
-  if (written.empty() || every_key_written(section)) return "";
+  if (written.empty() || every_key_written(section)) return;
   const SourceLocation mark = section.mark(written);
-  for (const SourceLocation& cause : because)
-    if (typed(cause) && !typed(mark))
-      return str(to_string(mark), ": ", section.path().empty() ? "" : section.path() + ".", written,
-                 ": ignored, because it has no effect with the value from --set");
-  section.fail(written, reason);
+  if (typed(mark) || std::none_of(because.begin(), because.end(), typed)) section.fail(written, reason);
+  if (ignored)
+    ignored->push_back(str(to_string(mark), ": ", section.path().empty() ? "" : section.path() + ".", written,
+                           ": ignored, because it has no effect with the value from --set"));
 }
 
 void check_source(const std::string& text, const SourceLocation& place, bool fixed) {

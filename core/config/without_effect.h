@@ -12,9 +12,10 @@ namespace convoy {
 // the key, and what to do. Does nothing if every key of the section is written, as in the resolved file of a run
 // folder.
 // `because`: source locations of the keys that remove its effect. If --set gave one of them and the file gave the
-// key, the user tries the same file with another option. Then nothing is thrown, and the function returns a line which
-// reports that the key is ignored. Otherwise returns "".
-std::string refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
-                                  const std::vector<SourceLocation>& because = {});
+// key, the user tries the same file with another option. Then nothing is thrown, and `ignored`, if given, receives a
+// line which reports that the key is ignored.
+void refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
+                           const std::vector<SourceLocation>& because = {},
+                           std::vector<std::string>* ignored = nullptr);
 
 }  // namespace convoy

@@ -56,7 +56,7 @@ std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topo
   return devices;
 }
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_data_parallel(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (topology.hosts.size() > 1 || (!request.rank_hosts.empty() && request.ranks > 1))
     throw ConfigError(SourceLocation{}, "strategy.name",
                       "data_parallel is one process of one host and was started once per rank by a launcher; start it "
@@ -100,7 +100,7 @@ StrategyEntry data_parallel_entry() {
   // Ranks that are threads of one process would record at the same time, so there is no option `graph`.
   const auto graph = [](const Option& option) { return option.name == graph_option().name; };
   entry.options.erase(std::remove_if(entry.options.begin(), entry.options.end(), graph), entry.options.end());
-  entry.plan = plan;
+  entry.plan = plan_data_parallel;
   return entry;
 }
 

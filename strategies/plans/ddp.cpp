@@ -7,7 +7,7 @@
 namespace convoy {
 namespace {
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_ddp(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   check_sparse_embeddings(config, true);
   check_graph(config, topology);
   Plan made = plan_data_axis(config, topology, request);
@@ -15,11 +15,11 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   return made;
 }
 
-std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> ddp_cost(const Job& job, const ModelDescription& description) {
   return replica_costs(job, description, true);
 }
 
-std::string schedule(const Job& job, const ModelDescription& description) {
+std::string ddp_schedule(const Job& job, const ModelDescription& description) {
   const auto ranks = static_cast<int>(job.ranks.size());
   const ModelDescription dense = without(description, touched_tables(job.config, description, ranks));
   return sync_text(job.config, dense, ranks);
@@ -33,9 +33,9 @@ StrategyEntry ddp_entry() {
   entry.help = "a replica of the model on every rank, each with its share of the batch; gradients are all-reduced";
   entry.options = joined(
       {replicated_data_options(), {replica_sync_option(), micro_batches_option(), graph_option()}, memory_options()});
-  entry.plan = plan;
-  entry.cost = cost;
-  entry.schedule = schedule;
+  entry.plan = plan_ddp;
+  entry.cost = ddp_cost;
+  entry.schedule = ddp_schedule;
   entry.tables = sparse_text;
   return entry;
 }

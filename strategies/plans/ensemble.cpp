@@ -59,7 +59,7 @@ int ranks_of(const RunConfig& config, const Topology& topology, const PlanReques
   return one ? 1 : static_cast<int>(std::min<int64_t>(members, devices_here(config, topology, threads)));
 }
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_ensemble(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   members_of(config);  // throws if options contradict each other
   const bool threads = as_threads(config, topology, request);
   if (threads && !threads_may_exchange_by(config.backend))
@@ -90,7 +90,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
 }
 
 // Cost per rank with k members: k times that of one separate training. Only metrics of evaluations are sent.
-std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> ensemble_cost(const Job& job, const ModelDescription& description) {
   Job alone = job;
   alone.ranks.resize(1);
   const RankCost one = replica_costs(alone, description).front();
@@ -136,8 +136,8 @@ StrategyEntry ensemble_entry() {
                                            {"auto", "grouped", "each"}, "auto"));
   entry.options.push_back(graph_option());
   entry.Entry::check = check_members;
-  entry.plan = plan;
-  entry.cost = cost;
+  entry.plan = plan_ensemble;
+  entry.cost = ensemble_cost;
   entry.members = each_by_itself;
   return entry;
 }

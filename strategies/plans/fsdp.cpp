@@ -8,7 +8,7 @@
 namespace convoy {
 namespace {
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_fsdp(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   const std::vector<std::string> left_out = check_shard_effects(config.strategy.options);
   check_sparse_embeddings(config, false);
   Plan made = plan_data_axis(config, topology, request);
@@ -24,7 +24,7 @@ StrategyEntry fsdp_entry() {
   entry.help =
       "each rank with its share of the batch; optimizer state, gradients and parameters are sharded (ZeRO 1 to 3)";
   entry.options = joined({sharded_data_options(), {sync_option(), micro_batches_option()}, memory_options()});
-  entry.plan = plan;
+  entry.plan = plan_fsdp;
   entry.cost = [](const Job& job, const ModelDescription& description) { return sharded_costs(job, description); };
   return entry;
 }

@@ -100,7 +100,7 @@ std::vector<std::string> check_axis_keys(const Options& options, const Degrees& 
   return left_out;
 }
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   const Options& options = config.strategy.options;
   const Options mesh = options.section("mesh");
   const Degrees degrees = degrees_of(mesh);
@@ -143,7 +143,7 @@ void check_shared_ties(const Options& options, const Job& job, const std::vector
   }
 }
 
-void check(const Job& job, const ModelDescription& description) {
+void check_hybrid(const Job& job, const ModelDescription& description) {
   check_cuts(job, description);
   if (job.mesh.degree("pipeline") == 1) return;
   const RunConfig config = RunConfig::from_resolved(job.config);
@@ -231,7 +231,7 @@ std::vector<RankCost> stage_costs(const Job& job, const Options& options, const 
   return costs;
 }
 
-std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> hybrid_cost(const Job& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   const ModelDescription cut = cut_description(job, description);
   const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
@@ -250,7 +250,7 @@ std::vector<RankCost> cost(const Job& job, const ModelDescription& description) 
   return costs;
 }
 
-std::string schedule(const Job& job, const ModelDescription& description) {
+std::string hybrid_schedule(const Job& job, const ModelDescription& description) {
   const std::string sync = sync_text(job.config, description, job.mesh.degree("data"));
   return job.mesh.degree("pipeline") == 1 ? sync : pipeline_text(job, description) + sync;
 }
@@ -281,13 +281,13 @@ StrategyEntry hybrid_entry() {
        shard_options(),
        {replica_sync_option(), micro_batches_option()},
        memory_options()});
-  entry.plan = plan;
-  entry.cost = cost;
-  entry.check = check;
+  entry.plan = plan_hybrid;
+  entry.cost = hybrid_cost;
+  entry.check = check_hybrid;
   entry.notes = [](const Job& job, const ModelDescription& description) {
     return tensor_notes(job, description, "strategy.mesh.tensor");
   };
-  entry.schedule = schedule;
+  entry.schedule = hybrid_schedule;
   return entry;
 }
 

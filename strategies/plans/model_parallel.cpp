@@ -43,7 +43,7 @@ void bind_listed(const RunConfig& config, const Options& options, const Host& ho
                           cores == 1 ? " core" : " cores", "; leave it out"));
 }
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_model_parallel(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (request.ranks > 1)
     throw ConfigError(SourceLocation{}, "launch.ranks",
                       str(request.ranks,
@@ -79,7 +79,7 @@ std::vector<PlacedBlocks> placed_blocks(const Options& options, const Job& job, 
   return place_blocks(options, static_cast<int>(rank.devices.size()), separate_memory(rank), description);
 }
 
-void check(const Job& job, const ModelDescription& description) {
+void check_model_parallel(const Job& job, const ModelDescription& description) {
   const RunConfig config = RunConfig::from_resolved(job.config);
   placed_blocks(config.strategy.options, job, description);
 }
@@ -100,7 +100,7 @@ void add_tied_gradients(const std::vector<PlacedBlocks>& placed, const ModelDesc
 }
 
 // Cost of the whole rank with all of its devices.
-std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> model_parallel_cost(const Job& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   RankCost cost = replica_costs(job, description).front();
   const std::vector<PlacedBlocks> placed = placed_blocks(options, job, description);
@@ -126,7 +126,7 @@ std::vector<RankCost> cost(const Job& job, const ModelDescription& description) 
   return {cost};
 }
 
-std::string schedule(const Job& job, const ModelDescription& description) {
+std::string model_parallel_schedule(const Job& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   const auto micro = static_cast<int>(options.integer("micro_batches"));
   std::vector<BlockRange> stages;
@@ -150,10 +150,10 @@ StrategyEntry model_parallel_entry() {
   entry.name = "model_parallel";
   entry.help = "one rank with several devices, consecutive blocks of the model on each";
   entry.options = joined({placement_options(), {micro_batches_option(), sync_option()}, memory_options()});
-  entry.plan = plan;
-  entry.cost = cost;
-  entry.check = check;
-  entry.schedule = schedule;
+  entry.plan = plan_model_parallel;
+  entry.cost = model_parallel_cost;
+  entry.check = check_model_parallel;
+  entry.schedule = model_parallel_schedule;
   return entry;
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int default_ranks = 2;
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_pipeline(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   const Options& options = config.strategy.options;
   int ranks = request.ranks;
   if (ranks == 0) ranks = listed_ranks(options);
@@ -25,12 +25,12 @@ int stages_of(const Options& options, const Job& job) {
   return job.mesh.degree("pipeline") * static_cast<int>(virtual_stages_of(options));
 }
 
-void check(const Job& job, const ModelDescription& description) {
+void check_pipeline_job(const Job& job, const ModelDescription& description) {
   const RunConfig config = RunConfig::from_resolved(job.config);
   stage_ranges(config.strategy.options, stages_of(config.strategy.options, job), description);
 }
 
-std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> pipeline_cost(const Job& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   const std::vector<BlockRange> stages = stage_ranges(options, stages_of(options, job), description);
   return pipeline_costs(pipeline_shape(job), stages, description);
@@ -44,9 +44,9 @@ StrategyEntry pipeline_entry() {
   entry.help = "pipeline parallelism: consecutive blocks on each rank; micro-batches flow through the ranks";
   entry.options =
       joined({pipeline_section_options(), {pipeline_micro_batches_option(), sync_option()}, memory_options()});
-  entry.plan = plan;
-  entry.cost = cost;
-  entry.check = check;
+  entry.plan = plan_pipeline;
+  entry.cost = pipeline_cost;
+  entry.check = check_pipeline_job;
   entry.schedule = pipeline_text;
   return entry;
 }

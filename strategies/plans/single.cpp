@@ -7,7 +7,7 @@
 namespace convoy {
 namespace {
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_single(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   if (request.ranks > 1)
     throw ConfigError(SourceLocation{}, "launch.ranks",
                       str(request.ranks,
@@ -18,7 +18,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   return plan_replicas(config, topology, request, 1);
 }
 
-std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> single_cost(const Job& job, const ModelDescription& description) {
   return replica_costs(job, description, true);
 }
 
@@ -29,8 +29,8 @@ StrategyEntry single_entry() {
   entry.name = "single";
   entry.help = "one rank on one device, without communication";
   entry.options = joined({{sync_option(), micro_batches_option(), graph_option()}, memory_options()});
-  entry.plan = plan;
-  entry.cost = cost;
+  entry.plan = plan_single;
+  entry.cost = single_cost;
   entry.tables = sparse_text;
   return entry;
 }

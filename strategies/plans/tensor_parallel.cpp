@@ -5,7 +5,7 @@
 namespace convoy {
 namespace {
 
-Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+Plan plan_tensor_parallel(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   int ranks = request.ranks;
   if (ranks == 0 && on_gpus(config, topology)) ranks = static_cast<int>(topology.hosts.front().gpus.size());
   ranks = ranks == 0 ? 1 : ranks;
@@ -14,7 +14,7 @@ Plan plan(const RunConfig& config, const Topology& topology, const PlanRequest& 
   return plan_on_mesh(config, topology, request, Mesh({{"tensor", ranks}}));
 }
 
-std::vector<RankCost> cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> tensor_parallel_cost(const Job& job, const ModelDescription& description) {
   return std::vector<RankCost>(job.ranks.size(), tensor_group_cost(job, description));
 }
 
@@ -25,8 +25,8 @@ StrategyEntry tensor_parallel_entry() {
   entry.name = "tensor_parallel";
   entry.help = "one replica with linear layers and embeddings sharded over the ranks; activations are summed";
   entry.options = joined({tensor_options(), {sync_option(), micro_batches_option()}, memory_options()});
-  entry.plan = plan;
-  entry.cost = cost;
+  entry.plan = plan_tensor_parallel;
+  entry.cost = tensor_parallel_cost;
   entry.check = check_cuts;
   entry.notes = [](const Job& job, const ModelDescription& description) {
     return tensor_notes(job, description, "strategy.name");

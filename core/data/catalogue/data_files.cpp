@@ -202,7 +202,7 @@ bool holds_images(const fs::path& folder) {
   return static_cast<bool>(failure);  // if listing fails, the data set reports it later
 }
 
-void check_images(const Options& options) {
+void check_image_files(const Options& options) {
   const fs::path folder = options.text("path");
   std::error_code none;
   const bool split = fs::is_directory(folder / "train", none) && fs::is_directory(folder / "test", none);
@@ -358,7 +358,7 @@ void check_rows(const Options& options, const Options& keys) {
   if (ending != ".npy" && ending != ".safetensors") check_table_columns(options, keys);
 }
 
-void check_table(const Options& options) {
+void check_table_file(const Options& options) {
   const Options evaluate = options.section("evaluate");
   check_rows(options, options);
   if (!evaluate.has("path")) return;
@@ -371,7 +371,7 @@ void check_table(const Options& options) {
 }
 
 // A token has at least one byte, so the file size limits the number of tokens.
-void check_text(const Options& options) {
+void check_text_file(const Options& options) {
   std::error_code none;
   const std::string& path = options.text("path");
   const auto bytes = static_cast<int64_t>(fs::file_size(path, none));
@@ -437,11 +437,11 @@ void check_data_files(const std::string& name, const Options& options) {
     if (!problem.empty()) at.fail(source.key, str(path, path.empty() ? "" : ": ", problem, "; ", source.advice));
   }
   if (name == "synthetic" && options.json().contains("kind")) check_synthetic_memory(options);
-  if (name == "images") check_images(options);
-  if (name == "table") check_table(options);
+  if (name == "images") check_image_files(options);
+  if (name == "table") check_table_file(options);
   if (name == "interactions") check_interaction_columns(options);
   if (name == "text") {
-    check_text(options);
+    check_text_file(options);
     if (options.text("vocabulary") != "bytes") check_vocabulary(options);
   }
   if (name == "fashion_mnist") check_fashion(options);

@@ -27,8 +27,6 @@
 namespace convoy {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int rounds = 5;
 constexpr double round_seconds = 0.02;
 constexpr int64_t most_iterations = 2000;
@@ -276,8 +274,6 @@ namespace {
 constexpr Timeout process_limit{30000};  // for another process of the calibration
 constexpr size_t most_samples = 400;
 constexpr double alone_end = 0.32, together_end = 0.78;  // fraction of the time at which the phase ends
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 void bind_rank(const MeasuredRank& rank) {
   bind_this_thread(rank.cores);

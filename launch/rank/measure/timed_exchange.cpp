@@ -7,12 +7,9 @@
 #include <time.h>
 
 #include <algorithm>
-#include <chrono>
 
 namespace convoy {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t least = 3, most = 400;  // number of exchanges
 
@@ -74,8 +71,6 @@ class Exchanger {
   at::Device device_;
   at::Tensor mine_, all_;
 };
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 }  // namespace
 

@@ -1,11 +1,17 @@
 // Times exchanges of a backend among the ranks of a group. Collective.
 #pragma once
+#include <chrono>
 #include <vector>
 
 #include "core/communicator.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
+
+using Clock = std::chrono::steady_clock;
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 struct ExchangeTimes {
   std::vector<double> seconds;  // one value per exchange, on this rank

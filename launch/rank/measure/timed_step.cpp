@@ -55,12 +55,6 @@ std::optional<EvaluationMetrics> evaluation_metrics(const RunConfig& config, con
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point start, Clock::time_point end) {
-  return std::chrono::duration<double>(end - start).count();
-}
-
 class TimedBlock : public Block {
  public:
   TimedBlock(BlockPtr inner, std::shared_ptr<std::vector<BlockTime>> times, size_t index)
@@ -70,7 +64,7 @@ class TimedBlock : public Block {
   TensorList forward(const TensorList& inputs) override {
     const Clock::time_point start = Clock::now();
     TensorList outputs = inner_->forward(inputs);
-    (*times_)[index_].seconds += seconds_between(start, Clock::now());
+    (*times_)[index_].seconds += seconds_since(start);
     return outputs;
   }
 
@@ -159,7 +153,7 @@ double TimedStep::step(bool updates) {
     throw Error(Failure::training,
                 str("the loss is not finite at step ", number_ - 1, " of the measurement; try a smaller optimizer.lr"));
   synchronise(device_);
-  return seconds_between(start, Clock::now());
+  return seconds_since(start);
 }
 
 std::vector<BlockTime> TimedStep::block_times() const { return device_.is_cpu() ? *times_ : std::vector<BlockTime>{}; }

@@ -70,10 +70,6 @@ std::vector<DevicePlan> parse_devices(const Options& options, const std::string&
 
 namespace {
 
-void add(std::vector<std::string>& lines, std::string line) {
-  if (!line.empty()) lines.push_back(std::move(line));
-}
-
 void check_named_once(const Options& section) {
   if (!section.has("recompute") || !section.at("recompute").is_array()) return;
   std::set<std::string> seen;
@@ -135,12 +131,11 @@ std::vector<std::string> check_shared_effects(const RunConfig& config) {
   const Options& section = config.strategy.options;
   check_named_once(section);
   if (config.precision != "fp16" && section.has("loss_scale"))
-    add(left_out,
-        refuse_without_effect(section, "loss_scale",
-                              str("is for precision fp16, where it keeps small gradients above zero, and precision "
-                                  "is ",
-                                  config.precision, "; leave it out, or take fp16"),
-                              {mark_of(config.resolved, "precision")}));
+    refuse_without_effect(section, "loss_scale",
+                          str("is for precision fp16, where it keeps small gradients above zero, and precision "
+                              "is ",
+                              config.precision, "; leave it out, or take fp16"),
+                          {mark_of(config.resolved, "precision")}, &left_out);
   return left_out;
 }
 
@@ -149,18 +144,17 @@ std::vector<std::string> check_shard_effects(const Options& section) {
   if (!section.has("shard")) return left_out;
   const std::string& shard = section.text("shard");
   if (shard != "parameters")
-    add(left_out,
-        refuse_without_effect(section, "reshard_after_forward",
-                              str("is for shard: parameters, which are freed and gathered again, and shard is ", shard,
-                                  ": parameters stay whole; leave one of them out"),
-                              {section.mark("shard")}));
+    refuse_without_effect(section, "reshard_after_forward",
+                          str("is for shard: parameters, which are freed and gathered again, and shard is ", shard,
+                              ": parameters stay whole; leave one of them out"),
+                          {section.mark("shard")}, &left_out);
   return left_out;
 }
 
 std::vector<std::string> refuse_keys_of(const Options& section, const std::vector<std::string>& keys,
                                         const std::string& reason, const SourceLocation& because) {
   std::vector<std::string> left_out;
-  for (const std::string& key : keys) add(left_out, refuse_without_effect(section, key, reason, {because}));
+  for (const std::string& key : keys) refuse_without_effect(section, key, reason, {because}, &left_out);
   return left_out;
 }
 

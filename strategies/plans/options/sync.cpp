@@ -60,15 +60,11 @@ std::vector<Option> group_options(const std::string& every) {
   };
 }
 
-void add(std::vector<std::string>& lines, std::string line) {
-  if (!line.empty()) lines.push_back(std::move(line));
-}
-
 // Checks the section or one of its groups.
 void check_group(const Options& section, std::vector<std::string>& left_out) {
   const std::string what = section.json().value("what", sync_kinds.front());
   const auto refuse = [&](const std::string& key, const std::string& reason) {
-    add(left_out, refuse_without_effect(section, key, reason, {section.mark("what")}));
+    refuse_without_effect(section, key, reason, {section.mark("what")}, &left_out);
   };
   if (what == sync_kinds.front())
     for (const char* key : {"start_after", "moments"})
@@ -191,10 +187,10 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   const Options sync = strategy.section("sync");
   if (!copies) {
     for (const char* key : {"groups", "start_after", "moments", "outer", "compress"})
-      add(left_out, refuse_without_effect(sync, key,
-                                          str("is for a data axis of whole replicas, and strategy ",
-                                              config.strategy.name, " has none here; leave it out"),
-                                          {strategy.mark("mesh"), strategy.mark("name")}));
+      refuse_without_effect(sync, key,
+                            str("is for a data axis of whole replicas, and strategy ", config.strategy.name,
+                                " has none here; leave it out"),
+                            {strategy.mark("mesh"), strategy.mark("name")}, &left_out);
     return left_out;
   }
   check_group(sync, left_out);
