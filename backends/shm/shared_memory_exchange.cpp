@@ -7,8 +7,8 @@ namespace convoy {
 namespace {
 
 constexpr int64_t lane_bytes = SharedSegment::lane_bytes;
-constexpr int64_t length_bytes = 8;              // length of a message, sent before its bytes
-constexpr int64_t piece_bytes = lane_bytes / 4;  // the receiver copies one piece while the sender copies the next
+constexpr int64_t length_bytes = 8;               // length of a message, sent before its bytes
+constexpr int64_t shared_piece = lane_bytes / 4;  // the receiver copies one piece while the sender copies the next
 
 // Messages begin at multiples of length_bytes, so a length never wraps around the end of the lane.
 int64_t in_lane(int64_t bytes) { return (bytes + length_bytes - 1) / length_bytes * length_bytes; }
@@ -31,7 +31,7 @@ struct MessageEnd {
 
   // Returns the length of the next piece: at most `limit` bytes, contiguous in the lane from byte `at`.
   int64_t next(int64_t at, int64_t limit) const {
-    return std::min({bytes - moved, limit, piece_bytes, lane_bytes - at % lane_bytes});
+    return std::min({bytes - moved, limit, shared_piece, lane_bytes - at % lane_bytes});
   }
 
   bool send() {
