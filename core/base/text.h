@@ -23,6 +23,7 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 std::vector<std::string> split(std::string_view text, char separator);  // at least one part
 std::string shape_text(const std::vector<int64_t>& shape);              // "[2, 3]"
 std::string hex_text(const unsigned char* bytes, size_t count);
+inline bool begins_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 // True if the text ends in `end` and is longer than that: "a.npy" ends in ".npy".
 bool ends_in(std::string_view text, std::string_view end);
 

@@ -13,8 +13,6 @@ namespace {
 
 constexpr char step_prefix[] = "step-";
 
-bool begins(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
-
 }  // namespace
 
 std::string CheckpointDirectory::step_path(int64_t step) const { return str(folder_, "/", step_prefix, step); }
@@ -26,7 +24,7 @@ std::string CheckpointDirectory::temporary_path(int64_t step, const std::string&
 std::vector<int64_t> CheckpointDirectory::steps() const {
   std::vector<int64_t> steps;
   for (const std::string& name : names_in(folder_)) {
-    if (!begins(name, step_prefix)) continue;
+    if (!begins_with(name, step_prefix)) continue;
     const std::string digits = name.substr(sizeof step_prefix - 1);
     const bool number =
         !digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos;

@@ -242,14 +242,14 @@ struct RunTreesReader::Inner {
     KeyResult result;
   };
 
-  Json read(const Node& root, const std::set<std::string>& open_kinds);
+  // Adds the warnings to `warnings`, unless it is null.
+  Json read(const Node& root, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings = nullptr);
   RunConfig read_one(const Node& root, const std::set<std::string>& open_kinds);
   const Known& result_of(const Node& root, size_t index, const std::set<std::string>& open_kinds);
   void report(const std::vector<ConfigError>& found);
 
   const Catalogues& catalogues;
-  std::optional<SourceLocations> written{};  // marks of written keys, if the trees contain defaults too
-  std::vector<std::string> warnings{};
+  std::optional<SourceLocations> written{};          // marks of written keys, if the trees contain defaults too
   std::unordered_map<std::string, Known> results{};  // by the key and all inputs of its result
   std::vector<ConfigError> mistakes{};
   std::set<std::string> reported{};
@@ -296,7 +296,8 @@ const RunTreesReader::Inner::Known& RunTreesReader::Inner::result_of(const Node&
   return known->second;
 }
 
-Json RunTreesReader::Inner::read(const Node& root, const std::set<std::string>& open_kinds) {
+Json RunTreesReader::Inner::read(const Node& root, const std::set<std::string>& open_kinds,
+                                 std::vector<std::string>* warnings) {
   std::vector<ConfigError> unknown;
   OptionReader reader(catalogues, open_kinds, &unknown);
   reader.refuse_unknown_keys(run_options(), root, "");
@@ -316,7 +317,7 @@ Json RunTreesReader::Inner::read(const Node& root, const std::set<std::string>& 
     const KeyResult& result = known[i]->result;
     resolved[options_by_key()[i].front().name] = result.value;
     for (const auto& [key, mark] : result.marks) marks.add(key, mark);
-    warnings.insert(warnings.end(), result.warnings.begin(), result.warnings.end());
+    if (warnings != nullptr) warnings->insert(warnings->end(), result.warnings.begin(), result.warnings.end());
   }
   resolved["marks"] = marks.json();
   return resolved;
@@ -325,10 +326,11 @@ Json RunTreesReader::Inner::read(const Node& root, const std::set<std::string>& 
 Json RunTreesReader::read(const Node& root) { return inner_->read(root, kinds_left_open(root)); }
 
 RunConfig RunTreesReader::Inner::read_one(const Node& root, const std::set<std::string>& open_kinds) {
-  const Json resolved = read(root, open_kinds);
+  std::vector<std::string> warnings;
+  const Json resolved = read(root, open_kinds, &warnings);
   refuse_all(mistakes);
   RunConfig config = RunConfig::from_resolved(resolved);
-  config.warnings = warnings;
+  config.warnings = std::move(warnings);
   return config;
 }
 

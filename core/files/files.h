@@ -120,8 +120,7 @@ bool locked_by_rank(const std::string& path);
 // True for names in a checkpoint directory that a killed process may leave: `.step-N.tmp-TOKEN` is being written,
 // `.old-…` is being removed, and `.latest-TOKEN` becomes `latest`.
 inline bool is_leftover(const std::string& name) {
-  const auto begins = [&name](const char* with) { return name.rfind(with, 0) == 0; };
-  return begins(".step-") || begins(".old-") || begins(".latest-");
+  return begins_with(name, ".step-") || begins_with(name, ".old-") || begins_with(name, ".latest-");
 }
 
 // --- Files of plugins ---

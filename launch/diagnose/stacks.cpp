@@ -59,8 +59,6 @@ struct Frame {
   std::string name;  // plain name
 };
 
-bool begins_with(const std::string& text, const std::string& with) { return text.rfind(with, 0) == 0; }
-
 std::string file_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 bool of_libtorch(const Frame& frame) {

@@ -219,8 +219,6 @@ std::vector<std::string> inherited_by(const LaunchedAs& as, const Reader& read) 
   return notes;
 }
 
-bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
-
 }  // namespace
 
 const char* name_of(Launcher launcher) {
@@ -299,7 +297,7 @@ Variables without_ranks(const Variables& variables) {
   Variables kept;
   for (const auto& variable : variables) {
     bool drop = false;
-    for (const char* prefix : prefixes) drop = drop || starts_with(variable.first, prefix);
+    for (const char* prefix : prefixes) drop = drop || begins_with(variable.first, prefix);
     for (const char* name : names) drop = drop || variable.first == name;
     if (!drop) kept.insert(variable);
   }

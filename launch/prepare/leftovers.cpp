@@ -27,15 +27,13 @@ bool is_mine_and_old(const fs::path& path, int seconds) {
          std::time(nullptr) - status.st_mtime >= seconds;
 }
 
-bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
-
 // Open MPI names segments vader_segment.HOST.UID.JOB.RANK.
 std::vector<fs::path> old_segments(const LeftoverPaths& paths) {
   const std::string prefix = str("vader_segment.", host_name(), ".");
   std::vector<fs::path> found;
   for (const std::string& name : names_in(paths.shared_memory))
     if (const fs::path path = fs::path(paths.shared_memory) / name;
-        starts_with(name, prefix) && is_mine_and_old(path, paths.oldest_seconds))
+        begins_with(name, prefix) && is_mine_and_old(path, paths.oldest_seconds))
       found.push_back(path);
   return found;
 }
@@ -72,7 +70,7 @@ int remove_leftover_sessions(const LeftoverPaths& paths) {
   std::error_code none;
   int removed = 0;
   for (const std::string& name : names_in(folder.string())) {
-    const pid_t pid = starts_with(name, "pid.") ? std::atoi(name.c_str() + 4) : 0;
+    const pid_t pid = begins_with(name, "pid.") ? std::atoi(name.c_str() + 4) : 0;
     if (pid <= 0 || !is_mine_and_old(folder / name, paths.oldest_seconds) || runs(pid)) continue;
     if (fs::remove_all(folder / name, none) > 0 && !none) ++removed;
   }

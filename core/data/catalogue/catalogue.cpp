@@ -8,6 +8,7 @@
 #include "core/base/describe.h"
 #include "core/config/without_effect.h"
 #include "core/data/catalogue/declared_schema.h"
+#include "core/data/formats/delimited.h"
 
 namespace convoy {
 namespace {
@@ -270,9 +271,7 @@ void check_form(const Options& options) {
 }
 
 void check_table(const Options& options) {
-  const std::string& delimiter = options.text("delimiter");
-  if (delimiter.size() != 1 && delimiter != "tab")
-    options.fail("delimiter", "has to be one character, or the word tab");
+  delimiter_of(options);
   check_form(options);
   if (options.text("task") == "regression")
     refuse_without_effect(options, "classes",

@@ -50,8 +50,6 @@ constexpr Sign signs[] = {
      "a program"},
 };
 
-bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
-
 bool is_letters(std::string_view sign) {
   return std::all_of(sign.begin(), sign.end(), [](unsigned char c) { return c >= ' ' && c < 0x7f; });
 }
@@ -74,9 +72,10 @@ constexpr char tokens_later[] = "text reads plain text and not tokens; give the 
 std::string binary_kind(std::string_view bytes) {
   const std::string_view first = bytes.substr(0, 1 << 16);
   for (const Sign& sign : signs)
-    if (starts(bytes, sign.bytes) && (!is_letters(sign.bytes) || has_controls(first))) return str("is ", sign.what);
+    if (begins_with(bytes, sign.bytes) && (!is_letters(sign.bytes) || has_controls(first)))
+      return str("is ", sign.what);
   if (is_safetensors(bytes)) return "is a safetensors file";
-  if (starts(bytes, "\xff\xfe") || starts(bytes, "\xfe\xff")) return "is UTF-16";
+  if (begins_with(bytes, "\xff\xfe") || begins_with(bytes, "\xfe\xff")) return "is UTF-16";
   if (const size_t at = first.find('\0'); at != std::string_view::npos)
     return str("holds a NUL byte at byte ", at, ", as UTF-16 and files of token numbers do");
   return "";
@@ -95,8 +94,9 @@ std::vector<std::string> tokens_in(const nlohmann::json& json) {
 
 // True if several tokens begin with `mark`, which means a space or "continues a word".
 bool marked_by(const std::vector<std::string>& tokens, std::string_view mark) {
-  return std::count_if(tokens.begin(), tokens.end(),
-                       [&](const std::string& token) { return token.size() > mark.size() && starts(token, mark); }) > 1;
+  return std::count_if(tokens.begin(), tokens.end(), [&](const std::string& token) {
+           return token.size() > mark.size() && begins_with(token, mark);
+         }) > 1;
 }
 
 // True if some token has a space or newline. Literal tokens of a text do; tokens of tokenizers never do.
@@ -120,8 +120,8 @@ std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
 std::string text_problem(std::string_view bytes) {
   const std::string kind = binary_kind(bytes);
   if (kind.empty()) return "";
-  if (starts(kind, "is compressed")) return kind + "; decompress it first";
-  if (starts(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
+  if (begins_with(kind, "is compressed")) return kind + "; decompress it first";
+  if (begins_with(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
   return kind + "; " + tokens_later;
 }
 
@@ -131,7 +131,7 @@ std::string vocabulary_problem(std::string_view bytes, const std::string& path) 
   constexpr char advice[] =
       "; data.vocabulary takes literal tokens, one a line or as JSON; give such a file, or vocabulary: bytes";
   if (const std::string kind = binary_kind(bytes); !kind.empty()) return kind + advice;
-  if (starts(bytes, "#version")) return str("is the list of merges of a BPE tokenizer", advice);
+  if (begins_with(bytes, "#version")) return str("is the list of merges of a BPE tokenizer", advice);
   const bool named_json = ends_in(path, ".json");
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   const bool map = first != std::string_view::npos && bytes[first] == '{';
@@ -273,7 +273,7 @@ void check_table_columns(const Options& options, const Options& keys) {
     const MappedFile file(keys.text("path"));
     const std::string_view text = first_lines(file);
     if (text.empty() && !file.text().empty()) return;
-    DelimitedReader reader(file.path(), text, options.text("delimiter") == "tab" ? '\t' : options.text("delimiter")[0]);
+    DelimitedReader reader(file.path(), text, delimiter_of(options));
     const Header header(reader, false, options.boolean("header"));
     const auto column = [&](const char* key, const std::string& name) {
       size_t found = 0;
@@ -315,9 +315,14 @@ void check_interaction_columns(const Options& options) {
     size_t user = 0, item = 0;
     at_key(columns, "user", [&] { user = header.token(columns.text("user"), key_of("user")); });
     at_key(columns, "item", [&] { item = header.token(columns.text("item"), key_of("item")); });
-    std::vector<std::pair<size_t, std::string>> numbers;  // column and key
+    struct Numbers {
+      size_t column;
+      std::string key, path;
+    };
+    std::vector<Numbers> numbers;
     const auto add = [&](const char* key, const std::string& name) {
-      at_key(columns, key, [&] { numbers.emplace_back(header.number(name, key_of(key)), key); });
+      const std::string path = key_of(key);
+      at_key(columns, key, [&] { numbers.push_back({header.number(name, path), key, path}); });
     };
     for (const char* key : {"time", "weight"})
       if (columns.has(key)) add(key, columns.text(key));
@@ -326,8 +331,8 @@ void check_interaction_columns(const Options& options) {
     for (bool more = header.first_row_read() || reader.next(); more; more = reader.next()) {
       if (reader.field(user).empty()) reader.fail(user, "the user is missing");
       if (reader.field(item).empty()) reader.fail(item, "the item is missing");
-      for (const auto& [column, key] : numbers)
-        at_key(columns, key, [&, number = column, name = key_of(key)] { float_of(reader, number, name.c_str()); });
+      for (const Numbers& number : numbers)
+        at_key(columns, number.key, [&] { float_of(reader, number.column, number.path.c_str()); });
     }
   });
 }
@@ -407,8 +412,8 @@ void check_synthetic_memory(const Options& options) {
     bytes = 4 * double(options.integer("rows") + options.integer("users")) * double(1 + columns);
   } else if (kind != "tokens") {
     key = "features";
-    bytes = 4 * double(options.integer(kind == "classification" ? "classes" : "targets"));
-    for (int64_t size : options.integers("features")) bytes *= double(size);
+    bytes = 4 * double(options.integer(kind == "classification" ? "classes" : "targets")) *
+            product_of(options.integers("features"));
   }
   const double memory = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
   if (bytes > memory)

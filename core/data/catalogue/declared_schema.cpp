@@ -134,8 +134,7 @@ FileShape safetensors_shape(std::string_view text, const std::string& tensor) {
 }
 
 FileShape csv_shape(const Options& options, const MappedFile& file) {
-  const std::string& delimiter = options.text("delimiter");
-  DelimitedReader reader(file.path(), file.text(), delimiter == "tab" ? '\t' : delimiter[0]);
+  DelimitedReader reader(file.path(), file.text(), delimiter_of(options));
   const Header header(reader, false, options.boolean("header"));
   const std::vector<std::string> chosen = options.texts("features");
   if (!chosen.empty()) return Shape{static_cast<int64_t>(chosen.size())};

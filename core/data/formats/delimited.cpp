@@ -105,4 +105,11 @@ double DelimitedReader::number(size_t column) const {
   return value;
 }
 
+char delimiter_of(const Options& options) {
+  const std::string& text = options.text("delimiter");
+  if (text == "tab") return '\t';
+  if (text.size() != 1) options.fail("delimiter", "has to be one character, or the word tab");
+  return text[0];
+}
+
 }  // namespace convoy

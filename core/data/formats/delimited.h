@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/options.h"
+
 namespace convoy {
 
 class DelimitedReader {
@@ -40,5 +42,8 @@ class DelimitedReader {
   bool first_ = true;
   std::vector<std::string_view> fields_;
 };
+
+// The character of the option `delimiter`: one character, or the word tab. Throws ConfigError for another text.
+char delimiter_of(const Options& options);
 
 }  // namespace convoy

@@ -75,10 +75,7 @@ TextFormat TextFormat::from(const Options& options, const std::string& path,
     form.delimiter = form.typed_header ? '\t' : ',';
     return form;
   }
-  const std::string& text = options.text("delimiter");
-  const bool tab = text == "tab" || text == "\\t";
-  if (!tab && text.size() != 1) options.fail("delimiter", "has to be one character, or the word tab");
-  form.delimiter = tab ? '\t' : text[0];
+  form.delimiter = options.text("delimiter") == "\\t" ? '\t' : delimiter_of(options);
   return form;
 }
 

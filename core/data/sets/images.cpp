@@ -71,8 +71,6 @@ at::Tensor read_jpeg(const std::string& path, std::string_view bytes, int64_t ch
   return out;
 }
 
-bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
-
 namespace fs = std::filesystem;
 
 // Sorted, so that class numbers do not depend on the file system.
@@ -153,8 +151,8 @@ std::string hash_of_ends(const std::string& path) {
 at::Tensor read_image(const std::string& path, int64_t channels) {
   const MappedFile file(path);
   const std::string_view bytes = file.text();
-  if (begins(bytes, "\x89PNG\r\n\x1a\n")) return read_png(path, bytes, channels);
-  if (begins(bytes, "\xff\xd8\xff")) return read_jpeg(path, bytes, channels);
+  if (begins_with(bytes, "\x89PNG\r\n\x1a\n")) return read_png(path, bytes, channels);
+  if (begins_with(bytes, "\xff\xd8\xff")) return read_jpeg(path, bytes, channels);
   fail(path, "is neither PNG nor JPEG");
 }
 

@@ -238,10 +238,7 @@ at::ScalarType dtype_of(const std::string& path, const std::string& described) {
 TableOptions TableOptions::from(const Options& options) {
   TableOptions result;
   if (options.has("target_path")) result.target_path = options.text("target_path");
-  const std::string& delimiter = options.text("delimiter");
-  if (delimiter.size() != 1 && delimiter != "tab")
-    options.fail("delimiter", "has to be one character, or the word tab");
-  result.delimiter = delimiter == "tab" ? '\t' : delimiter[0];
+  result.delimiter = delimiter_of(options);
   result.header = options.boolean("header");
   result.features = options.texts("features");
   result.target = options.text("target");

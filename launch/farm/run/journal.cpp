@@ -24,14 +24,10 @@ constexpr char refused_end[] = ".refused";
 constexpr char code_line[] = "exit code ";
 constexpr size_t longest_reason = 1 << 20;
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() > end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 std::vector<std::string> paths_with(const std::string& folder, const std::string& end) {
   std::vector<std::string> paths;
   for (const std::string& name : names_in(folder))
-    if (name[0] != '.' && ends_with(name, end)) paths.push_back(folder + "/" + name);
+    if (name[0] != '.' && ends_in(name, end)) paths.push_back(folder + "/" + name);
   return paths;
 }
 
