@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "core/base/error.h"
@@ -15,8 +16,6 @@ namespace convoy {
 namespace {
 
 constexpr int64_t most = std::numeric_limits<int64_t>::max();
-
-bool begins(const std::string& text, const std::string& with) { return text.rfind(with, 0) == 0; }
 
 // Length of the run that saved the checkpoint. Older versions did not save all values; they are computed.
 TrainingLength saved_length(const Json& trainer, const std::optional<RunConfig>& config, const TrainingLength& now,
@@ -98,40 +97,94 @@ bool changes_evaluation(const std::string& key) {
   for (const char* same : {"data.path", "data.item_features.path", "data.user_features.path", "data.prefetch",
                            "data.changed", "model.dropout", "model.attention_dropout"})
     if (key == same) return false;
-  return key == "seed" || begins(key, "data.") || begins(key, "loss") || begins(key, "model.") ||
-         begins(key, "strategy.samples");
+  return key == "seed" || begins_with(key, "data.") || begins_with(key, "loss") || begins_with(key, "model.") ||
+         begins_with(key, "strategy.samples");
+}
+
+// Null if there is no such section or key.
+Json section_of(const Json& parent, const char* key) { return parent.is_object() ? parent.value(key, Json()) : Json(); }
+
+using OptionValues = std::map<std::string, Json>;  // by key path
+
+// The options that choose the held-out folds: of an ensemble, or of a single model. `member`: the member of the
+// ensemble that the state is of; -1: the whole state.
+OptionValues fold_options(const Json& config, int member) {
+  Json samples = section_of(section_of(config, "data"), "samples");
+  const Json of_members = section_of(section_of(config, "strategy"), "samples");
+  if (!of_members.is_null() && member < 0) return {{"strategy.samples", of_members}};
+  if (of_members.is_string()) samples = {{"how", of_members}};
+  if (const Json folds = section_of(of_members, "folds"); folds.is_number_integer() && folds > 0)
+    samples = {{"how", "folds"}, {"folds", folds}, {"fold", member % folds.get<int64_t>()}};
+  const Json how = section_of(samples, "how");
+  // A single model may become a member.
+  OptionValues options{{"data.samples.how", how.is_string() ? how : Json("all")}};
+  options["strategy.samples"] = options["data.samples.how"];
+  if (how == "subset") options["strategy.samples"] = {{"subset", section_of(samples, "fraction")}};
+  if (how != "folds") return options;
+  options["strategy.samples"] = {{"folds", section_of(samples, "folds")}};
+  for (const char* key : {"folds", "fold"}) options[str("data.samples.", key)] = section_of(samples, key);
+  return options;
+}
+
+bool holds_out_fold(const OptionValues& options) {
+  const auto how = options.find("data.samples.how");
+  return how != options.end()
+             ? how->second == "folds"
+             : options.at("strategy.samples").is_object() && options.at("strategy.samples").contains("folds");
+}
+
+std::string set_option(const std::string& key, const Json& value) {
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_structured() ? str(" --set '", key, "=", text, "'") : str(" --set ", key, "=", text);
 }
 
 // Warning about evaluation rows that the previous run trained on; "" if there are none.
-std::string split_note(const Json& was, const Json& is) {
-  const auto data_of = [](const Json& config) { return config.value("data", Json::object()); };
-  if (!was.is_object() || !data_of(was).is_object() || !data_of(is).is_object()) return "";
-  if (data_of(was).value("name", "") != data_of(is).value("name", "")) return "";
-  const EvaluationSplit before = evaluation_split(data_of(was), was.value("seed", Json()));
-  const EvaluationSplit now = evaluation_split(data_of(is), is.value("seed", Json()));
-  if (!now.holds_out) return "";
+std::string split_note(const CheckpointInfo& info, const Json& is, const DataContents& data) {
+  const Json &was = info.config, data_was = section_of(was, "data"), data_is = section_of(is, "data");
+  if (!data_was.is_object() || !data_is.is_object()) return "";
+  if (section_of(data_was, "name") != section_of(data_is, "name")) return "";
+  const EvaluationSplit before = evaluation_split(data_was, section_of(was, "seed"));
+  const EvaluationSplit now = evaluation_split(data_is, section_of(is, "seed"));
+  const OptionValues folds = fold_options(is, -1);
+  const bool holds_out_folds = holds_out_fold(folds);
   std::vector<std::string> changes;
-  std::string advice;
-  for (const auto& [key, value] : now.options) {
-    const auto old = before.options.find(key);
-    if (old == before.options.end() || old->second.is_null() || old->second == value) continue;
-    // A smaller fraction is a part of the larger one: all of its rows were held out before.
-    if (key == "data.evaluate.fraction" && value.is_number() && old->second.is_number() &&
-        value.get<double>() < old->second.get<double>())
-      continue;
-    changes.push_back(to_string(Difference{key, old->second, value}));
-    advice += str(" --set ", key, "=", old->second.is_string() ? old->second.get<std::string>() : old->second.dump());
-  }
+  std::string sets;
+  const auto compare = [&](const OptionValues& from, const OptionValues& to) {
+    for (const auto& [key, value] : to) {
+      const auto old = from.find(key);
+      if (old == from.end() || old->second.is_null() || old->second == value) continue;
+      // A smaller fraction is a part of the larger one: all of its rows were held out before. Folds are parts of the
+      // other rows.
+      if (key == "data.evaluate.fraction" && !holds_out_folds && value.is_number() && old->second.is_number() &&
+          value.get<double>() < old->second.get<double>())
+        continue;
+      changes.push_back(to_string(Difference{key, old->second, value}));
+      sets += set_option(key, old->second);
+    }
+  };
+  if (now.holds_out || holds_out_folds) compare(before.options, now.options);
+  if (holds_out_folds) compare(fold_options(was, info.member), folds);
+  const bool compared = !info.fingerprint.empty() && !data.fingerprint.empty();
+  const bool other_data = compared && ((now.holds_out && now.drawn) || holds_out_folds) &&
+                          !same_fingerprint(info.fingerprint, data.fingerprint);
+  if (other_data)
+    changes.push_back(data.rows != info.data_rows ? str("data: ", info.data_rows, " rows -> ", data.rows, " rows")
+                                                  : "data: its contents differ");
   if (changes.empty()) return "";
-  return str(join(changes, ", "),
-             ": other rows are held out for evaluation now; the model may have trained on some of them, and their "
-             "metrics look better than they are. To hold out the same rows as before, add",
-             advice);
+  std::string note = str(join(changes, ", "),
+                         ": other rows are held out for evaluation now; the model may have trained on some of them, "
+                         "and their metrics look better than they are. To hold out the same rows as before, ");
+  if (!sets.empty()) note += "add" + sets;
+  if (other_data) note += str(sets.empty() ? "" : " and ", "give the data of the checkpoint");
+  if (other_data && now.options.count("data.evaluate.fraction") != 0 && !holds_out_folds)
+    note += "; or hold out new rows alone, in a file of their own, with --set 'data.evaluate={path: FILE}'";
+  return note;
 }
 
 }  // namespace
 
-Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const TrainingLength& length, int64_t epoch_rows) {
+Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const TrainingLength& length, int64_t epoch_rows,
+                const DataContents& data) {
   const bool automatic = config.train.resume == "auto";
   std::vector<std::string> ignored{"name", "train.resume"};
   // An automatic resume may use other cores each time.
@@ -156,7 +209,7 @@ Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const Train
   const bool other_steps = saved.global_rows != length.global_rows || saved.steps_per_epoch != length.steps_per_epoch;
   if (other_steps) resumed.step = same_position(saved_step, saved, length, epoch_rows, info, resumed.notes);
   try {
-    resumed.split_note = split_note(info.config, config.resolved);
+    resumed.split_note = split_note(info, config.resolved, data);
     if (before) resumed.rate_note = rate_note(*before, saved, saved_step, config, length, resumed.step);
   } catch (const std::exception&) {  // an older or damaged configuration cannot be compared
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/data/contents.h"
 #include "core/trainer.h"
 
 namespace convoy {
@@ -19,8 +20,10 @@ struct Resumed {
 };
 
 // `epoch_rows`: rows that this run reads in an epoch. With another batch size the run continues at the same row of
-// the same epoch; if that row is inside a batch of this run, the batch's first rows are read again.
+// the same epoch; if that row is inside a batch of this run, the batch's first rows are read again. `data`: contents of
+// this run's data; without a fingerprint they are not compared.
 // Throws Error(corrupt_data) for a position that cannot exist.
-Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const TrainingLength& length, int64_t epoch_rows);
+Resumed resumed(const CheckpointInfo& info, const RunConfig& config, const TrainingLength& length, int64_t epoch_rows,
+                const DataContents& data = {});
 
 }  // namespace convoy

@@ -434,7 +434,8 @@ class Training {
 
   void restore_from(const CheckpointInfo& info) {
     const Json& trainer = info.trainer;
-    const Resumed from = resumed(info, config_, length_, epoch_rows_);
+    const DataContents data = info.fingerprint.empty() ? DataContents() : components_.data->contents();
+    const Resumed from = resumed(info, config_, length_, epoch_rows_, data);
     if (context_.rank == 0) {
       for (const std::string& note : from.notes) log::info(note);
       for (const std::string* warning : {&from.rate_note, &from.split_note})
@@ -450,8 +451,7 @@ class Training {
     train_seconds_before_ = trainer.at("train_seconds").get<double>();
     evaluate_seconds_ = trainer.value("evaluate_seconds", 0.0);
     const bool comparable =
-        from.same_evaluation &&
-        (info.fingerprint.empty() || same_fingerprint(info.fingerprint, components_.data->contents().fingerprint));
+        from.same_evaluation && (info.fingerprint.empty() || same_fingerprint(info.fingerprint, data.fingerprint));
     if (comparable) best_.restore(trainer.at("metrics"));
     if (held_out_evaluation_ != nullptr && !(comparable && from.same_watched)) held_out_evaluation_->metrics_changed();
     finished_ = strategy_.evaluated({});  // as before the checkpoint

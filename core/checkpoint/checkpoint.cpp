@@ -104,7 +104,9 @@ void write_manifest(const Manifest& manifest, const std::string& folder, FileSys
 
 CheckpointInfo info_of(const std::string& path, Manifest manifest) {
   CheckpointInfo info{path, manifest.step, std::move(manifest.trainer), std::move(manifest.config)};
-  if (!manifest.data.is_null()) info.fingerprint = manifest.data.value("fingerprint", std::string());
+  if (manifest.data.is_null()) return info;
+  info.fingerprint = manifest.data.value("fingerprint", std::string());
+  info.data_rows = manifest.data.value("rows", int64_t(0));
   return info;
 }
 

@@ -128,4 +128,7 @@ with runs.workspace() as folder:
     kinds.write_text("kind,y,x\n" + "".join(f"{kind},{y},{x}\n" for x, y, kind in rows if kind != "cat"))
     again = runs.run(config, folder / "turned", more, cwd=folder)
     runs.check(again["metrics"]["accuracy"]["last"] > 0.9, f"columns in another order: {again['metrics']}")
+    told = (folder / "turned" / "logs" / "rank0.log").read_text()
+    left = sum(kind != "cat" for _, _, kind in rows)
+    runs.check(f"data: 300 rows -> {left} rows: other rows are held out for evaluation now" in told, told)
 print("other data is refused by name, or trained with the checkpoint's numbers")

@@ -124,6 +124,74 @@ TEST_F(ResumeTest, OtherHeldOutRowsAreReportedWithWhatKeepsThem) {
   EXPECT_EQ(note(holdout("latest"), holdout("none")), "");
 }
 
+TEST_F(ResumeTest, ADrawnSplitOfOtherDataIsReported) {
+  const TrainingLength length{40, 13, 26, 26};
+  const auto note = [&](const Json& data, int64_t rows, const std::string& fingerprint) {
+    RunConfig made = config(40);
+    made.resolved["data"] = data;
+    CheckpointInfo saved = info(13, made, length);
+    saved.fingerprint = "a1";
+    saved.data_rows = 100;
+    return resumed(saved, made, length, 500, {fingerprint, rows, {}}).split_note;
+  };
+  const auto fraction = [](const char* name, double value) {
+    return Json{{"name", name}, {"path", "/none"}, {"evaluate", {{"fraction", value}}}};
+  };
+  for (const char* name : {"table", "images"}) {
+    EXPECT_THAT(note(fraction(name, 0.1), 120, "b2"), HasSubstr("data: 100 rows -> 120 rows: other rows are held out"));
+    EXPECT_THAT(note(fraction(name, 0.1), 120, "b2"), HasSubstr("give the data of the checkpoint; or hold out new"));
+    EXPECT_THAT(note(fraction(name, 0.1), 100, "b2"), HasSubstr("data: its contents differ: other rows"));
+    EXPECT_EQ(note(fraction(name, 0.1), 100, "a1"), "");
+    EXPECT_EQ(note(fraction(name, 0.1), 120, ""), "") << "unknown contents";
+    EXPECT_EQ(note(fraction(name, 0), 120, "b2"), "") << "nothing is held out";
+  }
+  EXPECT_EQ(note(fraction("text", 0.1), 120, "b2"), "") << "the end is held out";
+  EXPECT_THAT(note({{"name", "interactions"}, {"holdout", "random"}}, 120, "b2"), HasSubstr("100 rows -> 120"));
+  EXPECT_EQ(note({{"name", "interactions"}, {"holdout", "latest"}}, 120, "b2"), "");
+  Json folds = fraction("table", 0);
+  folds["samples"] = {{"how", "folds"}, {"folds", 5}, {"fold", 0}};
+  EXPECT_THAT(note(folds, 120, "b2"), HasSubstr("100 rows -> 120"));
+}
+
+TEST_F(ResumeTest, OtherFoldsAreReportedWithWhatKeepsThem) {
+  const TrainingLength length{40, 13, 26, 26};
+  const auto note = [&](const Json& was, const Json& is, int member = -1) {
+    const auto with = [&](const Json& sections) {
+      RunConfig made = config(40);
+      made.resolved["data"] = {{"name", "fashion_mnist"}};
+      for (const auto& [key, value] : sections.items()) made.resolved[key].update(value);
+      return made;
+    };
+    CheckpointInfo saved = info(13, with(was), length);
+    saved.member = member;
+    return resumed(saved, with(is), length, 500).split_note;
+  };
+  const auto fold = [](int64_t folds, int64_t number) {
+    return Json{{"data", {{"samples", {{"how", "folds"}, {"folds", folds}, {"fold", number}}}}}};
+  };
+  const auto how = [](const char* name) {
+    return Json{{"data", {{"samples", {{"how", name}, {"folds", 5}, {"fold", 0}}}}}};
+  };
+  EXPECT_EQ(note(fold(5, 1), fold(5, 1)), "");
+  EXPECT_THAT(note(fold(5, 1), fold(5, 2)), HasSubstr("data.samples.fold: 1 -> 2: other rows are held out"));
+  EXPECT_THAT(note(fold(5, 1), fold(5, 2)), HasSubstr("add --set data.samples.fold=1"));
+  EXPECT_THAT(note(fold(5, 1), fold(4, 1)), HasSubstr("add --set data.samples.folds=5"));
+  EXPECT_THAT(note(how("all"), fold(5, 0)), HasSubstr("add --set data.samples.how=all"));
+  EXPECT_THAT(note(how("subset"), fold(5, 0)), HasSubstr("add --set data.samples.how=subset"));
+  EXPECT_EQ(note(fold(5, 1), how("all")), "") << "nothing is held out";
+  // Members of an ensemble: each holds out the fold of its number.
+  const auto members = [](const Json& samples) { return Json{{"strategy", {{"samples", samples}}}}; };
+  const Json five = members({{"folds", 5}}), four = members({{"folds", 4}});
+  EXPECT_EQ(note(five, five), "");
+  EXPECT_THAT(note(five, four), HasSubstr("add --set 'strategy.samples={\"folds\":5}'"));
+  EXPECT_THAT(note(members("bootstrap"), five), HasSubstr("add --set strategy.samples=bootstrap"));
+  EXPECT_EQ(note(five, members("all")), "");
+  EXPECT_EQ(note(five, fold(5, 3), 3), "");
+  EXPECT_THAT(note(five, fold(5, 2), 3), HasSubstr("add --set data.samples.fold=3"));
+  EXPECT_EQ(note(fold(5, 0), five), "") << "models of a farm, one for each fold";
+  EXPECT_NE(note(how("all"), five), "");
+}
+
 TEST_F(ResumeTest, OlderCheckpointsSaidLess) {
   const RunConfig before = config(40);
   CheckpointInfo saved = info(20, before, {40, 13, 26, 26});

@@ -304,6 +304,7 @@ EvaluationSplit evaluation_split(const Json& data, const Json& run_seed) {
   const auto draw = [&] {
     const Json seed = data.value("seed", Json());
     split.options["data.seed"] = seed.is_number_integer() ? seed : run_seed;
+    split.drawn = true;
   };
   if (name == "interactions") {
     const Json holdout = data.value("holdout", Json("none"));

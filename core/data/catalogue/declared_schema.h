@@ -70,6 +70,7 @@ uint64_t data_seed(const Options& data, uint64_t run_seed);
 // The options that decide which rows of its training data a data set holds out for evaluation.
 struct EvaluationSplit {
   bool holds_out = false;  // false also for separate files and for a plugin's data set
+  bool drawn = false;      // by row number: with other rows in the data, other rows are held out
   std::map<std::string, Json> options;
 };
 // `data`: the data set of a resolved configuration, which may be of an older version; `run_seed`: the run's seed.
