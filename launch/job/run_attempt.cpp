@@ -129,7 +129,7 @@ void RunAttempt::begin_failed(const Error& error) {
 // The configuration without source locations, with the values that the folder's run keeps.
 Json RunAttempt::configuration() const {
   Json config = without_marks(run_.config.resolved);
-  if (folder_.epochs > 0) config["train"]["epochs"] = folder_.epochs;
+  config["train"].update(folder_.train);
   return config;
 }
 
@@ -152,7 +152,7 @@ void RunAttempt::begin(const PlacedJob& placed) {
   // Checkpoints of this run take precedence over the one that it began from.
   if ((folder_.continued || !policy_.first()) && policy_.newest_checkpoint() >= 0)
     job.config["train"]["resume"] = "auto";
-  if (folder_.epochs > 0) job.config["train"]["epochs"] = folder_.epochs;
+  job.config["train"].update(folder_.train);
   assignment_ = RankAssignment{job,
                                folder_.path,
                                folder_.attempt,

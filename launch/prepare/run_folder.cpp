@@ -179,13 +179,34 @@ Json value_at(const Json& config, const std::string& pointer) {
   return config.contains(place) ? config[place] : Json();
 }
 
-// Epochs of the folder's run if `resolved` limits it by max_steps and gives no epochs: older versions had a default
-// there. 0: none to keep.
-int64_t kept_epochs(const Json& config, const Json& resolved) {
-  const Json before = value_at(config, "/train/epochs"), limit = value_at(resolved, "/train/max_steps");
-  const bool open = value_at(resolved, "/train/epochs").is_null() && limit.is_number_integer();
-  if (!open || !before.is_number_integer() || marks_of(resolved).count("train.epochs") != 0) return 0;
-  return before.get<int64_t>();
+// The length of the folder's run, as far as it differs from `resolved` and the user wrote no other: `epochs` unless he
+// gives epochs, `max_steps` unless he gives either. Without this, a default would end the run early.
+Json kept_length(const Json& config, const Json& resolved) {
+  const SourceLocations marks = marks_of(resolved);
+  const auto is_written = [&](const std::string& key) {
+    return marks.empty() ? !value_at(resolved, "/train/" + key).is_null() : marks.count("train." + key) != 0;
+  };
+  Json kept = Json::object();
+  if (is_written("epochs")) return kept;
+  const Json epochs = value_at(config, "/train/epochs"), steps = value_at(config, "/train/max_steps");
+  const bool keep_steps = !is_written("max_steps");
+  if (keep_steps && steps != value_at(resolved, "/train/max_steps")) kept["max_steps"] = steps;
+  const bool ends = epochs.is_number_integer() || (keep_steps && steps.is_number_integer());
+  if (ends && epochs != value_at(resolved, "/train/epochs")) kept["epochs"] = epochs;
+  return kept;
+}
+
+// "" if there is nothing to keep.
+std::string kept_note(const Json& kept, const Json& resolved) {
+  std::vector<std::string> stay;
+  for (const auto& [key, value] : kept.items())
+    if (!value.is_null()) stay.push_back(str("train.", key, " stays ", value));
+  if (stay.empty()) return "";
+  const Json limit = kept.value("max_steps", value_at(resolved, "/train/max_steps"));
+  return str(join(stay, ", "), ", as this run began; ",
+             kept.contains("max_steps") || !limit.is_number_integer()
+                 ? "for another length type --set train.epochs=N or train.max_steps=N"
+                 : "--set train.epochs=~ leaves it to train.max_steps");
 }
 
 // Takes an unfinished folder if its lock is free.
@@ -210,10 +231,8 @@ std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::st
   rebuild(folder, summary, run.notes);
   run.continued = true;
   if (!summary.contains("config")) return run;
-  run.epochs = kept_epochs(summary["config"], request.resolved);
-  if (run.epochs > 0)
-    run.notes.push_back(str("train.epochs stays ", run.epochs,
-                            ", as this run began; --set train.epochs=~ leaves it to ", "train.max_steps"));
+  run.train = kept_length(summary["config"], request.resolved);
+  if (const std::string note = kept_note(run.train, request.resolved); !note.empty()) run.notes.push_back(note);
   const std::vector<Difference> found = differences(summary["config"], request.resolved, resumable_keys());
   if (found.empty()) return run;
   throw Error(
@@ -272,7 +291,8 @@ std::string addition_text(const std::string& folder, const std::vector<Differenc
 std::string done_reason(const RunFolderRequest& request, const std::string& folder) {
   const Json config = read_summary(folder).value("config", Json::object());
   std::vector<std::string> ignored{"train.resume", "data.changed"};
-  if (kept_epochs(config, request.resolved) > 0) ignored.emplace_back("train.epochs");
+  const Json kept = kept_length(config, request.resolved);
+  for (const auto& [key, value] : kept.items()) ignored.push_back("train." + key);
   const std::vector<Difference> found = differences(config, request.resolved, ignored);
   if (found.empty()) return "";
   return str("holds a run that is done, with other settings:", difference_lines(found, request.resolved),

@@ -48,7 +48,7 @@ struct RunFolder {
   bool already_done = false;       // nothing to train
   bool continued = false;          // an unfinished run is continued
   int attempt = 0;                 // number of earlier starts of this folder
-  int64_t epochs = 0;              // train.epochs that an older version took by default; 0: as configured
+  Json train = Json::object();     // length that the folder's run keeps: epochs, max_steps; empty: as configured
   std::vector<std::string> notes;  // lines for the user
   FolderLock lock;
 };

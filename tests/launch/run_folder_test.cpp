@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/config/node.h"
+#include "core/config/run_config.h"
 #include "launch/job/summary.h"
 
 namespace convoy {
@@ -113,7 +114,7 @@ TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
   {
     const RunFolder run = open_run_folder(request_);
     EXPECT_TRUE(run.continued);
-    EXPECT_EQ(run.epochs, 1);
+    EXPECT_EQ(run.train, (Json{{"epochs", 1}}));
     EXPECT_THAT(run.notes, ::testing::Contains(HasSubstr("train.epochs stays 1")));
   }
   Json written = request_.resolved;
@@ -121,11 +122,56 @@ TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
   marks.add("train.epochs", {"--set train.epochs=~", 0, 0});
   written["marks"] = marks.json();
   std::swap(request_.resolved, written);
-  EXPECT_EQ(open_run_folder(request_).epochs, 0);
+  EXPECT_TRUE(open_run_folder(request_).train.empty());
   std::swap(request_.resolved, written);
   leave(folder("n"), "done", true, read_summary(folder("n"))["config"]);
   request_.output = folder("n");
   EXPECT_TRUE(open_run_folder(request_).already_done);
+}
+
+// Without a written length the default, one epoch, would end the run early.
+TEST_F(RunFolderTest, ALengthThatIsNotGivenIsKept) {
+  struct Case {
+    Json before, now;  // train.epochs and train.max_steps
+    std::vector<std::string> written;
+    Json kept;
+    std::string note;
+  };
+  const auto length = [](const Json& epochs, const Json& steps) {
+    return Json{{"epochs", epochs}, {"max_steps", steps}, {"resume", "auto"}};
+  };
+  const std::vector<Case> cases{
+      {length(6, nullptr), length(1, nullptr), {}, {{"epochs", 6}}, "train.epochs stays 6, as this run began"},
+      {length(nullptr, 900),
+       length(1, nullptr),
+       {},
+       {{"epochs", nullptr}, {"max_steps", 900}},
+       "train.max_steps stays"},
+      {length(6, 900),
+       length(1, nullptr),
+       {},
+       {{"epochs", 6}, {"max_steps", 900}},
+       "stays 6, train.max_steps stays 900"},
+      {length(1, nullptr), length(1, nullptr), {}, Json::object(), ""},
+      {length(6, nullptr), length(2, nullptr), {"train.epochs"}, Json::object(), ""},
+      {length(nullptr, 900), length(2, nullptr), {"train.epochs"}, Json::object(), ""},
+      {length(nullptr, 900), length(nullptr, 50), {"train.max_steps"}, Json::object(), ""},
+  };
+  for (const Case& one : cases) {
+    request_.resolved["train"] = one.before;
+    leave(folder("n"), "failed", true, without_marks(request_.resolved));
+    request_.resolved["train"] = one.now;
+    SourceLocationWriter marks;
+    marks.add("name", {"x.yaml", 1, 1});
+    for (const std::string& key : one.written) marks.add(key, {"x.yaml", 2, 1});
+    request_.resolved["marks"] = marks.json();
+    const RunFolder run = open_run_folder(request_);
+    EXPECT_TRUE(run.continued);
+    EXPECT_EQ(run.train, one.kept) << one.before << " " << one.now;
+    const std::string notes = join(run.notes, "; ");
+    EXPECT_EQ(notes.find("stays") != std::string::npos, !one.note.empty()) << notes;
+    EXPECT_THAT(notes, HasSubstr(one.note));
+  }
 }
 
 // The same command continues what it began, not what it began from.

@@ -142,6 +142,14 @@ def length(work):
     runs.check(runs.summary(work / "old")["steps"] == 13, f"an old run went on to step {runs.summary(work / 'old')['steps']}")
     runs.check(runs.summary(work / "old")["config"]["train"]["epochs"] == 1, "the epochs were not kept")
     told(config, work / "old", old, ["already done"])
+    # The same command without a length continues with that of the folder.
+    often = [*ONE, "train.checkpoint_every=5 steps"]
+    for name, given, steps in (("epochs", "train.epochs=3", 39), ("limit", "train.max_steps=20", 20)):
+        told(config, work / name, [*often, given], ["injected"], expect=137, inject=["kill@step=8"])
+        told(config, work / name, often, [f"{given.replace('=', ' stays ')}, as this run began"])
+        runs.check(runs.summary(work / name)["steps"] == steps, f"{given}: {runs.summary(work / name)['steps']} steps")
+        told(config, work / name, often, ["already done"])
+    told(MLP, work / "same", [*ONE, "train.max_steps=26"], ["train.max_steps both end this run after 26 steps"])
     print("length: max_steps alone, both, more epochs of a finished run")
 
 
