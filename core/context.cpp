@@ -47,7 +47,10 @@ bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch) 
 }
 
 std::string length_note(const TrainConfig& train, const TrainingLength& length) {
-  if (train.epochs <= 0 || train.max_steps <= 0 || length.epoch_steps == train.max_steps) return "";
+  if (train.epochs <= 0 || train.max_steps <= 0) return "";
+  if (length.epoch_steps == train.max_steps)
+    return str("train.epochs, ", train.epochs, ", and train.max_steps both end this run after ", train.max_steps,
+               " steps");
   if (train.max_steps < length.epoch_steps)
     return str("train.max_steps ends this run after ", train.max_steps, " steps, before train.epochs, ", train.epochs,
                ", which takes ", length.epoch_steps);

@@ -1,7 +1,6 @@
 #include "core/trainer.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 
@@ -20,6 +19,7 @@
 #include "core/data/loader.h"
 #include "core/data/rows.h"
 #include "core/files/limits.h"
+#include "core/loss_check.h"
 #include "core/metrics/accumulator.h"
 #include "core/metrics/sink.h"
 #include "core/rank_state/position.h"
@@ -49,6 +49,7 @@ class Training {
         sampler_(rows_to_train_on(components), length_.global_rows, row_sample_of(sampling_, config_)),
         generators_(context, components.shares_device),
         same_metrics_(context),
+        loss_check_(context),
         stop_(context.channel, context.rank, context.size, timeout(config_.launch.rendezvous)),
         checkpoints_(context, context.folder + "/checkpoints", config_.train.keep_last,
                      components.files != nullptr ? *components.files : system_files()) {
@@ -167,7 +168,7 @@ class Training {
       if (updated && result.learning_rate.defined()) learning_rate_ = result.learning_rate;
       if (updated) gradient_norm_ = result.gradient_norm;
       train_metrics_.add(result.metrics);
-      check_finite(result);
+      loss_check_.check_finite(result, step_);
       if (result.updated && result.skipped.defined())
         skipped_ = skipped_.defined() ? skipped_ + result.skipped : result.skipped.to(at::kLong);
       if (updated) ++updates_;
@@ -215,61 +216,6 @@ class Training {
                     ": ", reason ? reason->message : "the job was ended");
   }
 
-  // Values that decide later if an update was finite: the flag, and this rank's losses of the accumulated steps.
-  struct Unchecked {
-    at::Tensor finite;
-    std::vector<std::pair<int64_t, at::Tensor>> losses;  // by step
-  };
-
-  // The flag is equal on all ranks. If it is false, the ranks exchange the steps of their losses over the control
-  // channel, so that the error names one rank.
-  void check_finite(const StepResult& result) {
-    const at::Tensor& loss = result.metrics.front().sum;
-    unchecked_.losses.emplace_back(step_, result.updated ? loss : loss.clone());
-    if (!result.updated) return;
-    unchecked_.finite = result.finite;
-    Unchecked update = std::exchange(unchecked_, {});
-    if (!update.finite.defined()) return;
-    // On CUDA, read the flag of the previous update, so that the host does not wait for the current step.
-    if (update.finite.is_cuda()) {
-      std::swap(update, pending_);
-      if (!update.finite.defined()) return;
-    }
-    // Read a CPU flag directly: small models make thousands of steps per second.
-    const at::Tensor& flag = update.finite;
-    const bool finite = flag.is_cpu() && flag.numel() == 1 ? *flag.const_data_ptr<bool>() : flag.all().item<bool>();
-    if (!finite) end_not_finite(update);
-  }
-
-  [[noreturn]] void end_not_finite(const Unchecked& update) {
-    constexpr int64_t never = std::numeric_limits<int64_t>::max();
-    int64_t first = never;
-    for (const auto& [step, loss] : update.losses)
-      if (first == never && !at::isfinite(loss).all().item<bool>()) first = step;
-    const std::vector<std::string> votes =
-        context_.channel->agree(str("nonfinite/", step_), context_.rank, context_.size, std::to_string(first),
-                                timeout(config_.launch.rendezvous));
-    int failing_rank = -1;
-    int64_t when = never;
-    for (size_t rank = 0; rank < votes.size(); ++rank) {
-      const int64_t step = std::stoll(votes[rank]);
-      if (step >= when) continue;
-      when = step;
-      failing_rank = static_cast<int>(rank);
-    }
-    if (failing_rank < 0) when = update.losses.back().first;
-    context_.state->step(when);  // the failure is reported at that step
-    const std::string what = failing_rank < 0 ? "a gradient is not finite though every rank's loss is"
-                                              : str("the loss of rank ", failing_rank, " is not finite");
-    const std::string message = str(what, " at step ", when,
-                                    "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
-                                    "optimizer.clip_norm, or look at the data of that step");
-    if (failing_rank == context_.rank) throw Error(Failure::training, message);
-    // A summed gradient does not show which rank it came from.
-    if (failing_rank < 0 && context_.rank == 0) throw CommError(Failure::training, -1, message);
-    throw CommError(Failure::peer_lost, failing_rank, message);
-  }
-
   // --- Reports ---
 
   void report_first_step() {
@@ -284,7 +230,11 @@ class Training {
     if (log_step) {
       generators_.check_drawn(first_step_ > 0);
       const auto values = train_metrics_.reduce(*context_.world);
-      if (auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
+      if (auto loss = values.find("loss"); loss != values.end()) {
+        last_loss_ = loss->second.value;
+        loss_check_.check_weight(loss->second.weight, (done - 1) / length_.steps_per_epoch + 1,
+                                 done % length_.steps_per_epoch == 0 || done == length_.total_steps);
+      }
       Record record = full_record("train", done);
       if (gradient_norm_.defined() && gradient_norm_.numel() == 1) record.gradient_norm = gradient_norm_.item<double>();
       for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
@@ -428,6 +378,7 @@ class Training {
     }
     if (info) restore_from(*info);
     first_step_ = step_;
+    loss_check_.begin_weights(step_ % length_.steps_per_epoch != 0);
     if (context_.rank == 0) report_start();
     context_.state->phase("training");
   }
@@ -553,6 +504,7 @@ class Training {
   const Sampler sampler_;
   DefaultGenerators generators_;
   SameMetrics same_metrics_;
+  LossCheck loss_check_;
   StopAgreement stop_;
   int64_t stop_points_ = 0;  // points passed at which this rank could stop
   bool evaluation_owed_ = false;
@@ -575,8 +527,6 @@ class Training {
   bool holds_out_ = false;                                    // folds leave out rows that can be evaluated
   MetricAccumulator train_metrics_;
   BestMetrics best_;
-  Unchecked unchecked_;  // collected since the last update
-  Unchecked pending_;    // of the previous update, on CUDA
   int64_t updates_ = 0;  // made by this process, including skipped ones
   at::Tensor skipped_;   // updates of this process that the loss scaler skipped; undefined without a scaler
   at::Tensor learning_rate_;

@@ -82,13 +82,13 @@ std::map<std::string, MetricValue> MetricAccumulator::reduce(Communicator& world
     const int64_t members = sums_[i].numel();
     MetricValue& value = values[names_[i]];
     value.lower_is_better = lower_is_better_[i];
-    double total_sum = 0, total_weight = 0;
+    double total_sum = 0;
     for (int64_t m = 0; m < members; ++m) {
       total_sum += sum[m];
-      total_weight += weight[m];
+      value.weight += weight[m];
       if (members > 1) value.members.push_back(sum[m] / weight[m]);
     }
-    value.value = total_sum / total_weight;
+    value.value = total_sum / value.weight;
     sum += members;
     weight += members;
   }

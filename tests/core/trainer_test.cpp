@@ -13,6 +13,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/communicator.h"
@@ -52,7 +53,8 @@ class Counting : public Strategy {
     if (finite) total.add_(rows.sum());
     StepResult result;
     const at::Tensor sum = finite ? rows.sum() : at::scalar_tensor(std::numeric_limits<double>::quiet_NaN());
-    result.metrics = {{"loss", sum, at::scalar_tensor(static_cast<double>(input.batch.rows), at::kDouble), true}};
+    const double weight = weightless.count(input.step) != 0 ? 0 : static_cast<double>(input.batch.rows);
+    result.metrics = {{"loss", sum, at::scalar_tensor(weight, at::kDouble), true}};
     result.finite = at::scalar_tensor(finite, at::kBool);
     result.updated = input.flush || (input.step + 1) % accumulate == 0;
     if (result.updated) result.learning_rate = at::full({1}, 0.5 / static_cast<double>(input.step + 1), at::kDouble);
@@ -79,6 +81,7 @@ class Counting : public Strategy {
 
   at::Tensor total = at::zeros({1}, at::kDouble);
   std::vector<int64_t> steps, flushes;
+  std::set<int64_t> weightless;  // steps whose loss has the weight 0
   int64_t evaluated_rows = 0, poisoned_step = -1, accumulate = 1;
   int flushed = 0, restored = 0;
   std::function<void(int64_t)> on_step;
@@ -144,6 +147,10 @@ TEST(TrainingLength, RaggedLastBatchIsAStep) {
   EXPECT_NE(length_note(train, training_length(train, 10, 2)).find("train.max_steps ends"), std::string::npos);
   train.max_steps = 50;
   EXPECT_NE(length_note(train, training_length(train, 10, 2)).find("train.epochs, 3, ends"), std::string::npos);
+  train.max_steps = 6;
+  EXPECT_EQ(length_note(train, training_length(train, 10, 2)),
+            "train.epochs, 3, and train.max_steps both end this run after 6 steps");
+  train.max_steps = 50;
   train.epochs = 0;
   EXPECT_EQ(training_length(train, 10, 2).total_steps, 50);
   EXPECT_EQ(length_note(train, training_length(train, 10, 2)), "");
@@ -152,6 +159,41 @@ TEST(TrainingLength, RaggedLastBatchIsAStep) {
   const int64_t most = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(training_length(train, most, 1).steps_per_epoch, (most - 1) / training_length(train, 1, 1).global_rows + 1);
   EXPECT_EQ(training_length(train, most, 1).total_steps, most);
+}
+
+// Three steps an epoch.
+TEST_F(TrainerTest, AnEpochWithoutWeightIsAnError) {
+  const auto reason = [&](const std::set<int64_t>& weightless, int64_t max_steps = 0) -> std::string {
+    start_anew();
+    Counting strategy;
+    strategy.weightless = weightless;
+    try {
+      run(strategy, [&](RunConfig& config) {
+        config.loss.name = "mine";
+        config.train.max_steps = max_steps;
+      });
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Failure::config);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(reason({0, 1, 4, 5}), "") << "some batches";
+  EXPECT_NE(reason({3, 4, 5}).find("the loss mine had the weight 0 in every batch of epoch 2"), std::string::npos);
+  EXPECT_NE(reason({0, 1, 2}).find("epoch 1, so that nothing was trained; give data"), std::string::npos);
+  EXPECT_NE(reason({0, 1}, 2).find("epoch 1"), std::string::npos) << "the run ends within the epoch";
+}
+
+TEST_F(TrainerTest, APartOfAnEpochMayHaveNoWeight) {
+  Counting first;
+  run(first, [](RunConfig& config) {
+    config.train.max_steps = 2;
+    config.train.checkpoint_every = {Interval::Unit::steps, 1};
+  });
+  Counting second;
+  second.weightless = {2};
+  EXPECT_NO_THROW(run(second)) << "the epoch began with weight";
+  EXPECT_EQ(second.steps.front(), 2);
 }
 
 TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {

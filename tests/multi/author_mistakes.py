@@ -154,7 +154,10 @@ CASES = [
          strategy=DDP, ranks=2),
     dict(title="no graph in an ensemble", code=70, words=["step 0: it has no graph"], mistake="detached",
          strategy=ENSEMBLE),
-    dict(title="a loss that counts nothing", code=0, words=["no gradient for 2 parameters in the first update"], loss="uncounted_loss"),
+    *[dict(title=f"a loss that counts nothing, {ranks} ranks", code=78,
+           words=["no gradient for 2 parameters in the first update", "the loss uncounted_loss had the weight 0 in every "
+                  "batch of epoch 1, so that nothing was trained"], loss="uncounted_loss", strategy=strategy, ranks=ranks)
+      for strategy, ranks in (("{name: single}", 1), (DDP, 2))],
     dict(title="an own loss with options", code=0, words=[], mistake="own loss", without=["no gradient"]),
     *[dict(title=f"an unused layer under {strategy}", code=0, words=["no gradient for 2 parameters in the first update",
          "only.spare.bias"],
