@@ -95,6 +95,6 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;
 
 // Group of one rank: collectives copy input to output. Context::axis returns it for an axis that the mesh does not
 // have, so callers never branch on the size of a group.
-CommunicatorPtr make_single_communicator();
+CommunicatorPtr make_single_communicator(const std::string& backend = "none");
 
 }  // namespace convoy

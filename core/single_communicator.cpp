@@ -22,6 +22,8 @@ void check_counts(const std::vector<int64_t>& counts, const at::Tensor& tensor, 
 
 class SingleCommunicator : public Communicator {
  public:
+  explicit SingleCommunicator(std::string backend) : backend_(std::move(backend)) {}
+
   int rank() const override { return 0; }
   int size() const override { return 1; }
   const std::string& backend() const override { return backend_; }
@@ -78,7 +80,9 @@ class SingleCommunicator : public Communicator {
     return finished();
   }
   WorkPtr barrier(const CallOptions&) override { return finished(); }
-  CommunicatorPtr split(int, int, const CallOptions&) override { return make_single_communicator(); }
+  CommunicatorPtr split(int, int, const CallOptions&) override {
+    return make_single_communicator(backend_);
+  }
   void abort(const std::string&) override {}
 
  private:
@@ -96,13 +100,15 @@ class SingleCommunicator : public Communicator {
     return finished();
   }
 
-  const std::string backend_ = "none";
+  const std::string backend_;
   std::mutex mutex_;
   std::deque<at::Tensor> sends_;
 };
 
 }  // namespace
 
-CommunicatorPtr make_single_communicator() { return std::make_shared<SingleCommunicator>(); }
+CommunicatorPtr make_single_communicator(const std::string& backend) {
+  return std::make_shared<SingleCommunicator>(backend);
+}
 
 }  // namespace convoy

@@ -60,8 +60,6 @@ void check_reducible(const Call& call) {
 
 GroupCommunicator::GroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport)
     : state_(std::move(state)), transport_(std::move(transport)) {
-  CONVOY_CHECK(alone() == (size() == 1), "a transport is for groups of at least two");
-  if (alone()) return;
   devices_ = transport_->devices();
   const bool takes_host = std::find(devices_.begin(), devices_.end(), at::kCPU) != devices_.end();
   if (!takes_host) staged_ = state_->facts().device;
@@ -75,9 +73,7 @@ int64_t GroupCommunicator::bytes_sent() const { return state_->bytes; }
 double GroupCommunicator::wait_seconds() const { return 1e-9 * static_cast<double>(state_->wait_nanoseconds); }
 double GroupCommunicator::wait_cpu_seconds() const { return 1e-9 * static_cast<double>(state_->wait_cpu_nanoseconds); }
 
-std::vector<at::DeviceType> GroupCommunicator::devices() const {
-  return alone() ? std::vector<at::DeviceType>{at::kCPU, at::kCUDA} : devices_;
-}
+std::vector<at::DeviceType> GroupCommunicator::devices() const { return devices_; }
 
 Call GroupCommunicator::start(Operation operation, const CallOptions& options, const at::Tensor& input) const {
   Call call{operation, options.name, options.timeout};
@@ -119,7 +115,7 @@ WorkPtr GroupCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const Call
   Call call = start(Operation::all_reduce, options, tensor);
   check_reducible(call);
   call.set_reduction(op);
-  if (tensor.numel() == 0 || alone()) return make_finished_work();
+  if (tensor.numel() == 0) return make_finished_work();
   state_->add_bytes_sent(2 * (size() - 1) * bytes_of(tensor) / size());
   Staging staging(devices_, staged_);
   at::Tensor flat = as_numbers(staging.output(plain(tensor), true));
@@ -133,10 +129,6 @@ WorkPtr GroupCommunicator::gather(Operation operation, at::Tensor output, at::Te
   Call call = start(operation, options, input);
   CONVOY_CHECK(output.scalar_type() == input.scalar_type(), describe_call(call), ": output has another dtype");
   if (output.numel() == 0) return make_finished_work();
-  if (alone()) {
-    plain(output).copy_(plain(input).view_as(output));
-    return make_finished_work();
-  }
   state_->add_bytes_sent((size() - 1) * bytes_of(input));
   Staging staging(devices_, staged_);
   Offsets bounds = offsets(rows, row_bytes(output));
@@ -178,10 +170,6 @@ WorkPtr GroupCommunicator::all_to_all_v(at::Tensor output, const std::vector<int
                    input.scalar_type() == output.scalar_type(),
                describe_call(call), ": input ", input.sizes(), " and output ", output.sizes(),
                " do not fit the counts");
-  if (alone()) {
-    plain(output).copy_(plain(input));
-    return make_finished_work();
-  }
   int64_t row = row_bytes(input);
   state_->add_bytes_sent((input.size(0) - input_counts[rank()]) * row);
   Staging staging(devices_, staged_);
@@ -206,10 +194,6 @@ WorkPtr GroupCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, R
                describe_call(call), ": input has shape ", input.sizes(), ", wanted [", size(), ", …", output.sizes(),
                "]");
   if (output.numel() == 0) return make_finished_work();
-  if (alone()) {
-    plain(output).copy_(plain(input).view_as(output));
-    return make_finished_work();
-  }
   state_->add_bytes_sent((size() - 1) * bytes_of(input) / size());
   Staging staging(devices_, staged_);
   at::Tensor from = as_numbers(staging.input(plain(input)));
@@ -224,7 +208,7 @@ WorkPtr GroupCommunicator::broadcast(at::Tensor tensor, int root, const CallOpti
   Call call = start(Operation::broadcast, options, tensor);
   CONVOY_CHECK(root >= 0 && root < size(), describe_call(call), ": root ", root, " of ", size());
   call.set_root(root);
-  if (tensor.numel() == 0 || alone()) return make_finished_work();
+  if (tensor.numel() == 0) return make_finished_work();
   if (rank() == root) state_->add_bytes_sent((size() - 1) * bytes_of(tensor));
   Staging staging(devices_, staged_);
   bool sends = rank() == root;
@@ -236,7 +220,6 @@ WorkPtr GroupCommunicator::broadcast(at::Tensor tensor, int root, const CallOpti
 WorkPtr GroupCommunicator::transfer(Operation operation, const std::vector<Transfer>& transfers,
                                     const CallOptions& options) {
   Call call = start(operation, options, transfers.empty() ? at::Tensor() : transfers[0].tensor);
-  if (alone()) return serve_self(call, transfers);
   Staging staging(devices_, staged_);
   std::vector<Transfer> remote, to_self;
   for (const Transfer& one : transfers) {
@@ -286,7 +269,6 @@ WorkPtr GroupCommunicator::group(const std::vector<Transfer>& transfers, const C
 }
 
 WorkPtr GroupCommunicator::barrier(const CallOptions& options) {
-  if (alone()) return make_finished_work();
   return launch(start(Operation::barrier, options, {}), Staging({at::kCPU}, at::kCPU),
                 [to = transport_](const Call& c) { return to->barrier(c); });
 }
@@ -294,7 +276,7 @@ WorkPtr GroupCommunicator::barrier(const CallOptions& options) {
 CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& options) {
   Call call = start(Operation::split, options, {});
   // One all-gather distributes all colours and keys; each rank derives its group from them.
-  int64_t mine[] = {color, key, alone() ? 0 : transport_->propose()};
+  int64_t mine[] = {color, key, transport_->propose()};
   at::Tensor all = at::empty({size(), 3}, at::kLong);
   gather(Operation::split, all, at::from_blob(mine, {3}, at::kLong), std::vector<int64_t>(size(), 1), options)->wait();
   const int64_t* rows = all.const_data_ptr<int64_t>();
@@ -305,6 +287,7 @@ CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& 
     agreed = std::max(agreed, rows[3 * rank + 2]);
   }
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return rows[3 * a + 1] < rows[3 * b + 1]; });
+  if (members.size() == 1) return make_single_communicator(backend());
 
   GroupFacts facts = state_->facts();
   {
@@ -316,14 +299,12 @@ CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& 
   facts.parent = state_;
   facts.members.clear();
   for (int member : members) facts.members.push_back(state_->facts().members[static_cast<size_t>(member)]);
-  std::shared_ptr<Transport> transport;
-  if (!alone()) transport = transport_->split(members, facts.rank, facts.label, agreed, call.timeout);
+  auto transport = transport_->split(members, facts.rank, facts.label, agreed, call.timeout);
   auto state = std::make_shared<GroupState>(facts, transport);
   return std::make_shared<GroupCommunicator>(state, transport);
 }
 
 at::Tensor GroupCommunicator::common_memory(int64_t bytes, const CallOptions& options) {
-  if (alone()) return {};
   return transport_->common_memory(bytes, options.timeout.count() > 0 ? options.timeout : state_->facts().timeout);
 }
 
@@ -334,6 +315,7 @@ void GroupCommunicator::abort(const std::string& reason) {
 
 CommunicatorPtr make_world(const BackendRequest& request, const std::string& backend,
                            std::shared_ptr<Transport> transport) {
+  if (request.size == 1) return make_single_communicator(backend);
   GroupFacts facts{request};
   facts.backend = backend;
   facts.label = "world";

@@ -1,8 +1,8 @@
 // GroupCommunicator: the part of a Communicator that all backends share. A Transport moves the data.
 //
-// It checks arguments, copies strided tensors, stages tensors on unsupported devices, and handles groups of one and
-// messages from a rank to itself. It counts bytes, applies time limits, reports waits, and sends `abort` to the peers
-// over the control channel.
+// It checks arguments, copies strided tensors, stages tensors on unsupported devices, and handles messages from a
+// rank to itself. It counts bytes, applies time limits, reports waits, and sends `abort` to the peers over the control
+// channel. Groups of one rank have no transport (make_single_communicator).
 //
 // bytes_sent, with n ranks and B bytes of this rank's input: all-reduce 2(n-1)/n B, reduce-scatter (n-1)/n B,
 // all-gather (n-1) B, all-to-all the bytes for other ranks, broadcast (n-1) B on the root and 0 elsewhere, send B,
@@ -26,7 +26,6 @@ class GroupState;  // shared by a communicator and its works (group_state.h)
 
 class GroupCommunicator final : public Communicator {
  public:
-  // transport: null if and only if the group has one rank.
   GroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport);
   ~GroupCommunicator() override;
 
@@ -64,7 +63,6 @@ class GroupCommunicator final : public Communicator {
   // first.
   template <class Issue>
   WorkPtr launch(Call call, Staging staging, Issue issue);
-  bool alone() const { return transport_ == nullptr; }
 
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Transport> transport_;

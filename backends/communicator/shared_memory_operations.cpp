@@ -353,9 +353,7 @@ class SharedMemoryTransport final : public Transport {
   int64_t propose() override { return inner_->propose(); }
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t agreed,
                                    std::chrono::milliseconds timeout) override {
-    std::shared_ptr<Transport> inner = inner_->split(members, rank, label, agreed, timeout);
-    if (inner == nullptr) return nullptr;
-    return share(std::move(inner), request_, engine_, label, rank, static_cast<int>(members.size()), timeout);
+    return share(inner_->split(members, rank, label, agreed, timeout), request_, engine_, label, rank, static_cast<int>(members.size()), timeout);
   }
 
   at::Tensor common_memory(int64_t bytes, std::chrono::milliseconds timeout) override {

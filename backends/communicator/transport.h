@@ -63,8 +63,8 @@ class Transport {
 
   // First step of a split: every rank of this group proposes a number. `agreed` is the largest one.
   virtual int64_t propose() { return 0; }
-  // Second step: returns the group of `members`, which are ranks of this group in the new order. Collective over this
-  // group; a rank that is alone in its new group gets null. The label is unique within the job.
+  // Second step: returns the group of `members`, at least two ranks of this group in the new order. Collective over
+  // them. The label is unique within the job.
   virtual std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label,
                                            int64_t agreed, std::chrono::milliseconds timeout) = 0;
 

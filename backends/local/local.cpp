@@ -100,7 +100,6 @@ class LocalTransport final : public Transport {
 
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t,
                                    std::chrono::milliseconds timeout) override {
-    if (members.size() == 1) return nullptr;
     auto child = group_->child(label, static_cast<int>(members.size()));
     child->join(rank, Clock::now() + timeout);
     return std::make_shared<LocalTransport>(child, rank);

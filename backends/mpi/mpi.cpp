@@ -140,7 +140,6 @@ class MpiTransport final : public Transport {
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string&, int64_t agreed,
                                    std::chrono::milliseconds) override {
     engine_->observe_id(static_cast<int>(agreed));
-    if (members.size() == 1) return nullptr;
     auto group = std::make_shared<MpiGroup>();
     group->comm = group_->comm;
     group->rank = rank;

@@ -225,7 +225,6 @@ class NcclTransport final : public Transport {
 
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t,
                                    std::chrono::milliseconds timeout) override {
-    if (members.size() == 1) return nullptr;
     return std::make_shared<NcclTransport>(request_, label, rank, static_cast<int>(members.size()), timeout, watch_);
   }
 
