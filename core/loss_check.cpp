@@ -33,13 +33,13 @@ void LossCheck::end_not_finite(const Unchecked& update, int64_t step) {
   int64_t first = never;
   for (const auto& [number, loss] : update.losses)
     if (first == never && !at::isfinite(loss).all().item<bool>()) first = number;
-  const std::vector<std::string> votes =
+  const std::vector<std::string> first_steps =
       context_.channel->agree(str("nonfinite/", step), context_.rank, context_.size, std::to_string(first),
                               Timeout(static_cast<int64_t>(context_.config.launch.rendezvous * 1000)));
   int failing_rank = -1;
   int64_t when = never;
-  for (size_t rank = 0; rank < votes.size(); ++rank) {
-    const int64_t vote = std::stoll(votes[rank]);
+  for (size_t rank = 0; rank < first_steps.size(); ++rank) {
+    const int64_t vote = std::stoll(first_steps[rank]);
     if (vote >= when) continue;
     when = vote;
     failing_rank = static_cast<int>(rank);

@@ -53,6 +53,7 @@ class LossFunction {
   virtual ~LossFunction() = default;
   virtual Loss operator()(const Examples& examples, Layers& layers) const = 0;
 };
+using LossPtr = std::shared_ptr<const LossFunction>;
 
 class Model {
  public:

@@ -92,7 +92,7 @@ class Factories {
 
 struct Registry {
   Factories<ModelPtr, const Options&, const Schema&> models{"model"};
-  Factories<std::shared_ptr<const LossFunction>, const Options&> losses{"loss"};
+  Factories<LossPtr, const Options&> losses{"loss"};
   Factories<std::shared_ptr<const Dataset>, const Options&, uint64_t /* seed */> datasets{"data"};
   Factories<std::shared_ptr<const Transform>, const Options&> transforms{"transform"};
   Factories<std::unique_ptr<Strategy>, const Options&> strategies{"strategy"};

@@ -85,7 +85,7 @@ class Strategy {
   virtual ~Strategy() = default;
 
   // Builds this rank's part with its initial values. `loss` is the configured loss or the default of the model.
-  virtual void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) = 0;
+  virtual void setup(const Context& context, ModelPtr model, LossPtr loss) = 0;
   // Before setup only `draws` is valid: the number of rows that a member reads in an epoch.
   virtual Sampling sampling() const = 0;
 

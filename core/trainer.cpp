@@ -24,7 +24,6 @@
 #include "core/metrics/sink.h"
 #include "core/rank_state/position.h"
 #include "core/resume.h"
-#include "core/strategy.h"
 #include "core/tensors/random.h"
 #include "core/tensors/tensor_memory.h"
 

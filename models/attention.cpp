@@ -20,7 +20,7 @@ at::Tensor Rotary::operator()(const at::Tensor& x) {
   if (!cosine_.defined() || cosine_.size(0) != length || cosine_.scalar_type() != x.scalar_type() ||
       cosine_.device() != x.device()) {
     at::NoGradGuard no_grad;
-    const at::Tensor power = at::arange(size_ / 2, at::kDouble) * (-2.0 / static_cast<double>(size_));
+    const at::Tensor power = at::arange(size_ / 2, at::kDouble) * (-2.0 / double(size_));
     const at::Tensor angle =
         at::arange(length, at::kDouble).unsqueeze(-1) * at::pow(at::Scalar(base_), power).unsqueeze(0);
     cosine_ = angle.cos().to(x.options());
@@ -35,7 +35,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   if (!dropout) return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
   const int64_t length = q.size(-2);
   const at::Tensor future = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
-  const at::Tensor scores = q.matmul(k.transpose(-2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));
+  const at::Tensor scores = q.matmul(k.transpose(-2, -1)) / std::sqrt(double(q.size(-1)));
   at::Tensor weights = scores.masked_fill(future, -std::numeric_limits<double>::infinity()).softmax(-1);
   // Drawn as [.., B, heads · T · T]: rows lead, and this rank's heads are one range of the last dimension, like a shard
   // of any layer's output.
@@ -50,7 +50,7 @@ at::Tensor self_attention(const at::Tensor& qkv, int64_t head_size, Rotary* rota
   if (qkv.dim() < 3 || qkv.size(-1) != 3 * width || width % head_size != 0)
     throw Error(Failure::config, "attention takes queries, keys and values [B, T, 3 × width] with heads of ", head_size,
                 ", and was given ", qkv.sizes());
-  const auto rows = qkv.sizes().slice(0, static_cast<size_t>(qkv.dim() - 2));
+  const auto rows = qkv.sizes().slice(0, size_t(qkv.dim() - 2));
   const int64_t length = qkv.size(-2);
   // [.., B, T, 3 · width] → three of [N, heads, T, head_size]: the fused kernel needs four dimensions.
   const auto qkv_heads =

@@ -13,7 +13,7 @@ namespace convoy {
 at::Tensor max_pooled(const at::Tensor& images, int64_t kernel, int64_t stride, int64_t padding) {
   const at::Tensor pooled =
       at::max_pool2d(images.flatten(0, -4), {kernel, kernel}, {stride, stride}, {padding, padding});
-  return pooled.unflatten(0, images.sizes().slice(0, static_cast<size_t>(images.dim() - 3)));
+  return pooled.unflatten(0, images.sizes().slice(0, size_t(images.dim() - 3)));
 }
 
 Classifier::Classifier(const Schema& schema, const std::string& model) {

@@ -76,7 +76,7 @@ class Convnet : public Classifier {
     sizes_.batch_norm = options.boolean("batch_norm");
     sizes_.dropout = options.real("dropout");
     hidden_ = options.integer("hidden");
-    const auto convolutions = static_cast<int64_t>(sizes_.channels.size());
+    const auto convolutions = int64_t(sizes_.channels.size());
     convnet_entry().check(options);
     if (convolutions > 62 || height_ >> convolutions == 0 || width_ >> convolutions == 0)
       options.fail("channels", str("has ", convolutions, " convolutions, and an image of ", height_, " × ", width_,
@@ -91,15 +91,15 @@ class Convnet : public Classifier {
   }
   BlockPtr block(int64_t index, Layers& layers) const override {
     if (index < convolutions()) {
-      const int64_t in = index == 0 ? channels_ : sizes_.channels[static_cast<size_t>(index) - 1];
-      return std::make_shared<ConvBlock>(layers, in, sizes_.channels[static_cast<size_t>(index)], sizes_);
+      const int64_t in = index == 0 ? channels_ : sizes_.channels[size_t(index) - 1];
+      return std::make_shared<ConvBlock>(layers, in, sizes_.channels[size_t(index)], sizes_);
     }
     if (index < blocks() - 1) return std::make_shared<ConvHiddenBlock>(layers, flat_, hidden_, sizes_.dropout);
     return std::make_shared<ConvOutputBlock>(layers, hidden_ > 0 ? hidden_ : flat_, classes_, hidden_ == 0);
   }
 
  private:
-  int64_t convolutions() const { return static_cast<int64_t>(sizes_.channels.size()); }
+  int64_t convolutions() const { return int64_t(sizes_.channels.size()); }
 
   ConvSizes sizes_;
   int64_t hidden_ = 0;

@@ -82,7 +82,7 @@ class TransformerBlock : public Block {
   TransformerBlock(Layers& layers, const GptSizes& sizes) : head_size_(sizes.head_size()) {
     const int64_t dim = sizes.dim;
     // Every block adds twice to the residual stream; this scale keeps the variance of the sum independent of depth.
-    const double residual = deviation / std::sqrt(2.0 * static_cast<double>(sizes.layers));
+    const double residual = deviation / std::sqrt(2.0 * double(sizes.layers));
     LinearOptions fused = linear_options(Cut::column, sizes.bias, deviation);
     fused.parts = 3;
     attention_norm_ = register_module("attention_norm", layers.layer_norm("attention_norm", dim, sizes.norm_eps));

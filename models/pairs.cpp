@@ -152,7 +152,7 @@ bool can_use_loops(const at::Tensor& user, const at::Tensor& item, const at::Ten
                    const at::Tensor& item_numbers) {
   const auto dtype = user.scalar_type();
   const auto rows = [](const at::Tensor& tensor, int64_t trailing) {
-    return tensor.sizes().slice(0, static_cast<size_t>(tensor.dim() - trailing));
+    return tensor.sizes().slice(0, size_t(tensor.dim() - trailing));
   };
   const auto data_for = [&](const at::Tensor& numbers, const at::Tensor& embedding) {
     return !numbers.defined() || (numbers.scalar_type() == dtype && !numbers.requires_grad() &&

@@ -120,7 +120,7 @@ class Resnet : public Classifier {
       build_small((depth - 2) / 6);
   }
 
-  int64_t blocks() const override { return static_cast<int64_t>(residuals_.size()) + 2; }
+  int64_t blocks() const override { return int64_t(residuals_.size()) + 2; }
   std::string block_name(int64_t index) const override {
     if (index == 0) return "stem";
     return index == blocks() - 1 ? "output" : str("blocks.", index - 1);
@@ -128,7 +128,7 @@ class Resnet : public Classifier {
   BlockPtr block(int64_t index, Layers& layers) const override {
     if (index == 0) return std::make_shared<StemBlock>(layers, channels_, residuals_.front().in, large_);
     if (index == blocks() - 1) return std::make_shared<ResNetOutputBlock>(layers, residuals_.back().out, classes_);
-    return std::make_shared<ResidualBlock>(layers, residuals_[static_cast<size_t>(index) - 1]);
+    return std::make_shared<ResidualBlock>(layers, residuals_[size_t(index) - 1]);
   }
 
  private:
@@ -142,7 +142,7 @@ class Resnet : public Classifier {
         depth == 18 ? std::vector<int64_t>{2, 2, 2, 2} : std::vector<int64_t>{3, 4, 6, 3};
     int64_t in = 64;
     for (int64_t stage = 0; stage < 4; ++stage)
-      add_stage(in, 64 << stage, (64 << stage) * (bottleneck ? 4 : 1), blocks[static_cast<size_t>(stage)], stage);
+      add_stage(in, 64 << stage, (64 << stage) * (bottleneck ? 4 : 1), blocks[size_t(stage)], stage);
   }
   // The first block of each stage except the first halves the image.
   void add_stage(int64_t& in, int64_t inner, int64_t out, int64_t blocks, int64_t stage) {

@@ -24,9 +24,9 @@ std::unique_ptr<Strategy> make_ddp(const Options& options) {
   parts.every = sync_policy(options.json()).every;
   parts.micro_batches = options.integer("micro_batches");
   if (options.has("graph")) parts.graph = options.text("graph");
-  parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+  parts.runner = [options](const Context& context, ModelPtr model, LossPtr loss) {
     PartRequest request = part_request(context, options);
-    request.rows = std::make_shared<SparseRule>(context.config, context.axis("data")->size(), context.rank == 0);
+    request.rows = make_sparse_rule(context.config, context.axis("data")->size(), context.rank == 0);
     request.layers = sharded_row_layers(context);
     if (!request.layers) request.layers = shared_row_layers(context);
     return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));

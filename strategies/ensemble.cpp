@@ -48,7 +48,7 @@ class EarlyStop {
   void reset();
 
   // State tensors by name, for checkpoints; writable.
-  std::vector<std::pair<std::string, at::Tensor>> state() const;
+  NamedTensors state() const;
 
  private:
   std::vector<int64_t> patience_;
@@ -60,7 +60,7 @@ class EarlyStop {
 
 EarlyStop::EarlyStop(const std::vector<MemberSettings>& members, std::string metric) : metric_(std::move(metric)) {
   for (const MemberSettings& member : members) patience_.push_back(member.patience);
-  const auto count = static_cast<int64_t>(members.size());
+  const auto count = int64_t(members.size());
   best_ = at::full({count}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
   waited_ = at::zeros({count}, at::kLong);
   finished_ = at::zeros({count}, at::kBool);
@@ -74,8 +74,8 @@ void EarlyStop::add(const std::map<std::string, MetricValue>& metrics) {
     std::vector<std::string> names;
     for (const auto& [name, metric] : metrics)
       if (count == 1 || metric.members.size() == count) names.push_back(name);
-    throw Error(Failure::config, str("strategy.early_stop.metric: members have no metric '", metric_,
-                                     "'; an evaluation gives ", join(names, ", ")));
+    throw Error(Failure::config, "strategy.early_stop.metric: members have no metric '", metric_,
+                "'; an evaluation gives ", join(names, ", "));
   }
   auto* best = best_.mutable_data_ptr<double>();
   auto* waited = waited_.mutable_data_ptr<int64_t>();
@@ -107,7 +107,7 @@ void EarlyStop::reset() {
 
 int64_t EarlyStop::training() const { return finished_.logical_not().sum().item<int64_t>(); }
 
-std::vector<std::pair<std::string, at::Tensor>> EarlyStop::state() const {
+NamedTensors EarlyStop::state() const {
   return {{"early_stop_best", best_}, {"early_stop_waited", waited_}, {"early_stop_finished", finished_}};
 }
 
@@ -115,10 +115,10 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
  public:
   explicit Ensemble(const Options& options) : options_(options) { sampling_.draws = samples_of(options_); }
 
-  void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
+  void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     all_ = members_of(context.config);
     const CommunicatorPtr group = context.axis("members");
-    const auto [first, last] = members_of_rank(static_cast<int64_t>(all_.size()), group->rank(), group->size());
+    const auto [first, last] = members_of_rank(int64_t(all_.size()), group->rank(), group->size());
     first_rank_ = context.rank == 0;
     warn_if_lazy_is_unused(context, {});
     device_ = context.devices.front();
@@ -130,8 +130,8 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
       auto store = std::make_shared<LayerStore>();
       store->device = device_;
       store->dtype = parameter_dtype(context.config.precision);
-      vote_.emplace(model, loss, configured.empty() ? model->default_loss() : configured,
-                    static_cast<int64_t>(all_.size()), std::make_shared<DefaultLayers>(store), group);
+      vote_.emplace(model, loss, configured.empty() ? model->default_loss() : configured, int64_t(all_.size()),
+                    std::make_shared<DefaultLayers>(store), group);
       dtype_ = store->dtype;
     }
     read_samples();
@@ -208,8 +208,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   Metric by_member_number(const Metric& metric, int64_t rows) const {
     const at::Tensor index = numbers_.narrow(0, 0, rows);
     const auto among_all = [&](const at::Tensor& values) {
-      const at::Tensor whole =
-          at::zeros({static_cast<int64_t>(all_.size())}, at::TensorOptions(at::kDouble).device(device_));
+      const at::Tensor whole = at::zeros({int64_t(all_.size())}, at::TensorOptions(at::kDouble).device(device_));
       return rows == 0 ? whole : whole.index_copy(0, index, values.to(at::kDouble).reshape({-1}).to(device_));
     };
     return {metric.name, among_all(metric.sum), among_all(metric.weight), metric.lower_is_better};
@@ -217,14 +216,14 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
 
   // Metrics of an evaluation, by member number.
   std::vector<Metric> of_all_members(std::vector<Metric> metrics) const {
-    for (Metric& metric : metrics) metric = by_member_number(metric, static_cast<int64_t>(members_->rows().size()));
+    for (Metric& metric : metrics) metric = by_member_number(metric, int64_t(members_->rows().size()));
     return metrics;
   }
 
   void read_samples() {
     sampling_.draws.clear();
     for (int64_t row = 0; row < members_->active(); ++row)
-      sampling_.draws.push_back(members_->rows()[static_cast<size_t>(row)].draw);
+      sampling_.draws.push_back(members_->rows()[size_t(row)].draw);
     std::vector<int64_t> numbers;
     for (const MemberSettings& member : members_->rows()) numbers.push_back(member.number);
     numbers_ = at::tensor(numbers, at::kLong).to(device_);

@@ -22,7 +22,7 @@ std::unique_ptr<Strategy> make_fsdp(const Options& options) {
   MeshComponents parts;
   parts.every = sharded.every;
   parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options, sharded](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+  parts.runner = [options, sharded](const Context& context, ModelPtr model, LossPtr loss) {
     PartRequest request = part_request(context, options);
     request.deferred = sharded.shard == Shard::parameters;
     return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));

@@ -26,7 +26,7 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
   parts.every = sync_policy(options.json()).every;
   parts.micro_batches = options.integer("micro_batches");
   const bool deferred = shards && sharded.shard == Shard::parameters;
-  parts.runner = [options, deferred](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+  parts.runner = [options, deferred](const Context& context, ModelPtr model, LossPtr loss) {
     PartRequest request = part_request(context, options);
     request.deferred = deferred;
     TensorOptions tensor = tensor_options_of(options);
@@ -34,7 +34,7 @@ std::unique_ptr<Strategy> make_hybrid(const Options& options) {
     request = sharded_part(context, tensor, std::move(request));
     if (context.axis("pipeline")->size() == 1)
       return make_whole_runner(context, std::move(model), std::move(loss), std::move(request));
-    return make_pipeline_runner(context, std::move(model), std::move(loss), pipeline_options(options), request);
+    return make_pipeline_runner(context, std::move(model), std::move(loss), options, request);
   };
   parts.data = [options, shards, sharded](const Context& context,
                                           const std::vector<ModelPart*>& model_parts) -> std::unique_ptr<DataAxis> {

@@ -20,9 +20,8 @@ std::unique_ptr<Strategy> make_model_parallel(const Options& options) {
   MeshComponents parts;
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
-  const DeviceOptions devices{options, parts.micro_batches};
-  parts.runner = [options, devices](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
-    return make_device_runner(context, std::move(model), std::move(loss), devices, part_request(context, options));
+  parts.runner = [options](const Context& context, ModelPtr model, LossPtr loss) {
+    return make_device_runner(context, std::move(model), std::move(loss), options, part_request(context, options));
   };
   parts.data = [every = parts.every](const Context& context, const std::vector<ModelPart*>& model_parts) {
     return std::make_unique<LocalData>(context, model_parts, every);

@@ -25,9 +25,8 @@ std::unique_ptr<Strategy> make_pipeline(const Options& options) {
   MeshComponents parts;
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
-    return make_pipeline_runner(context, std::move(model), std::move(loss), pipeline_options(options),
-                                part_request(context, options));
+  parts.runner = [options](const Context& context, ModelPtr model, LossPtr loss) {
+    return make_pipeline_runner(context, std::move(model), std::move(loss), options, part_request(context, options));
   };
   // No other rank has this stage: one bucket, and no message for it.
   ReplicatedOptions whole;

@@ -21,7 +21,7 @@ void register_strategies(Registry& registry) {
 }
 
 ModelDescription describe_model(const Model& model, const std::string& precision) {
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(parameter_dtype(precision)));
+  const auto element_bytes = int64_t(c10::elementSize(parameter_dtype(precision)));
   try {
     const FakeTensors fake;  // foreign modules of blocks take no memory
     return count_blocks(model, element_bytes);
@@ -31,8 +31,8 @@ ModelDescription describe_model(const Model& model, const std::string& precision
   }
 }
 
-std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model,
-                                      std::shared_ptr<const LossFunction> loss, const Batch& batch) {
+std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model, LossPtr loss,
+                                      const Batch& batch) {
   at::NoGradGuard no_grad;
   Context context;
   context.config = config;

@@ -21,7 +21,6 @@ ModelDescription describe_model(const Model& model, const std::string& precision
 
 // Names of a fresh model's metrics on the CPU, in order, from an evaluation of the batch. Throws the model's
 // exceptions.
-std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model,
-                                      std::shared_ptr<const LossFunction> loss, const Batch& batch);
+std::vector<std::string> metric_names(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Batch& batch);
 
 }  // namespace convoy

@@ -16,7 +16,6 @@
 #include "strategies/common/step/start_checks.h"
 #include "strategies/common/step/step_graph.h"
 #include "strategies/common/step/update.h"
-#include "strategies/sparse/sparse_embeddings.h"
 
 namespace convoy {
 namespace {
@@ -28,11 +27,11 @@ class Single : public Strategy {
         every_(options.section("sync").integer("every")),
         micro_batches_(options.integer("micro_batches")) {}
 
-  void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
+  void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     state_ = context.state;
     first_gradients_.emplace(context);
     PartRequest request = part_request(context, options_);
-    request.rows = std::make_shared<SparseRule>(context.config, 1, context.rank == 0);
+    request.rows = make_sparse_rule(context.config, 1, context.rank == 0);
     part_.emplace(context, std::move(model), std::move(loss), std::move(request));
     const auto& parameters = part_->parameters();
     std::vector<int> order(parameters.size());
@@ -64,7 +63,7 @@ class Single : public Strategy {
 
  private:
   StepResult train_step(const StepInput& input) {
-    const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
+    const double nominal = std::max<double>(1, double(input.batch.nominal_rows));
     if (accumulated_ == 0) {
       collector_->begin();
       begin_rows(update_->tables());

@@ -26,7 +26,7 @@ std::unique_ptr<Strategy> make_tensor_parallel(const Options& options) {
   MeshComponents parts;
   parts.every = options.section("sync").integer("every");
   parts.micro_batches = options.integer("micro_batches");
-  parts.runner = [options](const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) {
+  parts.runner = [options](const Context& context, ModelPtr model, LossPtr loss) {
     return make_whole_runner(context, std::move(model), std::move(loss),
                              sharded_part(context, tensor_options_of(options), part_request(context, options)));
   };

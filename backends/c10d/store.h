@@ -16,7 +16,7 @@ namespace convoy {
 inline c10d::ReduceOp translate(ReduceOp op) {
   static constexpr c10d::ReduceOp::RedOpType known[] = {c10d::ReduceOp::SUM, c10d::ReduceOp::PRODUCT,
                                                         c10d::ReduceOp::MIN, c10d::ReduceOp::MAX};
-  return known[static_cast<size_t>(op)];
+  return known[size_t(op)];
 }
 
 // Time limit of c10d's threads. convoy's limit passes earlier and has the better message.

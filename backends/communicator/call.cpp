@@ -47,8 +47,8 @@ const char* name_of(Operation operation) {
   static constexpr const char* names[] = {"all_reduce",     "all_gather", "all_gather_v", "all_to_all_v",
                                           "reduce_scatter", "broadcast",  "send",         "receive",
                                           "group",          "barrier",    "split"};
-  static_assert(std::size(names) == static_cast<size_t>(Operation::split) + 1);
-  return names[static_cast<size_t>(operation)];
+  static_assert(std::size(names) == size_t(Operation::split) + 1);
+  return names[size_t(operation)];
 }
 
 std::string listed_ranks(const std::vector<int>& ranks) {
@@ -63,29 +63,29 @@ bool is_point_to_point(Operation operation) {
 
 void Call::set_reduction(ReduceOp op) {
   static constexpr const char* words[] = {"sum", "product", "min", "max"};
-  std::snprintf(more, sizeof more, "%s", words[static_cast<int>(op)]);
+  std::snprintf(more, sizeof more, "%s", words[int(op)]);
 }
 
 void Call::set_root(int root) { std::snprintf(more, sizeof more, "root %d", root); }
 
 void Call::set_exchange(int group_rank, const std::vector<int64_t>& sent, const std::vector<int64_t>& expected) {
   const auto between_two = [](uint64_t from, uint64_t to, int64_t rows) {
-    return mixed(mixed(mixed(0x51ed2701, from + 1), to + 1), static_cast<uint64_t>(rows) + 1);
+    return mixed(mixed(mixed(0x51ed2701, from + 1), to + 1), uint64_t(rows) + 1);
   };
   for (size_t other = 0; other < sent.size(); ++other) {
-    balance += between_two(static_cast<uint64_t>(group_rank), other, sent[other]);
-    balance -= between_two(other, static_cast<uint64_t>(group_rank), expected[other]);
+    balance += between_two(uint64_t(group_rank), other, sent[other]);
+    balance -= between_two(other, uint64_t(group_rank), expected[other]);
   }
   exchange_counts = sent;
   exchange_counts.insert(exchange_counts.end(), expected.begin(), expected.end());
 }
 
 void Call::seal() {
-  hash = mixed(static_cast<uint64_t>(operation) + 1, static_cast<uint64_t>(dtype));
+  hash = mixed(uint64_t(operation) + 1, uint64_t(dtype));
   hash = mixed(hash, name.data(), name.size());
   hash = mixed(hash, shape.size());
-  for (int64_t size : shape) hash = mixed(hash, static_cast<uint64_t>(size));
-  for (int64_t count : counts) hash = mixed(hash, static_cast<uint64_t>(count));
+  for (int64_t size : shape) hash = mixed(hash, uint64_t(size));
+  for (int64_t count : counts) hash = mixed(hash, uint64_t(count));
   hash = mixed(hash, more, std::strlen(more));
 }
 
@@ -119,7 +119,7 @@ void record(CollectiveRecords& records, int group, const Call& call) noexcept {
   if (call.has_tensor) {
     entry.dtype = name_of(call.dtype);
     entry.shape = call.shape.data();
-    entry.dimensions = static_cast<int>(call.shape.size());
+    entry.dimensions = int(call.shape.size());
   }
   records.called(group, entry);
 }

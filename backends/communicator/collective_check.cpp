@@ -126,7 +126,7 @@ bool CollectiveCheck::must_defer(const Call& call) {
   sum_.hash = (sum_.hash ^ call.hash) * 0x9e3779b97f4a7c15U;
   // Weights the balance by the number of the call, so that the errors of two calls do not cancel; 0 if all counts
   // match.
-  sum_.balance += call.balance * (2 * static_cast<uint64_t>(call.number) + 1);
+  sum_.balance += call.balance * (2 * uint64_t(call.number) + 1);
   if (compared_at(call.number)) {
     std::string text = describe_call(call);
     if (summed_from_ < call.number)

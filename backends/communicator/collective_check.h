@@ -11,7 +11,6 @@
 //
 // Threads: must_defer and defer require GroupState::issue; fail may run on any thread.
 #pragma once
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -41,8 +40,6 @@ class CollectiveCheck {
  public:
   CollectiveCheck(GroupState& state, SupervisedChannel& channel);
   ~CollectiveCheck();
-  CollectiveCheck(const CollectiveCheck&) = delete;
-  CollectiveCheck& operator=(const CollectiveCheck&) = delete;
 
   // Returns false if the call may start now. Call it once for each collective of the group.
   bool must_defer(const Call& call);

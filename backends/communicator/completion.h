@@ -27,8 +27,6 @@ class DeadlineWatch {
  public:
   explicit DeadlineWatch(std::function<void()> on_start = {});  // runs first in its thread
   ~DeadlineWatch();
-  DeadlineWatch(const DeadlineWatch&) = delete;
-  DeadlineWatch& operator=(const DeadlineWatch&) = delete;
 
   // Polls `ended` until it returns true. At `deadline`, or if `ended` throws, calls `late` once and stops polling. Both
   // run on the watch's thread; `ended` must not block.

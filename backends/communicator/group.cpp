@@ -16,7 +16,7 @@ namespace {
 // Detaches: communication is not differentiable, strategies handle gradients.
 at::Tensor plain(const at::Tensor& tensor) { return tensor.requires_grad() ? tensor.detach() : tensor; }
 
-int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+int64_t bytes_of(const at::Tensor& tensor) { return int64_t(tensor.nbytes()); }
 
 // Return a flat view of a contiguous tensor: as bytes, or in its dtype for reductions.
 at::Tensor as_bytes(const at::Tensor& tensor) {
@@ -70,8 +70,8 @@ int GroupCommunicator::rank() const { return state_->facts().rank; }
 int GroupCommunicator::size() const { return state_->facts().size; }
 const std::string& GroupCommunicator::backend() const { return state_->facts().backend; }
 int64_t GroupCommunicator::bytes_sent() const { return state_->bytes; }
-double GroupCommunicator::wait_seconds() const { return 1e-9 * static_cast<double>(state_->wait_nanoseconds); }
-double GroupCommunicator::wait_cpu_seconds() const { return 1e-9 * static_cast<double>(state_->wait_cpu_nanoseconds); }
+double GroupCommunicator::wait_seconds() const { return 1e-9 * double(state_->wait_nanoseconds); }
+double GroupCommunicator::wait_cpu_seconds() const { return 1e-9 * double(state_->wait_cpu_nanoseconds); }
 
 std::vector<at::DeviceType> GroupCommunicator::devices() const { return devices_; }
 
@@ -152,8 +152,8 @@ WorkPtr GroupCommunicator::all_gather(at::Tensor output, at::Tensor input, const
 
 WorkPtr GroupCommunicator::all_gather_v(at::Tensor output, at::Tensor input, const std::vector<int64_t>& counts,
                                         const CallOptions& options) {
-  CONVOY_CHECK(static_cast<int>(counts.size()) == size(), "all_gather_v '", options.name, "': ", counts.size(),
-               " counts for ", size(), " ranks");
+  CONVOY_CHECK(int(counts.size()) == size(), "all_gather_v '", options.name, "': ", counts.size(), " counts for ",
+               size(), " ranks");
   CONVOY_CHECK(input.dim() > 0 && output.dim() > 0 && input.size(0) == counts[rank()] &&
                    output.size(0) == sum(counts) && input.sizes().slice(1) == output.sizes().slice(1),
                "all_gather_v '", options.name, "': input ", input.sizes(), " and output ", output.sizes(),
@@ -164,10 +164,9 @@ WorkPtr GroupCommunicator::all_gather_v(at::Tensor output, at::Tensor input, con
 WorkPtr GroupCommunicator::all_to_all_v(at::Tensor output, const std::vector<int64_t>& output_counts, at::Tensor input,
                                         const std::vector<int64_t>& input_counts, const CallOptions& options) {
   Call call = start(Operation::all_to_all_v, options, input);
-  CONVOY_CHECK(static_cast<int>(output_counts.size()) == size() && static_cast<int>(input_counts.size()) == size() &&
-                   input.dim() > 0 && output.dim() > 0 && input.size(0) == sum(input_counts) &&
-                   output.size(0) == sum(output_counts) && input.sizes().slice(1) == output.sizes().slice(1) &&
-                   input.scalar_type() == output.scalar_type(),
+  CONVOY_CHECK(int(output_counts.size()) == size() && int(input_counts.size()) == size() && input.dim() > 0 &&
+                   output.dim() > 0 && input.size(0) == sum(input_counts) && output.size(0) == sum(output_counts) &&
+                   input.sizes().slice(1) == output.sizes().slice(1) && input.scalar_type() == output.scalar_type(),
                describe_call(call), ": input ", input.sizes(), " and output ", output.sizes(),
                " do not fit the counts");
   int64_t row = row_bytes(input);
@@ -294,11 +293,11 @@ CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& 
     std::lock_guard lock(state_->issue);
     facts.label = str(facts.label, "/", splits_++, ".", color);
   }
-  facts.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
-  facts.size = static_cast<int>(members.size());
+  facts.rank = int(std::find(members.begin(), members.end(), rank()) - members.begin());
+  facts.size = int(members.size());
   facts.parent = state_;
   facts.members.clear();
-  for (int member : members) facts.members.push_back(state_->facts().members[static_cast<size_t>(member)]);
+  for (int member : members) facts.members.push_back(state_->facts().members[size_t(member)]);
   auto transport = transport_->split(members, facts.rank, facts.label, agreed, call.timeout);
   auto state = std::make_shared<GroupState>(facts, transport);
   return std::make_shared<GroupCommunicator>(state, transport);
@@ -320,7 +319,7 @@ CommunicatorPtr make_world(const BackendRequest& request, const std::string& bac
   facts.backend = backend;
   facts.label = "world";
   facts.abort_notifier = AbortNotifier::create(request.channel, request.job);
-  facts.members.resize(static_cast<size_t>(request.size));
+  facts.members.resize(size_t(request.size));
   std::iota(facts.members.begin(), facts.members.end(), 0);
   auto state = std::make_shared<GroupState>(facts, transport);
   return std::make_shared<GroupCommunicator>(state, std::move(transport));

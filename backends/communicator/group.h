@@ -9,9 +9,7 @@
 // barrier 0. These are the bytes of a bandwidth-optimal algorithm, summed over ranks, independent of the backend's
 // library.
 #pragma once
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 

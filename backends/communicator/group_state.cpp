@@ -123,7 +123,7 @@ void GroupState::report_slow(const Call& call, double seconds, bool over) const 
   slow.members = facts_.members;
   if (call.peer >= 0) slow.members = {job_rank_of(facts_.rank), job_rank_of(call.peer)};
   slow.seconds = seconds;
-  slow.limit = 1e-3 * static_cast<double>(call.timeout.count());
+  slow.limit = 1e-3 * double(call.timeout.count());
   slow.over = over;
   facts_.late(slow);
 }

@@ -88,9 +88,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   void add_wait(int64_t nanoseconds, int64_t cpu_nanoseconds);
 
   // Returns the rank in the job of rank `rank` of this group; -1 for none.
-  int job_rank_of(int rank) const {
-    return rank < 0 || rank >= facts_.size ? -1 : facts_.members[static_cast<size_t>(rank)];
-  }
+  int job_rank_of(int rank) const { return rank < 0 || rank >= facts_.size ? -1 : facts_.members[size_t(rank)]; }
   // "rank 1 of 4 (gloo, group world)"
   std::string who() const;
 

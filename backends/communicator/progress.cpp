@@ -63,7 +63,7 @@ bool ProgressEngine::step(ProgressOperation& operation, bool& moved) {
   return true;
 }
 
-void ProgressEngine::start(const std::shared_ptr<ProgressOperation>& operation) {
+void ProgressEngine::start(const ProgressOperationPtr& operation) {
   std::lock_guard lock(mutex_);
   bool moved = false;
   if (step(*operation, moved)) {

@@ -50,15 +50,14 @@ class ProgressOperation {
   Clock::time_point started_;
   mutable std::atomic<bool> awaited_{false};  // a thread has waited for it
 };
+using ProgressOperationPtr = std::shared_ptr<ProgressOperation>;
 
 class ProgressEngine {
  public:
   explicit ProgressEngine(const char* thread_name);  // at most 15 characters
   virtual ~ProgressEngine();
-  ProgressEngine(const ProgressEngine&) = delete;
-  ProgressEngine& operator=(const ProgressEngine&) = delete;
 
-  void start(const std::shared_ptr<ProgressOperation>& operation);
+  void start(const ProgressOperationPtr& operation);
   bool poll(const ProgressOperation& operation);  // makes progress; true if the operation is over or its group failed
   bool wait_until(const ProgressOperation& operation, Clock::time_point deadline);
   std::string missing(const ProgressOperation& operation);
@@ -75,8 +74,8 @@ class ProgressEngine {
   bool step(ProgressOperation& operation, bool& moved);
   void run_background();
 
-  std::vector<std::shared_ptr<ProgressOperation>> active_;
-  std::vector<std::shared_ptr<ProgressOperation>> abandoned_;  // peers may still write to their memory
+  std::vector<ProgressOperationPtr> active_;
+  std::vector<ProgressOperationPtr> abandoned_;  // peers may still write to their memory
   std::atomic<int> under_way_{0};
   std::atomic<int> waiters_{0};
   std::atomic<int64_t> issued_{0};  // operations that did not complete at once
@@ -93,7 +92,7 @@ class ProgressEngine {
 // An operation of an engine; keeps the engine alive.
 class ProgressPendingOperation final : public PendingOperation {
  public:
-  ProgressPendingOperation(std::shared_ptr<ProgressEngine> engine, std::shared_ptr<ProgressOperation> operation)
+  ProgressPendingOperation(std::shared_ptr<ProgressEngine> engine, ProgressOperationPtr operation)
       : engine_(std::move(engine)), operation_(std::move(operation)) {}
 
   bool done() override { return engine_->poll(*operation_); }
@@ -103,7 +102,7 @@ class ProgressPendingOperation final : public PendingOperation {
 
  private:
   std::shared_ptr<ProgressEngine> engine_;
-  std::shared_ptr<ProgressOperation> operation_;
+  ProgressOperationPtr operation_;
 };
 
 // Returns "nothing from rank 3"; "" for no ranks. `ranks`: ranks of the group.

@@ -31,7 +31,7 @@ T plus(T a, T b) {
 template <class T>
 T times(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    return static_cast<T>(uint64_t(a) * uint64_t(b));
   } else {
     return a * b;
   }
@@ -80,7 +80,7 @@ float bits_to_float(uint32_t bits) {
 
 struct BrainFloat {
   static void to_float(float* __restrict to, const uint16_t* __restrict from, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) to[i] = bits_to_float(static_cast<uint32_t>(from[i]) << 16);
+    for (int64_t i = 0; i < n; ++i) to[i] = bits_to_float(uint32_t(from[i]) << 16);
   }
   static void to_half(uint16_t* __restrict to, const float* __restrict from, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {

@@ -27,7 +27,6 @@ struct SharedMemoryGroup : ProgressGroup {
   std::vector<Line> sends, receives;  // by peer
   int size() const { return segment->size(); }
 };
-using SharedMemoryOperationPtr = std::shared_ptr<ProgressOperation>;
 
 // Point-to-point operations of ranks of one host through the lanes of a shared segment (shared_segment.h).
 //
@@ -38,8 +37,8 @@ using SharedMemoryOperationPtr = std::shared_ptr<ProgressOperation>;
 // before its receive starts. A receive of another length fails the group: CommError(disagreement).
 //
 // Takes tensors of bytes on the CPU. The segment has lanes, and the peer is another rank.
-SharedMemoryOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
-                                                const std::vector<Transfer>& transfers);
+ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
+                                            const std::vector<Transfer>& transfers);
 
 // The transport of ranks that share a host: collectives through shared memory, all else over an inner transport.
 //

@@ -116,7 +116,7 @@ class GlooTransport final : public Transport {
   }
 
   PendingOperationPtr reduce_scatter(const Call& call, at::Tensor output, at::Tensor input, ReduceOp op) override {
-    int64_t bytes = static_cast<int64_t>(output.nbytes());
+    int64_t bytes = int64_t(output.nbytes());
     Offsets bounds(size_ + 1);
     for (int r = 0; r <= size_; ++r) bounds[r] = r * bytes;
     at::Tensor received = at::empty({bytes * size_}, input.options().dtype(at::kByte));
@@ -163,7 +163,7 @@ class GlooTransport final : public Transport {
 
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t,
                                    std::chrono::milliseconds timeout) override {
-    return std::make_shared<GlooTransport>(request_, label, rank, static_cast<int>(members.size()), timeout);
+    return std::make_shared<GlooTransport>(request_, label, rank, int(members.size()), timeout);
   }
 
   void fail(const std::string& reason) override {

@@ -156,7 +156,7 @@ class GlooAcceptFilter::Listener {
     const int fd = connection->socket.get();
     const ssize_t got = recv(fd, received, key_bytes - connection->received.size(), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
-    if (got > 0) connection->received.append(received, static_cast<size_t>(got));
+    if (got > 0) connection->received.append(received, size_t(got));
     if (got > 0 && connection->received.size() < key_bytes) return -1;
     const bool peer = got > 0 && equal_secrets(connection->received, key_);
     real_epoll_ctl(set_.get(), EPOLL_CTL_DEL, fd, nullptr);
@@ -231,7 +231,7 @@ int connect_with(const FilterTable::Key& key, int fd, const sockaddr* address, s
     int found = -1;
     do {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(key.end - Clock::now()).count();
-      found = poll(&wait, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
+      found = poll(&wait, 1, int(std::clamp<int64_t>(left, 0, 1000)));
     } while ((found < 0 && errno == EINTR) || (found == 0 && Clock::now() < key.end));
     return found == 1 && (wait.revents & POLLERR) == 0;
   };

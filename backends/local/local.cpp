@@ -100,7 +100,7 @@ class LocalTransport final : public Transport {
 
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t,
                                    std::chrono::milliseconds timeout) override {
-    auto child = group_->child(label, static_cast<int>(members.size()));
+    auto child = group_->child(label, int(members.size()));
     child->join(rank, Clock::now() + timeout);
     return std::make_shared<LocalTransport>(child, rank);
   }
@@ -114,7 +114,7 @@ class LocalTransport final : public Transport {
 
  private:
   PendingOperationPtr start(Deposit deposit) {
-    const auto index = static_cast<size_t>(rank_);
+    const auto index = size_t(rank_);
     auto operation = group_->join_operation(LocalGroup::collective(number_++), index, all_ranks_, std::move(deposit));
     return std::make_unique<LocalPendingOperation>(group_, std::vector<Participation>{{std::move(operation), index}});
   }

@@ -30,7 +30,7 @@ constexpr int64_t least_bytes = 16 << 10;   // smallest task: distributing work 
 
 // Returns the bytes of a task, so that each of `workers` gets two tasks.
 int64_t fair_chunk(int64_t bytes, size_t workers) {
-  const int64_t each = bytes / (2 * static_cast<int64_t>(workers)) + 1;
+  const int64_t each = bytes / (2 * int64_t(workers)) + 1;
   return (std::clamp(each, least_bytes, chunk_bytes) + 63) / 64 * 64;
 }
 
@@ -75,7 +75,7 @@ std::shared_ptr<LocalOperation> LocalGroup::join_operation(const Key& key, size_
   std::lock_guard lock(mutex_);
   Open& open = open_[key];
   if (!open.operation) {
-    open.operation = std::make_shared<LocalOperation>(static_cast<int>(ranks.size()));
+    open.operation = std::make_shared<LocalOperation>(int(ranks.size()));
     open.ranks = ranks;
   }
   auto operation = open.operation;
@@ -241,7 +241,7 @@ void LocalOperation::prepare_reduction() {
   int64_t size = first.output.element_size();
   int64_t elements = first.output.numel();
   size_t ranks = deposits_.size();
-  int64_t chunk = fair_chunk(elements * size * (scatter ? static_cast<int64_t>(ranks) : 1), ranks) / size;
+  int64_t chunk = fair_chunk(elements * size * (scatter ? int64_t(ranks) : 1), ranks) / size;
   for (size_t slice = 0; slice < (scatter ? ranks : 1); ++slice) {
     for (int64_t begin = 0; begin < elements; begin += chunk) {
       int64_t n = std::min(chunk, elements - begin);
@@ -249,7 +249,7 @@ void LocalOperation::prepare_reduction() {
       std::vector<void*> out;
       for (const auto& deposit : deposits_) {
         if (scatter) {
-          in.push_back(bytes_at(deposit->input, (static_cast<int64_t>(slice) * elements + begin) * size));
+          in.push_back(bytes_at(deposit->input, (int64_t(slice) * elements + begin) * size));
         } else {
           in.push_back(bytes_at(deposit->output, begin * size));
           out.push_back(bytes_at(deposit->output, begin * size));
@@ -311,7 +311,7 @@ std::string LocalOperation::prepare() {
     conclude(Phase::over);
     return "";
   }
-  count_ = static_cast<int64_t>(tasks_.size());
+  count_ = int64_t(tasks_.size());
   assign_tasks();
   phase_ = Phase::working;
   return "";
@@ -319,10 +319,10 @@ std::string LocalOperation::prepare() {
 
 void LocalOperation::assign_tasks() {
   ranges_ = std::make_unique<TaskRange[]>(participants_);
-  const auto participants = static_cast<int64_t>(participants_);
+  const auto participants = int64_t(participants_);
   for (int64_t index = 0; index < participants; ++index) {
-    ranges_[static_cast<size_t>(index)].next = count_ * index / participants;
-    ranges_[static_cast<size_t>(index)].end = count_ * (index + 1) / participants;
+    ranges_[size_t(index)].next = count_ * index / participants;
+    ranges_[size_t(index)].end = count_ * (index + 1) / participants;
   }
 }
 
@@ -337,7 +337,7 @@ bool LocalOperation::help(size_t index) {
   for (size_t k = 0; k < participants_ && phase() == Phase::working; ++k) {
     TaskRange& range = ranges_[(index + k) % participants_];
     for (int64_t i = range.next++; i < range.end; i = range.next++) {
-      tasks_[static_cast<size_t>(i)]();
+      tasks_[size_t(i)]();
       if (++finished_ == count_) conclude(Phase::over);
     }
   }

@@ -38,7 +38,7 @@ class LocalOperation {
  public:
   enum class Phase { open, working, over, failed };
 
-  explicit LocalOperation(int expected) : deposits_(expected), participants_(static_cast<size_t>(expected)) {}
+  explicit LocalOperation(int expected) : deposits_(expected), participants_(size_t(expected)) {}
   Phase phase() const { return phase_; }
 
  private:

@@ -43,7 +43,7 @@ class StagedPendingOperation final : public PendingOperation {
 void copy_local(const at::Tensor& to, int64_t to_byte, const at::Tensor& from, int64_t from_byte, int64_t bytes) {
   if (bytes == 0) return;
   if (to.is_cpu()) {
-    std::memcpy(data_of(to) + to_byte, data_of(from) + from_byte, static_cast<size_t>(bytes));
+    std::memcpy(data_of(to) + to_byte, data_of(from) + from_byte, size_t(bytes));
   } else {
     to.narrow(0, to_byte, bytes).copy_(from.narrow(0, from_byte, bytes));
   }
@@ -65,7 +65,7 @@ class MpiTransport final : public Transport {
       PendingOperationPtr inner = all_reduce(call, staging.output(tensor, true), op);
       return std::make_unique<StagedPendingOperation>(std::move(staging), std::move(inner));
     }
-    int64_t bytes = static_cast<int64_t>(tensor.nbytes());
+    int64_t bytes = int64_t(tensor.nbytes());
     if (bytes * (size() - 1) <= small_bytes) return start(mpi_small_all_reduce(group_, tensor, next_tag(), op));
     int64_t unit = tensor.element_size();
     MpiReduction reduction{data_of(tensor), {}, nullptr, true, tensor.scalar_type(), op};
@@ -113,7 +113,7 @@ class MpiTransport final : public Transport {
       return std::make_unique<StagedPendingOperation>(std::move(staging), std::move(inner));
     }
     MpiReduction reduction{data_of(input), {}, data_of(output), false, output.scalar_type(), op};
-    for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r * static_cast<int64_t>(output.nbytes()));
+    for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r * int64_t(output.nbytes()));
     return start(mpi_reduce_scatter(group_, {output, input}, next_tag(), reduction));
   }
 
@@ -139,11 +139,11 @@ class MpiTransport final : public Transport {
 
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string&, int64_t agreed,
                                    std::chrono::milliseconds) override {
-    engine_->observe_id(static_cast<int>(agreed));
+    engine_->observe_id(int(agreed));
     auto group = std::make_shared<MpiGroup>();
     group->comm = group_->comm;
     group->rank = rank;
-    group->id = static_cast<int>(agreed);
+    group->id = int(agreed);
     for (int member : members) group->world.push_back(group_->world[member]);
     return std::make_shared<MpiTransport>(engine_, group);
   }
@@ -181,8 +181,6 @@ class MpiProcess {
     while (engine_.use_count() > 1 && Clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  MpiProcess(const MpiProcess&) = delete;
-  MpiProcess& operator=(const MpiProcess&) = delete;
 
   CommunicatorPtr make(const BackendRequest& request) {
     std::lock_guard lock(mutex_);

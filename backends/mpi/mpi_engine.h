@@ -22,7 +22,7 @@ struct MpiGroup : ProgressGroup {
   std::vector<int> world;  // rank in `comm` of each member
   int id = 0;              // part of every tag; unique among the groups of a rank
 
-  int size() const { return static_cast<int>(world.size()); }
+  int size() const { return int(world.size()); }
 };
 
 class MpiOperation : public ProgressOperation {

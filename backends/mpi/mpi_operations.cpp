@@ -24,7 +24,7 @@ class Lane {
 
   void post(void* data, int64_t bytes) {
     MPI_Request request = MPI_REQUEST_NULL;
-    int count = static_cast<int>(bytes);
+    int count = int(bytes);
     int to = group_->world[peer_];
     if (send_) {
       check_mpi(MPI_Isend(data, count, MPI_BYTE, to, tag_, group_->comm, &request), "send", peer_);
@@ -206,11 +206,11 @@ class ReduceScatter final : public MpiOperation {
   void add_up(int64_t k) {
     std::vector<const void*> in;
     for (size_t i = 0; i < peers_.size(); ++i) {
-      if (static_cast<int>(in.size()) == group_->rank) in.push_back(mine_.at(k));
+      if (int(in.size()) == group_->rank) in.push_back(mine_.at(k));
       in.push_back(slot(k, i));
     }
-    if (static_cast<int>(in.size()) == group_->rank) in.push_back(mine_.at(k));
-    int64_t elements = mine_.length(k) / static_cast<int64_t>(c10::elementSize(what_.dtype));
+    if (int(in.size()) == group_->rank) in.push_back(mine_.at(k));
+    int64_t elements = mine_.length(k) / int64_t(c10::elementSize(what_.dtype));
     reduce(what_.output + k * segment_bytes, in, elements, what_.dtype, what_.op);
   }
 
@@ -309,7 +309,7 @@ class Barrier final : public MpiOperation {
 }  // namespace
 
 // 16 bits for the group, 13 for the number, 2 for the stream.
-int mpi_tag(const MpiGroup& group, int64_t number) { return (group.id << 15) | static_cast<int>(number & 0x1fff) << 2; }
+int mpi_tag(const MpiGroup& group, int64_t number) { return (group.id << 15) | int(number & 0x1fff) << 2; }
 int mpi_transfer_tag(const MpiGroup& group) { return mpi_tag(group, 0) + 2; }
 
 MpiOperationPtr mpi_exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,

@@ -21,7 +21,7 @@ class SmallAllReduce final : public MpiOperation {
   SmallAllReduce(std::shared_ptr<MpiGroup> group, const at::Tensor& tensor, int tag, ReduceOp op)
       : MpiOperation(std::move(group), {tensor}),
         mine_(static_cast<char*>(tensor.data_ptr())),
-        bytes_(static_cast<int>(tensor.nbytes())),
+        bytes_(int(tensor.nbytes())),
         elements_(tensor.numel()),
         dtype_(tensor.scalar_type()),
         op_(op),
@@ -29,7 +29,7 @@ class SmallAllReduce final : public MpiOperation {
         others_(group_->size() - 1),
         pieces_(pieces_of(bytes_)),
         piece_((bytes_ + pieces_ - 1) / pieces_),
-        received_(new char[static_cast<size_t>(others_) * static_cast<size_t>(bytes_)]) {}
+        received_(new char[size_t(others_) * size_t(bytes_)]) {}
 
   std::string missing() const override {
     std::vector<int> peers;
@@ -52,7 +52,7 @@ class SmallAllReduce final : public MpiOperation {
     if (!sent) return false;
     moved = true;
     std::vector<const void*> in;
-    in.reserve(static_cast<size_t>(others_) + 1);
+    in.reserve(size_t(others_) + 1);
     for (int i = 0; i < others_; ++i) {
       if (i == group_->rank) in.push_back(mine_);
       in.push_back(buffer(i));
@@ -64,27 +64,26 @@ class SmallAllReduce final : public MpiOperation {
 
  private:
   int peer(int i) const { return i < group_->rank ? i : i + 1; }
-  char* buffer(int i) const { return received_.get() + static_cast<size_t>(i) * static_cast<size_t>(bytes_); }
+  char* buffer(int i) const { return received_.get() + size_t(i) * size_t(bytes_); }
 
   int length(int k) const { return std::min(piece_, bytes_ - k * piece_); }
 
   // Starts receives first, so that arriving messages find their buffers. Pieces arrive in the order of their sends.
   void begin() {
     begun_ = true;
-    const auto count = static_cast<size_t>(others_ * pieces_);
+    const auto count = size_t(others_ * pieces_);
     receives_.assign(count, MPI_REQUEST_NULL);
     sends_.assign(count, MPI_REQUEST_NULL);
     for (int i = 0; i < others_ * pieces_; ++i) {
       const int from = i / pieces_, k = i % pieces_;
-      check_mpi(
-          MPI_Irecv(buffer(from) + k * piece_, length(k), MPI_BYTE, group_->world[static_cast<size_t>(peer(from))],
-                    tag_, group_->comm, &receives_[static_cast<size_t>(i)]),
-          "receive", peer(from));
+      check_mpi(MPI_Irecv(buffer(from) + k * piece_, length(k), MPI_BYTE, group_->world[size_t(peer(from))], tag_,
+                          group_->comm, &receives_[size_t(i)]),
+                "receive", peer(from));
     }
     for (int i = 0; i < others_ * pieces_; ++i) {
       const int to = i / pieces_, k = i % pieces_;
-      check_mpi(MPI_Isend(mine_ + k * piece_, length(k), MPI_BYTE, group_->world[static_cast<size_t>(peer(to))], tag_,
-                          group_->comm, &sends_[static_cast<size_t>(i)]),
+      check_mpi(MPI_Isend(mine_ + k * piece_, length(k), MPI_BYTE, group_->world[size_t(peer(to))], tag_, group_->comm,
+                          &sends_[size_t(i)]),
                 "send", peer(to));
     }
   }
@@ -97,7 +96,7 @@ class SmallAllReduce final : public MpiOperation {
     bool any = false;
     for (int first = 0; first < messages; first += at_once) {
       const int count = std::min(at_once, messages - first);
-      const int code = MPI_Testsome(count, &receives_[static_cast<size_t>(first)], &done, which, statuses);
+      const int code = MPI_Testsome(count, &receives_[size_t(first)], &done, which, statuses);
       for (int i = 0; i < done && done != MPI_UNDEFINED; ++i) {
         const int message = first + which[i];
         if (code == MPI_ERR_IN_STATUS) check_mpi(statuses[i].MPI_ERROR, "receive", peer(message / pieces_));

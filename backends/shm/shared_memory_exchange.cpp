@@ -46,7 +46,7 @@ struct MessageEnd {
         begun = true;
       } else {
         const int64_t count = next(written, room);
-        std::memcpy(memory + written % lane_bytes, data + moved, static_cast<size_t>(count));
+        std::memcpy(memory + written % lane_bytes, data + moved, size_t(count));
         moved += count;
         written += moved == bytes ? in_lane(count) : count;
       }
@@ -73,7 +73,7 @@ struct MessageEnd {
         begun = true;
       } else {
         const int64_t count = next(read, come);
-        std::memcpy(data + moved, memory + read % lane_bytes, static_cast<size_t>(count));
+        std::memcpy(data + moved, memory + read % lane_bytes, size_t(count));
         moved += count;
         read += moved == bytes ? in_lane(count) : count;
       }
@@ -90,7 +90,7 @@ class SharedMemoryExchange final : public ProgressOperation {
     for (const Transfer& one : transfers) {
       const bool sends = one.kind == Transfer::Kind::send;
       const int from = sends ? group->rank : one.peer, to = sends ? one.peer : group->rank;
-      SharedMemoryGroup::Line& line = (sends ? group->sends : group->receives)[static_cast<size_t>(one.peer)];
+      SharedMemoryGroup::Line& line = (sends ? group->sends : group->receives)[size_t(one.peer)];
       (sends ? sends_ : receives_)
           .emplace_back(segment_->lane(from, to), segment_->lane_memory(from, to),
                         static_cast<char*>(one.tensor.data_ptr()), one.tensor.numel(), one.peer, line.issued++);
@@ -125,7 +125,7 @@ class SharedMemoryExchange final : public ProgressOperation {
   template <class Move>
   static bool advance(MessageEnd& one, std::vector<SharedMemoryGroup::Line>& lines, bool& moved, Move move) {
     if (one.over()) return true;
-    SharedMemoryGroup::Line& line = lines[static_cast<size_t>(one.peer)];
+    SharedMemoryGroup::Line& line = lines[size_t(one.peer)];
     if (line.turn != one.number) return false;
     if (move()) moved = true;
     if (one.over()) ++line.turn;
@@ -151,8 +151,8 @@ class SharedMemoryExchange final : public ProgressOperation {
 
 }  // namespace
 
-SharedMemoryOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
-                                                const std::vector<Transfer>& transfers) {
+ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
+                                            const std::vector<Transfer>& transfers) {
   return std::make_shared<SharedMemoryExchange>(group, transfers);
 }
 

@@ -18,8 +18,7 @@ void allow_shared_memory(bool is_allowed) { allowed = is_allowed; }
 
 // Layout: counters, slots, lanes. Pages that no rank writes take no memory.
 int64_t SharedSegment::counter_bytes(int size) {
-  const int64_t bytes =
-      static_cast<int64_t>(sizeof(Progress)) * size + static_cast<int64_t>(sizeof(Lane)) * lanes_for(size);
+  const int64_t bytes = int64_t(sizeof(Progress)) * size + int64_t(sizeof(Lane)) * lanes_for(size);
   return (bytes + 4095) / 4096 * 4096;
 }
 

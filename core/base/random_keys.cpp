@@ -20,27 +20,9 @@ uint64_t mixed(uint64_t x) {  // a bijection that spreads every bit over all (St
 
 // Uniform draws 2·first … 2·(first + lanes) - 1; a[i] and b[i] get the two draws of one counter.
 CONVOY_VECTORISED void uniform_block(uint64_t key, uint64_t first, double* __restrict a, double* __restrict b) {
-  uint32_t c0[lanes], c1[lanes], c2[lanes], c3[lanes];
-  for (int i = 0; i < lanes; ++i) {
-    const uint64_t counter = first + uint64_t(i);
-    c0[i] = uint32_t(counter);
-    c1[i] = uint32_t(counter >> 32);
-    c2[i] = 0;
-    c3[i] = 0;
-  }
-  uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    for (int i = 0; i < lanes; ++i) {
-      const uint64_t p0 = uint64_t(c0[i]) * 0xD2511F53u;
-      const uint64_t p1 = uint64_t(c2[i]) * 0xCD9E8D57u;
-      c0[i] = uint32_t(p1 >> 32) ^ c1[i] ^ k0;
-      c1[i] = uint32_t(p1);
-      c2[i] = uint32_t(p0 >> 32) ^ c3[i] ^ k1;
-      c3[i] = uint32_t(p0);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
+  uint32_t words[4][lanes];
+  philox_block(key, first, words);
+  const auto& [c0, c1, c2, c3] = words;
   // Convert 32 high and 21 low bits through signed integers, which vectorises. Exact: 53 bits in total.
   for (int i = 0; i < lanes; ++i) {
     a[i] = (double(int32_t(c0[i] ^ 0x80000000u)) + 0x1p31) * 0x1p-32 + double(int32_t(c1[i] >> 11)) * 0x1p-53;

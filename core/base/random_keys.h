@@ -28,6 +28,33 @@ inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t low, uint64_t high)
   return c;
 }
 
+// Words of n consecutive counters (low word first … first + n − 1, high word 0): word w of counter i is words[w][i].
+// The loops vectorise in a CONVOY_VECTORISED caller, into which the function is inlined.
+template <int n>
+inline __attribute__((always_inline)) void philox_block(uint64_t key, uint64_t first, uint32_t (&words)[4][n]) {
+  auto& [c0, c1, c2, c3] = words;
+  for (int i = 0; i < n; ++i) {
+    const uint64_t counter = first + uint64_t(i);
+    c0[i] = uint32_t(counter);
+    c1[i] = uint32_t(counter >> 32);
+    c2[i] = 0;
+    c3[i] = 0;
+  }
+  uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < n; ++i) {
+      const uint64_t p0 = uint64_t(c0[i]) * 0xD2511F53u;
+      const uint64_t p1 = uint64_t(c2[i]) * 0xCD9E8D57u;
+      c0[i] = uint32_t(p1 >> 32) ^ c1[i] ^ k0;
+      c1[i] = uint32_t(p1);
+      c2[i] = uint32_t(p0 >> 32) ^ c3[i] ^ k1;
+      c3[i] = uint32_t(p0);
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+}
+
 // 64 random bits: draw number `index` of `key`.
 inline uint64_t random_bits(uint64_t key, uint64_t index) {
   const auto words = philox(key, index >> 1, 0);

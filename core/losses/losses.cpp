@@ -173,19 +173,17 @@ class SquaredError : public LossFunction {
 
 }  // namespace
 
-std::shared_ptr<const LossFunction> make_bce(const Options& options) {
-  return std::make_shared<BinaryCrossEntropy>(smoothing_of(options));
-}
+LossPtr make_bce(const Options& options) { return std::make_shared<BinaryCrossEntropy>(smoothing_of(options)); }
 
-std::shared_ptr<const LossFunction> make_mse(const Options&) { return std::make_shared<SquaredError>(); }
+LossPtr make_mse(const Options&) { return std::make_shared<SquaredError>(); }
 
-std::shared_ptr<const LossFunction> make_cross_entropy(const Options& options) {
+LossPtr make_cross_entropy(const Options& options) {
   std::optional<int64_t> ignore;
   if (options.has("ignore")) ignore = options.integer("ignore");
   return std::make_shared<CrossEntropy>(smoothing_of(options), ignore);
 }
 
-std::shared_ptr<const LossFunction> make_bpr(const Options&) { return std::make_shared<Bpr>(); }
+LossPtr make_bpr(const Options&) { return std::make_shared<Bpr>(); }
 
 void register_losses(Registry& registry) {
   registry.losses.add("bce", make_bce);

@@ -10,10 +10,10 @@ namespace convoy {
 
 void register_losses(Registry& registry);
 
-std::shared_ptr<const LossFunction> make_bce(const Options& options);
-std::shared_ptr<const LossFunction> make_mse(const Options& options);
-std::shared_ptr<const LossFunction> make_cross_entropy(const Options& options);
-std::shared_ptr<const LossFunction> make_bpr(const Options& options);
+LossPtr make_bce(const Options& options);
+LossPtr make_mse(const Options& options);
+LossPtr make_cross_entropy(const Options& options);
+LossPtr make_bpr(const Options& options);
 
 // Converts half precision to float; leaves float and double.
 at::Tensor at_least_float(const at::Tensor& tensor);

@@ -260,8 +260,8 @@ int DenseOptimizer::add_slot(at::Tensor values, const SlotOptions& options) {
   return int(slots_.size()) - 1;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> DenseOptimizer::moments(int slot) {
-  std::vector<std::pair<std::string, at::Tensor>> named;
+NamedTensors DenseOptimizer::moments(int slot) {
+  NamedTensors named;
   for (size_t i = 0; i < moment_names_.size(); ++i) named.emplace_back(moment_names_[i], slots_.at(slot).moments[i]);
   return named;
 }

@@ -51,7 +51,7 @@ class DenseOptimizer : public Optimizer {
 
   int add_slot(at::Tensor values, const SlotOptions& options) override;
   void update(int slot, const Gradient& gradient, const UpdateScalars& scalars) override;
-  std::vector<std::pair<std::string, at::Tensor>> moments(int slot) override;
+  NamedTensors moments(int slot) override;
   void set_weight_decays(int slot, const std::vector<double>& decays) override;
 
  protected:

@@ -37,6 +37,8 @@ struct SlotOptions {
   double weight_decay = 0;
 };
 
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -49,7 +51,7 @@ class Optimizer {
   // optimizer does not take rows.
   virtual void update(int slot, const Gradient& gradient, const UpdateScalars& scalars) = 0;
   // The slot's moments by name, each shaped as its values; writable. visit_state passes them to checkpoints.
-  virtual std::vector<std::pair<std::string, at::Tensor>> moments(int slot) = 0;
+  virtual NamedTensors moments(int slot) = 0;
 };
 
 // Creates the optimizer of the configuration: sgd, adam, adamw, adagrad.

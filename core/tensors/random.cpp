@@ -57,16 +57,12 @@ Json object_in(const Json& json, const std::string& name) {
 
 at::Tensor state_of(at::Device device) {
   std::lock_guard<std::mutex> nobody_builds(default_generator_mutex());
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
+  return generator_state(device);
 }
 
 void set_state(at::Device device, const at::Tensor& state) {
   std::lock_guard<std::mutex> nobody_builds(default_generator_mutex());
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
+  set_generator_state(device, state);
 }
 
 // Ranks of a tensor group compute the same, and therefore draw the same.
@@ -95,6 +91,18 @@ void fill_uniform(at::Tensor out, uint64_t key, uint64_t first, double low, doub
 
 void fill_normal(at::Tensor out, uint64_t key, uint64_t first, double mean, double deviation) {
   fill(out, key, first, mean, deviation, draw_normal);
+}
+
+at::Tensor generator_state(at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator_state(at::Device device, const at::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
 }
 
 std::mutex& default_generator_mutex() {

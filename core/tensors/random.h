@@ -22,6 +22,10 @@ namespace convoy {
 void fill_uniform(at::Tensor out, uint64_t key, uint64_t first, double low, double high);
 void fill_normal(at::Tensor out, uint64_t key, uint64_t first, double mean, double deviation);
 
+// State of LibTorch's default generator of a device.
+at::Tensor generator_state(at::Device device);
+void set_generator_state(at::Device device, const at::Tensor& state);
+
 // DefaultGenerators: LibTorch's default generators of a rank, from which blocks draw directly (torch::nn::Dropout,
 // rand_like).
 //

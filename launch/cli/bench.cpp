@@ -59,7 +59,7 @@ std::vector<std::string> bench_overrides(const std::string& operation) {
           "data={name: synthetic}",
           "loss=~",
           "optimizer={name: sgd, lr: 1}",
-          str("strategy={name: ", plain_strategy().name, "}"),
+          str("strategy={name: ", equal_ranks_strategy().name, "}"),
           "train={batch: {per_rank: 1}, resume: never}"};
 }
 

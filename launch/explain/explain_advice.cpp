@@ -9,7 +9,7 @@
 #include "launch/cli/text_table.h"
 #include "launch/machine/machine_load.h"
 #include "launch/prepare/resume_path.h"
-#include "strategies/plans/options/catalogue.h"
+#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {

@@ -16,7 +16,7 @@
 #include "launch/prepare/describe.h"
 #include "models/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/catalogue.h"
+#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {

@@ -196,14 +196,13 @@ class CheckedTransform : public Transform {
 
 class CheckedLoss : public LossFunction {
  public:
-  CheckedLoss(std::shared_ptr<const LossFunction> inner, ConfigLocation location)
-      : inner_(std::move(inner)), location_(std::move(location)) {}
+  CheckedLoss(LossPtr inner, ConfigLocation location) : inner_(std::move(inner)), location_(std::move(location)) {}
   Loss operator()(const Examples& examples, Layers& layers) const override {
     return with_location(location_, [&] { return (*inner_)(examples, layers); });
   }
 
  private:
-  std::shared_ptr<const LossFunction> inner_;
+  LossPtr inner_;
   ConfigLocation location_;
 };
 

@@ -14,7 +14,7 @@ struct Components {
   DatasetPtr data;
   std::vector<std::shared_ptr<const Transform>> transforms;
   ModelPtr model;
-  std::shared_ptr<const LossFunction> loss;
+  LossPtr loss;
 };
 
 // Applies the transforms to one row, so that a wrong one fails before the rendezvous. `check_data` replaces the data

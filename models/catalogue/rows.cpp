@@ -33,7 +33,7 @@ void check_images(const std::string& model, const Options& options, const Option
   }
   if (model != "convnet") return;
   const int64_t height = (*features)[1], width = (*features)[2];
-  const auto convolutions = static_cast<int64_t>(options.integers("channels").size());
+  const auto convolutions = int64_t(options.integers("channels").size());
   if (convolutions > 62 || height >> convolutions == 0 || width >> convolutions == 0)
     options.fail("channels", str("has ", convolutions, " convolutions, and an image of ", height, " × ", width,
                                  " cannot be halved as often; take fewer"));

@@ -15,7 +15,7 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
-#include "strategies/common/layers/init.h"
+#include "core/tensors/init.h"
 #include "strategies/common/layers/keyed_dropout.h"
 #include "strategies/common/layers/linear_function.h"
 #include "strategies/common/memory/flat_parameters.h"
@@ -23,15 +23,13 @@
 namespace convoy {
 namespace {
 
-using StatePtr = std::shared_ptr<const ForwardState>;
 using StackPtr = std::shared_ptr<const Stack>;
 
 void check_members(const at::Tensor& input, int64_t members, const std::string& layer) {
   if (input.dim() > 1 && input.size(0) == members) return;
-  throw Error(Failure::config,
-              convoy::str(layer, " of a stack of ", members, " members was given ", input.sizes(),
-                          ": members come before rows. Blocks count dimensions from the end; take strategy.how: "
-                          "processes for one that does not"));
+  throw Error(Failure::config, layer, " of a stack of ", members, " members was given ", input.sizes(),
+              ": members come before rows. Blocks count dimensions from the end; take strategy.how: "
+              "processes for one that does not");
 }
 
 // Applies `each` to every member's slice and stacks the K results.
@@ -116,7 +114,7 @@ struct StackedLayerNorm : WeightedLayer {
   at::Tensor forward(const at::Tensor& input) override {
     const at::Tensor& weight = weight_->value;
     check_members(input, weight.size(0), name_);
-    std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);  // [K, 1, …, dim]
+    std::vector<int64_t> shape(size_t(input.dim()), 1);  // [K, 1, …, dim]
     shape.front() = weight.size(0);
     shape.back() = weight.size(1);
     const at::Tensor even = at::layer_norm(input, {weight.size(1)}, {}, {}, eps_);
@@ -150,7 +148,7 @@ struct StackedBatchNorm : WeightedLayer {
                                  members);
     const std::vector<at::Tensor> weights = weight.unbind(0), biases = bias.unbind(0);
     return each_member(input, [&](const at::Tensor& own, size_t m) {
-      const auto member = static_cast<int64_t>(m);
+      const auto member = int64_t(m);
       return run(own, weights[m], biases[m], mean_.select(0, member), variance_.select(0, member), training);
     });
   }
@@ -178,7 +176,7 @@ struct StackedDropout : LayerModule {
     std::vector<at::Tensor> masks;
     ForwardState own = *state_;
     for (int64_t member = 0; member < stack_->members(); ++member) {
-      own.seed = stack_->seeds[static_cast<size_t>(member)];
+      own.seed = stack_->seeds[size_t(member)];
       masks.push_back(dropout_mask(input.select(0, member), p_, name_, own));
     }
     return input.mul(at::stack(masks));
@@ -233,9 +231,9 @@ Layer StackedLayers::linear(const std::string& name, int64_t in, int64_t out, co
 
 Layer StackedLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
   if (options.rows == EmbeddingOptions::Rows::rows)
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name,
-                                             " requests a sparse embedding, which this strategy does not support; "
-                                             "leave it dense"));
+    throw Error(Failure::config, "model: ", prefix_, name,
+                " requests a sparse embedding, which this strategy does not support; "
+                "leave it dense");
   return std::make_shared<StackedEmbedding>(prefix_ + name, make(name + ".weight", {rows, dim}, options.weight));
 }
 
@@ -340,7 +338,7 @@ std::vector<int64_t> output_shape(const at::Tensor& input, int64_t out) {
 }  // namespace
 
 at::Tensor stacked_linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                          const std::shared_ptr<const ForwardState>& state) {
+                          const StatePtr& state) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
   const std::vector<int64_t> shape = output_shape(input, weight->value.size(1));
   if (without_node(input, weight->value)) return product(by_member(input), weight->value, bias_value).view(shape);

@@ -1,7 +1,7 @@
 // StackedLayers: layers of K members of an ensemble, run as one batched product; activations are [K, B, …].
 //
 // Parameters are [K, …] tensors, member first, initially without memory. A StackedStorage provides memory and the
-// values that each member would have alone (strategies/common/layers/init.h, with the member's seed). Random draws are
+// values that each member would have alone (core/tensors/init.h, with the member's seed). Random draws are
 // keyed the same way. Row k of a tensor belongs to member k, under the name that it has in a single run.
 // Linear products write their gradients to Parameter::gradient (stacked_linear). Convolutions and batch norms run
 // member by member, or grouped: one convolution with K times the channels.
@@ -28,7 +28,7 @@ struct Stack {
   bool grouped = false;         // convolutions and batch norms are grouped
   bool convolves = false;       // the model has a convolution
   std::vector<StackedParameter> parameters;
-  int64_t members() const { return static_cast<int64_t>(seeds.size()); }
+  int64_t members() const { return int64_t(seeds.size()); }
 };
 
 class StackedLayers : public DefaultLayers {
@@ -60,6 +60,6 @@ class StackedLayers : public DefaultLayers {
 
 // input [K, …, in], weight [K, out, in] (rows of members need not be adjacent), bias [K, out] or null → [K, …, out].
 at::Tensor stacked_linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                          const std::shared_ptr<const ForwardState>& state);
+                          const StatePtr& state);
 
 }  // namespace convoy

@@ -57,7 +57,7 @@ std::vector<uint32_t> versions_of(const Batch& batch) {
   return versions;
 }
 
-double nominal_of(const Batch& batch) { return std::max<double>(1, static_cast<double>(batch.nominal_rows)); }
+double nominal_of(const Batch& batch) { return std::max<double>(1, double(batch.nominal_rows)); }
 
 Loss joined(const std::vector<Loss>& losses) {
   std::vector<at::Tensor> sums, weights;
@@ -75,13 +75,13 @@ struct StackedMembers::SingleMember {
   std::unique_ptr<GradientCollector> collector;
 };
 
-StackedMembers::StackedMembers(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss,
+StackedMembers::StackedMembers(const Context& context, ModelPtr model, LossPtr loss,
                                std::vector<MemberSettings> members)
     : context_(context),
       model_(std::move(model)),
       loss_(std::move(loss)),
       members_(std::move(members)),
-      active_(static_cast<int64_t>(members_.size())),
+      active_(int64_t(members_.size())),
       dtype_(parameter_dtype(context_.config.precision)),
       first_gradients_(context_) {
   build();
@@ -95,7 +95,7 @@ std::unique_ptr<ModelPart> StackedMembers::make_stack(int64_t rows, std::shared_
   const std::string& convolutions = context_.config.strategy.options.text("convolutions");
   stack = std::make_shared<Stack>();
   stack->grouped = convolutions == "grouped" || (convolutions == "auto" && context_.devices.front().is_cuda());
-  for (int64_t row = 0; row < rows; ++row) stack->seeds.push_back(members_[static_cast<size_t>(row)].seed);
+  for (int64_t row = 0; row < rows; ++row) stack->seeds.push_back(members_[size_t(row)].seed);
   PartRequest request;
   request.layers = [&stack](std::shared_ptr<LayerStore> store) {
     return std::make_shared<StackedLayers>(std::move(store), stack);
@@ -127,14 +127,14 @@ void StackedMembers::build() {
     for (const MemberSettings& member : members_) single_.push_back(make_single(member, false));
     storage_ = std::make_unique<StackedStorage>(*single_.front().part, false, members_, context_.config.optimizer);
     for (int64_t row = 0; row < active_; ++row) {
-      storage_->copy(row, *single_[static_cast<size_t>(row)].part);
-      storage_->bind_row(*single_[static_cast<size_t>(row)].part, row);
+      storage_->copy(row, *single_[size_t(row)].part);
+      storage_->bind_row(*single_[size_t(row)].part, row);
     }
     report_mode("the model has foreign modules");
     return;
   }
   storage_ = std::make_unique<StackedStorage>(*stack_, true, members_, context_.config.optimizer);
-  for (int64_t row = 0; row < active_; ++row) storage_->fill(row, *stack, members_[static_cast<size_t>(row)].seed);
+  for (int64_t row = 0; row < active_; ++row) storage_->fill(row, *stack, members_[size_t(row)].seed);
   storage_->bind(*stack_, active_);
   if (convolves_on_a_cpu(*stack)) {
     build_single();
@@ -154,8 +154,8 @@ void StackedMembers::report_mode(const std::string& why) const {
 // --- Execution mode ---
 
 void StackedMembers::build_single() {
-  for (int64_t row = 0; row < static_cast<int64_t>(members_.size()); ++row) {
-    single_.push_back(make_single(members_[static_cast<size_t>(row)], true));
+  for (int64_t row = 0; row < int64_t(members_.size()); ++row) {
+    single_.push_back(make_single(members_[size_t(row)], true));
     storage_->bind_row(*single_.back().part, row);
   }
 }
@@ -203,7 +203,7 @@ std::string StackedMembers::difference_from_single(const Batch& batch) {
     return convoy::str("its loss has shape ", together.sizes(), " for ", active_, " members");
   std::vector<at::Tensor> each;
   for (int64_t row = 0; row < active_; ++row) {
-    ModelPart& part = *single_[static_cast<size_t>(row)].part;
+    ModelPart& part = *single_[size_t(row)].part;
     const Batch own = rows_of_member(batch, row);
     each.push_back(part.metrics(part.evaluate(copied(own)), own).front().sum.reshape({}));
   }
@@ -229,7 +229,7 @@ void StackedMembers::run_stack(const Batch& batch, int64_t step) {
 void StackedMembers::run_single(const Batch& batch, int64_t step) {
   Losses losses;
   for (int64_t row = 0; row < active_; ++row) {
-    SingleMember& single = single_[static_cast<size_t>(row)];
+    SingleMember& single = single_[size_t(row)];
     const Batch own = rows_of_member(batch, row);
     single.collector->begin();
     const Loss loss = single.part->loss(single.part->forward(own, step), own);
@@ -296,21 +296,20 @@ void StackedMembers::check_finite(at::Tensor finite, at::Tensor loss) {
   bool of_loss = false;
   for (int64_t row = 0; row < active_; ++row) {
     if (finite[row].item<bool>()) continue;
-    const MemberSettings& member = members_[static_cast<size_t>(row)];
+    const MemberSettings& member = members_[size_t(row)];
     names.push_back(convoy::str(member.number, " (lr ", member.learning_rate, ")"));
     of_loss = of_loss || !at::isfinite(loss[row]).item<bool>();
   }
-  throw Error(Failure::training,
-              convoy::str(of_loss ? "the loss" : "a gradient", " of member ", join(names, ", "),
-                          " is not finite; its update was not applied and nothing was saved. Try a smaller lr for it, "
-                          "optimizer.clip_norm, or look at the data of that step"));
+  throw Error(Failure::training, of_loss ? "the loss" : "a gradient", " of member ", join(names, ", "),
+              " is not finite; its update was not applied and nothing was saved. Try a smaller lr for it, "
+              "optimizer.clip_norm, or look at the data of that step");
 }
 
 // --- Evaluation ---
 
 StackedMembers::Evaluation StackedMembers::evaluate_stack(ModelPart& part, const Batch& given, bool held_out) const {
   Batch batch = prepared(given, part.device(), part.dtype());
-  if (!held_out) batch = shared_by(batch, static_cast<int64_t>(members_.size()));
+  if (!held_out) batch = shared_by(batch, int64_t(members_.size()));
   Evaluation all;
   all.outputs = part.evaluate(batch);
   all.metrics = part.metrics(all.outputs, batch);
@@ -323,7 +322,7 @@ StackedMembers::Evaluation StackedMembers::evaluate_single(const Batch& given, b
   bool changes = true;  // the first member shows whether its blocks change their input
   for (size_t row = 0; row < single_.size(); ++row) {
     ModelPart& part = *single_[row].part;
-    const Batch batch = held_out ? rows_of_member(given, static_cast<int64_t>(row)) : changes ? copied(given) : given;
+    const Batch batch = held_out ? rows_of_member(given, int64_t(row)) : changes ? copied(given) : given;
     const std::vector<uint32_t> versions = versions_of(batch);
     outputs.push_back(part.evaluate(batch));
     metrics.push_back(part.metrics(outputs.back(), batch));
@@ -348,7 +347,7 @@ StackedMembers::Evaluation StackedMembers::evaluate_single(const Batch& given, b
 StackedMembers::Evaluation StackedMembers::evaluate(const Batch& batch, bool held_out) {
   at::NoGradGuard no_grad;
   if (!single_.empty()) return evaluate_single(batch, held_out);
-  const bool all_train = active_ == static_cast<int64_t>(members_.size());
+  const bool all_train = active_ == int64_t(members_.size());
   return evaluate_stack(all_train ? *stack_ : *whole_, batch, held_out);
 }
 
@@ -360,15 +359,15 @@ void StackedMembers::finish(const std::vector<int64_t>& numbers) {
   };
   std::vector<int64_t> order(members_.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto first_ended = std::stable_partition(
-      order.begin(), order.begin() + active_, [&](int64_t row) { return !ends(members_[static_cast<size_t>(row)]); });
+  const auto first_ended = std::stable_partition(order.begin(), order.begin() + active_,
+                                                 [&](int64_t row) { return !ends(members_[size_t(row)]); });
   const int64_t remaining = first_ended - order.begin();
   if (remaining == active_) return;
   std::vector<MemberSettings> members;
   std::vector<SingleMember> single_members;
   for (int64_t row : order) {
-    members.push_back(members_[static_cast<size_t>(row)]);
-    if (!single_.empty()) single_members.push_back(std::move(single_[static_cast<size_t>(row)]));
+    members.push_back(members_[size_t(row)]);
+    if (!single_.empty()) single_members.push_back(std::move(single_[size_t(row)]));
   }
   members_ = std::move(members);
   single_ = std::move(single_members);
@@ -377,7 +376,7 @@ void StackedMembers::finish(const std::vector<int64_t>& numbers) {
   update_->attach(active_, order);
   graph_->forget();
   if (!single_.empty())
-    for (size_t row = 0; row < single_.size(); ++row) storage_->bind_row(*single_[row].part, static_cast<int64_t>(row));
+    for (size_t row = 0; row < single_.size(); ++row) storage_->bind_row(*single_[row].part, int64_t(row));
   else
     attach_stack();
 }
@@ -387,8 +386,8 @@ void StackedMembers::attach_stack() {
   std::shared_ptr<Stack> unused;
   collector_.reset();
   stack_.reset();
-  whole_ = make_stack(static_cast<int64_t>(members_.size()), unused);
-  storage_->bind(*whole_, static_cast<int64_t>(members_.size()));
+  whole_ = make_stack(int64_t(members_.size()), unused);
+  storage_->bind(*whole_, int64_t(members_.size()));
   if (active_ == 0) return;
   stack_ = make_stack(active_, unused);
   storage_->bind(*stack_, active_);
@@ -400,22 +399,21 @@ void StackedMembers::attach_stack() {
 void StackedMembers::visit_state(const StateVisitor& visit) {
   std::vector<int64_t> order(members_.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return members_[static_cast<size_t>(a)].number < members_[static_cast<size_t>(b)].number;
-  });
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return members_[size_t(a)].number < members_[size_t(b)].number; });
   for (int64_t row : order) {
     const auto show = [&](const std::string& name, StateKind kind, const std::string& moment,
                           const at::Tensor& tensor) {
       StateEntry entry = state_entry(name, kind, tensor);
       entry.moment = moment;
-      entry.member = static_cast<int>(members_[static_cast<size_t>(row)].number);
+      entry.member = int(members_[size_t(row)].number);
       visit(entry);
     };
     const auto& groups = storage_->groups();
     for (const auto& tensor : storage_->tensors())
       show(tensor.name, StateKind::parameter, "", storage_->view(tensor, groups[tensor.group].values, row));
     if (!single_.empty())
-      for (const ParameterPtr& frozen : single_[static_cast<size_t>(row)].part->frozen())
+      for (const ParameterPtr& frozen : single_[size_t(row)].part->frozen())
         show(frozen->name, StateKind::parameter, "", frozen->value);
     for (const auto& buffer : storage_->buffers())
       show(buffer.name, StateKind::buffer, "", buffer.value.select(0, row));

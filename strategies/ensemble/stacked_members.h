@@ -21,8 +21,7 @@ namespace convoy {
 class StackedMembers {
  public:
   // `members`: of this rank, all training. Options of the section `strategy`: how, convolutions.
-  StackedMembers(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss,
-                 std::vector<MemberSettings> members);
+  StackedMembers(const Context& context, ModelPtr model, LossPtr loss, std::vector<MemberSettings> members);
   ~StackedMembers();
 
   int64_t active() const { return active_; }
@@ -73,7 +72,7 @@ class StackedMembers {
 
   const Context context_;
   ModelPtr model_;
-  std::shared_ptr<const LossFunction> loss_;
+  LossPtr loss_;
   std::vector<MemberSettings> members_;  // by row
   int64_t active_;
   at::ScalarType dtype_;  // of parameters

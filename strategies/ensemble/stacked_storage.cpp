@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/optim/optimizer.h"
-#include "strategies/common/layers/init.h"
+#include "core/tensors/init.h"
 
 namespace convoy {
 namespace {
@@ -29,7 +29,7 @@ void show(Parameter& parameter, const at::Tensor& value, const at::Tensor& gradi
 
 StackedStorage::StackedStorage(const ModelPart& like, bool like_is_stack, const std::vector<MemberSettings>& rows,
                                const Component& optimizer)
-    : rows_(static_cast<int64_t>(rows.size())) {
+    : rows_(int64_t(rows.size())) {
   at::NoGradGuard no_grad;
   lay_out(like.parameters(), like_is_stack, rows, optimizer);
   const auto options = at::TensorOptions(like.dtype()).device(like.device());
@@ -64,7 +64,7 @@ void StackedStorage::lay_out(const std::vector<ParameterPtr>& parameters, bool s
     if (index == groups_.size()) groups_.push_back(std::move(group));
     Tensor tensor{parameter->name, parameter->value.sizes().slice(stacked ? 1 : 0).vec(), index,
                   groups_[index].elements};
-    const int64_t unit = alignment / static_cast<int64_t>(parameter->value.element_size());
+    const int64_t unit = alignment / int64_t(parameter->value.element_size());
     const int64_t elements = parameter->value.numel() / (stacked ? rows_ : 1);
     groups_[index].elements += (elements + unit - 1) / unit * unit;
     tensors_.push_back(std::move(tensor));
@@ -133,7 +133,7 @@ void StackedStorage::reorder(const std::vector<int64_t>& order) {
   const at::Tensor index = at::tensor(order, at::kLong);
   const auto of_rows = [&](std::vector<double>& values) {
     const std::vector<double> before = values;
-    for (size_t row = 0; row < order.size(); ++row) values[row] = before[static_cast<size_t>(order[row])];
+    for (size_t row = 0; row < order.size(); ++row) values[row] = before[size_t(order[row])];
   };
   for (Group& group : groups_) {
     group.values.copy_(reordered(group.values, index));

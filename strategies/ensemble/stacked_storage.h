@@ -13,7 +13,7 @@
 
 #include "strategies/common/model/model_part.h"
 #include "strategies/ensemble/stacked_layers.h"
-#include "strategies/plans/options/catalogue.h"
+#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 

@@ -26,13 +26,13 @@ namespace {
 bool over_classes(const Examples& examples) {
   return examples.target.defined() && at::isIntegralType(examples.target.scalar_type(), true) &&
          examples.prediction.dim() == examples.target.dim() + 1 &&
-         examples.prediction.sizes().slice(0, static_cast<size_t>(examples.target.dim())) == examples.target.sizes();
+         examples.prediction.sizes().slice(0, size_t(examples.target.dim())) == examples.target.sizes();
 }
 
 }  // namespace
 
-EnsembleVote::EnsembleVote(ModelPtr model, std::shared_ptr<const LossFunction> loss, const std::string& loss_name,
-                           int64_t members, std::shared_ptr<Layers> plain, CommunicatorPtr world)
+EnsembleVote::EnsembleVote(ModelPtr model, LossPtr loss, const std::string& loss_name, int64_t members,
+                           std::shared_ptr<Layers> plain, CommunicatorPtr world)
     : model_(std::move(model)),
       loss_(std::move(loss)),
       scores_(loss_name == "bce" || loss_name == "bpr"),
@@ -69,12 +69,12 @@ std::vector<Metric> EnsembleVote::operator()(const TensorList& outputs, const Ba
     return sum;
   };
   if (!classes) {
-    const at::Tensor mean = over_all((scores_ ? each.sigmoid() : each).sum(0)) / static_cast<double>(members_);
+    const at::Tensor mean = over_all((scores_ ? each.sigmoid() : each).sum(0)) / double(members_);
     return measured(scores_ ? mean.logit(1e-7) : mean, batch, "mean_", true);
   }
   const at::Tensor votes = at::zeros_like(each).scatter_(-1, each.argmax(-1, true), 1).sum(0);
   const at::Tensor sums = over_all(at::stack({each.softmax(-1).sum(0), votes}));
-  const at::Tensor mean = sums[0] / static_cast<double>(members_);
+  const at::Tensor mean = sums[0] / double(members_);
   std::vector<Metric> metrics = measured(mean.clamp_min(1e-30).log(), batch, "mean_", true);
   for (Metric& metric : measured(sums[1] + mean, batch, "vote_", false)) metrics.push_back(std::move(metric));
   return metrics;
@@ -106,14 +106,13 @@ void StackedUpdate::attach(int64_t active, const std::vector<int64_t>& order) {
     options.members = std::max<int64_t>(active, 1);
     // A rank with only finished members keeps a slot that is never updated.
     optimizer->add_slot(group.values.narrow(0, 0, options.members), options);
-    optimizer->set_weight_decays(static_cast<int>(g),
-                                 {group.weight_decays.begin(), group.weight_decays.begin() + options.members});
+    optimizer->set_weight_decays(int(g), {group.weight_decays.begin(), group.weight_decays.begin() + options.members});
     if (applied_) move_moments(g, active, index, *optimizer);
   }
   applied_ = std::move(optimizer);
   counts_.copy_(counts_.index_select(0, index));
   std::vector<Schedule> schedules;
-  for (int64_t row : order) schedules.push_back(schedules_[static_cast<size_t>(row)]);
+  for (int64_t row : order) schedules.push_back(schedules_[size_t(row)]);
   schedules_ = std::move(schedules);
   make_scalars(active);
 }
@@ -122,7 +121,7 @@ void StackedUpdate::attach(int64_t active, const std::vector<int64_t>& order) {
 void StackedUpdate::move_moments(size_t g, int64_t active, const at::Tensor& index, Optimizer& optimizer) {
   StackedStorage::Group& group = storage_.groups()[g];
   const auto before = moments(g, true), kept = moments(g, false);
-  auto fresh = optimizer.moments(static_cast<int>(g));
+  auto fresh = optimizer.moments(int(g));
   std::vector<at::Tensor> rest;
   for (size_t i = 0; i < fresh.size(); ++i) {
     std::vector<at::Tensor> parts;
@@ -174,8 +173,7 @@ at::Tensor StackedUpdate::square_sums(at::Tensor& finite) const {
 
 void StackedUpdate::next_learning_rates() {
   std::vector<double> rates;
-  for (int64_t row = 0; row < active_; ++row)
-    rates.push_back(schedules_[static_cast<size_t>(row)].learning_rate(updates_));
+  for (int64_t row = 0; row < active_; ++row) rates.push_back(schedules_[size_t(row)].learning_rate(updates_));
   ++updates_;
   scalars_.learning_rate.copy_(at::tensor(rates, at::kDouble));
 }
@@ -201,16 +199,16 @@ UpdateStatistics StackedUpdate::finish(double nominal) {
   for (size_t g = 0; g < storage_.groups().size(); ++g) {
     UpdateScalars of_group = scalars_;
     of_group.learning_rate = scalars_.learning_rate * rate_factors_[g];
-    applied_->update(static_cast<int>(g), {storage_.groups()[g].gradients.narrow(0, 0, active_), {}, {}}, of_group);
+    applied_->update(int(g), {storage_.groups()[g].gradients.narrow(0, 0, active_), {}, {}}, of_group);
   }
   counts.add_(scalars_.apply);
   updated_ = true;
   return {norm, finite, scalars_.learning_rate, {}};
 }
 
-std::vector<std::pair<std::string, at::Tensor>> StackedUpdate::moments(size_t group, bool training) {
+NamedTensors StackedUpdate::moments(size_t group, bool training) {
   const StackedStorage::Group& stored = storage_.groups()[group];
-  auto all = applied_->moments(static_cast<int>(group));
+  auto all = applied_->moments(int(group));
   if (training && active_ == 0) return {};
   if (!training && stored.kept.empty()) return {};
   for (size_t i = 0; i < all.size(); ++i)

@@ -30,7 +30,7 @@ namespace convoy {
 class EnsembleVote {
  public:
   // `members`: over all ranks; `loss_name`: configured or the model's default; `plain`: layers without members.
-  EnsembleVote(ModelPtr model, std::shared_ptr<const LossFunction> loss, const std::string& loss_name, int64_t members,
+  EnsembleVote(ModelPtr model, LossPtr loss, const std::string& loss_name, int64_t members,
                std::shared_ptr<Layers> plain, CommunicatorPtr world);
 
   // `outputs`: of this rank's members [local members, …]; `batch`: seen by all of them. Returns "mean_loss", "mean_X"
@@ -43,7 +43,7 @@ class EnsembleVote {
                                bool with_loss) const;
 
   ModelPtr model_;
-  std::shared_ptr<const LossFunction> loss_;
+  LossPtr loss_;
   bool scores_;  // a sigmoid makes them probabilities
   int64_t members_;
   std::shared_ptr<Layers> plain_;
@@ -69,7 +69,7 @@ class StackedUpdate {
 
   // Moments of one group, each [rows, elements]: of the training rows, or of the finished ones. Empty without such
   // rows.
-  std::vector<std::pair<std::string, at::Tensor>> moments(size_t group, bool training);
+  NamedTensors moments(size_t group, bool training);
   const at::Tensor& counts() const { return counts_; }  // updates applied, int64 [all rows]
   // Scale from a row's gradients to those of its mean loss; undefined before the first update.
   at::Tensor mean_scale() const { return updated_ ? mean_scale_ : at::Tensor(); }

@@ -43,10 +43,10 @@ std::vector<double> placement_costs(const ModelDescription& model, bool separate
   if (!separate_memory) return costs;
   const double time = std::accumulate(costs.begin(), costs.end(), 0.0);
   double memory = 0;
-  for (const BlockDescription& block : model.blocks) memory += static_cast<double>(block.parameters);
+  for (const BlockDescription& block : model.blocks) memory += double(block.parameters);
   for (size_t i = 0; i < costs.size(); ++i) {
     costs[i] /= std::max(time, 1.0);
-    costs[i] += static_cast<double>(model.blocks[i].parameters) / std::max(memory, 1.0);
+    costs[i] += double(model.blocks[i].parameters) / std::max(memory, 1.0);
   }
   return costs;
 }
@@ -115,14 +115,14 @@ std::vector<std::string> idle_devices(const Options& options) {
 
 std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool separate_memory,
                                        const ModelDescription& model) {
-  const auto blocks = static_cast<int64_t>(model.blocks.size());
+  const auto blocks = int64_t(model.blocks.size());
   std::vector<PlacedBlocks> placed;
   if (options.is_auto("placement")) {
     if (devices > blocks)
       options.fail("devices", str("are ", devices, ", and the model has ", blocks, blocks == 1 ? " block" : " blocks",
                                   "; take at most as many"));
     const auto ranges = balanced(placement_costs(model, separate_memory), devices);
-    for (int device = 0; device < devices; ++device) placed.push_back({ranges[static_cast<size_t>(device)], device});
+    for (int device = 0; device < devices; ++device) placed.push_back({ranges[size_t(device)], device});
     return placed;
   }
   check_placement(options);
@@ -134,10 +134,10 @@ std::vector<PlacedBlocks> place_blocks(const Options& options, int devices, bool
                                      blocks == 1 ? " block" : " blocks", ", counted from 0"));
     const auto device = std::find(names.begin(), names.end(), one.device) - names.begin();
     // Neighbouring blocks on one device are one stage.
-    if (!placed.empty() && placed.back().device == static_cast<int>(device))
+    if (!placed.empty() && placed.back().device == int(device))
       placed.back().blocks.end = one.blocks.end;
     else
-      placed.push_back({one.blocks, static_cast<int>(device)});
+      placed.push_back({one.blocks, int(device)});
   }
   if (placed.back().blocks.end < blocks)
     options.fail("placement", str("ends with block ", placed.back().blocks.end - 1, ", and the model has ", blocks,

@@ -42,19 +42,18 @@ void check_own_norms(const Job& job, const ModelDescription& description) {
 
 const char* name_of(Exchange kind) {
   constexpr const char* names[] = {"all_reduce", "all_gather", "reduce_scatter", "send"};
-  return names[static_cast<size_t>(kind)];
+  return names[size_t(kind)];
 }
 
 Exchange exchange_named(const std::string& name) {
   for (const Exchange kind : {Exchange::all_reduce, Exchange::gather, Exchange::scatter, Exchange::send})
     if (name == name_of(kind)) return kind;
-  throw Error(Failure::config, str("'", name, "' is no kind of exchange"));
+  throw Error(Failure::config, "'", name, "' is no kind of exchange");
 }
 
 bool wants_blocks(const StrategyEntry& entry, const Job& job) {
-  return entry.check || entry.notes || (entry.tables && sparse_check_wants_blocks(job)) ||
-         !recomputed_names(job).empty() || synchronises_norms(job) ||
-         !sync_policy(job.config.at("strategy")).patterns.empty();
+  return entry.check || (entry.tables && sparse_check_wants_blocks(job)) || !recomputed_names(job).empty() ||
+         synchronises_norms(job) || !sync_policy(job.config.at("strategy")).patterns.empty();
 }
 
 std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const ModelDescription& description) {
@@ -64,8 +63,7 @@ std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job
   check_sync_names(job, description);
   check_own_norms(job, description);
   if (entry.tables) check_sparse_blocks(job, description);
-  if (entry.check) entry.check(job, description);
-  return entry.notes ? entry.notes(job, description) : std::vector<std::string>();
+  return entry.check ? entry.check(job, description) : std::vector<std::string>();
 }
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
@@ -87,11 +85,11 @@ const StrategyEntry& strategy_entry(const std::string& name) {
   std::vector<std::string> names;
   for (const StrategyEntry& entry : strategy_catalogue()) names.push_back(entry.name);
   const std::string near = nearest(name, names);
-  throw Error(Failure::config, str("strategy.name: there is no strategy '", name, "'; there are ", join(names, ", "),
-                                   near.empty() ? "" : "; did you mean " + near + "?"));
+  throw Error(Failure::config, "strategy.name: there is no strategy '", name, "'; there are ", join(names, ", "),
+              near.empty() ? "" : "; did you mean " + near + "?");
 }
 
 const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
-const StrategyEntry& plain_strategy() { return strategy_entry("ddp"); }
+const StrategyEntry& equal_ranks_strategy() { return strategy_entry("ddp"); }
 
 }  // namespace convoy

@@ -152,8 +152,9 @@ struct StrategyEntry : Entry {
   // Throws ConfigError with the reason.
   std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)> plan;
   std::function<std::vector<RankCost>(const Job&, const ModelDescription&)> cost;
-  // Checks of a plan that need the model's blocks. Runs before any rank starts; throws ConfigError. Null: none.
-  std::function<void(const Job&, const ModelDescription&)> check;
+  // Checks of a plan that need the model's blocks. Runs before any rank starts; throws ConfigError, returns warnings.
+  // Null: none.
+  std::function<std::vector<std::string>(const Job&, const ModelDescription&)> check;
   // Lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
   std::function<std::string(const Job&, const ModelDescription&)> schedule;
   // Lines for people about sparse embeddings. Null or "": there are none.
@@ -163,11 +164,9 @@ struct StrategyEntry : Entry {
   // Overrides, as of --set, that turn the configuration into a run of the reference strategy for one member. One list
   // for each member. Null: the strategy trains one model.
   std::function<std::vector<std::vector<std::string>>(const RunConfig&)> members = nullptr;
-  // Warnings about a valid plan that need the model's blocks. Null: none.
-  std::function<std::vector<std::string>(const Job&, const ModelDescription&)> notes = nullptr;
 };
 
-// True if planning needs the model's blocks before ranks start: for StrategyEntry::check and notes, and for options
+// True if planning needs the model's blocks before ranks start: for StrategyEntry::check, and for options
 // that name blocks.
 bool wants_blocks(const StrategyEntry& entry, const Job& job);
 // Runs those checks. Throws ConfigError; returns warnings.
@@ -183,7 +182,7 @@ const StrategyEntry& strategy_entry(const std::string& name);
 // The strategy with which `convoy verify` compares all others.
 const StrategyEntry& reference_strategy();
 // A strategy with equal ranks, in any number and over every backend. Jobs that do not train use it.
-const StrategyEntry& plain_strategy();
+const StrategyEntry& equal_ranks_strategy();
 
 // Tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: largest relative difference from
 // the gradients of one rank. `strategy`: the resolved section. 0: nothing is rounded.

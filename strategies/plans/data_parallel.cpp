@@ -20,7 +20,7 @@ namespace {
 std::vector<DevicePlan> all_devices(const Host& host, bool gpus) {
   std::vector<DevicePlan> devices;
   if (gpus) {
-    for (size_t i = 0; i < host.gpus.size(); ++i) devices.push_back({DevicePlan::Kind::gpu, static_cast<int>(i), {}});
+    for (size_t i = 0; i < host.gpus.size(); ++i) devices.push_back({DevicePlan::Kind::gpu, int(i), {}});
   } else {
     for (size_t i = 0; i < std::max<size_t>(1, host.cores.size()); ++i) devices.emplace_back();
   }
@@ -31,7 +31,7 @@ std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topo
   const Options& options = config.strategy.options;
   const Host& host = topology.hosts.front();
   std::vector<DevicePlan> devices = parse_devices(options, "devices", host);
-  const auto ranks = static_cast<size_t>(request.ranks);
+  const auto ranks = size_t(request.ranks);
   if (devices.empty()) {
     bool gpus = on_gpus(config, topology);
     if (config.device == "auto" && ranks > host.gpus.size()) gpus = false;  // plan_on_mesh warns
@@ -47,7 +47,7 @@ std::vector<DevicePlan> devices_of(const RunConfig& config, const Topology& topo
     if (device.kind != devices.front().kind)
       options.fail("devices", "mixes GPUs and cores; ranks that train together need devices of one kind");
   for (const DevicePlan& device : devices) {
-    const auto cores = static_cast<int64_t>(device.cores.size());
+    const auto cores = int64_t(device.cores.size());
     if (cores > 0 && config.launch.cores_per_rank > 0 && cores != config.launch.cores_per_rank)
       throw ConfigError(SourceLocation{}, "launch.cores_per_rank",
                         str("is ", config.launch.cores_per_rank, ", and strategy.devices gives a rank ", cores,
@@ -69,7 +69,7 @@ Plan plan_data_parallel(const RunConfig& config, const Topology& topology, const
                       str("is ", config.backend, ", and threads of one process exchange by ", backend,
                           "; leave it auto, or take strategy ddp"));
   PlanRequest threads = request;
-  threads.ranks = static_cast<int>(devices.size());
+  threads.ranks = int(devices.size());
   check_sparse_embeddings(config, true);
   Plan made = plan_replicas(config, topology, threads, threads.ranks);
   for (std::string& line : sparse_warnings(config)) made.warnings.push_back(std::move(line));
@@ -77,11 +77,11 @@ Plan plan_data_parallel(const RunConfig& config, const Topology& topology, const
   job.backend = backend;
   job.processes = {{0, {}}};
   for (RankPlan& rank : job.ranks) {
-    const DevicePlan& device = devices[static_cast<size_t>(rank.rank)];
+    const DevicePlan& device = devices[size_t(rank.rank)];
     rank.process = 0;
     rank.devices = {device};
     rank.cores = device.cores;
-    if (!device.cores.empty() && config.launch.threads == 0) rank.threads = static_cast<int>(device.cores.size());
+    if (!device.cores.empty() && config.launch.threads == 0) rank.threads = int(device.cores.size());
     job.processes.front().ranks.push_back(rank.rank);
   }
   return made;

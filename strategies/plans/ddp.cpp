@@ -20,7 +20,7 @@ std::vector<RankCost> ddp_cost(const Job& job, const ModelDescription& descripti
 }
 
 std::string ddp_schedule(const Job& job, const ModelDescription& description) {
-  const auto ranks = static_cast<int>(job.ranks.size());
+  const auto ranks = int(job.ranks.size());
   const ModelDescription dense = without(description, touched_tables(job.config, description, ranks));
   return sync_text(job.config, dense, ranks);
 }

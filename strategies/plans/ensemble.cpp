@@ -5,8 +5,8 @@
 #include "core/base/describe.h"
 #include "core/base/options.h"
 #include "core/base/text.h"
-#include "strategies/plans/options/catalogue.h"
 #include "strategies/plans/options/devices.h"
+#include "strategies/plans/options/ensemble.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 
@@ -20,7 +20,7 @@ int devices_here(const RunConfig& config, const Topology& topology, bool one_hos
     count += gpus ? host.gpus.size() : host.cores.size();
     if (one_host) break;
   }
-  return std::max(1, static_cast<int>(count));
+  return std::max(1, int(count));
 }
 
 bool threads_may_exchange_by(const std::string& backend) {
@@ -56,7 +56,7 @@ int ranks_of(const RunConfig& config, const Topology& topology, const PlanReques
                           "; a rank without a member would have nothing to do: take at most ", members));
   if (request.ranks > 0) return request.ranks;
   const bool one = options.text("how") == "stacked" && !on_gpus(config, topology);
-  return one ? 1 : static_cast<int>(std::min<int64_t>(members, devices_here(config, topology, threads)));
+  return one ? 1 : int(std::min<int64_t>(members, devices_here(config, topology, threads)));
 }
 
 Plan plan_ensemble(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
@@ -97,8 +97,8 @@ std::vector<RankCost> ensemble_cost(const Job& job, const ModelDescription& desc
   const auto members = job.config.at("strategy").at("members").get<int64_t>();
   std::vector<RankCost> costs;
   for (const RankPlan& rank : job.ranks) {
-    const auto [first, last] = members_of_rank(members, rank.rank, static_cast<int>(job.ranks.size()));
-    const auto held = static_cast<double>(last - first);
+    const auto [first, last] = members_of_rank(members, rank.rank, int(job.ranks.size()));
+    const auto held = double(last - first);
     RankCost mine = one;
     for (double* bytes : {&mine.parameter_bytes, &mine.gradient_bytes, &mine.moment_bytes, &mine.buffer_bytes,
                           &mine.activation_bytes, &mine.work.span, &mine.work.own, &mine.work.updated})

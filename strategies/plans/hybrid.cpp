@@ -22,13 +22,13 @@ struct Degrees {
   std::string how = "ddp";
 
   int of(const std::string& axis) const { return axis == "data" ? data : axis == "pipeline" ? pipeline : tensor; }
-  int64_t product() const { return static_cast<int64_t>(data) * pipeline * tensor; }  // each at most 2²⁰
+  int64_t product() const { return int64_t(data) * pipeline * tensor; }  // each at most 2²⁰
 };
 
 int degree_of(const Options& mesh, const std::string& key, const Json& value) {
   if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 1 << 20)
     mesh.fail(key, str("is ", value.dump(), ", must be a number of ranks, at least 1"));
-  return static_cast<int>(value.get<int64_t>());
+  return int(value.get<int64_t>());
 }
 
 Degrees degrees_of(const Options& mesh) {
@@ -125,17 +125,17 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
 }
 
 std::vector<BlockRange> stages_of(const Options& options, const Job& job, const ModelDescription& description) {
-  return stage_ranges(options, job.mesh.degree("pipeline") * static_cast<int>(virtual_stages_of(options)), description);
+  return stage_ranges(options, job.mesh.degree("pipeline") * int(virtual_stages_of(options)), description);
 }
 
 // Refuses a tied parameter of two stages of one rank if it is sharded: the stages share the tensor, which is freed.
 void check_shared_ties(const Options& options, const Job& job, const std::vector<BlockRange>& stages,
                        const ModelDescription& description) {
   if (degrees_of(options.section("mesh")).how != "fsdp" || options.text("shard") == "optimizer") return;
-  const auto ranks = static_cast<size_t>(job.mesh.degree("pipeline"));
+  const auto ranks = size_t(job.mesh.degree("pipeline"));
   for (size_t block = 0; block < description.blocks.size(); ++block) {
     for (const TiedTensor& tie : description.blocks[block].ties) {
-      const size_t maker = stage_of(stages, tie.block), user = stage_of(stages, static_cast<int64_t>(block));
+      const size_t maker = stage_of(stages, tie.block), user = stage_of(stages, int64_t(block));
       if (maker != user && maker % ranks == user % ranks)
         options.fail("shard", str("is ", options.text("shard"), ", and two stages of one rank use ", tie.name,
                                   "; take shard: optimizer, or other stages"));
@@ -143,12 +143,14 @@ void check_shared_ties(const Options& options, const Job& job, const std::vector
   }
 }
 
-void check_hybrid(const Job& job, const ModelDescription& description) {
+std::vector<std::string> check_hybrid(const Job& job, const ModelDescription& description) {
   check_cuts(job, description);
-  if (job.mesh.degree("pipeline") == 1) return;
-  const RunConfig config = RunConfig::from_resolved(job.config);
-  const Options& options = config.strategy.options;
-  check_shared_ties(options, job, stages_of(options, job, description), description);
+  if (job.mesh.degree("pipeline") > 1) {
+    const RunConfig config = RunConfig::from_resolved(job.config);
+    const Options& options = config.strategy.options;
+    check_shared_ties(options, job, stages_of(options, job, description), description);
+  }
+  return tensor_notes(job, description, "strategy.mesh.tensor");
 }
 
 // The model of a data axis with only these stages. A copy of a tensor of another stage counts as the tensor of the
@@ -160,8 +162,8 @@ ModelDescription blocks_of(const ModelDescription& model, const std::vector<Bloc
   std::map<int64_t, int64_t> place_of;  // model's block → block of the result
   for (const BlockRange& stage : stages)
     for (int64_t index = stage.begin; index < stage.end; ++index) {
-      const BlockDescription& block = model.blocks[static_cast<size_t>(index)];
-      place_of.emplace(index, static_cast<int64_t>(part.blocks.size()));
+      const BlockDescription& block = model.blocks[size_t(index)];
+      place_of.emplace(index, int64_t(part.blocks.size()));
       part.blocks.push_back(block);
       part.blocks.back().ties.clear();
       for (TiedTensor tie : block.ties) {
@@ -182,7 +184,7 @@ ModelDescription blocks_of(const ModelDescription& model, const std::vector<Bloc
 void add_data_axis(const Job& job, const Options& options, const ModelDescription& model, bool ends, int rank,
                    RankCost& cost) {
   if (degrees_of(options.section("mesh")).how == "fsdp") {
-    const RankCost sharded = sharded_costs(job, model, ends).at(static_cast<size_t>(rank));
+    const RankCost sharded = sharded_costs(job, model, ends).at(size_t(rank));
     cost.bytes_sent_per_step += sharded.bytes_sent_per_step;
     cost.messages_per_step += sharded.messages_per_step;
     cost.axes.insert(cost.axes.end(), sharded.axes.begin(), sharded.axes.end());
@@ -204,8 +206,7 @@ void add_data_axis(const Job& job, const Options& options, const ModelDescriptio
 // Stages of the rank with this index along a pipeline axis of `ranks`.
 std::vector<BlockRange> stages_at(const std::vector<BlockRange>& stages, int index, int ranks) {
   std::vector<BlockRange> found;
-  for (auto stage = static_cast<size_t>(index); stage < stages.size(); stage += static_cast<size_t>(ranks))
-    found.push_back(stages[stage]);
+  for (auto stage = size_t(index); stage < stages.size(); stage += size_t(ranks)) found.push_back(stages[stage]);
   return found;
 }
 
@@ -221,7 +222,7 @@ std::vector<RankCost> stage_costs(const Job& job, const Options& options, const 
   if (degrees_of(options.section("mesh")).how == "fsdp") shape.tie_shares = job.mesh.degree("data");
   std::vector<RankCost> costs = pipeline_costs(shape, stages, cut);
   for (int index = 0; index < ranks; ++index) {
-    RankCost& cost = costs[static_cast<size_t>(index)];
+    RankCost& cost = costs[size_t(index)];
     cost.work.updated *= parameters_of(cut) / std::max(1.0, parameters_of(model));
     const RankCost group = tensor_group_cost(job, blocks_of(model, stages_at(stages, index, ranks)));
     cost.axes.insert(cost.axes.begin(), group.axes.begin(), group.axes.end());
@@ -238,9 +239,9 @@ std::vector<RankCost> hybrid_cost(const Job& job, const ModelDescription& descri
   const int ranks = job.mesh.degree("pipeline");
   const std::vector<BlockRange> stages = ranks == 1 ? std::vector<BlockRange>{} : stages_of(options, job, description);
   std::vector<RankCost> costs;
-  for (int rank = 0; rank < static_cast<int>(job.ranks.size()); ++rank) {
+  for (int rank = 0; rank < int(job.ranks.size()); ++rank) {
     const int index = job.mesh.coordinate(rank, "pipeline");
-    costs.push_back(of_stages[static_cast<size_t>(index)]);
+    costs.push_back(of_stages[size_t(index)]);
     if (ranks == 1)
       add_data_axis(job, options, cut, true, rank, costs.back());
     else
@@ -284,9 +285,6 @@ StrategyEntry hybrid_entry() {
   entry.plan = plan_hybrid;
   entry.cost = hybrid_cost;
   entry.check = check_hybrid;
-  entry.notes = [](const Job& job, const ModelDescription& description) {
-    return tensor_notes(job, description, "strategy.mesh.tensor");
-  };
   entry.schedule = hybrid_schedule;
   return entry;
 }

@@ -11,7 +11,7 @@
 #include "core/config/pipeline_texts.h"
 #include "core/config/reader.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/catalogue.h"
+#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {
@@ -130,7 +130,7 @@ class FarmReader {
     });
     items_ = options_.sections("pipelines");
     queue_options_ = merged_queue_options({}, options_);
-    if (options_.has("max_parallel")) found_.farm.max_parallel = static_cast<int>(options_.integer("max_parallel"));
+    if (options_.has("max_parallel")) found_.farm.max_parallel = int(options_.integer("max_parallel"));
     if (options_.has("metric")) found_.farm.metric = options_.text("metric");
     if (options_.has("direction")) found_.farm.direction = options_.text("direction");
   }

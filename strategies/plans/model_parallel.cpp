@@ -15,14 +15,13 @@ namespace {
 // Default devices: every GPU of the host, else two halves of the rank's cores.
 std::vector<DevicePlan> chosen_devices(const RunConfig& config, const Host& host, bool gpus) {
   if (!gpus) {
-    const int64_t cores =
-        config.launch.cores_per_rank > 0 ? config.launch.cores_per_rank : static_cast<int64_t>(host.cores.size());
-    return std::vector<DevicePlan>(static_cast<size_t>(std::clamp<int64_t>(cores, 1, 2)));
+    const int64_t cores = config.launch.cores_per_rank > 0 ? config.launch.cores_per_rank : int64_t(host.cores.size());
+    return std::vector<DevicePlan>(size_t(std::clamp<int64_t>(cores, 1, 2)));
   }
   std::vector<DevicePlan> devices(host.gpus.size());
   for (size_t i = 0; i < devices.size(); ++i) {
     devices[i].kind = DevicePlan::Kind::gpu;
-    devices[i].gpu = static_cast<int>(i);
+    devices[i].gpu = int(i);
   }
   return devices;
 }
@@ -35,7 +34,7 @@ void bind_listed(const RunConfig& config, const Options& options, const Host& ho
   rank.cores.assign(units.begin(), units.end());
   const auto cores =
       std::count_if(host.cores.begin(), host.cores.end(), [&](const Core& core) { return units.count(core.id) != 0; });
-  rank.threads = static_cast<int>(cores);
+  rank.threads = int(cores);
   if (config.launch.cores_per_rank > 0 && config.launch.cores_per_rank != cores)
     throw ConfigError(SourceLocation{}, "launch.cores_per_rank",
                       str("is ", config.launch.cores_per_rank, ", and strategy.",
@@ -54,7 +53,7 @@ Plan plan_model_parallel(const RunConfig& config, const Topology& topology, cons
   check_sparse_embeddings(config, false);
   Plan plan = plan_replicas(config, topology, request, 1);
   RankPlan& rank = plan.jobs.front().ranks.front();
-  const Host& host = topology.hosts.at(static_cast<size_t>(rank.host));
+  const Host& host = topology.hosts.at(size_t(rank.host));
   const bool gpus = on_gpus(config, topology);
   rank.devices = listed_devices(options, host);
   if (rank.devices.empty()) rank.devices = chosen_devices(config, host, gpus);
@@ -76,12 +75,13 @@ bool separate_memory(const RankPlan& rank) {
 
 std::vector<PlacedBlocks> placed_blocks(const Options& options, const Job& job, const ModelDescription& description) {
   const RankPlan& rank = job.ranks.front();
-  return place_blocks(options, static_cast<int>(rank.devices.size()), separate_memory(rank), description);
+  return place_blocks(options, int(rank.devices.size()), separate_memory(rank), description);
 }
 
-void check_model_parallel(const Job& job, const ModelDescription& description) {
+std::vector<std::string> check_model_parallel(const Job& job, const ModelDescription& description) {
   const RunConfig config = RunConfig::from_resolved(job.config);
   placed_blocks(config.strategy.options, job, description);
+  return {};
 }
 
 // Adds gradients of tied parameters: each stage that uses one has a gradient.
@@ -93,9 +93,9 @@ void add_tied_gradients(const std::vector<PlacedBlocks>& placed, const ModelDesc
   std::set<std::pair<std::string, const PlacedBlocks*>> counted;
   for (size_t block = 0; block < description.blocks.size(); ++block)
     for (const TiedTensor& tie : description.blocks[block].ties) {
-      const auto user = stage_of(static_cast<int64_t>(block));
+      const auto user = stage_of(int64_t(block));
       if (user == stage_of(tie.block) || !counted.insert({tie.name, &*user}).second) continue;
-      cost.gradient_bytes += static_cast<double>(tie.elements * description.element_bytes);
+      cost.gradient_bytes += double(tie.elements * description.element_bytes);
     }
 }
 
@@ -104,7 +104,7 @@ std::vector<RankCost> model_parallel_cost(const Job& job, const ModelDescription
   const Options options(job.config.at("strategy"));
   RankCost cost = replica_costs(job, description).front();
   const std::vector<PlacedBlocks> placed = placed_blocks(options, job, description);
-  const auto micro = static_cast<int>(options.integer("micro_batches"));
+  const auto micro = int(options.integer("micro_batches"));
   std::vector<int> device_of;
   for (const PlacedBlocks& one : placed) device_of.push_back(one.device);
   Durations durations;
@@ -118,7 +118,7 @@ std::vector<RankCost> model_parallel_cost(const Job& job, const ModelDescription
   add_tied_gradients(placed, description, cost);
   cost.activation_bytes = 0;
   const auto held = [&](const Action& action) {
-    const BlockRange& blocks = placed[static_cast<size_t>(action.stage)].blocks;
+    const BlockRange& blocks = placed[size_t(action.stage)].blocks;
     return kept_bytes(job.config.at("strategy"), description, blocks.begin, blocks.end,
                       rows_of_slice(rows, action.micro, micro));
   };
@@ -128,7 +128,7 @@ std::vector<RankCost> model_parallel_cost(const Job& job, const ModelDescription
 
 std::string model_parallel_schedule(const Job& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
-  const auto micro = static_cast<int>(options.integer("micro_batches"));
+  const auto micro = int(options.integer("micro_batches"));
   std::vector<BlockRange> stages;
   std::vector<int> device_of;
   std::vector<std::string> devices;

@@ -14,7 +14,7 @@ Plan plan_pipeline(const RunConfig& config, const Topology& topology, const Plan
   int ranks = request.ranks;
   if (ranks == 0) ranks = listed_ranks(options);
   if (ranks == 0 && on_gpus(config, topology))
-    for (const Host& host : topology.hosts) ranks += static_cast<int>(host.gpus.size());
+    for (const Host& host : topology.hosts) ranks += int(host.gpus.size());
   if (ranks == 0) ranks = default_ranks;
   check_pipeline(options, ranks);
   check_sparse_embeddings(config, false);
@@ -22,12 +22,13 @@ Plan plan_pipeline(const RunConfig& config, const Topology& topology, const Plan
 }
 
 int stages_of(const Options& options, const Job& job) {
-  return job.mesh.degree("pipeline") * static_cast<int>(virtual_stages_of(options));
+  return job.mesh.degree("pipeline") * int(virtual_stages_of(options));
 }
 
-void check_pipeline_job(const Job& job, const ModelDescription& description) {
+std::vector<std::string> check_pipeline_job(const Job& job, const ModelDescription& description) {
   const RunConfig config = RunConfig::from_resolved(job.config);
   stage_ranges(config.strategy.options, stages_of(config.strategy.options, job), description);
+  return {};
 }
 
 std::vector<RankCost> pipeline_cost(const Job& job, const ModelDescription& description) {

@@ -19,12 +19,11 @@ int ranks_of(const std::vector<int>& rank_of) {
 // End times of actions by kind, stage and micro-batch; negative: not finished.
 class Progress {
  public:
-  Progress(int stages, int micro)
-      : stages_(stages), micro_(micro), ends_(2 * static_cast<size_t>(stages * micro), -1.0) {}
+  Progress(int stages, int micro) : stages_(stages), micro_(micro), ends_(2 * size_t(stages * micro), -1.0) {}
 
   double& end(const Action& action) {
     const int kind = action.kind == Kind::forward ? 0 : 1;
-    return ends_[static_cast<size_t>((kind * stages_ + action.stage) * micro_ + action.micro)];
+    return ends_[size_t((kind * stages_ + action.stage) * micro_ + action.micro)];
   }
   bool done(const Action& action) { return end(action) >= 0; }
 
@@ -54,8 +53,8 @@ std::vector<Action> grouped_forwards(const std::vector<int>& rank_of, int rank, 
   const int group = ranks_of(rank_of);
   std::vector<Action> all;
   for (int first = 0; first < micro; first += group)
-    for (int stage = 0; stage < static_cast<int>(rank_of.size()); ++stage)
-      for (int j = first; j < std::min(first + group, micro) && rank_of[static_cast<size_t>(stage)] == rank; ++j)
+    for (int stage = 0; stage < int(rank_of.size()); ++stage)
+      for (int j = first; j < std::min(first + group, micro) && rank_of[size_t(stage)] == rank; ++j)
         all.push_back({Kind::forward, stage, j});
   return all;
 }
@@ -71,7 +70,7 @@ std::vector<Action> interleaved_rank(int ranks, int virtual_stages, int rank, in
   for (Action& action : backwards)
     action = {Kind::backward, ((virtual_stages - 1) * ranks + rank) - (action.stage - rank), action.micro};
   const size_t all = forwards.size();
-  const size_t ahead = std::min(all, static_cast<size_t>((ranks - 1 - rank) * 2 + (virtual_stages - 1) * ranks));
+  const size_t ahead = std::min(all, size_t((ranks - 1 - rank) * 2 + (virtual_stages - 1) * ranks));
   std::vector<Action> actions(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(ahead));
   for (size_t i = 0; i < all; ++i) {
     if (ahead + i < all) actions.push_back(forwards[ahead + i]);
@@ -86,10 +85,10 @@ class Chooser {
  public:
   Chooser(const std::vector<int>& rank_of, int micro)
       : rank_of_(rank_of),
-        stages_(static_cast<int>(rank_of.size())),
+        stages_(int(rank_of.size())),
         micro_(micro),
         progress_(stages_, micro),
-        free_(static_cast<size_t>(ranks_of(rank_of)), 0.0),
+        free_(size_t(ranks_of(rank_of)), 0.0),
         next_(2, std::vector<int>(rank_of.size(), 0)) {}
 
   Action next() {
@@ -101,7 +100,7 @@ class Chooser {
     const Action& action = best->action;
     const double end = best->begin + (action.kind == Kind::forward ? Durations().forward : Durations().backward);
     progress_.end(action) = free_[rank(action.stage)] = end;
-    ++next_[index(action.kind)][static_cast<size_t>(action.stage)];
+    ++next_[index(action.kind)][size_t(action.stage)];
     return action;
   }
 
@@ -114,10 +113,10 @@ class Chooser {
     return {choice.begin, choice.action.kind == Kind::backward ? 0 : 1, choice.action.micro, -choice.action.stage};
   }
   static size_t index(Kind kind) { return kind == Kind::forward ? 0 : 1; }
-  size_t rank(int stage) const { return static_cast<size_t>(rank_of_[static_cast<size_t>(stage)]); }
+  size_t rank(int stage) const { return size_t(rank_of_[size_t(stage)]); }
 
   std::optional<Choice> choice_of(Kind kind, int stage) {
-    const auto at = static_cast<size_t>(stage);
+    const auto at = size_t(stage);
     const Action action{kind, stage, next_[index(kind)][at]};
     if (action.micro == micro_) return std::nullopt;
     if (kind == Kind::forward && action.micro - next_[1][at] >= stages_ - stage) return std::nullopt;
@@ -136,17 +135,17 @@ class Chooser {
 // Errors of the lists that need no execution; "" if there are none.
 std::string malformed(const StepSchedule& schedule, int micro, bool backward) {
   const int stages = schedule.stages();
-  std::vector<std::vector<int>> next(2, std::vector<int>(static_cast<size_t>(stages), 0));
+  std::vector<std::vector<int>> next(2, std::vector<int>(size_t(stages), 0));
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
-    for (const Action& action : schedule.actions[static_cast<size_t>(rank)]) {
-      if (action.stage < 0 || action.stage >= stages || schedule.rank_of[static_cast<size_t>(action.stage)] != rank)
+    for (const Action& action : schedule.actions[size_t(rank)]) {
+      if (action.stage < 0 || action.stage >= stages || schedule.rank_of[size_t(action.stage)] != rank)
         return str("rank ", rank, " has ", name_of(action), ", which is not of its stages");
-      int& expected = next[action.kind == Kind::forward ? 0 : 1][static_cast<size_t>(action.stage)];
+      int& expected = next[action.kind == Kind::forward ? 0 : 1][size_t(action.stage)];
       if (action.micro != expected++)
         return str("rank ", rank, " has ", name_of(action), " where micro-batch ", expected - 1, " is next");
     }
   }
-  for (size_t stage = 0; stage < static_cast<size_t>(stages); ++stage) {
+  for (size_t stage = 0; stage < size_t(stages); ++stage) {
     if (next[0][stage] != micro) return str("stage ", stage, " has ", next[0][stage], " forwards of ", micro);
     if (next[1][stage] != (backward ? micro : 0)) return str("stage ", stage, " has ", next[1][stage], " backwards");
   }
@@ -166,7 +165,7 @@ StepSchedule gpipe(const std::vector<int>& rank_of, int micro) {
   StepSchedule schedule = forward_only(rank_of, micro);
   for (int stage = schedule.stages() - 1; stage >= 0; --stage)
     for (int j = 0; j < micro; ++j)
-      schedule.actions[static_cast<size_t>(rank_of[static_cast<size_t>(stage)])].push_back({Kind::backward, stage, j});
+      schedule.actions[size_t(rank_of[size_t(stage)])].push_back({Kind::backward, stage, j});
   return schedule;
 }
 
@@ -201,11 +200,11 @@ StepSchedule interleaved(int ranks, int virtual_stages, int micro) {
 }
 
 StepSchedule placed_schedule(const std::vector<int>& rank_of, int micro) {
-  StepSchedule schedule{rank_of, std::vector<std::vector<Action>>(static_cast<size_t>(ranks_of(rank_of)))};
+  StepSchedule schedule{rank_of, std::vector<std::vector<Action>>(size_t(ranks_of(rank_of)))};
   Chooser chooser(rank_of, micro);
-  for (int64_t left = 2 * static_cast<int64_t>(rank_of.size()) * micro; left > 0; --left) {
+  for (int64_t left = 2 * int64_t(rank_of.size()) * micro; left > 0; --left) {
     const Action action = chooser.next();
-    schedule.actions[static_cast<size_t>(rank_of[static_cast<size_t>(action.stage)])].push_back(action);
+    schedule.actions[size_t(rank_of[size_t(action.stage)])].push_back(action);
   }
   return schedule;
 }
@@ -228,8 +227,8 @@ StepSchedule forward_only(const std::vector<int>& rank_of, int micro) {
 std::string to_text(const StepSchedule& schedule, const std::vector<std::string>& names) {
   std::string text;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
-    text += (names.empty() ? str("rank ", rank) : names[static_cast<size_t>(rank)]) + ":";
-    for (const Action& action : schedule.actions[static_cast<size_t>(rank)]) text += " " + name_of(action);
+    text += (names.empty() ? str("rank ", rank) : names[size_t(rank)]) + ":";
+    for (const Action& action : schedule.actions[size_t(rank)]) text += " " + name_of(action);
     text += "\n";
   }
   return text;
@@ -237,9 +236,9 @@ std::string to_text(const StepSchedule& schedule, const std::vector<std::string>
 
 std::vector<Message> messages(const StepSchedule& schedule, int from, int to) {
   std::vector<Message> all;
-  for (const Action& action : schedule.actions[static_cast<size_t>(from)]) {
+  for (const Action& action : schedule.actions[size_t(from)]) {
     const int next = action.kind == Kind::forward ? action.stage + 1 : action.stage - 1;
-    if (next < 0 || next >= schedule.stages() || schedule.rank_of[static_cast<size_t>(next)] != to) continue;
+    if (next < 0 || next >= schedule.stages() || schedule.rank_of[size_t(next)] != to) continue;
     all.push_back({action.kind, next, action.micro});
   }
   return all;
@@ -260,7 +259,7 @@ ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations&
   ScheduleReport report;
   report.problem = malformed(schedule, micro, backward);
   if (!report.problem.empty()) return report;
-  const auto ranks = static_cast<size_t>(schedule.ranks());
+  const auto ranks = size_t(schedule.ranks());
   Progress progress(schedule.stages(), micro);
   std::vector<size_t> next(ranks, 0);
   std::vector<double> free(ranks, 0.0);
@@ -280,7 +279,7 @@ ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations&
         const std::optional<double> ready = progress.ready(action);
         if (!ready) break;
         const double takes = (action.kind == Kind::forward ? durations.forward : durations.backward) *
-                             (durations.of_stage.empty() ? 1 : durations.of_stage[static_cast<size_t>(action.stage)]);
+                             (durations.of_stage.empty() ? 1 : durations.of_stage[size_t(action.stage)]);
         free[rank] = progress.end(action) = std::max(*ready, free[rank]) + takes;
         busy += takes;
         live[rank] += action.kind == Kind::forward ? 1 : -1;
@@ -294,7 +293,7 @@ ScheduleReport examine(const StepSchedule& schedule, int micro, const Durations&
                             name_of(schedule.actions[rank][next[rank]]), " for ever");
     report.span = std::max(report.span, free[rank]);
   }
-  if (report.span > 0) report.bubble = 1 - busy / (static_cast<double>(ranks) * report.span);
+  if (report.span > 0) report.bubble = 1 - busy / (double(ranks) * report.span);
   return report;
 }
 

@@ -27,8 +27,8 @@ struct Action {
 struct StepSchedule {
   std::vector<int> rank_of;                  // of each stage
   std::vector<std::vector<Action>> actions;  // of each rank
-  int stages() const { return static_cast<int>(rank_of.size()); }
-  int ranks() const { return static_cast<int>(actions.size()); }
+  int stages() const { return int(rank_of.size()); }
+  int ranks() const { return int(actions.size()); }
 };
 
 // Ranks of stages if each of `ranks` ranks has `virtual_stages` virtual stages: stage s is on rank s mod ranks.

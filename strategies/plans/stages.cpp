@@ -1,7 +1,6 @@
 #include "strategies/plans/stages.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 
 #include "core/base/describe.h"
@@ -36,14 +35,13 @@ void check_follows(const Options& options, size_t index, const BlockRange& befor
 // Fills each stage up to `cap` in one pass; the last stage takes the rest.
 std::vector<BlockRange> filled(const std::vector<double>& costs, int stages, double cap) {
   std::vector<BlockRange> ranges;
-  const auto blocks = static_cast<int64_t>(costs.size());
+  const auto blocks = int64_t(costs.size());
   int64_t begin = 0;
   for (int stage = 0; stage < stages; ++stage) {
     const int64_t leave = stages - stage - 1;  // minimal number of blocks for later stages
     int64_t end = begin + 1;
-    double sum = costs[static_cast<size_t>(begin)];
-    while (end < blocks - leave && (leave == 0 || sum + costs[static_cast<size_t>(end)] <= cap))
-      sum += costs[static_cast<size_t>(end++)];
+    double sum = costs[size_t(begin)];
+    while (end < blocks - leave && (leave == 0 || sum + costs[size_t(end)] <= cap)) sum += costs[size_t(end++)];
     ranges.push_back({begin, end});
     begin = end;
   }
@@ -128,11 +126,11 @@ std::vector<BlockRange> listed_stages(const Options& options) {
 }
 
 std::vector<BlockRange> stage_ranges(const Options& options, int stages, const ModelDescription& model) {
-  const auto blocks = static_cast<int64_t>(model.blocks.size());
+  const auto blocks = int64_t(model.blocks.size());
   const std::vector<BlockRange> listed = listed_stages(options);
   if (stages > blocks) too_many(options, stages, model);
   if (listed.empty()) return balanced(block_costs(model), stages);
-  if (static_cast<int>(listed.size()) != stages)
+  if (int(listed.size()) != stages)
     options.fail("stages", str("has ", listed.size(), " items, and there are ", stages, " stages (ranks × virtual)"));
   if (listed.back().end > blocks)
     options.fail(item(listed.size() - 1), str("goes up to block ", listed.back().end - 1, ", and the model has ",
@@ -144,8 +142,7 @@ std::vector<BlockRange> stage_ranges(const Options& options, int stages, const M
 }
 
 std::vector<BlockRange> balanced(const std::vector<double>& costs, int stages) {
-  CONVOY_CHECK(stages > 0 && static_cast<size_t>(stages) <= costs.size(), stages, " stages of ", costs.size(),
-               " blocks");
+  CONVOY_CHECK(stages > 0 && size_t(stages) <= costs.size(), stages, " stages of ", costs.size(), " blocks");
   // The best cap is between the cost of the most expensive block and the sum of all. The largest stage of a pass is a
   // valid cap too, so the search ends with an exact one.
   double low = *std::max_element(costs.begin(), costs.end());
@@ -167,7 +164,7 @@ std::vector<BlockRange> balanced(const std::vector<double>& costs, int stages) {
 std::vector<double> block_costs(const ModelDescription& model) {
   const auto costs_by = [&](auto cost) {
     std::vector<double> costs;
-    for (const BlockDescription& block : model.blocks) costs.push_back(static_cast<double>(cost(block)));
+    for (const BlockDescription& block : model.blocks) costs.push_back(double(cost(block)));
     return costs;
   };
   const auto any = [](const std::vector<double>& costs) {
@@ -203,11 +200,10 @@ std::vector<double> stage_times(const ModelDescription& model, const std::vector
   std::vector<double> shares = time_shares(model);
   for (size_t index = 0; index < shares.size(); ++index) {
     const BlockDescription& block = model.blocks[index];
-    double cut = static_cast<double>(block.cut_parameters);
+    double cut = double(block.cut_parameters);
     for (const TiedTensor& tie : block.ties)
-      if (tie.elements <= model.blocks[static_cast<size_t>(tie.block)].cut_parameters)
-        cut += static_cast<double>(tie.elements);
-    const auto products = static_cast<double>(block.products);
+      if (tie.elements <= model.blocks[size_t(tie.block)].cut_parameters) cut += double(tie.elements);
+    const auto products = double(block.products);
     const double divided = products > 0 ? std::min(1.0, cut / products) : 0;
     shares[index] *= 1 - divided + divided / tensor;
   }
@@ -222,10 +218,9 @@ std::string stages_text(const std::vector<BlockRange>& stages, const std::vector
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const BlockRange& range = stages[stage];
     int64_t parameters = 0;
-    for (int64_t block = range.begin; block < range.end; ++block)
-      parameters += model.blocks[static_cast<size_t>(block)].parameters;
-    const std::string& first = model.blocks[static_cast<size_t>(range.begin)].name;
-    const std::string& last = model.blocks[static_cast<size_t>(range.end - 1)].name;
+    for (int64_t block = range.begin; block < range.end; ++block) parameters += model.blocks[size_t(block)].parameters;
+    const std::string& first = model.blocks[size_t(range.begin)].name;
+    const std::string& last = model.blocks[size_t(range.end - 1)].name;
     text += str("stage ", stage, " on ", on[stage], ": ", range.size() == 1 ? "block " : "blocks ", to_text(range),
                 " (", first, range.size() == 1 ? "" : " to " + last, "), ", parameters, " parameters\n");
   }

@@ -7,7 +7,7 @@ namespace {
 
 Plan plan_tensor_parallel(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
   int ranks = request.ranks;
-  if (ranks == 0 && on_gpus(config, topology)) ranks = static_cast<int>(topology.hosts.front().gpus.size());
+  if (ranks == 0 && on_gpus(config, topology)) ranks = int(topology.hosts.front().gpus.size());
   ranks = ranks == 0 ? 1 : ranks;
   check_tensor_degree(config, ranks);
   check_sparse_embeddings(config, false);
@@ -27,8 +27,8 @@ StrategyEntry tensor_parallel_entry() {
   entry.options = joined({tensor_options(), {sync_option(), micro_batches_option()}, memory_options()});
   entry.plan = plan_tensor_parallel;
   entry.cost = tensor_parallel_cost;
-  entry.check = check_cuts;
-  entry.notes = [](const Job& job, const ModelDescription& description) {
+  entry.check = [](const Job& job, const ModelDescription& description) {
+    check_cuts(job, description);
     return tensor_notes(job, description, "strategy.name");
   };
   return entry;

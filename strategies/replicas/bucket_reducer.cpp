@@ -18,7 +18,7 @@ void FlatShadow::attach(const FlatParameters* before, const FlatParameters& flat
                         const std::function<bool(int bucket)>& wanted) {
   at::NoGradGuard no_grad;
   FlatShadow made;
-  for (int bucket = 0; bucket < static_cast<int>(flat.buckets().size()); ++bucket)
+  for (int bucket = 0; bucket < int(flat.buckets().size()); ++bucket)
     made.buckets_.push_back(wanted(bucket) ? at::zeros_like(flat.bucket_values(bucket)) : at::Tensor());
   for (size_t parameter = 0; before != nullptr && parameter < flat.parameters().size(); ++parameter) {
     const at::Tensor from = view(*before, parameter), to = made.view(flat, parameter);
@@ -28,15 +28,15 @@ void FlatShadow::attach(const FlatParameters* before, const FlatParameters& flat
 }
 
 bool FlatShadow::has(int bucket) const {
-  return static_cast<size_t>(bucket) < buckets_.size() && buckets_[static_cast<size_t>(bucket)].defined();
+  return size_t(bucket) < buckets_.size() && buckets_[size_t(bucket)].defined();
 }
 
 at::Tensor FlatShadow::view(const FlatParameters& flat, size_t parameter) const {
   const FlatParameters::Place& place = flat.place(parameter);
   if (!has(place.bucket)) return {};
   const at::Tensor& value = flat.parameters()[parameter]->value;
-  const int64_t begin = flat.buckets()[static_cast<size_t>(place.bucket)].begin;
-  return buckets_[static_cast<size_t>(place.bucket)].narrow(0, place.offset - begin, value.numel()).view(value.sizes());
+  const int64_t begin = flat.buckets()[size_t(place.bucket)].begin;
+  return buckets_[size_t(place.bucket)].narrow(0, place.offset - begin, value.numel()).view(value.sizes());
 }
 
 void visit_shadow(const Parameter& parameter, StateKind kind, const std::string& moment, const at::Tensor& tensor,
@@ -75,14 +75,14 @@ void BucketReducer::start(std::vector<char> local, bool header) {
 }
 
 void BucketReducer::ready(int parameter) {
-  --missing_[static_cast<size_t>(flat_->place(static_cast<size_t>(parameter)).bucket)];
+  --missing_[size_t(flat_->place(size_t(parameter)).bucket)];
   if (overlap_) launch_ready();
 }
 
 void BucketReducer::launch_ready() {
   for (; next_ < missing_.size() && (missing_[next_] == 0 || is_local(next_)); ++next_) {
     if (is_local(next_)) continue;
-    const int bucket = static_cast<int>(next_);
+    const int bucket = int(next_);
     launched_[next_] = 1;
     if (compressed_)
       compressed_->launch(bucket);
@@ -99,7 +99,7 @@ void BucketReducer::flush() {
 }
 
 void BucketReducer::wait(int bucket) {
-  const auto index = static_cast<size_t>(bucket);
+  const auto index = size_t(bucket);
   if (bucket == 0 && header_ != nullptr) {
     header_->wait();
     header_ = nullptr;

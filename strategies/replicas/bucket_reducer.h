@@ -27,7 +27,7 @@ class FlatShadow {
   void clear() { buckets_.clear(); }
 
   bool has(int bucket) const;
-  at::Tensor& bucket(int bucket) { return buckets_[static_cast<size_t>(bucket)]; }  // [elements]
+  at::Tensor& bucket(int bucket) { return buckets_[size_t(bucket)]; }  // [elements]
   // View of one parameter, in its shape; undefined where its bucket is not wanted.
   at::Tensor view(const FlatParameters& flat, size_t parameter) const;
 

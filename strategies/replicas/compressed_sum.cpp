@@ -50,7 +50,7 @@ void CompressedSum::attach(const FlatParameters* before, const FlatParameters& f
   flat_ = &flat;
   messages_.clear();
   const int64_t ranks = group_->size();
-  for (int bucket = 0; bucket < static_cast<int>(flat.buckets().size()); ++bucket) {
+  for (int bucket = 0; bucket < int(flat.buckets().size()); ++bucket) {
     messages_.emplace_back();
     if (!errors_.has(bucket)) continue;
     const at::Tensor& whole = errors_.bucket(bucket);
@@ -85,7 +85,7 @@ at::Tensor CompressedSum::decoded(const at::Tensor& message, const at::Tensor& l
 
 void CompressedSum::launch(int bucket) {
   at::NoGradGuard no_grad;
-  Message& message = messages_[static_cast<size_t>(bucket)];
+  Message& message = messages_[size_t(bucket)];
   at::Tensor& error = errors_.bucket(bucket);
   error.add_(flat_->bucket_gradients(bucket));
   const int64_t elements = message.to_send.size(1) - head;
@@ -95,7 +95,7 @@ void CompressedSum::launch(int bucket) {
     encode(own, message.to_send[rank]);
     own.sub_(decoded(message.to_send[rank], own));
   }
-  const std::vector<int64_t> one_each(static_cast<size_t>(group_->size()), 1);
+  const std::vector<int64_t> one_each(size_t(group_->size()), 1);
   message.work = group_->all_to_all_v(message.received, one_each, message.to_send, one_each,
                                       {convoy::str("shards of gradients, bucket ", bucket), {}});
   message.gathering = false;
@@ -103,7 +103,7 @@ void CompressedSum::launch(int bucket) {
 }
 
 void CompressedSum::gather(int bucket) {
-  Message& message = messages_[static_cast<size_t>(bucket)];
+  Message& message = messages_[size_t(bucket)];
   message.work->wait();
   const int64_t elements = message.to_send.size(1) - head;
   at::Tensor sum = shard_of(errors_.bucket(bucket), group_->rank(), elements);
@@ -121,7 +121,7 @@ void CompressedSum::finish(int bucket) {
   // Gathers all launched buckets at once, so that one is sent while the next is summed.
   for (int one : launched_) gather(one);
   launched_.clear();
-  Message& message = messages_[static_cast<size_t>(bucket)];
+  Message& message = messages_[size_t(bucket)];
   CONVOY_CHECK(message.gathering, "bucket ", bucket, " was not launched");
   message.work->wait();
   message.work = nullptr;

@@ -37,7 +37,7 @@ LocalUpdates::LocalUpdates(const Context& context, SyncPolicy policy, const std:
   if (!any()) return;
   const auto real = at::TensorOptions(at::kDouble).device(context.devices.front());
   local_header_ = at::zeros({2}, real);
-  weight_since_ = at::zeros({static_cast<int64_t>(policy_.groups.size())}, real);
+  weight_since_ = at::zeros({int64_t(policy_.groups.size())}, real);
 }
 
 std::vector<std::vector<int>> LocalUpdates::buckets(const std::vector<ParameterPtr>& parameters,
@@ -56,7 +56,7 @@ std::vector<std::vector<int>> LocalUpdates::buckets(const std::vector<ParameterP
   for (size_t group : groups) {
     std::vector<int> members;
     for (int parameter : order)
-      if (policy_.group_of(parameters[static_cast<size_t>(parameter)]->name) == group) members.push_back(parameter);
+      if (policy_.group_of(parameters[size_t(parameter)]->name) == group) members.push_back(parameter);
     if (members.empty()) continue;
     for (std::vector<int>& bucket : fill_buckets(parameters, members, buckets.empty() ? first : cap, cap))
       buckets.push_back(std::move(bucket));
@@ -70,7 +70,7 @@ void LocalUpdates::attach(const FlatParameters* before, const FlatParameters& fl
   for (const FlatParameters::Bucket& bucket : flat.buckets())
     groups_.push_back(bucket.parameters.empty()
                           ? policy_.groups.size() - 1
-                          : policy_.group_of(flat.parameters()[static_cast<size_t>(bucket.parameters.front())]->name));
+                          : policy_.group_of(flat.parameters()[size_t(bucket.parameters.front())]->name));
   flat_ = &flat;
   if (!any()) return;
   CONVOY_CHECK(!averaged_, "parameters get a new layout while averages replace them");
@@ -88,8 +88,7 @@ void LocalUpdates::begin(bool first) {
   if (first) local_header_.zero_();
   if (!averaged_) return;
   for (size_t bucket = 0; bucket < groups_.size(); ++bucket)
-    if (local_values_.has(static_cast<int>(bucket)))
-      flat_->bucket_values(static_cast<int>(bucket)).copy_(local_values_.bucket(static_cast<int>(bucket)));
+    if (local_values_.has(int(bucket))) flat_->bucket_values(int(bucket)).copy_(local_values_.bucket(int(bucket)));
   for (auto& [slot, own] : local_moments_) {
     const auto moments = update_.slot_moments(slot);
     for (size_t i = 0; i < own.size(); ++i) at::Tensor(moments[i].second).copy_(own[i].second);
@@ -111,7 +110,7 @@ void LocalUpdates::add_loss(const at::Tensor& weight, const at::Tensor& sum) {
 std::vector<char> LocalUpdates::local_buckets() const {
   std::vector<char> local(groups_.size(), 0);
   for (size_t bucket = 0; bucket < groups_.size(); ++bucket)
-    local[bucket] = group(static_cast<int>(bucket)).is_local(update_.made());
+    local[bucket] = group(int(bucket)).is_local(update_.made());
   return local;
 }
 
@@ -141,8 +140,8 @@ void LocalUpdates::prepare() {
   std::vector<char> slots(flat_->slots().size(), 0);
   const std::vector<char> local = local_buckets();
   for (size_t bucket = 0; bucket < local.size(); ++bucket) {
-    for (int slot : flat_->buckets()[bucket].slots) slots[static_cast<size_t>(slot)] = local[bucket];
-    const auto index = static_cast<int>(bucket);
+    for (int slot : flat_->buckets()[bucket].slots) slots[size_t(slot)] = local[bucket];
+    const auto index = int(bucket);
     if (before_.has(index) && update_.made() == group(index).start_after)
       before_.bucket(index).copy_(flat_->bucket_values(index));
   }
@@ -168,7 +167,7 @@ void LocalUpdates::updated(const UpdateStatistics& statistics) {
   const int64_t number = update_.made() - 1;
   for (size_t group = 0; group < policy_.groups.size(); ++group)
     if (policy_.groups[group].is_local(number))
-      weight_since_.select(0, static_cast<int64_t>(group)).add_(local_header_.select(0, 0));
+      weight_since_.select(0, int64_t(group)).add_(local_header_.select(0, 0));
   rows_.updated(number);
   synchronise(number);
 }
@@ -177,11 +176,10 @@ void LocalUpdates::updated(const UpdateStatistics& statistics) {
 void LocalUpdates::check(const at::Tensor& finite, const at::Tensor& header, int64_t step) const {
   if (!finite.defined() || finite.item<bool>()) return;
   const bool loss = !at::isfinite(header).all().item<bool>();
-  throw Error(Failure::training,
-              convoy::str(loss ? "the loss of rank " : "a gradient of rank ", context_.rank, " is not finite at step ",
-                          step, ", between two synchronisations (strategy.sync)",
-                          "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
-                          "optimizer.clip_norm, or look at the data of that step"));
+  throw Error(Failure::training, loss ? "the loss of rank " : "a gradient of rank ", context_.rank,
+              " is not finite at step ", step, ", between two synchronisations (strategy.sync)",
+              "; the update was not applied and nothing was saved. Try a smaller optimizer.lr, "
+              "optimizer.clip_norm, or look at the data of that step");
 }
 
 // Weight of this rank's values in each average, by group: its share of the rows' weight since the last synchronisation.
@@ -194,7 +192,7 @@ at::Tensor LocalUpdates::fractions() const {
 std::vector<int> LocalUpdates::buckets_of(const std::function<bool(const SyncGroup&)>& wanted) const {
   std::vector<int> buckets;
   for (size_t bucket = 0; bucket < groups_.size(); ++bucket)
-    if (wanted(policy_.groups[groups_[bucket]])) buckets.push_back(static_cast<int>(bucket));
+    if (wanted(policy_.groups[groups_[bucket]])) buckets.push_back(int(bucket));
   return buckets;
 }
 
@@ -205,11 +203,11 @@ void LocalUpdates::average(const std::vector<int>& values, const std::vector<int
     tensor.mul_(fraction.to(tensor.device(), tensor.scalar_type()));
     works.push_back(data_->all_reduce(tensor, ReduceOp::sum, {name, {}}));
   };
-  const auto fraction = [&](int bucket) { return fractions.select(0, static_cast<int64_t>(group_of(bucket))); };
+  const auto fraction = [&](int bucket) { return fractions.select(0, int64_t(group_of(bucket))); };
   for (int bucket : values)
     launch(flat_->bucket_values(bucket), fraction(bucket), convoy::str("parameters, bucket ", bucket));
   for (int bucket : moments)
-    for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots)
+    for (int slot : flat_->buckets()[size_t(bucket)].slots)
       for (const auto& [name, tensor] : update_.slot_moments(slot))
         launch(tensor, fraction(bucket), convoy::str(name, ", bucket ", bucket));
   for (const WorkPtr& work : works) work->wait();
@@ -241,7 +239,7 @@ void LocalUpdates::synchronise(int64_t number) {
   for (int bucket : buckets_of(due))
     if (group(bucket).what == SyncKind::diloco) outer_step(bucket);
   for (size_t group = 0; group < policy_.groups.size(); ++group)
-    if (due(policy_.groups[group])) weight_since_.select(0, static_cast<int64_t>(group)).zero_();
+    if (due(policy_.groups[group])) weight_since_.select(0, int64_t(group)).zero_();
   synchronise_loss_scale();
 }
 
@@ -250,7 +248,7 @@ void LocalUpdates::save_local(const std::vector<int>& values, const std::vector<
                        [&](int bucket) { return std::find(values.begin(), values.end(), bucket) != values.end(); });
   for (int bucket : values) local_values_.bucket(bucket).copy_(flat_->bucket_values(bucket));
   for (int bucket : moments)
-    for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots)
+    for (int slot : flat_->buckets()[size_t(bucket)].slots)
       for (const auto& [name, tensor] : update_.slot_moments(slot))
         local_moments_[slot].emplace_back(name, tensor.clone());
 }
@@ -326,7 +324,7 @@ LocalData::LocalData(const Context& context, std::vector<ModelPart*> parts, int6
         devices.push_back(parameter->value.device());
         buckets.emplace_back();
       }
-      buckets[bucket].push_back(static_cast<int>(parameters.size()));
+      buckets[bucket].push_back(int(parameters.size()));
       parameters.push_back(parameter);
     }
     collectors_.push_back(std::make_unique<GradientCollector>(part->parameters(), part->state(), [](int) {}));
@@ -347,7 +345,7 @@ void LocalData::add_loss(const Loss& loss) { flat_->add_to_header(loss.weight, l
 UpdateStatistics LocalData::update(double nominal, bool /*log_step*/) {
   for (auto& collector : collectors_) collector->finish();
   update_.begin(nominal);
-  for (int bucket = 0; bucket < static_cast<int>(flat_->buckets().size()); ++bucket) update_.reduced(bucket);
+  for (int bucket = 0; bucket < int(flat_->buckets().size()); ++bucket) update_.reduced(bucket);
   return update_.finish();
 }
 

@@ -67,8 +67,7 @@ class LocalUpdates {
   void visit(const StateVisitor& visit);
 
  private:
-  using Named = std::vector<std::pair<std::string, at::Tensor>>;
-  size_t group_of(int bucket) const { return groups_[static_cast<size_t>(bucket)]; }
+  size_t group_of(int bucket) const { return groups_[size_t(bucket)]; }
   const SyncGroup& group(int bucket) const { return policy_.groups[group_of(bucket)]; }
   at::Tensor fractions() const;
   std::vector<int> buckets_of(const std::function<bool(const SyncGroup&)>& wanted) const;
@@ -98,8 +97,8 @@ class LocalUpdates {
   // The rank's values while the average replaces them; by bucket, and by slot.
   bool averaged_ = false;
   FlatShadow local_values_;
-  std::map<int, Named> local_moments_;
-  Named local_buffers_;
+  std::map<int, NamedTensors> local_moments_;
+  NamedTensors local_buffers_;
 };
 
 // LocalData: the DataAxis of a rank that shares its parameters with no other rank and has several devices. Gradients

@@ -11,7 +11,6 @@
 #include "strategies/common/step/start_checks.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sparse_embeddings.h"
-#include "strategies/sparse/sparse_embeddings.h"
 
 namespace convoy {
 ReplicatedOptions replicated_options(const Options& strategy) {
@@ -37,10 +36,10 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
   update_.attach_tables(tables_of(parts_));
   share_foreign_values(parts_, *group_);
   for (size_t part = 0; part < parts_.size(); ++part) {
-    const auto offset = static_cast<int>(parameters_.size());
+    const auto offset = int(parameters_.size());
     const auto& list = parts_[part]->parameters();
     parameters_.insert(parameters_.end(), list.begin(), list.end());
-    part_of_.resize(parameters_.size(), static_cast<int>(part));
+    part_of_.resize(parameters_.size(), int(part));
     collectors_.push_back(std::make_unique<GradientCollector>(
         list, parts_[part]->state(), [this, offset](int parameter) { ready(offset + parameter); }));
   }
@@ -54,7 +53,7 @@ ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> p
   if (options_.cap_bytes == 0) {
     late_bytes_ = 6.25 * (1 << 20);
     double bytes = 0;
-    for (const ParameterPtr& parameter : parameters_) bytes += static_cast<double>(parameter->value.nbytes());
+    for (const ParameterPtr& parameter : parameters_) bytes += double(parameter->value.nbytes());
     options_.cap_bytes = bucket_cap(bytes);
   }
   std::vector<int> order(parameters_.size());
@@ -89,15 +88,15 @@ void ReplicatedData::add_loss(const Loss& loss) {
   first_micro_ = false;
 }
 
-void ReplicatedData::last_backward(int part) { sending_[static_cast<size_t>(part)] = 1; }
+void ReplicatedData::last_backward(int part) { sending_[size_t(part)] = 1; }
 
 void ReplicatedData::ready(int parameter) {
-  const auto index = static_cast<size_t>(parameter);
+  const auto index = size_t(parameter);
   if (!order_known_ && !seen_[index]) {
     seen_[index] = 1;
     order_.push_back(parameter);
   }
-  if (reducing_ && sending_[static_cast<size_t>(part_of_[index])]) reducer_.ready(parameter);
+  if (reducing_ && sending_[size_t(part_of_[index])]) reducer_.ready(parameter);
 }
 
 void ReplicatedData::keep() {
@@ -115,7 +114,7 @@ UpdateStatistics ReplicatedData::update(double nominal, bool log_step) {
   if (buffers) buffer_sync_->start();
   rows_->run(with_rows_);
   local_updates_->exchange_rows();
-  const auto buckets = static_cast<int>(flat_->buckets().size());
+  const auto buckets = int(flat_->buckets().size());
   if (!partial_.empty()) {
     for (int bucket = 0; by_bucket && bucket < buckets; ++bucket) reducer_.wait(bucket);
     sum_partial();
@@ -148,7 +147,7 @@ void ReplicatedData::share_header() {
   for (const at::Tensor& header : headers) wide.push_back(header.to(real));
   at::Tensor shared = at::cat(wide);
   pipeline_->broadcast(shared, pipeline_->size() - 1, {"loss and weight", {}})->wait();
-  for (size_t i = 0; i < headers.size(); ++i) headers[i].copy_(shared.narrow(0, 2 * static_cast<int64_t>(i), 2));
+  for (size_t i = 0; i < headers.size(); ++i) headers[i].copy_(shared.narrow(0, 2 * int64_t(i), 2));
 }
 
 void ReplicatedData::sum_partial() {
@@ -162,9 +161,9 @@ std::vector<at::Tensor> ReplicatedData::messages_with_rows() const {
   if (update_.tables().empty() || !options_.sync.plain()) return {};
   std::vector<at::Tensor> messages;
   double bytes = 0;
-  for (int bucket = 0; bucket < static_cast<int>(flat_->buckets().size()); ++bucket) {
+  for (int bucket = 0; bucket < int(flat_->buckets().size()); ++bucket) {
     messages.push_back(flat_->message(bucket));
-    bytes += static_cast<double>(messages.back().nbytes());
+    bytes += double(messages.back().nbytes());
   }
   return bytes <= most_dense_with_rows ? messages : std::vector<at::Tensor>();
 }
@@ -205,12 +204,11 @@ void ReplicatedData::lay_out(const std::vector<int>& order) {
 // Takes rank 0's order on all ranks. Parameters that rank 0 did not use come last.
 void ReplicatedData::take_order_of_rank_0() {
   for (size_t index = seen_.size(); index-- > 0;)
-    if (!seen_[index]) order_.push_back(static_cast<int>(index));
+    if (!seen_[index]) order_.push_back(int(index));
   at::Tensor shared = at::tensor(at::ArrayRef<int>(order_), at::kLong).to(flat_->header().device());
   group_->broadcast(shared, 0, {"order of gradients", {}})->wait();
   shared = shared.cpu();
-  for (size_t i = 0; i < order_.size(); ++i)
-    order_[i] = static_cast<int>(shared[static_cast<int64_t>(i)].item<int64_t>());
+  for (size_t i = 0; i < order_.size(); ++i) order_[i] = int(shared[int64_t(i)].item<int64_t>());
   if (waits_too_long()) lay_out(order_);
   order_known_ = true;
 }
@@ -218,18 +216,16 @@ void ReplicatedData::take_order_of_rank_0() {
 // A new layout needs twice the memory for a moment. So it happens only where a bucket would wait for much more than its
 // own gradients: a quarter of a bucket, or of the largest one if no size was configured.
 bool ReplicatedData::waits_too_long() const {
-  const auto bytes_of = [&](int parameter) {
-    return static_cast<double>(parameters_[static_cast<size_t>(parameter)]->value.nbytes());
-  };
+  const auto bytes_of = [&](int parameter) { return double(parameters_[size_t(parameter)]->value.nbytes()); };
   std::vector<double> ready_bytes(parameters_.size());  // bytes of gradients that are ready when this one is
   double sum = 0;
-  for (int parameter : order_) ready_bytes[static_cast<size_t>(parameter)] = sum += bytes_of(parameter);
+  for (int parameter : order_) ready_bytes[size_t(parameter)] = sum += bytes_of(parameter);
   double laid_out = 0;
   for (const FlatParameters::Bucket& bucket : flat_->buckets()) {
     double complete = 0;
     for (int parameter : bucket.parameters) {
       laid_out += bytes_of(parameter);
-      complete = std::max(complete, ready_bytes[static_cast<size_t>(parameter)]);
+      complete = std::max(complete, ready_bytes[size_t(parameter)]);
     }
     if (complete > laid_out + late_bytes_) return true;
   }

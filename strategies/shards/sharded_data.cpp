@@ -39,13 +39,13 @@ class ShardedData::PartHooks : public BlockHooks {
   void send(bool sends) { sends_ = sends; }
 
   void before_forward(int64_t block) override {
-    const auto here = static_cast<size_t>(block);
+    const auto here = size_t(block);
     for (size_t unit : units_[here]) owner_.units_[unit]->acquire();
     if (owner_.options_.overlap && here + 1 < units_.size()) prefetch(here + 1);
   }
 
   void after_forward(int64_t block) override {
-    const auto here = static_cast<size_t>(block);
+    const auto here = size_t(block);
     // Backward begins where forward ends, so the last block keeps its values.
     const bool keeps =
         at::GradMode::is_enabled() && (!owner_.options_.reshard || (part_.last() && here + 1 == units_.size()));
@@ -59,7 +59,7 @@ class ShardedData::PartHooks : public BlockHooks {
 
   void backward_at(int64_t boundary) override {
     at::NoGradGuard no_grad;
-    while (boundary_ > static_cast<size_t>(boundary)) {
+    while (boundary_ > size_t(boundary)) {
       --boundary_;
       if (boundary_ < units_.size()) close(boundary_);
       if (boundary_ > 0) open(boundary_ - 1);
@@ -150,7 +150,7 @@ void ShardedData::attach_update() {
   header_ = at::zeros({2}, at::TensorOptions(device.is_cpu() ? at::kDouble : at::kFloat).device(device));
   std::vector<UpdateSlot> slots;
   for (const auto& unit : units_) {
-    first_slots_.push_back(static_cast<int>(slots.size()));
+    first_slots_.push_back(int(slots.size()));
     for (const UnitLayout::Slot& slot : unit->layout().slots(group_->rank()))
       slots.push_back({unit->values().narrow(0, slot.range.begin, slot.range.size()),
                        unit->gradients().narrow(0, slot.range.begin, slot.range.size()), slot.group, slot.counted});
@@ -173,7 +173,7 @@ void ShardedData::add_loss(const Loss& loss) {
 }
 
 void ShardedData::last_backward(int part) {
-  if (updates_) hooks_[static_cast<size_t>(part)]->send(true);
+  if (updates_) hooks_[size_t(part)]->send(true);
 }
 
 // Sends the sums of one block while the next is differentiated.
@@ -245,9 +245,9 @@ void ShardedData::visit_unit(size_t index, StateKind kind, const StateVisitor& v
   const std::vector<UnitLayout::Slot> slots = unit.layout().slots(group_->rank());
   const int64_t shard_begin = group_->rank() * unit.layout().shard_size();
   // Tensors of each slot's length, with names, by slot.
-  std::vector<std::vector<std::pair<std::string, at::Tensor>>> shown(slots.size());
+  std::vector<NamedTensors> shown(slots.size());
   for (size_t slot = 0; slot < slots.size(); ++slot) {
-    const int number = first_slots_[index] + static_cast<int>(slot);
+    const int number = first_slots_[index] + int(slot);
     const UnitLayout::Range& range = slots[slot].range;
     if (kind == StateKind::parameter) shown[slot] = {{"", unit.values().narrow(0, range.begin, range.size())}};
     if (kind == StateKind::moment) shown[slot] = update_.slot_moments(number);

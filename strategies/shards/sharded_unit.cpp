@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t alignment = 64;  // bytes: a cache line, and the widest vector
 
-int64_t bytes_of(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
+int64_t bytes_of(at::ScalarType dtype) { return int64_t(c10::elementSize(dtype)); }
 
 UnitLayout layout_of(const UnitRequest& request, int ranks, const Component& optimizer) {
   CONVOY_CHECK(!request.parameters.empty(), "unit ", request.name, " has no parameter");
@@ -159,11 +159,10 @@ void ShardedUnit::check_unwritten() const {
   for (size_t i = 0; i < versions_.size(); ++i) {
     const Parameter& parameter = *layout_.parameters()[i];
     if (parameter.value._version() != versions_[i])
-      throw Error(Failure::training,
-                  convoy::str(parameter.name,
-                              " was written to in place while it was gathered, and the change would be "
-                              "lost; leave that to the optimizer, or keep parameters whole (shard: "
-                              "gradients)"));
+      throw Error(Failure::training, parameter.name,
+                  " was written to in place while it was gathered, and the change would be "
+                  "lost; leave that to the optimizer, or keep parameters whole (shard: "
+                  "gradients)");
   }
 }
 

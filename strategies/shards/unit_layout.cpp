@@ -57,7 +57,7 @@ void BufferPool::give(at::Tensor buffer) {
 }
 
 at::Tensor numbers_in(const at::Tensor& buffer, int64_t elements, at::ScalarType dtype) {
-  return buffer.narrow(0, 0, elements * static_cast<int64_t>(c10::elementSize(dtype))).view(dtype);
+  return buffer.narrow(0, 0, elements * int64_t(c10::elementSize(dtype))).view(dtype);
 }
 
 namespace {
@@ -80,7 +80,7 @@ UnitLayout::UnitLayout(const std::vector<ParameterPtr>& parameters, int ranks, i
   for (const ParameterGroup& group : parameter_groups(parameters, all, optimizer)) {
     const int64_t begin = end;
     for (int member : group.members) {
-      parameters_.push_back(parameters[static_cast<size_t>(member)]);
+      parameters_.push_back(parameters[size_t(member)]);
       offsets_.push_back(end);
       const int64_t size = parameters_.back()->value.numel();
       end += padded(size, alignment);

@@ -45,18 +45,18 @@ void HalfPrecisionRows::typed(const Call& call) const {
 }
 
 char* HalfPrecisionRows::encode(char* to, const TableRows& rows, const std::vector<int64_t>* picked) {
-  const int64_t count = picked != nullptr ? static_cast<int64_t>(picked->size()) : rows.numbers.numel();
+  const int64_t count = picked != nullptr ? int64_t(picked->size()) : rows.numbers.numel();
   if (count > 0) typed([&](auto real, auto half) { encode_as<decltype(real), decltype(half)>(to, rows, picked); });
   return to + bytes(count);
 }
 
 template <class Real, class Half>
 void HalfPrecisionRows::encode_as(char* to, const TableRows& rows, const std::vector<int64_t>* picked) {
-  const int64_t count = picked != nullptr ? static_cast<int64_t>(picked->size()) : rows.numbers.numel();
+  const int64_t count = picked != nullptr ? int64_t(picked->size()) : rows.numbers.numel();
   const int64_t* numbers = rows.numbers.const_data_ptr<int64_t>();
   const Real* values = rows.values.const_data_ptr<Real>();
   Real* const errors = errors_.mutable_data_ptr<Real>();
-  const auto at = [&](int64_t i) { return picked != nullptr ? (*picked)[static_cast<size_t>(i)] : i; };
+  const auto at = [&](int64_t i) { return picked != nullptr ? (*picked)[size_t(i)] : i; };
   Real most = 0;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = at(i);
@@ -66,22 +66,22 @@ void HalfPrecisionRows::encode_as(char* to, const TableRows& rows, const std::ve
       most = std::max(most, std::abs(own[k]));
     }
   }
-  const int power = std::is_same_v<Half, c10::Half> ? half_exponent(static_cast<double>(most)) : 0;
-  const auto sent = static_cast<int64_t>(power);
+  const int power = std::is_same_v<Half, c10::Half> ? half_exponent(double(most)) : 0;
+  const auto sent = int64_t(power);
   std::memcpy(to, &sent, sizeof sent);
   auto* half_values = reinterpret_cast<Half*>(to + half_head_bytes);
   const Real up = std::ldexp(Real(1), power), down = std::ldexp(Real(1), -power);
   for (int64_t i = 0; i < count; ++i) {
     Real* const own = errors + numbers[at(i)] * width_;
     for (int64_t k = 0; k < width_; ++k, ++half_values) {
-      *half_values = static_cast<Half>(static_cast<float>(own[k] * up));
-      own[k] -= static_cast<Real>(static_cast<float>(*half_values)) * down;
+      *half_values = static_cast<Half>(float(own[k] * up));
+      own[k] -= static_cast<Real>(float(*half_values)) * down;
     }
   }
 }
 
 const char* HalfPrecisionRows::decode(const char* from, int64_t rows) {
-  with_room(decoded_, rows * width_ * static_cast<int64_t>(errors_.element_size()), at::kCPU);
+  with_room(decoded_, rows * width_ * int64_t(errors_.element_size()), at::kCPU);
   if (rows > 0) typed([&](auto real, auto half) { decode_as<decltype(real), decltype(half)>(from, rows); });
   return static_cast<const char*>(decoded_.const_data_ptr());
 }
@@ -90,10 +90,10 @@ template <class Real, class Half>
 void HalfPrecisionRows::decode_as(const char* from, int64_t rows) {
   int64_t power = 0;
   std::memcpy(&power, from, sizeof power);
-  const Real down = std::ldexp(Real(1), -static_cast<int>(power));
+  const Real down = std::ldexp(Real(1), -int(power));
   const auto* half_values = reinterpret_cast<const Half*>(from + half_head_bytes);
   auto* to = static_cast<Real*>(decoded_.mutable_data_ptr());
-  for (int64_t i = 0; i < rows * width_; ++i) to[i] = static_cast<Real>(static_cast<float>(half_values[i])) * down;
+  for (int64_t i = 0; i < rows * width_; ++i) to[i] = static_cast<Real>(float(half_values[i])) * down;
 }
 
 // Each row occurs once, so its error can be stored by index.

@@ -15,7 +15,6 @@
 #include "strategies/replicas/bucket_reducer.h"
 #include "strategies/sparse/exchange/row_messages.h"
 #include "strategies/sparse/sparse_embedding.h"
-#include "strategies/sparse/sparse_embeddings.h"
 
 namespace convoy {
 namespace {
@@ -102,17 +101,15 @@ void LocalRows::warn_if_more_than_dense(const std::vector<const Table*>& average
   for (size_t i = 0; i < averaged.size(); ++i) {
     const Table& table = *averaged[i];
     const at::Tensor& value = parameter(table)->value;
-    const double tensors =
-        group(table).average_moments ? 1 + static_cast<double>(update_.table_moments(table.index).size()) : 1;
-    const double row = static_cast<double>(value.size(1)) * static_cast<double>(value.element_size()) * tensors;
-    sent += static_cast<double>(received[i] * number_bytes(value.size(0))) + ring * static_cast<double>(rows[i]) * row;
-    dense += ring * static_cast<double>(value.size(0)) * row;
+    const double tensors = group(table).average_moments ? 1 + double(update_.table_moments(table.index).size()) : 1;
+    const double row = double(value.size(1)) * double(value.element_size()) * tensors;
+    sent += double(received[i] * number_bytes(value.size(0))) + ring * double(rows[i]) * row;
+    dense += ring * double(value.size(0)) * row;
   }
   if (sent <= dense) return;
   warned_ = true;
-  log::warning(convoy::str("sparse embeddings: ranks receive ", static_cast<int64_t>(sent),
-                           " bytes per synchronisation, and averages of whole tables would take ",
-                           static_cast<int64_t>(dense),
+  log::warning(convoy::str("sparse embeddings: ranks receive ", int64_t(sent),
+                           " bytes per synchronisation, and averages of whole tables would take ", int64_t(dense),
                            "; take model.rows: false, or auto, or synchronise more often (strategy.sync.every)"));
 }
 
@@ -121,7 +118,7 @@ void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, con
   for (Table& table : tables_)
     if (wanted(group(table))) due.push_back(&table);
   if (due.empty()) return;
-  const auto tables = static_cast<int64_t>(due.size());
+  const auto tables = int64_t(due.size());
   const auto whole = due.front()->touched.options().dtype(at::kLong);
   std::vector<at::Tensor> own;
   std::vector<int64_t> lengths;
@@ -134,11 +131,10 @@ void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, con
   counts = counts.cpu();
   std::vector<int64_t> averaged_rows, received;
   for (int64_t i = 0; i < tables; ++i) {
-    Table& table = *due[static_cast<size_t>(i)];
+    Table& table = *due[size_t(i)];
     const at::Tensor column = counts.select(1, i).contiguous();
     const int64_t* begin = column.const_data_ptr<int64_t>();
-    const at::Tensor rows =
-        touched_by_any(table, own[static_cast<size_t>(i)], std::vector<int64_t>(begin, begin + data_->size()));
+    const at::Tensor rows = touched_by_any(table, own[size_t(i)], std::vector<int64_t>(begin, begin + data_->size()));
     table.touched.zero_();
     averaged_rows.push_back(rows.numel());
     received.push_back(column.sum().item<int64_t>() - begin[data_->rank()]);
@@ -146,7 +142,7 @@ void LocalRows::average(const std::function<bool(const SyncGroup&)>& wanted, con
     update_.flush_rows(table.index, rows);
     std::vector<at::Tensor> averaged = tensors(table);
     if (!group(table).average_moments) averaged.resize(1);
-    const at::Tensor fraction = fractions.select(0, static_cast<int64_t>(table.group));
+    const at::Tensor fraction = fractions.select(0, int64_t(table.group));
     for (at::Tensor& tensor : averaged) {
       at::Tensor part = tensor.index_select(0, rows);
       part.mul_(fraction.to(part.device(), part.scalar_type()));
@@ -165,7 +161,7 @@ bool LocalRows::drifted(int64_t made) const {
 void LocalRows::put_average(int64_t made, const at::Tensor& fractions) {
   for (Table& table : tables_) {
     if (made <= group(table).start_after) continue;
-    const at::Tensor fraction = fractions.select(0, static_cast<int64_t>(table.group));
+    const at::Tensor fraction = fractions.select(0, int64_t(table.group));
     for (at::Tensor& tensor : tensors(table)) {
       table.local.push_back(tensor.clone());
       tensor.mul_(fraction.to(tensor.device(), tensor.scalar_type()));

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/base/error.h"
+#include "strategies/sparse/exchange/row_gather.h"
 #include "strategies/sparse/exchange/row_messages.h"
 
 namespace convoy {
@@ -19,19 +20,19 @@ char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutab
 // gather: row i of `to` = row positions[i] of `from`; scatter: the inverse.
 void gather_rows(char* to, const char* from, const std::vector<int64_t>& positions, int64_t row) {
   for (const int64_t position : positions) {
-    std::memcpy(to, from + position * row, static_cast<size_t>(row));
+    std::memcpy(to, from + position * row, size_t(row));
     to += row;
   }
 }
 
 void scatter_rows(char* to, const char* from, const std::vector<int64_t>& positions, int64_t row) {
   for (const int64_t position : positions) {
-    std::memcpy(to + position * row, from, static_cast<size_t>(row));
+    std::memcpy(to + position * row, from, size_t(row));
     from += row;
   }
 }
 
-int64_t length_of(const std::vector<int64_t>& list) { return static_cast<int64_t>(list.size()); }
+int64_t length_of(const std::vector<int64_t>& list) { return int64_t(list.size()); }
 
 at::Tensor tensor_of(const std::vector<int64_t>& list) {
   return at::from_blob(const_cast<int64_t*>(list.data()), {length_of(list)}, at::TensorOptions(at::kLong));
@@ -47,22 +48,22 @@ ShardedRows::ShardedRows(const CommunicatorPtr& group, std::vector<ParameterPtr>
     : RowExchange(group->split(0, group->rank(), {"rows of owners", {}}), std::move(tables), numbers),
       rank_(group_->rank()),
       ranks_(group_->size()),
-      order_(tables_.size(), Lists(static_cast<size_t>(ranks_))),
-      requested_(tables_.size(), Lists(static_cast<size_t>(ranks_))),
+      order_(tables_.size(), Lists(size_t(ranks_))),
+      requested_(tables_.size(), Lists(size_t(ranks_))),
       sums_(tables_.size()),
-      outgoing_(static_cast<size_t>(ranks_)),
-      incoming_(static_cast<size_t>(ranks_)),
+      outgoing_(size_t(ranks_)),
+      incoming_(size_t(ranks_)),
       id_fields_(tables_.size(), unknown) {
   for (size_t table = 0; table < tables_.size(); ++table) {
-    CONVOY_CHECK(tables_[table]->table->blocks() && blocks(table).ranks() == ranks_, tables_[table]->name,
+    CONVOY_CHECK(tables_[table]->table->embedding().blocks() && blocks(table).ranks() == ranks_, tables_[table]->name,
                  " is not sharded over this group");
-    tables_[table]->table->set_source(this, static_cast<int>(table));
+    tables_[table]->table->embedding().set_source(this, int(table));
   }
 }
 
 int64_t ShardedRows::row_bytes(size_t table) const {
   const at::Tensor& value = tables_[table]->value;
-  return value.size(1) * static_cast<int64_t>(value.element_size());
+  return value.size(1) * int64_t(value.element_size());
 }
 
 ShardedRows::Message& ShardedRows::resized(Message& message, int64_t bytes) {
@@ -80,7 +81,7 @@ void ShardedRows::begin() {
 
 void ShardedRows::expect(const Batch& batch) {
   batch_ = batch;
-  for (const ParameterPtr& table : tables_) table->table->take_lookups();
+  for (const ParameterPtr& table : tables_) table->table->embedding().take_lookups();
   prefetching_ =
       fields_known_ && std::all_of(id_fields_.begin(), id_fields_.end(), [](int64_t one) { return one >= 0; });
   if (!prefetching_) return;
@@ -88,7 +89,7 @@ void ShardedRows::expect(const Batch& batch) {
   std::vector<Request> requests;
   for (size_t table = 0; table < tables_.size(); ++table) {
     const TableRows fresh =
-        tables_[table]->table->prefetch(batch_.tensors.at(static_cast<size_t>(id_fields_[table])).second.contiguous());
+        tables_[table]->table->embedding().prefetch(batch_.tensors.at(size_t(id_fields_[table])).second.contiguous());
     requests.push_back({table, fresh.numbers, fresh.values});
   }
   fetch_all(requests, true);
@@ -97,12 +98,11 @@ void ShardedRows::expect(const Batch& batch) {
 void ShardedRows::fetch(int table, const at::Tensor& numbers, const at::Tensor& out, bool trained) {
   if (trained && prefetching_) {
     if (numbers.numel() == 0) return;
-    throw Error(Failure::training,
-                convoy::str(tables_[static_cast<size_t>(table)]->name, " has look-ups of rows that the batch's field ",
-                            batch_.tensors[static_cast<size_t>(id_fields_[static_cast<size_t>(table)])].first,
-                            " does not have, unlike in the first step; take model.rows: true for this model"));
+    throw Error(Failure::training, tables_[size_t(table)]->name, " has look-ups of rows that the batch's field ",
+                batch_.tensors[size_t(id_fields_[size_t(table)])].first,
+                " does not have, unlike in the first step; take model.rows: true for this model");
   }
-  fetch_all({{static_cast<size_t>(table), numbers, out}}, trained);
+  fetch_all({{size_t(table), numbers, out}}, trained);
 }
 
 void ShardedRows::fetch_all(const std::vector<Request>& requests, bool trained) {
@@ -127,16 +127,16 @@ std::vector<ShardedRows::ByOwner> ShardedRows::split_by_owner(const std::vector<
   std::vector<ByOwner> all;
   for (const Request& one : requests) {
     const SparseRowBlocks& blocks = this->blocks(one.table);
-    const auto ranks = static_cast<size_t>(ranks_);
+    const auto ranks = size_t(ranks_);
     ByOwner by_owner{Lists(ranks), Lists(ranks)};
     const int64_t n = one.numbers.numel();
     const int64_t* numbers = one.numbers.const_data_ptr<int64_t>();
     for (size_t rank = 0; rank < ranks; ++rank) {
-      by_owner.positions[rank].reserve(static_cast<size_t>(n));
-      by_owner.numbers[rank].reserve(static_cast<size_t>(n));
+      by_owner.positions[rank].reserve(size_t(n));
+      by_owner.numbers[rank].reserve(size_t(n));
     }
     for (int64_t i = 0; i < n; ++i) {
-      const auto owner = static_cast<size_t>(blocks.owner(numbers[i]));
+      const auto owner = size_t(blocks.owner(numbers[i]));
       by_owner.positions[owner].push_back(i);
       by_owner.numbers[owner].push_back(numbers[i]);
     }
@@ -151,7 +151,7 @@ ShardedRows::Sizes& ShardedRows::sizes_of(const std::vector<Request>& requests, 
   const size_t first = requests.front().table, count = requests.size();
   Sizes& sizes = sizes_[{first, trained ? count : 0}];
   if (sizes.out.empty()) {
-    sizes.out.assign(static_cast<size_t>(ranks_), 8 * static_cast<int64_t>(count));
+    sizes.out.assign(size_t(ranks_), 8 * int64_t(count));
     sizes.in = sizes.out;
   }
   return sizes;
@@ -159,8 +159,8 @@ ShardedRows::Sizes& ShardedRows::sizes_of(const std::vector<Request>& requests, 
 
 void ShardedRows::write_request(int peer, const std::vector<Request>& requests, const std::vector<ByOwner>& by_owner,
                                 int64_t least) {
-  const auto to = static_cast<size_t>(peer);
-  int64_t bytes = 8 * static_cast<int64_t>(requests.size());
+  const auto to = size_t(peer);
+  int64_t bytes = 8 * int64_t(requests.size());
   for (size_t i = 0; i < requests.size(); ++i)
     bytes += padded(length_of(by_owner[i].numbers[to]) * number_bytes(requests[i].table));
   Message& message = resized(outgoing_[to], bytes);
@@ -184,7 +184,7 @@ void ShardedRows::write_request(int peer, const std::vector<Request>& requests, 
 // Rows that a peer requests of a table, from its message.
 int64_t ShardedRows::requested_rows(int peer, size_t index) const {
   int64_t count = 0;
-  std::memcpy(&count, incoming_[static_cast<size_t>(peer)].bytes.const_data_ptr<uint8_t>() + 8 * index, sizeof count);
+  std::memcpy(&count, incoming_[size_t(peer)].bytes.const_data_ptr<uint8_t>() + 8 * index, sizeof count);
   return count;
 }
 
@@ -194,7 +194,7 @@ void ShardedRows::exchange_requests(const std::vector<Request>& requests, const 
   std::vector<Transfer> first, rest;
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
-    const auto at = static_cast<size_t>(peer);
+    const auto at = size_t(peer);
     write_request(peer, requests, by_owner, sizes.out[at]);
     const Message& out = outgoing_[at];
     with_room(incoming_[at].bytes, sizes.in[at], at::kCPU);
@@ -206,9 +206,9 @@ void ShardedRows::exchange_requests(const std::vector<Request>& requests, const 
   group_->group(first, {"numbers of rows", {}})->wait();
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
-    const auto at = static_cast<size_t>(peer);
+    const auto at = size_t(peer);
     Message& in = incoming_[at];
-    in.length = 8 * static_cast<int64_t>(requests.size());
+    in.length = 8 * int64_t(requests.size());
     for (size_t i = 0; i < requests.size(); ++i)
       in.length += padded(requested_rows(peer, i) * number_bytes(requests[i].table));
     if (in.length <= sizes.in[at]) continue;
@@ -225,10 +225,10 @@ std::vector<ShardedRows::Lists> ShardedRows::receive_requests(const std::vector<
                                                               const std::vector<ByOwner>& by_owner, bool trained) {
   Sizes& sizes = sizes_of(requests, trained);
   exchange_requests(requests, by_owner, sizes);
-  std::vector<Lists> requested(requests.size(), Lists(static_cast<size_t>(ranks_)));
+  std::vector<Lists> requested(requests.size(), Lists(size_t(ranks_)));
   for (int peer = 0; peer < ranks_; ++peer) {
-    const auto at = static_cast<size_t>(peer);
-    int64_t begin = 8 * static_cast<int64_t>(requests.size());
+    const auto at = size_t(peer);
+    int64_t begin = 8 * int64_t(requests.size());
     for (size_t i = 0; i < requests.size(); ++i) {
       std::vector<int64_t>& indices = requested[i][at];
       if (peer == rank_) {
@@ -256,7 +256,7 @@ std::vector<ShardedRows::Lists> ShardedRows::receive_requests(const std::vector<
 void ShardedRows::exchange(const std::string& name) {
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < ranks_; ++peer) {
-    const auto at = static_cast<size_t>(peer);
+    const auto at = size_t(peer);
     if (peer == rank_) continue;
     if (incoming_[at].length > 0)
       transfers.push_back({Transfer::Kind::receive, incoming_[at].bytes.narrow(0, 0, incoming_[at].length), peer});
@@ -268,7 +268,7 @@ void ShardedRows::exchange(const std::string& name) {
 
 void ShardedRows::count_received(int64_t dense) {
   for (int peer = 0; peer < ranks_; ++peer)
-    if (peer != rank_) received_ += incoming_[static_cast<size_t>(peer)].length - dense;
+    if (peer != rank_) received_ += incoming_[size_t(peer)].length - dense;
 }
 
 void ShardedRows::look_up_local_rows(const Request& request, const std::vector<int64_t>& positions,
@@ -277,7 +277,7 @@ void ShardedRows::look_up_local_rows(const Request& request, const std::vector<i
   const at::Tensor& value = tables_[request.table]->value;
   const int64_t row = row_bytes(request.table), n = length_of(indices);
   with_room(scratch_, n * row, at::kCPU);
-  tables_[request.table]->table->look_up_local(
+  tables_[request.table]->table->embedding().look_up_local(
       tensor_of(indices), bytes_as(scratch_, 0, n * value.size(1), value.scalar_type()).view({n, value.size(1)}));
   scatter_rows(data_of(request.out), data_of(scratch_), positions, row);
 }
@@ -285,7 +285,7 @@ void ShardedRows::look_up_local_rows(const Request& request, const std::vector<i
 void ShardedRows::serve(const std::vector<Request>& requests, const std::vector<ByOwner>& by_owner,
                         const std::vector<Lists>& requested) {
   for (int peer = 0; peer < ranks_; ++peer) {
-    const auto at = static_cast<size_t>(peer);
+    const auto at = size_t(peer);
     int64_t out = 0, in = 0;
     for (size_t i = 0; i < requests.size() && peer != rank_; ++i) {
       out += padded(length_of(requested[i][at]) * row_bytes(requests[i].table));
@@ -298,7 +298,7 @@ void ShardedRows::serve(const std::vector<Request>& requests, const std::vector<
       const at::Tensor& value = tables_[requests[i].table]->value;
       const int64_t n = length_of(requested[i][at]), width = value.size(1);
       if (n > 0)
-        tables_[requests[i].table]->table->look_up_local(
+        tables_[requests[i].table]->table->embedding().look_up_local(
             tensor_of(requested[i][at]),
             bytes_as(message.bytes, begin, n * width, value.scalar_type()).view({n, width}));
       begin += padded(n * row_bytes(requests[i].table));
@@ -306,7 +306,7 @@ void ShardedRows::serve(const std::vector<Request>& requests, const std::vector<
   }
   exchange("rows");
   for (int peer = 0; peer < ranks_; ++peer) {
-    const auto at = static_cast<size_t>(peer);
+    const auto at = size_t(peer);
     int64_t begin = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
       if (peer == rank_) {
@@ -335,7 +335,7 @@ void ShardedRows::send_gradients(const std::vector<at::Tensor>& dense) {
   with_room(local_dense_, dense_bytes_, at::kCPU);
   write_dense(data_of(local_dense_), dense);
   for (int peer = 0; peer < ranks_; ++peer) {
-    const auto at = static_cast<size_t>(peer);
+    const auto at = size_t(peer);
     int64_t out = dense_bytes_, in = dense_bytes_;
     for (size_t table = 0; table < tables_.size(); ++table) {
       out += gradient_bytes(table, length_of(order_[table][at]));
@@ -346,7 +346,7 @@ void ShardedRows::send_gradients(const std::vector<at::Tensor>& dense) {
     Message& message = resized(outgoing_[at], out);
     if (peer == rank_) continue;
     char* to = data_of(message.bytes);
-    std::memcpy(to, data_of(local_dense_), static_cast<size_t>(dense_bytes_));
+    std::memcpy(to, data_of(local_dense_), size_t(dense_bytes_));
     to += dense_bytes_;
     for (size_t table = 0; table < tables_.size(); ++table) {
       const TableRows touched = tables_[table]->table->touched();
@@ -365,12 +365,12 @@ void ShardedRows::send_gradients(const std::vector<at::Tensor>& dense) {
 void ShardedRows::add_dense(const std::vector<at::Tensor>& dense) {
   std::vector<MessagePart> parts;
   for (int rank = 0; rank < ranks_; ++rank)
-    parts.push_back({rank == rank_ ? local_dense_ : incoming_[static_cast<size_t>(rank)].bytes, 0});
+    parts.push_back({rank == rank_ ? local_dense_ : incoming_[size_t(rank)].bytes, 0});
   sum_dense(dense, parts);
 }
 
 void ShardedRows::add_rows() {
-  std::vector<int64_t> begins(static_cast<size_t>(ranks_), dense_bytes_);
+  std::vector<int64_t> begins(size_t(ranks_), dense_bytes_);
   for (size_t table = 0; table < tables_.size(); ++table) {
     const at::Tensor& value = tables_[table]->value;
     const int64_t row = row_bytes(table);
@@ -378,7 +378,7 @@ void ShardedRows::add_rows() {
     for (const auto& indices : requested_[table]) most += length_of(indices);
     sums_[table].begin(most, value);
     for (int rank = 0; rank < ranks_; ++rank) {
-      const auto at = static_cast<size_t>(rank);
+      const auto at = size_t(rank);
       const std::vector<int64_t>& indices = requested_[table][at];
       const int64_t n = length_of(indices);
       const char* values = nullptr;
@@ -400,33 +400,44 @@ void ShardedRows::add_rows() {
 // Finds the field of the batch that holds the ids of all look-ups of a table. Ranks without rows cannot find it
 // themselves.
 void ShardedRows::compare_id_fields() {
-  const auto tables = static_cast<int64_t>(tables_.size());
+  const auto tables = int64_t(tables_.size());
   at::Tensor mine = at::empty({tables}, at::kLong), all = at::empty({ranks_, tables}, at::kLong);
   for (size_t table = 0; table < tables_.size(); ++table) {
     int64_t found = unknown;
-    for (const SparseEmbedding::Lookup& lookup : tables_[table]->table->take_lookups()) {
+    for (const SparseEmbedding::Lookup& lookup : tables_[table]->table->embedding().take_lookups()) {
       if (lookup.n == 0) continue;
       int64_t one = none;
       for (size_t i = 0; i < batch_.tensors.size(); ++i) {
         const at::Tensor& tensor = batch_.tensors[i].second;
         if (tensor.scalar_type() != at::kLong || !tensor.is_cpu() || !tensor.is_contiguous()) continue;
         const auto* begin = tensor.const_data_ptr<int64_t>();
-        if (lookup.ids >= begin && lookup.ids + lookup.n <= begin + tensor.numel()) one = static_cast<int64_t>(i);
+        if (lookup.ids >= begin && lookup.ids + lookup.n <= begin + tensor.numel()) one = int64_t(i);
       }
       found = found == unknown || found == one ? one : int64_t{none};
     }
-    mine[static_cast<int64_t>(table)] = found;
+    mine[int64_t(table)] = found;
   }
   group_->all_gather(all, mine, {"fields with ids", {}})->wait();
   fields_known_ = true;
   for (int64_t table = 0; table < tables; ++table) {
-    int64_t& field = id_fields_[static_cast<size_t>(table)] = unknown;
+    int64_t& field = id_fields_[size_t(table)] = unknown;
     for (int rank = 0; rank < ranks_; ++rank) {
       const auto one = all[rank][table].item<int64_t>();
       if (one != unknown) field = field == unknown || field == one ? one : int64_t{none};
     }
     fields_known_ = fields_known_ && field != unknown;
   }
+}
+
+std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std::vector<ParameterPtr> tables,
+                                               Compression numbers) {
+  for (const ParameterPtr& table : tables)
+    CONVOY_CHECK(table->table->is_sharded() == sharded(tables), table->name,
+                 " must be sharded if other tables are, and only then");
+  if (sharded(tables)) return std::make_unique<ShardedRows>(group, std::move(tables), numbers);
+  if (!tables.empty() && !tables.front()->value.is_cpu())
+    return std::make_unique<DeviceRowGather>(group, std::move(tables), numbers);
+  return std::make_unique<RowGather>(group, std::move(tables), numbers);
 }
 
 }  // namespace convoy

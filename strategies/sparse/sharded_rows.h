@@ -81,7 +81,7 @@ class ShardedRows : public RowExchange, private RowSource {
   // Sets the length; its memory is reused.
   static Message& resized(Message& message, int64_t bytes);
   int64_t row_bytes(size_t table) const;
-  const SparseRowBlocks& blocks(size_t table) const { return *tables_[table]->table->blocks(); }
+  const SparseRowBlocks& blocks(size_t table) const { return *tables_[table]->table->embedding().blocks(); }
 
   int rank_, ranks_;
   std::vector<Lists> order_;      // by table and owner: touched rows, in the order of requests

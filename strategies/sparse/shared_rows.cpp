@@ -10,7 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/files/limits.h"
-#include "strategies/common/layers/init.h"
+#include "core/tensors/init.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/plans/options/sync.h"
 #include "strategies/sparse/sparse_embeddings.h"
@@ -18,9 +18,7 @@
 namespace convoy {
 namespace {
 
-Timeout rendezvous_limit(const Context& context) {
-  return Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
-}
+Timeout rendezvous_limit(const Context& context) { return Timeout(int64_t(context.config.launch.rendezvous * 1000)); }
 
 bool host_memory_allowed(const Context& context) {
   return context.config.resolved.at("launch").value("host_memory", true);
@@ -32,7 +30,7 @@ std::map<std::string, std::vector<int>> ranks_by_host(const Context& context, co
   const std::string here = host_memory_allowed(context) ? this_kernel() + " " + context.host : "";
   const auto hosts = context.channel->agree(label, data.rank(), data.size(), here, rendezvous_limit(context));
   std::map<std::string, std::vector<int>> ranks;
-  for (int rank = 0; rank < data.size(); ++rank) ranks[hosts[static_cast<size_t>(rank)]].push_back(rank);
+  for (int rank = 0; rank < data.size(); ++rank) ranks[hosts[size_t(rank)]].push_back(rank);
   return ranks;
 }
 
@@ -50,15 +48,15 @@ std::shared_ptr<SharedRows> SharedRows::create(const Context& context) {
   for (const auto& [host, ranks] : by_host) {
     const auto found = std::find(ranks.begin(), ranks.end(), data.rank());
     if (found == ranks.end()) continue;
-    const auto index = static_cast<int>(found - ranks.begin());
+    const auto index = int(found - ranks.begin());
     const std::string part = convoy::str(label, "/", ranks.front());
     // Tries one page, so that all ranks learn whether all can map.
-    const bool can = SharedMemory::create_together(*context.channel, part + "/try", index, static_cast<int>(size), 4096,
+    const bool can = SharedMemory::create_together(*context.channel, part + "/try", index, int(size), 4096,
                                                    rendezvous_limit(context)) != nullptr;
     const auto all =
         context.channel->agree(label + "/can", data.rank(), data.size(), can ? "yes" : "no", rendezvous_limit(context));
     if (std::count(all.begin(), all.end(), "yes") < data.size()) return nullptr;
-    return std::shared_ptr<SharedRows>(new SharedRows(context, part, index, static_cast<int>(size)));
+    return std::shared_ptr<SharedRows>(new SharedRows(context, part, index, int(size)));
   }
   return nullptr;
 }
@@ -77,25 +75,22 @@ SharedRows::SharedRows(const Context& context, std::string label, int rank, int 
 
 at::Tensor SharedRows::zeros(at::IntArrayRef shape, at::ScalarType dtype) {
   const auto options = at::TensorOptions(dtype);
-  int64_t bytes = static_cast<int64_t>(options.dtype().itemsize());
+  int64_t bytes = int64_t(options.dtype().itemsize());
   for (const int64_t length : shape) bytes *= length;
   requested_ += bytes;
   if (room_ && requested_ > *room_)
-    throw Error(
-        Failure::out_of_memory,
-        convoy::str(
-            "a table of ", human_bytes(static_cast<double>(bytes)),
-            " shared by the ranks of a host: with it, tables and their moments take ",
-            human_bytes(static_cast<double>(requested_)), ", and the host had ",
-            human_bytes(static_cast<double>(*room_)),
-            " free; take smaller ones, an optimizer with fewer moments, or model.rows: sharded on several hosts"));
+    throw Error(Failure::out_of_memory,
+
+                "a table of ", human_bytes(double(bytes)),
+                " shared by the ranks of a host: with it, tables and their moments take ",
+                human_bytes(double(requested_)), ", and the host had ", human_bytes(double(*room_)),
+                " free; take smaller ones, an optimizer with fewer moments, or model.rows: sharded on several hosts");
   auto memory = SharedMemory::create_or_open(*channel_, convoy::str(label_, "/", made_++), std::max<int64_t>(bytes, 1));
   if (memory == nullptr)
-    throw Error(Failure::out_of_memory,
-                convoy::str("no memory for a table of ", bytes,
-                            " bytes shared by the ranks of a host; take a smaller one, or launch.host_memory: false"));
+    throw Error(Failure::out_of_memory, "no memory for a table of ", bytes,
+                " bytes shared by the ranks of a host; take a smaller one, or launch.host_memory: false");
   // Only a hint: most systems ignore it for shared memory.
-  madvise(memory->data(), static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  madvise(memory->data(), size_t(bytes), MADV_HUGEPAGE);
   kept_.push_back(memory);
   unpublished_ = true;
   char* const data = memory->data();

@@ -38,9 +38,9 @@ class SparseEmbedding::Backward : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (at::GradMode::is_enabled())
-      throw Error(Failure::config, convoy::str(table_->name_,
-                                               " is a sparse embedding, which has no second derivative; take a "
-                                               "dense one"));
+      throw Error(Failure::config, table_->name_,
+                  " is a sparse embedding, which has no second derivative; take a "
+                  "dense one");
     if (gradients[0].defined()) {
       at::NoGradGuard no_grad;
       table_->add(positions_, gradients[0], round_);
@@ -61,7 +61,7 @@ template <class T>
 void gather(T* out, const T* from, const int64_t* positions, int64_t n, int64_t width) {
   at::parallel_for(0, n, std::max<int64_t>(1, (1 << 16) / width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      std::memcpy(out + i * width, from + positions[i] * width, sizeof(T) * static_cast<size_t>(width));
+      std::memcpy(out + i * width, from + positions[i] * width, sizeof(T) * size_t(width));
   });
 }
 
@@ -120,8 +120,7 @@ void SparseEmbedding::look_up_local(const at::Tensor& indices, const at::Tensor&
 
 at::Tensor SparseEmbedding::embed(const at::Tensor& ids, const ForwardState& state) {
   if (ids.scalar_type() != at::kLong)
-    throw Error(Failure::training,
-                convoy::str("embedding ", name_, " received ids of ", ids.scalar_type(), "; it takes int64"));
+    throw Error(Failure::training, "embedding ", name_, " received ids of ", ids.scalar_type(), "; it takes int64");
   CONVOY_CHECK(!blocks_ || (source_ != nullptr && optimizer_ != nullptr), name_, " is sharded and has no row source");
   if (!state.training || optimizer_ == nullptr) return embed_untrained(ids);
   return embed_trained(ids);
@@ -197,15 +196,15 @@ at::Tensor SparseEmbedding::touch(const at::Tensor& ids) {
   at::Tensor positions = at::empty({n}, at::kLong);
   const int64_t* numbers = ids.const_data_ptr<int64_t>();
   int64_t* to = positions.mutable_data_ptr<int64_t>();
-  const auto all = static_cast<uint64_t>(rows());
+  const auto all = uint64_t(rows());
   for (int64_t i = 0; i < n; ++i) {
-    if (static_cast<uint64_t>(numbers[i]) >= all) check_ids(ids);
+    if (uint64_t(numbers[i]) >= all) check_ids(ids);
     to[i] = positions_.position(numbers[i]);
   }
   make_room(positions_.size());
   if (positions_.size() > first)
     std::memcpy(numbers_.mutable_data_ptr<int64_t>() + first, positions_.numbers().data() + first,
-                sizeof(int64_t) * static_cast<size_t>(positions_.size() - first));
+                sizeof(int64_t) * size_t(positions_.size() - first));
   return positions;
 }
 
@@ -313,8 +312,7 @@ void SparseEmbedding::check_ids(const at::Tensor& ids) const {
   const auto [least, most] = at::aminmax(ids);
   const int64_t low = least.item<int64_t>(), high = most.item<int64_t>();
   if (low < 0 || high >= rows())
-    throw Error(Failure::training,
-                convoy::str(name_, " has look-ups of rows ", low, " … ", high, " and has 0 … ", rows() - 1));
+    throw Error(Failure::training, name_, " has look-ups of rows ", low, " … ", high, " and has 0 … ", rows() - 1);
 }
 
 }  // namespace convoy

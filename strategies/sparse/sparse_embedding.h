@@ -20,18 +20,12 @@
 #include <string>
 #include <vector>
 
-#include "core/optim/rows/row_optimizer.h"
-#include "strategies/common/layers/parameter.h"
+#include "strategies/common/layers/sparse_table.h"
 #include "strategies/sparse/exchange/row_index.h"
 
 namespace convoy {
 
 class SharedRows;
-
-// TableRows: some rows of a table: numbers [n] int64, unique, and values [n, width].
-struct TableRows {
-  at::Tensor numbers, values;
-};
 
 // RowSource: fetches rows of sharded tables.
 class RowSource {
@@ -44,7 +38,7 @@ class RowSource {
   virtual void fetch(int table, const at::Tensor& numbers, const at::Tensor& out, bool trained) = 0;
 };
 
-class SparseEmbedding : public std::enable_shared_from_this<SparseEmbedding> {
+class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<SparseEmbedding> {
  public:
   // `value` [rows, width]: of the parameter; with `blocks`, the local rows. `host`: the shared memory, or null.
   SparseEmbedding(std::string name, at::Tensor value, std::shared_ptr<const SparseRowBlocks> blocks = nullptr,
@@ -56,14 +50,18 @@ class SparseEmbedding : public std::enable_shared_from_this<SparseEmbedding> {
   const SparseRowBlocks* updaters() const { return updaters_.get(); }
   // Positions of the rows touched since `begin`, in the order of `touched`; for tables on the CPU.
   const RowIndex& positions() const { return positions_; }
-  // Ranks that divide an update's rows; null: this rank updates all.
-  Communicator* update_group() const;
   // Rows of the whole table.
   int64_t rows() const { return blocks_ ? blocks_->rows() : value_.size(0); }
-  std::vector<int64_t> shape() const { return {rows(), value_.size(1)}; }
 
-  // Sets the optimizer that computes current values of rows. It outlives every look-up.
-  void connect(RowOptimizer* optimizer, const SlotOptions& options);
+  SparseEmbedding& embedding() override { return *this; }
+  std::vector<int64_t> shape() const override { return {rows(), value_.size(1)}; }
+  bool is_sharded() const override { return blocks_ != nullptr; }
+  bool is_shared() const override { return host_ != nullptr; }
+  Communicator* update_group() const override;
+  void connect(RowOptimizer* optimizer, const SlotOptions& options) override;
+  void begin() override;
+  TableRows touched() override;
+  at::Tensor dense(const at::Tensor& numbers, const at::Tensor& values) const override;
   // Sets the source of a sharded table's rows; it outlives every look-up. `table`: the table's number in the source.
   void set_source(RowSource* source, int table);
   RowSource* source() const { return source_; }  // null: all rows are local
@@ -73,8 +71,6 @@ class SparseEmbedding : public std::enable_shared_from_this<SparseEmbedding> {
   // ids […] → […, width].
   at::Tensor embed(const at::Tensor& ids, const ForwardState& state);
 
-  // Begins an accumulation: no row is touched.
-  void begin();
   // Training look-ups since `begin` or the last call: the memory of their ids.
   struct Lookup {
     const int64_t* ids = nullptr;
@@ -84,14 +80,6 @@ class SparseEmbedding : public std::enable_shared_from_this<SparseEmbedding> {
   // Touches the rows of `ids` (contiguous, on the CPU). Later look-ups until `begin` use parts of this memory. Returns
   // the new rows; the caller fills in their values.
   TableRows prefetch(const at::Tensor& ids);
-  // Rows that this rank has touched, with gradients; views that the next look-up may invalidate.
-  TableRows touched();
-  // Sets the rows of the update: those of all ranks that this rank updates. Valid until the next training look-up.
-  void set_update(TableRows rows) { update_ = std::move(rows); }
-  const TableRows& update() const { return update_; }
-  // Returns `values` of the given rows and zeros elsewhere, in the table's shape. Other rows take no memory before they
-  // are read.
-  at::Tensor dense(const at::Tensor& numbers, const at::Tensor& values) const;
 
  private:
   class Backward;
@@ -124,7 +112,6 @@ class SparseEmbedding : public std::enable_shared_from_this<SparseEmbedding> {
   at::Tensor numbers_;                                // the same as a tensor [capacity]
   int64_t count_ = 0;                                 // touched rows
   at::Tensor row_values_, gradients_;                 // [capacity, width]: current values, and gradients
-  TableRows update_;
 };
 
 }  // namespace convoy

@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/embedding.h>
 
+#include <set>
+
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/model.h"
+#include "core/tensors/init.h"
 #include "core/tensors/tensor_memory.h"
-#include "strategies/common/layers/init.h"
 #include "strategies/plans/options/sparse_embeddings.h"
 #include "strategies/sparse/sparse_embedding.h"
 
@@ -18,17 +20,15 @@ namespace {
 ParameterPtr make_sharded_table(LayerStore& store, const std::string& name, int64_t dim, const Init& init,
                                 const std::shared_ptr<const SparseRowBlocks>& blocks) {
   if (!store.device.is_cpu())
-    throw Error(Failure::config,
-                convoy::str(name, ": rows: sharded is kept in the memory of CPU ranks, and this one is on ",
-                            store.device.str(), "; take rows: true"));
+    throw Error(Failure::config, name, ": rows: sharded is kept in the memory of CPU ranks, and this one is on ",
+                store.device.str(), "; take rows: true");
   const std::vector<int64_t> whole{blocks->rows(), dim};
   check_sizes(name, whole);
   const at::Tensor value = untouched_zeros({blocks->local_rows(), dim}, store.dtype);
   std::vector<LocalPiece> held;
   for (const SparseRowBlocks::Range& range : blocks->local_ranges()) {
     const int64_t end = range.index + range.rows;
-    fill_initial(value.slice(0, range.index, end), init, fans_of(whole), store.seed, name,
-                 static_cast<uint64_t>(range.first * dim));
+    fill_initial(value.slice(0, range.index, end), init, fans_of(whole), store.seed, name, uint64_t(range.first * dim));
     held.push_back({range.index, end, {whole, {range.first, 0}, {range.rows, dim}, std::nullopt}});
   }
   // An empty piece, if there are fewer rows than ranks; without a piece the tensor would count as whole.
@@ -72,17 +72,16 @@ namespace {
 
 struct TableEmbedding : LayerModule {
   // A layer that is tied to the table later makes it dense.
-  TableEmbedding(ParameterPtr weight, std::shared_ptr<const ForwardState> state)
-      : weight_(std::move(weight)), state_(std::move(state)) {
+  TableEmbedding(ParameterPtr weight, StatePtr state) : weight_(std::move(weight)), state_(std::move(state)) {
     register_parameter("weight", weight_->value);
   }
   at::Tensor forward(const at::Tensor& ids) override {
-    return weight_->table ? weight_->table->embed(ids, *state_) : at::embedding(weight_->value, ids);
+    return weight_->table ? weight_->table->embedding().embed(ids, *state_) : at::embedding(weight_->value, ids);
   }
 
  private:
   ParameterPtr weight_;
-  std::shared_ptr<const ForwardState> state_;
+  StatePtr state_;
 };
 
 }  // namespace
@@ -93,44 +92,44 @@ Layer sparse_embedding_layer(const ParameterPtr& weight, const LayerStore& store
   return std::make_shared<TableEmbedding>(weight, store.state);
 }
 
-std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts) {
-  std::vector<ParameterPtr> all;
-  for (const ModelPart* part : parts) all.insert(all.end(), part->tables().begin(), part->tables().end());
-  return all;
-}
+namespace {
 
-void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterPtr>& tables) {
-  const Options& optimizer = context.config.optimizer.options;
-  if (context.rank != 0 || !tables.empty() || !optimizer.has("lazy") || !optimizer.boolean("lazy")) return;
-  log::warning(
-      "optimizer.lazy: true has no effect: it applies to sparse embeddings, and this run has none; take model.rows: "
-      "true, or "
-      "leave it out");
-}
+class ConfiguredSparseRule : public SparseRule {
+ public:
+  ConfiguredSparseRule(const RunConfig& config, int ranks, bool warns)
+      : config_(config), ranks_(ranks), warns_(warns) {}
 
-void begin_rows(const std::vector<ParameterPtr>& tables) {
-  for (const ParameterPtr& table : tables) table->table->begin();
-}
+  bool applies(const std::string& name, int64_t rows, const EmbeddingOptions& options) const override {
+    if (options.rows == EmbeddingOptions::Rows::dense) return false;
+    TableSize table;
+    table.name = name;
+    table.rows = rows;
+    table.asked = options.rows == EmbeddingOptions::Rows::rows;
+    table.lookups = options.lookups;
+    const SparseDecision decision = sparse_decision(config_, ranks_, table);
+    if (table.asked && !decision.key.empty())
+      throw Error(Failure::config, decision.key, ": ", decision.reason, "; ", name, " is a sparse embedding");
+    if (!decision.rows && decision.large && !decision.key.empty() && warns_ && warned_.insert(name).second)
+      log::warning(convoy::str(name, " of ", rows, " rows stays dense, and each update sweeps over all of them: ",
+                               decision.key, " ", decision.reason));
+    return decision.rows;
+  }
 
-void take_rows(const std::vector<ParameterPtr>& tables) {
-  for (const ParameterPtr& table : tables) table->table->set_update(table->table->touched());
-}
+  Layer layer(const ParameterPtr& weight, const LayerStore& store) const override {
+    return sparse_embedding_layer(weight, store);
+  }
 
-bool SparseRule::applies(const std::string& name, int64_t rows, const EmbeddingOptions& options) const {
-  if (options.rows == EmbeddingOptions::Rows::dense) return false;
-  TableSize table;
-  table.name = name;
-  table.rows = rows;
-  table.asked = options.rows == EmbeddingOptions::Rows::rows;
-  table.lookups = options.lookups;
-  const SparseDecision decision = sparse_decision(config_, ranks_, table);
-  if (table.asked && !decision.key.empty())
-    throw Error(Failure::config,
-                convoy::str(decision.key, ": ", decision.reason, "; ", name, " is a sparse embedding"));
-  if (!decision.rows && decision.large && !decision.key.empty() && warns_ && warned_.insert(name).second)
-    log::warning(convoy::str(name, " of ", rows, " rows stays dense, and each update sweeps over all of them: ",
-                             decision.key, " ", decision.reason));
-  return decision.rows;
+ private:
+  RunConfig config_;
+  int ranks_;
+  bool warns_;
+  mutable std::set<std::string> warned_;
+};
+
+}  // namespace
+
+std::shared_ptr<const SparseRule> make_sparse_rule(const RunConfig& config, int ranks, bool warns) {
+  return std::make_shared<ConfiguredSparseRule>(config, ranks, warns);
 }
 
 }  // namespace convoy

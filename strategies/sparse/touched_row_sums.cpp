@@ -20,7 +20,7 @@ void add_rows(RowIndex& index, const SparseRowBlocks* updaters, T* sums, const T
     T* __restrict to = sums + position * width;
     const T* __restrict row = from + i * width;
     if (position == known)
-      std::memcpy(to, row, sizeof(T) * static_cast<size_t>(width));
+      std::memcpy(to, row, sizeof(T) * size_t(width));
     else
       for (int64_t k = 0; k < width; ++k) to[k] += row[k];
   }
@@ -44,7 +44,7 @@ void RowSums::add_any(const Number* numbers, const char* values, int64_t n) {
   // The first rank's rows are all new.
   if (index_.size() == 0 && updaters_ == nullptr) {
     for (int64_t i = 0; i < n; ++i) index_.position(numbers[i]);
-    std::memcpy(values_.mutable_data_ptr(), values, static_cast<size_t>(n * width * values_.element_size()));
+    std::memcpy(values_.mutable_data_ptr(), values, size_t(n * width * values_.element_size()));
     return;
   }
   AT_DISPATCH_FLOATING_TYPES(values_.scalar_type(), "row_sums", [&] {
@@ -59,9 +59,7 @@ void RowSums::add(const int64_t* numbers, const char* values, int64_t n) { add_a
 
 TableRows RowSums::rows() {
   const int64_t n = index_.size();
-  if (n > 0)
-    std::memcpy(numbers_.mutable_data_ptr<int64_t>(), index_.numbers().data(),
-                sizeof(int64_t) * static_cast<size_t>(n));
+  if (n > 0) std::memcpy(numbers_.mutable_data_ptr<int64_t>(), index_.numbers().data(), sizeof(int64_t) * size_t(n));
   return {numbers_.narrow(0, 0, n), values_.narrow(0, 0, n)};
 }
 
@@ -69,8 +67,7 @@ namespace {
 
 // Rank that updates a row, among the ranks that touched it. Equal on all ranks, and evenly distributed.
 int32_t updater_of(int64_t number, int32_t ranks) {
-  return static_cast<int32_t>((static_cast<uint64_t>(number) * 0x9E3779B97F4A7C15u >> 40) %
-                              static_cast<uint64_t>(ranks));
+  return int32_t((uint64_t(number) * 0x9E3779B97F4A7C15u >> 40) % uint64_t(ranks));
 }
 
 }  // namespace
@@ -80,8 +77,8 @@ void TouchedRowSums::begin(const RowIndex& local, int rank, int ranks, const at:
   rank_ = rank;
   chosen_ = false;
   count_ = 0;
-  positions_.resize(static_cast<size_t>(ranks));
-  const auto n = static_cast<size_t>(local.size());
+  positions_.resize(size_t(ranks));
+  const auto n = size_t(local.size());
   before_.assign(n, 0);
   all_.assign(n, 1);
   if (values_.defined() && values_.size(0) > local.size()) return;
@@ -92,15 +89,15 @@ void TouchedRowSums::begin(const RowIndex& local, int rank, int ranks, const at:
 
 template <class Number>
 void TouchedRowSums::set_any_numbers(int rank, const Number* numbers, int64_t n) {
-  std::vector<int32_t>& positions = positions_[static_cast<size_t>(rank)];
-  positions.resize(static_cast<size_t>(n));
+  std::vector<int32_t>& positions = positions_[size_t(rank)];
+  positions.resize(size_t(n));
   for (int64_t i = 0; i < n; ++i) {
     if (i + ahead < n) local_->prefetch(numbers[i + ahead]);
     const int64_t position = local_->find(numbers[i]);
-    positions[static_cast<size_t>(i)] = static_cast<int32_t>(position);
+    positions[size_t(i)] = int32_t(position);
     if (position < 0) continue;
-    ++all_[static_cast<size_t>(position)];
-    if (rank < rank_) ++before_[static_cast<size_t>(position)];
+    ++all_[size_t(position)];
+    if (rank < rank_) ++before_[size_t(position)];
   }
 }
 
@@ -111,16 +108,16 @@ void TouchedRowSums::set_numbers(int rank, const int64_t* numbers, int64_t n) { 
 void TouchedRowSums::choose_rows() {
   const std::vector<int64_t>& numbers = local_->numbers();
   sums_at_.assign(numbers.size(), -1);
-  std::vector<int32_t>& mine = positions_[static_cast<size_t>(rank_)];
+  std::vector<int32_t>& mine = positions_[size_t(rank_)];
   mine.resize(numbers.size());
   auto* const to = numbers_.mutable_data_ptr<int64_t>();
   for (size_t position = 0; position < numbers.size(); ++position) {
-    mine[position] = static_cast<int32_t>(position);
+    mine[position] = int32_t(position);
     if (all_[position] > 1 && updater_of(numbers[position], all_[position]) != before_[position]) continue;
-    sums_at_[position] = static_cast<int32_t>(count_);
+    sums_at_[position] = int32_t(count_);
     to[count_++] = numbers[position];
   }
-  begun_.assign(static_cast<size_t>(count_), 0);
+  begun_.assign(size_t(count_), 0);
   chosen_ = true;
 }
 
@@ -128,7 +125,7 @@ void TouchedRowSums::add(int rank, const char* values, int64_t n) {
   if (!chosen_) choose_rows();
   if (n == 0) return;
   AT_DISPATCH_FLOATING_TYPES(values_.scalar_type(), "touched_sums", [&] {
-    add_rows(positions_[static_cast<size_t>(rank)].data(), reinterpret_cast<const scalar_t*>(values), n);
+    add_rows(positions_[size_t(rank)].data(), reinterpret_cast<const scalar_t*>(values), n);
   });
 }
 
@@ -137,13 +134,13 @@ void TouchedRowSums::add_rows(const int32_t* positions, const T* from, int64_t n
   const int64_t width = values_.size(1);
   T* const sums = values_.mutable_data_ptr<T>();
   for (int64_t i = 0; i < n; ++i) {
-    const int32_t sum = positions[i] < 0 ? -1 : sums_at_[static_cast<size_t>(positions[i])];
+    const int32_t sum = positions[i] < 0 ? -1 : sums_at_[size_t(positions[i])];
     if (sum < 0) continue;
     T* __restrict to = sums + sum * width;
     const T* __restrict row = from + i * width;
-    char& begun = begun_[static_cast<size_t>(sum)];
+    char& begun = begun_[size_t(sum)];
     if (begun == 0)
-      std::memcpy(to, row, sizeof(T) * static_cast<size_t>(width));
+      std::memcpy(to, row, sizeof(T) * size_t(width));
     else
       for (int64_t k = 0; k < width; ++k) to[k] += row[k];
     begun = 1;

@@ -2,18 +2,230 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "core/base/error.h"
+#include "core/files/limits.h"
 #include "strategies/common/memory/block_counts.h"
 #include "strategies/plans/block_placement.h"
-#include "strategies/stages/device_worker.h"
+#include "strategies/plans/schedule.h"
 #include "strategies/stages/stage_loop.h"
 
 namespace convoy {
 namespace {
+
+// Mailbox: passes activations and gradients between the device threads of a rank.
+//
+// Thread-safe. `take` waits for the matching `give`, and throws Stopped after `stop`.
+
+class Mailbox {
+ public:
+  // Another thread failed; this thread has no error.
+  struct Stopped {};
+  using Key = std::tuple<Action::Kind, int, int>;  // kind, receiving stage, micro-batch
+
+  // Empties the mailbox and clears `stop`.
+  void open();
+  void stop();
+  void give(const Key& key, Activations what);
+  Activations take(const Key& key);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Key, Activations> waiting_;
+  bool stopped_ = false;
+};
+
+// End of the mailbox at one device: received tensors are moved to its memory.
+class DeviceLink : public StageLink {
+ public:
+  DeviceLink(Mailbox& mailbox, at::Device device) : mailbox_(mailbox), device_(device) {}
+
+  void ahead(size_t) override {}
+  void give_activations(int stage, int micro, Activations activations) override;
+  Activations take_activations(int stage, int micro) override;
+  void give_gradients(int stage, int micro, TensorList gradients) override;
+  TensorList take_gradients(int stage, int micro) override;
+
+ private:
+  Activations received(const Mailbox::Key& key);
+
+  Mailbox& mailbox_;
+  at::Device device_;
+};
+
+struct WorkerSettings {
+  at::Device device{at::kCPU};
+  std::vector<int> cores;  // hardware threads; empty: not bound
+  int threads = 1;         // intra-op
+};
+
+// DeviceWorker: the thread of one device of a rank. On the CPU a device is a set of cores, and the thread is bound to
+// them.
+//
+// Call order: any number of start → wait. Threads: the rank's thread. Failure: wait rethrows the task's exception; the
+// constructor throws Error(config) if the kernel refuses the cores.
+class DeviceWorker {
+ public:
+  explicit DeviceWorker(const WorkerSettings& settings);
+  ~DeviceWorker();  // waits for the current task
+
+  void start(std::function<void()> task);
+  void wait();
+
+  // Actual binding and thread count, read back from the kernel by the thread.
+  const std::vector<int>& cores() const { return cores_; }
+  int threads() const { return threads_; }
+
+ private:
+  void work(const WorkerSettings& settings);
+
+  std::vector<int> cores_;
+  int threads_ = 0;
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::function<void()> task_;
+  bool busy_ = true;  // a task runs; initially the thread starts
+  bool ending_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;  // last member: starts when all others exist
+};
+
+using Kind = Action::Kind;
+
+void Mailbox::open() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.clear();
+  stopped_ = false;
+}
+
+void Mailbox::stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Mailbox::give(const Key& key, Activations what) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waiting_[key] = std::move(what);
+  }
+  changed_.notify_all();
+}
+
+Activations Mailbox::take(const Key& key) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto found = waiting_.end();
+  changed_.wait(lock, [&] { return stopped_ || (found = waiting_.find(key)) != waiting_.end(); });
+  if (stopped_) throw Stopped();
+  Activations what = std::move(found->second);
+  waiting_.erase(found);
+  return what;
+}
+
+void DeviceLink::give_activations(int stage, int micro, Activations activations) {
+  mailbox_.give({Kind::forward, stage, micro}, std::move(activations));
+}
+
+Activations DeviceLink::take_activations(int stage, int micro) { return received({Kind::forward, stage, micro}); }
+
+void DeviceLink::give_gradients(int stage, int micro, TensorList gradients) {
+  mailbox_.give({Kind::backward, stage, micro}, {std::move(gradients), {}});
+}
+
+TensorList DeviceLink::take_gradients(int stage, int micro) { return received({Kind::backward, stage, micro}).tensors; }
+
+Activations DeviceLink::received(const Mailbox::Key& key) {
+  at::NoGradGuard no_grad;
+  Activations what = mailbox_.take(key);
+  for (at::Tensor& tensor : what.tensors)
+    if (tensor.device() != device_) tensor = tensor.to(device_, /*non_blocking=*/true);
+  return what;
+}
+
+DeviceWorker::DeviceWorker(const WorkerSettings& settings) : thread_([this, settings] { work(settings); }) {
+  try {
+    wait();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
+
+DeviceWorker::~DeviceWorker() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void DeviceWorker::start(std::function<void()> task) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    CONVOY_CHECK(!busy_, "a device is given a second task");
+    task_ = std::move(task);
+    busy_ = true;
+  }
+  changed_.notify_all();
+}
+
+void DeviceWorker::wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return !busy_; });
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void DeviceWorker::work(const WorkerSettings& settings) {
+  std::exception_ptr failure;
+  try {
+    bind_this_thread(settings.cores);
+    // The first query makes this thread adopt the global number. Set the thread's number only afterwards.
+    at::get_num_threads();
+    at::set_num_threads(settings.threads);
+    cores_ = bound_cores();
+    threads_ = at::get_num_threads();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  c10::DeviceGuard on_device(settings.device);
+  const bool ready = !failure;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    failure_ = failure;
+    busy_ = false;
+    changed_.notify_all();
+    if (!ready) return;
+    changed_.wait(lock, [this] { return busy_ || ending_; });
+    if (!busy_) return;
+    const std::function<void()> task = std::exchange(task_, nullptr);
+    lock.unlock();
+    failure = nullptr;
+    try {
+      task();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+  }
+}
 
 // A device with its thread and its work.
 struct Station {
@@ -29,34 +241,30 @@ std::vector<int> cores_of(const Context& context, size_t device) {
 
 // Intra-op threads of a device: its share of the rank's threads, by hardware threads.
 int threads_of(const Context& context, size_t device) {
-  const double devices = static_cast<double>(context.devices.size());
+  const double devices = double(context.devices.size());
   double hardware_threads = 0;
-  for (size_t i = 0; i < context.devices.size(); ++i)
-    hardware_threads += static_cast<double>(cores_of(context, i).size());
-  const double share =
-      hardware_threads > 0 ? static_cast<double>(cores_of(context, device).size()) / hardware_threads : 1 / devices;
-  return std::max(1, static_cast<int>(std::lround(context.threads * share)));
+  for (size_t i = 0; i < context.devices.size(); ++i) hardware_threads += double(cores_of(context, i).size());
+  const double share = hardware_threads > 0 ? double(cores_of(context, device).size()) / hardware_threads : 1 / devices;
+  return std::max(1, int(std::lround(context.threads * share)));
 }
 
 class DeviceRunner : public StepRunner {
  public:
-  DeviceRunner(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss,
-               const DeviceOptions& options, const PartRequest& base)
-      : options_(options), main_(context.devices.front()) {
+  DeviceRunner(const Context& context, ModelPtr model, LossPtr loss, const Options& options, const PartRequest& base)
+      : micro_batches_(options.integer("micro_batches")), main_(context.devices.front()) {
     const bool separate_memory =
         std::any_of(context.devices.begin(), context.devices.end(), [](at::Device device) { return !device.is_cpu(); });
-    const auto placed = place_blocks(options.section, static_cast<int>(context.devices.size()), separate_memory,
-                                     count_blocks(*model, 0));
+    const auto placed = place_blocks(options, int(context.devices.size()), separate_memory, count_blocks(*model, 0));
     std::vector<std::vector<LocalStage>> local(context.devices.size());
     for (const PlacedBlocks& one : placed) {
       PartRequest request = base;
       request.begin = one.blocks.begin;
       request.end = one.blocks.end;
-      request.device = context.devices[static_cast<size_t>(one.device)];
-      const auto stage = static_cast<int>(parts_.size());
+      request.device = context.devices[size_t(one.device)];
+      const auto stage = int(parts_.size());
       models_.push_back(std::make_unique<ModelPart>(context, model, loss, ties_.with_ties(std::move(request), stage)));
       parts_.push_back(models_.back().get());
-      local[static_cast<size_t>(one.device)].push_back({stage, stage, parts_.back()});
+      local[size_t(one.device)].push_back({stage, stage, parts_.back()});
       device_of_.push_back(one.device);
     }
     ties_.connect(context);
@@ -80,19 +288,18 @@ class DeviceRunner : public StepRunner {
     Hooks here = hooks;
     here.loss = [&](const Loss& loss) { hooks.loss({loss.sum.detach().to(main_), loss.weight.to(main_)}); };
     const StepWork work{micro, step, nominal, here};
-    run(training_schedule(static_cast<int>(micro.size())), [&](const std::vector<Action>& actions, Station& station) {
+    run(training_schedule(int(micro.size())), [&](const std::vector<Action>& actions, Station& station) {
       station.loop->train(actions, work, *station.link);
     });
   }
 
   std::vector<Metric> evaluate(const Batch& batch) override {
-    const std::vector<Batch> micro_batches = evaluation_micro_batches(batch, options_.micro_batches);
+    const std::vector<Batch> micro_batches = evaluation_micro_batches(batch, micro_batches_);
     std::vector<Metric> metrics;  // written by the device that has the last block
-    run(forward_only(device_of_, static_cast<int>(micro_batches.size())),
-        [&](const std::vector<Action>& actions, Station& station) {
-          std::vector<Metric> here = station.loop->evaluate(actions, micro_batches, *station.link);
-          if (!here.empty()) metrics = std::move(here);
-        });
+    run(forward_only(device_of_, int(micro_batches.size())), [&](const std::vector<Action>& actions, Station& station) {
+      std::vector<Metric> here = station.loop->evaluate(actions, micro_batches, *station.link);
+      if (!here.empty()) metrics = std::move(here);
+    });
     for (Metric& metric : metrics) {
       metric.sum = metric.sum.to(main_);
       metric.weight = metric.weight.to(main_);
@@ -107,7 +314,7 @@ class DeviceRunner : public StepRunner {
   void run(const StepSchedule& schedule, const Body& body) {
     ties_.refresh();
     mailbox_.open();
-    const auto active = static_cast<size_t>(schedule.ranks());
+    const auto active = size_t(schedule.ranks());
     for (size_t device = 0; device < active; ++device) {
       Station& station = stations_[device];
       station.worker->start([this, &schedule, &body, &station, device] {
@@ -142,7 +349,7 @@ class DeviceRunner : public StepRunner {
     for (size_t device = 0; device < stations_.size(); ++device) {
       Json blocks = Json::array();
       for (const PlacedBlocks& one : placed)
-        if (one.device == static_cast<int>(device)) blocks.push_back(to_text(one.blocks));
+        if (one.device == int(device)) blocks.push_back(to_text(one.blocks));
       const Station& station = stations_[device];
       devices.push_back({{"device", station.device.str()},
                          {"cores", station.worker->cores()},
@@ -152,7 +359,7 @@ class DeviceRunner : public StepRunner {
     context.add_to_summary(Json{{"devices", devices}});
   }
 
-  DeviceOptions options_;
+  const int64_t micro_batches_;
   at::Device main_;
   TiedParameters ties_;
   Mailbox mailbox_;
@@ -165,9 +372,8 @@ class DeviceRunner : public StepRunner {
 
 }  // namespace
 
-std::unique_ptr<StepRunner> make_device_runner(const Context& context, ModelPtr model,
-                                               std::shared_ptr<const LossFunction> loss, const DeviceOptions& options,
-                                               const PartRequest& base) {
+std::unique_ptr<StepRunner> make_device_runner(const Context& context, ModelPtr model, LossPtr loss,
+                                               const Options& options, const PartRequest& base) {
   return std::make_unique<DeviceRunner>(context, std::move(model), std::move(loss), options, base);
 }
 

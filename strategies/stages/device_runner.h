@@ -14,14 +14,8 @@
 
 namespace convoy {
 
-struct DeviceOptions {
-  Options section;            // the section with `placement`, see place_blocks
-  int64_t micro_batches = 1;  // micro-batches per evaluation batch
-};
-
-// Throws ConfigError for blocks that do not fit the model.
-std::unique_ptr<StepRunner> make_device_runner(const Context& context, ModelPtr model,
-                                               std::shared_ptr<const LossFunction> loss, const DeviceOptions& options,
-                                               const PartRequest& base = {});
+// `options`: the section with `placement` (place_blocks) and `micro_batches`. Throws ConfigError for blocks that do not fit the model.
+std::unique_ptr<StepRunner> make_device_runner(const Context& context, ModelPtr model, LossPtr loss,
+                                               const Options& options, const PartRequest& base = {});
 
 }  // namespace convoy

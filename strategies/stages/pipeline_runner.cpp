@@ -19,23 +19,23 @@ namespace {
 
 class PipelineRunner : public StepRunner {
  public:
-  PipelineRunner(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss,
-                 const PipelineOptions& options, const PartRequest& base)
-      : options_(options),
+  PipelineRunner(const Context& context, ModelPtr model, LossPtr loss, const Options& options, const PartRequest& base)
+      : schedule_(options.text("schedule")),
+        chunks_(int(virtual_stages_of(options))),
+        micro_batches_(options.integer("micro_batches")),
         group_(context.axis("pipeline")),
         device_(base.device.value_or(context.devices.front())),
         link_(context, device_) {
-    const auto chunks = static_cast<int>(options.chunks);
-    rank_of_ = round_robin(group_->size(), chunks);
-    const auto ranges = stage_ranges(options.section, static_cast<int>(rank_of_.size()), count_blocks(*model, 0));
+    rank_of_ = round_robin(group_->size(), chunks_);
+    const auto ranges = stage_ranges(options, int(rank_of_.size()), count_blocks(*model, 0));
     std::vector<LocalStage> local;
-    for (int stage = group_->rank(); stage < static_cast<int>(ranges.size()); stage += group_->size()) {
+    for (int stage = group_->rank(); stage < int(ranges.size()); stage += group_->size()) {
       PartRequest request = base;
-      request.begin = ranges[static_cast<size_t>(stage)].begin;
-      request.end = ranges[static_cast<size_t>(stage)].end;
+      request.begin = ranges[size_t(stage)].begin;
+      request.end = ranges[size_t(stage)].end;
       models_.push_back(std::make_unique<ModelPart>(context, model, loss, ties_.with_ties(std::move(request), stage)));
       parts_.push_back(models_.back().get());
-      local.push_back({stage, static_cast<int>(local.size()), parts_.back()});
+      local.push_back({stage, int(local.size()), parts_.back()});
     }
     loop_ = std::make_unique<StageLoop>(std::move(local), ties_);
     ties_.connect(context);
@@ -45,7 +45,7 @@ class PipelineRunner : public StepRunner {
 
   void train(const std::vector<Batch>& micro, int64_t step, double nominal, const Hooks& hooks) override {
     ties_.refresh();
-    const StepSchedule& schedule = training_schedule(static_cast<int>(micro.size()));
+    const StepSchedule& schedule = training_schedule(int(micro.size()));
     link_.begin(schedule, micro, true);
     loop_->train(mine(schedule), {micro, step, nominal, hooks}, link_);
     link_.finish();
@@ -53,29 +53,28 @@ class PipelineRunner : public StepRunner {
 
   std::vector<Metric> evaluate(const Batch& batch) override {
     ties_.refresh();
-    const std::vector<Batch> micro_batches = evaluation_micro_batches(batch, options_.micro_batches);
-    const StepSchedule schedule = forward_only(rank_of_, static_cast<int>(micro_batches.size()));
+    const std::vector<Batch> micro_batches = evaluation_micro_batches(batch, micro_batches_);
+    const StepSchedule schedule = forward_only(rank_of_, int(micro_batches.size()));
     // Messages of this batch may still be in flight when the next batch begins: ranks work on several batches at once.
     link_.begin(schedule, micro_batches, false);
     std::vector<Metric> metrics = loop_->evaluate(mine(schedule), micro_batches, link_);
     if (zero_metrics_.empty()) broadcast_names(metrics);
     if (!parts_.back()->last()) return zero_metrics_;
     if (metrics.size() != zero_metrics_.size())
-      throw Error(Failure::training, convoy::str("the model's metrics were ", zero_metrics_.size(), " and are now ",
-                                                 metrics.size(), "; it gives the same ones for every batch"));
+      throw Error(Failure::training, "the model's metrics were ", zero_metrics_.size(), " and are now ", metrics.size(),
+                  "; it gives the same ones for every batch");
     return metrics;
   }
 
  private:
   const std::vector<Action>& mine(const StepSchedule& schedule) const {
-    return schedule.actions[static_cast<size_t>(group_->rank())];
+    return schedule.actions[size_t(group_->rank())];
   }
 
   const StepSchedule& training_schedule(int micro) {
     const auto known = schedules_.find(micro);
     if (known != schedules_.end()) return known->second;
-    return schedules_[micro] =
-               schedule_named(options_.schedule, group_->size(), static_cast<int>(options_.chunks), micro);
+    return schedules_[micro] = schedule_named(schedule_, group_->size(), chunks_, micro);
   }
 
   // The rank of the last stage sends all others the names, directions and member counts of the metrics.
@@ -84,11 +83,11 @@ class PipelineRunner : public StepRunner {
     for (const Metric& metric : metrics)
       described.push_back({metric.name, metric.lower_is_better, metric.sum.sizes().vec()});
     std::string text = described.dump();
-    at::Tensor length = at::tensor({static_cast<int64_t>(text.size())}, at::kLong).to(device_);
+    at::Tensor length = at::tensor({int64_t(text.size())}, at::kLong).to(device_);
     const int root = group_->size() - 1;
     group_->broadcast(length, root, {"names of metrics", {}})->wait();
-    text.resize(static_cast<size_t>(length.item<int64_t>()));
-    at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+    text.resize(size_t(length.item<int64_t>()));
+    at::Tensor bytes = at::empty({int64_t(text.size())}, at::kByte);
     std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
     bytes = bytes.to(device_);
     group_->broadcast(bytes, root, {"names of metrics", {}})->wait();
@@ -102,7 +101,9 @@ class PipelineRunner : public StepRunner {
     }
   }
 
-  PipelineOptions options_;
+  const std::string schedule_;  // gpipe, 1f1b, interleaved
+  const int chunks_;            // virtual stages
+  const int64_t micro_batches_;
   CommunicatorPtr group_;
   at::Device device_;
   std::vector<int> rank_of_;  // of each stage
@@ -117,18 +118,8 @@ class PipelineRunner : public StepRunner {
 
 }  // namespace
 
-PipelineOptions pipeline_options(const Options& section) {
-  PipelineOptions options;
-  options.section = section;
-  options.schedule = section.text("schedule");
-  options.chunks = virtual_stages_of(section);
-  options.micro_batches = section.integer("micro_batches");
-  return options;
-}
-
-std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPtr model,
-                                                 std::shared_ptr<const LossFunction> loss,
-                                                 const PipelineOptions& options, const PartRequest& base) {
+std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPtr model, LossPtr loss,
+                                                 const Options& options, const PartRequest& base) {
   return std::make_unique<PipelineRunner>(context, std::move(model), std::move(loss), options, base);
 }
 

@@ -12,19 +12,9 @@
 
 namespace convoy {
 
-struct PipelineOptions {
-  Options section;            // the section with `stages`, see stage_ranges
-  std::string schedule;       // gpipe, 1f1b, interleaved
-  int64_t chunks = 1;         // virtual stages per rank
-  int64_t micro_batches = 1;  // micro-batches per evaluation batch
-};
-// `section` has pipeline_options() and micro_batches.
-PipelineOptions pipeline_options(const Options& section);
-
-// `base`: what all parts share: layers, counts. Collective along the axis. Throws ConfigError at `stages` if the blocks
+// `options`: the section, with pipeline_section_options() and micro_batches. `base`: what all parts share: layers, counts. Collective along the axis. Throws ConfigError at `stages` if the blocks
 // do not fit the model.
-std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPtr model,
-                                                 std::shared_ptr<const LossFunction> loss,
-                                                 const PipelineOptions& options, const PartRequest& base = {});
+std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPtr model, LossPtr loss,
+                                                 const Options& options, const PartRequest& base = {});
 
 }  // namespace convoy

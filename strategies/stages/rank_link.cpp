@@ -60,7 +60,7 @@ void RankLink::begin(const StepSchedule& schedule, const std::vector<Batch>& mic
   needed_.clear();
   peers_.clear();
   local_messages_.clear();
-  const std::vector<Action>& actions = schedule.actions[static_cast<size_t>(rank_)];
+  const std::vector<Action>& actions = schedule.actions[size_t(rank_)];
   for (size_t index = 0; index < actions.size(); ++index)
     needed_[{actions[index].kind, actions[index].stage, actions[index].micro}] = index;
   for (int peer = 0; peer < schedule.ranks(); ++peer)
@@ -123,8 +123,8 @@ TensorList RankLink::take(int peer, const MessageKey& key) {
     incoming.work = nullptr;
     return std::move(incoming.tensors);
   }
-  throw Error(Failure::internal, convoy::str(name_of(std::get<0>(key), std::get<1>(key), std::get<2>(key)),
-                                             " do not come from rank ", peer));
+  throw Error(Failure::internal, name_of(std::get<0>(key), std::get<1>(key), std::get<2>(key)),
+              " do not come from rank ", peer);
 }
 
 Activations RankLink::take_local(const MessageKey& key) {
@@ -143,9 +143,7 @@ void RankLink::send(int peer, const TensorList& tensors, const std::string& name
   sent_.push_back(transfer(*group_for(rank_, peer), Transfer::Kind::send, peer, tensors, name));
 }
 
-std::string RankLink::boundary(int stage, int micro) const {
-  return convoy::str(stage, " ", sizes_[static_cast<size_t>(micro)]);
-}
+std::string RankLink::boundary(int stage, int micro) const { return convoy::str(stage, " ", sizes_[size_t(micro)]); }
 
 const RankLink::Shapes& RankLink::shapes_of(int stage, int micro) const {
   const auto found = known_.find(boundary(stage, micro));
@@ -155,14 +153,13 @@ const RankLink::Shapes& RankLink::shapes_of(int stage, int micro) const {
 
 // Sends the header: its length; then the number of tensors, and dtype, trained flag, dimensions and sizes of each.
 void RankLink::send_shapes(int peer, const std::string& boundary, const Shapes& shapes) {
-  std::vector<int64_t> header{static_cast<int64_t>(shapes.size())};
+  std::vector<int64_t> header{int64_t(shapes.size())};
   for (const Shape& shape : shapes) {
-    header.insert(header.end(),
-                  {static_cast<int64_t>(shape.dtype), shape.trained ? 1 : 0, static_cast<int64_t>(shape.sizes.size())});
+    header.insert(header.end(), {int64_t(shape.dtype), shape.trained ? 1 : 0, int64_t(shape.sizes.size())});
     header.insert(header.end(), shape.sizes.begin(), shape.sizes.end());
   }
   const at::Tensor content = at::tensor(header, at::kLong).to(device_);
-  const at::Tensor length = at::tensor({static_cast<int64_t>(header.size())}, at::kLong).to(device_);
+  const at::Tensor length = at::tensor({int64_t(header.size())}, at::kLong).to(device_);
   send(peer, {length}, "header");
   send(peer, {content}, "header");
   known_[boundary] = shapes;
@@ -176,7 +173,7 @@ RankLink::Shapes RankLink::receive_shapes(int peer) {
   group->receive(content, peer, {"header", {}})->wait();
   content = content.cpu();
   const int64_t* next = content.const_data_ptr<int64_t>();
-  Shapes shapes(static_cast<size_t>(*next++));
+  Shapes shapes(size_t(*next++));
   for (Shape& shape : shapes) {
     shape.dtype = static_cast<at::ScalarType>(*next++);
     shape.trained = *next++ != 0;
@@ -204,10 +201,9 @@ void RankLink::give_activations(int stage, int micro, Activations activations) {
   if (known == known_.end())
     send_shapes(peer, key, shapes);
   else if (known->second != shapes)
-    throw Error(Failure::training,
-                convoy::str("the outputs before stage ", stage,
-                            " have other shapes, dtypes or gradients than "
-                            "before, for a batch of the same sizes; a block's outputs may depend on nothing else"));
+    throw Error(Failure::training, "the outputs before stage ", stage,
+                " have other shapes, dtypes or gradients than "
+                "before, for a batch of the same sizes; a block's outputs may depend on nothing else");
   send(peer, activations.tensors, name_of(Kind::forward, stage, micro));
 }
 

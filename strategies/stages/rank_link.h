@@ -58,7 +58,7 @@ class RankLink : public StageLink {
     size_t posted = 0;
   };
 
-  int rank_of(int stage) const { return rank_of_[static_cast<size_t>(stage)]; }
+  int rank_of(int stage) const { return rank_of_[size_t(stage)]; }
   CommunicatorPtr group_for(int from, int to) const { return from < to ? down_ : up_; }
   void expect(const StepSchedule& schedule, int peer);
   bool post(int peer, Incoming& incoming, bool may_wait);

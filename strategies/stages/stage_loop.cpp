@@ -72,7 +72,7 @@ const LocalStage* StageLoop::find(int stage) const {
 
 const LocalStage& StageLoop::local_stage(int stage) const {
   const LocalStage* const found = find(stage);
-  if (found == nullptr) throw Error(Failure::internal, convoy::str("stage ", stage, " is not executed here"));
+  if (found == nullptr) throw Error(Failure::internal, "stage ", stage, " is not executed here");
   return *found;
 }
 
@@ -93,7 +93,7 @@ void StageLoop::train(const std::vector<Action>& actions, const StepWork& work, 
 
 void StageLoop::forward(const Action& action, const StepWork& work, StageLink& link) {
   ModelPart& part = *local_stage(action.stage).model;
-  const Batch& micro = work.micro[static_cast<size_t>(action.micro)];
+  const Batch& micro = work.micro[size_t(action.micro)];
   Live live;
   TensorList inputs;
   if (!part.first()) {
@@ -120,7 +120,7 @@ void StageLoop::backward(const Action& action, const StepWork& work, StageLink& 
   live_.erase(found);
   TensorList gradients;
   if (!here.model->last()) gradients = link.take_gradients(action.stage, action.micro);
-  if (static_cast<size_t>(action.micro) + 1 == work.micro.size()) {
+  if (size_t(action.micro) + 1 == work.micro.size()) {
     // Later stages have finished this micro-batch, and so the step: their gradients are complete.
     ties_.fold(here.part);
     work.hooks.last_backward(here.part);
@@ -147,7 +147,7 @@ std::vector<Metric> StageLoop::evaluate(const std::vector<Action>& actions, cons
     const Action& action = actions[index];
     link.ahead(index);
     ModelPart& part = *local_stage(action.stage).model;
-    const Batch& batch = micro[static_cast<size_t>(action.micro)];
+    const Batch& batch = micro[size_t(action.micro)];
     TensorList inputs;
     if (!part.first()) inputs = link.take_activations(action.stage, action.micro).tensors;
     TensorList outputs = part.evaluate(batch, inputs);

@@ -15,16 +15,15 @@ namespace convoy {
 namespace {
 
 [[noreturn]] void fail_unmade(int stage, const std::string& name) {
-  throw Error(Failure::config, convoy::str("model: a layer of stage ", stage, " is tied to ", name,
-                                           ", which no layer before it has made"));
+  throw Error(Failure::config, "model: a layer of stage ", stage, " is tied to ", name,
+              ", which no layer before it has made");
 }
 
 void check_shape(int stage, const std::string& name, const std::vector<int64_t>& wanted,
                  const std::vector<int64_t>& made) {
   if (wanted != made)
-    throw Error(Failure::config,
-                convoy::str("model: a layer of stage ", stage, " wants a weight of ", at::IntArrayRef(wanted),
-                            " and is tied to ", name, " of ", at::IntArrayRef(made)));
+    throw Error(Failure::config, "model: a layer of stage ", stage, " wants a weight of ", at::IntArrayRef(wanted),
+                " and is tied to ", name, " of ", at::IntArrayRef(made));
 }
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {
@@ -42,10 +41,9 @@ using TiedRanks = std::map<int, TiedRank>;
 // Every rank's text, by rank of the axis.
 std::vector<std::string> gather_texts(const Context& context, const std::string& what, const std::string& mine) {
   const std::vector<int> ranks = context.mesh.group(context.rank, "pipeline");
-  const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const auto timeout = Timeout(int64_t(context.config.launch.rendezvous * 1000));
   return context.channel->agree(convoy::str("ties/", ranks.front(), "/", what),
-                                context.mesh.coordinate(context.rank, "pipeline"), static_cast<int>(ranks.size()), mine,
-                                timeout);
+                                context.mesh.coordinate(context.rank, "pipeline"), int(ranks.size()), mine, timeout);
 }
 
 // Value that the owner broadcasts. A sharded parameter has no memory yet, so its initial value is computed here.
@@ -146,8 +144,8 @@ void TiedParameters::connect(const Context& context) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const Json items = Json::parse(texts[rank]);
     for (const auto& [name, item] : items.items())
-      tied[name][static_cast<int>(rank)] = {item.at("makes").get<bool>(), item.at("stage").get<int>(),
-                                            item.at("shape").get<std::vector<int64_t>>()};
+      tied[name][int(rank)] = {item.at("makes").get<bool>(), item.at("stage").get<int>(),
+                               item.at("shape").get<std::vector<int64_t>>()};
   }
 
   const CommunicatorPtr pipeline = context.axis("pipeline");
@@ -158,7 +156,7 @@ void TiedParameters::connect(const Context& context) {
     std::vector<int> ranks;
     int root = 0;
     for (const auto& [rank, tied_rank] : tied_ranks) {
-      if (rank == maker) root = static_cast<int>(ranks.size());
+      if (rank == maker) root = int(ranks.size());
       ranks.push_back(rank);
     }
     const bool here = tied_ranks.count(pipeline->rank()) != 0;
@@ -167,10 +165,10 @@ void TiedParameters::connect(const Context& context) {
     if (!here) continue;
     const ParameterPtr& parameter = mine.at(name);
     if (parameter->partial)
-      throw Error(Failure::config, convoy::str("model: ", name,
-                                               " is tied to a layer of another stage, and its gradient is "
-                                               "summed over the ranks of the axis tensor; do not tie it, or take "
-                                               "sequence_parallel: false"));
+      throw Error(Failure::config, "model: ", name,
+                  " is tied to a layer of another stage, and its gradient is "
+                  "summed over the ranks of the axis tensor; do not tie it, or take "
+                  "sequence_parallel: false");
     parameter->partial = group;
     group->broadcast(first_value(*parameter), root, {name, {}})->wait();
   }
@@ -200,7 +198,7 @@ void TiedParameters::refresh() {
 void TiedParameters::fold(int part) {
   at::NoGradGuard no_grad;
   for (const Follower& follower : followers_) {
-    if (follower.leading_part != static_cast<size_t>(part) || !follower.copy->written) continue;
+    if (follower.leading_part != size_t(part) || !follower.copy->written) continue;
     Parameter& leader = *follower.leader;
     CONVOY_CHECK(leader.gradient.defined(), leader.name, " has no gradient memory");
     if (leader.written)

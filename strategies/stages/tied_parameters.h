@@ -23,8 +23,6 @@ namespace convoy {
 class TiedParameters {
  public:
   TiedParameters() = default;
-  TiedParameters(const TiedParameters&) = delete;
-  TiedParameters& operator=(const TiedParameters&) = delete;
 
   // Returns the request for the part that is `stage` of the model. Its layers can tie to layers of other parts. This
   // object must outlive the construction of the part.

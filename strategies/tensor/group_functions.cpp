@@ -55,9 +55,8 @@ at::Tensor sum(const at::Tensor& part, Communicator& group, const std::string& n
 at::Tensor gather_last(const at::Tensor& part, const DimensionShard& shard, Communicator& group,
                        const std::string& name) {
   if (part.size(-1) != shard.length())
-    throw Error(Failure::training,
-                convoy::str(name, ": a tensor of shape ", part.sizes(), " is not a shard of ", shard.whole,
-                            "; a block must keep the last dimension of sharded activations"));
+    throw Error(Failure::training, name, ": a tensor of shape ", part.sizes(), " is not a shard of ", shard.whole,
+                "; a block must keep the last dimension of sharded activations");
   if (shard.even()) {
     const at::Tensor input = part.unflatten(-1, {shard.parts, shard.length() / shard.parts}).contiguous();
     at::Tensor all = at::empty(in_front(shard.size, input.sizes()), input.options());

@@ -12,7 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
-#include "strategies/common/layers/init.h"
+#include "core/tensors/init.h"
 #include "strategies/common/layers/keyed_dropout.h"
 #include "strategies/tensor/sharded_product.h"
 
@@ -43,8 +43,8 @@ LocalRowIndices local_row_indices(const at::Tensor& numbers, const DimensionShar
   if (numbers.is_cpu() && numbers.numel() > 0) {
     const auto [least, most] = at::aminmax(numbers);
     if (least.item<int64_t>() < 0 || most.item<int64_t>() >= shard.whole)
-      throw Error(Failure::training, convoy::str(what, " has look-ups of ", least.item<int64_t>(), " … ",
-                                                 most.item<int64_t>(), " and has 0 … ", shard.whole - 1));
+      throw Error(Failure::training, what, " has look-ups of ", least.item<int64_t>(), " … ", most.item<int64_t>(),
+                  " and has 0 … ", shard.whole - 1);
   }
   const auto [begin, end] = shard.share();
   const at::Tensor shifted = numbers - begin;
@@ -159,9 +159,8 @@ class RegionDropout : public LayerModule {
   at::Tensor mask_of_shard(const at::Tensor& like, const DimensionShard& shard) const {
     const auto [begin, end] = shard.share();
     if (like.size(-1) != shard.length())
-      throw Error(Failure::training,
-                  convoy::str("dropout ", layer_.name, ": a tensor of shape ", like.sizes(), " is not a shard of ",
-                              shard.whole, "; a block must keep the last dimension of sharded activations"));
+      throw Error(Failure::training, "dropout ", layer_.name, ": a tensor of shape ", like.sizes(),
+                  " is not a shard of ", shard.whole, "; a block must keep the last dimension of sharded activations");
     // Fast draws are per rank, and the ranks of a group share one number: see sharded_layers.
     const std::string name = layer_.state->exact ? layer_.name : convoy::str(layer_.name, "/", shard.rank);
     std::vector<at::Tensor> masks;
@@ -286,7 +285,7 @@ class ShardedLayers : public DefaultLayers {
                const ParameterPtr& weight, const DimensionShard& inputs);
   ParameterPtr make_shard(const std::string& name, at::IntArrayRef shape, const TensorShard& shard, const Init& init);
   [[noreturn]] void refuse(const std::string& layer, const std::string& reason) const {
-    throw Error(Failure::config, convoy::str("model: ", name(layer), reason));
+    throw Error(Failure::config, "model: ", name(layer), reason);
   }
 
   TensorGroupPtr group_;
@@ -328,10 +327,10 @@ std::optional<TensorShard> ShardedLayers::sharding_of_distant(const std::string&
   const TensorShard shard{dimension, group_->shard(whole, parts)};
   if (shard.shard.part() < shard.shard.size) return std::nullopt;
   std::vector<int64_t> shape{out, in};
-  if (shape[static_cast<size_t>(dimension)] != whole)
+  if (shape[size_t(dimension)] != whole)
     refuse(name, convoy::str(" wants a weight of [", out, ", ", in, "] and is tied to ", tensor, ", which has ", whole,
                              dimension == 0 ? " rows" : " columns"));
-  shape[static_cast<size_t>(dimension)] = shard.shard.length();
+  shape[size_t(dimension)] = shard.shard.length();
   const ParameterPtr copy = store_->distant(tensor, shape);
   copy->held = local_pieces({out, in}, shard);
   group_->cuts.emplace(tensor, shard);
@@ -420,7 +419,7 @@ LayersFactory sharded_layers(CommunicatorPtr group, const TensorOptions& options
       // Fast draws on whole tensors must be equal on all ranks of the group.
       const at::Tensor rank = at::full({1}, store->state->rank, at::TensorOptions(at::kLong).device(store->device));
       group->broadcast(rank, 0, {"rank of fast draws", {}})->wait();
-      store->state->rank = static_cast<int>(rank.cpu()[0].item<int64_t>());
+      store->state->rank = int(rank.cpu()[0].item<int64_t>());
     }
     return std::make_shared<ShardedLayers>(std::move(store), std::move(shared));
   };

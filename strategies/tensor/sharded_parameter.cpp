@@ -4,13 +4,13 @@
 #include <ATen/ops/empty.h>
 
 #include "core/base/error.h"
-#include "strategies/common/layers/init.h"
+#include "core/tensors/init.h"
 
 namespace convoy {
 
 std::vector<LocalPiece> local_pieces(at::IntArrayRef shape, const TensorShard& shard) {
   const auto [begin, end] = shard.shard.share();
-  const auto dimension = static_cast<size_t>(shard.dimension);
+  const auto dimension = size_t(shard.dimension);
   std::vector<LocalPiece> pieces;
   for (int64_t part = 0; part < shard.shard.parts; ++part) {
     LocalPiece piece;
@@ -31,7 +31,7 @@ void fill_pieces(const at::Tensor& value, at::IntArrayRef shape, const std::stri
                  const std::vector<LocalPiece>& held, const TensorShard& shard, const Init& init, uint64_t seed) {
   const Fans fans = fans_of(shape);
   const auto fill = [&](const at::Tensor& range, int64_t first) {
-    fill_initial(range, init, fans, seed, name, static_cast<uint64_t>(first));
+    fill_initial(range, init, fans, seed, name, uint64_t(first));
   };
   for (const LocalPiece& local : held) {
     if (shard.dimension == 0) {
@@ -48,13 +48,13 @@ void fill_pieces(const at::Tensor& value, at::IntArrayRef shape, const std::stri
 ParameterPtr make_sharded_parameter(LayerStore& store, const std::string& name, at::IntArrayRef shape,
                                     const TensorShard& shard, const Init& init) {
   check_sizes(name, shape);
-  CONVOY_CHECK(!shape.empty() && shape.size() <= 2 && shard.dimension < static_cast<int64_t>(shape.size()) &&
-                   shape[static_cast<size_t>(shard.dimension)] == shard.shard.whole &&
+  CONVOY_CHECK(!shape.empty() && shape.size() <= 2 && shard.dimension < int64_t(shape.size()) &&
+                   shape[size_t(shard.dimension)] == shard.shard.whole &&
                    (shard.dimension == 0 || shard.shard.parts == 1),
                name, " of ", shape, " is sharded along ", shard.dimension, " of ", shard.shard.whole);
   const std::vector<LocalPiece> held = local_pieces(shape, shard);
   std::vector<int64_t> local = shape.vec();
-  local[static_cast<size_t>(shard.dimension)] = shard.shard.length();
+  local[size_t(shard.dimension)] = shard.shard.length();
   const at::Tensor value = at::empty(local, at::TensorOptions(store.dtype));
   fill_pieces(value, shape, name, held, shard, init, store.seed);
   ParameterPtr parameter = add_parameter(store, name, value.to(store.device));

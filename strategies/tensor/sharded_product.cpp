@@ -13,7 +13,6 @@ namespace convoy {
 namespace {
 
 using torch::autograd::variable_list;
-using StatePtr = std::shared_ptr<const ForwardState>;
 
 std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
   std::vector<int64_t> shape = sizes.vec();

@@ -24,9 +24,9 @@ struct ProductGroup {
 
 // input [.., in], weight [out of this rank, in], bias [out of this rank] or null → [.., out of this rank].
 at::Tensor column_product(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                          const std::shared_ptr<const ForwardState>& state, const ProductGroup& group);
+                          const StatePtr& state, const ProductGroup& group);
 // input [.., in of this rank], weight [out, in of this rank], bias [out] or null → [.., out].
 at::Tensor row_product(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                       const std::shared_ptr<const ForwardState>& state, const ProductGroup& group);
+                       const StatePtr& state, const ProductGroup& group);
 
 }  // namespace convoy

@@ -70,11 +70,10 @@ at::Tensor ShardingState::entering(const at::Tensor& value, const std::string& b
   const int64_t length = value.size(-2), ranks = group_->size();
   if (sequence_ == 0) {
     if (length % ranks != 0)
-      throw Error(
-          Failure::config,
-          convoy::str("sequence_parallel: block ", block, " receives sequences of ", length, ", which ", ranks,
-                      " ranks of the axis tensor do not divide; take a length that they divide (data.length), or "
-                      "strategy.sequence_parallel: false"));
+      throw Error(Failure::config, "sequence_parallel: block ", block, " receives sequences of ", length, ", which ",
+                  ranks,
+                  " ranks of the axis tensor do not divide; take a length that they divide (data.length), or "
+                  "strategy.sequence_parallel: false");
     sequence_ = length;
   }
   return length == sequence_ ? sequence_shard(value, group_, "sequences of " + block) : value;

@@ -104,7 +104,7 @@ using TensorGroupPtr = std::shared_ptr<TensorGroup>;
 struct LayerContext {
   std::string name;
   TensorGroupPtr group;
-  std::shared_ptr<const ForwardState> state;
+  StatePtr state;
 
   const CommunicatorPtr& ranks() const { return group->group; }
   ShardingState& sharding() const { return *group->sharding; }

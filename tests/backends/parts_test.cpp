@@ -42,21 +42,21 @@ TEST(AbortNotifier, CarriesAGroupsAbortToItsPeersOnly) {
   EXPECT_EQ(strangers, 0);
   std::string late;
   theirs->add("world", [&](const std::string& reason) { late = reason; });
-  EXPECT_EQ(late, "why") << "who joins later is told at once";
+  EXPECT_EQ(late, "why") << "a later handler runs at once";
 }
 
 TEST(AbortNotifier, TellsEveryGroupOfTheEndOfTheJob) {
   auto channel = make_local_channel();
   auto notifier = AbortNotifier::create(channel, "job");
-  std::atomic<int> told{0};
-  notifier->add("a", [&](const std::string& reason) { told += reason.find("rank 3") != std::string::npos; });
-  notifier->add("b", [&](const std::string&) { ++told; });
+  std::atomic<int> calls{0};
+  notifier->add("a", [&](const std::string& reason) { calls += reason.find("rank 3") != std::string::npos; });
+  notifier->add("b", [&](const std::string&) { ++calls; });
   notifier->remove("b");
   Abort abort;
   abort.rank = 3;
   abort.message = "out of luck";
   channel->abort(abort);
-  EXPECT_TRUE(soon([&] { return told == 1; }));
+  EXPECT_TRUE(soon([&] { return calls == 1; }));
   notifier.reset();
   channel->set("abort-comm/job/a", "nobody listens any more");
 }

@@ -47,9 +47,9 @@ TEST_P(StagedGpu, EveryOperationGivesWhatItGivesOnTheHost) {
     at::Tensor slice = at::zeros({5}, at::TensorOptions().device(gpu));
     world.reduce_scatter(slice, numbers(me, {n, 5}, at::kFloat).to(gpu), ReduceOp::sum, {"x"})->wait();
     EXPECT_TRUE(same(slice.cpu(), reduced(n, {n, 5}, at::kFloat, ReduceOp::sum)[me]));
-    at::Tensor told = numbers(me, {7}, at::kFloat).to(gpu);
-    world.broadcast(told, n - 1, {"x"})->wait();
-    EXPECT_TRUE(same(told.cpu(), numbers(n - 1, {7}, at::kFloat)));
+    at::Tensor received = numbers(me, {7}, at::kFloat).to(gpu);
+    world.broadcast(received, n - 1, {"x"})->wait();
+    EXPECT_TRUE(same(received.cpu(), numbers(n - 1, {7}, at::kFloat)));
     at::Tensor got = at::zeros({6}, at::TensorOptions().device(gpu));
     world
         .group({{Transfer::Kind::send, numbers(me, {6}, at::kFloat).to(gpu), (me + 1) % n},

@@ -65,8 +65,8 @@ std::string optimizer(const std::string& rate, const std::string& decay) {
 Context prepared(const Context& given, std::string* trained = nullptr) {
   Context context = given;
   if (trained != nullptr)
-    context.add_to_summary = [trained](const Json& told) {
-      *trained = told.at("ensemble").at("trained").get<std::string>();
+    context.add_to_summary = [trained](const Json& report) {
+      *trained = report.at("ensemble").at("trained").get<std::string>();
     };
   context.steps_per_epoch = 5;
   context.total_steps = steps;

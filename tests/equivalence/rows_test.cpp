@@ -422,7 +422,7 @@ TEST(Rows, TablesAreWhereTheyWereAskedFor) {
     const RunConfig config = test_config(layout, adamw(false), subject.section);
     with_ranks(layout, config, [&](const Context& context) {
       PartRequest request;
-      request.rows = std::make_shared<SparseRule>(config, 1);
+      request.rows = make_sparse_rule(config, 1);
       const ModelPart part(context, subject.model(), subject.loss, request);
       found = part.tables().size();
       for (const ParameterPtr& table : part.tables()) EXPECT_TRUE(table->table) << table->name;

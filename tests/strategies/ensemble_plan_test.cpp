@@ -3,7 +3,7 @@
 
 #include "core/base/error.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/catalogue.h"
+#include "strategies/plans/options/ensemble.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy {
@@ -191,7 +191,7 @@ TEST(EnsemblePlan, WaysAreThoseThatAreLeftOpen) {
 
 // A metric that no evaluation of a member reports is refused, with a list of those that exist.
 TEST(EnsemblePlan, TheWatchedFigureIsOneThatIsTold) {
-  const EvaluationMetrics told{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
+  const EvaluationMetrics known{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
   const auto error = [](const std::string& options, const EvaluationMetrics& figures) -> std::string {
     try {
       check_monitored_metric(config(", members: 3, " + options), figures);
@@ -202,17 +202,17 @@ TEST(EnsemblePlan, TheWatchedFigureIsOneThatIsTold) {
   };
   EXPECT_FALSE(monitors_metric(config(", members: 3")));
   EXPECT_TRUE(monitors_metric(config(", members: 3, early_stop: {patience: [0, 0, 2]}")));
-  EXPECT_EQ(error("early_stop: {patience: 1}", told), "");
-  EXPECT_EQ(error("early_stop: {patience: 1, metric: accuracy}", told), "");
-  const std::string wrong = error("early_stop: {patience: 1, metric: acuracy}", told);
+  EXPECT_EQ(error("early_stop: {patience: 1}", known), "");
+  EXPECT_EQ(error("early_stop: {patience: 1, metric: accuracy}", known), "");
+  const std::string wrong = error("early_stop: {patience: 1, metric: acuracy}", known);
   EXPECT_EQ(wrong.rfind("strategy.early_stop.metric: ", 0), 0u) << wrong;
   EXPECT_NE(wrong.find("there are loss, accuracy; did you mean accuracy?"), std::string::npos) << wrong;
-  EXPECT_NE(error("early_stop: {patience: 1, metric: mean_loss}", told), "") << "of no member";
+  EXPECT_NE(error("early_stop: {patience: 1, metric: mean_loss}", known), "") << "of no member";
   const std::string held_out = "early_stop: {patience: 1, metric: out_of_fold_loss}";
-  EXPECT_NE(error(held_out, told), "");
-  EXPECT_EQ(error(held_out + ", samples: {folds: 3}", told), "");
+  EXPECT_NE(error(held_out, known), "");
+  EXPECT_EQ(error(held_out + ", samples: {folds: 3}", known), "");
   EXPECT_NE(error("early_stop: {patience: 1}", none).find("no rows to evaluate on"), std::string::npos);
-  EXPECT_EQ(Json(told).get<EvaluationMetrics>().held_out, told.held_out);
+  EXPECT_EQ(Json(known).get<EvaluationMetrics>().held_out, known.held_out);
 }
 
 TEST(EnsemblePlan, CostsAreThoseOfItsMembers) {

@@ -38,7 +38,7 @@ std::string warned(const Layout& layout, const Subject& subject) {
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(error, "no error") << to_string(layout);
   const size_t at = text.find("no gradient for ");
-  EXPECT_EQ(text.find("no gradient for ", at + 1), std::string::npos) << "told twice:\n" << text;
+  EXPECT_EQ(text.find("no gradient for ", at + 1), std::string::npos) << "warned twice:\n" << text;
   return at == std::string::npos ? "" : text.substr(at, text.find(". The loss", at) - at);
 }
 

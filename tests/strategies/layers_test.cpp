@@ -12,9 +12,9 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
+#include "core/tensors/init.h"
 #include "core/tensors/random.h"
 #include "strategies/common/layers/default_layers.h"
-#include "strategies/common/layers/init.h"
 #include "strategies/common/layers/keyed_dropout.h"
 #include "strategies/common/step/gradient_collector.h"
 

@@ -1,5 +1,5 @@
 // Skinny products compared with LibTorch's, for every vector width of this machine.
-#include "strategies/common/layers/skinny_product.h"
+#include "core/tensors/skinny_product.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>

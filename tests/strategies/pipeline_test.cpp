@@ -421,14 +421,14 @@ TEST(PipelineGradients, OfInputsComeBeforeThoseOfWeights) {
       for (const ParameterPtr& parameter : part.parameters()) all[parameter->name] = parameter->gradient.clone();
       return all;
     };
-    int told = 0;
+    int reports = 0;
     const auto late = gradients(1, [&] {
       EXPECT_EQ(ready, 0);
-      if (++told > 1) return;
+      if (++reports > 1) return;
       for (const ParameterPtr& parameter : part.parameters())
         EXPECT_TRUE(parameter->gradient.isnan().all().item<bool>()) << parameter->name;
     });
-    EXPECT_EQ(told, 2);
+    EXPECT_EQ(reports, 2);
     EXPECT_TRUE(bitwise_equal(late, gradients(1, nullptr)));
     // Waiting products need at most the memory of parameters and gradients: with more rows some products are not
     // deferred.

@@ -66,7 +66,7 @@ struct Made {
     state.training = true;
     parameter->table->begin();
   }
-  SparseEmbedding& table() { return *parameter->table; }
+  SparseEmbedding& table() { return parameter->table->embedding(); }
   // Forward and backward of a sum weighted by the name's numbers.
   void use(const at::Tensor& ids, const std::string& name) {
     std::vector<int64_t> shape = ids.sizes().vec();

@@ -31,7 +31,7 @@ bool rank_has_rows(const RunConfig& config, int ranks, const TableSize& table) {
   EmbeddingOptions options;
   options.rows = table.asked ? EmbeddingOptions::Rows::rows : EmbeddingOptions::Rows::automatic;
   options.lookups = table.lookups;
-  return SparseRule(config, ranks).applies(table.name, table.rows, options);
+  return make_sparse_rule(config, ranks)->applies(table.name, table.rows, options);
 }
 
 // configs/ncf_story.yaml: 256 positives a rank, an item and four others each.

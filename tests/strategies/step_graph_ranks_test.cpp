@@ -27,7 +27,7 @@ struct OfRank {
   std::map<std::string, at::Tensor> state;
   std::vector<double> losses;
   Counted counted;
-  std::string told;  // of the graph
+  std::string report;  // of the graph
 };
 
 struct Asked {
@@ -61,8 +61,8 @@ std::vector<OfRank> trained(const Subject& subject, const Asked& asked) {
     Json section = context.config.strategy.options.json();
     section["graph"] = asked.graph;  // a plan takes `always` on GPUs only
     context.config.strategy.options = Options(section);
-    context.add_to_summary = [&mine](const Json& told) {
-      if (told.contains("graph")) mine.told = told["graph"].get<std::string>();
+    context.add_to_summary = [&mine](const Json& report) {
+      if (report.contains("graph")) mine.report = report["graph"].get<std::string>();
     };
     Registry registry;
     register_strategies(registry);
@@ -143,9 +143,9 @@ TEST(StepGraphOfRanks, AllLaunchOrNone) {
   expect_equal(wrong, plain);
   for (const OfRank& rank : wrong) {
     EXPECT_EQ(rank.counted.launches, 1) << "the one that tried it";
-    EXPECT_NE(rank.told.find("operation by operation"), std::string::npos) << rank.told;
+    EXPECT_NE(rank.report.find("operation by operation"), std::string::npos) << rank.report;
   }
-  EXPECT_NE(wrong[0].told.find("rank 1: a graph of it leaves"), std::string::npos) << wrong[0].told;
+  EXPECT_NE(wrong[0].report.find("rank 1: a graph of it leaves"), std::string::npos) << wrong[0].report;
 }
 
 TEST(StepGraphOfRanks, TellsWhyAStepIsNotRecorded) {
@@ -161,9 +161,9 @@ TEST(StepGraphOfRanks, TellsWhyAStepIsNotRecorded) {
     expect_equal(graph, plain);
     for (const OfRank& rank : graph) {
       EXPECT_EQ(rank.counted.records, 0) << one.options;
-      EXPECT_NE(rank.told.find(one.why), std::string::npos) << one.options << ": " << rank.told;
+      EXPECT_NE(rank.report.find(one.why), std::string::npos) << one.options << ": " << rank.report;
     }
-    EXPECT_EQ(plain[0].told, "");
+    EXPECT_EQ(plain[0].report, "");
   }
 }
 

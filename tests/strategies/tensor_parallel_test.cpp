@@ -98,15 +98,15 @@ TEST(TensorParallel, NothingToCutIsToldAndOddSizesAtTheirKey) {
                 {"strategy", {{"name", "tensor_parallel"}, {"sequence_parallel", true}}}};
   ModelDescription model;
   model.blocks.push_back({"first", 100});
-  std::vector<std::string> notes = entry.notes(job, model);
+  std::vector<std::string> notes = entry.check(job, model);
   ASSERT_EQ(notes.size(), 2u);
   EXPECT_NE(notes[0].find("strategy.name: the model made has nothing that 2 ranks could shard"), std::string::npos);
   EXPECT_NE(notes[1].find("strategy.sequence_parallel: has no effect"), std::string::npos);
   model.blocks[0].cut_parameters = 50;
   model.blocks[0].cuts = {{"first.up", 8, 1, true}};
-  EXPECT_EQ(entry.notes(job, model).size(), 1u);  // no region
+  EXPECT_EQ(entry.check(job, model).size(), 1u);  // no region
   model.blocks[0].cuts.push_back({"first.down", 8, 1, false});
-  EXPECT_TRUE(entry.notes(job, model).empty());
+  EXPECT_TRUE(entry.check(job, model).empty());
 
   const auto key = [&](int64_t size) -> std::string {
     model.blocks[0].cuts = {{"first.up", size, 1, true}};
@@ -123,7 +123,7 @@ TEST(TensorParallel, NothingToCutIsToldAndOddSizesAtTheirKey) {
   job.mesh = Mesh({{"tensor", 4}});
   EXPECT_EQ(key(6), "model.hidden.1");
   job.mesh = Mesh({{"tensor", 1}});
-  EXPECT_TRUE(entry.notes(job, {}).empty());
+  EXPECT_TRUE(entry.check(job, {}).empty());
 }
 
 TEST(TensorParallel, AnInfinityInOneShardStopsTheUpdateOnAll) {

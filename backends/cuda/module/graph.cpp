@@ -68,7 +68,7 @@ void convoy_make_graph(at::Device device, std::unique_ptr<convoy::DeviceGraph>& 
 void convoy_limit_memory(int64_t bytes) {
   at::globalContext().lazyInitDevice(at::kCUDA);  // creates the allocator
   for (c10::DeviceIndex device = 0; device < static_cast<c10::DeviceIndex>(at::cuda::getNumGPUs()); ++device) {
-    const auto total = static_cast<double>(at::cuda::getDeviceProperties(device)->totalGlobalMem);
-    c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(1.0, static_cast<double>(bytes) / total), device);
+    const auto total = double(at::cuda::getDeviceProperties(device)->totalGlobalMem);
+    c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(1.0, double(bytes) / total), device);
   }
 }

@@ -119,7 +119,7 @@ class NcclPendingOperation final : public PendingOperation {
     auto late = [group = std::weak_ptr<NcclGroup>(group_), call = call_] {
       if (auto alive = group.lock())
         alive->fail(CommError(Failure::hang, -1, describe_call(call), " did not end on the device within ",
-                              human_seconds(1e-3 * static_cast<double>(call.timeout.count())),
+                              human_seconds(1e-3 * double(call.timeout.count())),
                               ". A peer is stopped, slow or waits elsewhere; where it is only slow, raise "
                               "launch.collective."));
     };
@@ -225,7 +225,7 @@ class NcclTransport final : public Transport {
 
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t,
                                    std::chrono::milliseconds timeout) override {
-    return std::make_shared<NcclTransport>(request_, label, rank, static_cast<int>(members.size()), timeout, watch_);
+    return std::make_shared<NcclTransport>(request_, label, rank, int(members.size()), timeout, watch_);
   }
 
   bool must_begin_now() const override { return capturing(); }
@@ -251,8 +251,7 @@ std::string gpu_of(const at::Device& device) {
   const auto& bytes = at::cuda::getDeviceProperties(device.index())->uuid.bytes;
   std::string text = str(host, " GPU-");
   for (size_t i = 0; i < sizeof bytes; ++i) {
-    const auto byte = static_cast<unsigned char>(bytes[i]);
-    text += hex_text(&byte, 1);
+    text += hex_text(reinterpret_cast<const unsigned char*>(&bytes[i]), 1);
     if (i == 3 || i == 5 || i == 7 || i == 9) text += '-';
   }
   return text;

@@ -69,8 +69,8 @@ int RowBase::add_table(at::Tensor values, const SlotOptions& options, const Tabl
   return int(tables_.size()) - 1;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> RowBase::moments(int table) {
-  std::vector<std::pair<std::string, at::Tensor>> named;
+NamedTensors RowBase::moments(int table) {
+  NamedTensors named;
   for (size_t i = 0; i < moment_names_.size(); ++i) named.emplace_back(moment_names_[i], tables_.at(table).moments[i]);
   return named;
 }

@@ -38,7 +38,7 @@ class RowBase : public RowOptimizer {
   void flush(int table) override;
   void flush_rows(int table, const at::Tensor& rows) override;
   bool stale(int table) const override;
-  std::vector<std::pair<std::string, at::Tensor>> moments(int table) override;
+  NamedTensors moments(int table) override;
   void restored(int table) override;
 
  protected:

@@ -48,7 +48,7 @@ class RowOptimizer {
   // True if `flush` would change something.
   virtual bool stale(int table) const = 0;
   // By name, shaped as the values; writable. Current only after `flush`.
-  virtual std::vector<std::pair<std::string, at::Tensor>> moments(int table) = 0;
+  virtual NamedTensors moments(int table) = 0;
   // The caller has written current values and moments into the table.
   virtual void restored(int table) = 0;
 };

@@ -14,7 +14,7 @@
 #include "launch/prepare/describe.h"
 #include "launch/process/exit_codes.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/catalogue.h"
+#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {

@@ -20,13 +20,11 @@
 #include "core/base/log.h"
 #include "core/communicator.h"
 #include "core/tensors/activation.h"
+#include "core/tensors/init.h"
 #include "core/tensors/tensor_memory.h"
-#include "strategies/common/layers/init.h"
 #include "strategies/common/layers/keyed_dropout.h"
 #include "strategies/common/layers/linear_function.h"
 #include "strategies/common/memory/flat_parameters.h"
-#include "strategies/sparse/sparse_embedding.h"
-#include "strategies/sparse/sparse_embeddings.h"
 
 namespace convoy {
 namespace {
@@ -40,7 +38,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
 std::vector<int64_t> all_but_channels(const at::Tensor& input) {
-  std::vector<int64_t> dims(static_cast<size_t>(input.dim()));
+  std::vector<int64_t> dims(size_t(input.dim()));
   std::iota(dims.begin(), dims.end(), 0);
   dims.erase(dims.begin() + 1);
   return dims;
@@ -48,7 +46,7 @@ std::vector<int64_t> all_but_channels(const at::Tensor& input) {
 
 // Reshapes [C] to [1, C, 1, …].
 at::Tensor per_channel(const at::Tensor& statistics, const at::Tensor& like) {
-  std::vector<int64_t> shape(static_cast<size_t>(like.dim()), 1);
+  std::vector<int64_t> shape(size_t(like.dim()), 1);
   shape[1] = statistics.numel();
   return statistics.to(like.scalar_type()).view(shape);
 }
@@ -67,7 +65,7 @@ ChannelStatistics statistics_of_all(const at::Tensor& input, Communicator& group
   at::Tensor mine = at::zeros({2 * channels + 1}, wide.options());
   if (count > 0) {
     const at::Tensor mean = wide.mean(dims);
-    mine[0].fill_(static_cast<double>(count));
+    mine[0].fill_(double(count));
     mine.narrow(0, 1, channels).copy_(mean);
     mine.narrow(0, 1 + channels, channels).copy_((wide - per_channel(mean, wide)).square().sum(dims));
   }
@@ -149,8 +147,6 @@ at::Tensor synchronised_batch_norm(const at::Tensor& input, const at::Tensor& we
                                    double eps, const CommunicatorPtr& group, const std::string& name) {
   return BatchNorm::apply(input, weight, bias, running_mean, running_var, momentum, eps, group, name);
 }
-
-using StatePtr = std::shared_ptr<const ForwardState>;
 
 struct PlainLinear : WeightedLayer, ReluLayer {
   PlainLinear(ParameterPtr weight, ParameterPtr bias, StatePtr state)
@@ -259,7 +255,7 @@ ParameterPtr add_parameter(LayerStore& store, const std::string& name, at::Tenso
   parameter->value = std::move(value);
   parameter->value.set_requires_grad(true);
   if (!store.by_name.emplace(name, parameter).second)
-    throw Error(Failure::config, convoy::str("model: two layers have the name ", name, "; names are unique"));
+    throw Error(Failure::config, "model: two layers have the name ", name, "; names are unique");
   store.parameters.push_back(parameter);
   return parameter;
 }
@@ -268,13 +264,13 @@ std::function<void(const at::Tensor& out, int64_t first)> initial_values(const L
                                                                          const std::string& name, at::IntArrayRef shape,
                                                                          const Init& init) {
   return [init, fans = fans_of(shape), seed = store.seed, name](const at::Tensor& out, int64_t first) {
-    fill_initial(out, init, fans, seed, name, static_cast<uint64_t>(first));
+    fill_initial(out, init, fans, seed, name, uint64_t(first));
   };
 }
 
 void check_sizes(const std::string& name, at::IntArrayRef shape) {
   for (int64_t size : shape)
-    if (size < 0) throw Error(Failure::config, convoy::str("model: ", name, " has a size of ", size));
+    if (size < 0) throw Error(Failure::config, "model: ", name, " has a size of ", size);
 }
 
 DefaultLayers::DefaultLayers(std::shared_ptr<LayerStore> store, std::string prefix)
@@ -295,11 +291,10 @@ namespace {
 // Makes a sparse embedding dense because `user` needs the whole table in every step.
 void make_dense(Parameter& parameter, const std::string& user) {
   if (!parameter.table) return;
-  if (parameter.table->blocks())
-    throw Error(Failure::config,
-                convoy::str(parameter.name, ": rows: sharded, and ", user,
-                            " is tied to it and needs all rows in every step; ", "take rows: auto, or untie them"));
-  if (parameter.table->host()) {
+  if (parameter.table->is_sharded())
+    throw Error(Failure::config, parameter.name, ": rows: sharded, and ", user,
+                " is tied to it and needs all rows in every step; ", "take rows: auto, or untie them");
+  if (parameter.table->is_shared()) {
     // After this, each rank updates the whole table itself.
     at::NoGradGuard no_grad;
     const at::Tensor own = untouched_zeros(parameter.value.sizes(), parameter.value.scalar_type());
@@ -340,12 +335,12 @@ Layer DefaultLayers::linear(const std::string& name, int64_t in, int64_t out, co
 Layer DefaultLayers::embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) {
   const std::string weight = prefix_ + name + ".weight";
   if (!store_->rows && options.rows == EmbeddingOptions::Rows::rows)
-    throw Error(Failure::config, convoy::str("model: ", prefix_, name,
-                                             " requests a sparse embedding, which this strategy does not support; "
-                                             "leave it dense"));
+    throw Error(Failure::config, "model: ", prefix_, name,
+                " requests a sparse embedding, which this strategy does not support; "
+                "leave it dense");
   if (!store_->rows || !store_->rows->applies(weight, rows, options))
     return std::make_shared<PlainEmbedding>(make(name + ".weight", {rows, dim}, options.weight));
-  return sparse_embedding_layer(make_parameter(*store_, weight, {rows, dim}, options.weight, true), *store_);
+  return store_->rows->layer(make_parameter(*store_, weight, {rows, dim}, options.weight, true), *store_);
 }
 
 Layer DefaultLayers::conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
@@ -396,24 +391,22 @@ at::Tensor DefaultLayers::target_rank(const at::Tensor& logits, const at::Tensor
 }
 
 void check_dropout(const std::string& name, double p) {
-  if (!(p >= 0 && p < 1))
-    throw Error(Failure::config, convoy::str("model: dropout ", name, " is ", p, ", not in [0, 1)"));
+  if (!(p >= 0 && p < 1)) throw Error(Failure::config, "model: dropout ", name, " is ", p, ", not in [0, 1)");
 }
 
 void check_groups(const std::string& name, int64_t in, int64_t out, int64_t groups) {
   if (groups < 1 || in % groups != 0 || out % groups != 0)
-    throw Error(Failure::config, convoy::str("model: ", name, " has ", in, " and ", out, " channels, which ", groups,
-                                             " groups do not divide"));
+    throw Error(Failure::config, "model: ", name, " has ", in, " and ", out, " channels, which ", groups,
+                " groups do not divide");
 }
 
 void fail_tie(const std::string& name, const std::string& to) {
-  throw Error(Failure::config, convoy::str("model: ", name, " is tied to ", to, ", which no layer before it has made"));
+  throw Error(Failure::config, "model: ", name, " is tied to ", to, ", which no layer before it has made");
 }
 
 void check_tie(const std::string& name, const std::string& to, at::IntArrayRef wanted, at::IntArrayRef there) {
   if (there != wanted)
-    throw Error(Failure::config,
-                convoy::str("model: ", name, " wants a weight of ", wanted, " and is tied to ", to, " of ", there));
+    throw Error(Failure::config, "model: ", name, " wants a weight of ", wanted, " and is tied to ", to, " of ", there);
 }
 
 }  // namespace convoy

@@ -1,7 +1,7 @@
 // DefaultLayers: every layer whole on this rank's device. `single` and `ddp` use them; layers of other strategies fall
 // back to them.
 //
-// Initial values follow layers/init.h, dropout layers/keyed_dropout.h. Linear products write their gradients to
+// Initial values follow core/tensors/init.h, dropout layers/keyed_dropout.h. Linear products write their gradients to
 // Parameter::gradient if a strategy has set it (layers/linear_function.h).
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,27 @@
 #include <vector>
 
 #include "core/model.h"
-#include "strategies/common/layers/parameter.h"
-#include "strategies/common/memory/block_counts.h"
+#include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
 
-class SparseRule;  // strategies/sparse/sparse_embeddings.h
+// BlockBoundaries: observes the progress of a forward through the blocks of a part, and may change tensors between
+// blocks.
+// For layers that depend on more than their input.
+//
+// Call order: begin; enter for each block in the model's order; leave. `again` may come at any time, before a
+// checkpointed block runs again. All ranks that share the part make the same calls. Threads: the thread of the forward.
+
+class BlockBoundaries {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  virtual ~BlockBoundaries() = default;
+
+  virtual void begin() = 0;                                             // before a part's first block
+  virtual Tensors enter(const std::string& block, Tensors inputs) = 0;  // before a block
+  virtual void again(const std::string& block) = 0;  // its inputs are the results of `enter` of the first run
+  virtual Tensors leave(Tensors outputs) = 0;        // after the part's last block
+};
 
 // State shared by all scopes of one rank's layers.
 struct LayerStore {

@@ -21,27 +21,8 @@ constexpr int64_t span = lanes * draws_per_counter;
 
 // 16-bit draws of counters first, first + 1, …: draw d of counter i is out[d · lanes + i].
 CONVOY_VECTORISED void draw_span(uint64_t key, uint64_t first, uint32_t* out) {
-  uint32_t c0[lanes], c1[lanes], c2[lanes], c3[lanes];
-  for (int64_t i = 0; i < lanes; ++i) {
-    c0[i] = static_cast<uint32_t>(first + static_cast<uint64_t>(i));
-    c1[i] = static_cast<uint32_t>((first + static_cast<uint64_t>(i)) >> 32);
-    c2[i] = 0;
-    c3[i] = 0;
-  }
-  auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    for (int64_t i = 0; i < lanes; ++i) {
-      const uint64_t p0 = static_cast<uint64_t>(c0[i]) * 0xD2511F53u;
-      const uint64_t p1 = static_cast<uint64_t>(c2[i]) * 0xCD9E8D57u;
-      c0[i] = static_cast<uint32_t>(p1 >> 32) ^ c1[i] ^ k0;
-      c1[i] = static_cast<uint32_t>(p1);
-      c2[i] = static_cast<uint32_t>(p0 >> 32) ^ c3[i] ^ k1;
-      c3[i] = static_cast<uint32_t>(p0);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  const uint32_t* const words[] = {c0, c1, c2, c3};
+  uint32_t words[4][lanes];
+  philox_block(key, first, words);
   for (int64_t word = 0; word < 4; ++word) {
     for (int64_t i = 0; i < lanes; ++i) {
       out[2 * word * lanes + i] = words[word][i] & 0xFFFFu;
@@ -56,7 +37,7 @@ template <class T>
 void fill_range(T* out, int64_t begin, int64_t count, uint64_t key, uint32_t threshold, T kept) {
   uint32_t draws[span];
   for (int64_t at = begin / span * span; at < begin + count; at += span) {
-    draw_span(key, static_cast<uint64_t>(at / draws_per_counter), draws);
+    draw_span(key, uint64_t(at / draws_per_counter), draws);
     const int64_t from = std::max(at, begin), to = std::min(at + span, begin + count);
     for (int64_t i = from; i < to; ++i) out[i - begin] = draws[i - at] >= threshold ? kept : T(0);
   }
@@ -94,20 +75,19 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, const std::string& nam
   CONVOY_CHECK(p > 0 && p < 1, "dropout ", name, " with p = ", p);
   at::NoGradGuard no_grad;
   state.drew = true;
-  const auto threshold = static_cast<uint32_t>(std::min(65535.0, std::max(1.0, std::round(p * 65536))));
+  const auto threshold = uint32_t(std::min(65535.0, std::max(1.0, std::round(p * 65536))));
   if (!state.exact) {
     const std::string ranked = convoy::str(name, "@", state.rank);
-    return drawn_fast(like, p, random_key(state.seed, ranked, static_cast<uint64_t>(state.step)));
+    return drawn_fast(like, p, random_key(state.seed, ranked, uint64_t(state.step)));
   }
   at::ScalarType dtype = like.scalar_type();
   if (dtype != at::kDouble) dtype = at::kFloat;  // half-precision masks are rounded from float
   at::Tensor mask = at::empty(like.sizes(), at::TensorOptions(dtype));
   if (mask.numel() > 0) {
     if (state.rows <= 0 || mask.numel() % state.rows != 0)
-      throw Error(Failure::training,
-                  convoy::str("dropout ", name, ": ", mask.numel(), " elements of ", state.rows,
-                              " rows; rows must stay the leading dimension of the input of dropout"));
-    const uint64_t key = random_key(state.seed, name, static_cast<uint64_t>(state.step), 1);
+      throw Error(Failure::training, "dropout ", name, ": ", mask.numel(), " elements of ", state.rows,
+                  " rows; rows must stay the leading dimension of the input of dropout");
+    const uint64_t key = random_key(state.seed, name, uint64_t(state.step), 1);
     const int64_t width = mask.numel() / state.rows;
     if (dtype == at::kDouble)
       fill_mask<double>(mask, width, cut, key, state.first_row, threshold);

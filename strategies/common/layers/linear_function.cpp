@@ -8,7 +8,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/threshold_backward.h>
 
-#include "strategies/common/layers/skinny_product.h"
+#include "core/tensors/skinny_product.h"
 
 namespace convoy {
 
@@ -24,8 +24,7 @@ bool without_node(const at::Tensor& input, const at::Tensor& weight) {
          input.scalar_type() != weight.scalar_type();
 }
 
-ProductNode::ProductNode(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias,
-                         std::shared_ptr<const ForwardState> state)
+ProductNode::ProductNode(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias, StatePtr state)
     : weight_(std::move(weight)),
       bias_(std::move(bias)),
       state_(std::move(state)),
@@ -77,7 +76,7 @@ class LinearBackward : public ProductNode {
     if (wants_weight()) {
       const at::Tensor rows = input.reshape({-1, weight.size(1)});
       const auto product = [=, state = state_](Parameter& own) { weight_gradient(own, *state, flat, rows); };
-      if (!later(weight_, static_cast<double>(flat.nbytes() + rows.nbytes()), product))
+      if (!later(weight_, double(flat.nbytes() + rows.nbytes()), product))
         results[1] = weight_gradient(*weight_, *state_, flat, rows);
     }
     if (wants_bias()) {
@@ -136,8 +135,8 @@ at::Tensor bias_gradient(Parameter& bias, const ForwardState& state, const at::T
   return {};
 }
 
-at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                  const std::shared_ptr<const ForwardState>& state, bool relu) {
+at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias, const StatePtr& state,
+                  bool relu) {
   const auto product = [&] {
     const at::Tensor bias_value = bias ? bias->value : at::Tensor();
     if (is_skinny(input, weight->value)) return skinny_linear(input, weight->value, bias_value, relu);

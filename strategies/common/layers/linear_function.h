@@ -29,8 +29,7 @@ bool without_node(const at::Tensor& input, const at::Tensor& weight);
 
 class ProductNode : public torch::autograd::Node {
  public:
-  ProductNode(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias,
-              std::shared_ptr<const ForwardState> state);
+  ProductNode(const at::Tensor& input, ParameterPtr weight, ParameterPtr bias, StatePtr state);
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   void release_variables() override;
@@ -46,7 +45,7 @@ class ProductNode : public torch::autograd::Node {
 
   ParameterPtr weight_;
   ParameterPtr bias_;
-  std::shared_ptr<const ForwardState> state_;
+  StatePtr state_;
 
  private:
   torch::autograd::SavedVariable input_;
@@ -56,7 +55,7 @@ class ProductNode : public torch::autograd::Node {
 // Returns `output` with a Node in its history if input, weight or bias require gradients.
 template <class Node, class... More>
 at::Tensor recorded(at::Tensor output, const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                    const std::shared_ptr<const ForwardState>& state, const More&... more) {
+                    const StatePtr& state, const More&... more) {
   const at::Tensor bias_value = bias ? bias->value : at::Tensor();
   if (!torch::autograd::compute_requires_grad(input, weight->value, bias_value)) return output;
   auto node = std::make_shared<Node>(input, weight, bias, state, more...);
@@ -66,8 +65,8 @@ at::Tensor recorded(at::Tensor output, const at::Tensor& input, const ParameterP
 }
 
 // input [.., in], weight [out, in], bias [out] or null → [.., out]. `relu`: applied to the result, in the same node.
-at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias,
-                  const std::shared_ptr<const ForwardState>& state, bool relu = false);
+at::Tensor linear(const at::Tensor& input, const ParameterPtr& weight, const ParameterPtr& bias, const StatePtr& state,
+                  bool relu = false);
 
 // For running nodes of other products: the gradient of the weight [out, in] from output [rows, out] (a gradient) and
 // input [rows, in]; the gradient of the bias [out] from output. If the strategy collects, it is written to

@@ -18,7 +18,7 @@ struct LocalPiece {
   Piece piece;
 };
 
-class SparseEmbedding;  // strategies/sparse/sparse_embedding.h
+class SparseTable;  // strategies/common/layers/sparse_table.h
 
 struct Parameter {
   std::string name;      // canonical
@@ -37,7 +37,7 @@ struct Parameter {
   std::vector<LocalPiece> held;  // pieces of the whole tensor; empty: the whole; several for a fused product
   bool counted = true;           // exactly one of the ranks with the same piece counts it in norms and owns it
   // Set for a sparse embedding, which gets its gradients and updates separately; null: dense.
-  std::shared_ptr<SparseEmbedding> table;
+  std::shared_ptr<SparseTable> table;
   CommunicatorPtr partial;  // the gradient is this rank's term of a sum over this group; null: it is complete
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
@@ -69,5 +69,6 @@ struct ForwardState {
   WaitingProducts* later = nullptr;  // null: no rank waits for the gradients of the part's inputs
   at::Tensor loss_scale;             // [1]: factor on the loss in backward (step/precision.h); undefined: 1
 };
+using StatePtr = std::shared_ptr<const ForwardState>;
 
 }  // namespace convoy

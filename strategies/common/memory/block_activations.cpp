@@ -47,7 +47,7 @@ class AllocatedBytes : public c10::MemoryReportingInfoBase {
 int64_t bytes_of(const TensorList& tensors) {
   int64_t bytes = 0;
   for (const at::Tensor& tensor : tensors)
-    if (tensor.requires_grad()) bytes += static_cast<int64_t>(tensor.nbytes());
+    if (tensor.requires_grad()) bytes += int64_t(tensor.nbytes());
   return bytes;
 }
 
@@ -61,7 +61,7 @@ struct Exchanges {
   void opened(const at::Tensor& input) {
     if (block == nullptr) return;
     if (input.requires_grad()) {
-      block->row_cut_input_bytes += static_cast<int64_t>(input.nbytes());
+      block->row_cut_input_bytes += int64_t(input.nbytes());
       ++block->cut_exchanges;
     }
   }
@@ -71,7 +71,7 @@ struct Exchanges {
   }
   void summed(const at::Tensor& output) {
     if (block == nullptr) return;
-    block->row_cut_output_bytes += static_cast<int64_t>(output.nbytes());
+    block->row_cut_output_bytes += int64_t(output.nbytes());
     ++block->cut_exchanges;
   }
 };
@@ -90,12 +90,12 @@ class BackwardPeaks : public BlockHooks {
   void before_forward(int64_t) override {}
   void after_forward(int64_t) override {}
   void begin_backward() override {
-    under_way_ = static_cast<int64_t>(measured_.size()) - 1;
+    under_way_ = int64_t(measured_.size()) - 1;
     allocated_.restart();
   }
   void backward_at(int64_t boundary) override {
     for (; under_way_ >= boundary; --under_way_) {
-      measured_[static_cast<size_t>(under_way_)].peak = allocated_.peak();
+      measured_[size_t(under_way_)].peak = allocated_.peak();
       allocated_.restart();
     }
   }
@@ -154,14 +154,11 @@ class MeasuredBlock : public Block {
 class MeasuredModel : public WrappedModel {
  public:
   MeasuredModel(ModelPtr inner, Exchanges& exchanges, ModelDescription& description)
-      : WrappedModel(std::move(inner)),
-        exchanges_(exchanges),
-        description_(description),
-        measured_(static_cast<size_t>(blocks())) {}
+      : WrappedModel(std::move(inner)), exchanges_(exchanges), description_(description), measured_(size_t(blocks())) {}
   std::vector<Measured>& measured() const { return measured_; }
 
   BlockPtr block(int64_t index, Layers& layers) const override {
-    const auto place = static_cast<size_t>(index);
+    const auto place = size_t(index);
     return std::make_shared<MeasuredBlock>(wrapped().block(index, layers), exchanges_, measured_[place],
                                            description_.blocks[place]);
   }
@@ -242,9 +239,8 @@ void give_fake_values(const std::vector<ParameterPtr>& parameters) {
 }
 
 // Runs one step of `batch` as strategies do, with gradients in existing memory.
-std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& model,
-                                    const std::shared_ptr<const LossFunction>& loss, const Batch& batch,
-                                    ModelDescription& description, MeasuredTensors tensors,
+std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& model, const LossPtr& loss,
+                                    const Batch& batch, ModelDescription& description, MeasuredTensors tensors,
                                     std::map<std::string, std::vector<at::Tensor>>* lookups = nullptr) {
   std::optional<FakeTensors> fake;
   if (tensors == MeasuredTensors::fake) fake.emplace();
@@ -278,7 +274,7 @@ std::vector<Measured> measured_step(const RunConfig& config, const ModelPtr& mod
       description.blocks.back().row_cut_saved_bytes += allocated->allocated() - exchanges->region;
     measured.back().end = allocated->allocated();  // including tensors of the loss, without the outputs themselves
     measured.back().outputs = 0;
-    part.backward(kept, static_cast<double>(std::max<int64_t>(batch.rows, 1)));
+    part.backward(kept, double(std::max<int64_t>(batch.rows, 1)));
   }
   part.set_hooks(nullptr);
   return measured;
@@ -302,15 +298,15 @@ int64_t kept(const Measured& bytes) { return bytes.end - bytes.begin - bytes.out
 
 using Drawn = std::vector<std::pair<double, double>>;
 
-double different(const at::Tensor& ids) { return static_cast<double>(std::get<0>(at::_unique2(ids)).numel()); }
+double different(const at::Tensor& ids) { return double(std::get<0>(at::_unique2(ids)).numel()); }
 
 // Counts of the first rows of a sample, doubled each time.
 Drawn drawn_from(const at::Tensor& ids) {
   Drawn drawn;
-  const double each = static_cast<double>(ids.numel()) / static_cast<double>(ids.size(0));
+  const double each = double(ids.numel()) / double(ids.size(0));
   for (int64_t rows = 16;; rows *= 2) {
     rows = std::min(rows, ids.size(0));
-    drawn.emplace_back(static_cast<double>(rows) * each, different(ids.narrow(0, 0, rows)));
+    drawn.emplace_back(double(rows) * each, different(ids.narrow(0, 0, rows)));
     if (rows == ids.size(0)) return drawn;
   }
 }
@@ -318,7 +314,7 @@ Drawn drawn_from(const at::Tensor& ids) {
 // For ids that a model computes there is one sample. The result assumes evenly drawn ids from a table size that matches
 // the number of different ones.
 Drawn evenly_drawn(const at::Tensor& ids, double rows) {
-  const auto all = static_cast<double>(ids.numel());
+  const auto all = double(ids.numel());
   const double among = drawn_among(all, different(ids), rows);
   Drawn drawn;
   for (double count = std::min(all, 16.0); count < 1024 * all; count *= 2)
@@ -338,8 +334,8 @@ int64_t working(const Measured& bytes) { return std::max<int64_t>(0, bytes.peak 
 
 }  // namespace
 
-void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                         const Batch& batch, ModelDescription& description, MeasuredTensors tensors) {
+void measure_activations(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Batch& batch,
+                         ModelDescription& description, MeasuredTensors tensors) {
   const int64_t rows = std::max<int64_t>(batch.rows, 1), fewer = rows / 2;
   // A second step with half of the rows separates bytes per row from constant bytes.
   std::vector<Measured> small;
@@ -369,8 +365,8 @@ void measure_activations(const RunConfig& config, const ModelPtr& model, std::sh
   description.measured = true;
 }
 
-void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                     const Dataset& data, ModelDescription& description, MeasuredTensors tensors) {
+void measure_lookups(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Dataset& data,
+                     ModelDescription& description, MeasuredTensors tensors) {
   // Random rows, as in training: neighbouring rows of a file may be similar.
   const int64_t size = data.size(Split::train);
   const int64_t rows = std::min<int64_t>({size, std::max<int64_t>(config.train.batch.rows, 1), most_stepped});
@@ -387,7 +383,7 @@ void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared
   measured_step(config, model, loss, batch, scratch, tensors, &lookups);
   // Statistics over many steps need more rows, which do not pass through the model.
   int64_t row_bytes = 0;
-  for (const auto& [name, tensor] : batch.tensors) row_bytes += static_cast<int64_t>(tensor.nbytes()) / batch.rows;
+  for (const auto& [name, tensor] : batch.tensors) row_bytes += int64_t(tensor.nbytes()) / batch.rows;
   const int64_t more = std::min(order.size(0), most_bytes / std::max<int64_t>(row_bytes, 1));
   const Batch whole = more > rows ? gathered(more) : batch;
   for (BlockDescription& block : description.blocks) {
@@ -396,9 +392,9 @@ void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared
       if (found == lookups.end()) continue;
       const at::Tensor ids = at::cat(found->second);
       if (ids.numel() == 0) continue;
-      table.row_ids = static_cast<double>(ids.numel()) / static_cast<double>(batch.rows);
+      table.row_ids = double(ids.numel()) / double(batch.rows);
       const std::string field = found->second.size() == 1 ? field_of(batch, ids) : "";
-      table.drawn = field.empty() ? evenly_drawn(ids, static_cast<double>(table.rows)) : drawn_from(whole.at(field));
+      table.drawn = field.empty() ? evenly_drawn(ids, double(table.rows)) : drawn_from(whole.at(field));
     }
   }
 }

@@ -18,14 +18,12 @@ enum class MeasuredTensors { fake, real };
 // configured precision. Activations of a block are the bytes that remain allocated after its forward. A block's outputs
 // count for the next block, the last block's outputs for the loss. Requires at::set_num_threads(1) before, since this
 // thread must make every allocation.
-void measure_activations(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                         const Batch& batch, ModelDescription& description,
-                         MeasuredTensors tensors = MeasuredTensors::fake);
+void measure_activations(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Batch& batch,
+                         ModelDescription& description, MeasuredTensors tensors = MeasuredTensors::fake);
 
 // Sets the number of table rows that are looked up, from a step on some rows of the data. Also sets how often rows
 // repeat in later steps.
-void measure_lookups(const RunConfig& config, const ModelPtr& model, std::shared_ptr<const LossFunction> loss,
-                     const Dataset& data, ModelDescription& description,
-                     MeasuredTensors tensors = MeasuredTensors::fake);
+void measure_lookups(const RunConfig& config, const ModelPtr& model, LossPtr loss, const Dataset& data,
+                     ModelDescription& description, MeasuredTensors tensors = MeasuredTensors::fake);
 
 }  // namespace convoy

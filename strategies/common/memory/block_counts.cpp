@@ -7,8 +7,8 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
+#include "core/tensors/init.h"
 #include "strategies/common/layers/default_layers.h"
-#include "strategies/common/layers/init.h"
 
 namespace convoy {
 namespace {
@@ -194,8 +194,8 @@ ModelDescription counted_blocks(const Model& model, int64_t element_bytes, Count
     SeededDefaultGenerator undisturbed(0);
     const BlockPtr block = model.block(counted.index, layers);
     if (block == nullptr)
-      throw Error(Failure::config,
-                  convoy::str("block ", counted.index, " (", counted.block.name, "): the model returned null for it"));
+      throw Error(Failure::config, "block ", counted.index, " (", counted.block.name,
+                  "): the model returned null for it");
     count_foreign(*block, counted.block);
     find_own_norms(*block, counted.block);
     description.blocks.push_back(counted.block);

@@ -1,33 +1,13 @@
 // Counts of a model's blocks without creating their layers: names, parameters, products, tied parameters.
 #pragma once
-#include <ATen/core/Tensor.h>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "core/model_interface.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
-
-// BlockBoundaries: observes the progress of a forward through the blocks of a part, and may change tensors between
-// blocks.
-// For layers that depend on more than their input.
-//
-// Call order: begin; enter for each block in the model's order; leave. `again` may come at any time, before a
-// checkpointed block runs again. All ranks that share the part make the same calls. Threads: the thread of the forward.
-
-class BlockBoundaries {
- public:
-  using Tensors = std::vector<at::Tensor>;
-  virtual ~BlockBoundaries() = default;
-
-  virtual void begin() = 0;                                             // before a part's first block
-  virtual Tensors enter(const std::string& block, Tensors inputs) = 0;  // before a block
-  virtual void again(const std::string& block) = 0;  // its inputs are the results of `enter` of the first run
-  virtual Tensors leave(Tensors outputs) = 0;        // after the part's last block
-};
 
 // Sharding of a layer's tensor by a tensor group.
 struct PlannedCut {

@@ -65,10 +65,10 @@ class FakeAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes > mapping_.size())
-      throw Error(Failure::out_of_memory, str("a tensor of ", bytes, " bytes is larger than ", mapping_.size(),
-                                              ", the addresses that `ulimit -v` leaves"));
-    report(static_cast<int64_t>(bytes));
-    return {mapping_.start(), new int64_t(static_cast<int64_t>(bytes)), &release, at::Device(at::kCPU)};
+      throw Error(Failure::out_of_memory, "a tensor of ", bytes, " bytes is larger than ", mapping_.size(),
+                  ", the addresses that `ulimit -v` leaves");
+    report(int64_t(bytes));
+    return {mapping_.start(), new int64_t(int64_t(bytes)), &release, at::Device(at::kCPU)};
   }
   void copy_data(void*, const void*, size_t) const override {}
 
@@ -348,13 +348,13 @@ Three batch_norm_backward(const Tensor&, const Tensor& input, const MaybeTensor&
 Tensor convolution(const Tensor& input, const Tensor& weight, const MaybeTensor&, IntArrayRef stride,
                    IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
                    int64_t groups) {
-  const auto at = [](IntArrayRef list, int64_t i) { return list.size() == 1 ? list[0] : list[static_cast<size_t>(i)]; };
+  const auto at = [](IntArrayRef list, int64_t i) { return list.size() == 1 ? list[0] : list[size_t(i)]; };
   const int64_t dimensions = weight.dim() - 2;
   std::vector<int64_t> sizes = input.sizes().vec();
-  const size_t channels = sizes.size() - static_cast<size_t>(dimensions) - 1;  // there may be no batch dimension
+  const size_t channels = sizes.size() - size_t(dimensions) - 1;  // there may be no batch dimension
   sizes[channels] = transposed ? weight.size(1) * groups : weight.size(0);
   for (int64_t i = 0; i < dimensions; ++i) {
-    int64_t& size = sizes[channels + 1 + static_cast<size_t>(i)];
+    int64_t& size = sizes[channels + 1 + size_t(i)];
     const int64_t kernel = at(dilation, i) * (weight.size(2 + i) - 1);
     size = transposed ? (size - 1) * at(stride, i) - 2 * at(padding, i) + kernel + at(output_padding, i) + 1
                       : (size + 2 * at(padding, i) - kernel - 1) / at(stride, i) + 1;
@@ -392,7 +392,7 @@ Tensor embedding_backward(const Tensor& gradient, const Tensor&, int64_t rows, i
 
 Tensor index_select(const Tensor& input, int64_t dim, const Tensor& index) {
   std::vector<int64_t> sizes = input.sizes().vec();
-  if (!sizes.empty()) sizes[static_cast<size_t>(at::maybe_wrap_dim(dim, input.dim()))] = index.numel();
+  if (!sizes.empty()) sizes[size_t(at::maybe_wrap_dim(dim, input.dim()))] = index.numel();
   return of_shape(sizes, input);
 }
 

@@ -17,8 +17,6 @@ class FakeTensors {
  public:
   FakeTensors();
   ~FakeTensors();
-  FakeTensors(const FakeTensors&) = delete;
-  FakeTensors& operator=(const FakeTensors&) = delete;
 
  private:
   struct Inner;

@@ -11,7 +11,7 @@ namespace convoy {
 namespace {
 
 c10::Storage empty_storage(int64_t elements, const at::TensorOptions& options) {
-  const size_t bytes = static_cast<size_t>(elements) * options.dtype().itemsize();
+  const size_t bytes = size_t(elements) * options.dtype().itemsize();
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, options.device()));
 }
 
@@ -82,7 +82,7 @@ FlatParameters::FlatParameters(std::vector<ParameterPtr> parameters, const std::
   at::TensorOptions options(at::kFloat);
   if (!parameters_.empty()) options = parameters_.front()->value.options().requires_grad(false);
   const at::ScalarType dtype = options.dtype().toScalarType();
-  header_ = alignment / static_cast<int64_t>(options.dtype().itemsize());
+  header_ = alignment / int64_t(options.dtype().itemsize());
   size_t placed = 0;
   for (const std::vector<int>& bucket : buckets) {
     place(bucket, optimizer, header_, dtype);
@@ -102,7 +102,7 @@ FlatParameters::Buffers& FlatParameters::buffers_on(at::Device device, size_t& i
 void FlatParameters::place(const std::vector<int>& listed, const Component& optimizer, int64_t unit,
                            at::ScalarType dtype) {
   at::Device device = buffers_.empty() ? at::Device(at::kCPU) : buffers_.front().device;
-  if (!listed.empty()) device = parameters_[static_cast<size_t>(listed.front())]->value.device();
+  if (!listed.empty()) device = parameters_[size_t(listed.front())]->value.device();
   Bucket bucket;
   Buffers& buffers = buffers_on(device, bucket.device);
   bucket.begin = buffers.elements;
@@ -110,17 +110,17 @@ void FlatParameters::place(const std::vector<int>& listed, const Component& opti
   for (const ParameterGroup& group : parameter_groups(parameters_, listed, optimizer)) {
     const int64_t begin = buffers.elements;
     for (int index : group.members) {
-      const auto i = static_cast<size_t>(index);
+      const auto i = size_t(index);
       const at::Tensor& value = parameters_[i]->value;
       CONVOY_CHECK(value.scalar_type() == dtype, parameters_[i]->name, " is of ", value.scalar_type(), ", and ",
                    parameters_.front()->name, " of ", dtype);
-      CONVOY_CHECK(value.device() == device, parameters_[i]->name, " and ",
-                   parameters_[static_cast<size_t>(listed.front())]->name, " of one bucket are on two devices");
-      places_[i] = {static_cast<int>(buckets_.size()), static_cast<int>(slots_.size()), buffers.elements};
+      CONVOY_CHECK(value.device() == device, parameters_[i]->name, " and ", parameters_[size_t(listed.front())]->name,
+                   " of one bucket are on two devices");
+      places_[i] = {int(buckets_.size()), int(slots_.size()), buffers.elements};
       buffers.elements += padded(value.numel(), unit);
       bucket.parameters.push_back(index);
     }
-    bucket.slots.push_back(static_cast<int>(slots_.size()));
+    bucket.slots.push_back(int(slots_.size()));
     slots_.push_back({begin, buffers.elements, bucket.device, group.group, group.counted});
   }
   bucket.end = buffers.elements;
@@ -134,7 +134,7 @@ void FlatParameters::move_storage(const at::TensorOptions& options) {
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i];
-    const Buffers& buffers = buffers_[slots_[static_cast<size_t>(places_[i].slot)].device];
+    const Buffers& buffers = buffers_[slots_[size_t(places_[i].slot)].device];
     const int64_t offset = places_[i].offset, elements = parameter.value.numel();
     const at::Tensor value = buffers.values.narrow(0, offset, elements).view(parameter.value.sizes());
     const at::Tensor gradient = buffers.gradients.narrow(0, header_ + offset, elements).view(parameter.value.sizes());
@@ -148,33 +148,32 @@ void FlatParameters::move_storage(const at::TensorOptions& options) {
 at::Tensor FlatParameters::view(size_t parameter, const at::Tensor& flat) const {
   const Place& place = places_[parameter];
   const at::Tensor& value = parameters_[parameter]->value;
-  return flat.narrow(0, place.offset - slots_[static_cast<size_t>(place.slot)].begin, value.numel())
-      .view(value.sizes());
+  return flat.narrow(0, place.offset - slots_[size_t(place.slot)].begin, value.numel()).view(value.sizes());
 }
 
 at::Tensor FlatParameters::values(int slot) const {
-  const Slot& range = slots_[static_cast<size_t>(slot)];
+  const Slot& range = slots_[size_t(slot)];
   return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
 }
 
 at::Tensor FlatParameters::gradients(int slot) const {
-  const Slot& range = slots_[static_cast<size_t>(slot)];
+  const Slot& range = slots_[size_t(slot)];
   return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
 }
 
 at::Tensor FlatParameters::message(int bucket) const {
-  const Bucket& range = buckets_[static_cast<size_t>(bucket)];
+  const Bucket& range = buckets_[size_t(bucket)];
   const int64_t begin = bucket == 0 ? 0 : header_ + range.begin;
   return buffers_[range.device].gradients.narrow(0, begin, header_ + range.end - begin);
 }
 
 at::Tensor FlatParameters::bucket_values(int bucket) const {
-  const Bucket& range = buckets_[static_cast<size_t>(bucket)];
+  const Bucket& range = buckets_[size_t(bucket)];
   return buffers_[range.device].values.narrow(0, range.begin, range.end - range.begin);
 }
 
 at::Tensor FlatParameters::bucket_gradients(int bucket) const {
-  const Bucket& range = buckets_[static_cast<size_t>(bucket)];
+  const Bucket& range = buckets_[size_t(bucket)];
   return buffers_[range.device].gradients.narrow(0, header_ + range.begin, range.end - range.begin);
 }
 
@@ -198,11 +197,11 @@ std::vector<std::vector<int>> fill_buckets(const std::vector<ParameterPtr>& para
   std::vector<std::vector<int>> buckets{{}};
   double filled = 0;
   for (int index : order) {
-    const at::Tensor& value = parameters[static_cast<size_t>(index)]->value;
-    const auto bytes = static_cast<double>(value.nbytes());
+    const at::Tensor& value = parameters[size_t(index)]->value;
+    const auto bytes = double(value.nbytes());
     const double limit = buckets.size() == 1 ? first : cap;
-    const bool elsewhere = !buckets.back().empty() &&
-                           parameters[static_cast<size_t>(buckets.back().front())]->value.device() != value.device();
+    const bool elsewhere =
+        !buckets.back().empty() && parameters[size_t(buckets.back().front())]->value.device() != value.device();
     if (elsewhere || (!buckets.back().empty() && filled + bytes > limit)) {
       buckets.emplace_back();
       filled = 0;

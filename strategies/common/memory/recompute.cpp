@@ -13,7 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
-#include "strategies/common/layers/init.h"
+#include "core/tensors/init.h"
 
 namespace convoy {
 namespace {
@@ -69,11 +69,10 @@ class RecomputedBlock : public torch::autograd::Node {
     try {
       return inputs_[i].unpack();
     } catch (const c10::Error& error) {
-      throw Error(Failure::config,
-                  convoy::str("input ", i,
-                              " of a recomputed block was changed in place after the block's forward; use "
-                              "operations that return a new tensor, or strategy.recompute: none: ",
-                              error.what_without_backtrace()));
+      throw Error(Failure::config, "input ", i,
+                  " of a recomputed block was changed in place after the block's forward; use "
+                  "operations that return a new tensor, or strategy.recompute: none: ",
+                  error.what_without_backtrace());
     }
   }
 
@@ -198,11 +197,10 @@ void check_recomputable(const Block& block, const std::string& name) {
     if (dynamic_cast<const LayerModule*>(module.get()) != nullptr) continue;
     const std::string type = module->name();
     if (type.find("Dropout") != std::string::npos)
-      throw Error(Failure::config,
-                  convoy::str("strategy.recompute: ", name, " brings its own ", type,
-                              ", which would drop other elements when it is run again, since ranks that are threads "
-                              "share LibTorch's generator; take dropout from Layers, leave the block out, or start one "
-                              "process per rank"));
+      throw Error(Failure::config, "strategy.recompute: ", name, " brings its own ", type,
+                  ", which would drop other elements when it is run again, since ranks that are threads "
+                  "share LibTorch's generator; take dropout from Layers, leave the block out, or start one "
+                  "process per rank");
   }
 }
 

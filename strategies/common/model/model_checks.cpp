@@ -33,8 +33,7 @@ std::string text_of(const LossSums& sums) { return convoy::str(sums.sum, " with 
 
 }  // namespace
 
-std::string loss_fault(const Context& context, const ModelPtr& model, const std::shared_ptr<const LossFunction>& loss,
-                       const Batch& batch) {
+std::string loss_fault(const Context& context, const ModelPtr& model, const LossPtr& loss, const Batch& batch) {
   const int64_t cut = batch.rows / 3 + 1;
   if (cut >= batch.rows) return "";
   LossSums whole, first, second;

@@ -17,8 +17,7 @@ namespace convoy {
 // advice.
 // Evaluates the whole model on this rank. Returns "" too if the model cannot evaluate the slices, or for a batch of one
 // row.
-std::string loss_fault(const Context& context, const ModelPtr& model, const std::shared_ptr<const LossFunction>& loss,
-                       const Batch& batch);
+std::string loss_fault(const Context& context, const ModelPtr& model, const LossPtr& loss, const Batch& batch);
 
 // Checks a block's output: at least one tensor, all of them defined.
 void check_outputs(const TensorList& outputs);

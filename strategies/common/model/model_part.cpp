@@ -15,8 +15,8 @@
 #include "core/files/limits.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
+#include "core/tensors/init.h"
 #include "core/tensors/random.h"
-#include "strategies/common/layers/init.h"
 #include "strategies/common/model/model_checks.h"
 #include "strategies/common/step/precision.h"
 #include "strategies/plans/options/replicated.h"
@@ -38,11 +38,10 @@ std::vector<uint32_t> versions_of(const TensorList& tensors) {
 void check_unchanged(const std::string& block, const TensorList& inputs, const std::vector<uint32_t>& before) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined() || inputs[i]._version() == before[i]) continue;
-    throw Error(Failure::config,
-                convoy::str("block ", block, " changes its input ", i, " ", inputs[i].sizes(),
-                            " in place, and its second forward would begin with the changed values; use operations "
-                            "that return a new tensor (relu, not relu_), or leave ",
-                            block, " out of strategy.recompute"));
+    throw Error(Failure::config, "block ", block, " changes its input ", i, " ", inputs[i].sizes(),
+                " in place, and its second forward would begin with the changed values; use operations "
+                "that return a new tensor (relu, not relu_), or leave ",
+                block, " out of strategy.recompute");
   }
 }
 
@@ -59,8 +58,7 @@ PartRequest part_request(const Context& context, const Options& strategy) {
   return request;
 }
 
-ModelPart::ModelPart(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss,
-                     PartRequest request)
+ModelPart::ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartRequest request)
     : model_(std::move(model)),
       loss_(std::move(loss)),
       model_name_(context.config.model.name),
@@ -102,8 +100,7 @@ void ModelPart::check_unique_names() const {
   std::set<std::string> names;
   const auto add = [&](const std::string& name) {
     if (!names.insert(name).second)
-      throw Error(Failure::config,
-                  convoy::str("model: two tensors are named ", name, "; give one of the modules another name"));
+      throw Error(Failure::config, "model: two tensors are named ", name, "; give one of the modules another name");
   };
   for (const auto* list : {&parameters_, &tables_, &frozen_})
     for (const ParameterPtr& parameter : *list) add(parameter->name);
@@ -127,7 +124,7 @@ void ModelPart::build_block(int64_t index) {
     blocks_.push_back(model_->block(index, *scopes_.back()));
   }
   if (blocks_.back() == nullptr)
-    throw Error(Failure::config, convoy::str("block ", index, " (", name, "): the model returned null for it"));
+    throw Error(Failure::config, "block ", index, " (", name, "): the model returned null for it");
   for (size_t i = parameters; i < store_->parameters.size(); ++i)
     (store_->parameters[i]->table ? tables_ : parameters_).push_back(store_->parameters[i]);
   for (size_t i = buffers; i < store_->buffers.size(); ++i) buffers_.push_back(store_->buffers[i]);
@@ -136,8 +133,8 @@ void ModelPart::build_block(int64_t index) {
 }
 
 void ModelPart::note_parameters(int64_t index, size_t before) {
-  std::vector<ParameterPtr> used(parameters_.begin() + static_cast<int64_t>(before), parameters_.end());
-  const std::vector<at::Tensor> registered = blocks_[static_cast<size_t>(index - begin_)]->parameters();
+  std::vector<ParameterPtr> used(parameters_.begin() + int64_t(before), parameters_.end());
+  const std::vector<at::Tensor> registered = blocks_[size_t(index - begin_)]->parameters();
   for (size_t i = 0; i < before; ++i)
     for (const at::Tensor& tensor : registered)
       if (parameters_[i]->value.is_same(tensor)) {
@@ -158,7 +155,7 @@ void ModelPart::note_parameters(int64_t index, size_t before) {
 
 // Adopts parameters and buffers of foreign modules. Their names are their paths in the block.
 void ModelPart::adopt_foreign(int64_t index) {
-  Block& block = *blocks_[static_cast<size_t>(index - begin_)];
+  Block& block = *blocks_[size_t(index - begin_)];
   const std::string prefix = model_->block_name(index) + ".";
   const auto known = [&](const at::Tensor& tensor) {
     for (const auto* list : {&parameters_, &tables_, &store_->followers})
@@ -221,7 +218,7 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
   const std::shared_ptr<BlockBoundaries>& boundaries = store_->boundaries;
   if (boundaries) boundaries->begin();
   for (size_t index = 0; index < blocks_.size(); ++index) {
-    const int64_t number = begin_ + static_cast<int64_t>(index);
+    const int64_t number = begin_ + int64_t(index);
     const std::string name = model_->block_name(number);
     try {
       if (boundaries) values = boundaries->enter(name, std::move(values));
@@ -236,10 +233,10 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
 
 TensorList ModelPart::run_block(size_t index, const TensorList& inputs) {
   const TensorList values = boundary(index, inputs);
-  if (hooks_ != nullptr) hooks_->before_forward(static_cast<int64_t>(index));
+  if (hooks_ != nullptr) hooks_->before_forward(int64_t(index));
   TensorList outputs = recomputes_[index] ? run_recomputed(index, values) : blocks_[index]->forward(values);
   check_outputs(outputs);
-  if (hooks_ != nullptr) hooks_->after_forward(static_cast<int64_t>(index));
+  if (hooks_ != nullptr) hooks_->after_forward(int64_t(index));
   return outputs;
 }
 
@@ -262,8 +259,7 @@ TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
     try {
       return moment.run(*blocks_[index], values);
     } catch (...) {
-      rethrow(
-          convoy::str("block ", begin_ + static_cast<int64_t>(index), " (", block_name(index), "), forward once more"));
+      rethrow(convoy::str("block ", begin_ + int64_t(index), " (", block_name(index), "), forward once more"));
     }
   };
   return recomputed(first, again, inputs, block_tensors_[index]);
@@ -271,7 +267,7 @@ TensorList ModelPart::run_recomputed(size_t index, const TensorList& inputs) {
 
 TensorList ModelPart::boundary(size_t index, const TensorList& values) {
   if (hooks_ == nullptr) return values;
-  return with_boundary(values, [this, index] { hooks_->backward_at(static_cast<int64_t>(index)); });
+  return with_boundary(values, [this, index] { hooks_->backward_at(int64_t(index)); });
 }
 
 Loss ModelPart::loss_of(const TensorList& outputs, const Batch& batch) {
@@ -315,7 +311,7 @@ bool ModelPart::products_may_wait() const {
 // Limit: bytes of the parameters and their gradients. Memory formulas of the part include at least that much.
 double ModelPart::waiting_bytes() const {
   double bytes = 0;
-  for (const ParameterPtr& parameter : parameters_) bytes += 2 * static_cast<double>(parameter->value.nbytes());
+  for (const ParameterPtr& parameter : parameters_) bytes += 2 * double(parameter->value.nbytes());
   return bytes;
 }
 
@@ -399,13 +395,12 @@ void ModelPart::rethrow(const std::string& where) const {
   } catch (const std::bad_alloc&) {
     throw Error(Failure::out_of_memory, place + no_memory_text());
   } catch (const c10::OutOfMemoryError& error) {
-    throw Error(Failure::out_of_memory,
-                convoy::str(place, error.what_without_backtrace(), "; try a smaller train.batch"));
+    throw Error(Failure::out_of_memory, place, error.what_without_backtrace(), "; try a smaller train.batch");
   } catch (const c10::Error& error) {
     const std::string message = error.what_without_backtrace();
     // LibTorch's CPU allocator has no special exception type.
     if (message.find("can't allocate memory") != std::string::npos)
-      throw Error(Failure::out_of_memory, convoy::str(place, no_memory_text(), ": ", message));
+      throw Error(Failure::out_of_memory, place, no_memory_text(), ": ", message);
     throw Error(Failure::training, place + message);
   } catch (const std::exception& error) {
     throw Error(Failure::training, place + error.what());

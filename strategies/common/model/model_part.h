@@ -48,14 +48,14 @@ Roots roots_of(const TensorList& outputs);
 class ModelPart {
  public:
   // Builds the blocks with their initial values.
-  ModelPart(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss, PartRequest request = {});
+  ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartRequest request = {});
 
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // trained, dense, in order of creation
   const std::vector<ParameterPtr>& tables() const { return tables_; }          // sparse embeddings
   const std::vector<ParameterPtr>& frozen() const { return frozen_; }          // parameters without gradients
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
   size_t blocks() const { return blocks_.size(); }
-  std::string block_name(size_t block) const { return model_->block_name(begin_ + static_cast<int64_t>(block)); }
+  std::string block_name(size_t block) const { return model_->block_name(begin_ + int64_t(block)); }
   // Trained parameters that the block uses: its own, and tied ones of earlier blocks of this part.
   const std::vector<ParameterPtr>& block_parameters(size_t block) const { return block_parameters_[block]; }
   // Sets hooks around every block. They must outlive every forward and backward.
@@ -65,7 +65,7 @@ class ModelPart {
   at::Device device() const { return store_->device; }
   at::ScalarType dtype() const { return store_->dtype; }
   bool first() const { return begin_ == 0; }
-  bool last() const { return begin_ + static_cast<int64_t>(blocks_.size()) == model_->blocks(); }
+  bool last() const { return begin_ + int64_t(blocks_.size()) == model_->blocks(); }
 
   // Training, with graph. `inputs`: outputs of the part before; the first part takes them from the batch. `batch`: one
   // micro-batch. `step` keys random draws.
@@ -103,7 +103,7 @@ class ModelPart {
   [[noreturn]] void rethrow(const std::string& where) const;
 
   ModelPtr model_;
-  std::shared_ptr<const LossFunction> loss_;
+  LossPtr loss_;
   std::string model_name_, loss_name_;  // for messages
   int64_t begin_;                       // index of the first block
   std::shared_ptr<LayerStore> store_;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "strategies/sparse/sparse_embedding.h"
+#include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
 namespace {
@@ -13,10 +13,10 @@ constexpr int64_t spread_from = int64_t{64} << 20;
 // Assigns each entry to the rank with the fewest bytes so far.
 class Owners {
  public:
-  Owners(int rank, int size, bool spread) : rank_(rank), bytes_(spread ? static_cast<size_t>(size) : 1, 0) {}
+  Owners(int rank, int size, bool spread) : rank_(rank), bytes_(spread ? size_t(size) : 1, 0) {}
   bool next(const at::Tensor& tensor) {
     const auto least = std::min_element(bytes_.begin(), bytes_.end());
-    *least += static_cast<int64_t>(tensor.nbytes());
+    *least += int64_t(tensor.nbytes());
     return least - bytes_.begin() == rank_;
   }
 
@@ -54,15 +54,15 @@ StateEntry state_entry(const std::string& name, StateKind kind, const at::Tensor
 void visit_parts(const std::vector<ModelPart*>& parts, const FlatParameters& flat, Update& update,
                  const StateOwner& owner, const StateVisitor& visit) {
   int64_t bytes = 0;
-  for (const ParameterPtr& parameter : flat.parameters()) bytes += static_cast<int64_t>(parameter->value.nbytes());
+  for (const ParameterPtr& parameter : flat.parameters()) bytes += int64_t(parameter->value.nbytes());
   for (const ParameterPtr& table : update.tables())
-    if (!table->table->blocks()) bytes += static_cast<int64_t>(table->value.nbytes());
+    if (!table->table->is_sharded()) bytes += int64_t(table->value.nbytes());
   Owners owners(owner.index, owner.count, bytes >= spread_from);
   for (const ParameterPtr& parameter : flat.parameters())
     visit_pieces(*parameter, StateKind::parameter, "", parameter->value, owners.next(parameter->value), visit);
   // A shard is on one rank only.
   const auto owns = [&owners](const ParameterPtr& table, const at::Tensor& tensor) {
-    return table->table->blocks() != nullptr || owners.next(tensor);
+    return table->table->is_sharded() || owners.next(tensor);
   };
   for (size_t index = 0; index < update.tables().size(); ++index) {
     const ParameterPtr& table = update.tables()[index];

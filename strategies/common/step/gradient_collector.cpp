@@ -15,7 +15,7 @@ std::vector<ParameterGroup> parameter_groups(const std::vector<ParameterPtr>& pa
                                              const std::vector<int>& listed, const Component& optimizer) {
   std::vector<ParameterGroup> groups;
   for (int index : listed) {
-    const Parameter& parameter = *parameters[static_cast<size_t>(index)];
+    const Parameter& parameter = *parameters[size_t(index)];
     const GroupSettings settings = group_settings(optimizer, parameter.name);
     const auto alike = [&](const ParameterGroup& other) {
       return other.group.learning_rate_factor == settings.learning_rate_factor &&
@@ -69,7 +69,7 @@ using torch::autograd::variable_list;
 
 struct GradientCollector::Shared {
   std::vector<ParameterPtr> parameters;
-  std::shared_ptr<const ForwardState> state;
+  StatePtr state;
   std::function<void(int)> ready;  // empty after the collector is destroyed
 };
 
@@ -80,7 +80,7 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
   variable_list operator()(const variable_list& gradients) override {
     // A backward that the strategy did not start, such as one inside a model, is not intercepted.
     if (!shared_->ready || !shared_->state->collecting) return gradients;
-    Parameter& parameter = *shared_->parameters[static_cast<size_t>(index_)];
+    Parameter& parameter = *shared_->parameters[size_t(index_)];
     CONVOY_CHECK(parameter.gradient.defined(), "a gradient of ", parameter.name,
                  " arrives while none of its blocks is differentiated");
     if (parameter.awaited)
@@ -93,7 +93,7 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
 
  private:
   static void take(Shared& shared, int index, const at::Tensor& gradient) {
-    Parameter& parameter = *shared.parameters[static_cast<size_t>(index)];
+    Parameter& parameter = *shared.parameters[size_t(index)];
     at::NoGradGuard no_grad;
     parameter.reached = parameter.reached || parameter.written || gradient.defined();
     if (gradient.defined()) {
@@ -113,12 +113,12 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
   int index_;
 };
 
-GradientCollector::GradientCollector(std::vector<ParameterPtr> parameters, std::shared_ptr<const ForwardState> state,
+GradientCollector::GradientCollector(std::vector<ParameterPtr> parameters, StatePtr state,
                                      std::function<void(int)> ready)
     : shared_(std::make_shared<Shared>(Shared{std::move(parameters), std::move(state), std::move(ready)})) {
   for (size_t index = 0; index < shared_->parameters.size(); ++index) {
     nodes_.push_back(torch::autograd::impl::grad_accumulator(shared_->parameters[index]->value));
-    nodes_.back()->add_pre_hook(std::make_unique<Hook>(shared_, static_cast<int>(index)));
+    nodes_.back()->add_pre_hook(std::make_unique<Hook>(shared_, int(index)));
   }
 }
 

@@ -56,8 +56,7 @@ TensorList with_boundary(const TensorList& values, std::function<void()> reached
 class GradientCollector {
  public:
   // `ready` is called with the parameter's index when its gradient is complete.
-  GradientCollector(std::vector<ParameterPtr> parameters, std::shared_ptr<const ForwardState> state,
-                    std::function<void(int)> ready);
+  GradientCollector(std::vector<ParameterPtr> parameters, StatePtr state, std::function<void(int)> ready);
   ~GradientCollector();
   GradientCollector(const GradientCollector&) = delete;
   GradientCollector& operator=(const GradientCollector&) = delete;

@@ -9,14 +9,13 @@
 #include "core/control/channel.h"
 #include "strategies/common/step/start_checks.h"
 #include "strategies/common/step/step_graph.h"
-#include "strategies/sparse/sparse_embeddings.h"
 
 namespace convoy {
 namespace {
 
 class WholeRunner : public StepRunner {
  public:
-  WholeRunner(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss, PartRequest request)
+  WholeRunner(const Context& context, ModelPtr model, LossPtr loss, PartRequest request)
       : part_(context, std::move(model), std::move(loss), std::move(request)) {}
 
   const std::vector<ModelPart*>& parts() const override { return parts_; }
@@ -41,7 +40,7 @@ class MeshStrategy : public Strategy {
  public:
   explicit MeshStrategy(MeshComponents components) : components_(std::move(components)) {}
 
-  void setup(const Context& context, ModelPtr model, std::shared_ptr<const LossFunction> loss) override {
+  void setup(const Context& context, ModelPtr model, LossPtr loss) override {
     state_ = context.state;
     first_gradients_.emplace(context);
     const CommunicatorPtr data = context.axis("data");
@@ -85,7 +84,7 @@ class MeshStrategy : public Strategy {
  private:
   StepResult trained(const StepInput& input) {
     const bool updates = accumulated_ + 1 == components_.every || input.flush;
-    const double nominal = std::max<double>(1, static_cast<double>(input.batch.nominal_rows));
+    const double nominal = std::max<double>(1, double(input.batch.nominal_rows));
     data_->begin(accumulated_ == 0, updates);
     data_->expect(input.batch);
     StepResult result;
@@ -118,8 +117,9 @@ class MeshStrategy : public Strategy {
     return {[&recordable] { recordable.set_rates(); }, [this](const StepInput& input) { return trained(input); },
             [this](const StateVisitor& visit) { visit_state(visit); }, [&recordable] { return recordable.obstacle(); },
             [this, channel = context.channel, rank = context.rank, size = context.size,
-             patience = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000))](
-                const std::string& mine) { return agreed(*channel, rank, size, patience, mine); }};
+             patience = Timeout(int64_t(context.config.launch.rendezvous * 1000))](const std::string& mine) {
+              return agreed(*channel, rank, size, patience, mine);
+            }};
   }
 
   // Returns the reason of the first rank that has one.
@@ -128,7 +128,7 @@ class MeshStrategy : public Strategy {
     const std::vector<std::string> all =
         channel.agree(str("step graph/", obstacle_exchanges_++), rank, size, mine, patience);
     for (size_t other = 0; other < all.size(); ++other)
-      if (!all[other].empty()) return static_cast<int>(other) == rank ? mine : str("rank ", other, ": ", all[other]);
+      if (!all[other].empty()) return int(other) == rank ? mine : str("rank ", other, ": ", all[other]);
     return "";
   }
 
@@ -147,8 +147,8 @@ class MeshStrategy : public Strategy {
 
 }  // namespace
 
-std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model,
-                                              std::shared_ptr<const LossFunction> loss, PartRequest request) {
+std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model, LossPtr loss,
+                                              PartRequest request) {
   return std::make_unique<WholeRunner>(context, std::move(model), std::move(loss), std::move(request));
 }
 

@@ -39,8 +39,8 @@ class StepRunner {
 };
 
 // A runner of the whole model in one part.
-std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model,
-                                              std::shared_ptr<const LossFunction> loss, PartRequest request = {});
+std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr model, LossPtr loss,
+                                              PartRequest request = {});
 
 // Recordable: a data axis with an update that a CUDA graph can record (step_graph.h). Other steps are never recorded.
 // Threads: the rank's thread.
@@ -117,7 +117,7 @@ struct MeshComponents {
   int64_t every = 1;            // steps per update
   int64_t micro_batches = 1;    // of a step
   std::string graph = "never";  // value of graph_option(); has an effect if the data axis is Recordable
-  std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, std::shared_ptr<const LossFunction>)> runner;
+  std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, LossPtr)> runner;
   std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data;
 };
 

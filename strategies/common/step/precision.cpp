@@ -14,7 +14,7 @@ namespace convoy {
 at::ScalarType parameter_dtype(const std::string& precision) {
   if (precision == "fp64") return at::kDouble;
   if (precision == "fp32" || precision == "bf16" || precision == "fp16") return at::kFloat;
-  throw Error(Failure::config, str("precision: ", precision, " is not one of fp64, fp32, bf16, fp16"));
+  throw Error(Failure::config, "precision: ", precision, " is not one of fp64, fp32, bf16, fp16");
 }
 
 std::optional<at::ScalarType> autocast_dtype(const std::string& precision) {
@@ -73,7 +73,7 @@ void LossScaler::update(const at::Tensor& applied) {
   skipped_.add_(applied.logical_not());
 }
 
-std::vector<std::pair<std::string, at::Tensor>> LossScaler::state() const {
+NamedTensors LossScaler::state() const {
   return {{"loss_scale", scale_}, {"loss_scale_streak", streak_}, {"skipped_updates", skipped_}};
 }
 

@@ -3,10 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "core/base/options.h"
+#include "core/optim/optimizer.h"
 
 namespace convoy {
 
@@ -52,7 +51,7 @@ class LossScaler {
 
   const at::Tensor& skipped() const { return skipped_; }  // updates so far, int64 [1]
   // By name, for checkpoints; writable.
-  std::vector<std::pair<std::string, at::Tensor>> state() const;
+  NamedTensors state() const;
 
  private:
   double growth_, backoff_;

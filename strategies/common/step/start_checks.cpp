@@ -10,7 +10,7 @@
 #include "core/base/log.h"
 #include "core/base/random_keys.h"
 #include "core/control/channel.h"
-#include "strategies/sparse/sparse_embedding.h"
+#include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
 namespace {
@@ -49,11 +49,11 @@ std::string line_or_none(const std::vector<std::string>& lines, size_t index) {
 void check_equal_along(const std::string& axis, const Context& context, const std::vector<std::string>& lines) {
   const std::string text = join(lines, "\n");
   const std::vector<int> group = context.mesh.group(context.rank, axis);
-  const auto size = static_cast<int>(group.size());
+  const auto size = int(group.size());
   if (size == 1) return;
   const int index = context.mesh.coordinate(context.rank, axis);
   const std::string key = convoy::str("parameters/", axis, "/", group.front());
-  const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const auto timeout = Timeout(int64_t(context.config.launch.rendezvous * 1000));
   const std::string digest = convoy::str(text.size(), "/", random_key(0, text));
   const auto digests = context.channel->agree(key + "/digest", index, size, digest, timeout);
   bool equal = true;
@@ -66,11 +66,9 @@ void check_equal_along(const std::string& axis, const Context& context, const st
     const std::vector<std::string> other = split_lines(texts[rank]);
     for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
       if (line_or_none(first, i) == line_or_none(other, i)) continue;
-      throw Error(
-          Failure::disagreement,
-          convoy::str("ranks have different models: parameter ", i, " is ", line_or_none(first, i), " on rank ",
-                      group.front(), " and ", line_or_none(other, i), " on rank ", group[rank],
-                      "; all ranks must build the same model: look for what its constructor takes from the machine"));
+      throw Error(Failure::disagreement, "ranks have different models: parameter ", i, " is ", line_or_none(first, i),
+                  " on rank ", group.front(), " and ", line_or_none(other, i), " on rank ", group[rank],
+                  "; all ranks must build the same model: look for what its constructor takes from the machine");
     }
   }
   throw Error(Failure::disagreement, "ranks have different models, and their lists of parameters are equal");
@@ -82,6 +80,21 @@ void check_equal_parameters(const Context& context, const std::vector<ModelPart*
   check_equal_along("data", context, description_of(parts, true));
   // Layers are sharded along this axis, so local shapes differ.
   check_equal_along("tensor", context, description_of(parts, false));
+}
+
+std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts) {
+  std::vector<ParameterPtr> all;
+  for (const ModelPart* part : parts) all.insert(all.end(), part->tables().begin(), part->tables().end());
+  return all;
+}
+
+void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterPtr>& tables) {
+  const Options& optimizer = context.config.optimizer.options;
+  if (context.rank != 0 || !tables.empty() || !optimizer.has("lazy") || !optimizer.boolean("lazy")) return;
+  log::warning(
+      "optimizer.lazy: true has no effect: it applies to sparse embeddings, and this run has none; take model.rows: "
+      "true, or "
+      "leave it out");
 }
 
 void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group) {
@@ -96,10 +109,10 @@ namespace {
 
 using Names = std::set<std::string>;
 
-Names names_in(const std::vector<std::string>& votes) {
+Names names_in(const std::vector<std::string>& answers) {
   Names names;
-  for (const std::string& vote : votes)
-    for (const Json& name : Json::parse(vote)) names.insert(name.get<std::string>());
+  for (const std::string& answer : answers)
+    for (const Json& name : Json::parse(answer)) names.insert(name.get<std::string>());
   return names;
 }
 
@@ -131,8 +144,8 @@ void GradientCoverage::updated(const std::vector<ModelPart*>& parts) {
   if (channel == nullptr) return;
   // Two rounds: parameters without a gradient on some rank; then, if there are any, ranks that have one.
   const auto compare = [weak = std::weak_ptr<Channel>(channel_), rank = rank_, size = size_,
-                        reached](const std::vector<std::string>& votes) {
-    const Names asked = names_in(votes);
+                        reached](const std::vector<std::string>& answers) {
+    const Names asked = names_in(answers);
     const std::shared_ptr<Channel> alive = weak.lock();
     if (asked.empty() || !alive) return;
     Json mine = Json::array();

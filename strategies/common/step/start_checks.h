@@ -1,4 +1,5 @@
-// Start checks: ranks with the same parameters compare them before step 0.
+// Checks at the start of a run: ranks with the same parameters compare them before step 0, and rank 0 warns of options
+// and parameters without effect.
 #pragma once
 #include <memory>
 #include <vector>
@@ -14,6 +15,10 @@ void check_equal_parameters(const Context& context, const std::vector<ModelPart*
 
 // Copies values of foreign modules' parameters from the group's rank 0 to all, since nothing else makes them equal.
 void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group);
+
+std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts);
+// Rank 0 warns if the optimizer is lazy and the run has no sparse embedding.
+void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterPtr>& tables);
 
 // GradientCoverage: warns once about parameters without a gradient at the end of the first update.
 //

@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
-#include "strategies/common/layers/init.h"
+#include "core/tensors/init.h"
 
 namespace convoy {
 namespace {
@@ -32,7 +32,7 @@ constexpr double light_bytes = 512.0 * (1 << 20);
 
 double state_bytes(const std::function<void(const StateVisitor&)>& state) {
   double bytes = 0;
-  state([&bytes](const StateEntry& entry) { bytes += static_cast<double>(entry.tensor.nbytes()); });
+  state([&bytes](const StateEntry& entry) { bytes += double(entry.tensor.nbytes()); });
   return bytes;
 }
 
@@ -101,7 +101,7 @@ struct StepGraph::Recording {
 
 // A copy of everything that a step changes.
 struct StepGraph::Trial {
-  std::vector<std::pair<std::string, at::Tensor>> state;
+  NamedTensors state;
 
   explicit Trial(const Hooks& hooks) {
     at::NoGradGuard no_grad;
@@ -260,9 +260,8 @@ void StepGraph::turn_off(const std::string& why) {
   recording_.reset();
   off_ = true;
   if (mode_ == "always")
-    throw Error(
-        Failure::training,
-        str("strategy.graph is always, and the step is launched operation by operation: ", why, "; take graph: auto"));
+    throw Error(Failure::training, "strategy.graph is always, and the step is launched operation by operation: ", why,
+                "; take graph: auto");
   log_status(by_operations + why);
 }
 

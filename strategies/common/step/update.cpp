@@ -18,7 +18,7 @@
 #include <cmath>
 
 #include "core/optim/norm.h"
-#include "strategies/sparse/sparse_embedding.h"
+#include "strategies/common/layers/sparse_table.h"
 
 namespace convoy {
 namespace {
@@ -30,7 +30,7 @@ Schedule schedule_of(const Context& context, const UpdateCount& updates) {
 
 // Element of a CPU tensor of any floating dtype, without a kernel for the usual ones.
 double number(const at::Tensor& tensor, int64_t index) {
-  if (tensor.scalar_type() == at::kFloat) return static_cast<double>(tensor.const_data_ptr<float>()[index]);
+  if (tensor.scalar_type() == at::kFloat) return double(tensor.const_data_ptr<float>()[index]);
   if (tensor.scalar_type() == at::kDouble) return tensor.const_data_ptr<double>()[index];
   return tensor[index].item<double>();
 }
@@ -93,8 +93,8 @@ std::unique_ptr<Optimizer> Update::optimizer_for(const std::vector<UpdateSlot>& 
 void Update::attach(const FlatParameters& flat) {
   at::NoGradGuard no_grad;
   std::vector<UpdateSlot> slots;
-  for (int slot = 0; slot < static_cast<int>(flat.slots().size()); ++slot) {
-    const FlatParameters::Slot& range = flat.slots()[static_cast<size_t>(slot)];
+  for (int slot = 0; slot < int(flat.slots().size()); ++slot) {
+    const FlatParameters::Slot& range = flat.slots()[size_t(slot)];
     slots.push_back({flat.values(slot), flat.gradients(slot), range.group, range.counted});
   }
   auto optimizer = optimizer_for(slots);
@@ -164,12 +164,12 @@ void Update::next_rate() {
 }
 
 void Update::reduced(int bucket) {
-  for (int slot : flat_->buckets()[static_cast<size_t>(bucket)].slots) reduced_slot(slot);
+  for (int slot : flat_->buckets()[size_t(bucket)].slots) reduced_slot(slot);
 }
 
 void Update::reduced_slot(int slot) {
-  const UpdateSlot& range = slots_[static_cast<size_t>(slot)];
-  add_sums(range.gradients, range.counted, is_local(static_cast<size_t>(slot)) ? 3 : 0);
+  const UpdateSlot& range = slots_[size_t(slot)];
+  add_sums(range.gradients, range.counted, is_local(size_t(slot)) ? 3 : 0);
 }
 
 void Update::reduced_rows(bool finite, bool log_step) {
@@ -219,26 +219,36 @@ void Update::clip(UpdateScalars& scalars, const at::Tensor& norm) const {
 void Update::update_slots() {
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     const at::Tensor& gradients = slots_[slot].gradients;
-    optimizer_->update(static_cast<int>(slot), {gradients, {}, {}},
+    optimizer_->update(int(slot), {gradients, {}, {}},
                        scalars_on(gradients.device(), is_local(slot) ? local_scalars_ : scalars_));
   }
   for (size_t table = 0; table < tables_.size(); ++table) {
     const TableRows& rows = tables_[table]->table->update();
-    row_optimizer_->update(static_cast<int>(table), rows.numbers, rows.values,
+    row_optimizer_->update(int(table), rows.numbers, rows.values,
                            scalars_on(rows.values.device(), is_local_table(table) ? local_scalars_ : scalars_));
   }
 }
 
 UpdateStatistics Update::finish() {
   at::NoGradGuard no_grad;
-  if (sums_.is_cpu()) return finish_on_host();
+  const bool host = sums_.is_cpu();
   const at::Tensor& judged = has_summed_ ? header_ : local_only_.header;
   // A loss that is not finite on one rank only stops the update on all ranks.
-  sums_.select(0, 2).add_(at::isfinite(judged).all().logical_not().to(sums_.device()));
+  if (!host)
+    sums_.select(0, 2).add_(at::isfinite(judged).all().logical_not().to(sums_.device()));
+  else if (!std::isfinite(number(judged, 0)) || !std::isfinite(number(judged, 1)))
+    sums_.mutable_data_ptr<double>()[2] += 1;
   for (const CommunicatorPtr& group : cut_) group->all_reduce(sums_, ReduceOp::sum, {"gradient norm", {}})->wait();
   // All ranks use one loss scale for summed gradients, so a rank's local flag counts for all.
   if (scaler_ && has_local_ && has_summed_)
     local_only_.group->all_reduce(sums_.narrow(0, 4, 1), ReduceOp::sum, {"local gradients", {}})->wait();
+  if (!rate_is_set_) next_rate();
+  ++made_;
+  updated_ = true;
+  return host ? finish_on_host() : finish_on_device();
+}
+
+UpdateStatistics Update::finish_on_device() {
   const at::Tensor loss_finite = sums_.narrow(0, 2, 1) == 0;
   const at::Tensor local_finite = has_local_ ? sums_.narrow(0, 4, 1) == 0 : at::ones_like(loss_finite);
   const at::Tensor shared_finite = (sums_.narrow(0, 1, 1) == 0).logical_and(loss_finite);
@@ -252,8 +262,6 @@ UpdateStatistics Update::finish() {
     norm = at::hypot(norm, local_norm);
     at::add_out(local_scalars_.step, local_count_, 1);
   }
-  if (!rate_is_set_) next_rate();
-  ++made_;
   at::add_out(scalars_.step, count_, 1);
   update_slots();
   count_.add_(scalars_.apply);
@@ -261,7 +269,6 @@ UpdateStatistics Update::finish() {
     local_count_.add_(local_scalars_.apply);
   else if (local_only_.header.defined())
     local_count_.copy_(count_);
-  updated_ = true;
   // Local flags are not summed, so they may differ between ranks.
   UpdateStatistics statistics{norm[0],
                               (has_local_ && !has_summed_ ? at::ones_like(shared_finite) : shared_finite)[0].clone(),
@@ -299,12 +306,7 @@ double Update::host_scale_of(const at::Tensor& header, double nominal) const {
 }
 
 UpdateStatistics Update::finish_on_host() {
-  double* sums = sums_.mutable_data_ptr<double>();
-  const at::Tensor& judged = has_summed_ ? header_ : local_only_.header;
-  if (!std::isfinite(number(judged, 0)) || !std::isfinite(number(judged, 1))) sums[2] += 1;
-  for (const CommunicatorPtr& group : cut_) group->all_reduce(sums_, ReduceOp::sum, {"gradient norm", {}})->wait();
-  if (scaler_ && has_local_ && has_summed_)
-    local_only_.group->all_reduce(sums_.narrow(0, 4, 1), ReduceOp::sum, {"local gradients", {}})->wait();
+  const double* const sums = sums_.const_data_ptr<double>();
   const bool loss_finite = sums[2] == 0, local_finite = !has_local_ || sums[4] == 0;
   const bool shared_finite = sums[1] == 0 && loss_finite, apply = shared_finite && local_finite;
   *scalars_.apply.mutable_data_ptr<bool>() = apply;
@@ -312,18 +314,15 @@ UpdateStatistics Update::finish_on_host() {
   if (has_local_) {
     *local_scalars_.apply.mutable_data_ptr<bool>() = apply && number(local_scalars_.gradient_scale, 0) > 0;
     norm = std::hypot(norm, clipped_on_host(local_scalars_, sums[3]));
-    *local_scalars_.step.mutable_data_ptr<int64_t>() = host_count(local_count_) + 1;
+    host_count(local_scalars_.step) = host_count(local_count_) + 1;
   }
-  if (!rate_is_set_) next_rate();
-  ++made_;
-  *scalars_.step.mutable_data_ptr<int64_t>() = host_count(count_) + 1;
+  host_count(scalars_.step) = host_count(count_) + 1;
   update_slots();
   host_count(count_) += apply ? 1 : 0;
   if (has_local_)
     host_count(local_count_) += *local_scalars_.apply.const_data_ptr<bool>() ? 1 : 0;
   else if (local_only_.header.defined())
     host_count(local_count_) = host_count(count_);
-  updated_ = true;
   const auto flag = [&](bool value) { return host_scalar(value, scalars_.apply.options()); };
   UpdateStatistics statistics{norm_known_ ? host_scalar(norm, sums_.options()) : at::Tensor(),
                               flag((has_local_ && !has_summed_) || shared_finite),
@@ -345,7 +344,7 @@ double Update::clipped_on_host(UpdateScalars& scalars, double squares) const {
 
 void Update::renumbered(int64_t steps) { updates_ = steps_.of(steps); }
 
-std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter) {
+NamedTensors Update::moments(size_t parameter) {
   auto moments = optimizer_->moments(flat_->place(parameter).slot);
   for (auto& entry : moments) entry.second = flat_->view(parameter, entry.second);
   return moments;
@@ -353,17 +352,17 @@ std::vector<std::pair<std::string, at::Tensor>> Update::moments(size_t parameter
 
 at::Tensor Update::table_gradient(size_t table) const {
   if (is_local_table(table)) return {};  // each rank has a different one
-  const SparseEmbedding& rows = *tables_[table]->table;
+  const SparseTable& rows = *tables_[table]->table;
   const at::Tensor values = mean(rows.update().values);
   return values.defined() ? rows.dense(rows.update().numbers, values) : values;
 }
 
 void Update::flush() {
-  for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->flush(static_cast<int>(table));
+  for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->flush(int(table));
 }
 
 at::Tensor Update::gradient(size_t parameter) const {
-  if (is_local(static_cast<size_t>(flat_->place(parameter).slot))) return {};  // each rank has a different one
+  if (is_local(size_t(flat_->place(parameter).slot))) return {};  // each rank has a different one
   return mean(flat_->parameters()[parameter]->gradient);
 }
 
@@ -376,8 +375,8 @@ at::Tensor Update::mean(const at::Tensor& gradients) const {
   return gradients * scale.to(gradients.options());
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Update::counters() const {
-  std::vector<std::pair<std::string, at::Tensor>> all{{"updates", count_}};
+NamedTensors Update::counters() const {
+  NamedTensors all{{"updates", count_}};
   if (scaler_)
     for (const auto& entry : scaler_->state()) all.push_back(entry);
   return all;
@@ -387,7 +386,7 @@ void Update::restored() {
   updates_ = count_.cpu()[0].item<int64_t>();
   if (scaler_) updates_ += scaler_->skipped().cpu()[0].item<int64_t>();
   made_ = updates_;
-  for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->restored(static_cast<int>(table));
+  for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->restored(int(table));
 }
 
 }  // namespace convoy

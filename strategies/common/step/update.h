@@ -50,7 +50,7 @@ class Update {
   // Takes slots that the caller made, with moments of zero. `header`: [2], weight and sum of the loss.
   void attach(std::vector<UpdateSlot> slots, at::Tensor header);
 
-  // Adds sparse embeddings with moments of zero. Once, before the first forward. Gradients: SparseEmbedding::update().
+  // Adds sparse embeddings with moments of zero. Once, before the first forward. Gradients: SparseTable::update().
   void attach_tables(std::vector<ParameterPtr> tables);
   // Slots and tables with local updates: from this rank's rows only.
   struct LocalOnly {
@@ -82,30 +82,28 @@ class Update {
   UpdateStatistics finish();
 
   // Moments of a parameter, in its shape.
-  std::vector<std::pair<std::string, at::Tensor>> moments(size_t parameter);
+  NamedTensors moments(size_t parameter);
   // Gradient of a parameter in the last update, in its shape: of the mean loss over all rows, before clipping. A copy;
   // undefined before the first update. Valid until the next backward.
   at::Tensor gradient(size_t parameter) const;
-  int slots() const { return static_cast<int>(slots_.size()); }
+  int slots() const { return int(slots_.size()); }
   // The same for a slot.
-  std::vector<std::pair<std::string, at::Tensor>> slot_moments(int slot) { return optimizer_->moments(slot); }
-  at::Tensor slot_gradient(int slot) const { return mean(slots_[static_cast<size_t>(slot)].gradients); }
+  NamedTensors slot_moments(int slot) { return optimizer_->moments(slot); }
+  at::Tensor slot_gradient(int slot) const { return mean(slots_[size_t(slot)].gradients); }
 
   // The same for a sparse embedding. Its values and moments are stale until `flush`.
   const std::vector<ParameterPtr>& tables() const { return tables_; }
-  std::vector<std::pair<std::string, at::Tensor>> table_moments(size_t table) {
-    return row_optimizer_->moments(static_cast<int>(table));
-  }
+  NamedTensors table_moments(size_t table) { return row_optimizer_->moments(int(table)); }
   at::Tensor table_gradient(size_t table) const;
   void flush();
-  bool table_behind(size_t table) const { return row_optimizer_->stale(static_cast<int>(table)); }
-  void flush_rows(size_t table, const at::Tensor& rows) { row_optimizer_->flush_rows(static_cast<int>(table), rows); }
+  bool table_behind(size_t table) const { return row_optimizer_->stale(int(table)); }
+  void flush_rows(size_t table, const at::Tensor& rows) { row_optimizer_->flush_rows(int(table), rows); }
 
   const at::Tensor& count() const { return count_; }              // updates applied, int64 [1]
   int64_t made() const { return made_; }                          // updates so far, skipped ones included
   const at::Tensor& local_count() const { return local_count_; }  // `count` of local slots; −1: equal to count()
   // Counters and the loss scaler's state, by name (`updates`, …).
-  std::vector<std::pair<std::string, at::Tensor>> counters() const;
+  NamedTensors counters() const;
   void restored();                 // counters() were written to from outside
   void renumbered(int64_t steps);  // see Strategy
 
@@ -120,9 +118,10 @@ class Update {
   void next_rate();
   // Excuses gradients that are not finite if a smaller loss scale may help; then adapts the scale.
   void excuse(const at::Tensor& loss_finite, UpdateStatistics& statistics);
-  // `begin` and `finish` for scalars on the CPU.
+  // Parts of `begin` and `finish` that compute with scalars on the CPU, or with tensors of the device.
   void begin_on_host(double nominal);
   UpdateStatistics finish_on_host();
+  UpdateStatistics finish_on_device();
   bool is_local(size_t slot) const { return slot < local_only_.slots.size() && local_only_.slots[slot] != 0; }
   bool is_local_table(size_t table) const {
     return table < local_only_.tables.size() && local_only_.tables[table] != 0;

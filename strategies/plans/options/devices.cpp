@@ -38,8 +38,7 @@ DevicePlan parse_device(const Options& options, const std::string& key, const st
     const std::vector<int> number = hardware_threads_from_text(rest);
     if (number.size() != 1) fail(forms);
     device.gpu = number.front();
-    if (device.gpu >= static_cast<int>(host.gpus.size()))
-      fail(str("and ", host.name, " has ", host.gpus.size(), " GPUs"));
+    if (device.gpu >= int(host.gpus.size())) fail(str("and ", host.name, " has ", host.gpus.size(), " GPUs"));
     take(true, device.gpu);
     return device;
   }

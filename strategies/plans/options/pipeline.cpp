@@ -1,6 +1,5 @@
 #include "strategies/plans/options/pipeline.h"
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -19,8 +18,7 @@ constexpr double norm_bytes = 24;  // squared norm of the gradient; number of sl
 
 // Bytes of one row at the boundary before a stage.
 double boundary_bytes(const ModelDescription& model, const BlockRange& stage) {
-  return stage.begin == 0 ? 0
-                          : static_cast<double>(model.blocks[static_cast<size_t>(stage.begin - 1)].row_output_bytes);
+  return stage.begin == 0 ? 0 : double(model.blocks[size_t(stage.begin - 1)].row_output_bytes);
 }
 
 // Ranks that hold a tied tensor, with their number of stages: a second stage of a rank has another gradient.
@@ -34,8 +32,8 @@ std::map<std::string, TieHolders> tie_holders(const std::vector<int>& rank_of, c
   std::map<std::string, TieHolders> holders;
   for (size_t block = 0; block < model.blocks.size(); ++block) {
     for (const TiedTensor& tie : model.blocks[block].ties) {
-      held[tie.name].insert({stage_of(stages, tie.block), stage_of(stages, static_cast<int64_t>(block))});
-      holders[tie.name].elements = static_cast<double>(tie.elements);
+      held[tie.name].insert({stage_of(stages, tie.block), stage_of(stages, int64_t(block))});
+      holders[tie.name].elements = double(tie.elements);
     }
   }
   for (const auto& [name, in] : held)
@@ -46,7 +44,7 @@ std::map<std::string, TieHolders> tie_holders(const std::vector<int>& rank_of, c
 // Adds memory and messages of tied tensors that another stage owns.
 void add_ties(const std::map<std::string, TieHolders>& ties, const std::map<std::string, int>& makers, double element,
               const PipelineShape& shape, int rank, RankCost& cost) {
-  const auto every = static_cast<double>(shape.every);
+  const auto every = double(shape.every);
   for (const auto& [name, tie] : ties) {
     const auto here = tie.stages.find(rank);
     if (here == tie.stages.end()) continue;
@@ -57,7 +55,7 @@ void add_ties(const std::map<std::string, TieHolders>& ties, const std::map<std:
       cost.gradient_bytes += bytes;
     }
     cost.gradient_bytes += bytes * (here->second - 1);
-    const auto holders = static_cast<double>(tie.stages.size());
+    const auto holders = double(tie.stages.size());
     if (holders < 2) continue;
     cost.bytes_sent_per_step += 2 * (holders - 1) / holders * bytes / shape.tie_shares / every;
     cost.messages_per_step += 1 / every;
@@ -98,11 +96,11 @@ int64_t virtual_stages_of(const Options& section) {
 }
 
 int listed_ranks(const Options& section) {
-  const auto stages = static_cast<int64_t>(listed_stages(section).size());
+  const auto stages = int64_t(listed_stages(section).size());
   const int64_t virtual_stages = virtual_stages_of(section);
   if (stages % virtual_stages != 0)
     section.fail("stages", str("has ", stages, " items, which ", virtual_stages, " stages a rank do not divide"));
-  return static_cast<int>(stages / virtual_stages);
+  return int(stages / virtual_stages);
 }
 
 void check_pipeline(const Options& section, int ranks) {
@@ -122,8 +120,8 @@ PipelineShape pipeline_shape(const Job& job) {
   shape.schedule = options.text("schedule");
   shape.strategy = job.config.at("strategy");
   shape.ranks = job.mesh.degree("pipeline");
-  shape.virtual_stages = static_cast<int>(virtual_stages_of(options));
-  shape.micro_batches = static_cast<int>(options.integer("micro_batches"));
+  shape.virtual_stages = int(virtual_stages_of(options));
+  shape.micro_batches = int(options.integer("micro_batches"));
   shape.every = options.section("sync").integer("every");
   shape.rows = rows_per_rank(job.config, job.mesh.degree("data"));
   shape.moments = moments_of(job.config);
@@ -140,7 +138,7 @@ class PipelineCosts {
       : shape_(shape),
         stages_(stages),
         model_(model),
-        element_(static_cast<double>(model.element_bytes)),
+        element_(double(model.element_bytes)),
         elements_(parameters_of(model)),
         schedule_(schedule_named(shape.schedule, shape.ranks, shape.virtual_stages, shape.micro_batches)),
         ties_(tie_holders(schedule_.rank_of, stages, model)) {
@@ -153,7 +151,7 @@ class PipelineCosts {
 
   RankCost of(int rank) const {
     const double micro_rows = std::ceil(shape_.rows / shape_.micro_batches);
-    const auto every = static_cast<double>(shape_.every);
+    const auto every = double(shape_.every);
     RankCost cost;
     cost.work.passes = shape_.micro_batches;
     cost.work.rows = micro_rows;
@@ -191,9 +189,9 @@ class PipelineCosts {
     for (size_t stage = 0; stage < stages_.size(); ++stage) {
       if (rank_of[stage] != rank) continue;
       for (int64_t block = stages_[stage].begin; block < stages_[stage].end; ++block) {
-        const BlockDescription& described = model_.blocks[static_cast<size_t>(block)];
-        cost.parameter_bytes += static_cast<double>(described.parameters) * element_;
-        cost.buffer_bytes += static_cast<double>(described.buffers) * element_;
+        const BlockDescription& described = model_.blocks[size_t(block)];
+        cost.parameter_bytes += double(described.parameters) * element_;
+        cost.buffer_bytes += double(described.buffers) * element_;
       }
       cost.work.own += shape_.micro_batches * durations_.of_stage[stage];
       received += boundary_bytes(model_, stages_[stage]) / shape_.virtual_stages;
@@ -209,11 +207,11 @@ class PipelineCosts {
 
   double kept_activations(int rank) const {
     std::map<std::pair<int, double>, KeptBytes> known;  // by stage and rows: micro-batches have at most two sizes
-    return most_held(schedule_.actions[static_cast<size_t>(rank)], [&](const Action& action) {
+    return most_held(schedule_.actions[size_t(rank)], [&](const Action& action) {
       const double rows = rows_of_slice(shape_.rows, action.micro, shape_.micro_batches);
       const auto [found, fresh] = known.try_emplace({action.stage, rows});
       if (fresh) {
-        const BlockRange& stage = stages_[static_cast<size_t>(action.stage)];
+        const BlockRange& stage = stages_[size_t(action.stage)];
         found->second = kept_bytes(shape_.strategy, model_, stage.begin, stage.end, rows);
       }
       return found->second;
@@ -244,20 +242,20 @@ std::vector<RankCost> pipeline_costs(const PipelineShape& shape, const std::vect
 std::string pipeline_text(const Job& job, const ModelDescription& model) {
   const Options section(job.config.at("strategy"));
   const int ranks = job.mesh.degree("pipeline");
-  std::vector<std::vector<int>> ranks_at(static_cast<size_t>(ranks));  // by index along the axis
+  std::vector<std::vector<int>> ranks_at(size_t(ranks));  // by index along the axis
   for (int rank = 0; rank < job.mesh.size(); ++rank)
-    ranks_at[static_cast<size_t>(job.mesh.coordinate(rank, "pipeline"))].push_back(rank);
+    ranks_at[size_t(job.mesh.coordinate(rank, "pipeline"))].push_back(rank);
   std::vector<std::string> names;
   for (const std::vector<int>& some : ranks_at)
     names.push_back((some.size() == 1 ? "rank " : "ranks ") + ranks_text(some));
   const std::string& name = section.text("schedule");
-  const int virtual_stages = static_cast<int>(virtual_stages_of(section));
-  const auto micro = static_cast<int>(section.integer("micro_batches"));
+  const int virtual_stages = int(virtual_stages_of(section));
+  const auto micro = int(section.integer("micro_batches"));
   const StepSchedule steps = schedule_named(name, ranks, virtual_stages, micro);
   const std::vector<BlockRange> stages = stage_ranges(section, ranks * virtual_stages, model);
   const double idle = 100 * examine(steps, micro).bubble;
   std::vector<std::string> holders;
-  for (const int place : steps.rank_of) holders.push_back(names[static_cast<size_t>(place)]);
+  for (const int place : steps.rank_of) holders.push_back(names[size_t(place)]);
   return str(stages_text(stages, holders, model), name, ", ", micro,
              " micro-batches (F2.0: forward of stage 2, micro-batch 0; B: backward):\n", to_text(steps, names),
              "idle: ", std::lround(idle), " % of the ranks' time, where a backward takes as long as two forwards\n");

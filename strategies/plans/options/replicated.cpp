@@ -17,20 +17,20 @@ namespace {
 int gpu_count(const Topology& topology) {
   size_t count = 0;
   for (const Host& host : topology.hosts) count += host.gpus.size();
-  return static_cast<int>(count);
+  return int(count);
 }
 
 // Host of each rank: from the launcher, or contiguous runs in proportion to the hosts' devices.
 std::vector<int> hosts_of(const Topology& topology, const PlanRequest& request, int ranks, bool gpus) {
   if (!request.rank_hosts.empty()) {
-    CONVOY_CHECK(static_cast<int>(request.rank_hosts.size()) == ranks, "hosts for ", request.rank_hosts.size(),
-                 " ranks, planned ", ranks);
+    CONVOY_CHECK(int(request.rank_hosts.size()) == ranks, "hosts for ", request.rank_hosts.size(), " ranks, planned ",
+                 ranks);
     return request.rank_hosts;
   }
   std::vector<double> room;
   double total = 0;
   for (const Host& host : topology.hosts) {
-    room.push_back(std::max<double>(1, static_cast<double>(gpus ? host.gpus.size() : host.cores.size())));
+    room.push_back(std::max<double>(1, double(gpus ? host.gpus.size() : host.cores.size())));
     total += room.back();
   }
   std::vector<int> hosts;
@@ -38,8 +38,7 @@ std::vector<int> hosts_of(const Topology& topology, const PlanRequest& request, 
   for (size_t host = 0; host < room.size(); ++host) {
     until += room[host] / total * ranks;
     const bool last = host + 1 == room.size();
-    while (static_cast<int>(hosts.size()) < ranks && (last || static_cast<double>(hosts.size()) + 0.5 < until))
-      hosts.push_back(static_cast<int>(host));
+    while (int(hosts.size()) < ranks && (last || double(hosts.size()) + 0.5 < until)) hosts.push_back(int(host));
   }
   return hosts;
 }
@@ -115,7 +114,7 @@ namespace {
 // A host with more ranks than GPUs; null if there is none.
 const Host* short_of_gpus(const Topology& topology, const std::vector<int>& hosts) {
   std::vector<size_t> ranks(topology.hosts.size(), 0);
-  for (const int host : hosts) ++ranks.at(static_cast<size_t>(host));
+  for (const int host : hosts) ++ranks.at(size_t(host));
   for (size_t host = 0; host < ranks.size(); ++host)
     if (ranks[host] > topology.hosts[host].gpus.size()) return &topology.hosts[host];
   return nullptr;
@@ -166,13 +165,13 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
   for (int rank = 0; rank < ranks; ++rank) {
     RankPlan plan;
     plan.rank = rank;
-    plan.host = hosts[static_cast<size_t>(rank)];
+    plan.host = hosts[size_t(rank)];
     plan.process = threads ? 0 : rank;
-    plan.threads = static_cast<int>(std::max<int64_t>(config.launch.threads, 1));
-    const auto host = static_cast<size_t>(plan.host);
+    plan.threads = int(std::max<int64_t>(config.launch.threads, 1));
+    const auto host = size_t(plan.host);
     DevicePlan device;
     if (gpus) {
-      const int here = static_cast<int>(topology.hosts[host].gpus.size());
+      const int here = int(topology.hosts[host].gpus.size());
       if (used[host] >= here && (!shared || backend == "nccl" || here == 0))
         throw ConfigError(SourceLocation{}, "launch.ranks",
                           str("host ", topology.hosts[host].name, " has ", here, " GPUs for more ranks than that; ",
@@ -203,11 +202,10 @@ KeptBytes kept_bytes(const Json& strategy, const ModelDescription& description, 
   KeptBytes bytes;
   // Blocks run backward from the last one. When a block's backward begins, later blocks have freed their activations.
   for (int64_t index = end - 1; index >= begin; --index) {
-    const BlockDescription& block = description.blocks[static_cast<size_t>(index)];
-    const double input =
-        index == 0 ? 0 : static_cast<double>(description.blocks[static_cast<size_t>(index - 1)].row_output_bytes);
-    const double saved = rows * static_cast<double>(block.row_saved_bytes) + static_cast<double>(block.saved_bytes);
-    const double works = rows * static_cast<double>(block.row_working_bytes) + static_cast<double>(block.working_bytes);
+    const BlockDescription& block = description.blocks[size_t(index)];
+    const double input = index == 0 ? 0 : double(description.blocks[size_t(index - 1)].row_output_bytes);
+    const double saved = rows * double(block.row_saved_bytes) + double(block.saved_bytes);
+    const double works = rows * double(block.row_working_bytes) + double(block.working_bytes);
     const bool again = recomputed(strategy, block.name);
     bytes.largest = std::max(bytes.largest, works + (again ? saved : 0) - bytes.kept);
     bytes.kept += again ? rows * input : saved;
@@ -222,8 +220,8 @@ double rows_of_slice(double rows, int slice, int slices) {
 
 double activation_bytes(const Json& config, const ModelDescription& description, int ranks) {
   const Json& strategy = config.at("strategy");
-  const auto slices = static_cast<double>(strategy.value("micro_batches", 1));
-  const KeptBytes bytes = kept_bytes(strategy, description, 0, static_cast<int64_t>(description.blocks.size()),
+  const auto slices = double(strategy.value("micro_batches", 1));
+  const KeptBytes bytes = kept_bytes(strategy, description, 0, int64_t(description.blocks.size()),
                                      std::ceil(rows_per_rank(config, ranks) / slices));
   return bytes.kept + bytes.largest;
 }
@@ -234,7 +232,7 @@ RankWork whole_work(const Json& config, int degree) {
   work.passes = strategy.value("micro_batches", 1.0);
   work.rows = std::ceil(rows_per_rank(config, degree) / work.passes);
   work.span = work.own = work.passes;
-  work.updates = 1 / static_cast<double>(sync_policy(strategy).every);
+  work.updates = 1 / double(sync_policy(strategy).every);
   return work;
 }
 
@@ -256,18 +254,18 @@ BucketSizes bucket_sizes(const Options& strategy, double gradient_bytes) {
 
 double parameters_of(const ModelDescription& description) {
   double elements = 0;
-  for (const BlockDescription& block : description.blocks) elements += static_cast<double>(block.parameters);
+  for (const BlockDescription& block : description.blocks) elements += double(block.parameters);
   return elements;
 }
 
 double replicated_bytes(const ModelDescription& description) {
-  return parameters_of(description) * static_cast<double>(description.element_bytes);
+  return parameters_of(description) * double(description.element_bytes);
 }
 
 double buffer_bytes(const ModelDescription& description) {
   double elements = 0;
-  for (const BlockDescription& block : description.blocks) elements += static_cast<double>(block.buffers);
-  return elements * static_cast<double>(description.element_bytes);
+  for (const BlockDescription& block : description.blocks) elements += double(block.buffers);
+  return elements * double(description.element_bytes);
 }
 
 namespace {
@@ -279,7 +277,7 @@ void add_batch_norms(const Json& strategy, const ModelDescription& description, 
   constexpr double number = 8;
   double layers = 0, gathers = 0, gathered = 0, summed = 0;
   for (const BlockDescription& block : description.blocks) {
-    const auto norms = static_cast<double>(block.norms), channels = static_cast<double>(block.norm_channels);
+    const auto norms = double(block.norms), channels = double(block.norm_channels);
     const double forwards = recomputed(strategy, block.name) ? 2 : 1;
     layers += norms;
     gathers += forwards * norms;
@@ -320,7 +318,7 @@ void add_buffer_exchanges(const Json& config, const ModelDescription& descriptio
 }
 
 std::vector<RankCost> replica_costs(const Job& job, const ModelDescription& description, bool sparse_embeddings) {
-  const auto ranks = static_cast<int>(job.ranks.size());
+  const auto ranks = int(job.ranks.size());
   std::vector<TouchedTable> tables;
   if (sparse_embeddings) tables = touched_tables(job.config, description, ranks);
   const ModelDescription dense = without(description, tables);
@@ -342,7 +340,7 @@ std::vector<RankCost> replica_costs(const Job& job, const ModelDescription& desc
   add_row_cost(job.config, tables, row_ranks(job), with_rows, cost);
   std::vector<RankCost> costs(job.ranks.size(), cost);
   for (size_t rank = 0; rank < costs.size(); ++rank)
-    add_buffer_exchanges(job.config, description, ranks, static_cast<int>(rank), costs[rank]);
+    add_buffer_exchanges(job.config, description, ranks, int(rank), costs[rank]);
   return costs;
 }
 

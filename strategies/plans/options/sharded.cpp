@@ -22,27 +22,27 @@ struct Units {
   double bytes = 0, messages = 0, largest = 0;
 
   Units(const ModelDescription& model, bool half_precision, bool by_tensor) {
-    const auto element = static_cast<double>(model.element_bytes);
+    const auto element = double(model.element_bytes);
     const double gathered = half_precision ? 2 : element;
     std::map<std::string, Unit> tied;
     for (size_t block = 0; block < model.blocks.size(); ++block)
       for (const TiedTensor& tie : model.blocks[block].ties) {
         Unit& unit = tied[tie.name];
-        unit.bytes = unit.gathered = static_cast<double>(tie.elements) * element;
-        if (unit.users.empty()) unit.users.push_back(static_cast<size_t>(tie.block));
+        unit.bytes = unit.gathered = double(tie.elements) * element;
+        if (unit.users.empty()) unit.users.push_back(size_t(tie.block));
         unit.users.push_back(block);
       }
     for (size_t block = 0; block < model.blocks.size(); ++block) {
       const BlockDescription& one = model.blocks[block];
-      double elements = static_cast<double>(one.parameters);
-      double tensors = static_cast<double>(one.tensors);
+      double elements = double(one.parameters);
+      double tensors = double(one.tensors);
       for (const auto& [name, unit] : tied)
         if (unit.users.front() == block) {
           elements -= unit.bytes / element;
           --tensors;
         }
-      const double products = half_precision ? static_cast<double>(one.product_parameters) : 0;
-      const double product_tensors = half_precision ? static_cast<double>(one.product_tensors) : 0;
+      const double products = half_precision ? double(one.product_parameters) : 0;
+      const double product_tensors = half_precision ? double(one.product_tensors) : 0;
       add({products * element, products * gathered, by_tensor ? std::max(1.0, product_tensors) : 1, {block}});
       add({(elements - products) * element,
            (elements - products) * element,
@@ -118,9 +118,9 @@ std::vector<RankCost> sharded_costs(const Job& job, const ModelDescription& desc
   const bool half_precision = shard == "parameters" && (precision == "bf16" || precision == "fp16");
   const Units units(description, half_precision, options.text("units") == "tensors");
   const size_t blocks = description.blocks.size();
-  const auto ranks = static_cast<double>(job.mesh.degree("data"));
-  const auto slices = static_cast<double>(options.integer("micro_batches"));
-  const auto every = static_cast<double>(options.section("sync").integer("every"));
+  const auto ranks = double(job.mesh.degree("data"));
+  const auto slices = double(options.integer("micro_batches"));
+  const auto every = double(options.section("sync").integer("every"));
   const double others = (ranks - 1) / ranks;
   const bool reshards = options.boolean("reshard_after_forward");
   // With overlap, the next block is gathered and the previous block's gradients are reduced during computation.
@@ -147,7 +147,7 @@ std::vector<RankCost> sharded_costs(const Job& job, const ModelDescription& desc
     double all = 0, sent = 0, messages = 0;
     for (const Unit& unit : units.all) {
       // Each block gathers the unit before its forward and before its backward, if it is not gathered already.
-      const auto uses = static_cast<double>(unit.users.size());
+      const auto uses = double(unit.users.size());
       const double times = reshards ? 2 * uses - (ends && unit.users.back() + 1 == blocks ? 1 : 0) : uses;
       all += unit.gathered;
       sent += times * unit.gathered;
@@ -173,9 +173,9 @@ std::vector<RankCost> sharded_costs(const Job& job, const ModelDescription& desc
   cost.work = whole_work(job.config, job.mesh.degree("data"));
   cost.work.updated = 1 / ranks;
   std::vector<RankCost> costs(job.ranks.size(), cost);
-  for (int rank = 0; rank < static_cast<int>(costs.size()); ++rank) {
+  for (int rank = 0; rank < int(costs.size()); ++rank) {
     const int data_rank = job.mesh.coordinate(rank, "data");
-    add_buffer_exchanges(job.config, description, job.mesh.degree("data"), data_rank, costs[static_cast<size_t>(rank)]);
+    add_buffer_exchanges(job.config, description, job.mesh.degree("data"), data_rank, costs[size_t(rank)]);
   }
   return costs;
 }

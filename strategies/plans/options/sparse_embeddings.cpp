@@ -28,10 +28,10 @@ double update_lookups(const RunConfig& config, int ranks, const std::string& tab
   const SyncPolicy policy = sync_policy(config.strategy.options.json());
   const SyncGroup& group = policy.groups[policy.group_of(table)];
   const bool local = group.what != SyncKind::gradients && group.start_after == 0;
-  double rows = static_cast<double>(batch.rows);
+  double rows = double(batch.rows);
   if (batch.per_rank && !local) rows *= ranks;
   if (!batch.per_rank && local) rows = std::ceil(rows / ranks);
-  return rows * static_cast<double>(policy.every) * static_cast<double>(lookups);
+  return rows * double(policy.every) * double(lookups);
 }
 
 // The weight decay of a parameter, and its key.
@@ -55,7 +55,7 @@ Decay decay_of(const Options& optimizer, const std::string& parameter) {
 }  // namespace
 
 bool rows_by_size(int64_t table_rows, double lookups) {
-  return table_rows >= least_rows && lookups <= most_of_table * static_cast<double>(table_rows);
+  return table_rows >= least_rows && lookups <= most_of_table * double(table_rows);
 }
 
 SparseDecision sparse_decision(const RunConfig& config, int ranks, const TableSize& table) {
@@ -163,7 +163,7 @@ std::string why_dense(const Json& config, int ranks, const TableSize& table) {
 void add_summed(const std::vector<TouchedTable>& tables, bool sharded, const SyncPolicy& policy, const RowRanks& where,
                 bool clips, double dense, RankCost& cost) {
   if (tables.empty()) return;
-  const auto every = static_cast<double>(policy.every);
+  const auto every = double(policy.every);
   const double sent_bytes = policy.compress == Compression::none ? 0 : 2;
   std::vector<ShardedTable> touched;
   for (const TouchedTable& table : tables)
@@ -183,11 +183,11 @@ void add_summed(const std::vector<TouchedTable>& tables, bool sharded, const Syn
 void add_averaged(const SyncGroup& group, const std::vector<TouchedTable>& tables, double every, int ranks,
                   double moments, RankCost& cost) {
   if (tables.empty()) return;
-  const double batches = every * static_cast<double>(group.every), others = ranks - 1;
-  const double tensors = group.average_moments ? 1 + moments : 1, count = static_cast<double>(tables.size());
+  const double batches = every * double(group.every), others = ranks - 1;
+  const double tensors = group.average_moments ? 1 + moments : 1, count = double(tables.size());
   double row_bytes = 8 * count, averaged = 0;
   for (const TouchedTable& table : tables) {
-    row_bytes += table.unique(batches, 1) * static_cast<double>(number_bytes(static_cast<int64_t>(table.rows)));
+    row_bytes += table.unique(batches, 1) * double(number_bytes(int64_t(table.rows)));
     averaged += table.unique(batches, ranks) * table.width * table.element * tensors;
   }
   cost.add({"data", others * row_bytes / batches, (1 + count) / batches, Exchange::gather, 0});
@@ -215,9 +215,9 @@ std::vector<TouchedTable> touched_tables(const Json& config, const ModelDescript
   for (const BlockDescription& block : description.blocks) {
     for (const TableSize& one : block.tables) {
       if (!why_dense(config, ranks, one).empty()) continue;
-      const double row_ids = one.row_ids > 0 ? one.row_ids : static_cast<double>(one.lookups);
-      tables.push_back({one.name, static_cast<double>(one.rows), static_cast<double>(one.dim),
-                        static_cast<double>(description.element_bytes), share * row_ids, one.drawn});
+      const double row_ids = one.row_ids > 0 ? one.row_ids : double(one.lookups);
+      tables.push_back(
+          {one.name, double(one.rows), double(one.dim), double(description.element_bytes), share * row_ids, one.drawn});
     }
   }
   return tables;
@@ -241,7 +241,7 @@ ModelDescription without(const ModelDescription& description, const std::vector<
 
 RowRanks row_ranks(const Job& job) {
   RowRanks where;
-  where.ranks = static_cast<int>(job.ranks.size());
+  where.ranks = int(job.ranks.size());
   where.gpus = job.ranks.front().devices.front().kind == DevicePlan::Kind::gpu;
   const SyncPolicy policy = sync_policy(job.config.at("strategy"));
   const Json launch = job.config.value("launch", Json::object());
@@ -261,7 +261,7 @@ void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, c
   if (tables.empty()) return;
   const int ranks = where.ranks;
   const SyncPolicy policy = sync_policy(config.at("strategy"));
-  const auto every = static_cast<double>(policy.every);
+  const auto every = double(policy.every);
   const double moments = moments_of(config);
   // Sharded: each row has one owner, which keeps and updates it. Shared: each rank of a host updates a part of the
   // rows.
@@ -338,9 +338,7 @@ std::string sparse_text(const Job& job, const ModelDescription& description) {
 
 namespace {
 
-double bytes_of_number(const ShardedTable& table) {
-  return static_cast<double>(number_bytes(static_cast<int64_t>(table.rows)));
-}
+double bytes_of_number(const ShardedTable& table) { return double(number_bytes(int64_t(table.rows))); }
 
 double gradient_element(const ShardedTable& table) {
   return table.sent_bytes > 0 ? table.sent_bytes : table.element_bytes;
@@ -348,7 +346,7 @@ double gradient_element(const ShardedTable& table) {
 
 double gradient_head(const ShardedTable& table) { return table.sent_bytes > 0 ? half_head_bytes : 0; }
 
-double padded_bytes(double bytes) { return static_cast<double>(padded(std::llround(std::ceil(bytes)))); }
+double padded_bytes(double bytes) { return double(padded(std::llround(std::ceil(bytes)))); }
 
 }  // namespace
 
@@ -362,7 +360,7 @@ RowCost gathered_rows_cost(const std::vector<ShardedTable>& tables, int ranks, d
   RowCost cost;
   // One message has counts, ids and gradients. With GPUs the host needs the counts first.
   cost.messages = ranks > 1 ? (gpus ? 2 : 1) : 0;
-  cost.bytes_sent = others * (dense_bytes + 8 * static_cast<double>(tables.size()));
+  cost.bytes_sent = others * (dense_bytes + 8 * double(tables.size()));
   for (const ShardedTable& table : tables) {
     cost.bytes_sent +=
         others * (padded_bytes(table.touched * bytes_of_number(table)) +
@@ -376,7 +374,7 @@ RowCost sharded_rows_cost(const std::vector<ShardedTable>& tables, int ranks, do
   RowCost cost;
   // Ids, rows, gradients, and the norm.
   cost.messages = ranks > 1 ? 4 : 0;
-  cost.bytes_sent = others * (dense_bytes + 8 * static_cast<double>(tables.size()));
+  cost.bytes_sent = others * (dense_bytes + 8 * double(tables.size()));
   for (const ShardedTable& table : tables) {
     cost.bytes_sent += others / ranks * table.touched *
                            (bytes_of_number(table) + table.width * (table.element_bytes + gradient_element(table))) +

@@ -20,7 +20,7 @@ const std::vector<std::string> compressions = {"none", "fp16", "bf16"};
 size_t place_in(const std::vector<std::string>& names, const std::string& name) {
   const auto found = std::find(names.begin(), names.end(), name);
   CONVOY_CHECK(found != names.end(), "a resolved configuration says ", name);
-  return static_cast<size_t>(found - names.begin());
+  return size_t(found - names.begin());
 }
 
 SyncGroup group_from(const Json& json) {
@@ -116,7 +116,7 @@ double messages_of(const Json& strategy, double bytes, double gradient_bytes) {
 
 GroupCost cost_of(const SyncGroup& group, Compression compress, double bytes, double messages, int ranks, int moments,
                   double element) {
-  const double ring = 2.0 * (ranks - 1) / ranks, every = static_cast<double>(group.every);
+  const double ring = 2.0 * (ranks - 1) / ranks, every = double(group.every);
   GroupCost cost;
   if (group.what == SyncKind::gradients) {
     const bool compressed = compress != Compression::none;
@@ -234,10 +234,10 @@ std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescripti
     double named = 0;
     std::vector<double> shares(policy.groups.size(), 0);
     for (const auto& [name, count] : block.named) {
-      shares[policy.group_of(name)] += static_cast<double>(count);
-      named += static_cast<double>(count);
+      shares[policy.group_of(name)] += double(count);
+      named += double(count);
     }
-    const auto in_block = static_cast<double>(block.parameters);
+    const auto in_block = double(block.parameters);
     if (named == 0) elements.back() += in_block;
     for (size_t group = 0; named > 0 && group < elements.size(); ++group)
       elements[group] += in_block * shares[group] / named;
@@ -248,9 +248,9 @@ std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescripti
 void add_sync_cost(const Json& config, const ModelDescription& description, int ranks, RankCost& cost) {
   const Json& strategy = config.at("strategy");
   const SyncPolicy policy = sync_policy(strategy);
-  const auto element = static_cast<double>(description.element_bytes);
+  const auto element = double(description.element_bytes);
   const std::vector<double> elements = sync_elements(policy, description);
-  const double updates = 1 / static_cast<double>(policy.every);
+  const double updates = 1 / double(policy.every);
   const double all = replicated_bytes(description);
   for (size_t group = 0; group < elements.size(); ++group) {
     if (elements[group] == 0) continue;
@@ -277,7 +277,7 @@ std::string sync_text(const Json& config, const ModelDescription& description, i
   const Json& strategy = config.at("strategy");
   const SyncPolicy policy = sync_policy(strategy);
   if (policy.plain()) return "";
-  const auto element = static_cast<double>(description.element_bytes);
+  const auto element = double(description.element_bytes);
   const std::vector<double> elements = sync_elements(policy, description);
   std::string text = str("all ranks: forward and backward of their share of a batch, an update ",
                          every_text(policy.every, "step"), "\n");
@@ -292,7 +292,7 @@ std::string sync_text(const Json& config, const ModelDescription& description, i
     if (group.what == SyncKind::gradients) {
       text += "gradients of every update are summed";
       if (policy.compress != Compression::none)
-        text += str(", sent as ", compressions[static_cast<size_t>(policy.compress)], " with error feedback");
+        text += str(", sent as ", compressions[size_t(policy.compress)], " with error feedback");
     } else {
       text += str("each rank makes local updates, ", every_text(group.every, "update"), " ",
                   group.what == SyncKind::parameters
@@ -301,7 +301,7 @@ std::string sync_text(const Json& config, const ModelDescription& description, i
                   group.average_moments ? ", moments too" : "");
       if (group.start_after > 0) text += str(", after ", group.start_after, " updates by summed gradients");
     }
-    text += str("; ", human_bytes(cost.bytes / static_cast<double>(policy.every)), " a step\n");
+    text += str("; ", human_bytes(cost.bytes / double(policy.every)), " a step\n");
   }
   return text;
 }

@@ -14,8 +14,7 @@ namespace {
 // gathered.
 double entered_bytes(const ModelDescription& description) {
   for (size_t i = 1; i < description.blocks.size(); ++i) {
-    if (description.blocks[i].row_cut_input_bytes > 0)
-      return static_cast<double>(description.blocks[i - 1].row_output_bytes);
+    if (description.blocks[i].row_cut_input_bytes > 0) return double(description.blocks[i - 1].row_output_bytes);
   }
   return 0;
 }
@@ -26,7 +25,7 @@ double left_bytes(const ModelDescription& description) {
   if (description.blocks.empty()) return 0;
   const BlockDescription& last = description.blocks.back();
   const bool ends_cut = last.row_cut_output_bytes == 0;
-  return last.row_cut_input_bytes > 0 && !ends_cut ? static_cast<double>(last.row_output_bytes) : 0;
+  return last.row_cut_input_bytes > 0 && !ends_cut ? double(last.row_output_bytes) : 0;
 }
 
 }  // namespace
@@ -144,25 +143,25 @@ std::vector<std::string> tensor_notes(const Job& job, const ModelDescription& de
 RankCost tensor_group_cost(const Job& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   const double tensor = job.mesh.degree("tensor");
-  const auto element = static_cast<double>(description.element_bytes);
+  const auto element = double(description.element_bytes);
   const bool sequence = options.boolean("sequence_parallel");
   const double rows = rows_per_rank(job.config, job.mesh.degree("data"));
   RankCost cost;
   double inputs = 0, outputs = 0, exchanges = 0;
   double again_inputs = 0, again_outputs = 0;  // of checkpointed blocks, whose forward runs and is summed twice
   for (const BlockDescription& block : description.blocks) {
-    const auto cut = static_cast<double>(block.cut_parameters);
-    cost.parameter_bytes += (static_cast<double>(block.parameters) - cut + cut / tensor) * element;
-    cost.buffer_bytes += static_cast<double>(block.buffers) * element;
-    inputs += static_cast<double>(block.row_cut_input_bytes);
-    outputs += static_cast<double>(block.row_cut_output_bytes);
-    exchanges += static_cast<double>(block.cut_exchanges);
+    const auto cut = double(block.cut_parameters);
+    cost.parameter_bytes += (double(block.parameters) - cut + cut / tensor) * element;
+    cost.buffer_bytes += double(block.buffers) * element;
+    inputs += double(block.row_cut_input_bytes);
+    outputs += double(block.row_cut_output_bytes);
+    exchanges += double(block.cut_exchanges);
     if (!recomputed(job.config.at("strategy"), block.name)) continue;
-    again_inputs += static_cast<double>(block.row_cut_input_bytes);
+    again_inputs += double(block.row_cut_input_bytes);
     // A reduce-scatter sends half of an all-reduce, as for an embedding.
     const bool whole = !sequence || block.row_cut_input_bytes == 0;
-    again_outputs += (whole ? 2 : 1) * static_cast<double>(block.row_cut_output_bytes);
-    exchanges += static_cast<double>(block.cut_exchanges) / 2;  // those of the forward
+    again_outputs += (whole ? 2 : 1) * double(block.row_cut_output_bytes);
+    exchanges += double(block.cut_exchanges) / 2;  // those of the forward
   }
   cost.gradient_bytes = cost.parameter_bytes;
   cost.moment_bytes = cost.parameter_bytes * moments_of(job.config);
@@ -173,7 +172,7 @@ RankCost tensor_group_cost(const Job& job, const ModelDescription& description) 
           (sequence ? 3 * inputs + 2 * outputs + entered_bytes(description) + left_bytes(description) + again_inputs
                     : 2 * inputs + 2 * outputs) +
       rows * share * again_outputs;
-  if (tensor > 1) cost.messages_per_step = exchanges * static_cast<double>(options.integer("micro_batches"));
+  if (tensor > 1) cost.messages_per_step = exchanges * double(options.integer("micro_batches"));
   // Whole sequences are all-reduced. Sequence shards are gathered and scattered with about equal bytes.
   if (sequence) {
     const double half = cost.bytes_sent_per_step / 2;
@@ -184,8 +183,7 @@ RankCost tensor_group_cost(const Job& job, const ModelDescription& description) 
   }
   cost.work = whole_work(job.config, job.mesh.degree("data"));
   cost.work.own *=
-      stage_times(description, {{0, static_cast<int64_t>(description.blocks.size())}}, job.mesh.degree("tensor"))
-          .front();
+      stage_times(description, {{0, int64_t(description.blocks.size())}}, job.mesh.degree("tensor")).front();
   cost.work.span = cost.work.own;
   cost.work.cut = tensor > 1;
   const double elements = parameters_of(description);
@@ -201,21 +199,18 @@ ModelDescription cut_description(const Job& job, const ModelDescription& descrip
     BlockDescription& block = cut.blocks[i];
     // An embedding is sharded by its rows; other tied tensors are whole.
     for (TiedTensor& tie : block.ties)
-      if (tie.elements <= description.blocks[static_cast<size_t>(tie.block)].cut_parameters) tie.elements /= tensor;
+      if (tie.elements <= description.blocks[size_t(tie.block)].cut_parameters) tie.elements /= tensor;
     block.parameters += block.cut_parameters / tensor - block.cut_parameters;
     // Sharded layers gather their weights in full precision (Parameter::products_only is not set).
     if (tensor > 1) block.product_parameters -= block.cut_product_parameters;
     // Half-precision copies of weights are sharded like the weights, also for tied ones.
-    double weights = static_cast<double>(description.blocks[i].parameters),
-           cuts = static_cast<double>(description.blocks[i].cut_parameters);
+    double weights = double(description.blocks[i].parameters), cuts = double(description.blocks[i].cut_parameters);
     for (const TiedTensor& tie : description.blocks[i].ties) {
-      weights += static_cast<double>(tie.elements);
-      if (tie.elements <= description.blocks[static_cast<size_t>(tie.block)].cut_parameters)
-        cuts += static_cast<double>(tie.elements);
+      weights += double(tie.elements);
+      if (tie.elements <= description.blocks[size_t(tie.block)].cut_parameters) cuts += double(tie.elements);
     }
     if (weights > 0)
-      block.saved_bytes -=
-          std::llround(static_cast<double>(block.saved_bytes) * cuts / weights * (tensor - 1) / tensor);
+      block.saved_bytes -= std::llround(double(block.saved_bytes) * cuts / weights * (tensor - 1) / tensor);
     // Working memory of backward is sharded like activations, gradients like their parameters.
     if (description.blocks[i].parameters > 0)
       block.working_bytes -=
@@ -242,8 +237,8 @@ void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, bo
   const double rest = std::max(0.0, cost.gradient_bytes - buckets.first_bytes);
   const double messages = 1 + std::ceil(rest / buckets.other_bytes);
   const double overlapped = overlap ? (messages - 1) / messages : 0;
-  cost.add({"data", 2 * (ranks - 1) / ranks * cost.gradient_bytes / static_cast<double>(every),
-            messages / static_cast<double>(every), Exchange::all_reduce, overlapped});
+  cost.add({"data", 2 * (ranks - 1) / ranks * cost.gradient_bytes / double(every), messages / double(every),
+            Exchange::all_reduce, overlapped});
 }
 
 }  // namespace convoy

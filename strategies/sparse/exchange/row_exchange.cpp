@@ -1,10 +1,8 @@
 #include "strategies/sparse/exchange/row_exchange.h"
 
-#include "core/base/error.h"
 #include "core/base/log.h"
 #include "strategies/common/model/visit_parts.h"
-#include "strategies/sparse/exchange/row_gather.h"
-#include "strategies/sparse/sharded_rows.h"
+#include "strategies/sparse/exchange/row_messages.h"
 
 namespace convoy {
 
@@ -23,11 +21,13 @@ void RowExchange::visit(const StateVisitor& visit) const {
   }
 }
 
-int64_t RowExchange::number_bytes(size_t table) const { return convoy::number_bytes(tables_[table]->table->rows()); }
+int64_t RowExchange::number_bytes(size_t table) const {
+  return convoy::number_bytes(tables_[table]->table->embedding().rows());
+}
 
 int64_t RowExchange::gradient_bytes(size_t table, int64_t rows) const {
   const at::Tensor& value = tables_[table]->value;
-  return compressed_.empty() ? padded(rows * value.size(1) * static_cast<int64_t>(value.element_size()))
+  return compressed_.empty() ? padded(rows * value.size(1) * int64_t(value.element_size()))
                              : compressed_[table].bytes(rows);
 }
 
@@ -35,31 +35,18 @@ void RowExchange::warn_if_more_than_dense(int64_t received) {
   if (warned_ || group_->rank() != 0 || group_->size() == 1) return;
   double dense = 0;
   for (const ParameterPtr& table : tables_) {
-    const double row = static_cast<double>(table->value.size(1)) * static_cast<double>(table->value.element_size());
-    dense += static_cast<double>(table->table->rows()) * row;
+    const double row = double(table->value.size(1)) * double(table->value.element_size());
+    dense += double(table->table->embedding().rows()) * row;
   }
   // Bytes that a rank receives in a ring all-reduce.
   dense *= 2.0 * (group_->size() - 1) / group_->size();
-  if (static_cast<double>(received) <= dense) return;
+  if (double(received) <= dense) return;
   warned_ = true;
   log::warning(convoy::str("sparse embeddings: ranks receive ", received,
-                           " bytes an update, and gradients of whole tables would take ", static_cast<int64_t>(dense),
+                           " bytes an update, and gradients of whole tables would take ", int64_t(dense),
                            "; take model.rows: false, or auto"));
 }
 
-bool sharded(const std::vector<ParameterPtr>& tables) {
-  return !tables.empty() && tables.front()->table->blocks() != nullptr;
-}
-
-std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std::vector<ParameterPtr> tables,
-                                               Compression numbers) {
-  for (const ParameterPtr& table : tables)
-    CONVOY_CHECK((table->table->blocks() != nullptr) == sharded(tables), table->name,
-                 " must be sharded if other tables are, and only then");
-  if (sharded(tables)) return std::make_unique<ShardedRows>(group, std::move(tables), numbers);
-  if (!tables.empty() && !tables.front()->value.is_cpu())
-    return std::make_unique<DeviceRowGather>(group, std::move(tables), numbers);
-  return std::make_unique<RowGather>(group, std::move(tables), numbers);
-}
+bool sharded(const std::vector<ParameterPtr>& tables) { return !tables.empty() && tables.front()->table->is_sharded(); }
 
 }  // namespace convoy

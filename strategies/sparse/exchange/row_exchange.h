@@ -53,7 +53,7 @@ class RowExchange {
   bool warned_ = false;
 };
 
-// Collective. All tables are sharded, or none.
+// Collective. All tables are sharded, or none. Implemented in strategies/sparse/sharded_rows.cpp.
 std::unique_ptr<RowExchange> make_row_exchange(const CommunicatorPtr& group, std::vector<ParameterPtr> tables,
                                                Compression numbers = Compression::none);
 // Returns true if these tables are sharded.

@@ -40,7 +40,7 @@ int64_t sum(const std::vector<int64_t>& list) { return std::accumulate(list.begi
 
 RowGather::RowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers)
     : RowExchange(std::move(group), std::move(tables), numbers),
-      ranks_(static_cast<size_t>(group_->size())),
+      ranks_(size_t(group_->size())),
       sums_(tables_.size()),
       touched_sums_(tables_.size()),
       in_shared_memory_(host() != nullptr && host()->group().size() == group_->size()),
@@ -110,7 +110,7 @@ void RowGather::complete() {
 }
 
 // Row counts, and the norm of the rows' gradients.
-int64_t RowGather::head_bytes() const { return 8 * (static_cast<int64_t>(tables_.size()) + (bounded() ? 1 : 0)); }
+int64_t RowGather::head_bytes() const { return 8 * (int64_t(tables_.size()) + (bounded() ? 1 : 0)); }
 
 // No element exceeds the norm of its rank's gradients, and no sum exceeds the sum of the norms.
 bool RowGather::bounds_allow() const {
@@ -118,15 +118,14 @@ bool RowGather::bounds_allow() const {
   double all = 0;
   for (const MessagePart& message : messages_) {
     double length = 0;
-    std::memcpy(&length, data_of(message.bytes) + message.begin + 8 * static_cast<int64_t>(tables_.size()),
-                sizeof length);
+    std::memcpy(&length, data_of(message.bytes) + message.begin + 8 * int64_t(tables_.size()), sizeof length);
     all += length;
   }
   return all < largest_sum;  // also false if one is NaN
 }
 
 int64_t RowGather::begin_of(size_t rank) const {
-  return std::accumulate(expected_.begin(), expected_.begin() + static_cast<int64_t>(rank), int64_t{0});
+  return std::accumulate(expected_.begin(), expected_.begin() + int64_t(rank), int64_t{0});
 }
 
 // Allocates memory for all first messages, generously: untouched pages take no memory.
@@ -141,7 +140,7 @@ void RowGather::make_room() {
 }
 
 void RowGather::pack(const std::vector<at::Tensor>& dense) {
-  const auto own = static_cast<size_t>(group_->rank());
+  const auto own = size_t(group_->rank());
   std::vector<TableRows> touched;
   int64_t bytes = head_bytes() + dense_;
   for (size_t table = 0; table < tables_.size(); ++table) {
@@ -168,7 +167,7 @@ void RowGather::pack(const std::vector<at::Tensor>& dense) {
     const int64_t* numbers = rows.numbers.const_data_ptr<int64_t>();
     if (size == 4)
       std::transform(numbers, numbers + count, reinterpret_cast<int32_t*>(to),
-                     [](int64_t number) { return static_cast<int32_t>(number); });
+                     [](int64_t number) { return int32_t(number); });
     else
       std::copy(numbers, numbers + count, reinterpret_cast<int64_t*>(to));
     to += padded(count * size);
@@ -182,7 +181,7 @@ void RowGather::pack(const std::vector<at::Tensor>& dense) {
 }
 
 void RowGather::gather() {
-  const auto own = static_cast<size_t>(group_->rank());
+  const auto own = size_t(group_->rank());
   const at::Tensor mine =
       in_place_ ? gathered_.narrow(0, begin_of(own), expected_[own]) : packed_.narrow(0, 0, expected_[own]);
   group_->all_gather_v(gathered_.narrow(0, 0, sum(expected_)), mine, expected_, {"rows", {}})->wait();
@@ -201,7 +200,7 @@ void RowGather::gather() {
 
 // Rare: a rank's message is longer than all its earlier ones.
 void RowGather::gather_rest() {
-  const auto own = static_cast<size_t>(group_->rank());
+  const auto own = size_t(group_->rank());
   std::vector<int64_t> rests(ranks_);
   for (size_t rank = 0; rank < ranks_; ++rank) rests[rank] = std::max<int64_t>(lengths_[rank] - expected_[rank], 0);
   const int64_t all = sum(rests);
@@ -213,8 +212,8 @@ void RowGather::gather_rest() {
   for (size_t rank = 0; rank < ranks_; ++rank) {
     if (rests[rank] == 0) continue;
     const at::Tensor message = at::empty({lengths_[rank]}, at::kByte);
-    std::memcpy(data_of(message), data_of(gathered_) + messages_[rank].begin, static_cast<size_t>(expected_[rank]));
-    std::memcpy(data_of(message) + expected_[rank], data_of(rest_) + begin, static_cast<size_t>(rests[rank]));
+    std::memcpy(data_of(message), data_of(gathered_) + messages_[rank].begin, size_t(expected_[rank]));
+    std::memcpy(data_of(message) + expected_[rank], data_of(rest_) + begin, size_t(rests[rank]));
     begin += rests[rank];
     messages_[rank] = {message, 0};
     expected_[rank] = lengths_[rank];
@@ -242,15 +241,14 @@ template <class Number>
 void RowGather::add_up(size_t table, const std::vector<Section>& sections, bool complete) {
   const auto numbers_of = [](const Section& section) { return reinterpret_cast<const Number*>(section.numbers); };
   const at::Tensor& value = tables_[table]->value;
-  SparseEmbedding& rows = *tables_[table]->table;
+  SparseEmbedding& rows = tables_[table]->table->embedding();
   if (!complete && rows.updaters() != nullptr && host()->group().size() == group_->size()) {
     TouchedRowSums& sums = touched_sums_[table];
     sums.begin(rows.positions(), group_->rank(), group_->size(), value);
     for (size_t rank = 0; rank < ranks_; ++rank)
-      if (static_cast<int>(rank) != group_->rank())
-        sums.set_numbers(static_cast<int>(rank), numbers_of(sections[rank]), sections[rank].rows);
+      if (int(rank) != group_->rank()) sums.set_numbers(int(rank), numbers_of(sections[rank]), sections[rank].rows);
     for (size_t rank = 0; rank < ranks_; ++rank)
-      sums.add(static_cast<int>(rank), values_of(table, sections[rank]), sections[rank].rows);
+      sums.add(int(rank), values_of(table, sections[rank]), sections[rank].rows);
     return rows.set_update(sums.rows());
   }
   int64_t most = 0;
@@ -293,27 +291,27 @@ void DeviceRowGather::run(const std::vector<at::Tensor>& dense) {
   for (size_t table = 0; table < tables_.size(); ++table) {
     merge(table, begins);
     for (size_t rank = 0; rank < begins.size(); ++rank)
-      begins[rank] += section(table, counts[static_cast<int64_t>(rank)][static_cast<int64_t>(table)]);
+      begins[rank] += section(table, counts[int64_t(rank)][int64_t(table)]);
   }
 }
 
 void DeviceRowGather::share_counts(const std::vector<TableRows>& own) {
-  const auto tables = static_cast<int64_t>(tables_.size());
+  const auto tables = int64_t(tables_.size());
   const at::Device device = tables_.front()->value.device();
   at::Tensor mine = at::empty({tables}, at::kLong);
-  for (int64_t table = 0; table < tables; ++table) mine[table] = own[static_cast<size_t>(table)].numbers.numel();
+  for (int64_t table = 0; table < tables; ++table) mine[table] = own[size_t(table)].numbers.numel();
   at::Tensor all = at::empty({group_->size(), tables}, at::TensorOptions(at::kLong).device(device));
   group_->all_gather(all, mine.to(device), {"numbers of rows", {}})->wait();
   counts_ = all.cpu();
 }
 
 void DeviceRowGather::pack(const std::vector<at::Tensor>& dense, const std::vector<TableRows>& own) {
-  bytes_.assign(static_cast<size_t>(group_->size()), dense_bytes(dense));
+  bytes_.assign(size_t(group_->size()), dense_bytes(dense));
   const auto counts = counts_.accessor<int64_t, 2>();
   for (size_t rank = 0; rank < bytes_.size(); ++rank)
     for (size_t table = 0; table < tables_.size(); ++table)
-      bytes_[rank] += section(table, counts[static_cast<int64_t>(rank)][static_cast<int64_t>(table)]);
-  local_bytes_ = bytes_[static_cast<size_t>(group_->rank())];
+      bytes_[rank] += section(table, counts[int64_t(rank)][int64_t(table)]);
+  local_bytes_ = bytes_[size_t(group_->rank())];
   with_room(packed_, local_bytes_, tables_.front()->value.device());
   int64_t at = 0;
   for (const at::Tensor& one : dense) {
@@ -352,7 +350,7 @@ void DeviceRowGather::merge(size_t table, const std::vector<int64_t>& begins) {
   const auto counts = counts_.accessor<int64_t, 2>();
   std::vector<at::Tensor> numbers, values;
   for (size_t rank = 0; rank < begins.size(); ++rank) {
-    const int64_t rows = counts[static_cast<int64_t>(rank)][static_cast<int64_t>(table)];
+    const int64_t rows = counts[int64_t(rank)][int64_t(table)];
     numbers.push_back(numbers_in(gathered_, table, begins[rank], rows).to(at::kLong));
     values.push_back(values_at(table, begins[rank], rows));
   }

@@ -58,7 +58,7 @@ class RowGather : public RowExchange {
   const char* values_of(size_t table, const Section& section);
   template <class Number>
   void add_up(size_t table, const std::vector<Section>& sections, bool complete);
-  SharedRows* host() const { return tables_.empty() ? nullptr : tables_.front()->table->host().get(); }
+  SharedRows* host() const { return tables_.empty() ? nullptr : tables_.front()->table->embedding().host().get(); }
 
   size_t ranks_;
   std::vector<RowSums> sums_;  // by table

@@ -21,9 +21,9 @@ class SparseRowBlocks {
   SparseRowBlocks(int64_t rows, int rank, int ranks);
 
   int64_t rows() const { return rows_; }  // of all ranks
-  int64_t local_rows(int rank) const { return row_counts_[static_cast<size_t>(rank)]; }
+  int64_t local_rows(int rank) const { return row_counts_[size_t(rank)]; }
   int64_t local_rows() const { return local_rows(rank_); }
-  int ranks() const { return static_cast<int>(row_counts_.size()); }
+  int ranks() const { return int(row_counts_.size()); }
 
   // For row 0 … rows − 1: its owner, and its index among the owner's rows.
   int owner(int64_t row) const { return blocks_[block_of(row)].owner; }
@@ -53,10 +53,10 @@ class SparseRowBlocks {
 
 // Numbers up to twice 2^bits are blocks of one row; larger ones share a block if their leading bits are equal.
 inline size_t SparseRowBlocks::block_of(int64_t row) const {
-  const auto number = static_cast<uint64_t>(row);
+  const auto number = uint64_t(row);
   if (number >> bits_ == 0) return number;
   const int shift = 63 - __builtin_clzll(number) - bits_;
-  return (static_cast<size_t>(shift) << bits_) + (number >> shift);
+  return (size_t(shift) << bits_) + (number >> shift);
 }
 
 class RowIndex {
@@ -73,7 +73,7 @@ class RowIndex {
   // Prefetches the cell of `number` into the cache.
   void prefetch(int64_t number) const { __builtin_prefetch(&cells_[first_cell(number)]); }
   const std::vector<int64_t>& numbers() const { return numbers_; }  // by position
-  int64_t size() const { return static_cast<int64_t>(numbers_.size()); }
+  int64_t size() const { return int64_t(numbers_.size()); }
 
  private:
   struct Cell {
@@ -92,8 +92,8 @@ class RowIndex {
 
 // Multiplies by 2⁶⁴ ÷ the golden ratio, so that consecutive numbers get distant cells.
 inline size_t RowIndex::first_cell(int64_t number) const {
-  const uint64_t mixed = static_cast<uint64_t>(number) * 0x9E3779B97F4A7C15u;
-  return static_cast<size_t>(mixed >> 32) & (cells_.size() - 1);
+  const uint64_t mixed = uint64_t(number) * 0x9E3779B97F4A7C15u;
+  return size_t(mixed >> 32) & (cells_.size() - 1);
 }
 
 inline size_t RowIndex::cell_of(int64_t number) const {
@@ -109,7 +109,7 @@ inline int64_t RowIndex::position(int64_t number) {
     grow();
     cell = cell_of(number);
   }
-  cells_[cell] = {number, round_, static_cast<int32_t>(numbers_.size())};
+  cells_[cell] = {number, round_, int32_t(numbers_.size())};
   numbers_.push_back(number);
   return cells_[cell].position;
 }

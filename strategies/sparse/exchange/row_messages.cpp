@@ -11,7 +11,7 @@ void sum_on_host(T* __restrict to, int64_t n, int64_t begin, const std::vector<M
     const auto* bytes = ranks[rank].bytes.const_data_ptr<uint8_t>() + ranks[rank].begin + begin;
     const T* __restrict from = reinterpret_cast<const T*>(bytes);
     if (rank == 0)
-      std::memcpy(to, from, sizeof(T) * static_cast<size_t>(n));
+      std::memcpy(to, from, sizeof(T) * size_t(n));
     else
       for (int64_t i = 0; i < n; ++i) to[i] += from[i];
   }

@@ -11,11 +11,11 @@ namespace convoy {
 
 // Byte messages that hold tensors in sequence, each from a multiple of 8 on.
 
-inline int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+inline int64_t bytes_of(const at::Tensor& tensor) { return int64_t(tensor.nbytes()); }
 
 // Views part of a byte buffer as `elements` of another dtype.
 inline at::Tensor bytes_as(const at::Tensor& bytes, int64_t begin, int64_t elements, at::ScalarType dtype) {
-  const auto size = static_cast<int64_t>(c10::elementSize(dtype));
+  const auto size = int64_t(c10::elementSize(dtype));
   return bytes.narrow(0, begin, elements * size).view(dtype);
 }
 

@@ -11,10 +11,6 @@
 
 namespace convoy {
 
-// State of LibTorch's default generator of a device.
-at::Tensor generator_state(at::Device device);
-void set_generator_state(at::Device device, const at::Tensor& state);
-
 // Restores the state of a device's default generator at the end.
 class KeptGenerator {
  public:

@@ -1,4 +1,4 @@
-#include "strategies/common/layers/init.h"
+#include "core/tensors/init.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
@@ -7,18 +7,6 @@
 #include <cmath>
 
 namespace convoy {
-
-at::Tensor generator_state(at::Device device) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_generator_state(at::Device device, const at::Tensor& state) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
 
 SeededDefaultGenerator::SeededDefaultGenerator(uint64_t key) : lock_(default_generator_mutex()), kept_(at::kCPU) {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);

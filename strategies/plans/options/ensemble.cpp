@@ -1,4 +1,4 @@
-#include "strategies/plans/options/catalogue.h"
+#include "strategies/plans/options/ensemble.h"
 
 #include <algorithm>
 #include <cmath>
@@ -157,7 +157,7 @@ int64_t count_points(const Node& grid) {
     if (axis.value.kind != Node::Kind::list)
       throw ConfigError(axis.value.mark, path, "must be a list of the values that the key is to take");
     if (axis.value.items.empty()) throw ConfigError(axis.value.mark, path, "is an empty list; give it a value");
-    count *= static_cast<int64_t>(axis.value.items.size());
+    count *= int64_t(axis.value.items.size());
     if (count > most_grid_points)
       throw ConfigError(grid.mark, grid_key,
                         str("has more than ", most_grid_points, " combinations; leave out keys or values"));
@@ -176,13 +176,13 @@ std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
     std::vector<Coordinate> at(grid.fields.size());
     int64_t rest = number;
     for (size_t i = grid.fields.size(); i-- > 0;) {
-      const auto size = static_cast<int64_t>(grid.fields[i].value.items.size());
-      at[i] = {&grid.fields[i], static_cast<size_t>(rest % size), &texts[i]};
+      const auto size = int64_t(grid.fields[i].value.items.size());
+      at[i] = {&grid.fields[i], size_t(rest % size), &texts[i]};
       rest /= size;
     }
     GridPoint point;
-    point.name = bounded(in_a_name(
-        pattern.empty() ? default_name(at) : patterned_name(pattern, pattern_mark, at, static_cast<size_t>(number))));
+    point.name = bounded(
+        in_a_name(pattern.empty() ? default_name(at) : patterned_name(pattern, pattern_mark, at, size_t(number))));
     for (const Coordinate& coordinate : at) point.values.emplace_back(coordinate.axis->key, &coordinate.value());
     points.push_back(std::move(point));
   }
@@ -198,7 +198,7 @@ std::vector<GridPoint> grid_values(const Node& grid) {
     const Node& values = *grid.find(first.values[i].first);
     // The first values of all keys are one point, which is added once.
     for (size_t j = i == 0 ? 0 : 1; j < values.items.size(); ++j) {
-      if (points.size() == static_cast<size_t>(most_grid_points)) return points;
+      if (points.size() == size_t(most_grid_points)) return points;
       points.push_back(first);
       points.back().name = str("point-", points.size());
       points.back().values[i].second = &values.items[j];
@@ -215,13 +215,13 @@ std::vector<double> spread(const Options& options, const std::string& name, int6
   const Json& value = options.at(name);
   std::vector<double> values;
   if (value.is_number()) {
-    values.assign(static_cast<size_t>(members), value.get<double>());
+    values.assign(size_t(members), value.get<double>());
   } else if (value.is_array()) {
     for (const Json& one : value) {
       if (!one.is_number()) options.fail(name, "must hold numbers, one for each member");
       values.push_back(one.get<double>());
     }
-    if (static_cast<int64_t>(values.size()) != members)
+    if (int64_t(values.size()) != members)
       options.fail(name, str("has ", values.size(), " values for ", members, " members; give one for each"));
   } else if (value.is_object() && value.contains("from") && value.contains("to") && value["from"].is_number() &&
              value["to"].is_number()) {
@@ -233,7 +233,7 @@ std::vector<double> spread(const Options& options, const std::string& name, int6
     const double from = value["from"].get<double>(), to = value["to"].get<double>();
     if (scale == "log" && (from <= 0 || to <= 0)) options.fail(name, "has scale log, and a bound that is not above 0");
     for (int64_t member = 0; member < members; ++member) {
-      const double share = members > 1 ? static_cast<double>(member) / static_cast<double>(members - 1) : 0;
+      const double share = members > 1 ? double(member) / double(members - 1) : 0;
       values.push_back(scale == "log" ? from * std::pow(to / from, share) : from + (to - from) * share);
     }
   } else {
@@ -255,14 +255,14 @@ std::vector<uint64_t> seeds(const Options& options, int64_t members, uint64_t of
   std::vector<uint64_t> all;
   if (value.is_array()) {
     for (const Json& one : value) all.push_back(seed_from(options, one));
-    if (static_cast<int64_t>(all.size()) != members)
+    if (int64_t(all.size()) != members)
       options.fail("seed", str("has ", all.size(), " values for ", members, " members; give one for each"));
     return all;
   }
   if (!value.is_null() && !value.is_number())
     options.fail("seed", "must be the first member's, from which the others count on, or a list with one for each");
   const uint64_t first = value.is_null() ? of_run : seed_from(options, value);
-  for (int64_t member = 0; member < members; ++member) all.push_back(first + static_cast<uint64_t>(member));
+  for (int64_t member = 0; member < members; ++member) all.push_back(first + uint64_t(member));
   return all;
 }
 
@@ -304,8 +304,8 @@ std::vector<int64_t> patience(const Options& options, int64_t members) {
   std::vector<int64_t> all;
   for (double one : spread(stop, "patience", members, 0)) {
     if (one != std::floor(one)) stop.fail("patience", str("holds ", one, "; it counts evaluations"));
-    if (one > static_cast<double>(most_steps)) stop.fail("patience", str("holds ", one, "; for never, write 0"));
-    all.push_back(static_cast<int64_t>(one));
+    if (one > double(most_steps)) stop.fail("patience", str("holds ", one, "; for never, write 0"));
+    all.push_back(int64_t(one));
   }
   return all;
 }
@@ -314,8 +314,8 @@ std::vector<int64_t> patience(const Options& options, int64_t members) {
 
 std::vector<MemberSample> samples_of(const Options& strategy) {
   const int64_t members = strategy.integer("members");
-  std::vector<MemberSample> all(static_cast<size_t>(members), draw_of(strategy, members));
-  for (size_t member = 0; member < all.size(); ++member) all[member].member = static_cast<int64_t>(member);
+  std::vector<MemberSample> all(size_t(members), draw_of(strategy, members));
+  for (size_t member = 0; member < all.size(); ++member) all[member].member = int64_t(member);
   return all;
 }
 
@@ -337,7 +337,7 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
   const int64_t count = options.integer("members");
   const auto all_alike = [&](const char* name, double least) {
     if (options.has(name)) return spread(options, name, count, least);
-    return std::vector<double>(static_cast<size_t>(count), optimizer.real(name));
+    return std::vector<double>(size_t(count), optimizer.real(name));
   };
   const std::vector<MemberSample> draws = samples_of(options);
   const std::vector<uint64_t> seed = seeds(options, count, config.seed);
@@ -349,7 +349,7 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
         .fail("patience", "counts evaluations, and train.evaluate_every is never; give one, such as 1 epoch");
   std::vector<MemberSettings> members;
   for (size_t i = 0; i < draws.size(); ++i) {
-    MemberSettings member{static_cast<int64_t>(i), seed[i], rate[i], decay[i], patient[i], draws[i]};
+    MemberSettings member{int64_t(i), seed[i], rate[i], decay[i], patient[i], draws[i]};
     member.draw.seed = seed[i];
     members.push_back(member);
   }

@@ -1,4 +1,4 @@
-#include "strategies/common/layers/skinny_product.h"
+#include "core/tensors/skinny_product.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
