@@ -13,17 +13,6 @@ namespace {
 
 constexpr size_t most_hosts = 8;  // lines of hosts that are too small
 
-// Schedule of strategies in which all ranks do the same.
-std::string default_schedule(const Json& strategy) {
-  const Json slices = strategy.value("micro_batches", Json(1));
-  const Json every = strategy.contains("sync") ? strategy["sync"].value("every", Json(1)) : Json(1);
-  std::string text = "all ranks do the same: ";
-  text += slices == 1
-              ? "forward and backward of their share of a batch"
-              : str("forward and backward of each of ", slices.dump(), " micro-batches of their share of a batch");
-  return text + (every == 1 ? ", one update\n" : str(", one update every ", every.dump(), " steps\n"));
-}
-
 // Hosts of the ranks for `--hosts a:2,b:2`; empty if --hosts has only names.
 std::vector<int> requested_hosts(PreparedRun& run) {
   const std::vector<int> hosts = rank_hosts(host_shares(run.arguments.hosts), run.arguments.ranks);
@@ -41,9 +30,7 @@ void plan_and_count(Candidate& candidate, const Topology& topology) {
   const ModelDescription description = candidate.run.described.at("model").get<ModelDescription>();
   const Job& job = candidate.placed.job;
   candidate.costs = rank_costs_of(strategy, job, description);
-  if (strategy.schedule) candidate.schedule = strategy.schedule(job, description);
-  if (candidate.schedule.empty()) candidate.schedule = default_schedule(job.config.at("strategy"));
-  if (strategy.tables) candidate.schedule += strategy.tables(job, description);
+  candidate.schedule = strategy_report(strategy, job, description);
 }
 
 PreparedRun prepared(const RunArguments& arguments) { return prepare(arguments, {}, {}); }

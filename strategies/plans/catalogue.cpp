@@ -38,6 +38,17 @@ void check_own_norms(const Job& job, const ModelDescription& description) {
                             "Layers::batch_norm, or take batch_norm: local"));
 }
 
+// Lines of a strategy whose ranks all do the same.
+std::string equal_ranks_text(const Json& strategy) {
+  const Json slices = strategy.value("micro_batches", Json(1));
+  const Json every = strategy.contains("sync") ? strategy["sync"].value("every", Json(1)) : Json(1);
+  std::string text = "all ranks do the same: ";
+  text += slices == 1
+              ? "forward and backward of their share of a batch"
+              : str("forward and backward of each of ", slices.dump(), " micro-batches of their share of a batch");
+  return text + (every == 1 ? ", one update\n" : str(", one update every ", every.dump(), " steps\n"));
+}
+
 }  // namespace
 
 const char* name_of(Exchange kind) {
@@ -52,7 +63,7 @@ Exchange exchange_named(const std::string& name) {
 }
 
 bool wants_blocks(const StrategyEntry& entry, const Job& job) {
-  return entry.check || (entry.tables && sparse_check_wants_blocks(job)) || !recomputed_names(job).empty() ||
+  return entry.check || (entry.sparse_embeddings && sparse_check_wants_blocks(job)) || !recomputed_names(job).empty() ||
          synchronises_norms(job) || !sync_policy(job.config.at("strategy")).patterns.empty();
 }
 
@@ -62,8 +73,14 @@ std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job
   check_recomputed_names(recomputed_names(job), names);
   check_sync_names(job, description);
   check_own_norms(job, description);
-  if (entry.tables) check_sparse_blocks(job, description);
+  if (entry.sparse_embeddings) check_sparse_blocks(job, description);
   return entry.check ? entry.check(job, description) : std::vector<std::string>();
+}
+
+std::string strategy_report(const StrategyEntry& entry, const Job& job, const ModelDescription& description) {
+  std::string text = entry.report ? entry.report(job, description) : "";
+  if (text.empty()) text = equal_ranks_text(job.config.at("strategy"));
+  return entry.sparse_embeddings ? text + sparse_text(job, description) : text;
 }
 
 const std::vector<StrategyEntry>& strategy_catalogue() {

@@ -156,9 +156,8 @@ struct StrategyEntry : Entry {
   // Null: none.
   std::function<std::vector<std::string>(const Job&, const ModelDescription&)> check;
   // Lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
-  std::function<std::string(const Job&, const ModelDescription&)> schedule;
-  // Lines for people about sparse embeddings. Null or "": there are none.
-  std::function<std::string(const Job&, const ModelDescription&)> tables = nullptr;
+  std::function<std::string(const Job&, const ModelDescription&)> report;
+  bool sparse_embeddings = false;  // the strategy supports them
   // Splits a file that describes several runs (a farm) before the file is checked. Null: the file is one run.
   PipelineTexts (*pipelines)(const Node& root) = nullptr;
   // Overrides, as of --set, that turn the configuration into a run of the reference strategy for one member. One list
@@ -171,6 +170,9 @@ struct StrategyEntry : Entry {
 bool wants_blocks(const StrategyEntry& entry, const Job& job);
 // Runs those checks. Throws ConfigError; returns warnings.
 std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const ModelDescription& description);
+
+// Lines for people: actions in a step, and sparse embeddings.
+std::string strategy_report(const StrategyEntry& entry, const Job& job, const ModelDescription& description);
 
 // Strategies with a class, in the order of the reference page. `independent` has none: each of its runs has a strategy.
 #define CONVOY_STRATEGIES(X) \

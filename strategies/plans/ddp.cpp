@@ -35,8 +35,8 @@ StrategyEntry ddp_entry() {
       {replicated_data_options(), {replica_sync_option(), micro_batches_option(), graph_option()}, memory_options()});
   entry.plan = plan_ddp;
   entry.cost = ddp_cost;
-  entry.schedule = ddp_schedule;
-  entry.tables = sparse_text;
+  entry.report = ddp_schedule;
+  entry.sparse_embeddings = true;
   return entry;
 }
 

@@ -285,7 +285,7 @@ StrategyEntry hybrid_entry() {
   entry.plan = plan_hybrid;
   entry.cost = hybrid_cost;
   entry.check = check_hybrid;
-  entry.schedule = hybrid_schedule;
+  entry.report = hybrid_schedule;
   return entry;
 }
 

@@ -153,7 +153,7 @@ StrategyEntry model_parallel_entry() {
   entry.plan = plan_model_parallel;
   entry.cost = model_parallel_cost;
   entry.check = check_model_parallel;
-  entry.schedule = model_parallel_schedule;
+  entry.report = model_parallel_schedule;
   return entry;
 }
 

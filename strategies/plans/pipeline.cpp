@@ -48,7 +48,7 @@ StrategyEntry pipeline_entry() {
   entry.plan = plan_pipeline;
   entry.cost = pipeline_cost;
   entry.check = check_pipeline_job;
-  entry.schedule = pipeline_text;
+  entry.report = pipeline_text;
   return entry;
 }
 

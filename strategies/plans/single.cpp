@@ -31,7 +31,7 @@ StrategyEntry single_entry() {
   entry.options = joined({{sync_option(), micro_batches_option(), graph_option()}, memory_options()});
   entry.plan = plan_single;
   entry.cost = single_cost;
-  entry.tables = sparse_text;
+  entry.sparse_embeddings = true;
   return entry;
 }
 
