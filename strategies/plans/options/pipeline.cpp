@@ -242,7 +242,7 @@ std::vector<RankCost> pipeline_costs(const PipelineShape& shape, const std::vect
 std::string pipeline_text(const Job& job, const ModelDescription& model) {
   const Options section(job.config.at("strategy"));
   const int ranks = job.mesh.degree("pipeline");
-  std::vector<std::vector<int>> ranks_at(size_t(ranks));  // by index along the axis
+  std::vector<std::vector<int>> ranks_at(static_cast<size_t>(ranks));  // by index along the axis
   for (int rank = 0; rank < job.mesh.size(); ++rank)
     ranks_at[size_t(job.mesh.coordinate(rank, "pipeline"))].push_back(rank);
   std::vector<std::string> names;
