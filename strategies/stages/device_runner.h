@@ -14,7 +14,8 @@
 
 namespace convoy {
 
-// `options`: the section with `placement` (place_blocks) and `micro_batches`. Throws ConfigError for blocks that do not fit the model.
+// `options`: the section with `placement` (place_blocks) and `micro_batches`. Throws ConfigError for blocks that do not
+// fit the model.
 std::unique_ptr<StepRunner> make_device_runner(const Context& context, ModelPtr model, LossPtr loss,
                                                const Options& options, const PartRequest& base = {});
 

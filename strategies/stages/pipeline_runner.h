@@ -12,8 +12,8 @@
 
 namespace convoy {
 
-// `options`: the section, with pipeline_section_options() and micro_batches. `base`: what all parts share: layers, counts. Collective along the axis. Throws ConfigError at `stages` if the blocks
-// do not fit the model.
+// `options`: the section, with pipeline_section_options() and micro_batches. `base`: what all parts share: layers,
+// counts. Collective along the axis. Throws ConfigError at `stages` if the blocks do not fit the model.
 std::unique_ptr<StepRunner> make_pipeline_runner(const Context& context, ModelPtr model, LossPtr loss,
                                                  const Options& options, const PartRequest& base = {});
 
