@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <optional>
 
 #include "backends/communicator/call.h"
@@ -26,88 +27,65 @@ int64_t interval_at(int64_t number) {
 
 bool compared_at(int64_t number) { return number > checked_at_first && number % interval_at(number) == 0; }
 
-// Created by the rank's thread; started by the channel's thread when the ranks agree.
-class DeferredCall {
- public:
-  DeferredCall(Call call, std::function<PendingOperationPtr(const Call&)> issue, std::optional<c10::Stream> stream)
-      : call_(std::move(call)), issue_(std::move(issue)), stream_(stream) {}
-
+// Created by the rank's thread. The channel's thread starts it when the ranks agree, or ends it when the group fails.
+struct DeferredCall {
   // Requires GroupState::issue.
   void begin() {
-    PendingOperationPtr pending;
-    std::exception_ptr error;
     try {
-      const c10::OptionalStreamGuard guard(stream_);
-      pending = issue_(call_);
-    } catch (const CommError&) {
-      error = std::current_exception();
-    } catch (const std::exception& failure) {
-      error = std::make_exception_ptr(CommError(Failure::peer_lost, -1, message_without_backtrace(failure)));
+      const c10::OptionalStreamGuard guard(stream);
+      PendingOperationPtr pending = issue(call);
+      issue = nullptr;  // releases the tensors before a waiter sees the end
+      begun.set_value(std::move(pending));
+    } catch (const CommError& error) {
+      fail(error);
+    } catch (const std::exception& error) {
+      fail(CommError(Failure::peer_lost, -1, message_without_backtrace(error)));
     }
-    issue_ = nullptr;  // releases the tensors before a waiter sees the end
-    conclude(std::move(pending), error);
   }
   void fail(const CommError& error) {
-    issue_ = nullptr;
-    conclude(nullptr, std::make_exception_ptr(error));
+    issue = nullptr;
+    begun.set_exception(std::make_exception_ptr(error));
   }
 
-  bool begun() {
-    std::lock_guard lock(mutex_);
-    return begun_;
-  }
-  bool wait_begun(Clock::time_point deadline) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, deadline, [this] { return begun_; });
-  }
-  // Requires begun(). Throws the error with which the start failed.
-  PendingOperation& pending() {
-    std::lock_guard lock(mutex_);
-    if (error_) std::rethrow_exception(error_);
-    return *pending_;
-  }
-  bool failed() {
-    std::lock_guard lock(mutex_);
-    return error_ != nullptr;
-  }
-
- private:
-  void conclude(PendingOperationPtr pending, std::exception_ptr error) {
-    std::lock_guard lock(mutex_);
-    if (begun_) return;
-    pending_ = std::move(pending);
-    error_ = std::move(error);
-    begun_ = true;
-    changed_.notify_all();
-  }
-
-  const Call call_;
-  std::function<PendingOperationPtr(const Call&)> issue_;
-  const std::optional<c10::Stream> stream_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool begun_ = false;
-  PendingOperationPtr pending_;
-  std::exception_ptr error_;
+  const Call call;
+  std::function<PendingOperationPtr(const Call&)> issue;
+  const std::optional<c10::Stream> stream;
+  std::promise<PendingOperationPtr> begun = {};
 };
 
 namespace {
 
 class DeferredPendingOperation final : public PendingOperation {
  public:
-  explicit DeferredPendingOperation(std::shared_ptr<DeferredCall> deferred) : deferred_(std::move(deferred)) {}
-  bool done() override { return deferred_->begun() && (deferred_->failed() || deferred_->pending().done()); }
-  bool soon() override { return deferred_->begun() && (deferred_->failed() || deferred_->pending().soon()); }
+  explicit DeferredPendingOperation(std::future<PendingOperationPtr> future) : future_(std::move(future)) {}
+  bool done() override { return begun(Clock::now()) && (error_ || pending_->done()); }
+  bool soon() override { return begun(Clock::now()) && (error_ || pending_->soon()); }
   bool wait_until(Clock::time_point deadline) override {
-    return deferred_->wait_begun(deadline) && deferred_->pending().wait_until(deadline);
+    if (!begun(deadline)) return false;
+    if (error_) std::rethrow_exception(error_);
+    return pending_->wait_until(deadline);
   }
   std::string missing() override {
-    if (!deferred_->begun()) return "not all ranks have called it";
-    return deferred_->failed() ? "" : deferred_->pending().missing();
+    if (!begun(Clock::now())) return "not all ranks have called it";
+    return error_ ? "" : pending_->missing();
   }
 
  private:
-  std::shared_ptr<DeferredCall> deferred_;
+  // Returns false if the call has not started until `deadline`. Otherwise `pending_` or `error_` is set.
+  bool begun(Clock::time_point deadline) {
+    if (!future_.valid()) return true;
+    if (future_.wait_until(deadline) != std::future_status::ready) return false;
+    try {
+      pending_ = future_.get();
+    } catch (const CommError&) {
+      error_ = std::current_exception();
+    }
+    return true;
+  }
+
+  std::future<PendingOperationPtr> future_;  // invalid once its value is taken
+  PendingOperationPtr pending_;
+  std::exception_ptr error_;
 };
 
 }  // namespace
@@ -144,14 +122,15 @@ PendingOperationPtr CollectiveCheck::defer(const Call& call, std::function<Pendi
   std::optional<c10::Stream> stream;
   const at::Device device = state_.facts().device;
   if (device.is_cuda()) stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  auto deferred = std::make_shared<DeferredCall>(call, std::move(issue), stream);
+  auto deferred = std::make_unique<DeferredCall>(DeferredCall{call, std::move(issue), stream});
+  auto pending = std::make_unique<DeferredPendingOperation>(deferred->begun.get_future());
   {
     std::lock_guard lock(mutex_);
-    deferred_.emplace_back(call.number, deferred);
+    deferred_.push_back(std::move(deferred));
   }
   if (call.number <= checked_at_first || state_.facts().checks == CollectiveChecks::all)
     send_report(call.number, {call.hash, call.balance}, describe_call(call), describe_counts(call));
-  return std::make_unique<DeferredPendingOperation>(std::move(deferred));
+  return pending;
 }
 
 std::string CollectiveCheck::as_bytes(const CollectiveReport& report) {
@@ -206,13 +185,13 @@ void CollectiveCheck::compare_reports(int64_t number, const std::string& text, c
 void CollectiveCheck::begin_agreed() {
   const bool all = state_.facts().checks == CollectiveChecks::all;
   while (true) {
-    std::shared_ptr<DeferredCall> next;
+    std::unique_ptr<DeferredCall> next;
     {
       std::lock_guard lock(mutex_);
       if (deferred_.empty()) return;
-      const int64_t number = deferred_.front().first;
+      const int64_t number = deferred_.front()->call.number;
       if (number > agreed_ && (all || number <= checked_at_first)) return;
-      next = std::move(deferred_.front().second);
+      next = std::move(deferred_.front());
       deferred_.pop_front();
     }
     next->begin();
@@ -226,12 +205,12 @@ void CollectiveCheck::report_mismatch(int64_t number, const std::vector<std::str
 }
 
 void CollectiveCheck::fail(const CommError& error) {
-  std::deque<std::pair<int64_t, std::shared_ptr<DeferredCall>>> deferred;
+  std::deque<std::unique_ptr<DeferredCall>> deferred;
   {
     std::lock_guard lock(mutex_);
     deferred.swap(deferred_);
   }
-  for (auto& entry : deferred) entry.second->fail(error);
+  for (const auto& one : deferred) one->fail(error);
 }
 
 }  // namespace convoy

@@ -16,7 +16,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "backends/communicator/transport.h"
@@ -33,8 +32,8 @@ inline constexpr int64_t checked_at_first = 64;
 // True if the ranks compare the calls up to `number` at this call, after the first ones.
 bool compared_at(int64_t number);
 
-// An operation that may not have started.
-class DeferredCall;
+// An operation that has not started.
+struct DeferredCall;
 
 class CollectiveCheck {
  public:
@@ -67,7 +66,7 @@ class CollectiveCheck {
   int64_t summed_from_ = 1;  // number of the first call in sum_
   int64_t agreed_ = 0;       // all calls up to this number match; guarded by mutex_, like the members below
   std::mutex mutex_;
-  std::deque<std::pair<int64_t, std::shared_ptr<DeferredCall>>> deferred_;  // calls that have not started, by number
+  std::deque<std::unique_ptr<DeferredCall>> deferred_;  // calls that have not started, by number
 };
 
 }  // namespace convoy

@@ -67,11 +67,6 @@ void CompletionSignal::fail(const std::string& reason) {
   shared_->changed.notify_all();
 }
 
-bool CompletionSignal::failed() const {
-  std::lock_guard lock(shared_->mutex);
-  return shared_->failure.has_value();
-}
-
 bool CompletionSignal::busy() const {
   std::lock_guard lock(shared_->mutex);
   return shared_->unfinished > 0;
@@ -114,13 +109,6 @@ bool Completion::wait_until(Clock::time_point deadline) {
   } catch (const std::exception& error) {
     throw CommError(Failure::peer_lost, -1, "the connection to a peer broke: ", message_without_backtrace(error));
   }
-}
-
-CompletionPendingOperation::CompletionPendingOperation(CompletionSignal signal, std::function<void()> after)
-    : signal_(std::move(signal)), after_(std::move(after)) {}
-
-void CompletionPendingOperation::add(std::shared_ptr<Completion> completion) {
-  completions_.push_back(std::move(completion));
 }
 
 bool CompletionPendingOperation::done() {

@@ -52,7 +52,6 @@ class DeadlineWatch {
 class CompletionSignal {
  public:
   void fail(const std::string& reason);
-  bool failed() const;
   bool busy() const;  // an operation has not finished
 
  private:
@@ -84,13 +83,12 @@ class Completion {
 // Waits for several completions; `after` then runs in the waiting thread.
 class CompletionPendingOperation final : public PendingOperation {
  public:
-  explicit CompletionPendingOperation(CompletionSignal signal, std::function<void()> after = {});
-  void add(std::shared_ptr<Completion> completion);
+  explicit CompletionPendingOperation(std::function<void()> after = {}) : after_(std::move(after)) {}
+  void add(std::shared_ptr<Completion> completion) { completions_.push_back(std::move(completion)); }
   bool done() override;
   bool wait_until(Clock::time_point deadline) override;
 
  private:
-  CompletionSignal signal_;
   std::function<void()> after_;
   std::vector<std::shared_ptr<Completion>> completions_;
 };

@@ -135,7 +135,7 @@ class GlooTransport final : public Transport {
   }
 
   PendingOperationPtr exchange(const Call&, const std::vector<Transfer>& transfers) override {
-    auto pending = std::make_unique<CompletionPendingOperation>(signal_);
+    auto pending = std::make_unique<CompletionPendingOperation>();
     for (const Transfer& one : transfers) {
       std::vector<at::Tensor> tensors{borrowed(one.tensor)};
       bool sends = one.kind == Transfer::Kind::send;
@@ -195,7 +195,7 @@ class GlooTransport final : public Transport {
 
   PendingOperationPtr gather_by_broadcasts(const Call& call, const at::Tensor& output, const Offsets& bounds,
                                            const at::Tensor& input) {
-    auto pending = std::make_unique<CompletionPendingOperation>(signal_);
+    auto pending = std::make_unique<CompletionPendingOperation>();
     output.narrow(0, bounds[rank_], input.numel()).copy_(input);
     for (int r = 0; r < size_; ++r) {
       if (bounds[r] == bounds[r + 1]) continue;
@@ -215,7 +215,7 @@ class GlooTransport final : public Transport {
 
   PendingOperationPtr follow(const c10::intrusive_ptr<c10d::Work>& work, std::vector<at::Tensor> tensors,
                              std::function<void()> after = {}) {
-    auto pending = std::make_unique<CompletionPendingOperation>(signal_, std::move(after));
+    auto pending = std::make_unique<CompletionPendingOperation>(std::move(after));
     pending->add(attend(work, std::move(tensors)));
     return pending;
   }

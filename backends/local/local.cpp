@@ -57,10 +57,7 @@ class LocalTransport final : public Transport {
   bool compares_calls() const override { return true; }
 
   PendingOperationPtr all_reduce(const Call& call, at::Tensor tensor, ReduceOp op) override {
-    Deposit deposit{call};
-    deposit.output = tensor;
-    deposit.op = op;
-    return start(std::move(deposit));
+    return start({call, {}, tensor, {}, {}, op});
   }
   PendingOperationPtr all_gather(const Call& call, at::Tensor output, const Offsets& bounds,
                                  at::Tensor input) override {
@@ -74,10 +71,7 @@ class LocalTransport final : public Transport {
     return start({call, input, output, {}, {}, op});
   }
   PendingOperationPtr broadcast(const Call& call, at::Tensor tensor, int root) override {
-    Deposit deposit{call};
-    deposit.output = tensor;
-    deposit.root = root;
-    return start(std::move(deposit));
+    return start({call, {}, tensor, {}, {}, ReduceOp::sum, root});
   }
   PendingOperationPtr barrier(const Call& call) override { return start(Deposit{call}); }
 
