@@ -13,6 +13,8 @@
 namespace convoy {
 namespace {
 
+using Detail = Fault::Detail;
+
 [[noreturn]] void no_space(const char* what, const std::string& path) {
   throw Error(Failure::io, "cannot ", what, " ", path, ": ", std::strerror(ENOSPC),
               "; free some space or choose another --output");
@@ -24,16 +26,16 @@ class InjectedFile : public WritableFile {
       : inner_(std::move(inner)), path_(std::move(path)), injector_(injector) {}
 
   void write(const void* data, size_t bytes) override {
-    if (injector_.must_fail(Fault::Detail::write)) {
+    if (injector_.must_fail(Detail::write)) {
       inner_->write(data, bytes / 2);  // the part that still fits
       no_space("write", path_);
     }
     inner_->write(data, bytes);
   }
   void close() override {
-    if (injector_.must_fail(Fault::Detail::fsync)) no_space("write (fsync)", path_);
+    if (injector_.must_fail(Detail::fsync)) no_space("write (fsync)", path_);
     inner_->close();
-    if (injector_.must_fail(Fault::Detail::close)) no_space("close", path_);
+    if (injector_.must_fail(Detail::close)) no_space("close", path_);
   }
 
  private:
@@ -110,18 +112,6 @@ class InjectedModel : public WrappedModel {
 
 // --- Communicator: one collective of this rank differs from its peers' ---
 
-// The work of a call without a used result: keeps the arguments alive until it is done.
-class KeepAliveWork : public Work {
- public:
-  KeepAliveWork(WorkPtr work, std::vector<at::Tensor> tensors) : work_(std::move(work)), tensors_(std::move(tensors)) {}
-  void wait() override { work_->wait(); }
-  bool done() override { return work_->done(); }
-
- private:
-  WorkPtr work_;
-  std::vector<at::Tensor> tensors_;
-};
-
 at::ScalarType another(at::ScalarType dtype) { return dtype == at::kDouble ? at::kFloat : at::kDouble; }
 
 class InjectedCommunicator : public Communicator {
@@ -137,35 +127,28 @@ class InjectedCommunicator : public Communicator {
   double wait_seconds() const override { return inner_->wait_seconds(); }
   double wait_cpu_seconds() const override { return inner_->wait_cpu_seconds(); }
 
+  // Another operation is a broadcast in place of an all-reduce, and an all-reduce in place of the others.
   WorkPtr all_reduce(at::Tensor tensor, ReduceOp op, const CallOptions& call) override {
-    return mismatched([&] { return inner_->broadcast(tensor, 0, call); },
-                      [&] { return keep_alive(inner_->all_reduce(recast(tensor), op, call)); },
-                      [&] { return keep_alive(inner_->all_reduce(longer(tensor), op, call)); },
-                      [&] { return inner_->all_reduce(tensor, op, call); });
+    const Detail detail = injector_->next_mismatch();
+    if (detail == Detail::operation) return inner_->broadcast(tensor, 0, call);
+    return inner_->all_reduce(changed(tensor, detail), op, call);
   }
   WorkPtr all_gather(at::Tensor output, at::Tensor input, const CallOptions& call) override {
-    return mismatched([&] { return keep_alive(inner_->all_reduce(copy(input), ReduceOp::max, call)); },
-                      [&] { return keep_alive(inner_->all_gather(copy(recast(output)), copy(recast(input)), call)); },
-                      [&] {
-                        input = longer(input);
-                        return keep_alive(inner_->all_gather(repeated(input, size()), input, call));
-                      },
-                      [&] { return inner_->all_gather(output, input, call); });
+    const Detail detail = injector_->next_mismatch();
+    if (detail == Detail::operation) return inner_->all_reduce(input.clone(), ReduceOp::max, call);
+    input = changed(input, detail);
+    return inner_->all_gather(detail == Detail::none ? output : one_for_each_rank(input), input, call);
   }
   WorkPtr reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op, const CallOptions& call) override {
-    return mismatched([&] { return keep_alive(inner_->all_reduce(copy(input), op, call)); },
-                      [&] { return keep_alive(inner_->reduce_scatter(recast(output), recast(input), op, call)); },
-                      [&] {
-                        output = longer(output);
-                        return keep_alive(inner_->reduce_scatter(output, repeated(output, size()), op, call));
-                      },
-                      [&] { return inner_->reduce_scatter(output, input, op, call); });
+    const Detail detail = injector_->next_mismatch();
+    if (detail == Detail::operation) return inner_->all_reduce(input.clone(), op, call);
+    output = changed(output, detail);
+    return inner_->reduce_scatter(output, detail == Detail::none ? input : one_for_each_rank(output), op, call);
   }
   WorkPtr broadcast(at::Tensor tensor, int root, const CallOptions& call) override {
-    return mismatched([&] { return keep_alive(inner_->all_reduce(copy(tensor), ReduceOp::max, call)); },
-                      [&] { return keep_alive(inner_->broadcast(recast(tensor), root, call)); },
-                      [&] { return keep_alive(inner_->broadcast(longer(tensor), root, call)); },
-                      [&] { return inner_->broadcast(tensor, root, call); });
+    const Detail detail = injector_->next_mismatch();
+    if (detail == Detail::operation) return inner_->all_reduce(tensor.clone(), ReduceOp::max, call);
+    return inner_->broadcast(changed(tensor, detail), root, call);
   }
 
   WorkPtr all_gather_v(at::Tensor output, at::Tensor input, const std::vector<int64_t>& counts,
@@ -195,44 +178,23 @@ class InjectedCommunicator : public Communicator {
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
  private:
-  // The call as it is, or with another operation, dtype or shape.
-  template <class Operation, class Dtype, class Shape, class Same>
-  WorkPtr mismatched(Operation operation, Dtype dtype, Shape shape, Same same) {
-    switch (injector_->next_mismatch()) {
-      case Fault::Detail::operation:
-        return operation();
-      case Fault::Detail::dtype:
-        return dtype();
-      case Fault::Detail::shape:
-        return shape();
-      default:
-        return same();
-    }
-  }
-
-  at::Tensor keep(at::Tensor tensor) {
-    alive_.push_back(tensor);
-    return tensor;
-  }
-  at::Tensor recast(const at::Tensor& tensor) { return keep(tensor.to(another(tensor.scalar_type()))); }
-  at::Tensor copy(const at::Tensor& tensor) { return keep(tensor.clone()); }
-  // The tensor with one more row.
-  at::Tensor longer(const at::Tensor& tensor) {
+  // The tensor itself, or one of another dtype, or one with one more row.
+  static at::Tensor changed(const at::Tensor& tensor, Detail detail) {
+    if (detail == Detail::dtype) return tensor.to(another(tensor.scalar_type()));
+    if (detail != Detail::shape) return tensor;
     std::vector<int64_t> shape = tensor.sizes().vec();
     if (shape.empty()) shape.push_back(1);
     ++shape.front();
-    return keep(at::zeros(shape, tensor.options()));
+    return at::zeros(shape, tensor.options());
   }
-  at::Tensor repeated(const at::Tensor& part, int count) {
+  at::Tensor one_for_each_rank(const at::Tensor& part) const {
     std::vector<int64_t> shape = part.sizes().vec();
-    shape.insert(shape.begin(), count);
-    return keep(at::zeros(shape, part.options()));
+    shape.insert(shape.begin(), size());
+    return at::zeros(shape, part.options());
   }
-  WorkPtr keep_alive(WorkPtr work) { return std::make_shared<KeepAliveWork>(std::move(work), std::move(alive_)); }
 
   CommunicatorPtr inner_;
   std::shared_ptr<Injector> injector_;
-  std::vector<at::Tensor> alive_;
 };
 
 }  // namespace

@@ -28,15 +28,9 @@ std::optional<RankReport> read_report(int rank, const std::string& state_file) {
 
 Json to_json(const RankReport& report) {
   const RankPosition& position = report.position;
-  Json calls = Json::array();
-  for (const RankCall& call : report.calls)
-    calls.push_back({{"group", valid_utf8(call.group)},
-                     {"number", call.number},
-                     {"hash", call.hash},
-                     {"call", valid_utf8(call.call)}});
-  return {{"rank", report.rank},   {"phase", valid_utf8(position.phase)},
-          {"step", position.step}, {"collective", valid_utf8(position.collective)},
-          {"age", report.age},     {"calls", calls}};
+  return {{"rank", report.rank},   {"phase", position.phase},
+          {"step", position.step}, {"collective", position.collective},
+          {"age", report.age},     {"calls", report.calls}};
 }
 
 RankReport report_from_json(const Json& json) {
@@ -46,31 +40,8 @@ RankReport report_from_json(const Json& json) {
   report.position.phase = json.at("phase").get<std::string>();
   report.position.step = json.at("step").get<int64_t>();
   report.position.collective = json.at("collective").get<std::string>();
-  for (const Json& call : json.at("calls"))
-    report.calls.push_back({call.at("group").get<std::string>(), call.at("number").get<int64_t>(),
-                            call.at("hash").get<uint64_t>(), call.at("call").get<std::string>()});
+  report.calls = json.at("calls").get<std::vector<RankCall>>();
   return report;
-}
-
-Json to_json(const ThreadStack& stack) {
-  Json frames = Json::array();
-  for (const std::string& frame : stack.frames) frames.push_back(valid_utf8(frame));
-  return {{"rank", stack.rank},
-          {"process", stack.process},
-          {"name", valid_utf8(stack.name)},
-          {"state", std::string(1, stack.state)},
-          {"frames", frames}};
-}
-
-ThreadStack stack_from_json(const Json& json) {
-  ThreadStack stack;
-  stack.rank = json.at("rank").get<int>();
-  stack.process = json.at("process").get<int>();
-  stack.name = json.at("name").get<std::string>();
-  const auto state = json.at("state").get<std::string>();
-  if (!state.empty()) stack.state = state.front();
-  stack.frames = json.at("frames").get<std::vector<std::string>>();
-  return stack;
 }
 
 }  // namespace convoy

@@ -28,6 +28,7 @@ struct RankCall {
   uint64_t hash = 0;   // of all properties that must be equal on all ranks
   std::string call;    // "all_reduce 'bucket 2' float32[1024] sum"
 };
+CONVOY_JSON(RankCall, group, number, hash, call)
 
 // A call to record; the texts are copied.
 struct CollectiveRecord {
@@ -44,7 +45,6 @@ struct CollectiveRecord {
 class CollectiveRecords {
  public:
   explicit CollectiveRecords(const std::string& state_file);  // path of an existing StateFile; Error(io)
-  ~CollectiveRecords();
   // Reserves space for the calls of one group, for at most 16 groups; -1 if none is free. `label`: at most 31 bytes.
   int add_group(const char* label) noexcept;
   // Records a call; one thread at a time for each group. Ignores group -1. Does not change the time of the file's
@@ -56,8 +56,7 @@ class CollectiveRecords {
   std::vector<RankCall> calls() const;
 
  private:
-  struct Mapping;
-  std::unique_ptr<Mapping> mapping_;
+  StateMapping layout_;
 };
 
 // Reads the calls of each group (at most the last 8), in order of numbers; empty if there is no such file.
@@ -88,7 +87,7 @@ inline bool reads_files(const std::string& phase) { return phase == reading_phas
 namespace protocol {
 inline constexpr char inquiry[] = "inquiry";       // key: JSON {id, stacks: bool}
 inline constexpr char where[] = "where";           // topic: JSON {id, ranks: [to_json(RankReport)]}
-inline constexpr char stacks[] = "stacks";         // topic: JSON {id, threads: [to_json(ThreadStack)]}
+inline constexpr char stacks[] = "stacks";         // topic: JSON {id, threads: [ThreadStack]}
 inline constexpr char slow_collective[] = "late";  // topic: JSON of a SlowCollective (core/registry.h) and {rank}
 }  // namespace protocol
 
@@ -110,10 +109,9 @@ struct ThreadStack {
   int rank = -1;                    // owner of the thread; -1: another thread of the process
   int process = -1;                 // first rank of the process
   std::string name;                 // of the thread
-  char state = '?';                 // from /proc: R runs, S sleeps, D waits for the disk
+  std::string state = "?";          // from /proc: R runs, S sleeps, D waits for the disk
   std::vector<std::string> frames;  // innermost first, "PATH+0xOFFSET"; empty: no answer
 };
-Json to_json(const ThreadStack& stack);
-ThreadStack stack_from_json(const Json& json);
+CONVOY_JSON(ThreadStack, rank, process, name, state, frames)
 
 }  // namespace convoy

@@ -17,6 +17,7 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
+#include "core/files/files.h"
 #include "core/files/limits.h"
 #include "core/rank_state/position.h"
 
@@ -28,71 +29,7 @@ constexpr uint32_t layout_version = 2;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the file is shared between processes");
 
-// Text of at most 8 × words − 1 bytes, truncated at a character boundary.
-template <size_t words, size_t slots>
-struct Field {
-  struct Slot {
-    std::atomic<uint64_t> ticket;  // identifies the content; 0 during a write
-    std::atomic<uint64_t> text[words];
-  };
-  std::atomic<uint64_t> taken;
-  std::atomic<uint64_t> published;  // 0: nothing yet
-  Slot slot[slots];
-
-  void write(const char* text) noexcept {
-    const uint64_t ticket = taken.fetch_add(1, std::memory_order_relaxed) + 1;
-    Slot& here = slot[ticket % slots];
-    here.ticket.store(0, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    const size_t length = utf8_prefix(text, strnlen(text, words * 8), words * 8 - 1);
-    bool ended = false;
-    for (size_t word = 0; word < words && (!ended || word == 0); ++word) {
-      uint64_t bits = 0;
-      for (size_t byte = 0; byte < 8 && !ended; ++byte) {
-        const size_t at = word * 8 + byte;
-        const char c = at >= length ? '\0' : text[at];
-        if (c == '\0') {
-          ended = true;
-        } else {
-          bits |= static_cast<uint64_t>(static_cast<unsigned char>(c)) << (8 * byte);
-        }
-      }
-      here.text[word].store(bits, std::memory_order_relaxed);
-    }
-    here.ticket.store(ticket, std::memory_order_release);
-    uint64_t last = published.load(std::memory_order_relaxed);
-    while (last < ticket && !published.compare_exchange_weak(last, ticket, std::memory_order_release)) {
-    }
-  }
-
-  bool try_read(std::string& text) const {
-    const uint64_t ticket = published.load(std::memory_order_acquire);
-    text.clear();
-    if (ticket == 0) return true;
-    const Slot& here = slot[ticket % slots];
-    if (here.ticket.load(std::memory_order_acquire) != ticket) return false;
-    for (size_t at = 0; at < words * 8; ++at) {
-      const char c = static_cast<char>(here.text[at / 8].load(std::memory_order_relaxed) >> (at % 8 * 8) & 0xff);
-      if (c == '\0') break;
-      text += c;
-    }
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return here.ticket.load(std::memory_order_relaxed) == ticket;
-  }
-
-  // A writer that died leaves the published slot intact, so a few attempts are enough.
-  std::string read() const {
-    std::string text;
-    for (int i = 0; i < 1000; ++i) {
-      if (try_read(text)) return text;
-    }
-    return {};
-  }
-};
-
-constexpr size_t group_slots = 16, records_per_group = 8;
-
-// Text of fixed length in words, zero-padded.
+// Text of at most 8 × words − 1 bytes, truncated at a character boundary and padded with zeros.
 template <size_t words>
 struct Words {
   std::atomic<uint64_t> word[words];
@@ -112,9 +49,55 @@ struct Words {
       const uint64_t bits = word[i].load(std::memory_order_relaxed);
       memcpy(bytes + 8 * i, &bits, 8);
     }
-    return bytes;
+    return valid_utf8(bytes);
   }
 };
+
+// Text that several writers may change at the same time.
+template <size_t words, size_t slots>
+struct Field {
+  struct Slot {
+    std::atomic<uint64_t> ticket;  // identifies the content; 0 during a write
+    Words<words> text;
+  };
+  std::atomic<uint64_t> taken;
+  std::atomic<uint64_t> published;  // 0: nothing yet
+  Slot slot[slots];
+
+  void write(const char* text) noexcept {
+    const uint64_t ticket = taken.fetch_add(1, std::memory_order_relaxed) + 1;
+    Slot& here = slot[ticket % slots];
+    here.ticket.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    here.text.store(text);
+    here.ticket.store(ticket, std::memory_order_release);
+    uint64_t last = published.load(std::memory_order_relaxed);
+    while (last < ticket && !published.compare_exchange_weak(last, ticket, std::memory_order_release)) {
+    }
+  }
+
+  bool try_read(std::string& text) const {
+    const uint64_t ticket = published.load(std::memory_order_acquire);
+    text.clear();
+    if (ticket == 0) return true;
+    const Slot& here = slot[ticket % slots];
+    if (here.ticket.load(std::memory_order_acquire) != ticket) return false;
+    text = here.text.load();
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return here.ticket.load(std::memory_order_relaxed) == ticket;
+  }
+
+  // A writer that died leaves the published slot intact, so a few attempts are enough.
+  std::string read() const {
+    std::string text;
+    for (int i = 0; i < 1000; ++i) {
+      if (try_read(text)) return text;
+    }
+    return {};
+  }
+};
+
+constexpr size_t group_slots = 16, records_per_group = 8;
 
 // Ring of records: earlier ones stay intact while the next is written, also if its writer dies. Its size is the
 // largest distance of two ranks in calls without a wait.
@@ -174,7 +157,15 @@ struct GroupCalls {
   }
 };
 
-struct Layout {
+int64_t unix_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);  // needs no system call
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+struct StateLayout {
   std::atomic<uint64_t> magic_number;
   std::atomic<uint32_t> version;
   std::atomic<uint32_t> bytes;
@@ -185,9 +176,15 @@ struct Layout {
   Field<512, 4> failure;
   std::atomic<int64_t> groups;  // number of groups in use
   GroupCalls calls[group_slots];
+
+  void touch() noexcept { changed_ns.store(unix_ns(), std::memory_order_release); }
 };
 
-RankPosition read_position(const Layout& layout) {
+void UnmapState::operator()(StateLayout* layout) const { munmap(layout, sizeof(StateLayout)); }
+
+namespace {
+
+RankPosition read_position(const StateLayout& layout) {
   RankPosition position;
   position.phase = layout.phase.read();
   position.step = layout.step.load(std::memory_order_relaxed);
@@ -197,7 +194,7 @@ RankPosition read_position(const Layout& layout) {
   return position;
 }
 
-std::vector<RankCall> read_calls(const Layout& layout) {
+std::vector<RankCall> read_calls(const StateLayout& layout) {
   std::vector<RankCall> all;
   const int64_t groups = std::min<int64_t>(layout.groups.load(std::memory_order_acquire), group_slots);
   for (int64_t group = 0; group < groups; ++group) {
@@ -212,127 +209,98 @@ std::vector<RankCall> read_calls(const Layout& layout) {
   return all;
 }
 
-struct Unmap {
-  void operator()(Layout* layout) const { munmap(layout, sizeof(Layout)); }
-};
-using LayoutPtr = std::unique_ptr<Layout, Unmap>;
-
 // Maps the file; null if it has another size or version.
-LayoutPtr map_layout(const std::string& path, bool writable) {
-  const int fd = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return nullptr;
+StateMapping map_layout(const std::string& path, bool writable) {
+  const Descriptor fd(open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
-  const bool whole = fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(sizeof(Layout));
-  void* at =
-      whole ? mmap(nullptr, sizeof(Layout), PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0) : MAP_FAILED;
-  close(fd);
+  if (!fd.valid() || fstat(fd.get(), &status) != 0 || status.st_size != static_cast<off_t>(sizeof(StateLayout)))
+    return nullptr;
+  void* const at = mmap(nullptr, sizeof(StateLayout), PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd.get(), 0);
   if (at == MAP_FAILED) return nullptr;
-  LayoutPtr layout(static_cast<Layout*>(at));
+  StateMapping layout(static_cast<StateLayout*>(at));
   const bool known =
       layout->magic_number.load(std::memory_order_acquire) == magic && layout->version.load() == layout_version;
   return known ? std::move(layout) : nullptr;
 }
 
-int64_t unix_ns() noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);  // needs no system call
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
 }  // namespace
 
-struct StateFile::Mapping {
-  explicit Mapping(const std::string& path) {
-    auto fail = [&](const char* what, int error) {
-      return Error(Failure::io, path, ": ", what, ": ", error_text(error));
-    };
-    // Create a new file each time, so that a reader of an old one never sees its mapping shrink.
-    if (unlink(path.c_str()) != 0 && errno != ENOENT) throw fail("cannot replace the state file", errno);
-    const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0644);
-    if (fd < 0) throw fail("cannot create the state file", errno);
-    // Allocate the space now: a store to a mapping on a full disk ends the process.
-    const int problem = posix_fallocate(fd, 0, sizeof(Layout));
-    void* at = problem == 0 ? mmap(nullptr, sizeof(Layout), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-    const int map_error = errno;
-    close(fd);
-    if (problem != 0) throw fail("no room for the state file", problem);
-    if (at == MAP_FAILED) throw fail("cannot map the state file", map_error);
-    layout.reset(static_cast<Layout*>(at));  // zeros, which is the initial value of everything but step
-    layout->version.store(layout_version);
-    layout->bytes.store(sizeof(Layout));
-    layout->step.store(-1);
-    touch();
-    layout->magic_number.store(magic, std::memory_order_release);
-  }
-  void touch() noexcept { layout->changed_ns.store(unix_ns(), std::memory_order_release); }
-
-  LayoutPtr layout;
-};
-
-StateFile::StateFile(const std::string& path) : mapping_(std::make_unique<Mapping>(path)) {}
-StateFile::~StateFile() = default;
+StateFile::StateFile(const std::string& path) {
+  auto fail = [&](const char* what, int error) {
+    return Error(Failure::io, path, ": ", what, ": ", error_text(error));
+  };
+  // Create a new file each time, so that a reader of an old one never sees its mapping shrink.
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) throw fail("cannot replace the state file", errno);
+  const Descriptor fd(open(path.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0644));
+  if (!fd.valid()) throw fail("cannot create the state file", errno);
+  // Allocate the space now: a store to a mapping on a full disk ends the process.
+  if (const int problem = posix_fallocate(fd.get(), 0, sizeof(StateLayout)); problem != 0)
+    throw fail("no room for the state file", problem);
+  void* const at = mmap(nullptr, sizeof(StateLayout), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (at == MAP_FAILED) throw fail("cannot map the state file", errno);
+  layout_.reset(static_cast<StateLayout*>(at));  // zeros, which is the initial value of everything but step
+  layout_->version.store(layout_version);
+  layout_->bytes.store(sizeof(StateLayout));
+  layout_->step.store(-1);
+  layout_->touch();
+  layout_->magic_number.store(magic, std::memory_order_release);
+}
 
 void StateFile::phase(const char* name) noexcept {
-  mapping_->layout->phase.write(name);
-  mapping_->touch();
+  layout_->phase.write(name);
+  layout_->touch();
 }
 
 void StateFile::step(int64_t step) noexcept {
-  mapping_->layout->step.store(step, std::memory_order_relaxed);
-  mapping_->touch();
+  layout_->step.store(step, std::memory_order_relaxed);
+  layout_->touch();
 }
 
 void StateFile::collective(const char* name) noexcept {
-  mapping_->layout->collective.write(name);
-  mapping_->touch();
+  layout_->collective.write(name);
+  layout_->touch();
 }
 
 void StateFile::failure(const char* abort_json) noexcept {
-  mapping_->layout->failure.write(abort_json);
-  mapping_->touch();
+  layout_->failure.write(abort_json);
+  layout_->touch();
 }
 
 void touch_state_file(const std::string& path) {
-  if (const LayoutPtr layout = map_layout(path, true)) layout->changed_ns.store(unix_ns(), std::memory_order_release);
+  if (const StateMapping layout = map_layout(path, true)) layout->touch();
 }
 
 std::optional<RankPosition> read_state_file(const std::string& path) {
-  const LayoutPtr layout = map_layout(path, false);
+  const StateMapping layout = map_layout(path, false);
   if (layout == nullptr) return std::nullopt;
   return read_position(*layout);
 }
 
-struct CollectiveRecords::Mapping {
-  explicit Mapping(const std::string& path) : layout(map_layout(path, true)) {
-    if (layout == nullptr) throw Error(Failure::io, path, ": cannot map the state file");
-  }
-  const LayoutPtr layout;
-};
-
-CollectiveRecords::CollectiveRecords(const std::string& state_file) : mapping_(std::make_unique<Mapping>(state_file)) {}
-CollectiveRecords::~CollectiveRecords() = default;
+CollectiveRecords::CollectiveRecords(const std::string& state_file) : layout_(map_layout(state_file, true)) {
+  if (layout_ == nullptr) throw Error(Failure::io, state_file, ": cannot map the state file");
+}
 
 int CollectiveRecords::add_group(const char* label) noexcept {
-  const int64_t group = mapping_->layout->groups.fetch_add(1, std::memory_order_acq_rel);
+  const int64_t group = layout_->groups.fetch_add(1, std::memory_order_acq_rel);
   if (group >= static_cast<int64_t>(group_slots)) return -1;
-  mapping_->layout->calls[group].label.store(label);
+  layout_->calls[group].label.store(label);
   return static_cast<int>(group);
 }
 
 void CollectiveRecords::called(int group, const CollectiveRecord& call) noexcept {
-  if (group >= 0) mapping_->layout->calls[group].write(call);
+  if (group >= 0) layout_->calls[group].write(call);
 }
 
-RankPosition CollectiveRecords::position() const { return read_position(*mapping_->layout); }
-std::vector<RankCall> CollectiveRecords::calls() const { return read_calls(*mapping_->layout); }
+RankPosition CollectiveRecords::position() const { return read_position(*layout_); }
+std::vector<RankCall> CollectiveRecords::calls() const { return read_calls(*layout_); }
 
 std::vector<RankCall> read_collective_records(const std::string& state_file) {
-  const LayoutPtr layout = map_layout(state_file, false);
+  const StateMapping layout = map_layout(state_file, false);
   return layout == nullptr ? std::vector<RankCall>() : read_calls(*layout);
 }
 
 double state_file_cpu_seconds(const std::vector<RankCall>& made, int64_t steps) {
-  const auto scratch = std::make_unique<Layout>();
+  const auto scratch = std::make_unique<StateLayout>();
   const auto cost = [](auto write) {
     constexpr int times = 500;
     timespec from{}, to{};
@@ -344,11 +312,11 @@ double state_file_cpu_seconds(const std::vector<RankCall>& made, int64_t steps) 
   };
   const double phase = cost([&](int) {
     scratch->phase.write("forward/backward");
-    scratch->changed_ns.store(unix_ns(), std::memory_order_release);
+    scratch->touch();
   });
   const double wait = cost([&](int) {
     scratch->collective.write("all_reduce bucket 2");
-    scratch->changed_ns.store(unix_ns(), std::memory_order_release);
+    scratch->touch();
   });
   const int64_t shape[] = {1024, 1024};
   const double record = cost([&](int i) {

@@ -16,10 +16,15 @@ struct RankPosition {
   std::string failure;     // JSON of an Abort, if the rank could still write it
 };
 
+struct StateLayout;  // contents of a state file
+struct UnmapState {
+  void operator()(StateLayout* layout) const;
+};
+using StateMapping = std::unique_ptr<StateLayout, UnmapState>;
+
 class StateFile {
  public:
   explicit StateFile(const std::string& path);  // creates; Error(io)
-  ~StateFile();
   // Each call is a few stores into the mapping, from any thread or a signal handler. Longer texts are truncated:
   // phase 31 bytes, collective 127, failure 4095 (keep a JSON message below that).
   void phase(const char* name) noexcept;
@@ -28,8 +33,7 @@ class StateFile {
   void failure(const char* abort_json) noexcept;
 
  private:
-  struct Mapping;
-  std::unique_ptr<Mapping> mapping_;
+  StateMapping layout_;
 };
 std::optional<RankPosition> read_state_file(const std::string& path);
 

@@ -49,8 +49,8 @@ std::string indented(const std::vector<std::string>& lines) {
 }
 
 std::string thread_words(const ThreadStack& stack) {
-  if (stack.state == 'R') return ", running";
-  if (stack.state == 'D') return ", in the kernel (disk or device)";
+  if (stack.state == "R") return ", running";
+  if (stack.state == "D") return ", in the kernel (disk or device)";
   return "";
 }
 
@@ -328,7 +328,7 @@ Json stall_json(const std::vector<RankStatus>& statuses, const StallDiagnosis& d
     threads.push_back({{"rank", stack.rank >= 0 ? Json(stack.rank) : Json()},
                        {"process", stack.process},
                        {"thread", stack.name},
-                       {"state", std::string(1, stack.state)},
+                       {"state", stack.state},
                        {"frames", readable_stack(stack.frames, stalled ? stalled_frames : other_frames)}});
   }
   return {{"ranks", ranks}, {"stacks", threads}};

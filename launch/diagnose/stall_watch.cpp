@@ -63,7 +63,7 @@ bool StallWatch::posted(const std::string& topic, const Json& body) {
     answered();
   } else if (topic == protocol::stacks) {
     if (!inquiry_ || body.at("id") != inquiry_->id) return true;
-    for (const Json& one : body.at("threads")) inquiry_->stacks.push_back(stack_from_json(one));
+    for (const Json& one : body.at("threads")) inquiry_->stacks.push_back(one.get<ThreadStack>());
     inquiry_->stacks_from.insert(body.at("process").get<int>());
     answered();
   } else {

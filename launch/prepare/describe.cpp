@@ -202,7 +202,7 @@ std::string take_stacks(std::string& error) {
     }
     const Json json = Json::parse(line.substr(prefix.size()), nullptr, false);
     if (!json.is_object()) continue;
-    const ThreadStack stack = stack_from_json(json);
+    const ThreadStack stack = json.get<ThreadStack>();
     stacks += str("\n  ", stack.name, ": ", join(readable_stack(stack.frames, shown_frames), " < "));
   }
   error = rest;

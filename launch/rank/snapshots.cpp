@@ -58,12 +58,9 @@ void StallReporter::answer(const Json& inquiry) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const Rank& rank : ranks_) ids.push_back(rank.id);
   }
-  Json threads = Json::array();
-  for (ThreadStack& stack : thread_stacks(ids)) {
-    stack.process = first_;
-    threads.push_back(to_json(stack));
-  }
-  channel_->post(protocol::stacks, {{"id", id}, {"process", first_}, {"threads", threads}});
+  std::vector<ThreadStack> stacks = thread_stacks(ids);
+  for (ThreadStack& stack : stacks) stack.process = first_;
+  channel_->post(protocol::stacks, {{"id", id}, {"process", first_}, {"threads", stacks}});
 }
 
 void StallReporter::late(int rank, const SlowCollective& call) {

@@ -66,13 +66,13 @@ std::string source_of(void* address) {
   if (known) text << (realpath(info.dli_fname, path) != nullptr ? path : info.dli_fname);
   const auto base = known ? reinterpret_cast<size_t>(info.dli_fbase) : 0;
   text << "+0x" << std::hex << reinterpret_cast<size_t>(address) - base;
-  return text.str();
+  return valid_utf8(text.str());
 }
 
 ThreadStack stack_of(pid_t thread) {
   ThreadStack stack;
   const std::string folder = str("/proc/self/task/", thread);
-  stack.name = read_line(folder + "/comm");
+  stack.name = valid_utf8(read_line(folder + "/comm"));
   const std::string status = read_line(folder + "/stat");
   if (const size_t end = status.rfind(") "); end != std::string::npos) stack.state = status[end + 2];
   answer.count.store(-1);
@@ -93,7 +93,7 @@ bool idle_helper(const ThreadStack& stack) {
   static const char* const libraries[] = {"/libc.so",  "/libgomp", "/libpthread",  "/ld-linux",  "/libopen-pal",
                                           "/libevent", "/libpmix", "/libopen-rte", "/libstdc++", "/libcuda",
                                           "/libtorch", "/libc10",  "/libnccl",     "/libmpi",    "/mca_"};
-  return stack.state != 'R' && std::all_of(stack.frames.begin(), stack.frames.end(), [](const std::string& frame) {
+  return stack.state != "R" && std::all_of(stack.frames.begin(), stack.frames.end(), [](const std::string& frame) {
            return std::any_of(std::begin(libraries), std::end(libraries),
                               [&](const char* library) { return frame.find(library) != std::string::npos; });
          });
@@ -141,7 +141,7 @@ void report_stacks_on(int signal_number, const std::string& prefix) {
     pthread_setname_np(pthread_self(), "convoy-stacks");
     for (int number = 0; sigwait(&asked, &number) == 0;) {
       std::string lines;
-      for (const ThreadStack& stack : thread_stacks({{-1, caller}})) lines += str(prefix, to_json(stack).dump(), "\n");
+      for (const ThreadStack& stack : thread_stacks({{-1, caller}})) lines += str(prefix, Json(stack).dump(), "\n");
       lines += str(prefix, "null\n");
       write_text(STDERR_FILENO, lines);
     }

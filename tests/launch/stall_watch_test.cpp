@@ -78,10 +78,10 @@ class StallWatchTest : public ::testing::Test {
       if (!inquiry.at("stacks").get<bool>()) return;
       ThreadStack stack;
       stack.rank = stack.process = report.rank;
-      stack.state = 'R';
+      stack.state = "R";
       stack.frames = {"/no/such/libmodel.so+0x10"};
       alive->post(protocol::stacks,
-                  {{"id", inquiry.at("id")}, {"process", report.rank}, {"threads", Json::array({to_json(stack)})}});
+                  {{"id", inquiry.at("id")}, {"process", report.rank}, {"threads", Json::array({stack})}});
     });
     ranks_.push_back(channel);
   }
