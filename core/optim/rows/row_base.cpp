@@ -83,11 +83,16 @@ void RowBase::restored(int index) {
 
 void RowBase::look_up(int index, const at::Tensor& rows, at::Tensor out) {
   at::NoGradGuard no_grad;
-  Table& table = tables_.at(index);
+  run(tables_.at(index), rows, {}, &out, {});
+}
+
+void RowBase::run(Table& table, const at::Tensor& rows, const at::Tensor& gradients, at::Tensor* out,
+                  const HostScalars& scalars) {
   if (rows.numel() == 0) return;
-  if (!by_loops(table)) return run_with_tensors(table, rows, {}, &out, {});
-  AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_look_up", [&] {
-    run<scalar_t>(table, rows.const_data_ptr<int64_t>(), rows.numel(), nullptr, out.mutable_data_ptr<scalar_t>(), {});
+  if (!by_loops(table)) return run_with_tensors(table, rows, gradients, out, scalars);
+  AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "rows", [&] {
+    run_loop<scalar_t>(table, rows, gradients.defined() ? gradients.const_data_ptr<scalar_t>() : nullptr,
+                       out != nullptr ? out->mutable_data_ptr<scalar_t>() : nullptr, scalars);
   });
 }
 
@@ -97,16 +102,7 @@ void RowBase::update(int index, const at::Tensor& rows, const at::Tensor& gradie
   if (!scalars.apply.item().toBool()) return;
   const HostScalars host = on_host(scalars, table.options);
   const at::Tensor given = gradients.contiguous();
-  if (rows.numel() > 0) {
-    if (by_loops(table)) {
-      AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_update", [&] {
-        run<scalar_t>(table, rows.const_data_ptr<int64_t>(), rows.numel(), given.const_data_ptr<scalar_t>(), nullptr,
-                      host);
-      });
-    } else {
-      run_with_tensors(table, rows, given, nullptr, host);
-    }
-  }
+  run(table, rows, given, nullptr, host);
   if (paths_.lazy) return;
   table.history.advance(missed_update(table.options, host));
   now_current(table, rows);
@@ -122,12 +118,14 @@ void RowBase::now_current(Table& table, const at::Tensor& rows) {
 }
 
 template <class T>
-void RowBase::run(Table& table, const int64_t* rows, int64_t n, const T* gradient, T* out, const HostScalars& scalars) {
+void RowBase::run_loop(Table& table, const at::Tensor& rows, const T* gradient, T* out, const HostScalars& scalars) {
+  const int64_t* const list = rows.const_data_ptr<int64_t>();
+  const int64_t n = rows.numel();
   auto& factors = std::get<std::vector<RowFactors<T>>>(table.factors);
   if (table.history.length() > 0 && int64_t(factors.size()) < n) factors.resize(size_t(n));
   const int64_t width = table.values.size(1);
   at::parallel_for(0, n, std::max<int64_t>(1, grain / std::max<int64_t>(1, width)),
-                   [&](int64_t begin, int64_t end) { run_part(table, rows, begin, end, gradient, out, scalars); });
+                   [&](int64_t begin, int64_t end) { run_part(table, list, begin, end, gradient, out, scalars); });
 }
 
 template <class T>
@@ -232,13 +230,7 @@ void RowBase::flush_rows(int index, const at::Tensor& rows) {
   at::NoGradGuard no_grad;
   Table& table = tables_.at(index);
   if (!stale(index) || rows.numel() == 0) return;
-  if (by_loops(table)) {
-    AT_DISPATCH_FLOATING_TYPES(table.values.scalar_type(), "row_settle", [&] {
-      run<scalar_t>(table, rows.const_data_ptr<int64_t>(), rows.numel(), nullptr, nullptr, {});
-    });
-  } else {
-    run_with_tensors(table, rows, {}, nullptr, {});
-  }
+  run(table, rows, {}, nullptr, {});
   now_current(table, rows);
 }
 

@@ -69,8 +69,11 @@ class RowBase : public RowOptimizer {
     std::vector<std::pair<int64_t, int64_t>> local_rows;  // ranges of rows that this process flushes
     std::tuple<std::vector<RowFactors<float>>, std::vector<RowFactors<double>>> factors;
   };
+  // Catches rows up into `out`, or in place, and then updates them if there are gradients.
+  void run(Table& table, const at::Tensor& rows, const at::Tensor& gradients, at::Tensor* out,
+           const HostScalars& scalars);
   template <class T>
-  void run(Table& table, const int64_t* rows, int64_t n, const T* gradient, T* out, const HostScalars& scalars);
+  void run_loop(Table& table, const at::Tensor& rows, const T* gradient, T* out, const HostScalars& scalars);
   template <class T>
   void run_part(Table& table, const int64_t* rows, int64_t begin, int64_t end, const T* gradient, T* out,
                 const HostScalars& scalars);

@@ -8,9 +8,40 @@
 namespace convoy {
 namespace {
 
-class RowAdagrad : public RowBase {
+// Implements the functions for each dtype by templates of a rule. Only rules whose missed updates are not one product
+// have `replay_updates`.
+template <class Rule>
+class RowRule : public RowBase {
+ protected:
+  using RowBase::RowBase;
+  void loop(const RowList<float>& list, const float* gradient, float* out, const SlotOptions& options,
+            const HostScalars& scalars) const final {
+    rule().run_loop(list, gradient, out, options, scalars);
+  }
+  void loop(const RowList<double>& list, const double* gradient, double* out, const SlotOptions& options,
+            const HostScalars& scalars) const final {
+    rule().run_loop(list, gradient, out, options, scalars);
+  }
+  void replay(float* values, float* first, float* second, int64_t n, const MissedUpdate* updates,
+              int64_t count) const final {
+    rule().replay_updates(values, first, second, n, updates, count);
+  }
+  void replay(double* values, double* first, double* second, int64_t n, const MissedUpdate* updates,
+              int64_t count) const final {
+    rule().replay_updates(values, first, second, n, updates, count);
+  }
+  template <class T>
+  void replay_updates(T*, T*, T*, int64_t, const MissedUpdate*, int64_t) const {
+    CONVOY_CHECK(false, "this rule combines missed updates");
+  }
+
+ private:
+  const Rule& rule() const { return static_cast<const Rule&>(*this); }
+};
+
+class RowAdagrad : public RowRule<RowAdagrad> {
  public:
-  RowAdagrad(double eps, RowPaths paths) : RowBase({"sum"}, 0, 1, always(paths)), eps_(eps) {}
+  RowAdagrad(double eps, RowPaths paths) : RowRule({"sum"}, 0, 1, always(paths)), eps_(eps) {}
 
  protected:
   void check(const SlotOptions& options) const override {
@@ -20,16 +51,6 @@ class RowAdagrad : public RowBase {
                   "weight decay for the tables, or dense embeddings (model.rows: false)");
   }
   MissedUpdate missed_update(const SlotOptions&, const HostScalars&) const override { return {}; }
-  void loop(const RowList<float>& list, const float* gradient, float* out, const SlotOptions&,
-            const HostScalars& scalars) const override {
-    run(list, gradient, out, scalars);
-  }
-  void loop(const RowList<double>& list, const double* gradient, double* out, const SlotOptions&,
-            const HostScalars& scalars) const override {
-    run(list, gradient, out, scalars);
-  }
-  void replay(float*, float*, float*, int64_t, const MissedUpdate*, int64_t) const override { nothing(); }
-  void replay(double*, double*, double*, int64_t, const MissedUpdate*, int64_t) const override { nothing(); }
 
   void tensors(GatheredRows& rows, const SlotOptions&, const HostScalars& scalars) const override {
     if (!rows.gradients.defined()) return;
@@ -44,9 +65,10 @@ class RowAdagrad : public RowBase {
     paths.lazy = true;
     return paths;
   }
-  [[noreturn]] static void nothing() { CONVOY_CHECK(false, "row_adagrad misses nothing"); }
+  friend RowRule<RowAdagrad>;
   template <class T>
-  void run(const RowList<T>& list, const T* gradient, T* out, const HostScalars& scalars) const {
+  void run_loop(const RowList<T>& list, const T* gradient, T* out, const SlotOptions&,
+                const HostScalars& scalars) const {
     if (out != nullptr)
       sgd_look_up(list, out);  // unchanged
     else if (gradient != nullptr)
@@ -58,10 +80,10 @@ class RowAdagrad : public RowBase {
 
 // --- row_adam: Adam and AdamW for rows, with the values of the dense loops ---
 
-class RowAdam : public RowBase {
+class RowAdam : public RowRule<RowAdam> {
  public:
   RowAdam(const std::vector<double>& betas, double eps, bool decoupled, RowPaths paths)
-      : RowBase({"exp_avg", "exp_avg_sq"}, betas.at(0), betas.at(1), paths),
+      : RowRule({"exp_avg", "exp_avg_sq"}, betas.at(0), betas.at(1), paths),
         beta1_(betas[0]),
         beta2_(betas[1]),
         eps_(eps),
@@ -77,22 +99,6 @@ class RowAdam : public RowBase {
   MissedUpdate missed_update(const SlotOptions& options, const HostScalars& scalars) const override {
     const AdamStep step = step_of(options, scalars);
     return {step.decay, step.learning_rate / step.correction1, 1 / std::sqrt(step.correction2)};
-  }
-  void loop(const RowList<float>& list, const float* gradient, float* out, const SlotOptions& options,
-            const HostScalars& scalars) const override {
-    run(list, gradient, out, options, scalars);
-  }
-  void loop(const RowList<double>& list, const double* gradient, double* out, const SlotOptions& options,
-            const HostScalars& scalars) const override {
-    run(list, gradient, out, options, scalars);
-  }
-  void replay(float* values, float* first, float* second, int64_t n, const MissedUpdate* updates,
-              int64_t count) const override {
-    adam_replay(values, first, second, n, updates, count, {beta1_, beta2_, eps_});
-  }
-  void replay(double* values, double* first, double* second, int64_t n, const MissedUpdate* updates,
-              int64_t count) const override {
-    adam_replay(values, first, second, n, updates, count, {beta1_, beta2_, eps_});
   }
 
   void tensors(GatheredRows& rows, const SlotOptions& options, const HostScalars& scalars) const override {
@@ -111,13 +117,18 @@ class RowAdam : public RowBase {
   }
 
  private:
+  friend RowRule<RowAdam>;
   template <class T>
-  void run(const RowList<T>& list, const T* gradient, T* out, const SlotOptions& options,
-           const HostScalars& scalars) const {
+  void run_loop(const RowList<T>& list, const T* gradient, T* out, const SlotOptions& options,
+                const HostScalars& scalars) const {
     if (out != nullptr) return adam_look_up(list, eps_, out);
     AdamStep step = gradient == nullptr ? AdamStep() : step_of(options, scalars);
     step.eps = eps_;
     adam_rows(list, gradient, step);
+  }
+  template <class T>
+  void replay_updates(T* values, T* first, T* second, int64_t n, const MissedUpdate* updates, int64_t count) const {
+    adam_replay(values, first, second, n, updates, count, {beta1_, beta2_, eps_});
   }
   AdamStep step_of(const SlotOptions& options, const HostScalars& scalars) const {
     return adam_step({beta1_, beta2_, eps_, decoupled_}, options, scalars);
@@ -136,10 +147,10 @@ std::vector<std::string> moment_names(double momentum) {
   return {"momentum"};
 }
 
-class RowSgd : public RowBase {
+class RowSgd : public RowRule<RowSgd> {
  public:
   RowSgd(double momentum, bool nesterov, RowPaths paths)
-      : RowBase(moment_names(momentum), momentum, 1, linear(paths)), momentum_(momentum), nesterov_(nesterov) {}
+      : RowRule(moment_names(momentum), momentum, 1, linear(paths)), momentum_(momentum), nesterov_(nesterov) {}
 
  protected:
   void check(const SlotOptions& options) const override {
@@ -152,16 +163,6 @@ class RowSgd : public RowBase {
   MissedUpdate missed_update(const SlotOptions& options, const HostScalars& scalars) const override {
     return {1 - scalars.learning_rate * options.weight_decay, scalars.learning_rate * (nesterov_ ? momentum_ : 1), 1};
   }
-  void loop(const RowList<float>& list, const float* gradient, float* out, const SlotOptions& options,
-            const HostScalars& scalars) const override {
-    run(list, gradient, out, options, scalars);
-  }
-  void loop(const RowList<double>& list, const double* gradient, double* out, const SlotOptions& options,
-            const HostScalars& scalars) const override {
-    run(list, gradient, out, options, scalars);
-  }
-  void replay(float*, float*, float*, int64_t, const MissedUpdate*, int64_t) const override { nothing(); }
-  void replay(double*, double*, double*, int64_t, const MissedUpdate*, int64_t) const override { nothing(); }
 
   void tensors(GatheredRows& rows, const SlotOptions& options, const HostScalars& scalars) const override {
     at::Tensor& velocity = rows.moments[0];
@@ -184,10 +185,10 @@ class RowSgd : public RowBase {
     paths.exact = false;
     return paths;
   }
-  [[noreturn]] static void nothing() { CONVOY_CHECK(false, "row_sgd has nothing to go through one by one"); }
+  friend RowRule<RowSgd>;
   template <class T>
-  void run(const RowList<T>& list, const T* gradient, T* out, const SlotOptions& options,
-           const HostScalars& scalars) const {
+  void run_loop(const RowList<T>& list, const T* gradient, T* out, const SlotOptions& options,
+                const HostScalars& scalars) const {
     if (out != nullptr) return sgd_look_up(list, out);
     sgd_rows(list, gradient,
              {scalars.learning_rate, momentum_, nesterov_, options.weight_decay, scalars.gradient_scale});
