@@ -130,7 +130,7 @@ class MpiTransport final : public Transport {
       tensors.push_back(one.tensor);
       finish_stream(one.tensor.device());
     }
-    return exchange(std::move(tensors), mpi_transfer_tag(*group_), std::move(messages));
+    return exchange(std::move(tensors), mpi_transfer_tag(*group_), messages);
   }
 
   PendingOperationPtr barrier(const Call&) override { return start(mpi_barrier(group_, next_tag())); }
@@ -158,9 +158,8 @@ class MpiTransport final : public Transport {
     engine_->start(operation);
     return std::make_unique<ProgressPendingOperation>(engine_, std::move(operation));
   }
-  PendingOperationPtr exchange(std::vector<at::Tensor> tensors, int tag, std::vector<MpiMessage> messages,
-                               std::function<void()> finish = {}) {
-    return start(mpi_exchange(group_, std::move(tensors), tag, std::move(messages), std::move(finish)));
+  PendingOperationPtr exchange(std::vector<at::Tensor> tensors, int tag, const std::vector<MpiMessage>& messages) {
+    return start(mpi_exchange(group_, std::move(tensors), tag, messages));
   }
 
   std::shared_ptr<MpiEngine> engine_;

@@ -65,62 +65,6 @@ class Lane {
   size_t first_ = 0;
 };
 
-class Exchange final : public MpiOperation {
- public:
-  Exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
-           const std::vector<MpiMessage>& messages, std::function<void()> finish)
-      : MpiOperation(std::move(group), std::move(tensors)), finish_(std::move(finish)) {
-    // Starts receives first, so that arriving messages find their buffers.
-    for (bool send : {false, true}) {
-      for (const MpiMessage& message : messages) {
-        if (message.send == send) add(message, tag);
-      }
-    }
-  }
-
-  std::string missing() const override {
-    std::vector<int> peers;
-    for (const Lane& lane : lanes_) {
-      if (!sends_[&lane - lanes_.data()] && lane.completed() < lane.posted()) peers.push_back(lane.peer());
-    }
-    return nothing_from(peers);
-  }
-
- protected:
-  bool advance(bool& moved) override {
-    if (!begun_) {
-      begun_ = true;
-      for (size_t i = 0; i < lanes_.size(); ++i) {
-        for (auto& [data, bytes] : pieces_[i]) lanes_[i].post(data, bytes);
-      }
-    }
-    bool all = true;
-    for (Lane& lane : lanes_) {
-      moved = lane.take() || moved;
-      all = all && lane.completed() == lane.posted();
-    }
-    if (all && finish_) finish_();
-    return all;
-  }
-
- private:
-  void add(const MpiMessage& message, int tag) {
-    lanes_.emplace_back(*group_, message.send, message.peer, tag);
-    sends_.push_back(message.send);
-    pieces_.emplace_back();
-    for (int64_t begin = 0; begin < message.bytes; begin += largest_message) {
-      pieces_.back().emplace_back(static_cast<char*>(message.data) + begin,
-                                  std::min(largest_message, message.bytes - begin));
-    }
-  }
-
-  std::vector<Lane> lanes_;
-  std::vector<bool> sends_;
-  std::vector<std::vector<std::pair<char*, int64_t>>> pieces_;
-  std::function<void()> finish_;
-  bool begun_ = false;
-};
-
 // A range of bytes, in segments.
 struct Segments {
   char* data = nullptr;
@@ -136,6 +80,49 @@ void fill(Lane& lane, const Segments& segments, int64_t limit) {
   while (lane.posted() < limit && lane.has_room())
     lane.post(segments.at(lane.posted()), segments.length(lane.posted()));
 }
+
+class Exchange final : public MpiOperation {
+ public:
+  Exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
+           const std::vector<MpiMessage>& messages)
+      : MpiOperation(std::move(group), std::move(tensors)) {
+    // Starts receives first, so that arriving messages find their buffers.
+    for (bool send : {false, true}) {
+      for (const MpiMessage& message : messages) {
+        if (message.send == send)
+          streams_.push_back(
+              {Lane(*group_, send, message.peer, tag), {message.data, message.bytes, largest_message}, send});
+      }
+    }
+  }
+
+  std::string missing() const override {
+    std::vector<int> peers;
+    for (const Stream& one : streams_)
+      if (!one.send && !one.over()) peers.push_back(one.lane.peer());
+    return nothing_from(peers);
+  }
+
+ protected:
+  bool advance(bool& moved) override {
+    bool all = true;
+    for (Stream& one : streams_) fill(one.lane, one.segments, one.segments.count());
+    for (Stream& one : streams_) {
+      moved = one.lane.take() || moved;
+      all = all && one.over();
+    }
+    return all;
+  }
+
+ private:
+  struct Stream {
+    Lane lane;
+    Segments segments;
+    bool send;
+    bool over() const { return lane.completed() == segments.count(); }
+  };
+  std::vector<Stream> streams_;
+};
 
 class ReduceScatter final : public MpiOperation {
  public:
@@ -313,8 +300,8 @@ int mpi_tag(const MpiGroup& group, int64_t number) { return (group.id << 15) | i
 int mpi_transfer_tag(const MpiGroup& group) { return mpi_tag(group, 0) + 2; }
 
 MpiOperationPtr mpi_exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
-                             std::vector<MpiMessage> messages, std::function<void()> finish) {
-  return std::make_shared<Exchange>(std::move(group), std::move(tensors), tag, messages, std::move(finish));
+                             const std::vector<MpiMessage>& messages) {
+  return std::make_shared<Exchange>(std::move(group), std::move(tensors), tag, messages);
 }
 MpiOperationPtr mpi_reduce_scatter(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
                                    const MpiReduction& reduction) {

@@ -4,7 +4,6 @@
 // promise no order of summation. Those also take twice as long between two ranks as the blocking ones (measured on Open
 // MPI 4.1). Here every rank sums in the order of ranks: results are equal on all ranks and from run to run.
 #pragma once
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,16 +14,16 @@ namespace convoy {
 // A message of any length. Messages beyond 1 GiB are split, because MPI counts in int.
 struct MpiMessage {
   bool send = false;
-  void* data = nullptr;
+  char* data = nullptr;
   int64_t bytes = 0;
   int peer = 0;  // rank within the group
 };
 
 using MpiOperationPtr = std::shared_ptr<MpiOperation>;
 
-// Starts all messages at once, then runs `finish`. Latency: one message.
+// Starts all messages at once. Latency: one message.
 MpiOperationPtr mpi_exchange(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag,
-                             std::vector<MpiMessage> messages, std::function<void()> finish = {});
+                             const std::vector<MpiMessage>& messages);
 
 // Reduce-scatter by direct exchange, in segments. Each rank receives its slice from all ranks and sums one segment
 // while the next arrive. With `gather` it sends each sum to all ranks at once. Sends (n-1)/n of the bytes; 2(n-1)/n

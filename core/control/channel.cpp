@@ -2,7 +2,7 @@
 
 #include "core/control/channel.h"
 
-#include <sys/random.h>
+#include <unistd.h>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -54,13 +54,7 @@ ChannelAddress channel_address(const std::string& line) {
 
 std::string random_token() {
   std::array<unsigned char, 16> bytes{};
-  size_t have = 0;
-  while (have < bytes.size()) {
-    const ssize_t got = getrandom(bytes.data() + have, bytes.size() - have, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(Failure::io, "getrandom: ", std::strerror(errno));
-    have += static_cast<size_t>(got);
-  }
+  if (getentropy(bytes.data(), bytes.size()) != 0) throw Error(Failure::io, "getentropy: ", std::strerror(errno));
   return hex_text(bytes.data(), bytes.size());
 }
 

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <algorithm>
+#include <charconv>
 
 #include "core/base/log.h"
 
@@ -39,12 +40,9 @@ at::Tensor from_hex(const Json& value, int64_t bytes) {
   const std::string text = value.get<std::string>();
   at::Tensor tensor = at::empty({bytes}, at::kByte);
   auto* data = tensor.mutable_data_ptr<uint8_t>();
-  const std::string digits = "0123456789abcdef";
   for (int64_t i = 0; i < bytes; ++i) {
-    const size_t high = digits.find(text[static_cast<size_t>(2 * i)]),
-                 low = digits.find(text[static_cast<size_t>(2 * i + 1)]);
-    if (high == std::string::npos || low == std::string::npos) return {};
-    data[i] = static_cast<uint8_t>(high << 4 | low);
+    const char* const end = text.data() + 2 * (i + 1);
+    if (std::from_chars(end - 2, end, data[i], 16).ptr != end) return {};
   }
   return tensor;
 }

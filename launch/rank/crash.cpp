@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -86,13 +87,9 @@ class FixedText {
     while (*text != '\0' && used_ + 1 < size) text_[used_++] = *text++;
   }
   void add(int number) {
-    char digits[16];
-    int count = 0;
-    if (number < 0) add("-");
-    for (unsigned left = number < 0 ? 0U - static_cast<unsigned>(number) : static_cast<unsigned>(number);
-         count == 0 || left > 0; left /= 10)
-      digits[count++] = static_cast<char>('0' + left % 10);
-    while (count > 0 && used_ + 1 < size) text_[used_++] = digits[--count];
+    char digits[16] = "";
+    std::to_chars(digits, std::end(digits) - 1, number);
+    add(digits);
   }
   // Escapes text for a JSON string. Bytes beyond ASCII may be incomplete characters, so they become '?'.
   void add_quoted(const char* text) {
@@ -160,17 +157,11 @@ void print(const char* text) {
 // --- SIGBUS
 // -------------------------------------------------------------------------------------------------------------
 
-uintptr_t hexadecimal(const char*& at) {
+// Reads a hexadecimal number and moves `at` behind it.
+uintptr_t hexadecimal(const char*& at, const char* end) {
   uintptr_t value = 0;
-  for (;; ++at) {
-    const char c = *at;
-    if (c >= '0' && c <= '9')
-      value = value * 16 + static_cast<uintptr_t>(c - '0');
-    else if (c >= 'a' && c <= 'f')
-      value = value * 16 + static_cast<uintptr_t>(c - 'a' + 10);
-    else
-      return value;
-  }
+  at = std::from_chars(at, end, value, 16).ptr;
+  return value;
 }
 
 struct MappedAddress {
@@ -181,13 +172,14 @@ struct MappedAddress {
 // Parses a line of /proc/self/maps, "from-to permissions offset device inode path". False if it does not contain
 // `address`.
 bool find_in_range(const char* line, uintptr_t address, MappedAddress& found) {
-  const uintptr_t from = hexadecimal(line);
+  const char* const end = line + strlen(line);
+  const uintptr_t from = hexadecimal(line, end);
   if (*line++ != '-') return false;
-  if (address < from || address >= hexadecimal(line)) return false;
+  if (address < from || address >= hexadecimal(line, end)) return false;
   const char* path = strchr(line, '/');
   const char* offset = strchr(line + 1, ' ');
   if (path == nullptr || offset == nullptr) return false;
-  found.offset = hexadecimal(++offset) + (address - from);
+  found.offset = hexadecimal(++offset, end) + (address - from);
   strncpy(found.path, path, sizeof found.path - 1);
   found.path[sizeof found.path - 1] = '\0';
   return true;
