@@ -26,7 +26,7 @@ BackendRequest request_of(int rank, std::shared_ptr<Channel> channel, millisecon
   return request;
 }
 
-class GlooStart : public testing::Test {
+class GlooStart : public ::testing::Test {
  protected:
   void SetUp() override {
     int ends[2];

@@ -16,10 +16,10 @@
 namespace convoy {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-class FilesTest : public testing::Test {
+class FilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = (temporary_folder() / "convoy-files-XXXXXX").string();

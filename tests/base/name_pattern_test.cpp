@@ -28,7 +28,7 @@ TEST(NamePattern, RefusesWhatIsNoPatternAtItsKey) {
     } catch (const ConfigError& error) {
       EXPECT_EQ(error.kind(), Failure::config);
       EXPECT_EQ(error.key(), "match");
-      EXPECT_THAT(error.what(), testing::HasSubstr("no regular expression"));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("no regular expression"));
     }
 }
 

@@ -5,8 +5,8 @@
 namespace convoy {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(Units, AreReadAsTheyAreWritten) {
   EXPECT_THAT(hardware_threads_from_text("7"), ElementsAre(7));

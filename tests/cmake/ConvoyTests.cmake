@@ -34,6 +34,9 @@ endfunction()
 function(convoy_unit_tests folder)
   convoy_test_program(${folder} convoy_test_support ${ARGN}
                       convoy_strategies_catalogue convoy_backends_catalogue convoy_models_catalogue convoy_base)
+  if(TARGET ${folder}_tests)
+    convoy_unity(${folder}_tests 60000)
+  endif()
 endfunction()
 
 # convoy_torch_tests(FOLDER): the same with all that convoy-rank has. Test programs link everything: layers are rules
@@ -43,6 +46,7 @@ function(convoy_torch_tests folder)
                       convoy_launch convoy_core)
   if(TARGET ${folder}_tests)
     convoy_use_torch(${folder}_tests)
+    convoy_unity(${folder}_tests 90000)
   endif()
 endfunction()
 

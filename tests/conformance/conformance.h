@@ -8,18 +8,20 @@
 #include <ATen/ops/minimum.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "backends/registry.h"
+#include "core/base/error.h"
 #include "tests/support/torch/ranks.h"
 
 namespace convoy {
 
 inline const std::string sockets = "gloo over sockets", messages = "mpi over messages";
 
-class Conformance : public testing::TestWithParam<std::tuple<std::string, int>> {
+class Conformance : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   void SetUp() override {
     if (group().size == 0) GTEST_SKIP() << "not under mpirun";
@@ -33,7 +35,18 @@ class Conformance : public testing::TestWithParam<std::tuple<std::string, int>> 
   static void on_ranks(const std::function<void(Communicator&)>& body) { run_ranks(group(), body); }
 };
 
-inline std::string conformance_name(const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
+// The failure of `action`; fails the test if there was none.
+inline CommError failure_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const CommError& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return CommError(Failure::internal, -1, "");
+}
+
+inline std::string conformance_name(const ::testing::TestParamInfo<std::tuple<std::string, int>>& info) {
   auto [backend, size] = info.param;
   if (backend == sockets) return "gloo_sockets" + std::to_string(size);
   if (backend == messages) return "mpi_messages";
@@ -41,15 +54,15 @@ inline std::string conformance_name(const testing::TestParamInfo<std::tuple<std:
 }
 
 // NOLINTNEXTLINE: gtest's macros cannot be functions.
-#define CONVOY_CONFORMANCE(Suite)                                                                               \
-  INSTANTIATE_TEST_SUITE_P(Local, Suite, testing::Combine(testing::Values("local"), testing::Range(1, 5)),      \
-                           conformance_name);                                                                   \
-  INSTANTIATE_TEST_SUITE_P(Gloo, Suite, testing::Combine(testing::Values("gloo"), testing::Range(1, 5)),        \
-                           conformance_name);                                                                   \
-  INSTANTIATE_TEST_SUITE_P(Sockets, Suite, testing::Combine(testing::Values(sockets), testing::Values(2, 3)),   \
-                           conformance_name);                                                                   \
-  INSTANTIATE_TEST_SUITE_P(Mpi, Suite,                                                                          \
-                           testing::Combine(testing::Values(std::string("mpi"), messages), testing::Values(0)), \
+#define CONVOY_CONFORMANCE(Suite)                                                                                     \
+  INSTANTIATE_TEST_SUITE_P(Local, Suite, ::testing::Combine(::testing::Values("local"), ::testing::Range(1, 5)),      \
+                           conformance_name);                                                                         \
+  INSTANTIATE_TEST_SUITE_P(Gloo, Suite, ::testing::Combine(::testing::Values("gloo"), ::testing::Range(1, 5)),        \
+                           conformance_name);                                                                         \
+  INSTANTIATE_TEST_SUITE_P(Sockets, Suite, ::testing::Combine(::testing::Values(sockets), ::testing::Values(2, 3)),   \
+                           conformance_name);                                                                         \
+  INSTANTIATE_TEST_SUITE_P(Mpi, Suite,                                                                                \
+                           ::testing::Combine(::testing::Values(std::string("mpi"), messages), ::testing::Values(0)), \
                            conformance_name)
 
 inline const std::vector<at::ScalarType>& all_dtypes() {
@@ -79,14 +92,14 @@ inline at::Tensor reduced(int size, at::IntArrayRef shape, at::ScalarType dtype,
   return all.to(dtype);
 }
 
-inline testing::AssertionResult same(const at::Tensor& got, const at::Tensor& wanted) {
+inline ::testing::AssertionResult same(const at::Tensor& got, const at::Tensor& wanted) {
   if (got.sizes() == wanted.sizes() && got.scalar_type() == wanted.scalar_type() && at::equal(got, wanted)) {
-    return testing::AssertionSuccess();
+    return ::testing::AssertionSuccess();
   }
   std::ostringstream text;
   text << "got " << got.sizes() << " " << got.scalar_type();
   if (got.numel() <= 32) text << "\n" << got << "\nwanted\n" << wanted;
-  return testing::AssertionFailure() << text.str();
+  return ::testing::AssertionFailure() << text.str();
 }
 
 }  // namespace convoy

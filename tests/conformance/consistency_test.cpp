@@ -9,23 +9,12 @@
 
 #include "core/base/error.h"
 #include "tests/conformance/conformance.h"
+#include "tests/support/errors.h"
 
 namespace convoy {
 namespace {
 
 using Consistency = Conformance;
-
-CommError failure_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const CommError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return CommError(Failure::internal, -1, "");
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Rank 0 and the others make different calls in a new group. Each fails with a message that contains both calls, and
 // the world continues.

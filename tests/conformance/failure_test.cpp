@@ -6,25 +6,13 @@
 
 #include "core/base/error.h"
 #include "tests/conformance/conformance.h"
+#include "tests/support/errors.h"
 
 namespace convoy {
 namespace {
 
 using Failures = Conformance;
 using std::chrono::milliseconds;
-
-// The failure of `action`; fails the test if there was none.
-CommError failure_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const CommError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return CommError(Failure::internal, -1, "");
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST_P(Failures, AbortWakesEveryWaiter) {
   on_ranks([](Communicator& world) {

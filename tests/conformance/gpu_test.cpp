@@ -20,7 +20,7 @@ namespace {
 
 const at::Device gpu(at::kCUDA, 0);
 
-class StagedGpu : public testing::TestWithParam<std::string> {
+class StagedGpu : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "needs a GPU, and this machine has none";
@@ -81,9 +81,9 @@ TEST_P(StagedGpu, OrderedOnTheCallersStream) {
   });
 }
 
-const auto backend_name = [](const testing::TestParamInfo<std::string>& info) { return info.param; };
-INSTANTIATE_TEST_SUITE_P(Threads, StagedGpu, testing::Values("gloo", "local"), backend_name);
-INSTANTIATE_TEST_SUITE_P(Mpi, StagedGpu, testing::Values("mpi"), backend_name);  // under mpirun
+const auto backend_name = [](const ::testing::TestParamInfo<std::string>& info) { return info.param; };
+INSTANTIATE_TEST_SUITE_P(Threads, StagedGpu, ::testing::Values("gloo", "local"), backend_name);
+INSTANTIATE_TEST_SUITE_P(Mpi, StagedGpu, ::testing::Values("mpi"), backend_name);  // under mpirun
 
 TEST(NcclGpu, TwoRanksOnOneAreRefusedWithTheReason) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "needs a GPU, and this machine has none";

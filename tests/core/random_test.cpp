@@ -7,7 +7,7 @@
 namespace convoy {
 namespace {
 
-class RandomFill : public testing::TestWithParam<at::ScalarType> {};
+class RandomFill : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(RandomFill, ShardsEqualTheSliceOfTheWhole) {
   const int64_t count = 100003;
@@ -37,7 +37,7 @@ TEST_P(RandomFill, ElementsAreTheRoundedDraws) {
   EXPECT_TRUE(normal.flatten().equal(expected_normal.to(GetParam())));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, RandomFill, testing::Values(at::kFloat, at::kDouble, at::kHalf, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Dtypes, RandomFill, ::testing::Values(at::kFloat, at::kDouble, at::kHalf, at::kBFloat16));
 
 }  // namespace
 }  // namespace convoy

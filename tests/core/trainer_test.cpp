@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Ten rows of one number each; nothing is drawn.
-class Numbers : public Dataset {
+class NumbersToFit : public Dataset {
  public:
   Schema schema() const override { return {{{"features", {{}, at::kDouble, 0}}}}; }
   int64_t size(Split split) const override { return split == Split::train ? 10 : 3; }
@@ -111,7 +111,7 @@ class TrainerTest : public ::testing::Test {
     config.train.evaluate_every = {Interval::Unit::epochs, 1};
     config.train.checkpoint_every = {Interval::Unit::epochs, 1};
     if (change) change(config);
-    return train(context, {std::make_shared<Numbers>(), {}, &strategy, after_update_});
+    return train(context, {std::make_shared<NumbersToFit>(), {}, &strategy, after_update_});
   }
 
   // A new run with these settings, in a new folder.

@@ -12,8 +12,6 @@
 #include "core/model.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/feature_model.h"
-#include "tests/support/torch/model_subjects.h"
-#include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 namespace {
@@ -185,7 +183,7 @@ void expect_same(const Member& stacked, const Member& single, const std::string&
   EXPECT_GT(difference(single.final, single.initial).worst, 1e-3) << what << " did not move";
 }
 
-struct Cell {
+struct EnsembleCell {
   Subject (*subject)();
   const char* name;
   int ranks;
@@ -193,10 +191,10 @@ struct Cell {
   const char* trained = "as one stack";
 };
 
-class EnsembleTest : public ::testing::TestWithParam<Cell> {};
+class EnsembleTest : public ::testing::TestWithParam<EnsembleCell> {};
 
 TEST_P(EnsembleTest, EveryMemberEqualsSingle) {
-  const Cell cell = GetParam();
+  const EnsembleCell cell = GetParam();
   const Subject subject = cell.subject();
   const std::map<int, Member> all = together(subject, cell.ranks, cell.more, nullptr, cell.trained);
   ASSERT_EQ(all.size(), size_t(members));
@@ -206,20 +204,20 @@ TEST_P(EnsembleTest, EveryMemberEqualsSingle) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, EnsembleTest,
-    ::testing::Values(Cell{classifier_subject, "mlp", 1, ", how: stacked"},
-                      Cell{classifier_subject, "mlp_2_threads", 2, ", how: threads"},
-                      Cell{classifier_subject, "mlp_3_processes", 3, ", how: processes"},
-                      Cell{classifier_subject, "mlp_auto", 1, ", how: auto"},
-                      Cell{ncf_subject, "ncf", 1, ", how: stacked"},
-                      Cell{ranking_subject, "ranking_2_threads", 2, ", how: threads"},
-                      Cell{convnet_subject, "convnet", 1, ", how: stacked"},
-                      Cell{convnet_subject, "convnet_grouped", 1, ", how: stacked, convolutions: grouped"},
-                      Cell{convnet_subject, "convnet_auto", 1, ", how: auto", "side by side"},
-                      Cell{convnet_subject, "convnet_auto_each", 1, ", how: auto, convolutions: each"},
-                      Cell{gpt_subject, "gpt", 1, ", how: stacked"},
-                      Cell{gpt_subject, "gpt_2_threads", 2, ", how: threads"},
-                      Cell{tied_subject, "own_modules", 1, ", how: stacked", "side by side"},
-                      Cell{norms_subject, "losses_without_members", 1, ", how: stacked", "side by side"}),
+    ::testing::Values(EnsembleCell{classifier_subject, "mlp", 1, ", how: stacked"},
+                      EnsembleCell{classifier_subject, "mlp_2_threads", 2, ", how: threads"},
+                      EnsembleCell{classifier_subject, "mlp_3_processes", 3, ", how: processes"},
+                      EnsembleCell{classifier_subject, "mlp_auto", 1, ", how: auto"},
+                      EnsembleCell{ncf_subject, "ncf", 1, ", how: stacked"},
+                      EnsembleCell{ranking_subject, "ranking_2_threads", 2, ", how: threads"},
+                      EnsembleCell{convnet_subject, "convnet", 1, ", how: stacked"},
+                      EnsembleCell{convnet_subject, "convnet_grouped", 1, ", how: stacked, convolutions: grouped"},
+                      EnsembleCell{convnet_subject, "convnet_auto", 1, ", how: auto", "side by side"},
+                      EnsembleCell{convnet_subject, "convnet_auto_each", 1, ", how: auto, convolutions: each"},
+                      EnsembleCell{gpt_subject, "gpt", 1, ", how: stacked"},
+                      EnsembleCell{gpt_subject, "gpt_2_threads", 2, ", how: threads"},
+                      EnsembleCell{tied_subject, "own_modules", 1, ", how: stacked", "side by side"},
+                      EnsembleCell{norms_subject, "losses_without_members", 1, ", how: stacked", "side by side"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Members side by side are evaluated on one batch: a block that changes its input in place must not change the others'.

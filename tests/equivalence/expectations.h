@@ -1,8 +1,15 @@
-// Common to the tables of this folder: the optimizer, and the tolerances within which a layout equals `single`.
+// Common to the tables of this folder: subjects, options, the optimizer, and tolerances within which a layout equals
+// `single`.
 #pragma once
 #include <gtest/gtest.h>
 
+#include <map>
+#include <stdexcept>
+#include <tuple>
+
 #include "tests/support/torch/equivalence.h"
+#include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 
@@ -17,6 +24,31 @@ inline Training adamw(bool clipping) {
   training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
                        (clipping ? "clip_norm: 0.3, " : "") + "groups: [{match: bias, weight_decay: 0}]}";
   return training;
+}
+
+inline Subject subject_named(const std::string& name) {
+  if (name == "ranking") return ranking_subject();
+  for (auto* make : {classifier_subject, gpt_subject, convnet_subject, ncf_subject, mlp_subject, pairs_subject,
+                     norms_subject, dropout_subject, tied_subject, foreign_subject}) {
+    Subject subject = make();
+    if (subject.name == name) return subject;
+  }
+  throw std::logic_error(name);
+}
+
+constexpr int micro_batches = 4;  // 16 rows make four of four, and the last batch's 11 three of three and one of two
+
+inline std::string common(int every, int micro = micro_batches) {
+  return ", micro_batches: " + std::to_string(micro) + ", sync: {every: " + std::to_string(every) + "}";
+}
+
+// `single` with these options, trained once for all cells that are compared with it.
+inline const Trajectory& reference_of(const Subject& subject, const std::string& options, bool clipping) {
+  static std::map<std::tuple<std::string, std::string, bool>, Trajectory> known;
+  const auto key = std::make_tuple(subject.name, options, clipping);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known[key] = train({"single", options, 1}, subject, adamw(clipping));
 }
 
 // Initial values bit for bit; parameters, moments, buffers (unless `buffers` is false, which leaves what is evaluated with

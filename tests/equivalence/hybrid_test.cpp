@@ -4,22 +4,16 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
-#include <tuple>
 
 #include "core/base/error.h"
 #include "core/model.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/feature_model.h"
-#include "tests/support/torch/model_subjects.h"
-#include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 namespace {
 
-constexpr int micro_batches = 4;
-
-struct Cell {
+struct HybridCell {
   std::string subject;
   std::string data;  // as in the configuration
   int data_ranks, pipeline, tensor;
@@ -28,7 +22,7 @@ struct Cell {
   bool clipping = true;
 };
 
-std::string name_of(const Cell& cell) {
+std::string name_of(const HybridCell& cell) {
   std::string name = cell.subject + "_" + cell.data + "_" + std::to_string(cell.data_ranks) + "_" +
                      std::to_string(cell.pipeline) + "_" + std::to_string(cell.tensor) + cell.options + "_every" +
                      std::to_string(cell.every) + (cell.clipping ? "_clipped" : "");
@@ -36,21 +30,7 @@ std::string name_of(const Cell& cell) {
   return name;
 }
 
-Subject subject_of(const std::string& name) {
-  if (name == "classifier") return classifier_subject();
-  if (name == "ranking") return ranking_subject();
-  for (auto* make : {gpt_subject, convnet_subject, ncf_subject, tied_subject}) {
-    Subject subject = make();
-    if (subject.name == name) return subject;
-  }
-  throw std::logic_error(name);
-}
-
-std::string common(int every) {
-  return ", micro_batches: " + std::to_string(micro_batches) + ", sync: {every: " + std::to_string(every) + "}";
-}
-
-Layout layout_of(const Cell& cell) {
+Layout layout_of(const HybridCell& cell) {
   const std::string buckets = cell.data == "2" ? ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" : "";
   return {"hybrid",
           ", mesh: {data: " + cell.data + ", pipeline: " + std::to_string(cell.pipeline) +
@@ -58,25 +38,17 @@ Layout layout_of(const Cell& cell) {
           cell.data_ranks * cell.pipeline * cell.tensor};
 }
 
-const Trajectory& reference_of(const Cell& cell) {
-  static std::map<std::tuple<std::string, int, bool>, Trajectory> known;
-  const auto key = std::make_tuple(cell.subject, cell.every, cell.clipping);
-  const auto found = known.find(key);
-  if (found != known.end()) return found->second;
-  return known[key] = train({"single", common(cell.every), 1}, subject_of(cell.subject), adamw(cell.clipping));
-}
-
-class HybridTest : public ::testing::TestWithParam<Cell> {};
+class HybridTest : public ::testing::TestWithParam<HybridCell> {};
 
 TEST_P(HybridTest, EqualsSingle) {
-  const Cell& cell = GetParam();
-  const Trajectory cut = train(layout_of(cell), subject_of(cell.subject), adamw(cell.clipping));
-  const Trajectory& whole = reference_of(cell);
+  const HybridCell& cell = GetParam();
+  const Trajectory cut = train(layout_of(cell), subject_named(cell.subject), adamw(cell.clipping));
+  const Trajectory& whole = reference_of(subject_named(cell.subject), common(cell.every), cell.clipping);
   expect_equal(cut, whole);
 }
 
-std::vector<Cell> cells() {
-  std::vector<Cell> all;
+std::vector<HybridCell> hybrid_cells() {
+  std::vector<HybridCell> all;
   const std::string fsdp = "{degree: 2, how: fsdp}";
   for (const std::string subject : {"classifier", "gpt", "ncf", "convnet"}) {
     const std::string norms = subject == "convnet" ? ", batch_norm: sync" : "";
@@ -103,7 +75,7 @@ std::vector<Cell> cells() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, HybridTest, ::testing::ValuesIn(cells()),
+INSTANTIATE_TEST_SUITE_P(Table, HybridTest, ::testing::ValuesIn(hybrid_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
 using Cut = LinearOptions::Cut;
@@ -198,7 +170,7 @@ TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
 
 TEST(Hybrid, TwoRunsAreBitwiseEqual) {
   for (const char* data : {"2", "{degree: 2, how: fsdp}"}) {
-    const Cell cell{"gpt", data, 2, 2, 1, ""};
+    const HybridCell cell{"gpt", data, 2, 2, 1, ""};
     const Trajectory first = train(layout_of(cell), gpt_subject(), adamw(cell.clipping));
     const Trajectory second = train(layout_of(cell), gpt_subject(), adamw(cell.clipping));
     EXPECT_TRUE(bitwise_equal(first.final, second.final)) << data;

@@ -2,45 +2,34 @@
 #include <gtest/gtest.h>
 
 #include "tests/equivalence/expectations.h"
-#include "tests/support/torch/model_subjects.h"
-#include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 namespace {
 
-struct Cell {
+struct ReplicasCell {
   const char* subject;
   int ranks;
   int every;
   bool clipping;
 };
 
-std::string name_of(const Cell& cell) {
+std::string name_of(const ReplicasCell& cell) {
   return std::string(cell.subject) + "_" + std::to_string(cell.ranks) + "ranks_every" + std::to_string(cell.every) +
          (cell.clipping ? "_clipped" : "");
 }
 
-Subject subject_of(const Cell& cell) {
-  for (auto* make :
-       {mlp_subject, pairs_subject, norms_subject, dropout_subject, tied_subject, gpt_subject, convnet_subject}) {
-    Subject subject = make();
-    if (subject.name == cell.subject) return subject;
-  }
-  throw std::logic_error(cell.subject);
-}
-
-Layout ddp(const Cell& cell, const std::string& more = "") {
+Layout ddp(const ReplicasCell& cell, const std::string& more = "") {
   // Buckets of a few parameters, so that these small models have several.
   return {"ddp",
           ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006, sync: {every: " + std::to_string(cell.every) + "}" + more,
           cell.ranks};
 }
 
-class ReplicasTest : public ::testing::TestWithParam<Cell> {};
+class ReplicasTest : public ::testing::TestWithParam<ReplicasCell> {};
 
 TEST_P(ReplicasTest, DdpEqualsSingle) {
-  const Cell cell = GetParam();
-  const Subject subject = subject_of(cell);
+  const ReplicasCell cell = GetParam();
+  const Subject subject = subject_named(cell.subject);
   Training training = adamw(cell.clipping);
   const Trajectory split = train(ddp(cell), subject, training);
 
@@ -54,8 +43,8 @@ TEST_P(ReplicasTest, DdpEqualsSingle) {
   expect_equal(split, whole, !shares);
 }
 
-std::vector<Cell> cells() {
-  std::vector<Cell> all;
+std::vector<ReplicasCell> replicas_cells() {
+  std::vector<ReplicasCell> all;
   for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied", "gpt", "convnet"})
     for (int ranks : {1, 2, 3, 4})
       for (int every : {1, 4})
@@ -63,17 +52,17 @@ std::vector<Cell> cells() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, ReplicasTest, ::testing::ValuesIn(cells()),
+INSTANTIATE_TEST_SUITE_P(Table, ReplicasTest, ::testing::ValuesIn(replicas_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
 // With statistics over all ranks' rows the reference sees the whole batch, and its running means are the same too.
 TEST(Replicas, SynchronisedBatchNormEqualsTheWholeBatch) {
   for (const char* name : {"norms", "convnet"}) {
     for (int ranks : {1, 2, 3}) {
-      const Cell cell{name, ranks, 1, true};
+      const ReplicasCell cell{name, ranks, 1, true};
       const Training training = adamw(cell.clipping);
-      const Trajectory split = train(ddp(cell, ", batch_norm: sync"), subject_of(cell), training);
-      const Trajectory whole = train({}, subject_of(cell), training);
+      const Trajectory split = train(ddp(cell, ", batch_norm: sync"), subject_named(cell.subject), training);
+      const Trajectory whole = train({}, subject_named(cell.subject), training);
       const Difference worst = difference(split.final, whole.final);
       EXPECT_LE(worst.worst, tolerance) << name << " on " << ranks << ": " << worst.key;
       EXPECT_NEAR(split.evaluated, whole.evaluated, tolerance * 10);
@@ -82,11 +71,11 @@ TEST(Replicas, SynchronisedBatchNormEqualsTheWholeBatch) {
 }
 
 TEST(Replicas, SynchronisedBatchNormWithEmptyShares) {
-  const Cell cell{"norms", 4, 1, false};
+  const ReplicasCell cell{"norms", 4, 1, false};
   Training training = adamw(cell.clipping);
   training.global_rows = 3;
-  const Trajectory split = train(ddp(cell, ", batch_norm: sync"), subject_of(cell), training);
-  const Trajectory whole = train({}, subject_of(cell), training);
+  const Trajectory split = train(ddp(cell, ", batch_norm: sync"), subject_named(cell.subject), training);
+  const Trajectory whole = train({}, subject_named(cell.subject), training);
   const Difference worst = difference(split.final, whole.final);
   EXPECT_LE(worst.worst, tolerance) << worst.key;
 }
@@ -95,10 +84,11 @@ TEST(Replicas, SynchronisedBatchNormWithEmptyShares) {
 TEST(Replicas, MicroBatchesAreTheSameOnAnyNumberOfRanks) {
   for (const char* name : {"norms", "dropout", "pairs"}) {
     for (int ranks : {1, 2, 3}) {
-      const Cell cell{name, ranks, 1, true};
+      const ReplicasCell cell{name, ranks, 1, true};
       const Training training = adamw(cell.clipping);
-      const Trajectory split = train(ddp(cell, ", batch_norm: sync, micro_batches: 3"), subject_of(cell), training);
-      const Trajectory whole = train({"single", ", micro_batches: 3", 1}, subject_of(cell), training);
+      const Trajectory split =
+          train(ddp(cell, ", batch_norm: sync, micro_batches: 3"), subject_named(cell.subject), training);
+      const Trajectory whole = train({"single", ", micro_batches: 3", 1}, subject_named(cell.subject), training);
       const Difference worst = difference(split.final, whole.final);
       EXPECT_LE(worst.worst, tolerance) << name << " on " << ranks << ": " << worst.key;
       EXPECT_LE(difference(split.gradients, whole.gradients).worst, tolerance) << name;
@@ -107,36 +97,37 @@ TEST(Replicas, MicroBatchesAreTheSameOnAnyNumberOfRanks) {
 }
 
 TEST(Replicas, MicroBatchesChangeNoGradient) {
-  const Cell cell{"tied", 2, 1, true};
-  const Trajectory slices = train({"single", ", micro_batches: 4", 1}, subject_of(cell), adamw(cell.clipping));
-  const Trajectory whole = train({}, subject_of(cell), adamw(cell.clipping));
+  const ReplicasCell cell{"tied", 2, 1, true};
+  const Trajectory slices =
+      train({"single", ", micro_batches: 4", 1}, subject_named(cell.subject), adamw(cell.clipping));
+  const Trajectory whole = train({}, subject_named(cell.subject), adamw(cell.clipping));
   const Difference worst = difference(slices.final, whole.final);
   EXPECT_LE(worst.worst, tolerance) << worst.key;
 }
 
 TEST(Replicas, TwoRunsAreBitwiseEqual) {
   for (const char* name : {"norms", "tied"}) {
-    const Cell cell{name, 3, 1, true};
-    const Trajectory first = train(ddp(cell), subject_of(cell), adamw(cell.clipping));
-    const Trajectory second = train(ddp(cell), subject_of(cell), adamw(cell.clipping));
+    const ReplicasCell cell{name, 3, 1, true};
+    const Trajectory first = train(ddp(cell), subject_named(cell.subject), adamw(cell.clipping));
+    const Trajectory second = train(ddp(cell), subject_named(cell.subject), adamw(cell.clipping));
     EXPECT_TRUE(bitwise_equal(first.final, second.final)) << name;
     EXPECT_EQ(first.losses, second.losses) << name;
   }
 }
 
 TEST(Replicas, OverlapChangesNothing) {
-  const Cell cell{"tied", 3, 1, true};
-  const Trajectory early = train(ddp(cell), subject_of(cell), adamw(cell.clipping));
-  const Trajectory late = train(ddp(cell, ", overlap: false"), subject_of(cell), adamw(cell.clipping));
+  const ReplicasCell cell{"tied", 3, 1, true};
+  const Trajectory early = train(ddp(cell), subject_named(cell.subject), adamw(cell.clipping));
+  const Trajectory late = train(ddp(cell, ", overlap: false"), subject_named(cell.subject), adamw(cell.clipping));
   EXPECT_TRUE(bitwise_equal(early.final, late.final));
 }
 
 TEST(Replicas, RanksWithoutRowsTakePart) {
-  const Cell cell{"pairs", 4, 1, true};
+  const ReplicasCell cell{"pairs", 4, 1, true};
   Training training = adamw(cell.clipping);
   training.global_rows = 3;
-  const Trajectory split = train(ddp(cell), subject_of(cell), training);
-  const Trajectory whole = train({}, subject_of(cell), training);
+  const Trajectory split = train(ddp(cell), subject_named(cell.subject), training);
+  const Trajectory whole = train({}, subject_named(cell.subject), training);
   const Difference worst = difference(split.final, whole.final);
   EXPECT_LE(worst.worst, tolerance) << worst.key;
 }

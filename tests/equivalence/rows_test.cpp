@@ -16,6 +16,7 @@
 #include "strategies/sparse/sparse_embeddings.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/model_subjects.h"
+#include "tests/support/torch/state_view.h"
 #include "tests/support/torch/whole_state.h"
 
 namespace convoy::testing {
@@ -41,7 +42,7 @@ Subject subject_of(const std::string& name, bool rows, bool sharded = false) {
   return gpt;
 }
 
-struct Cell {
+struct RowsCell {
   std::string subject, strategy;
   int ranks = 1;
   int every = 1;
@@ -51,7 +52,7 @@ struct Cell {
   bool sharded = false;
 };
 
-std::string name_of(const Cell& cell) {
+std::string name_of(const RowsCell& cell) {
   return cell.subject + "_" + (cell.sharded ? "sharded_" : "") + cell.strategy + std::to_string(cell.ranks) + "_every" +
          std::to_string(cell.every) + (cell.clipping ? "_clipped" : "") + "_of" + std::to_string(cell.rows) +
          (cell.more.empty()                                  ? ""
@@ -59,7 +60,7 @@ std::string name_of(const Cell& cell) {
                                                              : "_sliced");
 }
 
-Layout layout_of(const Cell& cell) {
+Layout layout_of(const RowsCell& cell) {
   std::string options = ", sync: {every: " + std::to_string(cell.every) + "}" + cell.more;
   if (cell.strategy == "data_parallel") {
     options += ", devices: [cores:0";
@@ -69,29 +70,29 @@ Layout layout_of(const Cell& cell) {
   return {cell.strategy, options, cell.ranks};
 }
 
-Training training_of(const Cell& cell, int64_t steps = 10) {
+Training training_of(const RowsCell& cell, int64_t steps = 10) {
   Training training = adamw(cell.clipping);
   training.global_rows = cell.rows;
   training.steps = steps;
   return training;
 }
 
-Layout reference_of(const Cell& cell) {
+Layout reference_of(const RowsCell& cell) {
   const std::string slices = cell.more.find("micro_batches") != std::string::npos ? ", micro_batches: 3" : "";
   return {"single", ", sync: {every: " + std::to_string(cell.every) + "}" + slices, 1};
 }
 
-class RowsTest : public ::testing::TestWithParam<Cell> {};
+class RowsTest : public ::testing::TestWithParam<RowsCell> {};
 
 TEST_P(RowsTest, EqualDenseTables) {
-  const Cell cell = GetParam();
+  const RowsCell cell = GetParam();
   const Trajectory rows = train(layout_of(cell), subject_of(cell.subject, true, cell.sharded), training_of(cell));
   const Trajectory dense = train(reference_of(cell), subject_of(cell.subject, false), training_of(cell));
   expect_equal(rows, dense);
 }
 
 // Rows sharded over ranks.
-void add_sharded(const std::string& subject, std::vector<Cell>& all) {
+void add_sharded(const std::string& subject, std::vector<RowsCell>& all) {
   for (const int every : {1, 4})
     for (const bool clipping : {false, true})
       for (int ranks = 2; ranks <= 4; ++ranks) all.push_back({subject, "ddp", ranks, every, clipping, few, "", true});
@@ -105,8 +106,8 @@ void add_sharded(const std::string& subject, std::vector<Cell>& all) {
   all.push_back({subject, "ddp", 2, 1, true, 8, ", recompute: blocks", true});
 }
 
-std::vector<Cell> cells() {
-  std::vector<Cell> all;
+std::vector<RowsCell> rows_cells() {
+  std::vector<RowsCell> all;
   for (const char* subject : {"ncf", "gpt"}) {
     for (const int every : {1, 4})
       for (const bool clipping : {false, true}) {
@@ -129,11 +130,11 @@ std::vector<Cell> cells() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, RowsTest, ::testing::ValuesIn(cells()),
+INSTANTIATE_TEST_SUITE_P(Table, RowsTest, ::testing::ValuesIn(rows_cells()),
                          [](const auto& info) { return name_of(info.param) + "_" + std::to_string(info.index); });
 
 TEST(Rows, TheWholeWayOnTwoRanks) {
-  const Cell cell{"ncf", "ddp", 2, 1, true};
+  const RowsCell cell{"ncf", "ddp", 2, 1, true};
   const Trajectory dense = train(reference_of(cell), subject_of("ncf", false), training_of(cell, 300));
   EXPECT_GT(difference(dense.final, dense.initial).worst, 0.1);
   for (const bool sharded : {false, true}) {
@@ -150,7 +151,7 @@ TEST(Rows, OtherOptimizers) {
         "{name: sgd, lr: 0.1, momentum: 0.9, nesterov: true}", "{name: sgd, lr: 0.1, weight_decay: 0.1}",
         "{name: adagrad, lr: 0.05, eps: 1.0e-5}",
         "{name: adamw, lr: 3.0e-3, eps: 1.0e-5, groups: [{match: embedding, lr: 1.0e-2, weight_decay: 0.5}]}"}) {
-    const Cell cell{"ncf", "ddp", 2, 1, true};
+    const RowsCell cell{"ncf", "ddp", 2, 1, true};
     Training training = training_of(cell, 20);
     training.optimizer = optimizer;
     const Trajectory dense = train(reference_of(cell), subject_of("ncf", false), training);
@@ -164,7 +165,7 @@ TEST(Rows, OtherOptimizers) {
 }
 
 TEST(Rows, TwoRunsAreBitwiseEqual) {
-  const Cell cell{"ncf", "ddp", 3, 1, true};
+  const RowsCell cell{"ncf", "ddp", 3, 1, true};
   for (const bool sharded : {false, true}) {
     const Trajectory first = train(layout_of(cell), subject_of("ncf", true, sharded), training_of(cell));
     const Trajectory second = train(layout_of(cell), subject_of("ncf", true, sharded), training_of(cell));
@@ -174,7 +175,7 @@ TEST(Rows, TwoRunsAreBitwiseEqual) {
 
 // In fp32 what two ranks hold is the same bit by bit all the same: WholeState checks it.
 TEST(Rows, ReplicasStayEqualInFloat) {
-  const Cell cell{"ncf", "ddp", 3, 1, true};
+  const RowsCell cell{"ncf", "ddp", 3, 1, true};
   Training training = training_of(cell, 60);
   training.precision = "fp32";
   const Trajectory rows = train(layout_of(cell), subject_of("ncf", true), training);
@@ -193,13 +194,6 @@ StepInput batch_at(const Subject& subject, int64_t step, const Sampling& samplin
 }
 
 using State = std::map<std::string, at::Tensor>;
-
-// The piece of a whole tensor that an entry holds.
-at::Tensor piece_of(at::Tensor whole, const Piece& piece) {
-  for (int64_t d = 0; d < whole.dim(); ++d)
-    whole = whole.narrow(d, piece.offset[static_cast<size_t>(d)], piece.length[static_cast<size_t>(d)]);
-  return whole;
-}
 
 // Steps [begin, end) from `start` (empty: the initial values); flushed. `evaluate_every`: 0 for never.
 State trained(const Layout& layout, const Subject& subject, int64_t begin, int64_t end, const State& start,
@@ -404,7 +398,7 @@ TEST(Rows, SharesAreRefusedWhereATableIsTied) {
   sizes.rows = true;
   Subject tied = gpt_of(sizes);
   tied.section = "{name: gpt, rows: sharded}";
-  const Cell cell{"gpt", "ddp", 2, 1, true};
+  const RowsCell cell{"gpt", "ddp", 2, 1, true};
   try {
     train(layout_of(cell), tied, training_of(cell));
     ADD_FAILURE() << "nothing is refused";
@@ -442,7 +436,7 @@ TEST(Rows, TablesAreWhereTheyWereAskedFor) {
 TEST(Rows, TiedTablesStayDense) {
   GptSizes sizes;
   sizes.rows = true;
-  const Cell cell{"gpt", "ddp", 2, 1, true};
+  const RowsCell cell{"gpt", "ddp", 2, 1, true};
   const Trajectory asked = train(layout_of(cell), gpt_of(sizes), training_of(cell));
   const Trajectory dense = train(reference_of(cell), gpt_of({}), training_of(cell));
   expect_equal(asked, dense);

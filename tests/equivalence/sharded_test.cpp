@@ -1,15 +1,12 @@
 // fsdp against single: same global batches, fp64, ten AdamW steps; and activation checkpointing against none.
 #include <gtest/gtest.h>
 
-#include "tests/support/torch/model_subjects.h"
-#include "tests/support/torch/subjects.h"
+#include "tests/equivalence/expectations.h"
 
 namespace convoy::testing {
 namespace {
 
-constexpr double tolerance = 1e-12;
-
-struct Cell {
+struct ShardedCell {
   std::string subject;
   std::string shard;
   int ranks;
@@ -18,22 +15,13 @@ struct Cell {
   std::string more = "";  // options
 };
 
-std::string name_of(const Cell& cell) {
+std::string name_of(const ShardedCell& cell) {
   return cell.subject + "_" + cell.shard + "_" + std::to_string(cell.ranks) + "ranks_every" +
          std::to_string(cell.every) + (cell.clipping ? "_clipped" : "");
 }
-std::string text_of(const Cell& cell) { return name_of(cell) + cell.more; }
+std::string text_of(const ShardedCell& cell) { return name_of(cell) + cell.more; }
 
-Subject subject_of(const std::string& name) {
-  for (auto* make : {mlp_subject, pairs_subject, norms_subject, dropout_subject, tied_subject, foreign_subject,
-                     gpt_subject, convnet_subject}) {
-    Subject subject = make();
-    if (subject.name == name) return subject;
-  }
-  throw std::logic_error(name);
-}
-
-Training training_of(const Cell& cell) {
+Training training_of(const ShardedCell& cell) {
   Training training;
   training.optimizer = std::string("{name: adamw, lr: 3.0e-3, eps: 1.0e-5, weight_decay: 0.1, ") +
                        (cell.clipping ? "clip_norm: 0.3, " : "") +
@@ -41,15 +29,15 @@ Training training_of(const Cell& cell) {
   return training;
 }
 
-Layout fsdp(const Cell& cell) {
+Layout fsdp(const ShardedCell& cell) {
   return {"fsdp", ", shard: " + cell.shard + ", sync: {every: " + std::to_string(cell.every) + "}" + cell.more,
           cell.ranks};
 }
 
 // Compares the cell with single. With `batch_norm: local` the reference trains on the ranks' shares; its running means
 // follow from all shares there, and from rank 0's share here.
-void hold(const Cell& cell, Training training, const std::string& reference = "") {
-  const Subject subject = subject_of(cell.subject);
+void hold(const ShardedCell& cell, Training training, const std::string& reference = "") {
+  const Subject subject = subject_named(cell.subject);
   const bool normalises = cell.subject == "norms" || cell.subject == "convnet";
   const bool shares = normalises && cell.more.find("batch_norm: sync") == std::string::npos;
   const Trajectory split = train(fsdp(cell), subject, training);
@@ -77,12 +65,12 @@ void hold(const Cell& cell, Training training, const std::string& reference = ""
   EXPECT_GT(difference(whole.final, whole.initial).worst, 3e-3) << text;
 }
 
-class ShardedTest : public ::testing::TestWithParam<Cell> {};
+class ShardedTest : public ::testing::TestWithParam<ShardedCell> {};
 
 TEST_P(ShardedTest, FsdpEqualsSingle) { hold(GetParam(), training_of(GetParam())); }
 
-std::vector<Cell> cells() {
-  std::vector<Cell> all;
+std::vector<ShardedCell> sharded_cells() {
+  std::vector<ShardedCell> all;
   for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied", "foreign", "gpt", "convnet"})
     for (const char* shard : {"optimizer", "gradients", "parameters"})
       for (int ranks : {1, 2, 3, 4})
@@ -91,14 +79,14 @@ std::vector<Cell> cells() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, ShardedTest, ::testing::ValuesIn(cells()),
+INSTANTIATE_TEST_SUITE_P(Table, ShardedTest, ::testing::ValuesIn(sharded_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
 TEST(Sharded, OptionsChangeNoResult) {
   for (const char* subject : {"gpt", "foreign"})
     for (const char* more : {", reshard_after_forward: false", ", units: tensors", ", overlap: false"})
       for (int ranks : {2, 3}) {
-        const Cell cell{subject, "parameters", ranks, 1, true, more};
+        const ShardedCell cell{subject, "parameters", ranks, 1, true, more};
         hold(cell, training_of(cell));
       }
 }
@@ -108,13 +96,13 @@ TEST(Sharded, WithinATensorGroup) {
   for (const char* shard : {"optimizer", "gradients", "parameters"})
     for (const char* subject : {"gpt", "tied", "foreign"})
       for (const char* more : {"", ", recompute: blocks", ", sequence_parallel: true"}) {
-        const Cell cell{subject, shard, 4, 2, true, more};
+        const ShardedCell cell{subject, shard, 4, 2, true, more};
         const Training training = training_of(cell);
         Layout layout = fsdp(cell);
         layout.strategy = "hybrid";
         layout.options += ", mesh: {data: {degree: 2, how: fsdp}, tensor: 2}";
-        const Trajectory split = train(layout, subject_of(subject), training);
-        const Trajectory whole = train({"single", ", sync: {every: 2}", 1}, subject_of(subject), training);
+        const Trajectory split = train(layout, subject_named(subject), training);
+        const Trajectory whole = train({"single", ", sync: {every: 2}", 1}, subject_named(subject), training);
         EXPECT_TRUE(bitwise_equal(split.initial, whole.initial)) << text_of(cell);
         const Difference worst = difference(split.final, whole.final);
         EXPECT_LE(worst.worst, tolerance) << text_of(cell) << ": " << worst.key;
@@ -125,12 +113,12 @@ TEST(Sharded, WithinATensorGroup) {
 
 // The same sums in the same order: what is gathered when, and how long it stays, does not show.
 TEST(Sharded, GatheringChangesNoBit) {
-  const Cell plain{"gpt", "parameters", 3, 2, true};
-  const Trajectory first = train(fsdp(plain), subject_of("gpt"), training_of(plain));
+  const ShardedCell plain{"gpt", "parameters", 3, 2, true};
+  const Trajectory first = train(fsdp(plain), subject_named("gpt"), training_of(plain));
   for (const char* more : {"", ", reshard_after_forward: false", ", overlap: false"}) {
-    Cell cell = plain;
+    ShardedCell cell = plain;
     cell.more = more;
-    const Trajectory other = train(fsdp(cell), subject_of("gpt"), training_of(cell));
+    const Trajectory other = train(fsdp(cell), subject_named("gpt"), training_of(cell));
     EXPECT_TRUE(bitwise_equal(first.final, other.final)) << more;
     EXPECT_EQ(first.losses, other.losses) << more;
   }
@@ -139,7 +127,7 @@ TEST(Sharded, GatheringChangesNoBit) {
 TEST(Sharded, RanksWithoutRowsTakePart) {
   for (const char* shard : {"optimizer", "gradients", "parameters"})
     for (const char* subject : {"pairs", "gpt"}) {
-      const Cell cell{subject, shard, 4, 1, true};
+      const ShardedCell cell{subject, shard, 4, 1, true};
       Training training = training_of(cell);
       training.global_rows = 3;
       hold(cell, training);
@@ -150,7 +138,7 @@ TEST(Sharded, MicroBatchesAndSynchronisedBatchNorm) {
   for (const char* shard : {"optimizer", "gradients", "parameters"})
     for (const char* subject : {"norms", "convnet", "tied"})
       for (int ranks : {2, 3}) {
-        const Cell cell{subject, shard, ranks, 2, true, ", micro_batches: 3, batch_norm: sync"};
+        const ShardedCell cell{subject, shard, ranks, 2, true, ", micro_batches: 3, batch_norm: sync"};
         hold(cell, training_of(cell), ", micro_batches: 3");
       }
 }
@@ -158,10 +146,10 @@ TEST(Sharded, MicroBatchesAndSynchronisedBatchNorm) {
 TEST(Sharded, RecomputationChangesNoResult) {
   for (const char* shard : {"optimizer", "gradients", "parameters"})
     for (const char* subject : {"tied", "foreign", "gpt", "convnet"}) {
-      const Cell cell{subject, shard, 2, 2, true, ", recompute: blocks, batch_norm: sync"};
+      const ShardedCell cell{subject, shard, 2, 2, true, ", recompute: blocks, batch_norm: sync"};
       hold(cell, training_of(cell));
     }
-  const Cell some{"gpt", "parameters", 3, 1, true, ", recompute: [embedding, blocks.1], micro_batches: 2"};
+  const ShardedCell some{"gpt", "parameters", 3, 1, true, ", recompute: [embedding, blocks.1], micro_batches: 2"};
   hold(some, training_of(some), ", micro_batches: 2");
 }
 
@@ -169,26 +157,26 @@ TEST(Sharded, RecomputationChangesNoResult) {
 // gradients arrive in another order and have other places in them, which changes the last digit.
 TEST(Recompute, ChangesNoBit) {
   for (const std::string subject : {"mlp", "norms", "dropout", "tied", "foreign", "gpt", "convnet"}) {
-    const Cell cell{subject, "", 1, 1, true};
+    const ShardedCell cell{subject, "", 1, 1, true};
     const auto twice = [&](Layout layout) {
       layout.options += ", recompute: blocks";
-      return train(layout, subject_of(subject), training_of(cell));
+      return train(layout, subject_named(subject), training_of(cell));
     };
     const Layout single{"single", ", micro_batches: 2", 1}, ddp{"ddp", ", batch_norm: sync", 3};
-    const Trajectory kept = train(single, subject_of(subject), training_of(cell)), again = twice(single);
+    const Trajectory kept = train(single, subject_named(subject), training_of(cell)), again = twice(single);
     EXPECT_TRUE(bitwise_equal(kept.final, again.final)) << subject << ": " << difference(kept.final, again.final).key;
     EXPECT_EQ(kept.losses, again.losses) << subject;
     EXPECT_EQ(kept.norms, again.norms) << subject;
-    const Difference worst = difference(train(ddp, subject_of(subject), training_of(cell)).final, twice(ddp).final);
+    const Difference worst = difference(train(ddp, subject_named(subject), training_of(cell)).final, twice(ddp).final);
     EXPECT_LE(worst.worst, tolerance) << subject << ": " << worst.key;
   }
 }
 
 TEST(Sharded, TwoRunsAreBitwiseEqual) {
   for (const char* shard : {"optimizer", "gradients", "parameters"}) {
-    const Cell cell{"gpt", shard, 3, 1, true};
-    const Trajectory first = train(fsdp(cell), subject_of("gpt"), training_of(cell));
-    const Trajectory second = train(fsdp(cell), subject_of("gpt"), training_of(cell));
+    const ShardedCell cell{"gpt", shard, 3, 1, true};
+    const Trajectory first = train(fsdp(cell), subject_named("gpt"), training_of(cell));
+    const Trajectory second = train(fsdp(cell), subject_named("gpt"), training_of(cell));
     EXPECT_TRUE(bitwise_equal(first.final, second.final)) << shard;
     EXPECT_EQ(first.losses, second.losses) << shard;
   }

@@ -3,18 +3,14 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
-#include <tuple>
 
 #include "core/base/error.h"
 #include "tests/equivalence/expectations.h"
-#include "tests/support/torch/model_subjects.h"
-#include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
 namespace {
 
-struct Cell {
+struct StagesCell {
   std::string strategy;
   std::string options;  // in addition to micro-batches and accumulation
   std::string subject;
@@ -23,46 +19,24 @@ struct Cell {
   bool clipping;
 };
 
-std::string name_of(const Cell& cell) {
+std::string name_of(const StagesCell& cell) {
   std::string name = cell.subject + "_" + cell.strategy + cell.options + "_" + std::to_string(cell.ranks) +
                      "ranks_every" + std::to_string(cell.every) + (cell.clipping ? "_clipped" : "");
   name.erase(std::remove_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c) && c != '_'; }), name.end());
   return name;
 }
 
-Subject subject_of(const std::string& name) {
-  for (auto* make : {mlp_subject, norms_subject, dropout_subject, gpt_subject, convnet_subject, ncf_subject}) {
-    Subject subject = make();
-    if (subject.name == name) return subject;
-  }
-  throw std::logic_error(name);
-}
-
-std::string common(int every, int micro) {
-  return ", micro_batches: " + std::to_string(micro) + ", sync: {every: " + std::to_string(every) + "}";
-}
-
-constexpr int micro_batches = 4;  // 16 rows make four of four, and the last batch's 11 three of three and one of two
-
-Layout layout_of(const Cell& cell, int micro = micro_batches) {
+Layout layout_of(const StagesCell& cell, int micro = micro_batches) {
   return {cell.strategy, cell.options + common(cell.every, micro), cell.ranks};
 }
 Layout reference(int every, int micro = micro_batches) { return {"single", common(every, micro), 1}; }
 
-class StagesTest : public ::testing::TestWithParam<Cell> {};
-
-// Trained once for all cells that are compared with it.
-const Trajectory& reference_of(const Cell& cell) {
-  static std::map<std::tuple<std::string, int, bool>, Trajectory> known;
-  const auto key = std::make_tuple(cell.subject, cell.every, cell.clipping);
-  const auto found = known.find(key);
-  if (found != known.end()) return found->second;
-  return known[key] = train(reference(cell.every), subject_of(cell.subject), adamw(cell.clipping));
-}
+class StagesTest : public ::testing::TestWithParam<StagesCell> {};
 
 TEST_P(StagesTest, EqualsSingle) {
-  const Cell& cell = GetParam();
-  expect_equal(train(layout_of(cell), subject_of(cell.subject), adamw(cell.clipping)), reference_of(cell));
+  const StagesCell& cell = GetParam();
+  expect_equal(train(layout_of(cell), subject_named(cell.subject), adamw(cell.clipping)),
+               reference_of(subject_named(cell.subject), common(cell.every), cell.clipping));
 }
 
 // Blocks of each subject, which the stages may not outnumber.
@@ -71,8 +45,8 @@ int blocks_of(const std::string& subject) {
   return subject == "mlp" || subject == "dropout" ? 3 : 4;
 }
 
-std::vector<Cell> cells() {
-  std::vector<Cell> all;
+std::vector<StagesCell> stages_cells() {
+  std::vector<StagesCell> all;
   const auto add = [&](const std::string& strategy, const std::string& options, const std::string& subject, int ranks) {
     for (const int every : {1, 4})
       for (const bool clipping : {false, true}) all.push_back({strategy, options, subject, ranks, every, clipping});
@@ -90,17 +64,17 @@ std::vector<Cell> cells() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, StagesTest, ::testing::ValuesIn(cells()),
+INSTANTIATE_TEST_SUITE_P(Table, StagesTest, ::testing::ValuesIn(stages_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
 // More stages than blocks, which the table leaves out, are refused before anything is trained.
 TEST(Stages, WhatTheTableLeavesOutIsRefused) {
   for (const std::string subject : {"mlp", "ncf", "convnet", "gpt", "norms", "dropout"}) {
     const int ranks = blocks_of(subject) + 1;
-    EXPECT_THROW(train({"pipeline", common(1, 4), ranks}, subject_of(subject), {}), ConfigError) << subject;
+    EXPECT_THROW(train({"pipeline", common(1, 4), ranks}, subject_named(subject), {}), ConfigError) << subject;
   }
-  EXPECT_THROW(train({"pipeline", ", schedule: interleaved" + common(1, 4), 2}, subject_of("mlp"), {}), ConfigError);
-  EXPECT_THROW(train({"model_parallel", ", devices: [cores:0, cores:1, cores:2]", 1}, subject_of("norms"), {}),
+  EXPECT_THROW(train({"pipeline", ", schedule: interleaved" + common(1, 4), 2}, subject_named("mlp"), {}), ConfigError);
+  EXPECT_THROW(train({"model_parallel", ", devices: [cores:0, cores:1, cores:2]", 1}, subject_named("norms"), {}),
                ConfigError);
 }
 
@@ -122,7 +96,7 @@ TEST(Stages, MicroBatchesWithoutRows) {
   Training training;
   training.global_rows = 8;
   for (const char* name : {"mlp", "gpt", "ncf"}) {
-    const Subject subject = subject_of(name);
+    const Subject subject = subject_named(name);
     const Trajectory whole = train(reference(1, 8), subject, training);
     for (const char* schedule : {"gpipe", "1f1b"})
       expect_equal(train({"pipeline", std::string(", schedule: ") + schedule + common(1, 8), 3}, subject, training),
@@ -139,12 +113,12 @@ TEST(Stages, OneMicroBatch) {
 }
 
 TEST(Stages, TwoRunsAreBitwiseEqual) {
-  const Cell layouts[] = {{"pipeline", ", schedule: 1f1b", "gpt", 3, 1, true},
-                          {"pipeline", ", schedule: interleaved", "gpt", 2, 4, true},
-                          {"model_parallel", ", devices: [cores:0, cores:1, cores:2]", "gpt", 1, 1, true}};
-  for (const Cell& cell : layouts) {
-    const Trajectory first = train(layout_of(cell), subject_of(cell.subject), adamw(cell.clipping));
-    const Trajectory second = train(layout_of(cell), subject_of(cell.subject), adamw(cell.clipping));
+  const StagesCell layouts[] = {{"pipeline", ", schedule: 1f1b", "gpt", 3, 1, true},
+                                {"pipeline", ", schedule: interleaved", "gpt", 2, 4, true},
+                                {"model_parallel", ", devices: [cores:0, cores:1, cores:2]", "gpt", 1, 1, true}};
+  for (const StagesCell& cell : layouts) {
+    const Trajectory first = train(layout_of(cell), subject_named(cell.subject), adamw(cell.clipping));
+    const Trajectory second = train(layout_of(cell), subject_named(cell.subject), adamw(cell.clipping));
     EXPECT_TRUE(bitwise_equal(first.final, second.final)) << name_of(cell);
     EXPECT_EQ(first.losses, second.losses) << name_of(cell);
   }

@@ -3,8 +3,7 @@
 
 #include "core/base/error.h"
 #include "tests/equivalence/expectations.h"
-#include "tests/support/torch/model_subjects.h"
-#include "tests/support/torch/subjects.h"
+#include "tests/support/errors.h"
 
 namespace convoy::testing {
 namespace {
@@ -25,7 +24,7 @@ const Model models[] = {{"classifier", classifier_subject},
                         {"norms", norms_subject},
                         {"convnet", convnet_subject}};
 
-struct Cell {
+struct TensorCell {
   const char* model;
   int data, tensor;
   bool clipping = false;
@@ -33,19 +32,19 @@ struct Cell {
   int every = 1;
 };
 
-std::string name_of(const Cell& cell) {
+std::string name_of(const TensorCell& cell) {
   std::string name = std::string(cell.model) + "_data" + std::to_string(cell.data) + "_tensor" +
                      std::to_string(cell.tensor) + "_every" + std::to_string(cell.every);
   return name + (cell.shares ? "_shares" : "") + (cell.clipping ? "_clipped" : "");
 }
 
-Subject subject_of(const Cell& cell) {
+Subject subject_of(const TensorCell& cell) {
   for (const Model& model : models)
     if (std::string(model.name) == cell.model) return model.make();
   throw std::logic_error(cell.model);
 }
 
-Layout layout_of(const Cell& cell) {
+Layout layout_of(const TensorCell& cell) {
   const std::string options =
       ", sync: {every: " + std::to_string(cell.every) + "}, sequence_parallel: " + (cell.shares ? "true" : "false");
   if (cell.data == 1) return {"tensor_parallel", options, cell.tensor};
@@ -55,10 +54,10 @@ Layout layout_of(const Cell& cell) {
           cell.data * cell.tensor};
 }
 
-class TensorTest : public ::testing::TestWithParam<Cell> {};
+class TensorTest : public ::testing::TestWithParam<TensorCell> {};
 
 TEST_P(TensorTest, EqualsSingle) {
-  const Cell cell = GetParam();
+  const TensorCell cell = GetParam();
   const Subject subject = subject_of(cell);
   const Training training = adamw(cell.clipping);
   const Trajectory cut = train(layout_of(cell), subject, training);
@@ -68,8 +67,8 @@ TEST_P(TensorTest, EqualsSingle) {
   expect_equal(cut, whole);
 }
 
-std::vector<Cell> cells() {
-  std::vector<Cell> all;
+std::vector<TensorCell> tensor_cells() {
+  std::vector<TensorCell> all;
   const std::pair<int, int> meshes[] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}};
   for (const char* model : {"classifier", "ranking", "gpt", "tied", "pairs"})
     for (const auto& [data, tensor] : meshes)
@@ -84,31 +83,24 @@ std::vector<Cell> cells() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, TensorTest, ::testing::ValuesIn(cells()),
+INSTANTIATE_TEST_SUITE_P(Table, TensorTest, ::testing::ValuesIn(tensor_cells()),
                          [](const auto& info) { return name_of(info.param); });
 
 // Cells that cannot be: refused with the reason before anything starts, or when the layers are made.
 TEST(Tensor, RefusedCells) {
-  const auto error_of = [](const Cell& cell) -> std::string {
-    try {
-      train(layout_of(cell), subject_of(cell), adamw(cell.clipping));
-    } catch (const Error& error) {
-      return convoy::str(name_of(error.kind()), ": ", error.what());
-    }
-    return "no error";
-  };
-  const Cell heads{"odd", 1, 3};  // four of them
+  const TensorCell heads{"odd", 1, 3};  // four of them
   EXPECT_EQ(refused_key(layout_of(heads), subject_of(heads), {}), "model.heads");
   // A user's model has no such option; its layers show the size.
   Subject own = subject_of(heads);
   own.section = "{name: net}";
   EXPECT_EQ(refused_key(layout_of(heads), own, {}), "model");
-  const std::string sequence = error_of({"gpt", 1, 4, false, true});
+  const TensorCell uneven{"gpt", 1, 4, false, true};
+  const std::string sequence = error_of([&] { train(layout_of(uneven), subject_of(uneven), adamw(uneven.clipping)); });
   EXPECT_NE(sequence.find("sequences of 6, which 4 ranks"), std::string::npos) << sequence;
 }
 
 TEST(Tensor, TwoRunsAreBitwiseEqual) {
-  for (const Cell& cell : {Cell{"gpt", 1, 3, true}, Cell{"gpt", 2, 2, true, true}}) {
+  for (const TensorCell& cell : {TensorCell{"gpt", 1, 3, true}, TensorCell{"gpt", 2, 2, true, true}}) {
     const Trajectory first = train(layout_of(cell), subject_of(cell), adamw(cell.clipping));
     const Trajectory second = train(layout_of(cell), subject_of(cell), adamw(cell.clipping));
     EXPECT_TRUE(bitwise_equal(first.final, second.final)) << name_of(cell);
@@ -119,7 +111,7 @@ TEST(Tensor, TwoRunsAreBitwiseEqual) {
 // But for the norm, which sums in another order, and so clipping.
 TEST(Tensor, AGroupOfOneIsSingleToTheBit) {
   for (const char* name : {"gpt", "classifier"}) {
-    const Cell cell{name, 1, 1};
+    const TensorCell cell{name, 1, 1};
     const Trajectory one = train(layout_of(cell), subject_of(cell), adamw(cell.clipping));
     const Trajectory single = train({"single", "", 1}, subject_of(cell), adamw(cell.clipping));
     EXPECT_TRUE(bitwise_equal(one.final, single.final)) << name;
@@ -128,7 +120,7 @@ TEST(Tensor, AGroupOfOneIsSingleToTheBit) {
 }
 
 TEST(Tensor, TheOrderOfAxesChangesNothing) {
-  const Cell cell{"gpt", 2, 2, true};
+  const TensorCell cell{"gpt", 2, 2, true};
   const Trajectory near = train(layout_of(cell), subject_of(cell), adamw(cell.clipping));
   Layout layout = layout_of(cell);
   layout.options += ", order: [tensor, pipeline, data]";

@@ -12,10 +12,10 @@
 namespace convoy {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class Calibrations : public testing::Test {
+class Calibrations : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = (std::filesystem::temp_directory_path() / "convoy-calibration-XXXXXX").string();

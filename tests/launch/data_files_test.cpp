@@ -10,11 +10,11 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
-class DataFiles : public testing::Test {
+class DataFiles : public ::testing::Test {
  protected:
   DataFiles() : root_(fs::temp_directory_path() / str("convoy-data-", getpid())) {
     fs::create_directories(root_);

@@ -15,13 +15,13 @@ namespace convoy {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class DescribeTest : public testing::Test {
+class DescribeTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "describe-XXXXXX";
+    folder_ = ::testing::TempDir() + "describe-XXXXXX";
     ASSERT_NE(mkdtemp(folder_.data()), nullptr);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }

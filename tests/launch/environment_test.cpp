@@ -7,8 +7,8 @@
 namespace convoy {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 Variables mpi(int rank, int size) {
   return {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
@@ -193,10 +193,10 @@ TEST(Environment, NestedRunsKeepTheUsersSettings) {
                                                  {"OMPI_MCA_orte_base_help_aggregate", "0"},
                                                  {"SLURM_NODELIST", "n[1-2]"},
                                                  {"CONVOY_CHANNEL", "x"}});
-  EXPECT_THAT(kept, testing::UnorderedElementsAre(testing::Key("OMPI_MCA_btl"), testing::Key("OMPI_ALLOW_RUN_AS_ROOT"),
-                                                  testing::Key("OMPI_MCA_orte_base_help_aggregate"),
-                                                  testing::Key("SLURM_NODELIST"), testing::Key("SLURM_JOB_ID"),
-                                                  testing::Key("SLURM_NTASKS")));
+  EXPECT_THAT(kept, ::testing::UnorderedElementsAre(
+                        ::testing::Key("OMPI_MCA_btl"), ::testing::Key("OMPI_ALLOW_RUN_AS_ROOT"),
+                        ::testing::Key("OMPI_MCA_orte_base_help_aggregate"), ::testing::Key("SLURM_NODELIST"),
+                        ::testing::Key("SLURM_JOB_ID"), ::testing::Key("SLURM_NTASKS")));
 }
 
 }  // namespace

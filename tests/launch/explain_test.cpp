@@ -15,11 +15,9 @@
 namespace convoy {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-
-constexpr int64_t mib = 1 << 20;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Two blocks of 1 MiB each in fp32, with counted parameters and without measured activations.
 ModelDescription counted_model() {
@@ -263,10 +261,10 @@ TEST(Explain, PrintsPlacementBytesMemoryAndSchedule) {
   EXPECT_THAT(text,
               AllOf(HasSubstr("made: ddp on 4 ranks in 4 processes, backend gloo\nmesh: data 4\n"),
                     HasSubstr("dgx: 2 sockets, 2 NUMA nodes, 32 cores with 64 hardware threads, 2 TiB, 8 GPUs\n"),
-                    testing::ContainsRegex("\n0-3 +3 MiB +2\n"), HasSubstr("not measured"), HasSubstr("≥ 8 MiB")));
+                    ::testing::ContainsRegex("\n0-3 +3 MiB +2\n"), HasSubstr("not measured"), HasSubstr("≥ 8 MiB")));
   // Long lines continue in the next one; no word is lost.
   EXPECT_THAT(text, AllOf(HasSubstr("\n" + std::string(400, 'F') + "\n  rows: word×0 word×1 "),
-                          testing::ContainsRegex("word×1[0-9]\n      word×1[0-9] "), HasSubstr(" word×39\n")));
+                          ::testing::ContainsRegex("word×1[0-9]\n      word×1[0-9] "), HasSubstr(" word×39\n")));
   EXPECT_THAT(text, Not(HasSubstr("does not fit")));
 }
 
@@ -278,7 +276,7 @@ TEST(Explain, ReportsWhatDoesNotFit) {
   const std::vector<Candidate> both{candidate_of("single", Mesh({{"data", 1}})),
                                     candidate_of("ddp", Mesh({{"data", 4}}))};
   const std::string text = compared(both, small);
-  EXPECT_THAT(text, testing::ContainsRegex("\nfits +not measured +no\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("\nfits +not measured +no\n"));
   EXPECT_THAT(text, HasSubstr("\nddp does not fit: the ranks of dgx need 32 MiB and it has 10 MiB\n"));
   EXPECT_THAT(text, Not(HasSubstr("single does not fit")));
   EXPECT_THAT(compared(both, machine_named("dgx")), Not(HasSubstr("\nfits ")));
@@ -292,8 +290,8 @@ TEST(Explain, ComparesInColumns) {
       compared({candidate_of("single", Mesh({{"data", 1}})), candidate_of("fsdp", Mesh({{"data", 4}})), refused},
                machine_named("dgx"));
   EXPECT_THAT(text, AllOf(HasSubstr("single"), HasSubstr("fsdp"), HasSubstr("hybrid is refused: strategy.mesh: mul")));
-  EXPECT_THAT(text, testing::ContainsRegex("\nmoments +4 MiB +1 MiB +refused\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("\nsent a step +0 "));
+  EXPECT_THAT(text, ::testing::ContainsRegex("\nmoments +4 MiB +1 MiB +refused\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("\nsent a step +0 "));
 }
 
 TEST(Explain, HasNoEmptySection) {
@@ -311,15 +309,15 @@ TEST(Explain, PrintsPredictedTimes) {
   ddp.prediction.emplace();
   ddp.prediction->reason = "its link is unknown";
   const std::string text = compared({single, ddp}, machine_named("dgx"));
-  EXPECT_THAT(text, testing::ContainsRegex("\npredicted step +9 ms +—\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("\nits error +± 10 % +—\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("\nrows a second +7111 "));
+  EXPECT_THAT(text, ::testing::ContainsRegex("\npredicted step +9 ms +—\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("\nits error +± 10 % +—\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("\nrows a second +7111 "));
   EXPECT_THAT(text, HasSubstr("ddp: no time is predicted: its link is unknown"));
   EXPECT_THAT(compared({candidate_of("ddp", Mesh({{"data", 4}}))}, machine_named("dgx")),
               Not(HasSubstr("predicted step")));
   EXPECT_THAT(explained(single, machine_named("dgx"), "x"), HasSubstr("\npredicted step: 9 ms ± 10 %"));
   single.prediction->error = 180e-3;
-  EXPECT_THAT(compared({single}, machine_named("dgx")), testing::ContainsRegex("\nits error +above 100 %\n"));
+  EXPECT_THAT(compared({single}, machine_named("dgx")), ::testing::ContainsRegex("\nits error +above 100 %\n"));
   EXPECT_THAT(explained(single, machine_named("dgx"), "x"),
               HasSubstr("\npredicted step: 9 ms, error above 100 %, too rough to rely on: forward"));
 }

@@ -5,10 +5,10 @@
 namespace convoy {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
-class Folding : public testing::Test {
+class Folding : public ::testing::Test {
  protected:
   void add(int rank, const std::string& line, const std::string& host = "h") { folder_.add(now_, host, rank, line); }
   std::vector<std::string> printed_;

@@ -8,11 +8,10 @@
 #include "launch/farm/run/local_launcher.h"
 #include "launch/process/exit_codes.h"
 #include "launch/process/process.h"
+#include "tests/launch/saved_topologies.h"
 
 namespace convoy {
 namespace {
-
-constexpr int64_t gib = int64_t{1} << 30;
 
 // One rank a process, each on the GPU of that number.
 Job on_gpus(const std::vector<int>& gpus) {

@@ -8,9 +8,9 @@
 namespace convoy {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::string refusal(const std::vector<std::string>& items, int ranks = 0) {
   try {

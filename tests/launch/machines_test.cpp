@@ -9,24 +9,9 @@
 namespace convoy {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
-Job job_of(int ranks, bool gpus = false) {
-  Job job;
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankPlan plan;
-    plan.rank = plan.process = rank;
-    DevicePlan device;
-    device.kind = gpus ? DevicePlan::Kind::gpu : DevicePlan::Kind::cores;
-    device.gpu = gpus ? rank : -1;
-    plan.devices = {device};
-    job.ranks.push_back(plan);
-    job.processes.push_back({0, {rank}});
-  }
-  return job;
-}
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Physical cores that two ranks have in common.
 int shared_cores(const Job& job, const Host& host) {
@@ -102,7 +87,7 @@ TEST(Inventory, NodesAreCrossedWhereKeepingToThemWouldIdleMoreThanAQuarter) {
   Job job = job_of(3);
   const PlacementResult result = place(job, uneven, {});
   EXPECT_EQ(result.table[0].threads, 3);
-  EXPECT_THAT(result.table[2].numa, testing::SizeIs(testing::Gt(1u)));
+  EXPECT_THAT(result.table[2].numa, ::testing::SizeIs(::testing::Gt(1u)));
   EXPECT_THAT(result.table[2].why, HasSubstr("no NUMA node has 3 free cores"));
 }
 

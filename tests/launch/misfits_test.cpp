@@ -16,6 +16,7 @@
 #include "launch/prepare/describe.h"
 #include "models/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
+#include "tests/support/one_host.h"
 
 namespace convoy {
 namespace {
@@ -68,9 +69,7 @@ std::string text_of(const Sections& run) {
 std::string refused(const Sections& run, const std::vector<std::string>& overrides = {},
                     std::vector<std::string>* warnings = nullptr) {
   Folder folder;
-  Topology topology;
-  topology.hosts.push_back({"here", {}, {}, 0});
-  for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
+  const Topology topology = one_host(8);
   try {
     const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), overrides}, all_catalogues());
     const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);

@@ -8,9 +8,9 @@
 namespace convoy {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const Interface loopback{"lo", "127.0.0.1", 8, true};
 const Interface bridge{"docker0", "172.17.0.1", 16, false};

@@ -4,13 +4,14 @@
 
 #include "core/base/error.h"
 #include "launch/cli/text_table.h"
+#include "tests/launch/saved_topologies.h"
 
 namespace convoy {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // `cores` physical cores in two NUMA nodes; hyper-threads are numbered after all first ones, as Linux does.
 Topology machine(int cores, int threads_each = 1, int gpus = 0) {
@@ -23,21 +24,6 @@ Topology machine(int cores, int threads_each = 1, int gpus = 0) {
   }
   for (int i = 0; i < gpus; ++i) host.gpus.push_back({i, "", "", 1 - i, 0});
   return {{host}};
-}
-
-Job job_of(int ranks, bool gpu = false) {
-  Job job;
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankPlan plan;
-    plan.rank = plan.process = rank;
-    DevicePlan device;
-    device.kind = gpu ? DevicePlan::Kind::gpu : DevicePlan::Kind::cores;
-    device.gpu = gpu ? rank : -1;
-    plan.devices = {device};
-    job.ranks.push_back(plan);
-    job.processes.push_back({0, {rank}});
-  }
-  return job;
 }
 
 TEST(Placement, EachRankGetsAsManyWholeCores) {
@@ -182,7 +168,7 @@ TEST(Placement, ListedCoresGoToTheRanksOfEachHostInOrder) {
   EXPECT_FALSE(result.shared);
 }
 
-std::string refusal(const std::vector<std::string>& cores) {
+std::string listed_refusal(const std::vector<std::string>& cores) {
   LaunchConfig launch;
   launch.bind = "list";
   launch.cores = cores;
@@ -196,15 +182,16 @@ std::string refusal(const std::vector<std::string>& cores) {
 }
 
 TEST(Placement, ListedCoresMustBeThere) {
-  EXPECT_THAT(refusal({"0"}), HasSubstr("launch.cores: "));
-  EXPECT_THAT(refusal({"0", "2+7"}),
-              testing::AllOf(HasSubstr("launch.cores.1: "), HasSubstr("names core 7"), HasSubstr("may use 0-3 on m")));
+  EXPECT_THAT(listed_refusal({"0"}), HasSubstr("launch.cores: "));
+  EXPECT_THAT(listed_refusal({"0", "2+7"}), ::testing::AllOf(HasSubstr("launch.cores.1: "), HasSubstr("names core 7"),
+                                                             HasSubstr("may use 0-3 on m")));
 }
 
 TEST(Placement, ACoreMayBeListedOnce) {
-  EXPECT_THAT(refusal({"0-1", "1-2"}), testing::AllOf(HasSubstr("launch.cores.1: "),
-                                                      HasSubstr("gives core 1 of m a second time, after rank 0")));
-  EXPECT_THAT(refusal({"0+0", "1"}), HasSubstr("launch.cores.0: "));
+  EXPECT_THAT(
+      listed_refusal({"0-1", "1-2"}),
+      ::testing::AllOf(HasSubstr("launch.cores.1: "), HasSubstr("gives core 1 of m a second time, after rank 0")));
+  EXPECT_THAT(listed_refusal({"0+0", "1"}), HasSubstr("launch.cores.0: "));
 }
 
 TEST(Placement, LaunchersMasksThatOverlapAreToldAndMayBeReplaced) {
@@ -228,8 +215,8 @@ TEST(Placement, RanksThatALauncherBoundToOneCoreOfMany) {
   const PlacementResult result = place(job, machine(4), {}, {{0}, {0}});
   EXPECT_TRUE(result.shared);
   EXPECT_THAT(result.warnings,
-              ElementsAre(testing::AllOf(HasSubstr("2 ranks share 1 core on m"), HasSubstr("of 4 that the job may use"),
-                                         HasSubstr("launch.bind=convoy"))));
+              ElementsAre(::testing::AllOf(HasSubstr("2 ranks share 1 core on m"),
+                                           HasSubstr("of 4 that the job may use"), HasSubstr("launch.bind=convoy"))));
 }
 
 TEST(Placement, HyperThreadsOfOneCoreAreOneCore) {

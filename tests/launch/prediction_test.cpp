@@ -10,13 +10,13 @@
 namespace convoy {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double ms = 1e-3;
 
-StepTimings steps(int ranks, int threads, double fixed, double row, double update, double spread = 0) {
+StepTimings timings_of(int ranks, int threads, double fixed, double row, double update, double spread = 0) {
   StepTimings timings;
   timings.ranks = ranks;
   timings.threads = threads;
@@ -32,7 +32,7 @@ Calibration made(double busy = 1) {
   Calibration calibration;
   calibration.device = "cpu";
   calibration.cores = 2;
-  calibration.steps = {steps(1, 1, 2 * ms, 1 * ms, 4 * ms), steps(2, 1, 2 * ms, 1 * ms, 4 * ms)};
+  calibration.steps = {timings_of(1, 1, 2 * ms, 1 * ms, 4 * ms), timings_of(2, 1, 2 * ms, 1 * ms, 4 * ms)};
   for (const Exchange kind : {Exchange::all_reduce, Exchange::gather, Exchange::scatter, Exchange::send})
     calibration.exchanges.push_back({"gloo", kind, busy, {{0, {1 * ms, 0}}, {1e6, {2 * ms, 0}}, {64e6, {65 * ms, 0}}}});
   return calibration;
@@ -176,14 +176,14 @@ TEST(Prediction, RanksThatOutnumberCoresAreTimeSliced) {
 
 TEST(Prediction, UsesTimesOfAsManyRanksAtOnce) {
   Calibration calibration = made();
-  calibration.steps[1] = steps(2, 1, 2 * ms, 2 * ms, 4 * ms);
+  calibration.steps[1] = timings_of(2, 1, 2 * ms, 2 * ms, 4 * ms);
   EXPECT_NEAR(predict(job(Mesh({{"data", 2}})), {cost(8), cost(8)}, hosts(1, 2), calibration).compute, 18 * ms, 1e-9);
   EXPECT_NEAR(predict(job(Mesh({{"data", 1}})), {cost(8)}, hosts(1, 2), calibration).compute, 10 * ms, 1e-9);
 }
 
 TEST(Prediction, OtherThreadNumbersFollowAmdahl) {
   Calibration calibration = made();
-  calibration.steps = {steps(1, 2, 0, 0.6 * ms, 0), steps(2, 1, 0, 1 * ms, 0)};  // 0.2 ms is serial
+  calibration.steps = {timings_of(1, 2, 0, 0.6 * ms, 0), timings_of(2, 1, 0, 1 * ms, 0)};  // 0.2 ms is serial
   EXPECT_NEAR(pass_seconds(calibration, 1, 4, 64).value, 64 * 0.4 * ms, 1e-9);
   EXPECT_GT(pass_seconds(calibration, 1, 4, 64).error, 0);
 }
@@ -224,7 +224,7 @@ TEST(Prediction, UnmeasuredExchangesHaveNoPrediction) {
 
 TEST(Prediction, ScatterOfTheMeasurementIsItsError) {
   Calibration calibration = made();
-  calibration.steps[0] = steps(1, 1, 2 * ms, 1 * ms, 4 * ms, 0.1);
+  calibration.steps[0] = timings_of(1, 1, 2 * ms, 1 * ms, 4 * ms, 0.1);
   const StepPrediction step = predict(job(Mesh({{"data", 1}})), {cost(32)}, hosts(1, 2), calibration);
   EXPECT_NEAR(step.error, 3.8 * ms, 1e-9);
 }
@@ -277,7 +277,7 @@ TEST(Advice, RecommendsNothingIfTheErrorIsLarge) {
   EXPECT_EQ(advice_text(single, {rough}),
             "too uncertain to recommend anything: all errors are above 100 %; measure again on an idle machine\n");
   EXPECT_THAT(advice_text(single, {rough, candidate("fsdp", 4, 20 * ms)}),
-              testing::StartsWith("take fsdp on 4 ranks: 2.5× of single (± 0 %); ddp cannot be estimated"));
+              ::testing::StartsWith("take fsdp on 4 ranks: 2.5× of single (± 0 %); ddp cannot be estimated"));
 }
 
 TEST(Advice, NamesWaitsUpdatesAndComputing) {

@@ -13,7 +13,7 @@ namespace convoy {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // One program, watched to its end.
 struct Watched {
@@ -21,7 +21,7 @@ struct Watched {
   std::optional<ProcessEnd> end;
 };
 
-class ProcessTest : public testing::Test {
+class ProcessTest : public ::testing::Test {
  protected:
   void start(std::vector<std::string> argv, Variables environment = current_variables(), std::vector<int> cores = {}) {
     ProcessStart start;
@@ -81,7 +81,7 @@ TEST(Agent, BlamesMemoryOnlyForAKillOfTheLastSeconds) {
   kill_one();
   ASSERT_EQ(lacks.size(), 3u);
   EXPECT_EQ(lacks[0], "");
-  EXPECT_THAT(lacks[1], testing::HasSubstr("the kernel killed it"));
+  EXPECT_THAT(lacks[1], ::testing::HasSubstr("the kernel killed it"));
   EXPECT_EQ(lacks[2], "") << "that kill was of another process, long ago";
 }
 
@@ -95,13 +95,13 @@ TEST(Lack, OfThreadsOnlyWhereOneCouldNotBeStarted) {
        {"libgomp: Thread creation failed: Resource temporarily unavailable",
         "  what():  Resource temporarily unavailable", "sh: 1: Cannot fork: Resource temporarily unavailable",
         "pthread_create failed for thread 3 of 4: Resource temporarily unavailable"})
-    EXPECT_THAT(lack(line), testing::HasSubstr("no more threads or processes")) << line;
+    EXPECT_THAT(lack(line), ::testing::HasSubstr("no more threads or processes")) << line;
   for (const char* line :
        {"recv: Resource temporarily unavailable", "  what():  read: Resource temporarily unavailable",
         "cannot lock data.csv: Resource temporarily unavailable"})
     EXPECT_EQ(lack(line), "") << line;
   for (const char* line : {"  what():  std::bad_alloc", "mmap: Cannot allocate memory"})
-    EXPECT_THAT(lack(line), testing::HasSubstr("out of memory")) << line;
+    EXPECT_THAT(lack(line), ::testing::HasSubstr("out of memory")) << line;
 }
 
 TEST_F(ProcessTest, EnvironmentIsExactlyWhatWasGiven) {
@@ -159,7 +159,7 @@ TEST(Execute, MissingAndNotExecutable) {
     FAIL();
   } catch (const CannotExecute& error) {
     EXPECT_EQ(error.code(), 127);
-    EXPECT_THAT(error.what(), testing::HasSubstr("build it"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("build it"));
   }
   try {
     start_process({{"/etc/passwd"}, {}, {}, SIGKILL, false});

@@ -23,7 +23,7 @@ TEST(RankProcess, ThreadsThatMayWaitForACoreDoNotSpin) {
   EXPECT_EQ(variables_of(3, false).at("OMP_NUM_THREADS"), "3");
 }
 
-RankAssignment on_gpus(const std::vector<std::vector<std::string>>& uuids) {
+RankAssignment assignment_of(const std::vector<std::vector<std::string>>& uuids) {
   RankAssignment assigned;
   int gpu = 4;
   for (const auto& ids : uuids) {
@@ -36,7 +36,7 @@ RankAssignment on_gpus(const std::vector<std::vector<std::string>>& uuids) {
 }
 
 TEST(RankProcess, AProcessSeesItsOwnGpusByUuid) {
-  RankAssignment assigned = on_gpus({{"GPU-a"}, {"GPU-b", "GPU-c"}});
+  RankAssignment assigned = assignment_of({{"GPU-a"}, {"GPU-b", "GPU-c"}});
   assigned.job.processes = {{0, {0}}, {0, {1}}};
   const ProcessStart second = rank_process("/bin/true", assigned, 1, "channel", {{"CUDA_VISIBLE_DEVICES", "0,1,2,3"}});
   EXPECT_EQ(second.environment.at("CUDA_VISIBLE_DEVICES"), "GPU-b,GPU-c");
@@ -46,7 +46,7 @@ TEST(RankProcess, AProcessSeesItsOwnGpusByUuid) {
 }
 
 TEST(RankProcess, WithoutAUuidItSeesAll) {
-  RankAssignment assigned = on_gpus({{""}});
+  RankAssignment assigned = assignment_of({{""}});
   assigned.job.processes = {{0, {0}}};
   const ProcessStart start = rank_process("/bin/true", assigned, 0, "channel", {{"CUDA_VISIBLE_DEVICES", "6,7"}});
   EXPECT_EQ(start.environment.at("CUDA_VISIBLE_DEVICES"), "6,7");

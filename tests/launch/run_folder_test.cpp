@@ -17,9 +17,9 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class RunFolderTest : public testing::Test {
+class RunFolderTest : public ::testing::Test {
  protected:
   RunFolderTest() : root_(fs::temp_directory_path() / str("convoy-folder-", getpid(), "-", counter())) {
     fs::create_directories(root_);
@@ -235,14 +235,14 @@ TEST_F(RunFolderTest, AFinishedFarmWithALargerGridSaysHowToAddPoints) {
   leave(folder("n"), "done", false, request_.resolved);
   request_.output = folder("n");
   grid = {{"optimizer", {{"lr", {"1.0e-2", "1.0e-3"}}}}, {"loss", {"mse"}}};
-  EXPECT_THAT(refusal(Failure::output), testing::Not(HasSubstr("convoy add"))) << "the order of points differs";
+  EXPECT_THAT(refusal(Failure::output), ::testing::Not(HasSubstr("convoy add"))) << "the order of points differs";
   grid = {{"optimizer", {{"lr", {"1.0e-3", "1.0e-2", "1.0e-1"}}}}, {"loss", {"mse", {{"name", "bce"}, {"x", "1.0"}}}}};
   EXPECT_THAT(
       refusal(Failure::output),
       HasSubstr("\n  convoy add " + folder("n") +
                 " --set 'strategy.grid.optimizer.lr=[1.0e-1]' --set 'strategy.grid.loss=[{name: \"bce\", x: 1.0}]'"));
   request_.resolved["seed"] = 7;
-  EXPECT_THAT(refusal(Failure::output), testing::Not(HasSubstr("convoy add")));
+  EXPECT_THAT(refusal(Failure::output), ::testing::Not(HasSubstr("convoy add")));
 }
 
 TEST_F(RunFolderTest, WhatAKillLeftOfASaveIsSwept) {

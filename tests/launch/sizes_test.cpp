@@ -13,6 +13,7 @@
 #include "launch/prepare/describe.h"
 #include "models/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
+#include "tests/support/one_host.h"
 
 namespace convoy {
 namespace {
@@ -102,7 +103,7 @@ std::map<std::string, std::string> sections_with(const std::string& kind, const 
 }
 
 // As `convoy` checks it before anything starts: "KEY", or "" when it is taken.
-std::string refused(const std::map<std::string, std::string>& sections, int ranks = 2) {
+std::string refused_size(const std::map<std::string, std::string>& sections, int ranks = 2) {
   std::string text = "name: try\ndevice: cpu\n";
   for (const auto& [name, value] : sections) text += name + ": " + value + "\n";
   const File file(text);
@@ -111,9 +112,7 @@ std::string refused(const std::map<std::string, std::string>& sections, int rank
     const DeclaredSchema rows = declared_schema(config.data.name, config.data.options);
     check_model_sizes(config.model.name, config.model.options, config.data.options, rows,
                       check_data_sizes(config.data.name, config.data.options));
-    Topology topology;
-    topology.hosts.push_back({"here", {}, {}, 0});
-    for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
+    const Topology topology = one_host(8);
     PlanRequest request;
     request.ranks = ranks;
     strategy_entry(config.strategy.name).plan(config, topology, request);
@@ -132,7 +131,8 @@ TEST(Sizes, HugeIntegersAreRefusedAtTheirKey) {
     for (const char* value : huge) {
       std::string key = found.kind;
       for (const std::string& name : found.path) key += name == "[]" ? ".0" : "." + name;
-      EXPECT_EQ(refused(sections_with(found.kind, "{name: " + found.entry + ", " + written(found, value) + "}")), key)
+      EXPECT_EQ(refused_size(sections_with(found.kind, "{name: " + found.entry + ", " + written(found, value) + "}")),
+                key)
           << value;
     }
   }
@@ -142,13 +142,13 @@ TEST(Sizes, HugeIntegersAreRefusedAtTheirKey) {
 TEST(Sizes, HugeIntegersOfFreeForm) {
   for (const char* value : huge) {
     const auto strategy = [&](const std::string& keys, const std::string& kind = "strategy") {
-      return refused(sections_with(kind, keys + value + "}}"));
+      return refused_size(sections_with(kind, keys + value + "}}"));
     };
     EXPECT_EQ(strategy("{name: hybrid, mesh: {data: "), "strategy.mesh.data");
     EXPECT_EQ(strategy("{name: ensemble, samples: {folds: "), "strategy.samples");
-    EXPECT_EQ(refused(sections_with("strategy", str("{name: pipeline, stages: [1, ", value, "]}"))),
+    EXPECT_EQ(refused_size(sections_with("strategy", str("{name: pipeline, stages: [1, ", value, "]}"))),
               "strategy.stages.0");
-    EXPECT_EQ(refused(sections_with("strategy", str("{name: ensemble, members: 3, seed: ", value, "}"))), "")
+    EXPECT_EQ(refused_size(sections_with("strategy", str("{name: ensemble, members: 3, seed: ", value, "}"))), "")
         << "seeds wrap around";
     EXPECT_EQ(strategy("{name: ensemble, early_stop: {patience: "), "strategy.early_stop.patience");
   }
@@ -158,7 +158,7 @@ TEST(Sizes, ProductsAreRefusedAtAKey) {
   const auto with = [](const std::string& model, const std::string& data) {
     auto sections = sections_with("model", "{name: " + model + "}");
     sections["data"] = "{name: " + data + "}";
-    return refused(sections, 1);
+    return refused_size(sections, 1);
   };
   EXPECT_EQ(with("mlp, hidden: [16777216, 16777216]", "synthetic"), "model.hidden.1");
   EXPECT_EQ(with("mlp, hidden: [16777216]", "synthetic, features: [1024, 1024]"), "model.hidden.0");

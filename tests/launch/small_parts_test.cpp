@@ -22,7 +22,7 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<std::string> uuids(const char* visible) {
   std::vector<Gpu> gpus;
@@ -76,7 +76,7 @@ TEST(VisibleGpus, AsCudaReadsIt) {
   EXPECT_TRUE(uuids("").empty());
 }
 
-class LimitsTest : public testing::Test {
+class LimitsTest : public ::testing::Test {
  protected:
   LimitsTest() : root_(fs::temp_directory_path() / str("convoy-limits-", getpid())) {}
   ~LimitsTest() override { fs::remove_all(root_); }

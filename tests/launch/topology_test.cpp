@@ -13,12 +13,10 @@
 namespace convoy {
 namespace {
 
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
-constexpr int64_t gib = int64_t{1} << 30;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 Host host_named(const std::string& name) { return machine_named(name).hosts.front(); }
 

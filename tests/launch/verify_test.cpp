@@ -8,11 +8,10 @@
 #include "launch/cli/commands.h"
 #include "launch/diagnose/verify_report.h"
 #include "launch/prepare/describe.h"
+#include "tests/support/errors.h"
 
 namespace convoy {
 namespace {
-
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 RunConfig read(const std::vector<std::string>& overrides) {
   const std::string path = ::testing::TempDir() + "verify.yaml";
@@ -44,9 +43,9 @@ TEST(Verify, BothRunsAreExactAndBounded) {
   EXPECT_EQ(config.train.resume, "never");
   EXPECT_EQ(config.optimizer.options.real("eps"), 1e-5);
   const std::string all = join(said, "; ");
-  EXPECT_TRUE(holds(all, "fp64 instead of bf16")) << all;
-  EXPECT_TRUE(holds(all, "exact instead of fast")) << all;
-  EXPECT_TRUE(holds(all, "optimizer.eps raised from 1e-08 to 1e-05")) << all;
+  EXPECT_TRUE(has(all, "fp64 instead of bf16")) << all;
+  EXPECT_TRUE(has(all, "exact instead of fast")) << all;
+  EXPECT_TRUE(has(all, "optimizer.eps raised from 1e-08 to 1e-05")) << all;
 }
 
 TEST(Verify, RaisesOnlyASmallEps) {
@@ -55,7 +54,7 @@ TEST(Verify, RaisesOnlyASmallEps) {
     const RunConfig before = read({own});
     const RunConfig after = read({own}, common_overrides(before, {}, said));
     EXPECT_EQ(after.optimizer.options.json(), before.optimizer.options.json());
-    EXPECT_FALSE(holds(join(said, "; "), "eps")) << own;
+    EXPECT_FALSE(has(join(said, "; "), "eps")) << own;
   }
 }
 
@@ -91,7 +90,7 @@ TEST(Verify, RefusesOptionsThatChangeResultsAtTheirKey) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.kind(), Failure::config);
     EXPECT_EQ(error.key(), "strategy.sync.what");
-    EXPECT_TRUE(holds(error.what(), "run.yaml:9:4: strategy.sync.what: is parameters")) << error.what();
+    EXPECT_TRUE(has(error.what(), "run.yaml:9:4: strategy.sync.what: is parameters")) << error.what();
   }
 }
 
@@ -130,34 +129,33 @@ std::vector<StepDifferences> steps(double weight, double gradient, double buffer
 TEST(Verify, RoundingAgreesAndTheLargestDifferenceIsNamed) {
   const VerifyResult verdict = verify_result(steps(3e-16, 4e-15), 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
-  EXPECT_TRUE(holds(verdict.text, "agree: after each of 2 updates")) << verdict.text;
-  EXPECT_TRUE(holds(verdict.text, "the gradient of a.weight by 4.0e-15, after step 1")) << verdict.text;
-  EXPECT_TRUE(holds(verdict.table, "a.weight  [3, 4]    3.0e-16   4.0e-15")) << verdict.table;
-  EXPECT_TRUE(holds(verdict.table, "never")) << verdict.table;
+  EXPECT_TRUE(has(verdict.text, "agree: after each of 2 updates")) << verdict.text;
+  EXPECT_TRUE(has(verdict.text, "the gradient of a.weight by 4.0e-15, after step 1")) << verdict.text;
+  EXPECT_TRUE(has(verdict.table, "a.weight  [3, 4]    3.0e-16   4.0e-15")) << verdict.table;
+  EXPECT_TRUE(has(verdict.table, "never")) << verdict.table;
 }
 
 TEST(Verify, TheFirstWrongStepAndTensorAreNamed) {
   const VerifyResult late = verify_result(steps(5e-9, 0), 1e-9, "one");  // 5e-10 after the first step
   EXPECT_FALSE(late.agree);
-  EXPECT_TRUE(holds(late.text, "differ: first after step 2: the parameter of a.weight by 5.0e-09")) << late.text;
-  EXPECT_TRUE(holds(late.table, "step 2")) << late.table;
+  EXPECT_TRUE(has(late.text, "differ: first after step 2: the parameter of a.weight by 5.0e-09")) << late.text;
+  EXPECT_TRUE(has(late.table, "step 2")) << late.table;
   const VerifyResult early = verify_result(steps(5e-9, 0.25), 1e-9, "one");
-  EXPECT_TRUE(holds(early.text, "first after step 1: the gradient of a.weight by 2.5e-01")) << early.text;
+  EXPECT_TRUE(has(early.text, "first after step 1: the gradient of a.weight by 2.5e-01")) << early.text;
   EXPECT_TRUE(verify_result(steps(5e-9, 0.25), 0.3, "one").agree);
 }
 
 TEST(Verify, InitialValuesMustBeEqualBitForBit) {
   const VerifyResult verdict = verify_result(steps(0, 0, 0, 1e-17), 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
-  EXPECT_TRUE(holds(verdict.text, "initial values are not equal bit for bit: the parameter of a.weight"))
-      << verdict.text;
-  EXPECT_TRUE(holds(verdict.table, "step 0")) << verdict.table;
+  EXPECT_TRUE(has(verdict.text, "initial values are not equal bit for bit: the parameter of a.weight")) << verdict.text;
+  EXPECT_TRUE(has(verdict.table, "step 0")) << verdict.table;
 }
 
 TEST(Verify, BuffersAreShownAndNotCompared) {
   const VerifyResult verdict = verify_result(steps(0, 0, 0.5), 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
-  EXPECT_TRUE(holds(verdict.table, "5.0e-01")) << verdict.table;
+  EXPECT_TRUE(has(verdict.table, "5.0e-01")) << verdict.table;
 }
 
 TEST(Verify, AMissingOrNonFiniteTensorDiffers) {
@@ -166,8 +164,8 @@ TEST(Verify, AMissingOrNonFiniteTensorDiffers) {
   missing[1].tensors[2].relative = std::numeric_limits<double>::infinity();
   const VerifyResult verdict = verify_result(missing, 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
-  EXPECT_TRUE(holds(verdict.text, "the gradient of a.weight is missing")) << verdict.text;
-  EXPECT_TRUE(holds(verdict.table, "inf")) << verdict.table;
+  EXPECT_TRUE(has(verdict.text, "the gradient of a.weight is missing")) << verdict.text;
+  EXPECT_TRUE(has(verdict.table, "inf")) << verdict.table;
   EXPECT_FALSE(verify_result(steps(std::numeric_limits<double>::quiet_NaN(), 0), 1e-9, "one").agree);
 }
 
@@ -181,8 +179,8 @@ TEST(Verify, AnUpdateInOnlyOneRunDiffers) {
   more.push_back(update_in_one_run(4, "is as before"));
   const VerifyResult verdict = verify_result(more, 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
-  EXPECT_TRUE(holds(verdict.text, "first after step 4: the counter of updates is as before")) << verdict.text;
-  EXPECT_TRUE(holds(verdict.table, "updates")) << verdict.table;
+  EXPECT_TRUE(has(verdict.text, "first after step 4: the counter of updates is as before")) << verdict.text;
+  EXPECT_TRUE(has(verdict.table, "updates")) << verdict.table;
 }
 
 TEST(Verify, NotesAStrategyWithoutGradients) {
@@ -196,7 +194,7 @@ TEST(Verify, NotesAStrategyWithoutGradients) {
   }
   const VerifyResult verdict = verify_result(none, 1e-9, "one");
   EXPECT_TRUE(verdict.agree);
-  EXPECT_TRUE(holds(verdict.text, "gradients are not shown")) << verdict.text;
+  EXPECT_TRUE(has(verdict.text, "gradients are not shown")) << verdict.text;
 }
 
 TEST(Verify, NamesLocalBatchNormAsTheReason) {
@@ -207,7 +205,7 @@ TEST(Verify, NamesLocalBatchNormAsTheReason) {
   step.tensors = {statistics};
   const Json local = {{"name", "ddp"}, {"batch_norm", "local"}}, sync = {{"name", "ddp"}, {"batch_norm", "sync"}};
   const std::string said = batch_norm_text(local, 2, {step});
-  EXPECT_TRUE(holds(said, "(strategy.batch_norm: local)") && holds(said, "--set strategy.batch_norm=sync")) << said;
+  EXPECT_TRUE(has(said, "(strategy.batch_norm: local)") && has(said, "--set strategy.batch_norm=sync")) << said;
   EXPECT_EQ(batch_norm_text(sync, 2, {step}), "");
   EXPECT_EQ(batch_norm_text(local, 1, {step}), "");
   step.tensors.front().name = "stem.weight";

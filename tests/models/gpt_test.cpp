@@ -254,15 +254,15 @@ TEST(Gpt, RefusesWhatDoesNotFit) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(told({{"heads", 5}}, text()), testing::HasSubstr("which 5 heads do not divide; try 15"));
-  EXPECT_THAT(told({{"heads", 4}, {"positions", "rotary"}}, text()), testing::HasSubstr("make it even"));
+  EXPECT_THAT(told({{"heads", 5}}, text()), ::testing::HasSubstr("which 5 heads do not divide; try 15"));
+  EXPECT_THAT(told({{"heads", 4}, {"positions", "rotary"}}, text()), ::testing::HasSubstr("make it even"));
   Schema images;
   images.fields["features"] = {{1, 2, 2}, at::kFloat, 0};
   images.fields["target"] = {{}, at::kLong, 3};
-  EXPECT_THAT(told({}, images), testing::HasSubstr("model gpt needs a field 'tokens'"));
+  EXPECT_THAT(told({}, images), ::testing::HasSubstr("model gpt needs a field 'tokens'"));
   Schema other = text();
   other.fields["target"].cardinality = 3;
-  EXPECT_THAT(told({}, other), testing::HasSubstr("have to be the same"));
+  EXPECT_THAT(told({}, other), ::testing::HasSubstr("have to be the same"));
 }
 
 TEST(Attention, RotaryFollowsItsFormula) {

@@ -4,41 +4,32 @@
 #include "core/base/error.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/ensemble.h"
+#include "tests/support/errors.h"
+#include "tests/support/one_host.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy {
 namespace {
 
-RunConfig config(const std::string& options) { return testing::test_config({"ensemble", options, 1}, {}); }
+constexpr int64_t gpu_memory = int64_t{16} << 30;
 
-Topology machine(int cores, int gpus) {
-  Topology topology;
-  topology.hosts.push_back({"here", {}, {}, 0});
-  for (int c = 0; c < cores; ++c) topology.hosts[0].cores.push_back({c, 0, 0, {c}});
-  for (int g = 0; g < gpus; ++g) topology.hosts[0].gpus.push_back({g, "", "", 0, int64_t{16} << 30});
-  return topology;
-}
+RunConfig ensemble_config(const std::string& options) { return testing::test_config({"ensemble", options, 1}, {}); }
 
 Job plan(const std::string& options, const Topology& topology, int ranks = 0) {
-  RunConfig run = config(options);
+  RunConfig run = ensemble_config(options);
   run.device = "auto";
   PlanRequest request;
   request.ranks = ranks;
   return strategy_entry("ensemble").plan(run, topology, request).jobs.at(0);
 }
 
-std::string error_of(const std::string& options, int ranks = 0) {
-  try {
-    plan(options, machine(2, 0), ranks);
-  } catch (const ConfigError& error) {
-    return error.key() + ": " + error.what();
-  }
-  return "no error";
+std::string refusal_of(const std::string& options, int ranks = 0) {
+  return error_of([&] { plan(options, one_host(2), ranks); });
 }
 
 TEST(EnsemblePlan, ThreadsAreOneProcessWithARankForEachCore) {
   for (const char* how : {", how: threads", ""}) {
-    const Job job = plan(how, machine(2, 0));
+    const Job job = plan(how, one_host(2));
     EXPECT_EQ(job.ranks.size(), 2u);
     ASSERT_EQ(job.processes.size(), 1u);
     EXPECT_EQ(job.processes[0].ranks, (std::vector<int>{0, 1}));
@@ -49,30 +40,30 @@ TEST(EnsemblePlan, ThreadsAreOneProcessWithARankForEachCore) {
 }
 
 TEST(EnsemblePlan, ProcessesAreAsManyAndAStackIsOne) {
-  const Job processes = plan(", how: processes", machine(2, 0));
+  const Job processes = plan(", how: processes", one_host(2));
   EXPECT_EQ(processes.processes.size(), 2u);
   EXPECT_EQ(processes.backend, "gloo");
-  EXPECT_EQ(plan(", how: stacked", machine(2, 0)).ranks.size(), 1u);
-  EXPECT_EQ(plan(", how: stacked", machine(2, 0), 2).processes.size(), 2u);
+  EXPECT_EQ(plan(", how: stacked", one_host(2)).ranks.size(), 1u);
+  EXPECT_EQ(plan(", how: stacked", one_host(2), 2).processes.size(), 2u);
 }
 
 TEST(EnsemblePlan, EveryGpuHasMembers) {
-  const Job job = plan(", how: threads", machine(8, 4));
+  const Job job = plan(", how: threads", one_host(8, 4, gpu_memory));
   ASSERT_EQ(job.ranks.size(), 4u);
   EXPECT_EQ(job.backend, "nccl");
   EXPECT_EQ(job.ranks[3].devices.at(0).gpu, 3);
-  EXPECT_EQ(plan(", how: stacked", machine(8, 4)).ranks.size(), 4u);
+  EXPECT_EQ(plan(", how: stacked", one_host(8, 4, gpu_memory)).ranks.size(), 4u);
 }
 
 // As processes they may share a GPU, and as threads of one process by its streams; nccl could not.
 TEST(EnsemblePlan, RanksMayShareAGpu) {
   const auto shared = [](const std::string& how, const std::string& backend = "auto") {
-    RunConfig run = config(how);
+    RunConfig run = ensemble_config(how);
     run.device = "cuda";
     run.backend = backend;
     PlanRequest request;
     request.ranks = 5;
-    return strategy_entry("ensemble").plan(run, machine(8, 2), request);
+    return strategy_entry("ensemble").plan(run, one_host(8, 2, gpu_memory), request);
   };
   const Job job = shared(", how: processes").jobs.at(0);
   EXPECT_EQ(job.backend, "gloo");
@@ -90,8 +81,8 @@ TEST(EnsemblePlan, RanksMayShareAGpu) {
 }
 
 TEST(EnsemblePlan, NoRankIsWithoutMembers) {
-  EXPECT_EQ(plan(", members: 3, how: threads", machine(8, 0)).ranks.size(), 3u);
-  EXPECT_EQ(error_of(", members: 3", 4).rfind("launch.ranks: ", 0), 0u) << error_of(", members: 3", 4);
+  EXPECT_EQ(plan(", members: 3, how: threads", one_host(8)).ranks.size(), 3u);
+  EXPECT_EQ(refusal_of(", members: 3", 4).rfind("launch.ranks: ", 0), 0u) << refusal_of(", members: 3", 4);
   int64_t next = 0;
   for (int rank = 0; rank < 4; ++rank) {
     const auto [first, last] = members_of_rank(10, rank, 4);
@@ -104,7 +95,7 @@ TEST(EnsemblePlan, NoRankIsWithoutMembers) {
 }
 
 TEST(EnsemblePlan, MembersHaveWhatTheyAreGiven) {
-  const auto plain = members_of(config(", members: 3"));
+  const auto plain = members_of(ensemble_config(", members: 3"));
   ASSERT_EQ(plain.size(), 3u);
   for (uint64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(plain[i].seed, 7 + i);  // the run's is 7
@@ -114,7 +105,7 @@ TEST(EnsemblePlan, MembersHaveWhatTheyAreGiven) {
     EXPECT_EQ(plain[i].patience, 0);
     EXPECT_EQ(plain[i].draw.rows, MemberSample::Rows::all);
   }
-  const auto given = members_of(config(
+  const auto given = members_of(ensemble_config(
       ", members: 3, seed: [4, 4, 9], lr: {from: 1.0e-4, to: 1.0e-2, scale: log}, weight_decay: {from: 0, to: 1}, "
       "samples: {subset: 0.5}, early_stop: {patience: [1, 0, 3]}"));
   EXPECT_EQ(given[2].seed, 9u);
@@ -122,11 +113,11 @@ TEST(EnsemblePlan, MembersHaveWhatTheyAreGiven) {
   EXPECT_NEAR(given[1].weight_decay, 0.5, 1e-15);
   EXPECT_EQ(given[2].patience, 3);
   EXPECT_EQ(given[1].draw.fraction, 0.5);
-  EXPECT_EQ(members_of(config(", members: 3, samples: {folds: 3}"))[2].draw.member, 2);
+  EXPECT_EQ(members_of(ensemble_config(", members: 3, samples: {folds: 3}"))[2].draw.member, 2);
 }
 
 TEST(EnsemblePlan, AMembersOptimizerIsItsOwn) {
-  const RunConfig run = config(", members: 2, lr: [1.0e-3, 2.0e-3], weight_decay: [0, 0.5]");
+  const RunConfig run = ensemble_config(", members: 2, lr: [1.0e-3, 2.0e-3], weight_decay: [0, 0.5]");
   const Component own = optimizer_of(run.optimizer, members_of(run)[1]);
   EXPECT_EQ(own.options.real("lr"), 2e-3);
   EXPECT_EQ(own.options.real("weight_decay"), 0.5);
@@ -152,37 +143,37 @@ TEST(EnsemblePlan, WhatContradictsItselfIsRefusedAtItsKey) {
       {", members: 3, early_stop: {patience: [1, 2]}", "strategy.early_stop.patience"},
   };
   for (const auto& [options, key] : wrong) {
-    const std::string error = error_of(options);
+    const std::string error = refusal_of(options);
     EXPECT_EQ(error.rfind(std::string(key) + ": ", 0), 0u) << options << " → " << error;
   }
 }
 
 TEST(EnsemblePlan, ThreadsAndOtherBackendsExcludeEachOther) {
-  RunConfig run = config(", how: threads");
+  RunConfig run = ensemble_config(", how: threads");
   run.backend = "gloo";
-  EXPECT_THROW(strategy_entry("ensemble").plan(run, machine(2, 0), {}), ConfigError);
+  EXPECT_THROW(strategy_entry("ensemble").plan(run, one_host(2), {}), ConfigError);
   run.backend = "auto";
   PlanRequest launched;
   launched.ranks = 2;
   launched.rank_hosts = {0, 0};
-  EXPECT_THROW(strategy_entry("ensemble").plan(run, machine(2, 0), launched), ConfigError);
-  EXPECT_EQ(strategy_entry("ensemble").plan(config(""), machine(2, 0), launched).jobs[0].processes.size(), 2u);
+  EXPECT_THROW(strategy_entry("ensemble").plan(run, one_host(2), launched), ConfigError);
+  EXPECT_EQ(strategy_entry("ensemble").plan(ensemble_config(""), one_host(2), launched).jobs[0].processes.size(), 2u);
   // `auto` chooses a possible mode.
-  run = config("");
+  run = ensemble_config("");
   run.backend = "gloo";
-  EXPECT_EQ(strategy_entry("ensemble").plan(run, machine(2, 0), {}).jobs[0].processes.size(), 2u);
+  EXPECT_EQ(strategy_entry("ensemble").plan(run, one_host(2), {}).jobs[0].processes.size(), 2u);
 }
 
 TEST(EnsemblePlan, WaysAreThoseThatAreLeftOpen) {
-  EXPECT_TRUE(execution_modes_of(config(", how: threads")).empty());
+  EXPECT_TRUE(execution_modes_of(ensemble_config(", how: threads")).empty());
   EXPECT_TRUE(execution_modes_of(testing::test_config({"single", "", 1}, {})).empty());
   std::vector<std::string> planned;
-  for (const ExecutionMode& way : execution_modes_of(config(", members: 3"))) {
-    RunConfig run = config(", members: 3");
+  for (const ExecutionMode& way : execution_modes_of(ensemble_config(", members: 3"))) {
+    RunConfig run = ensemble_config(", members: 3");
     run.resolved["strategy"] = way.section;
     run = RunConfig::from_resolved(run.resolved);
     run.device = "auto";
-    const Job job = strategy_entry("ensemble").plan(run, machine(2, 0), {}).jobs.at(0);
+    const Job job = strategy_entry("ensemble").plan(run, one_host(2), {}).jobs.at(0);
     EXPECT_EQ(mode_of(job), way.name);
     planned.push_back(convoy::str(way.name, ' ', job.ranks.size(), ' ', job.processes.size()));
   }
@@ -194,14 +185,14 @@ TEST(EnsemblePlan, TheWatchedFigureIsOneThatIsTold) {
   const EvaluationMetrics known{{"loss", "accuracy"}, {"loss", "accuracy"}}, none;
   const auto error = [](const std::string& options, const EvaluationMetrics& figures) -> std::string {
     try {
-      check_monitored_metric(config(", members: 3, " + options), figures);
+      check_monitored_metric(ensemble_config(", members: 3, " + options), figures);
     } catch (const ConfigError& error) {
       return error.key() + ": " + error.what();
     }
     return "";
   };
-  EXPECT_FALSE(monitors_metric(config(", members: 3")));
-  EXPECT_TRUE(monitors_metric(config(", members: 3, early_stop: {patience: [0, 0, 2]}")));
+  EXPECT_FALSE(monitors_metric(ensemble_config(", members: 3")));
+  EXPECT_TRUE(monitors_metric(ensemble_config(", members: 3, early_stop: {patience: [0, 0, 2]}")));
   EXPECT_EQ(error("early_stop: {patience: 1}", known), "");
   EXPECT_EQ(error("early_stop: {patience: 1, metric: accuracy}", known), "");
   const std::string wrong = error("early_stop: {patience: 1, metric: acuracy}", known);
@@ -222,7 +213,7 @@ TEST(EnsemblePlan, CostsAreThoseOfItsMembers) {
   block.parameters = 100;
   block.row_saved_bytes = 8;
   description.blocks = {block};
-  const Job job = plan(", members: 3, how: threads", machine(2, 0));
+  const Job job = plan(", members: 3, how: threads", one_host(2));
   const auto costs = strategy_entry("ensemble").cost(job, description);
   ASSERT_EQ(costs.size(), 2u);
   EXPECT_EQ(costs[0].parameter_bytes, 2 * 400);

@@ -33,13 +33,13 @@ StepInput input(const Subject& subject, const Sampling& sampling, int64_t step) 
 
 using Body = std::function<void(const Context&, Strategy&)>;
 // Four blocks whose parameters fill their parts to the element on two and four ranks.
-constexpr int64_t width = 32;
+constexpr int64_t block_width = 32;
 class EvenBlock : public Block {
  public:
   explicit EvenBlock(Layers& layers) {
-    linear_ = register_module("linear", layers.linear("linear", width, width));
-    wide_ = register_module("wide", layers.linear("wide", width, 3 * width));
-    narrow_ = register_module("narrow", layers.linear("narrow", 3 * width, width));
+    linear_ = register_module("linear", layers.linear("linear", block_width, block_width));
+    wide_ = register_module("wide", layers.linear("wide", block_width, 3 * block_width));
+    narrow_ = register_module("narrow", layers.linear("narrow", 3 * block_width, block_width));
   }
   TensorList forward(const TensorList& in) override {
     return {linear_->forward(narrow_->forward(wide_->forward(in[0]).tanh()).tanh())};
@@ -48,7 +48,8 @@ class EvenBlock : public Block {
  private:
   Layer linear_, wide_, narrow_;
 };
-constexpr int64_t block_elements = width * width + width + 2 * 3 * width * width + 4 * width;
+constexpr int64_t block_elements =
+    block_width * block_width + block_width + 2 * 3 * block_width * block_width + 4 * block_width;
 
 class EvenModel : public Model {
  public:
@@ -67,7 +68,7 @@ Subject even_subject() {
   Subject subject = mlp_subject();
   subject.model = [] { return std::make_shared<EvenModel>(); };
   for (auto& entry : subject.data.tensors)
-    if (entry.first == "features") entry.second = entry.second.repeat({1, 6}).narrow(1, 0, width).contiguous();
+    if (entry.first == "features") entry.second = entry.second.repeat({1, 6}).narrow(1, 0, block_width).contiguous();
   return subject;
 }
 

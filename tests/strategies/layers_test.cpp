@@ -13,10 +13,11 @@
 #include "core/base/error.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
-#include "core/tensors/random.h"
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/common/layers/keyed_dropout.h"
 #include "strategies/common/step/gradient_collector.h"
+#include "tests/support/errors.h"
+#include "tests/support/torch/random_tensors.h"
 
 namespace convoy {
 namespace {
@@ -26,21 +27,6 @@ std::shared_ptr<LayerStore> store_of(at::ScalarType dtype = at::kDouble, uint64_
   store->dtype = dtype;
   store->seed = store->state->seed = seed;
   return store;
-}
-
-at::Tensor normal(at::IntArrayRef shape, const char* name) {
-  at::Tensor out = at::empty(shape, at::kDouble);
-  fill_normal(out, random_key(1, name), 0, 0, 1);
-  return out;
-}
-
-std::string error_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return convoy::str(name_of(error.kind()), ": ", error.what());
-  }
-  return "no error";
 }
 
 TEST(DefaultLayers, InitialValuesDependOnNameAndSeedOnly) {

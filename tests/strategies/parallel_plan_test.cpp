@@ -3,18 +3,12 @@
 
 #include "core/base/error.h"
 #include "strategies/plans/catalogue.h"
+#include "tests/support/errors.h"
+#include "tests/support/one_host.h"
 #include "tests/support/torch/equivalence.h"
 
 namespace convoy::testing {
 namespace {
-
-Topology machine(int cores, int gpus) {
-  Topology topology;
-  topology.hosts.push_back({"here", {}, {}, 0});
-  for (int core = 0; core < cores; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
-  for (int gpu = 0; gpu < gpus; ++gpu) topology.hosts[0].gpus.push_back({gpu, "", "", 0, 0});
-  return topology;
-}
 
 Job plan(const std::string& strategy, const std::string& options, const Topology& topology, int ranks,
          const std::string& device = "cpu") {
@@ -25,31 +19,20 @@ Job plan(const std::string& strategy, const std::string& options, const Topology
   return strategy_entry(strategy).plan(config, topology, request).jobs.at(0);
 }
 
-std::string error_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const ConfigError& error) {
-    return error.key() + ": " + error.what();
-  }
-  return "no error";
-}
-
 std::string refused(const std::string& strategy, const std::string& options, int ranks, int blocks = 0) {
   return error_of([&] {
-    const Job job = plan(strategy, options, machine(4, 0), ranks);
+    const Job job = plan(strategy, options, one_host(4), ranks);
     ModelDescription model;
     for (int i = 0; i < blocks; ++i) model.blocks.push_back({str("block", i), 1, 0, 0, 0, 0, 1, {}});
     if (blocks > 0) strategy_entry(strategy).check(job, model);
   });
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST(PipelinePlan, RanksFollowTheListOrTheMachine) {
-  EXPECT_EQ(plan("pipeline", "", machine(4, 0), 0).mesh.degree("pipeline"), 2);
-  EXPECT_EQ(plan("pipeline", ", stages: [1, 2, 3]", machine(4, 0), 0).mesh.degree("pipeline"), 3);
-  EXPECT_EQ(plan("pipeline", ", schedule: interleaved, stages: [1, 2, 3, 1]", machine(4, 0), 0).ranks.size(), 2u);
-  const Job job = plan("pipeline", "", machine(4, 3), 0, "auto");
+  EXPECT_EQ(plan("pipeline", "", one_host(4), 0).mesh.degree("pipeline"), 2);
+  EXPECT_EQ(plan("pipeline", ", stages: [1, 2, 3]", one_host(4), 0).mesh.degree("pipeline"), 3);
+  EXPECT_EQ(plan("pipeline", ", schedule: interleaved, stages: [1, 2, 3, 1]", one_host(4), 0).ranks.size(), 2u);
+  const Job job = plan("pipeline", "", one_host(4, 3), 0, "auto");
   EXPECT_EQ(job.mesh.degree("pipeline"), 3);
   EXPECT_EQ(job.backend, "nccl");
   EXPECT_EQ(job.mesh.degree("data"), 1);
@@ -74,7 +57,7 @@ TEST(PipelinePlan, KeysAreNamedWhereTheyStand) {
 }
 
 TEST(ModelParallelPlan, Devices) {
-  const Job job = plan("model_parallel", ", devices: [cores:2, 'cores:0-1']", machine(4, 0), 0);
+  const Job job = plan("model_parallel", ", devices: [cores:2, 'cores:0-1']", one_host(4), 0);
   ASSERT_EQ(job.ranks.size(), 1u);
   ASSERT_EQ(job.ranks[0].devices.size(), 2u);
   EXPECT_EQ(job.ranks[0].devices[0].cores, std::vector<int>{2});
@@ -83,14 +66,14 @@ TEST(ModelParallelPlan, Devices) {
   EXPECT_EQ(job.ranks[0].threads, 3);
   EXPECT_EQ(job.backend, "local");
   // Left to placement, which divides the rank's cores.
-  EXPECT_EQ(plan("model_parallel", "", machine(4, 0), 0).ranks[0].devices.size(), 2u);
-  EXPECT_TRUE(plan("model_parallel", "", machine(4, 0), 0).ranks[0].cores.empty());
-  EXPECT_EQ(plan("model_parallel", "", machine(1, 0), 0).ranks[0].devices.size(), 1u);
-  const Job gpus = plan("model_parallel", "", machine(4, 3), 0, "auto");
+  EXPECT_EQ(plan("model_parallel", "", one_host(4), 0).ranks[0].devices.size(), 2u);
+  EXPECT_TRUE(plan("model_parallel", "", one_host(4), 0).ranks[0].cores.empty());
+  EXPECT_EQ(plan("model_parallel", "", one_host(1), 0).ranks[0].devices.size(), 1u);
+  const Job gpus = plan("model_parallel", "", one_host(4, 3), 0, "auto");
   ASSERT_EQ(gpus.ranks[0].devices.size(), 3u);
   EXPECT_EQ(gpus.ranks[0].devices[2].gpu, 2);
   const Job placed = plan("model_parallel", ", placement: [{blocks: 0, device: cuda:1}, {blocks: 1-2, device: cuda:0}]",
-                          machine(4, 2), 1, "auto");
+                          one_host(4, 2), 1, "auto");
   EXPECT_EQ(placed.ranks[0].devices[0].gpu, 1);
 }
 
@@ -98,7 +81,7 @@ TEST(ModelParallelPlan, TellsOfDevicesWithoutBlocks) {
   const auto warnings = [](const std::string& options) {
     RunConfig config = test_config({"model_parallel", options}, {});
     config.device = "cpu";
-    return strategy_entry("model_parallel").plan(config, machine(4, 0), {}).warnings;
+    return strategy_entry("model_parallel").plan(config, one_host(4), {}).warnings;
   };
   const std::string placed = ", placement: [{blocks: 0-2, device: cores:2}]";
   EXPECT_TRUE(
@@ -115,12 +98,12 @@ TEST(ModelParallelPlan, Refusals) {
   EXPECT_TRUE(has(refused("model_parallel", ", placement: [{blocks: 0-2, device: cores:0}]", 1, 2), "2 blocks"));
   RunConfig config = test_config({"model_parallel", ", devices: [cores:0, cores:1]"}, {});
   config.launch.cores_per_rank = 1;
-  EXPECT_TRUE(has(error_of([&] { strategy_entry("model_parallel").plan(config, machine(4, 0), {}); }),
+  EXPECT_TRUE(has(error_of([&] { strategy_entry("model_parallel").plan(config, one_host(4), {}); }),
                   "launch.cores_per_rank: is 1, and strategy.devices names 2 cores"));
 }
 
 TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
-  Job job = plan("pipeline", ", stages: [1, 2, 1], micro_batches: 4", machine(4, 0), 0);
+  Job job = plan("pipeline", ", stages: [1, 2, 1], micro_batches: 4", one_host(4), 0);
   ModelDescription model;
   model.element_bytes = 8;
   for (int block = 0; block < 4; ++block) model.blocks.push_back({str("block", block), 100, 10, 0, 64, 500, 50, {}});
@@ -150,7 +133,7 @@ TEST(PipelineCost, MicroBatchesOfUnequalSizeAndStagesThatDiffer) {
       model.blocks.push_back({str("block", model.blocks.size()), 100, 0, 0, 0, bytes, 50, {}});
       model.blocks.back().saved_bytes = whatever;
     }
-    const Job job = plan("pipeline", options, machine(4, 0), 0);
+    const Job job = plan("pipeline", options, one_host(4), 0);
     return strategy_entry("pipeline").cost(job, model).at(rank).activation_bytes;
   };
   // All five are live: the whole batch of 16 rows, once, and the memory per micro-batch that does not depend on rows.

@@ -24,7 +24,7 @@
 namespace convoy::testing {
 namespace {
 
-constexpr int64_t width = 4;
+constexpr int64_t features = 4;
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 // Action of a probe's block on its output.
@@ -34,7 +34,7 @@ class ProbeBlock : public Block {
  public:
   ProbeBlock(Layers& layers, int64_t index, const LinearOptions& options, Hook hook)
       : index_(index), hook_(std::move(hook)) {
-    linear_ = register_module("linear", layers.linear("linear", width, width, options));
+    linear_ = register_module("linear", layers.linear("linear", features, features, options));
   }
   TensorList forward(const TensorList& inputs) override {
     const at::Tensor value = linear_->forward(inputs[0]).tanh();
@@ -79,7 +79,7 @@ Subject probe(int64_t blocks, Hook hook = nullptr, std::function<std::string(int
   const Subject like = mlp_subject();
   Batch data = like.data.slice(0, 16);
   for (auto& [name, tensor] : data.tensors)
-    tensor = name == "target" ? tensor.remainder(width) : tensor.narrow(1, 0, width).contiguous();
+    tensor = name == "target" ? tensor.remainder(features) : tensor.narrow(1, 0, features).contiguous();
   return {"probe", [=] { return std::make_shared<Probe>(blocks, hook, tie); }, make_cross_entropy(Options()), data};
 }
 

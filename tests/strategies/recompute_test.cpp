@@ -59,7 +59,7 @@ Subject subject_of(const Change& change, const Change& beside = nullptr) {
   return subject;
 }
 
-std::string error_of(const Layout& layout, const Subject& subject) {
+std::string error_in_a_step(const Layout& layout, const Subject& subject) {
   return run(layout, subject, [&](const Context&, Strategy& strategy) {
     strategy.step({share(subject, strategy.sampling()), 0, true});
   });
@@ -82,7 +82,7 @@ TEST(Recompute, ABlockThatChangesItsInputInPlaceIsRefusedByName) {
                                Layout{"model_parallel", ", devices: [cores:0, cores:1], recompute: blocks", 1},
                                Layout{"tensor_parallel", ", recompute: blocks", 2}}) {
     for (const Change& change : {in_place, through_a_view}) {
-      const std::string error = error_of(layout, subject_of(change));
+      const std::string error = error_in_a_step(layout, subject_of(change));
       EXPECT_EQ(error.rfind("config: block 1 (blocks.1), forward", 0), 0u) << to_string(layout) << ": " << error;
       EXPECT_NE(error.find("block blocks.1 changes its input 0 ["), std::string::npos) << error;
       EXPECT_NE(error.find("leave blocks.1 out of strategy.recompute"), std::string::npos) << error;
@@ -96,10 +96,10 @@ TEST(Recompute, AnInputThatIsChangedLaterIsRefused) {
     at::Tensor same = beside;
     return same.add_(1);
   });
-  const std::string error = error_of({"single", ", recompute: [blocks.1]", 1}, subject);
+  const std::string error = error_in_a_step({"single", ", recompute: [blocks.1]", 1}, subject);
   EXPECT_EQ(error.rfind("config: backward, step 0: input 1 of a recomputed block was changed in place", 0), 0u)
       << error;
-  EXPECT_EQ(error_of({"single", "", 1}, subject), "no error");
+  EXPECT_EQ(error_in_a_step({"single", "", 1}, subject), "no error");
 }
 
 // Left out, it may do so, and its neighbours are recomputed.

@@ -23,8 +23,8 @@
 
 #include "core/base/error.h"
 #include "core/optim/rows/row_optimizer.h"
-#include "core/tensors/random.h"
 #include "tests/support/torch/equivalence.h"
+#include "tests/support/torch/random_tensors.h"
 
 namespace convoy::testing {
 namespace {
@@ -37,12 +37,6 @@ Component adamw() {
               {"lr", 0.1}, {"weight_decay", 0.1}, {"groups", Json::array()}, {"betas", {0.9, 0.999}}, {"eps", 1e-8}})};
 }
 
-at::Tensor normal(at::IntArrayRef shape, const std::string& name) {
-  at::Tensor out = at::empty(shape, at::kDouble);
-  fill_normal(out, random_key(3, name), 0, 0, 1);
-  return out;
-}
-
 struct Made {
   ParameterPtr parameter = std::make_shared<Parameter>();
   std::unique_ptr<RowOptimizer> optimizer = make_row_optimizer(adamw());
@@ -51,7 +45,7 @@ struct Made {
   explicit Made(int64_t rows = table_rows, const std::shared_ptr<const SparseRowBlocks>& blocks = nullptr,
                 const std::shared_ptr<SharedRows>& host = nullptr) {
     parameter->name = "table";
-    at::Tensor value = normal({rows, width}, "values");
+    at::Tensor value = normal({rows, width}, "values", 3);
     if (blocks) {
       std::vector<at::Tensor> own;
       for (const SparseRowBlocks::Range& one : blocks->local_ranges())
@@ -71,7 +65,7 @@ struct Made {
   void use(const at::Tensor& ids, const std::string& name) {
     std::vector<int64_t> shape = ids.sizes().vec();
     shape.push_back(width);
-    torch::autograd::backward({table().embed(ids, state)}, {normal(shape, name)});
+    torch::autograd::backward({table().embed(ids, state)}, {normal(shape, name, 3)});
   }
   void update(int64_t step) {
     table().set_update(table().touched());
@@ -94,8 +88,8 @@ TEST(SparseEmbedding, GradientsOfAllUsesOfARowAddUp) {
   made.use(first, "a");
   made.use(second, "b");
   at::Tensor expected = at::zeros({table_rows, width}, at::kDouble);
-  expected.index_add_(0, first, normal({4, width}, "a"));
-  expected.index_add_(0, second.view({-1}), normal({2, 2, width}, "b").view({4, width}));
+  expected.index_add_(0, first, normal({4, width}, "a", 3));
+  expected.index_add_(0, second.view({-1}), normal({2, 2, width}, "b", 3).view({4, width}));
   const TableRows rows = made.table().touched();
   EXPECT_EQ(rows.numbers.numel(), 4);
   EXPECT_LE((dense_sum(rows) - expected).abs().max().item<double>(), 1e-15);
@@ -118,7 +112,7 @@ TEST(SparseEmbedding, LookUpsSeeWhatRowsHoldNow) {
   const at::Tensor flushed = made.parameter->value.detach().index_select(0, ids_of({2, 1, 3, 30}));
   EXPECT_TRUE(trained.equal(flushed));
   EXPECT_TRUE(evaluated.equal(flushed));
-  EXPECT_FALSE(flushed.equal(normal({table_rows, width}, "values").index_select(0, ids_of({2, 1, 3, 30}))));
+  EXPECT_FALSE(flushed.equal(normal({table_rows, width}, "values", 3).index_select(0, ids_of({2, 1, 3, 30}))));
 }
 
 TEST(SparseEmbedding, RefusesRowsThatItDoesNotHave) {
@@ -141,7 +135,8 @@ void expect_the_sum_of_all() {
   at::Tensor expected = at::zeros({table_rows, width}, at::kDouble);
   for (int rank = 0; rank < 3; ++rank) {
     const auto n = static_cast<int64_t>(used[size_t(rank)].size());
-    expected.index_add_(0, at::tensor(used[size_t(rank)], at::kLong), normal({n, width}, "g" + std::to_string(rank)));
+    expected.index_add_(0, at::tensor(used[size_t(rank)], at::kLong),
+                        normal({n, width}, "g" + std::to_string(rank), 3));
   }
   std::vector<TableRows> found(3);
   std::vector<at::Tensor> sums(3);
@@ -201,7 +196,7 @@ TEST(RowExchange, MessagesThatGrowAndShrinkAreWhole) {
       EXPECT_TRUE(dense.equal(at::full({3}, static_cast<double>(2 * step + 1), at::kFloat)));
       std::lock_guard<std::mutex> lock(mutex);
       if (context.rank == 0) found[size_t(step)] += dense_sum(made.table().update());
-      if (n > 0) expected[size_t(step)].index_add_(0, ids, normal({n, width}, name));
+      if (n > 0) expected[size_t(step)].index_add_(0, ids, normal({n, width}, name, 3));
     }
   });
   for (size_t step = 0; step < 5; ++step)
@@ -229,7 +224,7 @@ TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
     RowGather exchange(context.axis("data"), {made.parameter});
     for (size_t step = 0; step < counts.size(); ++step) {
       const at::Tensor ids = (at::arange(counts[step] + context.rank) * 7 + context.rank * 3) % rows;
-      at::Tensor gradient = normal({ids.numel(), width}, convoy::str("g", context.rank, step));
+      at::Tensor gradient = normal({ids.numel(), width}, convoy::str("g", context.rank, step), 3);
       if (step == 5) gradient.select(0, 0).fill_(9e37);  // finite, and its sum might not be
       if (step == 6 && context.rank == 1) gradient.select(0, 2).fill_(std::nan(""));  // of one rank alone
       exchange.begin();
@@ -297,7 +292,7 @@ at::Tensor whole_sum(const TableRows& rows, const SparseRowBlocks& blocks) {
 
 // Three ranks, one of them without a row in its second step; the third step fetches for all tables at once.
 TEST(ShardedRows, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
-  const at::Tensor values = normal({table_rows, width}, "values");
+  const at::Tensor values = normal({table_rows, width}, "values", 3);
   std::mutex mutex;
   const Layout layout{"ddp", "", 3};
   std::vector<at::Tensor> found(3), expected(3);
@@ -317,7 +312,7 @@ TEST(ShardedRows, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
       exchange.expect(batch);
       const at::Tensor rows = made.table().embed(batch.at("ids"), made.state);
       EXPECT_TRUE(rows.equal(values.index_select(0, ids))) << "step " << step;
-      torch::autograd::backward({rows}, {normal({n, width}, name)});
+      torch::autograd::backward({rows}, {normal({n, width}, name, 3)});
       at::Tensor dense = at::full({5}, static_cast<double>(context.rank + 1), at::kDouble);
       exchange.run({dense});
       EXPECT_TRUE(dense.equal(at::full({5}, 6.0, at::kDouble)));
@@ -326,7 +321,7 @@ TEST(ShardedRows, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
       made.state.training = true;
       std::lock_guard<std::mutex> lock(mutex);
       found[size_t(step)] += whole_sum(made.table().update(), *blocks);
-      expected[size_t(step)].index_add_(0, ids, normal({n, width}, name));
+      expected[size_t(step)].index_add_(0, ids, normal({n, width}, name, 3));
     }
   });
   for (size_t step = 0; step < 3; ++step)
@@ -366,7 +361,7 @@ TEST(TouchedRowSums, DealRowsOutToWhoHasThem) {
   std::vector<at::Tensor> values;
   for (int rank = 0; rank < ranks; ++rank) {
     for (int64_t i = 0; i < each; ++i) touched[size_t(rank)].position((i * 7 + 331 * rank + (i % 5) * 13) % all_rows);
-    values.push_back(normal({touched[size_t(rank)].size(), width}, convoy::str("t", rank)));
+    values.push_back(normal({touched[size_t(rank)].size(), width}, convoy::str("t", rank), 3));
   }
   const at::Tensor like = at::empty({all_rows, width}, at::kDouble);
   RowSums together;
@@ -432,7 +427,7 @@ Narrowed narrowed(Compression numbers, bool dealt) {
       made.table().begin();
       exchange.begin();
       exchange.expect(batch);
-      const at::Tensor gradient = normal({20, width}, convoy::str("n", context.rank, step)) * 1e-4;
+      const at::Tensor gradient = normal({20, width}, convoy::str("n", context.rank, step), 3) * 1e-4;
       torch::autograd::backward({made.table().embed(batch.at("ids"), made.state)}, {gradient});
       const int64_t before = context.world->bytes_sent();
       exchange.run({});
@@ -517,7 +512,7 @@ TEST(ShardedRows, RefuseALookupBeyondWhatRanksAgreedOn) {
 
 // Ids that the model makes itself are requested in its forward, step by step.
 TEST(ShardedRows, FetchInForwardWhatTheBatchDoesNotHold) {
-  const at::Tensor values = normal({table_rows, width}, "values");
+  const at::Tensor values = normal({table_rows, width}, "values", 3);
   const Layout layout{"ddp", "", 2};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
     Made made(table_rows, std::make_shared<SparseRowBlocks>(table_rows, context.rank, 2));

@@ -184,12 +184,12 @@ TEST(ShardedLayers, AutocastComputesNarrow) {
   TensorOptions shares;
   shares.sequence_parallel = true;
   const auto compare = [](Pair& pair) {
-    const at::Tensor x = normal({3, 4, 24}, "x", at::kFloat);
+    const at::Tensor x = normal({3, 4, 24}, "x", 1, at::kFloat);
     TensorList outputs;
     for (Side* side : {&pair.whole, &pair.cut}) {
       AutocastScope autocast(at::kCPU, at::kBFloat16);
       outputs.push_back(side->run(x));
-      torch::autograd::backward({outputs.back().to(at::kFloat)}, {normal({3, 4, 24}, "seed", at::kFloat)});
+      torch::autograd::backward({outputs.back().to(at::kFloat)}, {normal({3, 4, 24}, "seed", 1, at::kFloat)});
     }
     const auto near = [](const at::Tensor& a, const at::Tensor& b) {
       return (a - b).abs().max().item<double>() <= 0.05 * b.abs().max().item<double>();

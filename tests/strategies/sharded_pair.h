@@ -1,7 +1,6 @@
 // The same layers twice on every rank of a tensor group: sharded, and whole for comparison.
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -10,17 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "core/tensors/random.h"
 #include "strategies/tensor/sharded_layers.h"
+#include "tests/support/torch/random_tensors.h"
 #include "tests/support/torch/ranks.h"
 
 namespace convoy::testing {
-
-inline at::Tensor normal(at::IntArrayRef shape, const std::string& name, at::ScalarType dtype = at::kDouble) {
-  at::Tensor out = at::empty(shape, dtype);
-  fill_normal(out, random_key(1, name), 0, 0, 1);
-  return out;
-}
 
 // The forward of a block; it keeps the layers that it uses.
 using Forward = std::function<at::Tensor(const at::Tensor&)>;

@@ -33,7 +33,7 @@ std::string text_of(const std::vector<BlockRange>& ranges) {
   return text;
 }
 
-std::string error_of(const std::function<void()>& run) {
+std::string message_of(const std::function<void()>& run) {
   try {
     run();
   } catch (const ConfigError& error) {
@@ -102,7 +102,7 @@ TEST(Stages, AutoGoesByWhatIsKnown) {
 TEST(Stages, Refusals) {
   const ModelDescription model = model_of({1, 1, 1, 1});
   const auto error = [&](const Json& stages, int count) {
-    return error_of([&] { stage_ranges(options_of(stages), count, model); });
+    return message_of([&] { stage_ranges(options_of(stages), count, model); });
   };
   EXPECT_EQ(error({"0-1", "3"}, 2), "strategy.stages.1: is 3, which leaves a gap: no stage has block 2");
   EXPECT_EQ(error({"0-2", "2-3"}, 2),
@@ -125,7 +125,7 @@ TEST(Stages, Refusals) {
   const auto asked = [&](Json section, int count) {
     section["name"] = "pipeline";
     if (!section.contains("stages")) section["stages"] = "auto";
-    return error_of([&] { stage_ranges(Options(section, {}, "strategy"), count, model); });
+    return message_of([&] { stage_ranges(Options(section, {}, "strategy"), count, model); });
   };
   EXPECT_EQ(
       asked({{"schedule", "interleaved"}, {"virtual", 3}}, 6).rfind("strategy.virtual: is 3, which on 2 ranks", 0), 0u);
@@ -197,7 +197,7 @@ TEST(Placement, DevicesOfAHost) {
 TEST(Placement, Refusals) {
   const ModelDescription model = model_of({1, 1, 1, 1});
   const auto placed = [&](const std::vector<std::pair<std::string, std::string>>& items) {
-    return error_of([&] {
+    return message_of([&] {
       const Options options = placement_of("auto", items);
       check_placement(options);
       place_blocks(options, 2, false, model);
@@ -213,7 +213,7 @@ TEST(Placement, Refusals) {
             "strategy.placement: ends with block 2, and the model has 4 blocks; every block needs a device");
 
   const auto devices = [&](const Json& listed, const std::vector<std::pair<std::string, std::string>>& items) {
-    return error_of([&] { listed_devices(placement_of(listed, items), host_with(2, 2)); });
+    return message_of([&] { listed_devices(placement_of(listed, items), host_with(2, 2)); });
   };
   EXPECT_NE(devices({"cores:10", "cores:12"}, {}).find("strategy.devices.1: "), std::string::npos);
   EXPECT_NE(devices({"cores:10-11", "cores:11"}, {}).find("strategy.devices.1: names core 11"), std::string::npos);
@@ -225,7 +225,7 @@ TEST(Placement, Refusals) {
             "strategy.placement.1.device: names core 11, which a device before it has; name each once");
   EXPECT_EQ(devices({"cores:10"}, {{"0-3", "cores:11"}}),
             "strategy.placement.0.device: is cores:11, which devices does not list: cores:10");
-  EXPECT_EQ(error_of([&] { place_blocks(placement_of("auto", {}), 5, false, model); }),
+  EXPECT_EQ(message_of([&] { place_blocks(placement_of("auto", {}), 5, false, model); }),
             "strategy.devices: are 5, and the model has 4 blocks; take at most as many");
 }
 

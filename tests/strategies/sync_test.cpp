@@ -18,7 +18,7 @@ namespace {
 
 using State = std::map<std::string, at::Tensor>;
 
-Layout ddp(int ranks, const std::string& sync) {
+Layout ddp_with(int ranks, const std::string& sync) {
   return {"ddp", ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006, sync: {" + sync + "}", ranks};
 }
 
@@ -72,7 +72,7 @@ TEST(SyncState, ARestoredRunGoesOnBitForBit) {
   for (auto* make : {tied_subject, norms_subject}) {
     const Subject subject = make();
     for (const std::string& policy : policies) {
-      const Layout layout = ddp(3, policy);
+      const Layout layout = ddp_with(3, policy);
       const auto nothing = [](Strategy&) {};
       const std::vector<State> undisturbed = states_after(layout, subject, 9, nothing);
       for (int64_t interrupted : {1, 3, 4, 6}) {
@@ -90,7 +90,7 @@ TEST(SyncState, ARestoredRunOfRowTablesGoesOnBitForBit) {
   for (const std::string policy :
        {"what: parameters, every: 4", "what: parameters, every: 3, moments: averaged, start_after: 2",
         "groups: [{match: item, what: parameters, every: 4}]"}) {
-    const Layout layout = ddp(3, policy);
+    const Layout layout = ddp_with(3, policy);
     for (int64_t interrupted : {1, 3, 4, 6}) {
       SCOPED_TRACE(policy + ", after " + std::to_string(interrupted));
       const auto nothing = [](Strategy&) {};
@@ -118,7 +118,7 @@ TEST(SyncState, ARestoredRunOfRowTablesGoesOnBitForBit) {
 TEST(SyncState, RowsAreAveragedForEvaluationsAlone) {
   const Subject subject = ranking_subject(true);
   std::vector<State> shown(2);
-  EXPECT_EQ(run(ddp(2, "what: parameters, every: 4"), subject,
+  EXPECT_EQ(run(ddp_with(2, "what: parameters, every: 4"), subject,
                 [&](const Context& context, Strategy& strategy) {
                   const auto rank = static_cast<size_t>(context.rank);
                   for (int64_t number = 0; number < 6; ++number) step(subject, strategy, number);
@@ -146,8 +146,8 @@ TEST(SyncState, EvaluationsDisturbNothing) {
       strategy.evaluate(share(subject, strategy.sampling()));
       strategy.flush();
     };
-    expect_same(states_after(ddp(2, policy), subject, 7, evaluate),
-                states_after(ddp(2, policy), subject, 7, [](Strategy&) {}));
+    expect_same(states_after(ddp_with(2, policy), subject, 7, evaluate),
+                states_after(ddp_with(2, policy), subject, 7, [](Strategy&) {}));
   }
 }
 
@@ -159,7 +159,7 @@ TEST(SyncState, RanksShowOneAverageAndTheirOwn) {
     std::mutex mutex;
     std::map<std::string, int> owners;
     std::vector<State> states(3);
-    EXPECT_EQ(run(ddp(3, policy), subject,
+    EXPECT_EQ(run(ddp_with(3, policy), subject,
                   [&](const Context& context, Strategy& strategy) {
                     for (int64_t number = 0; number < 3; ++number) step(subject, strategy, number);
                     strategy.flush();
@@ -180,7 +180,8 @@ TEST(SyncState, RanksShowOneAverageAndTheirOwn) {
 
 TEST(SyncState, ReplicasDifferBetweenAgreements) {
   const Subject subject = tied_subject();
-  const std::vector<State> states = states_after(ddp(2, "what: parameters, every: 4"), subject, 3, [](Strategy&) {});
+  const std::vector<State> states =
+      states_after(ddp_with(2, "what: parameters, every: 4"), subject, 3, [](Strategy&) {});
   bool differ = false;
   for (const auto& [key, tensor] : states[0]) {
     const size_t at = key.find("@replica0");
@@ -192,7 +193,7 @@ TEST(SyncState, ReplicasDifferBetweenAgreements) {
 
 TEST(SyncState, NothingIsSentBetweenAgreements) {
   const Subject subject = tied_subject();
-  EXPECT_EQ(run(ddp(2, "what: diloco, every: 3, start_after: 2"), subject,
+  EXPECT_EQ(run(ddp_with(2, "what: diloco, every: 3, start_after: 2"), subject,
                 [&](const Context& context, Strategy& strategy) {
                   std::vector<bool> sent;
                   for (int64_t number = 0; number < 8; ++number) {
@@ -229,7 +230,7 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
         "compress: bf16", "compress: fp16", "groups: [{match: weight, what: parameters, every: 4}]",
         "what: parameters, every: 4, groups: [{match: bias, what: gradients}]"}) {
     SCOPED_TRACE(policy);
-    const Layout layout = ddp(4, policy);
+    const Layout layout = ddp_with(4, policy);
     const Job job = planned(layout, test_config(layout, {}));
     const ModelDescription description = describe_model(*subject.model(), "fp64");
     const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
@@ -243,7 +244,7 @@ TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
   ModelDescription description;
   description.blocks = {{"all", 1000000, 0, 0, 0, 0}};
   const auto sent = [&](const char* sync) {
-    const Job job = planned(ddp(2, sync), test_config(ddp(2, sync), {}));
+    const Job job = planned(ddp_with(2, sync), test_config(ddp_with(2, sync), {}));
     return strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
   };
   EXPECT_EQ(sent("compress: bf16") * 2, sent(""));
@@ -252,7 +253,7 @@ TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
 TEST(SyncState, ALossThatIsNotFiniteNamesItsRank) {
   const Subject subject = mlp_subject();
   const std::string error =
-      run(ddp(3, "what: parameters, every: 4"), subject, [&](const Context& context, Strategy& strategy) {
+      run(ddp_with(3, "what: parameters, every: 4"), subject, [&](const Context& context, Strategy& strategy) {
         step(subject, strategy, 0);
         Batch batch = share(subject, strategy.sampling());
         if (context.rank == 1)

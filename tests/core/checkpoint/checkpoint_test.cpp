@@ -60,13 +60,6 @@ at::Tensor weight_value() { return at::arange(35, at::kFloat).reshape({7, 5}); }
 at::Tensor bias_value() { return at::arange(7, at::kDouble) - 3; }
 at::Tensor count_value() { return at::full({}, 41, at::kLong); }
 
-at::Tensor cut(const at::Tensor& whole, const Piece& piece) {
-  at::Tensor box = whole;
-  for (size_t d = 0; d < piece.length.size(); ++d) box = box.narrow(int64_t(d), piece.offset[d], piece.length[d]);
-  if (piece.flat) box = box.flatten().slice(0, piece.flat->first, piece.flat->second);
-  return box.clone();
-}
-
 // How a weight [7, 5] is held by rank r of n; the rest is replicated, rank 0 its owner.
 using Layout = std::function<Piece(int rank, int size)>;
 
@@ -93,7 +86,7 @@ StateOwner holder(const Layout& layout, int rank, int size, bool filled) {
   const Piece piece = layout(rank, size);
   const bool replicated = piece.is_whole() && size > 1;
   const auto value = [&](const at::Tensor& tensor) { return filled ? tensor.clone() : at::full_like(tensor, -9); };
-  const at::Tensor part = cut(weight_value(), piece);
+  const at::Tensor part = piece_of(weight_value(), piece);
   return StateOwner({entry("b.bias", StateKind::parameter, Piece::whole({7}), value(bias_value()), rank == 0),
                      entry("a.weight", StateKind::parameter, piece, value(part), !replicated || rank == 0),
                      entry("a.weight", StateKind::moment, piece, value(part * 2), !replicated || rank == 0),
@@ -106,7 +99,7 @@ void expect_restored(const StateOwner& held) {
     if (one.kind == StateKind::gradient) {
       EXPECT_TRUE(one.tensor.eq(-9).all().item<bool>()) << "a gradient was restored";
     } else if (one.name == "a.weight") {
-      const at::Tensor expected = cut(weight_value(), one.piece) * (one.kind == StateKind::moment ? 2 : 1);
+      const at::Tensor expected = piece_of(weight_value(), one.piece) * (one.kind == StateKind::moment ? 2 : 1);
       EXPECT_TRUE(one.tensor.equal(expected)) << one.key();
     } else {
       EXPECT_TRUE(one.tensor.equal(one.name == "count" ? count_value() : bias_value())) << one.key();
@@ -456,9 +449,9 @@ TEST(Checkpoint, LoadsIntoOtherDtypesAndStrides) {
 }
 
 // Data for tests of numbering only.
-class Numbered : public Dataset {
+class UserRows : public Dataset {
  public:
-  explicit Numbered(std::vector<std::string> users) : users_(std::move(users)) {}
+  explicit UserRows(std::vector<std::string> users) : users_(std::move(users)) {}
   Schema schema() const override { return {}; }
   int64_t size(Split) const override { return 3; }
   int64_t instances_per_row() const override { return 1; }
@@ -477,7 +470,7 @@ TEST(Checkpoint, KeepsTheNumbersOfItsDataAndIsRefusedByOthers) {
   const TemporaryFolder folder;
   const Context context = alone();
   Checkpoints checkpoints(context, folder.path(), 0);
-  const Numbered first({"a", "b", "c"}), turned({"b", "a", "c"});
+  const UserRows first({"a", "b", "c"}), turned({"b", "a", "c"});
   StateOwner held = holder(whole, 0, 1, true);
   checkpoints.save(held, 1, trainer_part(1), false, {}, &first);
   const CheckpointInfo info = checkpoints.find(folder / "step-1");
@@ -496,8 +489,8 @@ TEST(Checkpoint, MembersOfAnEnsembleHaveOneNumbering) {
   const TemporaryFolder folder;
   const Context context = alone();
   StateOwner held = holder(whole, 0, 1, true);
-  const Numbered first({"a", "b"}), turned({"b", "a"});
-  const auto saved = [&](const std::string& name, const Numbered& data) {
+  const UserRows first({"a", "b"}), turned({"b", "a"});
+  const auto saved = [&](const std::string& name, const UserRows& data) {
     Checkpoints(context, folder / name, 0).save(held, 1, trainer_part(1), false, {}, &data);
     return folder / name + "/step-1";
   };

@@ -10,17 +10,10 @@
 #include <gtest/gtest.h>
 
 #include "core/base/random_keys.h"
+#include "tests/support/torch/state_view.h"
 
 namespace convoy {
 namespace {
-
-// The piece's elements of `whole`, in its own order.
-at::Tensor cut(const at::Tensor& whole, const Piece& piece) {
-  at::Tensor box = whole;
-  for (size_t d = 0; d < piece.length.size(); ++d) box = box.narrow(int64_t(d), piece.offset[d], piece.length[d]);
-  if (!piece.flat) return box.contiguous();
-  return box.flatten().slice(0, piece.flat->first, piece.flat->second).contiguous();
-}
 
 TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
   uint64_t drawn = 0;
@@ -46,15 +39,15 @@ TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
     const Piece to = piece(), from = piece();
     ASSERT_EQ(piece_error(to), "");
     const at::Tensor target = at::full(tensor_shape(to), -1, at::kInt);
-    const int64_t copied = copy_overlap(to, target, from, cut(whole, from));
+    const int64_t copied = copy_overlap(to, target, from, piece_of(whole, from));
     // Expected: what `to` holds of the whole where `from` has it, -1 elsewhere.
     const std::vector<int64_t> flat_from = [&] {
-      const at::Tensor flat = cut(whole, from).flatten().to(at::kLong);
+      const at::Tensor flat = piece_of(whole, from).flatten().to(at::kLong);
       return std::vector<int64_t>(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel());
     }();
     const at::Tensor there = at::zeros({whole.numel()}, at::kBool);
     for (int64_t index : flat_from) there[index] = true;
-    at::Tensor expected = cut(whole, to);
+    at::Tensor expected = piece_of(whole, to);
     expected = at::where(there.index_select(0, expected.flatten().to(at::kLong)).reshape(expected.sizes()), expected,
                          at::full_like(expected, -1));
     ASSERT_TRUE(target.equal(expected)) << "round " << round;

@@ -111,7 +111,7 @@ TEST(InteractionsReader, WithoutAHeaderColumnsAreNumbers) {
 }
 
 TEST(InteractionsReader, ErrorsSayFileLineAndColumn) {
-  using testing::HasSubstr;
+  using ::testing::HasSubstr;
   const std::string head = "who,what,when,a,b,w\n";
   EXPECT_THAT(failure(head + "u,i,1,0,0,1\nu,i,x7,0,0,1\n", csv()),
               HasSubstr("f.csv:3:5: 'x7' is not a number; data.columns.time takes"));
@@ -151,14 +151,14 @@ TEST(InteractionsReader, FeaturesHaveOneValuePerId) {
   EXPECT_EQ(values<float>(all.user_features), (std::vector<float>{30, 41}));
   EXPECT_EQ(all.item_names[1], "j");
   EXPECT_THAT(failure("age,user_id,item_id,price,size\n30,u,i,1.5,7\n31,v,i,1.5,7.5\n", priced()),
-              testing::HasSubstr("f.csv:3:12: differs from an earlier line of item 'i'; a column of "
-                                 "data.columns.item_features has one value per item"));
+              ::testing::HasSubstr("f.csv:3:12: differs from an earlier line of item 'i'; a column of "
+                                   "data.columns.item_features has one value per item"));
   EXPECT_THAT(failure("age,user_id,item_id,price,size\n30,u,i,1.5,7\n31,u,j,1.5,7\n", priced()),
-              testing::HasSubstr("f.csv:3:1: differs from an earlier line of user 'u'"));
+              ::testing::HasSubstr("f.csv:3:1: differs from an earlier line of user 'u'"));
   EXPECT_THAT(failure("age,user_id,item_id,price,size\n30,u,i,cheap,7\n", priced()),
-              testing::HasSubstr("f.csv:2:8: 'cheap' is not a number; data.columns.item_features takes"));
+              ::testing::HasSubstr("f.csv:2:8: 'cheap' is not a number; data.columns.item_features takes"));
   EXPECT_THAT(failure("age,user_id,item_id,price,size\n30,u,i,1e300,7\n", priced()),
-              testing::HasSubstr("f.csv:2:8: '1e300' does not fit into a 32-bit real"));
+              ::testing::HasSubstr("f.csv:2:8: '1e300' does not fit into a 32-bit real"));
 }
 
 // Enough text for several threads: what one of them sees of an id and what others see of it fit together.
@@ -178,7 +178,7 @@ TEST(InteractionsReader, FeaturesAreThoseOfAllPartsOfAFile) {
   EXPECT_TRUE(at::equal(all.item_features.select(1, 0), at::arange(1000, at::kFloat) + 0.5));
   EXPECT_TRUE(at::equal(all.user_features.flatten(), at::arange(7, at::kFloat)));
   EXPECT_EQ(values<uint8_t>(all.context_kinds), (std::vector<uint8_t>{uint8_t(ContextKind::of_interaction)}));
-  EXPECT_THAT(wrong, testing::HasSubstr(":11: differs from an earlier line of item 'i999'"));
+  EXPECT_THAT(wrong, ::testing::HasSubstr(":11: differs from an earlier line of item 'i999'"));
 }
 
 TEST(InteractionsReader, ContextThatDescribesAnItemOrAUserIsKnown) {
@@ -228,7 +228,7 @@ TEST(Features, AreJoinedByIdAndOtherLinesAreLeftOut) {
 }
 
 TEST(Features, ErrorsSayFileLineAndColumn) {
-  using testing::HasSubstr;
+  using ::testing::HasSubstr;
   const FeatureFile file = items_file();
   EXPECT_THAT(features_failure("item_id,price\ni,1\nj,x\n", file),
               HasSubstr("items.csv:3:3: 'x' is not a number; data.item_features.columns takes a column of numbers"));
@@ -243,7 +243,7 @@ TEST(Features, ErrorsSayFileLineAndColumn) {
               HasSubstr("items.csv: has no price for item 'j' and 1 more of 3 items"));
 }
 
-class Cache : public testing::Test {
+class Cache : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / str("convoy-cache-", getpid());

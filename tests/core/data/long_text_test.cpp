@@ -11,7 +11,7 @@
 namespace convoy {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class Threads {
  public:
@@ -32,12 +32,12 @@ InteractionColumns columns() {
   return made;
 }
 
-constexpr int rows = 150000;
+constexpr int text_rows = 150000;
 
 // Users and items that first appear anywhere, and lines of different lengths.
 std::string long_text() {
   std::string text = "who,what,when,a,b,w\n";
-  for (int64_t row = 0; row < rows; ++row) {
+  for (int64_t row = 0; row < text_rows; ++row) {
     const int64_t user = row * 7919 % 5003 + row / 1000, item = row * 104729 % 997;
     text += str("user ", user, ",", row % 5 == 0 ? str("\"i,", item, "\"") : str("i", item), ",", double(row) * 0.25,
                 ",", row % 17, ".5,-", row % 3, ",1\n");
@@ -73,7 +73,7 @@ TEST(LongText, ThreadsReadWhatOneReads) {
   const std::string text = long_text();
   ASSERT_GT(text.size(), size_t(4) << 20);
   const Interactions one = parsed(text, 1);
-  EXPECT_EQ(one.size(), rows);
+  EXPECT_EQ(one.size(), text_rows);
   EXPECT_EQ(one.user[0].item<int>(), 0);
   for (int threads : {2, 3, 4}) expect_equal(one, parsed(text, threads));
   // Without a newline at the end, and with some too many.

@@ -151,7 +151,7 @@ TEST(FashionMnist, SaysWhatToInstall) {
     FashionMnist("/nowhere");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("apt-get install dataset-fashion-mnist"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("apt-get install dataset-fashion-mnist"));
   }
 }
 

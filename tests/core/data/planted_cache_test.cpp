@@ -137,7 +137,7 @@ TEST(PlantedCache, RemovesWhatDeadWritersLeftAndNothingElse) {
   ASSERT_EQ(flock(writes.get(), LOCK_EX), 0);
   expect_equal(made, plant_interactions(sizes(), 3, folder.path()));
   EXPECT_TRUE(fs::exists(cache));
-  EXPECT_THAT(partial_names(folder.path()), testing::ElementsAre(living));
+  EXPECT_THAT(partial_names(folder.path()), ::testing::ElementsAre(living));
   EXPECT_EQ(fs::file_size(folder / living + "/columns"), 4u);
   EXPECT_EQ(fs::file_size(victim / "columns"), 8u);
 }
@@ -154,9 +154,9 @@ TEST(PlantedCache, AFifoAsLockFileHoldsNobodyUp) {
 }
 
 // A process of the given name that holds the lock of `path` until this object ends.
-class StateOwner {
+class LockHolder {
  public:
-  StateOwner(const std::string& path, const char* name) {
+  LockHolder(const std::string& path, const char* name) {
     int ready[2];
     if (pipe(ready) != 0) throw std::runtime_error("pipe");
     pid_ = fork();
@@ -173,12 +173,12 @@ class StateOwner {
     close(ready[0]);
     close(ready[1]);
   }
-  ~StateOwner() {
+  ~LockHolder() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  StateOwner(const StateOwner&) = delete;
-  StateOwner& operator=(const StateOwner&) = delete;
+  LockHolder(const LockHolder&) = delete;
+  LockHolder& operator=(const LockHolder&) = delete;
   pid_t pid() const { return pid_; }
 
  private:
@@ -191,19 +191,19 @@ TEST(PlantedCache, WaitsForARankNoLongerThanItsLimit) {
   const fs::path cache = caches(folder.path())[0];
   const std::string lock = cache.string() + ".lock";
   {
-    const StateOwner stranger(lock, "backup");
+    const LockHolder stranger(lock, "backup");
     EXPECT_FALSE(locked_by_rank(lock));
   }
   EXPECT_FALSE(locked_by_rank(lock));
   fs::remove(cache);
-  const StateOwner rank(lock, "convoy-rank");
+  const LockHolder rank(lock, "convoy-rank");
   EXPECT_TRUE(locked_by_rank(lock));
   const CacheLockLimit limit(5.5);  // a program that is no rank gets 5 s
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   expect_equal(made, plant_interactions(sizes(), 3, folder.path()));
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = ::testing::internal::GetCapturedStderr();
   for (const std::string& words : {lock, str("convoy-rank (process ", rank.pid(), ")"), str("waiting for 5.50 s")})
-    EXPECT_THAT(log, testing::HasSubstr(words));
+    EXPECT_THAT(log, ::testing::HasSubstr(words));
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class Tables : public testing::Test {
+class Tables : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / str("convoy-table-", getpid());

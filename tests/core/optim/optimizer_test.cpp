@@ -19,34 +19,10 @@
 
 #include "core/base/error.h"
 #include "core/optim/dense.h"
+#include "tests/core/optim/optimizers.h"
 
 namespace convoy {
 namespace {
-
-Json common() {
-  return {{"lr", 0.01},
-          {"weight_decay", 0.0},
-          {"clip_norm", nullptr},
-          {"groups", Json::array()},
-          {"schedule", {{"name", "constant"}}}};
-}
-Component adam(const std::string& name) {
-  Json json = common();
-  json["betas"] = {0.9, 0.999};
-  json["eps"] = 1e-8;
-  return {name, Options(json)};
-}
-Component sgd(double momentum, bool nesterov) {
-  Json json = common();
-  json["momentum"] = momentum;
-  json["nesterov"] = nesterov;
-  return {"sgd", Options(json)};
-}
-
-UpdateScalars scalars(double rate, int64_t step, double scale = 1, bool apply = true) {
-  return {at::full({1}, rate, at::kDouble), at::full({1}, step, at::kLong), at::full({1}, scale, at::kDouble),
-          at::full({1}, apply, at::kBool)};
-}
 
 // Gradients of very different sizes, as a model's are; another order at each step.
 at::Tensor gradient_of(int64_t n, int64_t step, at::ScalarType dtype) {

@@ -17,39 +17,17 @@
 #include "core/optim/catalogue/catalogue.h"
 #include "core/optim/rows/row_base.h"
 #include "core/tensors/random.h"
+#include "tests/core/optim/optimizers.h"
 
 namespace convoy {
 namespace {
 
 constexpr int64_t rows = 211, width = 19;  // no multiple of a vector
 
-Json common() {
-  return {{"lr", 0.01},
-          {"weight_decay", 0.0},
-          {"clip_norm", nullptr},
-          {"groups", Json::array()},
-          {"schedule", {{"name", "constant"}}}};
-}
-Component adam(const std::string& name, const Json& more = Json::object()) {
-  Json json = common();
-  json.update({{"betas", {0.9, 0.999}}, {"eps", 1e-8}});
-  json.update(more);
-  return {name, Options(json)};
-}
-Component sgd(double momentum, bool nesterov) {
-  Json json = common();
-  json.update({{"momentum", momentum}, {"nesterov", nesterov}});
-  return {"sgd", Options(json)};
-}
 Component adagrad() {
   Json json = common();
   json["eps"] = 1e-10;
   return {"adagrad", Options(json)};
-}
-
-UpdateScalars scalars(double rate, int64_t step, bool apply = true) {
-  return {at::full({1}, rate, at::kDouble), at::full({1}, step, at::kLong), at::full({1}, 0.5, at::kDouble),
-          at::full({1}, apply, at::kBool)};
 }
 
 at::Tensor normal(at::IntArrayRef shape, const std::string& name, at::ScalarType dtype) {
@@ -72,7 +50,7 @@ double rate_of(int64_t step, bool schedule) {
   return 0.02 * std::min(1.0, double(step) / 40) * (1 + std::cos(double(step) / 120));
 }
 
-struct Case {
+struct RowCase {
   std::string name;
   Component optimizer;
   double weight_decay = 0;
@@ -85,7 +63,7 @@ struct Trained {
   std::vector<std::pair<std::string, at::Tensor>> moments;
 };
 
-Trained train_dense(const Case& one, at::ScalarType dtype, int64_t steps) {
+Trained train_dense(const RowCase& one, at::ScalarType dtype, int64_t steps) {
   at::Tensor values = normal({rows, width}, "values", dtype);
   auto optimizer = make_optimizer(one.optimizer);
   SlotOptions options;
@@ -96,12 +74,12 @@ Trained train_dense(const Case& one, at::ScalarType dtype, int64_t steps) {
     at::Tensor gradient = at::zeros({rows, width}, dtype);
     const at::Tensor touched = rows_of(step);
     gradient.index_copy_(0, touched, normal({touched.numel(), width}, "g" + std::to_string(step), dtype));
-    optimizer->update(0, {gradient, {}, {}}, scalars(rate_of(step, one.schedule), step));
+    optimizer->update(0, {gradient, {}, {}}, scalars(rate_of(step, one.schedule), step, 0.5));
   }
   return {values, optimizer->moments(0)};
 }
 
-Trained train_rows(const Case& one, at::ScalarType dtype, int64_t steps, RowOptimizer& optimizer,
+Trained train_rows(const RowCase& one, at::ScalarType dtype, int64_t steps, RowOptimizer& optimizer,
                    int64_t settle_every = 0) {
   at::Tensor values = normal({rows, width}, "values", dtype);
   SlotOptions options;
@@ -111,18 +89,18 @@ Trained train_rows(const Case& one, at::ScalarType dtype, int64_t steps, RowOpti
   for (int64_t step = 1; step <= steps; ++step) {
     const at::Tensor touched = rows_of(step);
     optimizer.update(0, touched, normal({touched.numel(), width}, "g" + std::to_string(step), dtype),
-                     scalars(rate_of(step, one.schedule), step));
+                     scalars(rate_of(step, one.schedule), step, 0.5));
     if (settle_every > 0 && step % settle_every == 0) optimizer.flush(0);
   }
   optimizer.flush(0);
   return {values, optimizer.moments(0)};
 }
 
-double worst(const at::Tensor& a, const at::Tensor& b) {
+double relative_to_largest(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item().toDouble();
 }
 
-std::vector<Case> cases() {
+std::vector<RowCase> row_cases() {
   return {
       {"adam", adam("adam"), 0, false, 1e-14},    {"adam_scheduled", adam("adam"), 0, true, 1e-14},
       {"adamw", adam("adamw"), 0.1, true, 1e-14}, {"sgd", sgd(0, false), 0, true},
@@ -133,25 +111,26 @@ std::vector<Case> cases() {
 
 // After the same number of updates the rows equal the dense values to the last digits.
 TEST(RowOptimizer, ReachesTheDenseValuesInDouble) {
-  for (const Case& one : cases()) {
+  for (const RowCase& one : row_cases()) {
     for (const int64_t steps : {1, 7, 900}) {
       const Trained dense = train_dense(one, at::kDouble, steps);
       const auto optimizer = make_row_optimizer(one.optimizer);
       const Trained by_rows = train_rows(one, at::kDouble, steps, *optimizer);
-      EXPECT_LE(worst(by_rows.values, dense.values), one.tolerance) << one.name << " after " << steps;
+      EXPECT_LE(relative_to_largest(by_rows.values, dense.values), one.tolerance) << one.name << " after " << steps;
       ASSERT_EQ(by_rows.moments.size(), dense.moments.size());
       for (size_t i = 0; i < dense.moments.size(); ++i) {
         EXPECT_EQ(by_rows.moments[i].first, dense.moments[i].first);
-        EXPECT_LE(worst(by_rows.moments[i].second, dense.moments[i].second), 1e-12) << one.name;
+        EXPECT_LE(relative_to_largest(by_rows.moments[i].second, dense.moments[i].second), 1e-12) << one.name;
       }
-      EXPECT_GT(worst(dense.values, normal({rows, width}, "values", at::kDouble)), 1e-5) << "nothing moved";
+      EXPECT_GT(relative_to_largest(dense.values, normal({rows, width}, "values", at::kDouble)), 1e-5)
+          << "nothing moved";
     }
   }
 }
 
 // The closed form is not the sum itself where eps counts: within 5e-3 of how far the table moved.
 TEST(RowOptimizer, ClosedFormStaysNearTheDenseValuesInFloat) {
-  for (const Case& one : cases()) {
+  for (const RowCase& one : row_cases()) {
     const Trained dense = train_dense(one, at::kFloat, 300);
     const auto optimizer = make_row_optimizer(one.optimizer);
     const Trained by_rows = train_rows(one, at::kFloat, 300, *optimizer);
@@ -164,18 +143,18 @@ TEST(RowOptimizer, ClosedFormStaysNearTheDenseValuesInFloat) {
 
 TEST(RowOptimizer, ClosedFormAndReplayAgree) {
   for (const bool schedule : {false, true}) {
-    const Case exact{"", adam("adamw", {{"catch_up", "exact"}}), 0.1, schedule},
+    const RowCase exact{"", adam("adamw", {{"catch_up", "exact"}}), 0.1, schedule},
         closed{"", adam("adamw", {{"catch_up", "closed"}}), 0.1, schedule};
     const auto a = make_row_optimizer(exact.optimizer), b = make_row_optimizer(closed.optimizer);
     const Trained one = train_rows(exact, at::kDouble, 600, *a), other = train_rows(closed, at::kDouble, 600, *b);
-    EXPECT_LE(worst(other.values, one.values), 1e-4);
-    EXPECT_GT(worst(other.values, one.values), 0) << "both went the same way";
+    EXPECT_LE(relative_to_largest(other.values, one.values), 1e-4);
+    EXPECT_GT(relative_to_largest(other.values, one.values), 0) << "both went the same way";
   }
 }
 
 // A row that has no gradient for longer than terms count still decays.
 TEST(RowOptimizer, LongSkipsKeepDecay) {
-  const Case one{"", adam("adamw"), 0.5, false};
+  const RowCase one{"", adam("adamw"), 0.5, false};
   at::Tensor values = at::ones({2, 3}, at::kDouble), dense = values.clone();
   const auto by_rows = make_row_optimizer(one.optimizer);
   const auto whole = make_optimizer(one.optimizer);
@@ -188,27 +167,28 @@ TEST(RowOptimizer, LongSkipsKeepDecay) {
     const bool first = step == 1;
     gradient[0].fill_(first ? 0.3 : 0);
     gradient[1].fill_(0.1);
-    whole->update(0, {gradient, {}, {}}, scalars(0.01, step));
+    whole->update(0, {gradient, {}, {}}, scalars(0.01, step, 0.5));
     const at::Tensor touched = first ? at::tensor({0, 1}, at::kLong) : at::tensor({1}, at::kLong);
-    by_rows->update(0, touched, gradient.index_select(0, touched), scalars(0.01, step));
+    by_rows->update(0, touched, gradient.index_select(0, touched), scalars(0.01, step, 0.5));
   }
   at::Tensor seen = at::empty({1, 3}, at::kDouble);
   by_rows->look_up(0, at::tensor({0}, at::kLong), seen);
-  EXPECT_LE(worst(seen, dense.narrow(0, 0, 1)), 1e-12);
-  EXPECT_GT(worst(values.narrow(0, 0, 1), dense.narrow(0, 0, 1)), 1e-3) << "looking up wrote to the table";
+  EXPECT_LE(relative_to_largest(seen, dense.narrow(0, 0, 1)), 1e-12);
+  EXPECT_GT(relative_to_largest(values.narrow(0, 0, 1), dense.narrow(0, 0, 1)), 1e-3)
+      << "looking up wrote to the table";
   by_rows->flush(0);
-  EXPECT_LE(worst(values, dense), 1e-12);
+  EXPECT_LE(relative_to_largest(values, dense), 1e-12);
 }
 
 TEST(RowOptimizer, LookUpsChangeNothingAndSettlingInBetweenHardlyAnything) {
-  const Case one{"", adam("adamw"), 0.1, true};
+  const RowCase one{"", adam("adamw"), 0.1, true};
   const auto a = make_row_optimizer(one.optimizer), b = make_row_optimizer(one.optimizer);
   const Trained once = train_rows(one, at::kDouble, 200, *a), often = train_rows(one, at::kDouble, 200, *b, 3);
-  EXPECT_LE(worst(often.values, once.values), 1e-14);
+  EXPECT_LE(relative_to_largest(often.values, once.values), 1e-14);
 }
 
 TEST(RowOptimizer, DoesNotDependOnThreads) {
-  const Case one{"", adam("adamw"), 0.1, true};
+  const RowCase one{"", adam("adamw"), 0.1, true};
   const int threads = at::get_num_threads();
   std::vector<at::Tensor> results;
   for (const int count : {1, 2, 4}) {
@@ -223,7 +203,7 @@ TEST(RowOptimizer, DoesNotDependOnThreads) {
 
 // The path of devices without convoy's loops.
 TEST(RowOptimizer, TensorsDoAsLoops) {
-  for (const Case& one : cases()) {
+  for (const RowCase& one : row_cases()) {
     RowPaths ways = row_paths(one.optimizer.options);
     ways.tensors = true;
     const Options& options = one.optimizer.options;
@@ -233,7 +213,7 @@ TEST(RowOptimizer, TensorsDoAsLoops) {
                              : make_row_adam(options, one.optimizer.name == "adamw", ways);
     const auto loops = make_row_optimizer(one.optimizer);
     const Trained a = train_rows(one, at::kFloat, 60, *tensors), b = train_rows(one, at::kFloat, 60, *loops);
-    EXPECT_LE(worst(a.values, b.values), 1e-5) << one.name;
+    EXPECT_LE(relative_to_largest(a.values, b.values), 1e-5) << one.name;
   }
 }
 
@@ -244,7 +224,8 @@ TEST(RowOptimizer, AnUpdateThatIsNotAppliedChangesNothing) {
   SlotOptions options;
   options.weight_decay = 0.1;
   optimizer->add_table(values, options);
-  optimizer->update(0, rows_of(1), at::full({rows_of(1).numel(), width}, NAN, at::kDouble), scalars(0.1, 1, false));
+  optimizer->update(0, rows_of(1), at::full({rows_of(1).numel(), width}, NAN, at::kDouble),
+                    scalars(0.1, 1, 0.5, false));
   optimizer->flush(0);
   EXPECT_TRUE(values.equal(before));
 }
@@ -255,7 +236,7 @@ TEST(RowOptimizer, LazyRowsStay) {
   at::Tensor values = at::zeros({3, 1}, at::kDouble);
   optimizer->add_table(values, {});
   const auto update = [&](int64_t row, int64_t step) {
-    optimizer->update(0, at::tensor({row}, at::kLong), at::full({1, 1}, 2.0, at::kDouble), scalars(0.01, step));
+    optimizer->update(0, at::tensor({row}, at::kLong), at::full({1, 1}, 2.0, at::kDouble), scalars(0.01, step, 0.5));
   };
   update(0, 1);
   const double after = values[0][0].item<double>();

@@ -18,13 +18,13 @@ namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class Plugins : public testing::Test {
+class Plugins : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() /
-              str("convoy-plugin-", getpid(), "-", testing::UnitTest::GetInstance()->current_test_info()->name());
+              str("convoy-plugin-", getpid(), "-", ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::create_directories(folder_);
     chmod(folder_.c_str(), 0755);
   }

@@ -15,6 +15,7 @@
 #include "core/config/overrides.h"
 #include "launch/farm/config/read.h"
 #include "launch/prepare/describe.h"
+#include "tests/support/errors.h"
 
 namespace convoy {
 namespace {
@@ -34,40 +35,38 @@ std::string list_error(const ListRequest& request) {
   }
 }
 
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST(Help, OfRunComesFromTheCatalogues) {
   const std::string text = configuration_help(all_catalogues());
   for (const Option& option : run_options()) {
-    EXPECT_TRUE(holds(text, "  " + option.name + " ")) << option.name;
-    EXPECT_TRUE(holds(text, option.help)) << option.name;
+    EXPECT_TRUE(has(text, "  " + option.name + " ")) << option.name;
+    EXPECT_TRUE(has(text, option.help)) << option.name;
   }
   for (const auto& [kind, entries] : all_catalogues().kinds)
-    for (const Entry& entry : entries) EXPECT_TRUE(holds(text, entry.name)) << kind << " " << entry.name;
-  EXPECT_TRUE(holds(text, "convoy list config"));
+    for (const Entry& entry : entries) EXPECT_TRUE(has(text, entry.name)) << kind << " " << entry.name;
+  EXPECT_TRUE(has(text, "convoy list config"));
 }
 
 TEST(List, NamesEverything) {
   const std::string text = listed({});
   for (const auto& [kind, entries] : all_catalogues().kinds) {
-    EXPECT_TRUE(holds(text, kind + "\n"));
-    for (const Entry& entry : entries) EXPECT_TRUE(holds(text, "  " + entry.name + " ")) << kind << " " << entry.name;
+    EXPECT_TRUE(has(text, kind + "\n"));
+    for (const Entry& entry : entries) EXPECT_TRUE(has(text, "  " + entry.name + " ")) << kind << " " << entry.name;
   }
 }
 
 TEST(List, OneEntry) {
   const std::string text = listed({"optimizer", "sgd"});
   EXPECT_EQ(text.substr(0, 4), "sgd:");
-  EXPECT_TRUE(holds(text, "momentum"));
-  EXPECT_FALSE(holds(text, "adam:"));
+  EXPECT_TRUE(has(text, "momentum"));
+  EXPECT_FALSE(has(text, "adam:"));
 }
 
-TEST(List, EntriesShowWhatTheirKindTakes) { EXPECT_TRUE(holds(listed({"data", "synthetic"}), "prefetch")); }
+TEST(List, EntriesShowWhatTheirKindTakes) { EXPECT_TRUE(has(listed({"data", "synthetic"}), "prefetch")); }
 
 TEST(List, KeysOfTheFile) {
   const std::string text = listed({"config", ""});
-  EXPECT_TRUE(holds(text, "heartbeat"));
-  EXPECT_TRUE(holds(text, "(duration, above 0, at most 2592000, in seconds, default 60)"));
+  EXPECT_TRUE(has(text, "heartbeat"));
+  EXPECT_TRUE(has(text, "(duration, above 0, at most 2592000, in seconds, default 60)"));
 }
 
 TEST(List, PluralsNameTheKind) {
@@ -91,13 +90,13 @@ TEST(List, UnknownWords) {
 
 TEST(List, ReferencePageHoldsEveryOption) {
   const std::string page = listed({"", "", true});
-  EXPECT_TRUE(holds(page,
-                    "| `train.batch.global` | integer, at least 1, at most 1000000000 (rows) |  | rows of the global "
-                    "batch, over all ranks |"));
+  EXPECT_TRUE(has(page,
+                  "| `train.batch.global` | integer, at least 1, at most 1000000000 (rows) |  | rows of the global "
+                  "batch, over all ranks |"));
   for (const auto& [kind, entries] : all_catalogues().kinds) {
     for (const Entry& entry : entries) {
-      EXPECT_TRUE(holds(page, "### " + kind + ": " + entry.name + "\n"));
-      for (const Option& option : entry.options) EXPECT_TRUE(holds(page, "| `" + option.name + "` |")) << option.name;
+      EXPECT_TRUE(has(page, "### " + kind + ": " + entry.name + "\n"));
+      for (const Option& option : entry.options) EXPECT_TRUE(has(page, "| `" + option.name + "` |")) << option.name;
     }
   }
   EXPECT_EQ(page.find("\n\n\n"), std::string::npos);
@@ -141,7 +140,7 @@ TEST(List, ExamplesOfTheReferencePageAreValid) {
     if (colon == std::string::npos) continue;
     const std::string kind = section.substr(0, colon), name = section.substr(colon + 2);
     EXPECT_NE(all.find(kind, name), nullptr) << section;
-    EXPECT_TRUE(holds(example, name)) << section;
+    EXPECT_TRUE(has(example, name)) << section;
   }
   std::filesystem::remove_all(folder);
 }

@@ -337,7 +337,7 @@ strategy: single
   const std::string pipelines = "  pipelines: [{name: a, config: one.yaml}]\n";
   EXPECT_THAT(mistakes(pipelines + "sede: 2\n"), HasSubstr("sede: unknown key; did you mean seed?"));
   const FarmRun run = read(pipelines + "seed: 2\n");
-  EXPECT_THAT(run.warnings, testing::Contains(HasSubstr("seed: no pipeline uses it")));
+  EXPECT_THAT(run.warnings, ::testing::Contains(HasSubstr("seed: no pipeline uses it")));
   const FarmRun shared = read("  pipelines: [{name: a}]\nseed: 2\n");
   EXPECT_TRUE(shared.warnings.empty());
 }

@@ -21,11 +21,10 @@
 #include "launch/farm/monitor/gpu_use.h"
 #include "launch/farm/monitor/process_trees.h"
 #include "launch/job/run_attempt.h"
+#include "tests/launch/saved_topologies.h"
 
 namespace convoy {
 namespace {
-
-constexpr size_t mib = size_t(1) << 20;
 
 // A child that runs `task` and then waits to be killed.
 class Child {
@@ -233,7 +232,7 @@ TEST(ResourceWatch, ReportsTheOneAboveItsLimitWithinASecond) {
   std::vector<double> delays;
   do delays.push_back(delay_of_one_above_its_limit());
   while (delays.back() >= 1.2 && delays.size() < 3);
-  EXPECT_LT(delays.back(), 1.2) << testing::PrintToString(delays);
+  EXPECT_LT(delays.back(), 1.2) << ::testing::PrintToString(delays);
 }
 
 TEST(ResourceWatch, CostsLittleForTwoHundred) {
@@ -287,7 +286,7 @@ TEST(GpuShare, UsesWhatTheDriverReports) {
   EXPECT_EQ(share_of({}, {10}, {10}, true).use, -1);
 }
 
-class Log : public testing::Test {
+class Log : public ::testing::Test {
  protected:
   void SetUp() override { folder_ = folder_of_test(); }
   void TearDown() override { std::filesystem::remove_all(folder_); }

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class View : public testing::Test {
+class View : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = (std::filesystem::temp_directory_path() / str("convoy-view-", getpid())).string();
@@ -150,7 +150,7 @@ TEST_F(View, ShowsTheTailOfTheNewestLog) {
   std::string path;
   const std::vector<std::string> tail = log_tail(folder_, 3, path);
   EXPECT_EQ(path, folder_ + "/logs/rank0.log");
-  EXPECT_THAT(tail, testing::ElementsAre("first", "red and", "last ?"));
+  EXPECT_THAT(tail, ::testing::ElementsAre("first", "red and", "last ?"));
   EXPECT_EQ(log_tail(folder_, 1, path).size(), 1u);
   EXPECT_TRUE(log_tail(folder_ + "/nowhere", 3, path).empty());
 }

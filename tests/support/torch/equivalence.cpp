@@ -21,7 +21,9 @@
 #include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
 #include "tests/support/config_text.h"
+#include "tests/support/errors.h"
 #include "tests/support/local_channel.h"
+#include "tests/support/one_host.h"
 #include "tests/support/torch/state_view.h"
 #include "tests/support/torch/whole_state.h"
 
@@ -205,9 +207,7 @@ RunConfig test_config(const Layout& layout, const Training& training, const std:
 }
 
 Job planned(const Layout& layout, const RunConfig& config) {
-  Topology topology;
-  topology.hosts.push_back({"here", {}, {}, 0});
-  for (int core = 0; core < 8; ++core) topology.hosts[0].cores.push_back({core, 0, 0, {core}});
+  const Topology topology = one_host(8);
   PlanRequest request;
   request.ranks = layout.ranks;
   Job job = strategy_entry(config.strategy.name).plan(config, topology, request).jobs.at(0);
@@ -284,19 +284,14 @@ std::map<std::string, at::Tensor> state_of(Strategy& strategy) {
 
 std::string run(const Layout& layout, const Subject& subject,
                 const std::function<void(const Context&, Strategy&)>& body) {
-  try {
+  return error_of([&] {
     const RunConfig config = test_config(layout, {});
     with_ranks(layout, config, [&](const Context& context) {
       auto strategy = make_strategy(config);
       strategy->setup(context, subject.model(), subject.loss);
       body(context, *strategy);
     });
-  } catch (const ConfigError& error) {
-    return convoy::str(error.key(), ": ", error.what());
-  } catch (const Error& error) {
-    return convoy::str(name_of(error.kind()), ": ", error.what());
-  }
-  return "no error";
+  });
 }
 
 Batch share(const Subject& subject, const Sampling& sampling) {

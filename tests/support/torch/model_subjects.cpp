@@ -1,29 +1,14 @@
 #include "tests/support/torch/model_subjects.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include "core/losses/losses.h"
-#include "core/tensors/random.h"
 #include "models/registry.h"
+#include "tests/support/torch/random_tensors.h"
 
 namespace convoy::testing {
 namespace {
-
-constexpr int64_t rows = 75;  // four global batches of 16 and a ragged one of 11
-
-at::Tensor integers(at::IntArrayRef shape, const char* name, int64_t bound) {
-  at::Tensor out = at::empty(shape, at::kDouble);
-  fill_uniform(out, random_key(5, name), 0, 0, static_cast<double>(bound));
-  return out.floor().to(at::kLong);
-}
-
-at::Tensor normal(at::IntArrayRef shape, const char* name) {
-  at::Tensor out = at::empty(shape, at::kDouble);
-  fill_normal(out, random_key(5, name), 0, 0, 1);
-  return out;
-}
 
 Subject subject(const char* name, std::function<ModelPtr()> model, Batch data) {
   return {name, std::move(model), make_cross_entropy(Options()), std::move(data)};
@@ -40,8 +25,9 @@ Subject classifier_subject() {
     return make_mlp(Options(Json{{"hidden", {12, 10, 24}}, {"activation", "gelu"}, {"dropout", 0.2}}), schema);
   };
   Batch data;
-  data.rows = rows;
-  data.tensors = {{"features", normal({rows, 6}, "features")}, {"target", integers({rows}, "classes", classes)}};
+  data.rows = subject_rows;
+  data.tensors = {{"features", normal({subject_rows, 6}, "features", 5)},
+                  {"target", integers({subject_rows}, "classes", classes, 5)}};
   return subject("classifier", model, std::move(data));
 }
 
@@ -60,13 +46,13 @@ Subject ranking_subject(bool by_rows, int64_t users) {
         schema);
   };
   Batch data;
-  data.rows = rows;
-  at::Tensor target = at::zeros({rows, each}, at::kDouble);
+  data.rows = subject_rows;
+  at::Tensor target = at::zeros({subject_rows, each}, at::kDouble);
   target.select(1, 0).fill_(1);
-  data.tensors = {{"user", integers({rows}, "users", users)},
-                  {"item", integers({rows, each}, "items", items)},
+  data.tensors = {{"user", integers({subject_rows}, "users", users, 5)},
+                  {"item", integers({subject_rows, each}, "items", items, 5)},
                   {"target", target},
-                  {"weight", normal({rows}, "weight").abs()}};
+                  {"weight", normal({subject_rows}, "weight", 5).abs()}};
   Subject ranking = subject("ranking", model, std::move(data));
   ranking.loss = make_bce(Options());
   return ranking;
@@ -94,9 +80,9 @@ Subject gpt_of(const GptSizes& sizes) {
                     schema);
   };
   Batch data;
-  data.rows = rows;
-  data.tensors = {{"tokens", integers({rows, length}, "tokens", vocabulary)},
-                  {"target", integers({rows, length}, "targets", vocabulary)}};
+  data.rows = subject_rows;
+  data.tensors = {{"tokens", integers({subject_rows, length}, "tokens", vocabulary, 5)},
+                  {"target", integers({subject_rows, length}, "targets", vocabulary, 5)}};
   Subject made = subject("gpt", model, std::move(data));
   made.section = convoy::str("{name: gpt, layers: 2, heads: ", sizes.heads, ", dim: ", sizes.dim,
                              ", mlp_ratio: 2, dropout: 0.1, attention_dropout: 0.2}");
@@ -116,8 +102,9 @@ Subject convnet_subject() {
         schema);
   };
   Batch data;
-  data.rows = rows;
-  data.tensors = {{"features", normal({rows, 2, 8, 8}, "features")}, {"target", integers({rows}, "classes", classes)}};
+  data.rows = subject_rows;
+  data.tensors = {{"features", normal({subject_rows, 2, 8, 8}, "features", 5)},
+                  {"target", integers({subject_rows}, "classes", classes, 5)}};
   return subject("convnet", model, std::move(data));
 }
 
@@ -137,16 +124,16 @@ Subject ncf_subject() {
         schema);
   };
   Batch data;
-  data.rows = rows;
-  at::Tensor target = at::zeros({rows, candidates}, at::kDouble);
+  data.rows = subject_rows;
+  at::Tensor target = at::zeros({subject_rows, candidates}, at::kDouble);
   target.select(1, 0).fill_(1);
-  data.tensors = {{"user", integers({rows}, "user", users)},
-                  {"item", integers({rows, candidates}, "item", items)},
+  data.tensors = {{"user", integers({subject_rows}, "user", users, 5)},
+                  {"item", integers({subject_rows, candidates}, "item", items, 5)},
                   {"target", target},
-                  {"context", normal({rows, contexts}, "context")},
-                  {"user_features", normal({rows, user_features}, "user features")},
-                  {"item_features", normal({rows, candidates, item_features}, "item features")},
-                  {"weight", normal({rows}, "weight").abs()}};
+                  {"context", normal({subject_rows, contexts}, "context", 5)},
+                  {"user_features", normal({subject_rows, user_features}, "user features", 5)},
+                  {"item_features", normal({subject_rows, candidates, item_features}, "item features", 5)},
+                  {"weight", normal({subject_rows}, "weight", 5).abs()}};
   return {"ncf", model, make_bce(Options()), std::move(data)};
 }
 

@@ -24,7 +24,7 @@ int environment_number(const char* name) {
 }
 
 // Holds what has to end before main does.
-class Home final : public testing::Environment {
+class Home final : public ::testing::Environment {
  public:
   void TearDown() override {
     if (channel) end_together();
@@ -72,7 +72,7 @@ class Home final : public testing::Environment {
 };
 
 Home& home() {
-  static Home* const one = static_cast<Home*>(testing::AddGlobalTestEnvironment(new Home));
+  static Home* const one = static_cast<Home*>(::testing::AddGlobalTestEnvironment(new Home));
   return *one;
 }
 // Environments have to be known before the tests run.

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/modules/linear.h>
@@ -11,29 +10,16 @@
 
 #include "core/base/error.h"
 #include "core/model.h"
-#include "core/tensors/random.h"
+#include "tests/support/torch/random_tensors.h"
 
 namespace convoy::testing {
 namespace {
 
-constexpr int64_t rows = 75;  // four global batches of 16 and a ragged one of 11
-
-at::Tensor normal(at::IntArrayRef shape, const char* name) {
-  at::Tensor out = at::empty(shape, at::kDouble);
-  fill_normal(out, random_key(3, name), 0, 0, 1);
-  return out;
-}
-
-at::Tensor integers(at::IntArrayRef shape, const char* name, int64_t bound) {
-  at::Tensor out = at::empty(shape, at::kDouble);
-  fill_uniform(out, random_key(3, name), 0, 0, static_cast<double>(bound));
-  return out.floor().to(at::kLong);
-}
-
 Batch features_and_classes(int64_t features, int64_t classes) {
   Batch batch;
-  batch.rows = rows;
-  batch.tensors = {{"features", normal({rows, features}, "features")}, {"target", integers({rows}, "target", classes)}};
+  batch.rows = subject_rows;
+  batch.tensors = {{"features", normal({subject_rows, features}, "features", 3)},
+                   {"target", integers({subject_rows}, "target", classes, 3)}};
   return batch;
 }
 
@@ -143,13 +129,13 @@ Subject pairs_subject() {
     return block;
   };
   Batch data;
-  data.rows = rows;
-  at::Tensor target = at::zeros({rows, 5}, at::kDouble);
+  data.rows = subject_rows;
+  at::Tensor target = at::zeros({subject_rows, 5}, at::kDouble);
   target.select(1, 0).fill_(1);
-  data.tensors = {{"user", integers({rows}, "user", 20)},
-                  {"item", integers({rows, 5}, "item", 30)},
+  data.tensors = {{"user", integers({subject_rows}, "user", 20, 3)},
+                  {"item", integers({subject_rows, 5}, "item", 30, 3)},
                   {"target", target},
-                  {"weight", normal({rows}, "weight").abs()}};
+                  {"weight", normal({subject_rows}, "weight", 3).abs()}};
   return subject("pairs", 1, build, {"user", "item"}, data, std::make_shared<WeightedBinary>());
 }
 
@@ -198,8 +184,9 @@ Subject tied_subject() {
     return block;
   };
   Batch data;
-  data.rows = rows;
-  data.tensors = {{"tokens", integers({rows, 3}, "tokens", 12)}, {"target", integers({rows}, "target", 12)}};
+  data.rows = subject_rows;
+  data.tensors = {{"tokens", integers({subject_rows, 3}, "tokens", 12, 3)},
+                  {"target", integers({subject_rows}, "target", 12, 3)}};
   return subject("tied", 1, build, {"tokens"}, data, std::make_shared<CrossEntropy>());
 }
 

@@ -1,0 +1,26 @@
+// Messages of errors, and what they contain.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/base/text.h"
+
+namespace convoy {
+
+inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// The error that `action` ends with, as "key: message" of a configuration and "kind: message" of anything else; "no
+// error".
+inline std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const ConfigError& error) {
+    return error.key() + ": " + error.what();
+  } catch (const Error& error) {
+    return str(name_of(error.kind()), ": ", error.what());
+  }
+  return "no error";
+}
+
+}  // namespace convoy
