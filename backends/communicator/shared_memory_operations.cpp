@@ -88,7 +88,7 @@ class SharedMemoryOperation : public ProgressOperation {
 
   // Sums `bytes` bytes at `offset` in the slots of all ranks.
   void reduce_slots(char* to, int64_t k, int64_t offset, int64_t bytes, at::ScalarType dtype, ReduceOp op) const {
-    std::vector<const void*> in(size_t(size()));
+    std::vector<const void*> in(static_cast<size_t>(size()));
     for (int one = 0; one < size(); ++one) in[size_t(one)] = slot(one, k) + offset;
     reduce(to, in, bytes / int64_t(c10::elementSize(dtype)), dtype, op);
   }
