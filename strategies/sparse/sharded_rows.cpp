@@ -15,8 +15,6 @@
 namespace convoy {
 namespace {
 
-char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
-
 // gather: row i of `to` = row positions[i] of `from`; scatter: the inverse.
 void gather_rows(char* to, const char* from, const std::vector<int64_t>& positions, int64_t row) {
   for (const int64_t position : positions) {

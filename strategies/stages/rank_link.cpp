@@ -173,7 +173,7 @@ RankLink::Shapes RankLink::receive_shapes(int peer) {
   group->receive(content, peer, {"header", {}})->wait();
   content = content.cpu();
   const int64_t* next = content.const_data_ptr<int64_t>();
-  Shapes shapes(size_t(*next++));
+  Shapes shapes(static_cast<size_t>(*next++));
   for (Shape& shape : shapes) {
     shape.dtype = static_cast<at::ScalarType>(*next++);
     shape.trained = *next++ != 0;

@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
+#include "core/optim/optimizer.h"
 #include "core/tensors/init.h"
 
 namespace convoy {

@@ -17,8 +17,6 @@
 namespace convoy {
 namespace {
 
-char* data_of(const at::Tensor& bytes) { return static_cast<char*>(bytes.mutable_data_ptr()); }
-
 constexpr int64_t least_common_bytes = 16 << 20;
 
 // Well below float's maximum, so rounding does not matter.

@@ -12,6 +12,7 @@ namespace convoy {
 // Byte messages that hold tensors in sequence, each from a multiple of 8 on.
 
 inline int64_t bytes_of(const at::Tensor& tensor) { return int64_t(tensor.nbytes()); }
+inline char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
 
 // Views part of a byte buffer as `elements` of another dtype.
 inline at::Tensor bytes_as(const at::Tensor& bytes, int64_t begin, int64_t elements, at::ScalarType dtype) {
