@@ -6,6 +6,7 @@
 // a light step tens of microseconds.
 // Threads: thread-safe; operations advance under the engine's lock.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -18,6 +19,16 @@
 #include "backends/communicator/transport.h"
 
 namespace convoy {
+
+// A range of bytes, in segments; the last may be shorter.
+struct Segments {
+  char* data = nullptr;
+  int64_t bytes = 0;
+  int64_t segment = 1;  // bytes of a segment
+  int64_t count() const { return (bytes + segment - 1) / segment; }
+  char* at(int64_t k) const { return data + k * segment; }
+  int64_t length(int64_t k) const { return std::min(segment, bytes - k * segment); }
+};
 
 // State that the operations of one group share.
 struct ProgressGroup {

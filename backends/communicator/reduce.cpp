@@ -1,6 +1,7 @@
 // Reductions in blocks that stay in the first-level cache. The loops are written so that the compiler vectorises them.
 #include "backends/communicator/reduce.h"
 
+#include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ T plus(T a, T b) {
 template <class T>
 T times(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(uint64_t(a) * uint64_t(b));
+    return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
   } else {
     return a * b;
   }
@@ -72,24 +73,12 @@ void reduce_numbers(T* out, const std::vector<const void*>& in, int64_t elements
   }
 }
 
-float bits_to_float(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 struct BrainFloat {
   static void to_float(float* __restrict to, const uint16_t* __restrict from, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) to[i] = bits_to_float(uint32_t(from[i]) << 16);
+    for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::f32_from_bits(from[i]);
   }
   static void to_half(uint16_t* __restrict to, const float* __restrict from, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-      uint32_t bits;
-      std::memcpy(&bits, &from[i], sizeof bits);
-      uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-      bool nan = (bits & 0x7fffffff) > 0x7f800000;
-      to[i] = static_cast<uint16_t>(nan ? 0x7fc0 : rounded);
-    }
+    for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::round_to_nearest_even(from[i]);
   }
 };
 

@@ -16,13 +16,20 @@ constexpr int64_t one_phase_bytes = 32 << 10;  // up to this size each rank sums
 
 char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
-int64_t chunks_of(int64_t bytes, int64_t chunk) { return (bytes + chunk - 1) / chunk; }
+Segments chunks_of(const at::Tensor& tensor, int64_t chunk = chunk_bytes) {
+  return {data_of(tensor), static_cast<int64_t>(tensor.nbytes()), chunk};
+}
 
 // Hashes the facts that all ranks must share. Chunks of different calls are then detected and never summed.
 uint64_t signature_of(std::initializer_list<int64_t> facts) {
   uint64_t mixed = 0x9e3779b97f4a7c15ULL;
-  for (int64_t fact : facts) mixed = (mixed ^ uint64_t(fact)) * 0xff51afd7ed558ccdULL + (mixed >> 29);
+  for (int64_t fact : facts) mixed = (mixed ^ static_cast<uint64_t>(fact)) * 0xff51afd7ed558ccdULL + (mixed >> 29);
   return mixed;
+}
+
+uint64_t signature_of(int64_t kind, ReduceOp op, const at::Tensor& tensor) {
+  return signature_of({kind, static_cast<int64_t>(op), static_cast<int64_t>(tensor.scalar_type()),
+                       static_cast<int64_t>(tensor.nbytes())});
 }
 
 class SharedMemoryOperation : public ProgressOperation {
@@ -89,8 +96,8 @@ class SharedMemoryOperation : public ProgressOperation {
   // Sums `bytes` bytes at `offset` in the slots of all ranks.
   void reduce_slots(char* to, int64_t k, int64_t offset, int64_t bytes, at::ScalarType dtype, ReduceOp op) const {
     std::vector<const void*> in(static_cast<size_t>(size()));
-    for (int one = 0; one < size(); ++one) in[size_t(one)] = slot(one, k) + offset;
-    reduce(to, in, bytes / int64_t(c10::elementSize(dtype)), dtype, op);
+    for (int one = 0; one < size(); ++one) in[static_cast<size_t>(one)] = slot(one, k) + offset;
+    reduce(to, in, bytes / static_cast<int64_t>(c10::elementSize(dtype)), dtype, op);
   }
 
  private:
@@ -135,7 +142,8 @@ class SharedMemoryOperation : public ProgressOperation {
       group_->failed = true;
     }
     const auto odd = std::find(ranks.begin(), ranks.end(), difference.odd);
-    throw CommError(Failure::disagreement, odd == ranks.end() ? -1 : int(odd - ranks.begin()), difference.message);
+    throw CommError(Failure::disagreement, odd == ranks.end() ? -1 : static_cast<int>(odd - ranks.begin()),
+                    difference.message);
   }
 
   std::shared_ptr<SharedMemoryGroup> group_;
@@ -151,49 +159,44 @@ class SharedMemoryOperation : public ProgressOperation {
 class AllReduce final : public SharedMemoryOperation {
  public:
   AllReduce(const std::shared_ptr<SharedMemoryGroup>& group, const Call& call, const at::Tensor& tensor, ReduceOp op)
-      : SharedMemoryOperation(group, call, {tensor}, chunks_of(int64_t(tensor.nbytes()), chunk_bytes),
-                              signature_of({1, int64_t(op), int64_t(tensor.scalar_type()), int64_t(tensor.nbytes())})),
-        data_(data_of(tensor)),
-        bytes_(int64_t(tensor.nbytes())),
+      : SharedMemoryOperation(group, call, {tensor}, chunks_of(tensor).count(), signature_of(1, op, tensor)),
+        data_(chunks_of(tensor)),
         dtype_(tensor.scalar_type()),
         op_(op) {}
 
  protected:
-  bool two_phases() const override { return bytes_ > one_phase_bytes; }
+  bool two_phases() const override { return data_.bytes > one_phase_bytes; }
   // Skips this rank's share: no other rank reads it before it holds the sum.
   void put(int64_t k, char* slot) override {
-    const char* from = data_ + k * chunk_bytes;
+    const char* from = data_.at(k);
     const auto [begin, end] = two_phases() ? share_of(k, rank()) : std::pair<int64_t, int64_t>(0, 0);
-    std::memcpy(slot, from, size_t(begin));
-    std::memcpy(slot + end, from + end, size_t(length(k) - end));
+    std::memcpy(slot, from, static_cast<size_t>(begin));
+    std::memcpy(slot + end, from + end, static_cast<size_t>(data_.length(k) - end));
   }
   void reduce_share(int64_t k) override {
     const auto [begin, end] = share_of(k, rank());
     if (begin == end) return;
     std::vector<const void*> in;
-    for (int one = 0; one < size(); ++one)
-      in.push_back((one == rank() ? data_ + k * chunk_bytes : slot(one, k)) + begin);
-    reduce(slot(rank(), k) + begin, in, (end - begin) / int64_t(c10::elementSize(dtype_)), dtype_, op_);
+    for (int one = 0; one < size(); ++one) in.push_back((one == rank() ? data_.at(k) : slot(one, k)) + begin);
+    reduce(slot(rank(), k) + begin, in, (end - begin) / static_cast<int64_t>(c10::elementSize(dtype_)), dtype_, op_);
   }
   void take(int64_t k) override {
-    char* to = data_ + k * chunk_bytes;
-    if (!two_phases()) return reduce_slots(to, k, 0, length(k), dtype_, op_);
+    char* to = data_.at(k);
+    if (!two_phases()) return reduce_slots(to, k, 0, data_.length(k), dtype_, op_);
     for (int one = 0; one < size(); ++one) {
       const auto [begin, end] = share_of(k, one);
-      std::memcpy(to + begin, slot(one, k) + begin, size_t(end - begin));
+      std::memcpy(to + begin, slot(one, k) + begin, static_cast<size_t>(end - begin));
     }
   }
 
  private:
-  int64_t length(int64_t k) const { return std::min(chunk_bytes, bytes_ - k * chunk_bytes); }
   // Shares begin at multiples of a cache line, so that no two ranks write to one line.
   std::pair<int64_t, int64_t> share_of(int64_t k, int rank) const {
-    const int64_t all = length(k), share = (all / size() + 63) / 64 * 64;
+    const int64_t all = data_.length(k), share = (all / size() + 63) / 64 * 64;
     return {std::min(all, rank * share), rank + 1 == size() ? all : std::min(all, (rank + 1) * share)};
   }
 
-  char* const data_;
-  const int64_t bytes_;
+  const Segments data_;
   const at::ScalarType dtype_;
   const ReduceOp op_;
 };
@@ -202,7 +205,8 @@ class AllGather final : public SharedMemoryOperation {
  public:
   AllGather(const std::shared_ptr<SharedMemoryGroup>& group, const Call& call, const at::Tensor& output,
             const Offsets& bounds, const at::Tensor& input, bool shared_output)
-      : SharedMemoryOperation(group, call, {output, input}, shared_output ? 1 : chunks_of(longest(bounds), chunk_bytes),
+      : SharedMemoryOperation(group, call, {output, input},
+                              shared_output ? 1 : Segments{nullptr, longest(bounds), chunk_bytes}.count(),
                               signature_of({shared_output ? 5 : 2, longest(bounds), bounds.back()})),
         output_(data_of(output)),
         input_(data_of(input)),
@@ -212,7 +216,7 @@ class AllGather final : public SharedMemoryOperation {
  protected:
   void put(int64_t k, char* slot) override {
     if (shared_output_) return put_in_place();
-    if (length(k, rank()) > 0) std::memcpy(slot, input_ + k * chunk_bytes, size_t(length(k, rank())));
+    if (length(k, rank()) > 0) std::memcpy(slot, input_ + k * chunk_bytes, static_cast<size_t>(length(k, rank())));
   }
   void take(int64_t k) override {
     if (shared_output_) return;
@@ -220,8 +224,8 @@ class AllGather final : public SharedMemoryOperation {
       const int64_t bytes = length(k, one);
       if (bytes <= 0) continue;
       const char* from = one == rank() ? input_ + k * chunk_bytes : slot(one, k);
-      char* to = output_ + bounds_[size_t(one)] + k * chunk_bytes;
-      if (to != from) std::memcpy(to, from, size_t(bytes));
+      char* to = output_ + bounds_[static_cast<size_t>(one)] + k * chunk_bytes;
+      if (to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
     }
   }
 
@@ -232,13 +236,13 @@ class AllGather final : public SharedMemoryOperation {
     return most;
   }
   void put_in_place() {
-    const auto mine = size_t(rank());
+    const auto mine = static_cast<size_t>(rank());
     char* const to = output_ + bounds_[mine];
     const int64_t bytes = bounds_[mine + 1] - bounds_[mine];
-    if (bytes > 0 && to != input_) std::memcpy(to, input_, size_t(bytes));
+    if (bytes > 0 && to != input_) std::memcpy(to, input_, static_cast<size_t>(bytes));
   }
   int64_t length(int64_t k, int rank) const {
-    const auto one = size_t(rank);
+    const auto one = static_cast<size_t>(rank);
     return std::min(chunk_bytes, bounds_[one + 1] - bounds_[one] - k * chunk_bytes);
   }
 
@@ -252,30 +256,28 @@ class ReduceScatter final : public SharedMemoryOperation {
  public:
   ReduceScatter(const std::shared_ptr<SharedMemoryGroup>& group, const Call& call, const at::Tensor& output,
                 const at::Tensor& input, ReduceOp op)
-      : SharedMemoryOperation(group, call, {output, input},
-                              chunks_of(int64_t(output.nbytes()), piece_of(group->size())),
-                              signature_of({3, int64_t(op), int64_t(output.scalar_type()), int64_t(output.nbytes())})),
-        output_(data_of(output)),
+      : SharedMemoryOperation(group, call, {output, input}, chunks_of(output, piece_of(group->size())).count(),
+                              signature_of(3, op, output)),
+        output_(chunks_of(output, piece_of(group->size()))),
         input_(data_of(input)),
-        bytes_(int64_t(output.nbytes())),
-        piece_(piece_of(group->size())),
         dtype_(output.scalar_type()),
         op_(op) {}
 
  protected:
   void put(int64_t k, char* slot) override {
     for (int one = 0; one < size(); ++one)
-      std::memcpy(slot + one * piece_, input_ + one * bytes_ + k * piece_, size_t(length(k)));
+      std::memcpy(slot + one * output_.segment, input_ + one * output_.bytes + k * output_.segment,
+                  static_cast<size_t>(output_.length(k)));
   }
-  void take(int64_t k) override { reduce_slots(output_ + k * piece_, k, rank() * piece_, length(k), dtype_, op_); }
+  void take(int64_t k) override {
+    reduce_slots(output_.at(k), k, rank() * output_.segment, output_.length(k), dtype_, op_);
+  }
 
  private:
   static int64_t piece_of(int size) { return chunk_bytes / size / 64 * 64; }
-  int64_t length(int64_t k) const { return std::min(piece_, bytes_ - k * piece_); }
 
-  char* const output_;
+  const Segments output_;  // this rank's shard, in pieces, of which a slot has one for each rank
   const char* const input_;
-  const int64_t bytes_, piece_;  // sizes of one rank's shard, and of its piece in a slot
   const at::ScalarType dtype_;
   const ReduceOp op_;
 };
@@ -283,25 +285,21 @@ class ReduceScatter final : public SharedMemoryOperation {
 class Broadcast final : public SharedMemoryOperation {
  public:
   Broadcast(const std::shared_ptr<SharedMemoryGroup>& group, const Call& call, const at::Tensor& tensor, int root)
-      : SharedMemoryOperation(group, call, {tensor}, chunks_of(tensor.numel(), chunk_bytes),
+      : SharedMemoryOperation(group, call, {tensor}, chunks_of(tensor).count(),
                               signature_of({4, root, tensor.numel()})),
-        data_(data_of(tensor)),
-        bytes_(tensor.numel()),
+        data_(chunks_of(tensor)),
         root_(root) {}
 
  protected:
   void put(int64_t k, char* slot) override {
-    if (rank() == root_) std::memcpy(slot, data_ + k * chunk_bytes, size_t(length(k)));
+    if (rank() == root_) std::memcpy(slot, data_.at(k), static_cast<size_t>(data_.length(k)));
   }
   void take(int64_t k) override {
-    if (rank() != root_) std::memcpy(data_ + k * chunk_bytes, slot(root_, k), size_t(length(k)));
+    if (rank() != root_) std::memcpy(data_.at(k), slot(root_, k), static_cast<size_t>(data_.length(k)));
   }
 
  private:
-  int64_t length(int64_t k) const { return std::min(chunk_bytes, bytes_ - k * chunk_bytes); }
-
-  char* const data_;
-  const int64_t bytes_;
+  const Segments data_;
   const int root_;
 };
 
@@ -350,8 +348,9 @@ class SharedMemoryTransport final : public Transport {
   int64_t propose() override { return inner_->propose(); }
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string& label, int64_t agreed,
                                    std::chrono::milliseconds timeout) override {
-    return share(inner_->split(members, rank, label, agreed, timeout), request_, engine_, label, rank,
-                 int(members.size()), timeout);
+    std::shared_ptr<Transport> inner = inner_->split(members, rank, label, agreed, timeout);
+    if (inner == nullptr) return nullptr;
+    return share(std::move(inner), request_, engine_, label, rank, static_cast<int>(members.size()), timeout);
   }
 
   at::Tensor common_memory(int64_t bytes, std::chrono::milliseconds timeout) override {
@@ -379,8 +378,8 @@ class SharedMemoryTransport final : public Transport {
     group->segment = SharedSegment::create(request, label, rank, size, timeout);
     if (group->segment == nullptr) return inner;
     group->rank = rank;
-    group->sends.resize(size_t(size));
-    group->receives.resize(size_t(size));
+    group->sends.resize(static_cast<size_t>(size));
+    group->receives.resize(static_cast<size_t>(size));
     return std::make_shared<SharedMemoryTransport>(std::move(inner), request, std::move(engine), std::move(group),
                                                    label);
   }
@@ -411,7 +410,7 @@ class SharedMemoryTransport final : public Transport {
   PendingOperationPtr start(const Call& call, const Arguments&... arguments) {
     return start(std::make_shared<Operation>(group_, call, arguments...));
   }
-  PendingOperationPtr start(const ProgressOperationPtr& operation) {
+  PendingOperationPtr start(const SharedMemoryOperationPtr& operation) {
     check();
     engine_->start(operation);
     return std::make_unique<ProgressPendingOperation>(engine_, operation);

@@ -65,16 +65,6 @@ class Lane {
   size_t first_ = 0;
 };
 
-// A range of bytes, in segments.
-struct Segments {
-  char* data = nullptr;
-  int64_t bytes = 0;
-  int64_t segment = segment_bytes;
-  int64_t count() const { return (bytes + segment - 1) / segment; }
-  char* at(int64_t k) const { return data + k * segment; }
-  int64_t length(int64_t k) const { return std::min(segment, bytes - k * segment); }
-};
-
 // Posts segments in order, up to `limit`, while the lane has room.
 void fill(Lane& lane, const Segments& segments, int64_t limit) {
   while (lane.posted() < limit && lane.has_room())
@@ -131,7 +121,7 @@ class ReduceScatter final : public MpiOperation {
       : MpiOperation(std::move(group), std::move(tensors)), what_(reduction) {
     int me = group_->rank;
     for (int r = 0; r < group_->size(); ++r) {
-      slices_.push_back({what_.input + what_.slices[r], what_.slices[r + 1] - what_.slices[r]});
+      slices_.push_back({what_.input + what_.slices[r], what_.slices[r + 1] - what_.slices[r], segment_bytes});
       if (r == me) continue;
       peers_.push_back({r, Lane(*group_, true, r, tag), Lane(*group_, false, r, tag), Lane(*group_, true, r, tag + 1),
                         Lane(*group_, false, r, tag + 1)});

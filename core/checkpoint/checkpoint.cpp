@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -36,16 +35,12 @@ std::string to_text(const Written& written, const Json& rank_state) {
   return json.dump();
 }
 
-bool is_folder(const std::string& path) {
-  struct stat status {};
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 // Fails on a rank that cannot see a folder that rank 0 made or read.
 void check_seen(const std::string& folder, const std::string& host, const char* what) {
-  if (!is_folder(folder))
-    throw Error(Failure::io, convoy::str(folder, ", which rank 0 ", what, ", is not visible on host ", host,
-                                         "; the output folder must be on storage that all hosts share"));
+  std::error_code none;
+  if (!std::filesystem::is_directory(folder, none))
+    throw Error(Failure::io, folder, ", which rank 0 ", what, ", is not visible on host ", host,
+                "; the output folder must be on storage that all hosts share");
 }
 
 // A rank that owns no piece needs no folder; only one replica owns pieces.
@@ -147,8 +142,7 @@ Manifest common_to(Manifest manifest, const std::set<std::string>& wanted, const
 
 // Entries to fill; those of a replica are filled from the pieces that all replicas have in common.
 std::vector<StateEntry> from_common(const std::vector<StateEntry>& wanted, const Manifest& manifest) {
-  std::set<std::string> stored;
-  for (const StoredPiece& piece : manifest.pieces) stored.insert(piece.key);
+  const std::set<std::string> stored = keys_of(manifest);
   std::vector<StateEntry> entries;
   for (StateEntry entry : wanted) {
     const bool replicated = entry.replica >= 0;
@@ -164,9 +158,8 @@ void check_numbers(const Manifest& manifest, const DataContents& data, const std
   if (!stored || data.fingerprint.empty()) return;
   const DataChange change = data_change(*stored, data);
   if (change.renumber || !change.unknown.empty())
-    throw Error(Failure::config,
-                convoy::str("data: the ids, classes or columns of this run have other numbers than in ", path, ": ",
-                            change.text(), "; start afresh with --set train.resume=never"));
+    throw Error(Failure::config, "data: the ids, classes or columns of this run have other numbers than in ", path,
+                ": ", change.text(), "; start afresh with --set train.resume=never");
 }
 
 Manifest manifest_of(const CheckpointInfo& info) {
@@ -235,9 +228,9 @@ std::optional<CheckpointInfo> Checkpoints::newest_in(const std::string& folder) 
   }
   // A new start would overwrite checkpoints that may still be repaired.
   if (newest)
-    throw Error(newest->kind(), convoy::str("none of the ", steps.size(), " checkpoints in ", folder,
-                                            " is complete; the newest: ", newest->what(),
-                                            "; to start anew, give another --output, or remove ", folder));
+    throw Error(newest->kind(), "none of the ", steps.size(), " checkpoints in ", folder,
+                " is complete; the newest: ", newest->what(), "; to start anew, give another --output, or remove ",
+                folder);
   return std::nullopt;
 }
 
@@ -263,9 +256,9 @@ Json Checkpoints::newest_of(const std::vector<std::string>& pipelines) {
   for (const std::string& pipeline : pipelines) {
     const auto info = newest_in(pipeline + "/checkpoints");
     if (!info)
-      throw Error(Failure::config, convoy::str("train.resume: ", pipeline,
-                                               " of that farm holds no complete checkpoint; "
-                                               "the same command as before finishes what is left of it"));
+      throw Error(Failure::config, "train.resume: ", pipeline,
+                  " of that farm holds no complete checkpoint; "
+                  "the same command as before finishes what is left of it");
     folders.push_back(info->path);
   }
   return folders;
@@ -277,17 +270,17 @@ CheckpointInfo Checkpoints::find(const std::string& given) {
   const std::string chosen = coordination.on_first("choose", [&, path = path]() -> std::string {
     if (const std::vector<std::string> pipelines = pipeline_folders(path); !pipelines.empty())
       return newest_of(pipelines).dump();
-    struct stat status {};
-    if (stat((path + "/manifest.json").c_str(), &status) == 0) {
+    std::error_code none;
+    if (std::filesystem::exists(path + "/manifest.json", none)) {
       check_files(path, read_manifest_file(path));
       return path;
     }
     for (const std::string& folder : {path + "/checkpoints", path}) {
       if (const auto info = newest_in(folder)) return info->path;
     }
-    throw Error(Failure::config, str("train.resume: ", path,
-                                     " holds no complete checkpoint; give a run folder, or one of its "
-                                     "checkpoints/step-N folders"));
+    throw Error(Failure::config, "train.resume: ", path,
+                " holds no complete checkpoint; give a run folder, or one of its "
+                "checkpoints/step-N folders");
   });
   CheckpointInfo info;
   coordination.on_all("read", [&, member = member] {
@@ -309,9 +302,7 @@ void Checkpoints::load(Strategy& strategy, const CheckpointInfo& info, const Dat
   at::NoGradGuard no_grad;
   SaveCoordination coordination(context_, "load");
   std::set<std::string> stored;
-  coordination.on_all("read", [&] {
-    for (const StoredPiece& piece : manifest_of(info).pieces) stored.insert(piece.key);
-  });
+  coordination.on_all("read", [&] { stored = keys_of(manifest_of(info)); });
   std::vector<StateEntry> wanted;
   strategy.visit_state([&](const StateEntry& entry) {
     const bool counter = is_optional(name_of(entry.kind), entry.name, "");

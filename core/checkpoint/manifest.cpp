@@ -18,21 +18,24 @@ constexpr size_t hash_digits = 32;
 constexpr size_t body_at = sizeof opening - 1 + hash_digits + sizeof closing - 1;
 constexpr size_t longest = size_t(1) << 30;
 
-[[noreturn]] void corrupt(const std::string& reason) { throw Error(Failure::corrupt_data, reason); }
+template <class... Parts>
+[[noreturn]] void corrupt(const Parts&... reason) {
+  throw Error(Failure::corrupt_data, reason...);
+}
 
 const Json& field(const Json& json, const char* name) {
   const auto found = json.find(name);
-  if (found == json.end()) corrupt(str("'", name, "' is missing"));
+  if (found == json.end()) corrupt("'", name, "' is missing");
   return *found;
 }
 std::string text_of(const Json& json, const char* name) {
   const Json& value = field(json, name);
-  if (!value.is_string()) corrupt(str("'", name, "' is not a string"));
+  if (!value.is_string()) corrupt("'", name, "' is not a string");
   return value.get<std::string>();
 }
 int64_t integer_in(const Json& value, const char* name) {
   if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))) {
-    corrupt(str("'", name, "' is not an integer"));
+    corrupt("'", name, "' is not an integer");
   }
   return value.get<int64_t>();
 }
@@ -41,12 +44,12 @@ int64_t integer_of(const Json& json, const char* name) { return integer_in(field
 int number_of(const Json& json, const char* name) {
   constexpr int64_t largest = 1 << 24;
   const int64_t number = integer_of(json, name);
-  if (number < 0 || number > largest) corrupt(str("'", name, "' is ", number, ", and it must be from 0 to ", largest));
+  if (number < 0 || number > largest) corrupt("'", name, "' is ", number, ", and it must be from 0 to ", largest);
   return static_cast<int>(number);
 }
 std::vector<int64_t> integers_of(const Json& json, const char* name) {
   const Json& list = field(json, name);
-  if (!list.is_array()) corrupt(str("'", name, "' is not a list"));
+  if (!list.is_array()) corrupt("'", name, "' is not a list");
   std::vector<int64_t> values;
   for (const Json& value : list) values.push_back(integer_in(value, name));
   return values;
@@ -65,37 +68,37 @@ void check_count(const Json& trainer, const std::string& name, int64_t least, in
   if (value == nullptr) return;
   const int64_t count = integer_in(*value, ("trainer." + name).c_str());
   if (count < least || count > largest)
-    corrupt(str("'trainer.", name, "' is ", count, ", and it must be from ", least, " to ", largest));
+    corrupt("'trainer.", name, "' is ", count, ", and it must be from ", least, " to ", largest);
 }
 
 void check_seconds(const Json& trainer, const std::string& name) {
   const Json* value = given(trainer, name);
   if (value == nullptr) return;
   if (!value->is_number() || !(value->get<double>() >= 0) || !std::isfinite(value->get<double>()))
-    corrupt(str("'trainer.", name, "' is ", value->dump(), ", and it must be a number of seconds"));
+    corrupt("'trainer.", name, "' is ", value->dump(), ", and it must be a number of seconds");
 }
 
 void check_metric_value(const Json& value, const std::string& name) {
   const bool text = value == "nan" || value == "inf" || value == "-inf";
-  if (!value.is_number() && !text) corrupt(str("'", name, "' is ", value.dump(), ", and it must be a number"));
+  if (!value.is_number() && !text) corrupt("'", name, "' is ", value.dump(), ", and it must be a number");
 }
 
 // {NAME: {last, best?, best_step?, members?, lower_is_better?}}
 void check_metric(const std::string& name, const Json& metric) {
   const std::string key = "trainer.metrics." + name;
-  if (!metric.is_object()) corrupt(str("'", key, "' is not a map"));
+  if (!metric.is_object()) corrupt("'", key, "' is not a map");
   for (const char* field : {"last", "best"})
     if (const Json* value = given(metric, field)) check_metric_value(*value, str(key, ".", field));
   if (const Json* step = given(metric, "best_step")) {
     const std::string field = key + ".best_step";
     if (const int64_t number = integer_in(*step, field.c_str()); number < 0 || number > most_counted)
-      corrupt(str("'", field, "' is ", number, ", and no step has that number"));
+      corrupt("'", field, "' is ", number, ", and no step has that number");
   }
   if (const Json* lower = given(metric, "lower_is_better"); lower != nullptr && !lower->is_boolean())
-    corrupt(str("'", key, ".lower_is_better' is neither true nor false"));
+    corrupt("'", key, ".lower_is_better' is neither true nor false");
   const Json* members = given(metric, "members");
   if (members == nullptr) return;
-  if (!members->is_array()) corrupt(str("'", key, ".members' is not a list"));
+  if (!members->is_array()) corrupt("'", key, ".members' is not a list");
   for (const Json& member : *members) check_metric_value(member, key + ".members");
 }
 
@@ -103,13 +106,13 @@ void check_metric(const std::string& name, const Json& metric) {
 // section, and no run resumes from them.
 void check_trainer(const Json& trainer, int64_t step) {
   if (!trainer.is_object()) corrupt("'trainer' is not a map");
-  if (step < 0 || step > most_counted) corrupt(str("'step' is ", step, ", and no step has that number"));
+  if (step < 0 || step > most_counted) corrupt("'step' is ", step, ", and no step has that number");
   if (trainer.empty()) return;
   for (const char* name : {"step", "rows", "train_seconds", "metrics"})
-    if (given(trainer, name) == nullptr) corrupt(str("'trainer.", name, "' is missing"));
+    if (given(trainer, name) == nullptr) corrupt("'trainer.", name, "' is missing");
   check_count(trainer, "step", 0);
   if (const int64_t own = trainer["step"].get<int64_t>(); own != step)
-    corrupt(str("'trainer.step' is ", own, ", and 'step' is ", step));
+    corrupt("'trainer.step' is ", own, ", and 'step' is ", step);
   check_count(trainer, "rows", 0);
   check_count(trainer, "seed", 0, INT64_MAX);
   check_count(trainer, "world_size", 1);
@@ -126,7 +129,7 @@ void check_file_name(const std::string& name) {
   const bool plain = !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return c > ' ' && c != '/' && c < 127;
   });
-  if (!plain) corrupt(str("the file name '", name, "' would leave the checkpoint's folder"));
+  if (!plain) corrupt("the file name '", name, "' would leave the checkpoint's folder");
 }
 
 void check_data(const Manifest& manifest) {
@@ -139,7 +142,7 @@ void check_data(const Manifest& manifest) {
   bool names = false;
   for (const auto& list : lists.items()) {
     const int64_t size = integer_in(list.value(), list.key().c_str());
-    if (size < 0) corrupt(str("'data.lists.", list.key(), "' is negative"));
+    if (size < 0) corrupt("'data.lists.", list.key(), "' is negative");
     names = names || size > 0;
   }
   if (names && manifest.files.count(text_of(data, "file")) == 0) corrupt("the file of 'data' is not listed");
@@ -155,7 +158,7 @@ Manifest parsed(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) corrupt("it is not a JSON object");
   if (const int64_t format = integer_of(json, "format"); format != checkpoint_format) {
-    corrupt(str("it has format ", format, ", this build reads format ", checkpoint_format));
+    corrupt("it has format ", format, ", this build reads format ", checkpoint_format);
   }
   Manifest manifest;
   manifest.step = integer_of(json, "step");
@@ -178,7 +181,7 @@ Manifest parsed(const std::string& text) {
   for (const Json& entry : entries) {
     manifest.pieces.push_back(stored_piece_from_json(entry));
     const StoredPiece& piece = manifest.pieces.back();
-    if (manifest.files.count(piece.file) == 0) corrupt(str(piece.key, " is in ", piece.file, ", which is not listed"));
+    if (manifest.files.count(piece.file) == 0) corrupt(piece.key, " is in ", piece.file, ", which is not listed");
   }
   return manifest;
 }
@@ -215,14 +218,14 @@ StoredPiece stored_piece_from_json(const Json& json) {
   stored.piece.length = integers_of(json, "length");
   if (json.contains("flat")) {
     const std::vector<int64_t> flat = integers_of(json, "flat");
-    if (flat.size() != 2) corrupt(str(stored.key, ": its flat range has no begin and end"));
+    if (flat.size() != 2) corrupt(stored.key, ": its flat range has no begin and end");
     stored.piece.flat = {flat[0], flat[1]};
   }
   stored.file = text_of(json, "file");
   stored.tensor = text_of(json, "tensor");
   check_file_name(stored.file);
   const std::string fault = piece_error(stored.piece);
-  if (!fault.empty()) corrupt(str(stored.key, ": ", fault));
+  if (!fault.empty()) corrupt(stored.key, ": ", fault);
   return stored;
 }
 
@@ -245,7 +248,7 @@ Manifest manifest_from_text(const std::string& text, const std::string& path) {
   try {
     return parsed(text);
   } catch (const Error& error) {
-    throw Error(Failure::corrupt_data, str(path, ": no valid manifest: ", error.what()));
+    throw Error(Failure::corrupt_data, path, ": no valid manifest: ", error.what());
   }
 }
 
@@ -255,7 +258,7 @@ Manifest read_manifest_file(const std::string& step_folder) {
   try {
     text = read_file(path, longest);
   } catch (const Error& error) {
-    throw Error(Failure::corrupt_data, str("no complete checkpoint in ", step_folder, ": ", error.what()));
+    throw Error(Failure::corrupt_data, "no complete checkpoint in ", step_folder, ": ", error.what());
   }
   Manifest manifest = manifest_from_text(text, path);
   const std::string name = std::filesystem::path(step_folder).filename().string();
@@ -263,7 +266,7 @@ Manifest read_manifest_file(const std::string& step_folder) {
   const bool numbered =
       name.rfind("step-", 0) == 0 && name.size() > 5 && name.find_first_not_of("0123456789", 5) == std::string::npos;
   if (numbered && name != wanted)
-    throw Error(Failure::corrupt_data, str(path, ": 'step' is ", manifest.step, ", and its folder is ", name));
+    throw Error(Failure::corrupt_data, path, ": 'step' is ", manifest.step, ", and its folder is ", name);
   return manifest;
 }
 
@@ -280,9 +283,9 @@ Manifest of_member(Manifest manifest, int member, const std::string& path) {
     own.push_back(std::move(piece));
   }
   if (own.empty())
-    throw Error(Failure::config, str(path, " has no member ", member,
-                                     members == 0 ? std::string("; it is of no ensemble")
-                                                  : str("; it has ", members, ", from 0 to ", members - 1)));
+    throw Error(
+        Failure::config, path, " has no member ", member,
+        members == 0 ? std::string("; it is of no ensemble") : str("; it has ", members, ", from 0 to ", members - 1));
   manifest.pieces = std::move(own);
   // Metrics of the ensemble are not metrics of a member.
   if (manifest.trainer.contains("rows"))

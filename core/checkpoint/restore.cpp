@@ -24,9 +24,9 @@ void join_data(Manifest& all, const Manifest& single, const std::string& folder,
     return;
   }
   if (hash_of_lists(all) != hash_of_lists(single))
-    throw Error(Failure::config, str("train.resume: ", folder, " and ", first,
-                                     " were trained on data with other ids, classes or columns, or with other "
-                                     "numbers for them; members of one ensemble share them"));
+    throw Error(Failure::config, "train.resume: ", folder, " and ", first,
+                " were trained on data with other ids, classes or columns, or with other "
+                "numbers for them; members of one ensemble share them");
   if (all.data["fingerprint"] != single.data["fingerprint"]) all.data["fingerprint"] = "several";
 }
 
@@ -45,15 +45,14 @@ Manifest joined(const std::vector<std::string>& step_folders) {
       if (single.data.contains("file")) all.data["file"] = folder + "/" + single.data["file"].get<std::string>();
     }
     if (single.step != all.step)
-      throw Error(Failure::config,
-                  str("train.resume: ", folder, " is of step ", single.step, " and ", step_folders.front(), " of step ",
-                      all.step, "; members of one ensemble must be of the same step"));
+      throw Error(Failure::config, "train.resume: ", folder, " is of step ", single.step, " and ", step_folders.front(),
+                  " of step ", all.step, "; members of one ensemble must be of the same step");
     if (member > 0) join_data(all, single, folder, step_folders.front());
     for (const auto& [file, stored] : single.files) all.files[folder + "/" + file] = stored;
     for (StoredPiece& piece : single.pieces) {
       if (piece.member >= 0 || piece.replica >= 0)
-        throw Error(Failure::config, str("train.resume: ", folder, " holds ", piece.key,
-                                         ", but a member is a single model, the same on all ranks"));
+        throw Error(Failure::config, "train.resume: ", folder, " holds ", piece.key,
+                    ", but a member is a single model, the same on all ranks");
       piece.member = static_cast<int>(member);
       piece.key += str("@member", member);
       piece.file = folder + "/" + piece.file;
@@ -126,9 +125,9 @@ MomentChange moment_change(const std::set<std::string>& stored,
 
 namespace {
 
-std::string first_of(const std::vector<std::string>& names) {
+std::string first_of(const std::set<std::string>& names) {
   constexpr size_t most = 5;
-  std::vector<std::string> shown(names.begin(), names.begin() + std::min(names.size(), most));
+  const std::vector<std::string> shown(names.begin(), std::next(names.begin(), std::min(names.size(), most)));
   std::string text = join(shown, ", ");
   if (names.size() > most) text += convoy::str(" and ", names.size() - most, " more");
   return text;
@@ -146,17 +145,17 @@ void fill(const StateEntry& entry, const std::vector<const StoredPiece*>& stored
   int64_t copied = 0;
   for (const StoredPiece* piece : stored) {
     if (piece->piece.global_shape != entry.piece.global_shape) {
-      throw Error(Failure::config, convoy::str("checkpoint ", path, ": ", entry.key(), " has shape [",
-                                               at::IntArrayRef(piece->piece.global_shape), "] there and [",
-                                               at::IntArrayRef(entry.piece.global_shape),
-                                               "] in this run; resume with the same "
-                                               "model and data, or start afresh with --set train.resume=never"));
+      throw Error(Failure::config, "checkpoint ", path, ": ", entry.key(), " has shape [",
+                  at::IntArrayRef(piece->piece.global_shape), "] there and [",
+                  at::IntArrayRef(entry.piece.global_shape),
+                  "] in this run; resume with the same "
+                  "model and data, or start afresh with --set train.resume=never");
     }
     copied += copy_overlap(entry.piece, target, piece->piece, files.tensor(*piece).to(target.scalar_type()));
   }
   if (copied != entry.piece.elements()) {
-    throw Error(Failure::corrupt_data, convoy::str(path, "/manifest.json: the pieces of ", entry.key(), " give ",
-                                                   copied, " of ", entry.piece.elements(), " elements"));
+    throw Error(Failure::corrupt_data, path, "/manifest.json: the pieces of ", entry.key(), " give ", copied, " of ",
+                entry.piece.elements(), " elements");
   }
   if (!direct) entry.tensor.detach().copy_(target);
 }
@@ -178,16 +177,15 @@ const char* dtype_text(at::ScalarType dtype) {
   }
 }
 
+std::set<std::string> keys_of(const Manifest& manifest) {
+  std::set<std::string> keys;
+  for (const StoredPiece& piece : manifest.pieces) keys.insert(piece.key);
+  return keys;
+}
+
 void check_names(const Manifest& manifest, const std::set<std::string>& wanted, const std::string& path) {
-  std::set<std::string> there;
-  for (const StoredPiece& piece : manifest.pieces) there.insert(piece.key);
-  std::vector<std::string> missing, extra;
-  for (const std::string& key : wanted) {
-    if (there.count(key) == 0) missing.push_back(key);
-  }
-  for (const std::string& key : there) {
-    if (wanted.count(key) == 0) extra.push_back(key);
-  }
+  const std::set<std::string> there = keys_of(manifest);
+  const std::set<std::string> missing = difference(wanted, there), extra = difference(there, wanted);
   if (missing.empty() && extra.empty()) return;
   std::string message = convoy::str("checkpoint ", path, " does not fit this model and optimizer");
   if (!missing.empty()) message += convoy::str("; it lacks ", first_of(missing));

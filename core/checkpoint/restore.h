@@ -37,6 +37,8 @@ MomentChange moment_change(const std::set<std::string>& stored,
 
 const char* dtype_text(at::ScalarType dtype);  // "float32", as in Python
 
+std::set<std::string> keys_of(const Manifest& manifest);
+
 // Error(config) naming the keys that a strategy wants and the checkpoint lacks, or the reverse.
 void check_names(const Manifest& manifest, const std::set<std::string>& wanted, const std::string& path);
 

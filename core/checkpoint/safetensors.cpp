@@ -35,9 +35,8 @@ const char* dtype_name(at::ScalarType dtype, const std::string& name) {
   for (const auto& [text, known] : dtypes()) {
     if (known == dtype) return text;
   }
-  throw Error(Failure::training,
-              convoy::str("tensor ", name, " is of ", dtype,
-                          ", which a checkpoint cannot store; it takes fp16, bf16, fp32, fp64, bool and integers"));
+  throw Error(Failure::training, "tensor ", name, " is of ", dtype,
+              ", which a checkpoint cannot store; it takes fp16, bf16, fp32, fp64, bool and integers");
 }
 
 // Writes a file and hashes all of it. Collects small writes; passes large ones on.
@@ -123,8 +122,9 @@ struct SafetensorsFile::Mapping {
   ~Mapping() {
     if (bytes > 0) munmap(const_cast<char*>(start), bytes);
   }
-  [[noreturn]] void corrupt(const std::string& reason) const {
-    throw Error(Failure::corrupt_data, convoy::str(path, ": not a whole safetensors file: ", reason));
+  template <class... Parts>
+  [[noreturn]] void corrupt(const Parts&... reason) const {
+    throw Error(Failure::corrupt_data, path, ": not a whole safetensors file: ", reason...);
   }
   void read_header();
   StoredTensor read_entry(const std::string& name, const Json& entry) const;
@@ -143,38 +143,25 @@ struct SafetensorsFile::Mapping {
 
 SafetensorsFile::Mapping::Mapping(std::string file_path) : path(std::move(file_path)) {
   const auto fail = [this](const char* what) {
-    throw Error(Failure::io, convoy::str("cannot ", what, " ", path, ": ", error_text(errno)));
+    throw Error(Failure::io, "cannot ", what, " ", path, ": ", error_text(errno));
   };
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: a FIFO must not block
-  if (descriptor < 0) fail("open");
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // O_NONBLOCK: a FIFO must not block
+  if (!file.valid()) fail("open");
   struct stat status {};
-  const bool known = fstat(descriptor, &status) == 0;
-  void* mapped = nullptr;
-  if (known && S_ISREG(status.st_mode) && status.st_size > 0) {
-    mapped = mmap(nullptr, size_t(status.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
-  }
-  close(descriptor);
-  if (!known || mapped == MAP_FAILED) fail("map");
-  if (mapped == nullptr) corrupt("it is empty or not a regular file");
+  if (fstat(file.get(), &status) != 0) fail("map");
+  if (!S_ISREG(status.st_mode) || status.st_size <= 0) corrupt("it is empty or not a regular file");
+  void* const mapped = mmap(nullptr, size_t(status.st_size), PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (mapped == MAP_FAILED) fail("map");
   start = static_cast<const char*>(mapped);
   bytes = size_t(status.st_size);
   only_ours = (status.st_uid == geteuid() || status.st_uid == 0) && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-  try {
-    read_header();
-    check_coverage();
-  } catch (...) {
-    munmap(mapped, bytes);
-    bytes = 0;
-    throw;
-  }
 }
 
 void SafetensorsFile::Mapping::read_header() {
-  if (bytes < 8) corrupt(convoy::str("it has ", bytes, " bytes"));
+  if (bytes < 8) corrupt("it has ", bytes, " bytes");
   uint64_t length;
   std::memcpy(&length, start, sizeof length);
-  if (length > longest_header || length > bytes - 8)
-    corrupt(convoy::str("its header claims ", length, " bytes of ", bytes));
+  if (length > longest_header || length > bytes - 8) corrupt("its header claims ", length, " bytes of ", bytes);
   data = start + 8 + length;
   data_bytes = bytes - 8 - length;
   if (length == 0 || start[8] != '{') corrupt("its header is not a JSON object");
@@ -190,7 +177,7 @@ void SafetensorsFile::Mapping::read_header() {
   };
   const Json header = Json::parse(start + 8, data, watch, /*allow_exceptions=*/false);
   if (!header.is_object()) corrupt("its header is not a JSON object");
-  if (!twice.empty()) corrupt(convoy::str("its header has ", twice, " twice"));
+  if (!twice.empty()) corrupt("its header has ", twice, " twice");
   for (const auto& item : header.items()) {
     if (item.key() != "__metadata__") {
       tensors[item.key()] = read_entry(item.key(), item.value());
@@ -210,16 +197,15 @@ SafetensorsFile::Mapping::StoredTensor SafetensorsFile::Mapping::read_entry(cons
     return number.is_number_unsigned() && number.get<uint64_t>() <= uint64_t(INT64_MAX);
   };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets")) {
-    corrupt(convoy::str("its entry for ", name, " lacks dtype, shape or data_offsets"));
+    corrupt("its entry for ", name, " lacks dtype, shape or data_offsets");
   }
   const Json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
   StoredTensor stored;
   const auto known = std::find_if(dtypes().begin(), dtypes().end(),
                                   [&](const auto& pair) { return dtype.is_string() && dtype == pair.first; });
-  if (known == dtypes().end()) corrupt(convoy::str(name, " has the unknown dtype ", dtype.dump(-1, ' ', true)));
+  if (known == dtypes().end()) corrupt(name, " has the unknown dtype ", dtype.dump(-1, ' ', true));
   stored.dtype = known->second;
-  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), natural))
-    corrupt(convoy::str(name, " has no valid shape"));
+  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), natural)) corrupt(name, " has no valid shape");
   uint64_t size = c10::elementSize(stored.dtype);
   bool overflow = false;
   for (const Json& dimension : shape) {
@@ -227,13 +213,12 @@ SafetensorsFile::Mapping::StoredTensor SafetensorsFile::Mapping::read_entry(cons
     overflow |= __builtin_mul_overflow(size, dimension.get<uint64_t>(), &size);
   }
   if (!offsets.is_array() || offsets.size() != 2 || !natural(offsets[0]) || !natural(offsets[1])) {
-    corrupt(convoy::str(name, " has no valid data_offsets"));
+    corrupt(name, " has no valid data_offsets");
   }
   stored.begin = offsets[0].get<uint64_t>();
   stored.end = offsets[1].get<uint64_t>();
-  if (stored.begin > stored.end || stored.end > data_bytes) corrupt(convoy::str(name, " lies outside the file"));
-  if (overflow || stored.end - stored.begin != size)
-    corrupt(convoy::str(name, " has another size than its shape and dtype say"));
+  if (stored.begin > stored.end || stored.end > data_bytes) corrupt(name, " lies outside the file");
+  if (overflow || stored.end - stored.begin != size) corrupt(name, " has another size than its shape and dtype say");
   return stored;
 }
 
@@ -247,14 +232,18 @@ void SafetensorsFile::Mapping::check_coverage() {
   uint64_t end = 0;
   for (const std::string& name : order) {
     const StoredTensor& stored = tensors.at(name);
-    if (stored.begin != end)
-      corrupt(convoy::str(name, stored.begin < end ? " overlaps another tensor" : " begins after a gap"));
+    if (stored.begin != end) corrupt(name, stored.begin < end ? " overlaps another tensor" : " begins after a gap");
     end = stored.end;
   }
-  if (end != data_bytes) corrupt(convoy::str(data_bytes - end, " bytes at its end belong to no tensor"));
+  if (end != data_bytes) corrupt(data_bytes - end, " bytes at its end belong to no tensor");
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : mapping_(std::make_shared<Mapping>(path)) {}
+SafetensorsFile::SafetensorsFile(const std::string& path) {
+  const auto mapping = std::make_shared<Mapping>(path);
+  mapping->read_header();
+  mapping->check_coverage();
+  mapping_ = mapping;
+}
 
 std::vector<std::string> SafetensorsFile::names() const { return mapping_->order; }
 bool SafetensorsFile::has(const std::string& name) const { return mapping_->tensors.count(name) != 0; }

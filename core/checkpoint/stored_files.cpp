@@ -2,8 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <sys/stat.h>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "core/base/ensemble_members.h"
@@ -36,13 +36,13 @@ struct StoredState {
       const at::Tensor values = files.tensor(*piece).contiguous();
       if (!tensor.defined()) tensor = at::empty(all.global_shape, values.options());
       if (piece->piece.global_shape != all.global_shape || values.scalar_type() != tensor.scalar_type())
-        throw Error(Failure::corrupt_data,
-                    convoy::str(path, "/manifest.json: the pieces of ", key, " are not of one shape and dtype"));
+        throw Error(Failure::corrupt_data, path, "/manifest.json: the pieces of ", key,
+                    " are not of one shape and dtype");
       copied += copy_overlap(all, tensor, piece->piece, values);
     }
     if (copied != all.elements())
-      throw Error(Failure::corrupt_data, convoy::str(path, "/manifest.json: the pieces of ", key, " give ", copied,
-                                                     " of ", all.elements(), " elements"));
+      throw Error(Failure::corrupt_data, path, "/manifest.json: the pieces of ", key, " give ", copied, " of ",
+                  all.elements(), " elements");
     return tensor;
   }
 
@@ -57,7 +57,7 @@ struct StoredState {
 at::Tensor StoredFiles::tensor(const StoredPiece& stored) {
   const SafetensorsFile& file = open(stored.file);
   const auto corrupt = [&](const char* reason) {
-    return Error(Failure::corrupt_data, convoy::str(folder_, "/", stored.file, ": ", stored.tensor, " ", reason));
+    return Error(Failure::corrupt_data, folder_, "/", stored.file, ": ", stored.tensor, " ", reason);
   };
   if (!file.has(stored.tensor)) throw corrupt("is not there, though the manifest lists it");
   if (file.shape(stored.tensor) != tensor_shape(stored.piece)) throw corrupt("has another shape than in the manifest");
@@ -72,8 +72,7 @@ const SafetensorsFile& StoredFiles::open(const std::string& name) {
   SafetensorsFile file(path);
   const StoredFile& expected = manifest_.files.at(name);
   if (file.bytes() != expected.bytes || file.hash() != expected.hash) {
-    throw Error(Failure::corrupt_data,
-                convoy::str(path, " is not as it was saved: its hash differs from the manifest's"));
+    throw Error(Failure::corrupt_data, path, " is not as it was saved: its hash differs from the manifest's");
   }
   return files_.emplace(name, std::move(file)).first->second;
 }
@@ -134,7 +133,7 @@ std::optional<DataContents> stored_contents(const Manifest& manifest, const std:
   const Json& data = manifest.data;
   if (data.is_null()) return std::nullopt;
   const auto corrupt = [&](const std::string& reason) {
-    return Error(Failure::corrupt_data, str(folder, "/manifest.json: its entry 'data' ", reason));
+    return Error(Failure::corrupt_data, folder, "/manifest.json: its entry 'data' ", reason);
   };
   DataContents contents{data["fingerprint"].get<std::string>(), data["rows"].get<int64_t>(), {}};
   const std::string name_of_file = data.value("file", std::string());
@@ -157,8 +156,8 @@ std::optional<ResumedData> resumed_data(const std::string& resume, const std::st
   const std::string path = member_path(resume).path;
   if (const auto pipelines = pipeline_folders(path); !pipelines.empty())
     return newest_data(pipelines.front() + "/checkpoints");
-  struct stat status {};
-  if (stat((path + "/manifest.json").c_str(), &status) == 0) return data_of(path);
+  std::error_code none;
+  if (std::filesystem::exists(path + "/manifest.json", none)) return data_of(path);
   for (const std::string& candidate : {path + "/checkpoints", path})
     if (auto found = newest_data(candidate)) return found;
   return std::nullopt;

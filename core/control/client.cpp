@@ -55,27 +55,16 @@ class Client : public SupervisedChannel {
 
   std::vector<std::string> agree(const std::string& name, int participant, int count, const std::string& value,
                                  Timeout timeout) override {
-    return wait(
-        {{"op", "agree"}, {"key", name}, {"participant", participant}, {"count", count}, {"value", bytes_of(value)}},
-        str("agree '", name, "'"), timeout);
+    return wait(vote(name, participant, count, value), str("agree '", name, "'"), timeout);
   }
 
   void agree_later(const std::string& name, int participant, int count, const std::string& value,
                    std::function<void(const std::vector<std::string>&)> done) override {
-    link_->call_later({{"op", "agree"},
-                       {"key", name},
-                       {"participant", participant},
-                       {"count", count},
-                       {"value", bytes_of(value)},
-                       {"again", true}},
-                      [done = std::move(done)](const Json& reply) {
-                        if (reply.contains("error"))
-                          throw Error(Failure::internal, reply.at("error").get<std::string>());
-                        if (!reply.contains("values")) return;
-                        std::vector<std::string> values;
-                        for (const Json& value : reply.at("values")) values.push_back(text_of(value));
-                        done(values);
-                      });
+    Json request = vote(name, participant, count, value);
+    request["again"] = true;
+    link_->call_later(std::move(request), [done = std::move(done)](const Json& reply) {
+      if (checked(reply).contains("values")) done(values_of(reply));
+    });
   }
 
   void post(const std::string& topic, const Json& body) override {
@@ -106,6 +95,15 @@ class Client : public SupervisedChannel {
     return reply;
   }
 
+  static Json vote(const std::string& name, int participant, int count, const std::string& value) {
+    return {{"op", "agree"}, {"key", name}, {"participant", participant}, {"count", count}, {"value", bytes_of(value)}};
+  }
+  static std::vector<std::string> values_of(const Json& reply) {
+    std::vector<std::string> values;
+    for (const Json& value : reply.at("values")) values.push_back(text_of(value));
+    return values;
+  }
+
   // Keep the link during the call: another thread may destroy this client.
   Json ask(Json request) {
     const auto link = link_;
@@ -123,7 +121,7 @@ class Client : public SupervisedChannel {
       outcome.kind = Outcome::Kind::aborted;
       outcome.reason = abort_from_json(reply.at("abort"));
     } else {
-      for (const Json& value : reply.at("values")) outcome.values.push_back(text_of(value));
+      outcome.values = values_of(reply);
     }
     return values_or_throw(std::move(outcome), what, timeout);
   }

@@ -45,11 +45,7 @@ class Server : public ChannelServer {
     acceptor_.assign(listener.get());
     listener.release();
     handler_.on_message = [this](Connection& from, const Json& message) {
-      if (from.admitted) {
-        handle(from, message);
-      } else {
-        greet(from, message);
-      }
+      from.admitted ? handle(from, message) : greet(from, message);
     };
     handler_.on_end = [this](Connection& connection) { ended(connection); };
     accept();
@@ -190,7 +186,10 @@ class Server : public ChannelServer {
       from.orderly = true;
       return from.end();
     }
-    if (op == "post") return posted(from, message);
+    if (op == "post") {
+      const auto& topic = message.at("topic").get_ref<const std::string&>();
+      return posted(from, topic, message.at("body"), topic == "progress");
+    }
     if (op == "abort") return abort(abort_from_json(message.at("abort")));
     const auto id = message.at("id").get<uint64_t>();
     if (op == "cancel") return cancel({from.id(), id});
@@ -265,22 +264,16 @@ class Server : public ChannelServer {
     };
   }
 
-  void posted(Connection& from, const Json& message) {
-    if (!events_.on_post) return;
-    const auto& topic = message.at("topic").get_ref<const std::string&>();
-    if (topic == "progress" && dispatcher_.waiting() > event_backlog) return;
-    dispatcher_.post([this, participant = from.participant, topic, body = message.at("body")] {
-      events_.on_post(participant, topic, body);
-    });
+  void posted(const Connection& from, const std::string& topic, const Json& body, bool droppable) {
+    if (!events_.on_post || (droppable && dispatcher_.waiting() > event_backlog)) return;
+    dispatcher_.post(
+        [this, participant = from.participant, topic, body] { events_.on_post(participant, topic, body); });
   }
 
   // A heartbeat with content is a post; only the newest is needed.
-  void heartbeat(Connection& from, const Json& message) {
-    const auto content = message.find("told");
-    if (content == message.end() || !events_.on_post || dispatcher_.waiting() > event_backlog) return;
-    dispatcher_.post([this, participant = from.participant, body = *content] {
-      events_.on_post(participant, protocol::heartbeat, body);
-    });
+  void heartbeat(const Connection& from, const Json& message) {
+    if (const auto content = message.find("told"); content != message.end())
+      posted(from, protocol::heartbeat, *content, true);
   }
 
   void abort(const Abort& reason) {

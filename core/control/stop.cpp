@@ -48,9 +48,8 @@ struct StopAgreement::State {
         boundary = std::max<int64_t>(boundary, std::stoll(channel->get(key(other), std::max(left, Timeout(0)))));
       } catch (const CommError& error) {
         if (error.kind() != Failure::rendezvous) throw;
-        throw CommError(Failure::rendezvous, other,
-                        str("stopping all ranks: rank ", other, " did not report within ",
-                            human_seconds(static_cast<double>(timeout.count()) / 1000), " before which step it holds"));
+        throw CommError(Failure::rendezvous, other, "stopping all ranks: rank ", other, " did not report within ",
+                        human_seconds(static_cast<double>(timeout.count()) / 1000), " before which step it holds");
       }
     }
     return boundary;

@@ -38,13 +38,13 @@ void ControlStore::set(const std::string& key, const std::string& value) {
   for (const Watching& watching : watches_) {
     if (key.compare(0, watching.prefix.size(), watching.prefix) == 0) watching.callback(key, value);
   }
-  auto waiting = gets_.find(key);
-  if (waiting == gets_.end()) return;
-  for (auto& [waiter, reply] : waiting->second) {
-    waits_for_.erase(waiter);
-    reply({Outcome::Kind::done, {value}, {}, {}});
-  }
-  gets_.erase(waiting);
+  reply_all({false, key}, {Outcome::Kind::done, {value}, {}, {}});
+}
+
+void ControlStore::reply_all(const WaitKey& key, const Outcome& outcome) {
+  const auto [begin, end] = waits_.equal_range(key);
+  for (auto wait = begin; wait != end; ++wait) wait->second.reply(outcome);
+  waits_.erase(begin, end);
 }
 
 std::optional<std::string> ControlStore::peek(const std::string& key) const {
@@ -86,8 +86,7 @@ void ControlStore::get(Waiter waiter, const std::string& key, Reply reply) {
   } else if (abort_) {
     reply({Outcome::Kind::aborted, {}, {}, abort_});
   } else {
-    waits_for_[waiter] = key;
-    gets_[key][waiter] = std::move(reply);
+    waits_.insert({{false, key}, {waiter, std::move(reply)}});
   }
 }
 
@@ -105,42 +104,31 @@ void ControlStore::agree(Waiter waiter, const std::string& name, int participant
   if (static_cast<int>(agreement.votes.size()) == count) {
     Outcome outcome;
     for (auto& vote : agreement.votes) outcome.values.push_back(std::move(vote.second));
-    for (auto& [other, other_reply] : agreement.waiting) {
-      waits_for_.erase(other);
-      other_reply(outcome);
-    }
+    reply_all({true, name}, outcome);
     reply(std::move(outcome));
     agreement.votes.clear();
-    agreement.waiting.clear();
     agreement.complete = true;
     if (again) agreements_.erase(name);
   } else if (abort_) {
     reply({Outcome::Kind::aborted, {}, {}, abort_});
   } else {
-    waits_for_[waiter] = name;
-    agreement.waiting[waiter] = std::move(reply);
+    waits_.insert({{true, name}, {waiter, std::move(reply)}});
   }
 }
 
 void ControlStore::cancel(Waiter waiter) {
-  auto found = waits_for_.find(waiter);
-  if (found == waits_for_.end()) return;
-  const std::string name = found->second;
-  waits_for_.erase(found);
+  const auto found =
+      std::find_if(waits_.begin(), waits_.end(), [&](const auto& wait) { return wait.second.waiter == waiter; });
+  if (found == waits_.end()) return;
+  const auto wait = waits_.extract(found);
   Outcome outcome;
   outcome.kind = Outcome::Kind::timeout;
-  if (auto gets = gets_.find(name); gets != gets_.end()) {
-    if (auto node = gets->second.extract(waiter)) {
-      if (gets->second.empty()) gets_.erase(gets);
-      node.mapped()(std::move(outcome));
-      return;
-    }
+  if (const auto& [votes, name] = wait.key(); votes) {
+    const Consensus& agreement = agreements_.at(name);
+    for (int i = 0; i < agreement.count; ++i)
+      if (agreement.votes.count(i) == 0) outcome.missing.push_back(i);
   }
-  Consensus& agreement = agreements_.at(name);
-  for (int i = 0; i < agreement.count; ++i) {
-    if (agreement.votes.count(i) == 0) outcome.missing.push_back(i);
-  }
-  agreement.waiting.extract(waiter).mapped()(std::move(outcome));
+  wait.mapped().reply(std::move(outcome));
 }
 
 void ControlStore::watch(uint64_t owner, const std::string& prefix, Watch callback) {
@@ -155,16 +143,8 @@ void ControlStore::forget(uint64_t owner) {
   watches_.erase(std::remove_if(watches_.begin(), watches_.end(),
                                 [&](const Watching& watching) { return watching.owner == owner; }),
                  watches_.end());
-  for (auto at = waits_for_.lower_bound({owner, 0}); at != waits_for_.end() && at->first.first == owner;) {
-    if (auto gets = gets_.find(at->second); gets != gets_.end()) {
-      gets->second.erase(at->first);
-      if (gets->second.empty()) gets_.erase(gets);
-    }
-    if (auto agreement = agreements_.find(at->second); agreement != agreements_.end()) {
-      agreement->second.waiting.erase(at->first);
-    }
-    at = waits_for_.erase(at);
-  }
+  for (auto wait = waits_.begin(); wait != waits_.end();)
+    wait = wait->second.waiter.first == owner ? waits_.erase(wait) : std::next(wait);
 }
 
 ControlStore::AbortOutcome ControlStore::abort(const Abort& reason) {
@@ -174,15 +154,8 @@ ControlStore::AbortOutcome ControlStore::abort(const Abort& reason) {
     return AbortOutcome::replaced;
   }
   abort_ = reason;
-  for (auto& entry : gets_) {
-    for (auto& [waiter, reply] : entry.second) reply({Outcome::Kind::aborted, {}, {}, abort_});
-  }
-  gets_.clear();
-  for (auto& entry : agreements_) {
-    for (auto& [waiter, reply] : entry.second.waiting) reply({Outcome::Kind::aborted, {}, {}, abort_});
-    entry.second.waiting.clear();
-  }
-  waits_for_.clear();
+  for (const auto& wait : waits_) wait.second.reply({Outcome::Kind::aborted, {}, {}, abort_});
+  waits_.clear();
   return AbortOutcome::first;
 }
 

@@ -64,18 +64,23 @@ class ControlStore {
   struct Consensus {
     int count = 0;
     std::map<int, std::string> votes;
-    std::map<Waiter, Reply> waiting;
     bool complete = false;  // kept without its values, so that a name is used once
   };
+  using WaitKey = std::pair<bool, std::string>;  // false and the key of a get, or true and the name of an agreement
+  struct Wait {
+    Waiter waiter;
+    Reply reply;
+  };
+  void reply_all(const WaitKey& key, const Outcome& outcome);  // ends all these waits
+
   struct Watching {
     uint64_t owner;
     std::string prefix;
     Watch callback;
   };
   std::map<std::string, std::string> values_;
-  std::map<std::string, std::map<Waiter, Reply>> gets_;
   std::map<std::string, Consensus> agreements_;
-  std::map<Waiter, std::string> waits_for_;  // key or name, by waiter
+  std::multimap<WaitKey, Wait> waits_;
   std::vector<Watching> watches_;
   std::optional<Abort> abort_;
 };

@@ -47,9 +47,14 @@ Injector::Injector(const InjectRequest& request) : request_(request) {
 
 Injector::~Injector() {
   for (const Planned& planned : faults_)
-    if (planned.state != Planned::State::done)
+    if (planned.state != State::done)
       log::warning(
           str("injected fault ", planned.fault.text, " did not happen: rank ", request_.rank, " did not reach it"));
+}
+
+template <class Wanted>
+bool Injector::any(Wanted wanted) const {
+  return std::any_of(faults_.begin(), faults_.end(), [&](const Planned& planned) { return wanted(planned.fault); });
 }
 
 ModelPtr Injector::decorate(ModelPtr model) {
@@ -60,33 +65,28 @@ ModelPtr Injector::decorate(ModelPtr model) {
     faults_.clear();  // the process ends for this error: do not warn of the faults
     throw Error(Failure::command_line, message);
   }
-  const bool wanted = std::any_of(faults_.begin(), faults_.end(), [](const Planned& planned) {
-    return in_model(planned.fault) || planned.fault.detail == Detail::parameters;
-  });
+  const bool wanted = any([](const Fault& one) { return in_model(one) || one.detail == Detail::parameters; });
   return wanted ? injected_model(std::move(model), shared_from_this()) : model;
 }
 
 CommunicatorPtr Injector::decorate(CommunicatorPtr group) {
-  const bool wanted = std::any_of(faults_.begin(), faults_.end(), [](const Planned& planned) {
-    return planned.fault.kind == Kind::mismatch && planned.fault.detail != Detail::parameters;
-  });
+  const bool wanted =
+      any([](const Fault& one) { return one.kind == Kind::mismatch && one.detail != Detail::parameters; });
   return wanted ? injected_communicator(std::move(group), shared_from_this()) : group;
 }
 
 FileSystem& Injector::decorate(FileSystem& files) {
-  const bool wanted = std::any_of(faults_.begin(), faults_.end(),
-                                  [](const Planned& planned) { return planned.fault.kind == Kind::enospc; });
-  if (!wanted) return files;
+  if (!any([](const Fault& one) { return one.kind == Kind::enospc; })) return files;
   files_ = injected_files(files, *this);
   return *files_;
 }
 
 template <class Wanted>
-const Fault* Injector::take(Wanted wanted) {
+const Fault* Injector::take(State state, Wanted wanted) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Planned& planned : faults_) {
-    if (planned.state == Planned::State::done || !wanted(planned)) continue;
-    planned.state = Planned::State::done;
+    if (planned.state != state || !wanted(planned.fault)) continue;
+    planned.state = State::done;
     return &planned.fault;
   }
   return nullptr;
@@ -102,31 +102,25 @@ void Injector::reached(InjectPoint point, int64_t number) {
       // Arms at this collective only if a rank has to wait for it; else the next one.
       const bool from_here =
           fault.point == InjectPoint::collective && point == InjectPoint::step && number >= fault.number;
-      if (planned.state == Planned::State::waits && ((here && armed_by_point(fault)) || from_here))
-        planned.state = Planned::State::armed;
+      if (planned.state == State::waits && ((here && armed_by_point(fault)) || from_here)) planned.state = State::armed;
     }
   }
-  while (const Fault* fault = take([&](const Planned& planned) {
-           return planned.state == Planned::State::waits && planned.fault.point == point &&
-                  planned.fault.number == number && planned.fault.detail != Detail::parameters;
+  while (const Fault* fault = take(State::waits, [&](const Fault& one) {
+           return one.point == point && one.number == number && one.detail != Detail::parameters;
          }))
     act(*fault);
 }
 
 void Injector::waiting() {
   if (faults_.empty()) return;
-  while (const Fault* fault = take([](const Planned& planned) {
-           return planned.state == Planned::State::armed && planned.fault.point == InjectPoint::collective;
-         }))
+  while (const Fault* fault = take(State::armed, [](const Fault& one) { return one.point == InjectPoint::collective; }))
     act(*fault);
 }
 
 bool Injector::forward(int64_t block) {
   bool no_number = false;
-  while (const Fault* fault = take([&](const Planned& planned) {
-           return planned.state == Planned::State::armed && in_model(planned.fault) &&
-                  (planned.fault.block < 0 || planned.fault.block == block);
-         })) {
+  while (const Fault* fault = take(
+             State::armed, [&](const Fault& one) { return in_model(one) && (one.block < 0 || one.block == block); })) {
     no_number |= fault->kind == Kind::nan;
     act(*fault);
   }
@@ -134,24 +128,21 @@ bool Injector::forward(int64_t block) {
 }
 
 Detail Injector::next_mismatch() {
-  const Fault* fault = take([](const Planned& planned) {
-    return planned.state == Planned::State::armed && planned.fault.kind == Kind::mismatch;
-  });
+  const Fault* fault = take(State::armed, [](const Fault& one) { return one.kind == Kind::mismatch; });
   if (fault == nullptr) return Detail::none;
   report(*fault);
   return fault->detail;
 }
 
 bool Injector::must_fail(Detail call) {
-  const Fault* fault = take([&](const Planned& planned) {
-    return planned.state == Planned::State::armed && planned.fault.kind == Kind::enospc && planned.fault.detail == call;
-  });
+  const Fault* fault =
+      take(State::armed, [&](const Fault& one) { return one.kind == Kind::enospc && one.detail == call; });
   if (fault != nullptr) report(*fault);
   return fault != nullptr;
 }
 
 bool Injector::has_other_parameters() {
-  const Fault* fault = take([](const Planned& planned) { return planned.fault.detail == Detail::parameters; });
+  const Fault* fault = take(State::waits, [](const Fault& one) { return one.detail == Detail::parameters; });
   if (fault != nullptr) report(*fault);
   return fault != nullptr;
 }

@@ -57,13 +57,16 @@ class Injector : public std::enable_shared_from_this<Injector> {
   bool has_other_parameters();
 
  private:
+  enum class State { waits, armed, done };
   struct Planned {
     Fault fault;
-    enum class State { waits, armed, done } state = State::waits;
+    State state = State::waits;
   };
-  // The first fault for which `wanted` is true, now marked done; null if there is none.
   template <class Wanted>
-  const Fault* take(Wanted wanted);
+  bool any(Wanted wanted) const;
+  // The first fault in that state for which `wanted` is true, now marked done; null if there is none.
+  template <class Wanted>
+  const Fault* take(State state, Wanted wanted);
   void act(const Fault& fault);
   void report(const Fault& fault);
 

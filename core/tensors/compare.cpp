@@ -89,11 +89,4 @@ std::vector<TensorDifference> compare(const StateView& a, const StateView& b) {
   return differences;
 }
 
-const TensorDifference* worst_of(const std::vector<TensorDifference>& differences) {
-  const TensorDifference* worst = nullptr;
-  for (const TensorDifference& difference : differences)
-    if (worst == nullptr || difference.relative > worst->relative) worst = &difference;
-  return worst;
-}
-
 }  // namespace convoy

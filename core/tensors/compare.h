@@ -27,7 +27,4 @@ struct StateView {
 // One entry for each key of either; those of `b` first, in their order.
 std::vector<TensorDifference> compare(const StateView& a, const StateView& b);
 
-// The entry with the largest error; null if there are no entries.
-const TensorDifference* worst_of(const std::vector<TensorDifference>& differences);
-
 }  // namespace convoy

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cctype>
 #include <map>
 #include <mutex>
@@ -49,22 +50,12 @@ bool is_named(const std::string& key, const std::string& message) {
 // Returns the option that the message names ("data.length"), or the option of the file with which the message begins
 // ("words.json: is no JSON").
 std::string key_of(const ConfigLocation& location, const std::string& message) {
-  const Json* values = &*location.resolved;
-  std::string rest = location.section;
-  while (values != nullptr && !rest.empty()) {
-    const size_t dot = rest.find('.');
-    const std::string step = rest.substr(0, dot);
-    rest = dot == std::string::npos ? "" : rest.substr(dot + 1);
-    if (values->is_object() && values->contains(step))
-      values = &values->at(step);
-    else if (values->is_array() && std::stoul(step) < values->size())
-      values = &values->at(std::stoul(step));
-    else
-      values = nullptr;
-  }
-  if (values == nullptr || !values->is_object()) return location.fallback;
+  std::string path = "/" + location.section;
+  std::replace(path.begin(), path.end(), '.', '/');
+  const Json values = location.resolved->value(Json::json_pointer(path), Json());
+  if (!values.is_object()) return location.fallback;
   std::map<std::string, Json> options;
-  flatten(*values, location.section, options);
+  flatten(values, location.section, options);
   for (const auto& [key, value] : options)
     if (is_named(key, message)) return key;
   for (const auto& [key, value] : options)
@@ -133,7 +124,7 @@ class CheckedDataset : public Dataset {
     call("size", [&] {
       if (inner_->size(Split::train) < 1) throw Error(Failure::config, "has no rows to train on");
       if (inner_->instances_per_row() < 1)
-        throw Error(Failure::config, str("declares ", inner_->instances_per_row(), " training instances per row"));
+        throw Error(Failure::config, "declares ", inner_->instances_per_row(), " training instances per row");
     });
   }
   Schema schema() const override {
@@ -163,12 +154,12 @@ class CheckedDataset : public Dataset {
  private:
   static void check_gathered(const Batch& batch, int64_t rows) {
     if (batch.rows != rows)
-      throw Error(Failure::config, str("gathered a batch of ", batch.rows, " rows, for ", rows, " indices"));
+      throw Error(Failure::config, "gathered a batch of ", batch.rows, " rows, for ", rows, " indices");
     for (const auto& [name, tensor] : batch.tensors)
       if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != rows)
-        throw Error(Failure::config, str("gathered a field '", name, "' that is ",
-                                         tensor.defined() ? convoy::str("of shape ", tensor.sizes()) : "undefined",
-                                         ", for ", rows, " indices; dimension 0 is rows"));
+        throw Error(Failure::config, "gathered a field '", name, "' that is ",
+                    tensor.defined() ? convoy::str("of shape ", tensor.sizes()) : "undefined", ", for ", rows,
+                    " indices; dimension 0 is rows");
   }
 
   DatasetPtr inner_;
@@ -217,10 +208,10 @@ class CheckedModel : public WrappedModel {
     call_component(location_, CrashNote("model " + name + ", its blocks"), [&] {
       constexpr int64_t most = 1 << 20;
       blocks_ = wrapped().blocks();
-      if (blocks_ < 1) throw Error(Failure::config, str("the model has ", blocks_, " blocks"));
+      if (blocks_ < 1) throw Error(Failure::config, "the model has ", blocks_, " blocks");
       if (blocks_ > most)
-        throw Error(Failure::config, str("the model has ", blocks_, " blocks (Model::blocks); ", most,
-                                         " are the most; put more layers into each block"));
+        throw Error(Failure::config, "the model has ", blocks_, " blocks (Model::blocks); ", most,
+                    " are the most; put more layers into each block");
     });
   }
   int64_t blocks() const override { return blocks_; }

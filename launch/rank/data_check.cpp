@@ -120,8 +120,7 @@ class DataChecker {
     const std::string path = first.at("numbers");
     if (path.empty()) return data_;
     const auto stored = stored_contents(read_manifest_file(path), path);
-    if (!stored)
-      throw Error(Failure::io, str(path, ": rank 0 read its lists of ids, and host ", check_.host, " cannot"));
+    if (!stored) throw Error(Failure::io, path, ": rank 0 read its lists of ids, and host ", check_.host, " cannot");
     return numbered(*stored);
   }
 

@@ -42,7 +42,7 @@ using namespace convoy;
 const char* environment(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr)
-    throw Error(Failure::command_line, str(name, " is not set: convoy-rank is started by `convoy run`, not by hand"));
+    throw Error(Failure::command_line, name, " is not set: convoy-rank is started by `convoy run`, not by hand");
   return value;
 }
 

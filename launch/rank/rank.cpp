@@ -264,13 +264,6 @@ class RankThread {
       stall_reporter->late(rank, call);
     };
     context.world = injector->decorate(shared_.registry.backends.make(assignment.job.backend, request));
-    shared_.channel->on_abort([world = std::weak_ptr<Communicator>(context.world)](const Abort& reason) {
-      if (auto alive = world.lock()) alive->abort(reason.message);
-    });
-    shared_.channel->on_lost([world = std::weak_ptr<Communicator>(context.world)] {
-      if (auto alive = world.lock())
-        alive->abort("the control channel is gone: the launcher of rank 0's host has ended");
-    });
     for (const Axis& axis : context.mesh.axes()) {
       const std::vector<int> group = context.mesh.group(context.rank, axis.name);
       // An axis over all ranks is the world.

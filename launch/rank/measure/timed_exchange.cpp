@@ -4,20 +4,15 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <time.h>
 
 #include <algorithm>
+
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
 
 constexpr int64_t least = 3, most = 400;  // number of exchanges
-
-double process_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 // Repeats one kind of exchange on existing tensors.
 class Exchanger {
@@ -93,11 +88,11 @@ ExchangeTimes time_exchange(Communicator& group, Exchange kind, int64_t bytes, d
   double busy = 0, all = 0;
   for (int64_t number = 0; number < times; ++number) {
     exchanger.touch();
-    const double before = process_seconds();
+    const double before = process_cpu_seconds();
     start = Clock::now();
     exchanger.once();
     const double took = seconds_since(start);
-    busy += process_seconds() - before;
+    busy += process_cpu_seconds() - before;
     all += took;
     result.seconds.push_back(kind == Exchange::send ? took / 2 : took);
   }

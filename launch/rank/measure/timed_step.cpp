@@ -150,8 +150,8 @@ double TimedStep::step(bool updates) {
   CONVOY_CHECK(result.updated == updates, "a step was to update: ", updates, ", and did: ", result.updated);
   // The trainer reads metrics and this flag before its next step, so the timed step waits for it too.
   if (result.updated && device_.is_cpu() && !result.finite.all().item<bool>())
-    throw Error(Failure::training,
-                str("the loss is not finite at step ", number_ - 1, " of the measurement; try a smaller optimizer.lr"));
+    throw Error(Failure::training, "the loss is not finite at step ", number_ - 1,
+                " of the measurement; try a smaller optimizer.lr");
   synchronise(device_);
   return seconds_since(start);
 }

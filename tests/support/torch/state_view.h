@@ -1,5 +1,7 @@
-// Views of states: a map of tensors as a StateView, and pieces of tensors.
+// Views of states: a map of tensors as a StateView, pieces of tensors, and the worst difference of two states.
 #pragma once
+#include <algorithm>
+
 #include "core/state.h"
 #include "core/tensors/compare.h"
 
@@ -19,6 +21,13 @@ inline at::Tensor piece_of(const at::Tensor& whole, const Piece& piece) {
   for (size_t d = 0; d < piece.length.size(); ++d) box = box.narrow(int64_t(d), piece.offset[d], piece.length[d]);
   if (piece.flat) box = box.flatten().slice(0, piece.flat->first, piece.flat->second);
   return box.clone(at::MemoryFormat::Contiguous);
+}
+
+// The entry with the largest error; null if there are no entries.
+inline const TensorDifference* worst_of(const std::vector<TensorDifference>& differences) {
+  const auto worst = std::max_element(differences.begin(), differences.end(),
+                                      [](const auto& a, const auto& b) { return a.relative < b.relative; });
+  return worst == differences.end() ? nullptr : &*worst;
 }
 
 }  // namespace convoy
