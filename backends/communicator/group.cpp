@@ -117,7 +117,7 @@ WorkPtr GroupCommunicator::all_reduce(at::Tensor tensor, ReduceOp op, const Call
   call.set_reduction(op);
   if (tensor.numel() == 0) return make_finished_work();
   state_->add_bytes_sent(2 * (size() - 1) * bytes_of(tensor) / size());
-  Staging staging(devices_, staged_);
+  Staging staging(transport_->reduction_devices(), staged_);
   at::Tensor flat = as_numbers(staging.output(plain(tensor), true));
   op = on_bytes(op, call.dtype);
   return launch(std::move(call), std::move(staging),
@@ -194,7 +194,7 @@ WorkPtr GroupCommunicator::reduce_scatter(at::Tensor output, at::Tensor input, R
                "]");
   if (output.numel() == 0) return make_finished_work();
   state_->add_bytes_sent((size() - 1) * bytes_of(input) / size());
-  Staging staging(devices_, staged_);
+  Staging staging(transport_->reduction_devices(), staged_);
   at::Tensor from = as_numbers(staging.input(plain(input)));
   at::Tensor to = as_numbers(staging.output(plain(output)));
   op = on_bytes(op, call.dtype);

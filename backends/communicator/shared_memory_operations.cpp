@@ -317,6 +317,7 @@ class SharedMemoryTransport final : public Transport {
         label_(std::move(label)) {}
 
   std::vector<at::DeviceType> devices() const override { return inner_->devices(); }
+  std::vector<at::DeviceType> reduction_devices() const override { return inner_->reduction_devices(); }
 
   PendingOperationPtr all_reduce(const Call& call, at::Tensor tensor, ReduceOp op) override {
     if (!tensor.is_cpu()) return inner().all_reduce(call, tensor, op);

@@ -19,31 +19,11 @@ constexpr int64_t small_bytes = 64 << 10;
 
 char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
-// An operation on host copies of tensors on a GPU.
-class StagedPendingOperation final : public PendingOperation {
- public:
-  StagedPendingOperation(Staging staging, PendingOperationPtr inner)
-      : staging_(std::move(staging)), inner_(std::move(inner)) {}
-  bool done() override { return inner_->done(); }
-  bool soon() override { return inner_->soon(); }
-  bool wait_until(Clock::time_point deadline) override {
-    if (!inner_->wait_until(deadline)) return false;
-    staging_.finish();
-    staging_.drop();
-    return true;
-  }
-  std::string missing() override { return inner_->missing(); }
-
- private:
-  Staging staging_;
-  PendingOperationPtr inner_;
-};
-
 // MPI knows no streams, so its memory must be ready.
 void copy_local(const at::Tensor& to, int64_t to_byte, const at::Tensor& from, int64_t from_byte, int64_t bytes) {
   if (bytes == 0) return;
   if (to.is_cpu()) {
-    std::memcpy(data_of(to) + to_byte, data_of(from) + from_byte, size_t(bytes));
+    std::memcpy(data_of(to) + to_byte, data_of(from) + from_byte, static_cast<size_t>(bytes));
   } else {
     to.narrow(0, to_byte, bytes).copy_(from.narrow(0, from_byte, bytes));
   }
@@ -58,14 +38,10 @@ class MpiTransport final : public Transport {
     return engine_->takes_cuda() ? std::vector<at::DeviceType>{at::kCPU, at::kCUDA}
                                  : std::vector<at::DeviceType>{at::kCPU};
   }
+  std::vector<at::DeviceType> reduction_devices() const override { return {at::kCPU}; }
 
-  PendingOperationPtr all_reduce(const Call& call, at::Tensor tensor, ReduceOp op) override {
-    if (!tensor.is_cpu()) {
-      Staging staging({at::kCPU}, at::kCPU);
-      PendingOperationPtr inner = all_reduce(call, staging.output(tensor, true), op);
-      return std::make_unique<StagedPendingOperation>(std::move(staging), std::move(inner));
-    }
-    int64_t bytes = int64_t(tensor.nbytes());
+  PendingOperationPtr all_reduce(const Call&, at::Tensor tensor, ReduceOp op) override {
+    int64_t bytes = static_cast<int64_t>(tensor.nbytes());
     if (bytes * (size() - 1) <= small_bytes) return start(mpi_small_all_reduce(group_, tensor, next_tag(), op));
     int64_t unit = tensor.element_size();
     MpiReduction reduction{data_of(tensor), {}, nullptr, true, tensor.scalar_type(), op};
@@ -105,21 +81,15 @@ class MpiTransport final : public Transport {
     return exchange({output, input}, next_tag(), messages);
   }
 
-  PendingOperationPtr reduce_scatter(const Call& call, at::Tensor output, at::Tensor input, ReduceOp op) override {
-    if (!output.is_cpu()) {
-      Staging staging({at::kCPU}, at::kCPU);
-      at::Tensor from = staging.input(input);
-      PendingOperationPtr inner = reduce_scatter(call, staging.output(output), from, op);
-      return std::make_unique<StagedPendingOperation>(std::move(staging), std::move(inner));
-    }
+  PendingOperationPtr reduce_scatter(const Call&, at::Tensor output, at::Tensor input, ReduceOp op) override {
     MpiReduction reduction{data_of(input), {}, data_of(output), false, output.scalar_type(), op};
-    for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r * int64_t(output.nbytes()));
+    for (int r = 0; r <= size(); ++r) reduction.slices.push_back(r * static_cast<int64_t>(output.nbytes()));
     return start(mpi_reduce_scatter(group_, {output, input}, next_tag(), reduction));
   }
 
   PendingOperationPtr broadcast(const Call&, at::Tensor tensor, int root) override {
     finish_stream(tensor.device());
-    return start(mpi_broadcast(group_, {tensor}, next_tag(), data_of(tensor), tensor.numel(), root));
+    return start(mpi_broadcast(group_, tensor, next_tag(), root));
   }
 
   PendingOperationPtr exchange(const Call&, const std::vector<Transfer>& transfers) override {
@@ -139,11 +109,12 @@ class MpiTransport final : public Transport {
 
   std::shared_ptr<Transport> split(const std::vector<int>& members, int rank, const std::string&, int64_t agreed,
                                    std::chrono::milliseconds) override {
-    engine_->observe_id(int(agreed));
+    engine_->observe_id(static_cast<int>(agreed));
+    if (members.size() == 1) return nullptr;
     auto group = std::make_shared<MpiGroup>();
     group->comm = group_->comm;
     group->rank = rank;
-    group->id = int(agreed);
+    group->id = static_cast<int>(agreed);
     for (int member : members) group->world.push_back(group_->world[member]);
     return std::make_shared<MpiTransport>(engine_, group);
   }
@@ -180,6 +151,8 @@ class MpiProcess {
     while (engine_.use_count() > 1 && Clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  MpiProcess(const MpiProcess&) = delete;
+  MpiProcess& operator=(const MpiProcess&) = delete;
 
   CommunicatorPtr make(const BackendRequest& request) {
     std::lock_guard lock(mutex_);

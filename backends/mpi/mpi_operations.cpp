@@ -201,11 +201,10 @@ class ReduceScatter final : public MpiOperation {
 
 class Broadcast final : public MpiOperation {
  public:
-  Broadcast(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag, char* data, int64_t bytes,
-            int root)
-      : MpiOperation(std::move(group), std::move(tensors)) {
-    int64_t segment = std::clamp(bytes / 16, segment_bytes, largest_message);
-    segments_ = {data, bytes, segment};
+  Broadcast(std::shared_ptr<MpiGroup> group, const at::Tensor& tensor, int tag, int root)
+      : MpiOperation(std::move(group), {tensor}) {
+    const int64_t bytes = tensor.numel();
+    segments_ = {static_cast<char*>(tensor.data_ptr()), bytes, std::clamp(bytes / 16, segment_bytes, largest_message)};
     int n = group_->size();
     int relative_rank = (group_->rank - root + n) % n;
     auto rank_at = [&](int p) { return (p + root) % n; };
@@ -297,9 +296,8 @@ MpiOperationPtr mpi_reduce_scatter(std::shared_ptr<MpiGroup> group, std::vector<
                                    const MpiReduction& reduction) {
   return std::make_shared<ReduceScatter>(std::move(group), std::move(tensors), tag, reduction);
 }
-MpiOperationPtr mpi_broadcast(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag, char* data,
-                              int64_t bytes, int root) {
-  return std::make_shared<Broadcast>(std::move(group), std::move(tensors), tag, data, bytes, root);
+MpiOperationPtr mpi_broadcast(std::shared_ptr<MpiGroup> group, const at::Tensor& tensor, int tag, int root) {
+  return std::make_shared<Broadcast>(std::move(group), tensor, tag, root);
 }
 MpiOperationPtr mpi_barrier(std::shared_ptr<MpiGroup> group, int tag) {
   return std::make_shared<Barrier>(std::move(group), tag);

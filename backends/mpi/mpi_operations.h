@@ -43,8 +43,7 @@ MpiOperationPtr mpi_reduce_scatter(std::shared_ptr<MpiGroup> group, std::vector<
 MpiOperationPtr mpi_small_all_reduce(std::shared_ptr<MpiGroup> group, const at::Tensor& tensor, int tag, ReduceOp op);
 
 // Binomial tree, in segments.
-MpiOperationPtr mpi_broadcast(std::shared_ptr<MpiGroup> group, std::vector<at::Tensor> tensors, int tag, char* data,
-                              int64_t bytes, int root);
+MpiOperationPtr mpi_broadcast(std::shared_ptr<MpiGroup> group, const at::Tensor& tensor, int tag, int root);
 
 // Dissemination (Hensgen, Finkel, Manber 1988): ceil(log2 n) rounds.
 MpiOperationPtr mpi_barrier(std::shared_ptr<MpiGroup> group, int tag);

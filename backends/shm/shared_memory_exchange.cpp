@@ -15,9 +15,7 @@ int64_t in_lane(int64_t bytes) { return (bytes + length_bytes - 1) / length_byte
 
 // One end of a message: the sender's or the receiver's.
 struct MessageEnd {
-  MessageEnd(SharedSegment::Lane& lane, char* memory, char* data, int64_t bytes, int peer, int64_t number)
-      : lane(lane), memory(memory), data(data), bytes(bytes), peer(peer), number(number) {}
-
+  const bool sends;
   SharedSegment::Lane& lane;
   char* const memory;  // of the lane
   char* const data;
@@ -29,57 +27,45 @@ struct MessageEnd {
 
   bool over() const { return begun && moved == bytes; }
 
-  // Returns the length of the next piece: at most `limit` bytes, contiguous in the lane from byte `at`.
-  int64_t next(int64_t at, int64_t limit) const {
-    return std::min({bytes - moved, limit, shared_piece, lane_bytes - at % lane_bytes});
-  }
-
-  bool send() {
-    int64_t written = lane.written.load(std::memory_order_relaxed);
-    const int64_t before = written;
+  // Sends while the lane has room, or receives what has come. Returns true if it made progress. Throws
+  // CommError(disagreement) if the arriving message has another length.
+  bool advance() {
+    std::atomic<int64_t>& position = sends ? lane.written : lane.read;
+    int64_t at = position.load(std::memory_order_relaxed);
+    const int64_t before = at;
     while (!over()) {
-      const int64_t room = lane_bytes - (written - lane.read.load(std::memory_order_acquire));
-      if (room < length_bytes) break;
+      const int64_t available = sends ? lane_bytes - (at - lane.read.load(std::memory_order_acquire))
+                                      : lane.written.load(std::memory_order_acquire) - at;
+      if (available < length_bytes) break;
+      char* const in_memory = memory + at % lane_bytes;
       if (!begun) {
-        std::memcpy(memory + written % lane_bytes, &bytes, length_bytes);
-        written += length_bytes;
+        move_length(in_memory);
+        at += length_bytes;
         begun = true;
       } else {
-        const int64_t count = next(written, room);
-        std::memcpy(memory + written % lane_bytes, data + moved, size_t(count));
+        // At most `available` bytes, contiguous in the lane.
+        const int64_t count = std::min({bytes - moved, available, shared_piece, lane_bytes - at % lane_bytes});
+        sends ? std::memcpy(in_memory, data + moved, static_cast<size_t>(count))
+              : std::memcpy(data + moved, in_memory, static_cast<size_t>(count));
         moved += count;
-        written += moved == bytes ? in_lane(count) : count;
+        at += moved == bytes ? in_lane(count) : count;
       }
-      if (moved > 0 || over()) lane.written.store(written, std::memory_order_release);
+      if (moved > 0 || over()) position.store(at, std::memory_order_release);
     }
-    lane.written.store(written, std::memory_order_release);
-    return written != before;
+    position.store(at, std::memory_order_release);
+    return at != before;
   }
 
-  // Throws CommError(disagreement) if the arriving message has another length.
-  bool receive() {
-    int64_t read = lane.read.load(std::memory_order_relaxed);
-    const int64_t before = read;
-    while (!over()) {
-      const int64_t come = lane.written.load(std::memory_order_acquire) - read;
-      if (come < length_bytes) break;
-      if (!begun) {
-        int64_t sent = 0;
-        std::memcpy(&sent, memory + read % lane_bytes, length_bytes);
-        if (sent != bytes)
-          throw CommError(Failure::disagreement, peer, "rank ", peer, " sent ", sent, " bytes where ", bytes,
-                          " were expected: the ranks called different things");
-        read += length_bytes;
-        begun = true;
-      } else {
-        const int64_t count = next(read, come);
-        std::memcpy(data + moved, memory + read % lane_bytes, size_t(count));
-        moved += count;
-        read += moved == bytes ? in_lane(count) : count;
-      }
-      lane.read.store(read, std::memory_order_release);
+  void move_length(char* in_memory) const {
+    if (sends) {
+      std::memcpy(in_memory, &bytes, length_bytes);
+      return;
     }
-    return read != before;
+    int64_t sent = 0;
+    std::memcpy(&sent, in_memory, length_bytes);
+    if (sent != bytes)
+      throw CommError(Failure::disagreement, peer, "rank ", peer, " sent ", sent, " bytes where ", bytes,
+                      " were expected: the ranks called different things");
   }
 };
 
@@ -87,21 +73,22 @@ class SharedMemoryExchange final : public ProgressOperation {
  public:
   SharedMemoryExchange(const std::shared_ptr<SharedMemoryGroup>& group, const std::vector<Transfer>& transfers)
       : ProgressOperation(group, tensors_of(transfers)), group_(group), segment_(group->segment) {
-    for (const Transfer& one : transfers) {
-      const bool sends = one.kind == Transfer::Kind::send;
-      const int from = sends ? group->rank : one.peer, to = sends ? one.peer : group->rank;
-      SharedMemoryGroup::Line& line = (sends ? group->sends : group->receives)[size_t(one.peer)];
-      (sends ? sends_ : receives_)
-          .emplace_back(segment_->lane(from, to), segment_->lane_memory(from, to),
-                        static_cast<char*>(one.tensor.data_ptr()), one.tensor.numel(), one.peer, line.issued++);
+    for (const auto kind : {Transfer::Kind::send, Transfer::Kind::receive}) {
+      const bool sends = kind == Transfer::Kind::send;
+      for (const Transfer& one : transfers) {
+        if (one.kind != kind) continue;
+        const int from = sends ? group->rank : one.peer, to = sends ? one.peer : group->rank;
+        ends_.push_back({sends, segment_->lane(from, to), segment_->lane_memory(from, to),
+                         static_cast<char*>(one.tensor.data_ptr()), one.tensor.numel(), one.peer,
+                         line_of(sends, one.peer).issued++});
+      }
     }
   }
 
   std::string missing() const override {
     std::vector<int> ranks;
-    for (const std::vector<MessageEnd>* list : {&receives_, &sends_})
-      for (const MessageEnd& one : *list)
-        if (!one.over()) ranks.push_back(one.peer);
+    for (const MessageEnd& one : ends_)
+      if (!one.over()) ranks.push_back(one.peer);
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     return nothing_from(ranks);
@@ -110,8 +97,7 @@ class SharedMemoryExchange final : public ProgressOperation {
  protected:
   bool advance(bool& moved) override {
     bool all = true;
-    for (MessageEnd& one : sends_) all = advance(one, group_->sends, moved, [&] { return one.send(); }) && all;
-    for (MessageEnd& one : receives_) all = advance(one, group_->receives, moved, [&] { return receive(one); }) && all;
+    for (MessageEnd& one : ends_) all = advance(one, moved) && all;
     return all;
   }
 
@@ -122,37 +108,36 @@ class SharedMemoryExchange final : public ProgressOperation {
     return tensors;
   }
 
-  template <class Move>
-  static bool advance(MessageEnd& one, std::vector<SharedMemoryGroup::Line>& lines, bool& moved, Move move) {
-    if (one.over()) return true;
-    SharedMemoryGroup::Line& line = lines[size_t(one.peer)];
-    if (line.turn != one.number) return false;
-    if (move()) moved = true;
-    if (one.over()) ++line.turn;
-    return one.over();
+  SharedMemoryGroup::Line& line_of(bool sends, int peer) const {
+    return (sends ? group_->sends : group_->receives)[static_cast<size_t>(peer)];
   }
 
-  // A message of another length breaks the stream: later messages have no known start.
-  bool receive(MessageEnd& one) {
+  bool advance(MessageEnd& one, bool& moved) {
+    if (one.over()) return true;
+    SharedMemoryGroup::Line& line = line_of(one.sends, one.peer);
+    if (line.turn != one.number) return false;
     try {
-      return one.receive();
+      moved = one.advance() || moved;
     } catch (const CommError& error) {
+      // A message of another length breaks the stream: later messages have no known start.
       std::lock_guard lock(group_->mutex);
       group_->reason = error.what();
       group_->failed = true;
       throw;
     }
+    if (one.over()) ++line.turn;
+    return one.over();
   }
 
   std::shared_ptr<SharedMemoryGroup> group_;
   std::shared_ptr<SharedSegment> segment_;
-  std::vector<MessageEnd> sends_, receives_;
+  std::vector<MessageEnd> ends_;  // sends first
 };
 
 }  // namespace
 
-ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
-                                            const std::vector<Transfer>& transfers) {
+SharedMemoryOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
+                                                const std::vector<Transfer>& transfers) {
   return std::make_shared<SharedMemoryExchange>(group, transfers);
 }
 

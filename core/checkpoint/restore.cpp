@@ -163,18 +163,10 @@ void fill(const StateEntry& entry, const std::vector<const StoredPiece*>& stored
 }  // namespace
 
 const char* dtype_text(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return "float64";
-    case at::kFloat:
-      return "float32";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    default:
-      return c10::toString(dtype);
-  }
+  static const std::map<at::ScalarType, const char*> floats{
+      {at::kDouble, "float64"}, {at::kFloat, "float32"}, {at::kHalf, "float16"}, {at::kBFloat16, "bfloat16"}};
+  const auto found = floats.find(dtype);
+  return found != floats.end() ? found->second : c10::toString(dtype);
 }
 
 std::set<std::string> keys_of(const Manifest& manifest) {

@@ -22,7 +22,6 @@ namespace convoy {
 namespace {
 
 constexpr uint64_t longest_header = 100'000'000;  // the limit of the format's reference reader
-constexpr size_t buffer_bytes = 1 << 20;
 
 const std::vector<std::pair<const char*, at::ScalarType>>& dtypes() {
   static const std::vector<std::pair<const char*, at::ScalarType>> all{
@@ -39,34 +38,23 @@ const char* dtype_name(at::ScalarType dtype, const std::string& name) {
               ", which a checkpoint cannot store; it takes fp16, bf16, fp32, fp64, bool and integers");
 }
 
-// Writes a file and hashes all of it. Collects small writes; passes large ones on.
+// Writes a file and hashes all of it.
 class HashedFile {
  public:
-  HashedFile(FileSystem& files, const std::string& path) : file_(files.create(path)) { buffer_.reserve(buffer_bytes); }
+  HashedFile(FileSystem& files, const std::string& path) : file_(files.create(path)) {}
   void write(const void* data, size_t bytes) {
     hasher_.add(data, bytes);
     written_ += int64_t(bytes);
-    if (buffer_.size() + bytes > buffer_bytes) flush();
-    if (bytes >= buffer_bytes) {
-      file_->write(data, bytes);
-    } else {
-      buffer_.append(static_cast<const char*>(data), bytes);
-    }
+    file_->write(data, bytes);
   }
   WrittenFile close() {
-    flush();
     file_->close();
     return {written_, hasher_.hex()};
   }
 
  private:
-  void flush() {
-    if (!buffer_.empty()) file_->write(buffer_.data(), buffer_.size());
-    buffer_.clear();
-  }
   std::unique_ptr<WritableFile> file_;
   Hasher hasher_;
-  std::string buffer_;
   int64_t written_ = 0;
 };
 
