@@ -39,7 +39,7 @@ bool shares_core(const Dataset& data, const LoaderOptions& options) {
 }
 
 // Batch k of this loader: its indices and the counts that the data set does not know.
-struct Job {
+struct BatchJob {
   at::Tensor indices;   // member by member
   int64_t members = 0;  // 0: tensors have no member dimension
   int64_t rows = 0;     // of each member
@@ -50,8 +50,8 @@ struct Job {
 };
 
 // A step's batch before its rows are chosen.
-Job training_job(const Sampler& counts, int64_t step, const LoaderOptions& options) {
-  Job job;
+BatchJob training_job(const Sampler& counts, int64_t step, const LoaderOptions& options) {
+  BatchJob job;
   job.global_rows = counts.rows_of(step);
   job.nominal_rows = counts.rows_of(0);
   job.micro = micro_batches_of(job.global_rows, options.micro_batches, options.share_index, options.share_count);
@@ -73,11 +73,11 @@ std::vector<Sampler> member_samplers(const Sampler& counts, const std::vector<Me
 }
 
 // Slice `number` of `all` rows in slices of `rows`; indices are positions.
-Job slice_job(int64_t number, int64_t rows, int64_t all, const LoaderOptions& options) {
+BatchJob slice_job(int64_t number, int64_t rows, int64_t all, const LoaderOptions& options) {
   const int64_t begin = number * rows;
   const int64_t count = std::min(rows, all - begin);
   const auto [first, last] = share_of(count, options.share_index, options.share_count);
-  Job job;
+  BatchJob job;
   job.indices = at::arange(begin + first, begin + last, at::kLong);
   job.rows = last - first;
   job.micro = {{0, last - first, first}};
@@ -97,7 +97,7 @@ class Loader::Worker {
  public:
   // evaluation: leaves out transforms that are for training only.
   Worker(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> transforms, Split split, bool evaluation,
-         int64_t batches, std::function<Job(int64_t)> job, const LoaderOptions& options)
+         int64_t batches, std::function<BatchJob(int64_t)> job, const LoaderOptions& options)
       : data_(std::move(data)),
         transforms_(std::move(transforms)),
         split_(split),
@@ -193,7 +193,7 @@ class Loader::Worker {
   }
 
   Batch make(int64_t number) {
-    const Job job = job_(number);
+    const BatchJob job = job_(number);
     Batch batch = data_->gather(split_, job.indices, job.epoch, buffers_);
     for (const auto& transform : transforms_) {
       if (evaluation_ && !transform->evaluation_too()) continue;
@@ -214,7 +214,7 @@ class Loader::Worker {
   const Split split_;
   const bool evaluation_;
   const int64_t batches_;
-  const std::function<Job(int64_t)> job_;
+  const std::function<BatchJob(int64_t)> job_;
   const LoaderOptions options_;
   const size_t capacity_;  // 0: no thread
   BatchBuffers buffers_;   // used by the thread that gathers
@@ -244,7 +244,7 @@ Loader::Loader(DatasetPtr data, std::vector<std::shared_ptr<const Transform>> tr
   const std::vector<Sampler> members = member_samplers(sampler, options.samples);
   auto make_job = [=](int64_t number) {
     const int64_t step = first_step + number;
-    Job job = training_job(sampler, step, options);
+    BatchJob job = training_job(sampler, step, options);
     job.indices = at::empty({job.rows * std::max<int64_t>(1, job.members)}, at::kLong);
     int64_t* out = job.indices.mutable_data_ptr<int64_t>();
     if (members.empty()) sampler.write_indices(step, job.micro, out);
@@ -275,7 +275,7 @@ Loader Loader::held_out(DatasetPtr data, std::vector<std::shared_ptr<const Trans
   for (const RowSample& each : samples)
     CONVOY_CHECK(each.held_out() == all, "members of one ensemble hold out different numbers of rows");
   auto make_job = [=](int64_t number) {
-    Job job = slice_job(number, rows, all, options);
+    BatchJob job = slice_job(number, rows, all, options);
     job.indices = job.indices.repeat({static_cast<int64_t>(samples.size())});
     int64_t* positions = job.indices.mutable_data_ptr<int64_t>();
     for (const RowSample& each : samples) {
