@@ -21,6 +21,7 @@
 #include "backends/communicator/shared_memory_operations.h"
 #include "backends/gloo/gloo_accept_filter.h"
 #include "backends/registry.h"
+#include "core/tensors/tensor_memory.h"
 
 namespace convoy {
 namespace {
@@ -63,6 +64,7 @@ class GlooTransport final : public Transport {
     } catch (const std::exception& error) {
       const std::string who =
           str("rank ", rank, " of ", size, " (gloo, group ", label, "): the ranks did not connect: ");
+      if (const std::string lack = out_of_memory_text(); !lack.empty()) throw Error(Failure::out_of_memory, who, lack);
       // If a peer died, its failure is the cause and not this one. It arrives over the control channel a little later.
       if (const auto reason = abort_within(*request.channel, std::chrono::milliseconds(500)))
         throw CommError(Failure::peer_lost, -1, who, "the job ends: ", reason->message);

@@ -4,11 +4,17 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 #include <malloc.h>
 #include <sys/resource.h>
 #include <atomic>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
@@ -71,6 +77,45 @@ MemoryStatistics memory_statistics() {
 void reset_tensor_peak() { peak.store(in_use.load(std::memory_order_relaxed), std::memory_order_relaxed); }
 
 namespace {
+
+// oneDNN's exceptions do not tell a lack of memory from other reasons ("could not create a primitive").
+bool is_refused_by_library(const std::string& message) {
+  if (message.rfind("could not ", 0) != 0) return false;
+  constexpr size_t some = 64 << 20;
+  void* const memory = mmap(nullptr, some, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return true;
+  munmap(memory, some);
+  return false;
+}
+
+}  // namespace
+
+std::string out_of_memory_text() {
+  try {
+    throw;
+  } catch (const Error&) {
+    return "";
+  } catch (const std::bad_alloc&) {
+    return no_memory_text();
+  } catch (const std::length_error& error) {
+    return str("more than any memory holds was asked for (", error.what(), "); try smaller data or a smaller model");
+  } catch (const std::system_error& error) {
+    const int code = error.code().value();
+    return code == EAGAIN ? no_thread_text() : code == ENOMEM ? no_memory_text() : "";
+  } catch (const c10::OutOfMemoryError& error) {  // a GPU's; its message has the limits
+    return str(error.what_without_backtrace(), "; try a smaller train.batch");
+  } catch (const c10::Error& error) {
+    // LibTorch's CPU allocator has no special exception type.
+    const std::string message = error.what_without_backtrace();
+    return message.find("can't allocate memory") == std::string::npos ? "" : str(no_memory_text(), ": ", message);
+  } catch (const std::exception& error) {
+    return is_refused_by_library(error.what()) ? str(no_memory_text(), ": ", error.what()) : "";
+  } catch (...) {
+    return "";
+  }
+}
+
+namespace {
 constexpr int64_t small = int64_t{4} << 20;  // bytes; huge pages do not help below this size
 }
 
@@ -83,7 +128,7 @@ at::Tensor untouched_zeros(at::IntArrayRef shape, at::ScalarType dtype, Touched 
   void* const memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     throw Error(Failure::out_of_memory, "no memory for a table of ", bytes,
-                " bytes; take a smaller one, or more ranks");
+                " bytes; take a smaller one, or more ranks: ", no_memory_text());
   // A hint: a system without huge pages uses small pages.
   madvise(memory, length, touched == Touched::most ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   return at::from_blob(

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <string>
 #include <vector>
 
 namespace convoy {
@@ -23,6 +24,10 @@ struct MemoryStatistics {
 };
 MemoryStatistics memory_statistics();
 void reset_tensor_peak();
+
+// Text of the current exception if memory or threads ran out, with the limit that was reached; else "". An Error has a
+// kind itself, so it gives "". Call it inside a catch block.
+std::string out_of_memory_text();
 
 // --- Memory of very large tables: zeros without pages until the first write, in huge pages if possible ---
 

@@ -259,7 +259,8 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
   const std::string message = described.error.substr(0, described.error.find_last_not_of('\n') + 1);
   const std::string who =
       str("convoy-rank --describe, which loads the plugins, the data set and the model, ", describe(described.end));
-  if (!described.end.lack.empty()) throw Error(Failure::out_of_memory, str(who, ": ", described.end.lack));
+  if (!described.end.lack.empty() && described.end.code != exit_code::out_of_memory)
+    throw Error(Failure::out_of_memory, str(who, ": ", described.end.lack));
   if (described.end.signal == 0) throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);
   if (described.end.signal == SIGKILL)
     throw Error(Failure::training, str(who, "; it may have been out of memory: see `dmesg` as root"));

@@ -79,16 +79,15 @@ at::Tensor SharedRows::zeros(at::IntArrayRef shape, at::ScalarType dtype) {
   for (const int64_t length : shape) bytes *= length;
   requested_ += bytes;
   if (room_ && requested_ > *room_)
-    throw Error(Failure::out_of_memory,
-
-                "a table of ", human_bytes(double(bytes)),
+    throw Error(Failure::out_of_memory, "a table of ", human_bytes(double(bytes)),
                 " shared by the ranks of a host: with it, tables and their moments take ",
                 human_bytes(double(requested_)), ", and the host had ", human_bytes(double(*room_)),
                 " free; take smaller ones, an optimizer with fewer moments, or model.rows: sharded on several hosts");
   auto memory = SharedMemory::create_or_open(*channel_, convoy::str(label_, "/", made_++), std::max<int64_t>(bytes, 1));
   if (memory == nullptr)
-    throw Error(Failure::out_of_memory, "no memory for a table of ", bytes,
-                " bytes shared by the ranks of a host; take a smaller one, or launch.host_memory: false");
+    throw Error(
+        Failure::out_of_memory, "no memory for a table of ", bytes,
+        " bytes shared by the ranks of a host; take a smaller one, or launch.host_memory: false: ", no_memory_text());
   // Only a hint: most systems ignore it for shared memory.
   madvise(memory->data(), size_t(bytes), MADV_HUGEPAGE);
   kept_.push_back(memory);

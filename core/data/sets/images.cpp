@@ -25,6 +25,7 @@
 #include "core/data/formats/mapped_file.h"
 #include "core/data/sampler.h"
 #include "core/files/files.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
@@ -58,7 +59,7 @@ at::Tensor read_png(const std::string& path, std::string_view bytes, int64_t cha
 
 at::Tensor read_jpeg(const std::string& path, std::string_view bytes, int64_t channels) {
   const std::unique_ptr<void, int (*)(tjhandle)> decoder(tjInitDecompress(), tjDestroy);
-  if (!decoder) throw Error(Failure::out_of_memory, path + ": no memory for a JPEG decoder");
+  if (!decoder) throw Error(Failure::out_of_memory, path + ": no memory for a JPEG decoder: " + no_memory_text());
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
   if (tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &subsampling, &colours) != 0)

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
@@ -45,7 +46,7 @@ class EmptyMapping {
       munmap(static_cast<char*>(start_) + size_, size_);
       return;
     }
-    throw Error(Failure::out_of_memory, "no addresses are left for tensors without memory; is `ulimit -v` small?");
+    throw Error(Failure::out_of_memory, "no addresses are left for tensors without memory: " + no_memory_text());
   }
   ~EmptyMapping() { munmap(start_, size_); }
   EmptyMapping(const EmptyMapping&) = delete;
