@@ -15,6 +15,8 @@
 #include <sstream>
 #include <utility>
 
+#include "core/files/limits.h"
+
 namespace convoy {
 namespace {
 
@@ -260,6 +262,7 @@ std::string contents_of(const std::string& path) {
   const auto refuse = [&](const std::string& reason) { throw ConfigError(place, "", reason); };
   // O_NONBLOCK: otherwise opening a pipe without a writer blocks for ever.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0 && is_out_of_descriptors(errno)) throw Error(Failure::io, str(path, ": ", error_text(errno)));
   if (file < 0) {
     refuse(errno == ENOENT ? "no such file; name a YAML file that describes the run"
                            : str("cannot be opened: ", std::strerror(errno)));

@@ -25,6 +25,9 @@ using Clock = std::chrono::steady_clock;
 // millisecond.
 constexpr size_t stranger_limit = 128;
 constexpr auto stranger_time = 5s;
+// Without descriptors for a longer time than strangers have, the job ends.
+constexpr int accept_tries = 100;
+constexpr auto accept_again = 100ms;
 // Drops progress posts above this number: only the newest is needed.
 constexpr size_t event_backlog = 10000;
 // After a pause of this process: time to read the messages that arrived meanwhile.
@@ -72,11 +75,14 @@ class Server : public ChannelServer {
           if (errno == EINTR || errno == ECONNABORTED) continue;
           if (errno == EAGAIN || errno == EWOULDBLOCK) break;
           // Out of descriptors or memory: retrying at once would spin.
-          log::warning(str("control channel: accept: ", error_text(errno)));
-          accept_pause_.expires_after(100ms);
+          const std::string problem = str("control channel: accept: ", error_text(errno));
+          if (refused_ == 0) log::warning(problem);
+          if (++refused_ == accept_tries) abort({Failure::io, -1, -1, 0, "", problem});
+          accept_pause_.expires_after(accept_again);
           accept_pause_.async_wait([this](const asio::error_code&) { accept(); });
           return;
         }
+        refused_ = 0;
         make_room_for_stranger();
         // A lost host must be reported as stalled first: that is more exact than a broken connection. So the socket's
         // limit is longer.
@@ -299,6 +305,7 @@ class Server : public ChannelServer {
   ControlStore store_;
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;
   uint64_t next_connection_ = 1;
+  int refused_ = 0;  // consecutive times that no connection could be accepted
   Dispatcher dispatcher_;
   std::thread thread_;
 };

@@ -1,9 +1,11 @@
 #include "core/files/limits.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -133,18 +135,6 @@ int64_t memory_kills(const std::string& root) {
   return kills;
 }
 
-std::optional<int64_t> memory_left(const std::string& root) {
-  std::optional<int64_t> left = cgroup_limits(root).memory_left;
-  std::ifstream file(root + "/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {  // "MemAvailable:   123 kB"
-    std::istringstream words(line);
-    std::string name;
-    int64_t kib = 0;
-    if (words >> name >> kib && name == "MemAvailable:") tighten(left, kib * 1024);
-  }
-  return left;
-}
-
 namespace {
 
 // Adds "RLIMIT_AS is 2 GiB"; nothing if there is no such limit.
@@ -178,13 +168,34 @@ bool thread_stack_fits() {
   return true;
 }
 
+// Bytes of a line of /proc/meminfo, such as "MemAvailable:   123 kB"; nothing if there is no such line.
+std::optional<int64_t> host_memory(const std::string& root, const std::string& name) {
+  std::ifstream file(root + "/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string found;
+    int64_t kib = 0;
+    if (words >> found >> kib && found == name) return kib * 1024;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
+std::optional<int64_t> memory_left(const std::string& root) {
+  std::optional<int64_t> left = cgroup_limits(root).memory_left;
+  if (const auto available = host_memory(root, "MemAvailable:")) tighten(left, *available);
+  return left;
+}
+
 std::string no_memory_text(const std::string& root) {
+  const auto text = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   std::vector<std::string> limits;
   add_memory_limits(limits);
-  if (const auto memory = cgroup_limits(root).memory)
-    limits.push_back(str("memory of the cgroup is ", human_bytes(static_cast<double>(*memory))));
+  if (const auto memory = cgroup_limits(root).memory) limits.push_back("memory of the cgroup is " + text(*memory));
+  const auto total = host_memory(root, "MemTotal:"), left = host_memory(root, "MemAvailable:");
+  if (limits.empty() && total && left)
+    limits.push_back(str("the host has ", text(*total), ", of which ", text(*left), " are free"));
   return with_limits("out of memory on the host", limits,
                      "try a smaller train.batch, smaller data or model, or fewer ranks on this host");
 }
@@ -206,8 +217,9 @@ std::string no_thread_text(const std::string& root) {
 
 namespace {
 
-std::string with_descriptor_limit(const std::string& text, int error) {
+std::string with_limit_of(const std::string& text, int error) {
   if (error == ENFILE) return text + ": no more files may be open on this host; raise the sysctl fs.file-max";
+  if (error == ENOMEM) return text + ": " + no_memory_text();
   if (error != EMFILE) return text;
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -219,11 +231,23 @@ std::string with_descriptor_limit(const std::string& text, int error) {
 
 bool is_out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
-std::string error_text(int error) { return with_descriptor_limit(std::strerror(error), error); }
-
-std::string error_text(const std::system_error& error) {
-  return with_descriptor_limit(error.what(), error.code().value());
+void require_descriptors(size_t count, const std::string& what) {
+  std::vector<int> opened;
+  int problem = 0;
+  while (opened.size() < count && problem == 0) {
+    const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+      problem = errno;
+    else
+      opened.push_back(fd);
+  }
+  for (const int fd : opened) close(fd);
+  if (is_out_of_descriptors(problem)) throw Error(Failure::io, str(what, ": ", error_text(problem)));
 }
+
+std::string error_text(int error) { return with_limit_of(std::strerror(error), error); }
+
+std::string error_text(const std::system_error& error) { return with_limit_of(error.what(), error.code().value()); }
 
 Error limit_error(const std::system_error& error, Failure unknown) {
   if (error.code() == std::errc::resource_unavailable_try_again) return {Failure::out_of_memory, no_thread_text()};

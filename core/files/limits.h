@@ -32,8 +32,10 @@ double process_cpu_seconds();
 std::string no_memory_text(const std::string& root = "");
 std::string no_thread_text(const std::string& root = "");
 bool is_out_of_descriptors(int error);  // true for EMFILE and ENFILE
-// The system's text for an error; for a lack of descriptors also the limit and what to do. asio's errors have another
-// category with the values of errno.
+// Throws Error(io) with the limit if this process cannot open `count` more files and connections; `what` needs them.
+void require_descriptors(size_t count, const std::string& what);
+// The system's text for an error; for a lack of descriptors or memory also the limit and what to do. asio's errors have
+// another category with the values of errno.
 std::string error_text(int error);
 std::string error_text(const std::system_error& error);
 // The error of the limit that caused it: threads, the memory of their stacks, or descriptors. `unknown`: the kind of

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
+
+#include "core/files/limits.h"
 
 namespace convoy {
 namespace {
@@ -94,6 +97,8 @@ std::shared_ptr<SharedMemory> SharedMemory::create_or_open(Channel& channel, con
   const int64_t all = header_bytes + bytes;
   const std::string token = new_token();
   Descriptor file(memfd_create("convoy", MFD_CLOEXEC));
+  if (!file.valid() && is_out_of_descriptors(errno))
+    throw Error(Failure::io, str("shared memory of a host: ", error_text(errno)));
   void* const made = make(file, all, token, {});
   if (made == nullptr) return nullptr;
   const std::string mine = address_of(file, token);

@@ -7,6 +7,7 @@
 
 #include "core/base/text.h"
 #include "core/control/protocol.h"
+#include "core/files/limits.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
 #include "launch/diagnose/stacks.h"
@@ -37,6 +38,10 @@ JobSupervisor::JobSupervisor(EventLoop& loop, const JobRequest& request, JobEven
   options.job = request_.job;
   options.heartbeat = to_milliseconds(request_.launch.heartbeat);
   server_ = serve_channel(options, server_events());
+  // Otherwise ranks would wait for the rendezvous with a supervisor that cannot accept their connections.
+  const size_t processes = participants_.size(), own = 2, starting = 7;
+  const size_t of_process = request_.joins ? 2 : 3;  // connections of rank and agent, or a connection and two pipes
+  require_descriptors(own + starting + of_process * processes, str("supervising ", processes, " rank processes"));
   // A participant number that no agent and no rank has.
   channel_ = connect_channel(server_->address(), -1 - request_.processes, "convoy", rendezvous());
   StallWatch::Events stalls;
@@ -302,7 +307,7 @@ void JobSupervisor::ended(int process, const ProcessEnd& end) {
   participant.end = end;
   if (cause_ || saved()) return;
   if ((end.ok() || stopped_as_asked(end)) && has_results(process)) return;
-  if (!end.lack.empty() && !reported_failure(process)) {
+  if (!end.lack.empty() && end.code != exit_code::out_of_memory && !reported_failure(process)) {
     const int rank = failed_rank_of(process);
     return fail({Failure::out_of_memory, rank, step_of(rank), end.signal, participant.host,
                  str(label(process), " ", describe(end), ": ", end.lack)});
@@ -372,7 +377,8 @@ void JobSupervisor::ended_early(int process, const ProcessEnd& end) {
     reason.message = str(label(process), " lost a peer although none has ended: the network between them failed",
                          lost_ ? ": " + lost_->message : "");
   } else {
-    reason.message = str(label(process), " ", describe(end), "; see logs/rank", first_rank(process), ".log");
+    reason.message = str(label(process), " ", describe(end),
+                         end.lack.empty() ? str("; see logs/rank", first_rank(process), ".log") : ": " + end.lack);
   }
   fail(reported_failure(process).value_or(reason));
 }

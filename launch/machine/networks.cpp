@@ -7,11 +7,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <memory>
 #include <set>
 
 #include "core/base/error.h"
+#include "core/files/limits.h"
 #include "launch/machine/topology.h"
 
 namespace convoy {
@@ -81,7 +83,10 @@ bool reaches(const std::vector<Interface>& other, const Interface& ours) {
 
 std::vector<Interface> interfaces_here() {
   ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return {};
+  if (getifaddrs(&all) != 0) {
+    if (is_out_of_descriptors(errno)) throw Error(Failure::io, str("networks of this host: ", error_text(errno)));
+    return {};
+  }
   std::vector<Interface> four, six;
   for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
     if (at->ifa_addr == nullptr || at->ifa_netmask == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/files/files.h"
+#include "core/files/limits.h"
 #include "launch/prepare/leftovers.h"
 
 namespace convoy {
@@ -50,6 +51,8 @@ bool kill_descendants(int milliseconds) {
 ParentWatch::ParentWatch(EventLoop& loop, std::function<void()> gone) : loop_(loop) {
   const pid_t parent = getppid();
   fd_ = static_cast<int>(syscall(SYS_pidfd_open, parent, 0));
+  if (fd_ < 0 && is_out_of_descriptors(errno))
+    throw Error(Failure::io, str("cannot watch process ", parent, ": ", error_text(errno)));
   if (fd_ < 0 || getppid() != parent) {
     // The parent ended before the watch began. Kernels before 5.3 have no pidfd: there only the lost channel shows it.
     if (getppid() != parent) loop_.post(gone);

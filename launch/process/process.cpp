@@ -78,8 +78,12 @@ void prepare(const ProcessStart& start, Prepared& prepared) {
 }
 
 [[noreturn]] void refuse(const std::string& path, int reason, const std::string& advice) {
+  const std::string what = str("cannot start ", path, ": ");
+  if (is_out_of_descriptors(reason)) throw Error(Failure::io, what + error_text(reason));
+  if (reason == ENOMEM) throw Error(Failure::out_of_memory, what + error_text(reason));
+  if (reason == EAGAIN) throw Error(Failure::out_of_memory, str(what, strerror(reason), ": ", no_thread_text()));
   throw CannotExecute(reason == ENOENT || reason == ENOTDIR ? exit_code::not_found : exit_code::cannot_execute,
-                      str("cannot start ", path, ": ", strerror(reason), advice.empty() ? "" : "; ", advice));
+                      str(what, strerror(reason), advice.empty() ? "" : "; ", advice));
 }
 
 }  // namespace
@@ -133,9 +137,24 @@ bool reports_no_thread(const std::string& line) {
   return has("thread") || has("fork") || has("what():  Resource temporarily unavailable");
 }
 
+// What a rank process has said about its lack of memory or threads; "" if it has said nothing.
+std::string reported_lack(const std::string& last) {
+  std::string found;
+  std::istringstream lines(last);
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("out of memory") != std::string::npos || line.find("no more threads") != std::string::npos)
+      found = line;
+  constexpr char name[] = "convoy-rank: ";
+  return found.rfind(name, 0) == 0 ? found.substr(sizeof name - 1) : found;
+}
+
 }  // namespace
 
 std::string lack_of(const ProcessEnd& end, const std::string& last, bool killed_by_kernel) {
+  if (end.code == exit_code::out_of_memory) {
+    const std::string reported = reported_lack(last);
+    return reported.empty() ? no_memory_text() : reported;
+  }
   if (end.signal == SIGKILL) return killed_by_kernel ? "the kernel killed it: " + no_memory_text() : "";
   if (end.signal != SIGABRT && end.code != EXIT_FAILURE && end.code != 127) return "";
   const auto contains = [&last](const char* words) { return last.find(words) != std::string::npos; };
@@ -161,6 +180,8 @@ StartedProcess start_process(const ProcessStart& start) {
   Pipe output, error, report;
   const std::unique_ptr<Pipe> input = start.with_input ? std::make_unique<Pipe>() : nullptr;
   const Descriptor nothing(input ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!input && !nothing.valid())
+    throw Error(Failure::io, str("cannot start ", path, ": cannot open /dev/null: ", error_text(errno)));
   const pid_t parent = getpid();
   // vfork copies nothing; this process waits until the child has become another program.
   const pid_t pid = vfork();
@@ -168,9 +189,7 @@ StartedProcess start_process(const ProcessStart& start) {
     become(start, prepared, path.c_str(), parent, input ? input->read.get() : nothing.get(), output.write.get(),
            error.write.get(), report.write.get());
   const int fork_error = errno;
-  if (pid < 0)
-    throw Error(Failure::out_of_memory, str("cannot start ", path, ": ", strerror(fork_error), ": ",
-                                            fork_error == ENOMEM ? no_memory_text() : no_thread_text()));
+  if (pid < 0) refuse(path, fork_error, "");
   setpgid(pid, pid);  // in parent and child, so that a kill of the group works from now on
   report.write = Descriptor();
   int reason = 0;

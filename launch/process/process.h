@@ -20,8 +20,8 @@ struct ProcessEnd {
   int exit_code() const { return signal > 0 ? 128 + signal : code; }
 };
 ProcessEnd process_end(int wait_status);
-// Names memory or threads if their lack ended the process, by the kernel's count of kills or by its last output; else
-// "". `last`: last lines of output. `killed_by_kernel`: memory_kills() has increased.
+// Names memory or threads if their lack ended the process, by the kernel's count of kills, its exit code or its last
+// output; else "". `last`: last lines of output. `killed_by_kernel`: memory_kills() has increased.
 std::string lack_of(const ProcessEnd& end, const std::string& last, bool killed_by_kernel);
 std::string describe(const ProcessEnd& end);  // "ended with 70", "was killed by signal 9 (KILL)"
 

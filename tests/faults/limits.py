@@ -54,6 +54,13 @@ def address_space(folder):
         run = _faults.Run(folder, "auto", title=f"{megabytes} MB of addresses", sets=["model.hidden=[20000,20000]"], **SINGLE)
         run.start(under=limited(f"--as={megabytes}000000"))
         ended(run, 71, ["out of memory", "RLIMIT_AS"])
+    # Too little for a part of the start of one of two ranks: the line of the failure names the limit.
+    for kilobytes in (400000, 410000, 420000, 430000, 440000, 450000, 460000):
+        run = _faults.Run(folder, "gloo", title=f"{kilobytes} KB of addresses for each of two ranks", steps=3)
+        run.start(under=limited(f"--as={kilobytes * 1024}"))
+        ended(run, 71, ["out of memory", "RLIMIT_AS"])
+        line = next(line for line in run.console().splitlines() if "failed: " in line)
+        run.check("RLIMIT_AS (`ulimit -v`) is " in line, f"no limit in '{line}'")
     # Enough for the model, too little for its first forward.
     run = _faults.Run(folder, "auto", title="a forward beyond the limit", **SINGLE,
                       sets=["model.hidden=[100000,10]", "train.batch.global=4000"])
@@ -65,6 +72,11 @@ def descriptors(folder):
     run = _faults.Run(folder, "gloo", title="16 descriptors", ranks=2)
     run.start(under=limited("--nofile=16"))
     ended(run, 74, ["ulimit -n", " is 16 "])
+    for most in range(13, 32):  # whichever descriptor is the first that is lacking
+        run = _faults.Run(folder, "gloo", title=f"{most} descriptors", ranks=2, steps=3)
+        run.start(under=limited(f"--nofile={most}"))
+        if runs.end(run.process, 60) != 0:
+            ended(run, 74, ["ulimit -n", f" is {most} "])
 
 
 def threads(folder):

@@ -104,6 +104,14 @@ TEST(Lack, OfThreadsOnlyWhereOneCouldNotBeStarted) {
     EXPECT_THAT(lack(line), ::testing::HasSubstr("out of memory")) << line;
 }
 
+TEST(Lack, IsWhatTheRankReportedBeforeItsExitCode) {
+  ProcessEnd end;
+  end.code = 71;
+  EXPECT_EQ(lack_of(end, "before\nconvoy-rank: out of memory on the host (RLIMIT_AS is 1 MiB)\n", false),
+            "out of memory on the host (RLIMIT_AS is 1 MiB)");
+  EXPECT_THAT(lack_of(end, "nothing\n", false), testing::HasSubstr("out of memory on the host ("));
+}
+
 TEST_F(ProcessTest, EnvironmentIsExactlyWhatWasGiven) {
   start({"/usr/bin/env"}, {{"ONLY", "this"}});
   finish();
