@@ -14,9 +14,11 @@
 #include <cstring>
 #include <ctime>
 #include <map>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/text.h"
+#include "core/control/channel.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
 #include "core/rank_state/position.h"
@@ -329,5 +331,23 @@ double state_file_cpu_seconds(const std::vector<RankCall>& made, int64_t steps) 
   // A step writes the step and three phases; a call writes its record, and the start and end of its wait.
   return static_cast<double>(steps) * 4 * phase + static_cast<double>(calls) * (record + 2 * wait);
 }
+
+namespace {
+thread_local CurrentCrashNote current_note;
+}
+
+CrashNote::CrashNote(const std::string& text) : text_(text) {
+  Abort reason;
+  reason.kind = Failure::training;
+  reason.message = "in " + text;
+  failure_ = to_json(reason).dump();
+}
+
+CrashScope::CrashScope(const CrashNote& note)
+    : outer_(std::exchange(current_note, CurrentCrashNote{note.text_.c_str(), note.failure_.c_str()})) {}
+
+CrashScope::~CrashScope() { current_note = outer_; }
+
+CurrentCrashNote current_crash_note() noexcept { return current_note; }
 
 }  // namespace convoy

@@ -37,4 +37,37 @@ class StateFile {
 };
 std::optional<RankPosition> read_state_file(const std::string& path);
 
+// --- Crash notes: user code that a thread runs, for reports of crashes and of exit() ---
+
+// Names user code that is about to run: "model mine, its constructor". Created once, used for many calls.
+class CrashNote {
+ public:
+  explicit CrashNote(const std::string& text);
+  const std::string& text() const { return text_; }
+
+ private:
+  friend class CrashScope;
+  std::string text_;
+  std::string failure_;  // the same note as an Abort, for the rank's state file
+};
+
+// Text and failure of the innermost CrashScope of this thread; null without one. Async-signal-safe.
+struct CurrentCrashNote {
+  const char* text = nullptr;
+  const char* failure = nullptr;  // JSON of an Abort
+};
+CurrentCrashNote current_crash_note() noexcept;
+
+// During its lifetime a crash report of this thread contains the note, which must outlive it. Notes nest.
+class CrashScope {
+ public:
+  explicit CrashScope(const CrashNote& note);
+  ~CrashScope();
+  CrashScope(const CrashScope&) = delete;
+  CrashScope& operator=(const CrashScope&) = delete;
+
+ private:
+  CurrentCrashNote outer_;
+};
+
 }  // namespace convoy

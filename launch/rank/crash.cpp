@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,12 +18,12 @@
 #include <exception>
 #include <filesystem>
 #include <new>
-#include <stdexcept>
 #include <system_error>
 #include <thread>
 
 #include "core/files/limits.h"
 #include "core/rank_state/position.h"
+#include "core/tensors/tensor_memory.h"
 #include "launch/job/job_supervisor.h"
 #include "launch/process/event_loop.h"
 #include "launch/process/exit_codes.h"
@@ -30,6 +31,7 @@
 namespace convoy {
 
 TranslatedException translate_exception(Failure unknown) {
+  if (const std::string lack = out_of_memory_text(); !lack.empty()) return {Failure::out_of_memory, lack};
   try {
     throw;
   } catch (const CommError& error) {
@@ -40,22 +42,11 @@ TranslatedException translate_exception(Failure unknown) {
     return {error.kind(), error.what()};
   } catch (const std::filesystem::filesystem_error& error) {
     return {Failure::io, error_text(error)};
-  } catch (const std::bad_alloc&) {
-    return {Failure::out_of_memory, no_memory_text()};
   } catch (const std::system_error& error) {
     const Error described = limit_error(error, unknown);
     return {described.kind(), described.what()};
-  } catch (const std::length_error& error) {
-    return {Failure::out_of_memory,
-            str("more than any memory holds was asked for (", error.what(), "); try smaller data or a smaller model")};
-  } catch (const c10::OutOfMemoryError& error) {
-    return {Failure::out_of_memory, str(error.what_without_backtrace(), "; try a smaller train.batch")};
   } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    // LibTorch's CPU allocator has no special exception type.
-    if (message.find("can't allocate memory") != std::string::npos)
-      return {Failure::out_of_memory, str(no_memory_text(), ": ", message)};
-    return {unknown, message};
+    return {unknown, error.what_without_backtrace()};
   } catch (const std::exception& error) {
     return {unknown, error.what()};
   } catch (...) {
@@ -74,8 +65,6 @@ struct RankOfThread {
 };
 thread_local RankOfThread rank_of_this_thread;
 thread_local std::unique_ptr<char[]> stack_of_this_thread;
-thread_local const char* note_of_this_thread = nullptr;     // of the innermost CrashScope
-thread_local const char* failure_of_this_thread = nullptr;  // the same note as an Abort
 // State file of the process's first rank, for threads that belong to no rank.
 std::atomic<StateFile*> some_file{nullptr};
 
@@ -242,18 +231,19 @@ void die_by(int signal_number) {
 void crashed(int signal_number, siginfo_t* info, void*) {
   if (!crash_reporter.is_this_thread()) return die_by(signal_number);
   if (signal_number == SIGBUS && info->si_code > 0) end_if_mapped(info->si_addr);
+  const CurrentCrashNote note = current_crash_note();
   // Only stores to mapped memory.
   if (rank_of_this_thread.file != nullptr) {
     rank_of_this_thread.file->phase(crashed_phase);
-    if (failure_of_this_thread != nullptr) rank_of_this_thread.file->failure(failure_of_this_thread);
+    if (note.failure != nullptr) rank_of_this_thread.file->failure(note.failure);
   }
   print("fatal: ");
   const char* name = sigabbrev_np(signal_number);
   print("SIG");
   print(name ? name : "?");
-  if (note_of_this_thread != nullptr) {
+  if (note.text != nullptr) {
     print(" in ");
-    print(note_of_this_thread);
+    print(note.text);
   }
   print("; backtrace of the thread that caused it:\n");
   void* frames[64];
@@ -291,12 +281,33 @@ std::string refused_by_system() {
   return "";
 }
 
+// Names the limits without allocating memory.
+[[noreturn]] void end_with_memory_limits() {
+  FixedText<256> message;
+  message.add("out of memory on the host");
+  const char* before = " (";
+  const auto add = [&](__rlimit_resource resource, const char* name) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    message.add(before);
+    message.add(name);
+    message.add(" is ");
+    message.add(static_cast<int>(limit.rlim_cur >> 20));
+    message.add(" MiB");
+    before = ", ";
+  };
+  add(RLIMIT_AS, "RLIMIT_AS (`ulimit -v`)");
+  add(RLIMIT_DATA, "RLIMIT_DATA (`ulimit -d`)");
+  message.add(*before == ',' ? ")" : "");
+  end_with(Failure::out_of_memory, exit_code::out_of_memory, message.c_str());
+}
+
 [[noreturn]] void terminated() {
   if (terminate_reporter.is_this_thread()) try {
       const std::string reason = refused_by_system();
       if (!reason.empty()) end_with(Failure::out_of_memory, exit_code::out_of_memory, reason.c_str());
-    } catch (...) {
-      end_with(Failure::out_of_memory, exit_code::out_of_memory, "out of memory on the host");
+    } catch (...) {  // no memory for a text either
+      end_with_memory_limits();
     }
   if (terminate_before != nullptr) terminate_before();
   std::abort();
@@ -312,33 +323,16 @@ __attribute__((section(".preinit_array"), used)) void (*const before_libraries)(
 
 // Runs at exit() in the code of a component, which would otherwise end the process as if it were done.
 void exited() {
-  if (note_of_this_thread == nullptr) return;
+  const CurrentCrashNote note = current_crash_note();
+  if (note.text == nullptr) return;
   FixedText<1600> message;
   message.add("exit() was called in ");
-  message.add(note_of_this_thread);
+  message.add(note.text);
   message.add(": it ended the process; throw an exception instead");
   end_with(Failure::training, exit_code_of(Failure::training), message.c_str());
 }
 
 }  // namespace
-
-CrashNote::CrashNote(const std::string& text) : text_(text) {
-  Abort reason;
-  reason.kind = Failure::training;
-  reason.message = "in " + text;
-  failure_ = to_json(reason).dump();
-}
-
-CrashScope::CrashScope(const CrashNote& note)
-    : outer_note_(note_of_this_thread), outer_failure_(failure_of_this_thread) {
-  note_of_this_thread = note.text_.c_str();
-  failure_of_this_thread = note.failure_.c_str();
-}
-
-CrashScope::~CrashScope() {
-  note_of_this_thread = outer_note_;
-  failure_of_this_thread = outer_failure_;
-}
 
 void set_crash_rank(StateFile* file, int rank) {
   if (file == nullptr && some_file == rank_of_this_thread.file) some_file = nullptr;

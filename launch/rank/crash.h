@@ -26,31 +26,6 @@ TranslatedException translate_exception(Failure unknown);
 // `crashed_phase` (core/rank_state/position.h). Null: to no rank.
 void set_crash_rank(StateFile* file, int rank = -1);
 
-// Names user code that is about to run: "model mine, its constructor". Created once, used for many calls.
-class CrashNote {
- public:
-  explicit CrashNote(const std::string& text);
-  const std::string& text() const { return text_; }
-
- private:
-  friend class CrashScope;
-  std::string text_;
-  std::string failure_;  // the same note as an Abort, for the rank's state file
-};
-
-// During its lifetime a crash report of this thread contains the note, which must outlive it. Notes nest.
-class CrashScope {
- public:
-  explicit CrashScope(const CrashNote& note);
-  ~CrashScope();
-  CrashScope(const CrashScope&) = delete;
-  CrashScope& operator=(const CrashScope&) = delete;
-
- private:
-  const char* outer_note_;
-  const char* outer_failure_;
-};
-
 // Installs handlers. SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT print a backtrace, and the same signal ends the
 // process. Async-signal-safe. SIGBUS in a mapped file ends the process with 74 and the file's name. std::terminate for
 // lack of threads or memory ends it with 71 and the limit, also before main().

@@ -37,6 +37,8 @@ class OneBlock : public Block {
   TensorList forward(const TensorList& inputs) override {
     if (mistake_ == "no output") return {};
     if (mistake_ == "throws a number") throw 42;
+    if (mistake_ == "forward crashes") std::raise(SIGSEGV);
+    if (mistake_ == "forward exits") std::exit(0);
     const at::Tensor output = linear_->forward(inputs[0].to(dtype_));
     return {mistake_ == "detached" ? output.detach() : output};
   }

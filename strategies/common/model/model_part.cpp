@@ -7,16 +7,15 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <new>
 #include <set>
 
 #include "core/base/error.h"
 #include "core/data/rows.h"
-#include "core/files/limits.h"
 #include "core/metrics/model_metrics.h"
 #include "core/model.h"
 #include "core/tensors/init.h"
 #include "core/tensors/random.h"
+#include "core/tensors/tensor_memory.h"
 #include "strategies/common/model/model_checks.h"
 #include "strategies/common/step/precision.h"
 #include "strategies/plans/options/replicated.h"
@@ -123,6 +122,7 @@ void ModelPart::build_block(int64_t index) {
     SeededDefaultGenerator seeded(random_key(store_->seed, name, 0, 2));
     blocks_.push_back(model_->block(index, *scopes_.back()));
   }
+  forward_notes_.emplace_back(convoy::str("block ", index, " (", name, "), forward"));
   if (blocks_.back() == nullptr)
     throw Error(Failure::config, "block ", index, " (", name, "): the model returned null for it");
   for (size_t i = parameters; i < store_->parameters.size(); ++i)
@@ -220,11 +220,13 @@ TensorList ModelPart::outputs_of(const Batch& batch, const TensorList& inputs) {
   for (size_t index = 0; index < blocks_.size(); ++index) {
     const int64_t number = begin_ + int64_t(index);
     const std::string name = model_->block_name(number);
+    const CrashNote& note = forward_notes_[index];
+    const CrashScope here(note);
     try {
       if (boundaries) values = boundaries->enter(name, std::move(values));
       values = run_block(index, values);
     } catch (...) {
-      rethrow(convoy::str("block ", number, " (", name, "), forward"));
+      rethrow(note.text());
     }
   }
   if (boundaries) values = boundaries->leave(std::move(values));
@@ -386,22 +388,15 @@ std::vector<Metric> ModelPart::metrics(const TensorList& outputs, const Batch& b
 void ModelPart::rethrow(const std::string& where) const {
   const std::string place =
       convoy::str(where, training_ ? convoy::str(", step ", store_->state->step) : ", evaluation", ": ");
+  if (const std::string lack = out_of_memory_text(); !lack.empty()) throw Error(Failure::out_of_memory, place + lack);
   try {
     throw;
   } catch (const CommError&) {
     throw;
   } catch (const Error& error) {
     throw Error(error.kind(), place + error.what());
-  } catch (const std::bad_alloc&) {
-    throw Error(Failure::out_of_memory, place + no_memory_text());
-  } catch (const c10::OutOfMemoryError& error) {
-    throw Error(Failure::out_of_memory, place, error.what_without_backtrace(), "; try a smaller train.batch");
   } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    // LibTorch's CPU allocator has no special exception type.
-    if (message.find("can't allocate memory") != std::string::npos)
-      throw Error(Failure::out_of_memory, place, no_memory_text(), ": ", message);
-    throw Error(Failure::training, place + message);
+    throw Error(Failure::training, place + error.what_without_backtrace());
   } catch (const std::exception& error) {
     throw Error(Failure::training, place + error.what());
   } catch (...) {

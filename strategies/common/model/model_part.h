@@ -17,6 +17,7 @@
 
 #include "core/context.h"
 #include "core/model_interface.h"
+#include "core/rank_state/state_file.h"
 #include "strategies/common/layers/default_layers.h"
 #include "strategies/common/memory/recompute.h"
 #include "strategies/common/step/gradient_collector.h"
@@ -110,6 +111,7 @@ class ModelPart {
   std::shared_ptr<Layers> layers_;
   std::vector<std::shared_ptr<Layers>> scopes_;  // blocks may keep references to them
   std::vector<BlockPtr> blocks_;
+  std::vector<CrashNote> forward_notes_;  // by block
   std::vector<ParameterPtr> parameters_;
   std::vector<ParameterPtr> tables_;
   std::vector<ParameterPtr> frozen_;
