@@ -135,7 +135,7 @@ bool holds_out_fold(const OptionValues& options) {
 
 std::string set_option(const std::string& key, const Json& value) {
   const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  return value.is_structured() ? str(" --set '", key, "=", text, "'") : str(" --set ", key, "=", text);
+  return " --set " + shell_word(key + "=" + text);
 }
 
 // Warning about evaluation rows that the previous run trained on; "" if there are none.

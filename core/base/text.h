@@ -62,6 +62,9 @@ size_t utf8_character(std::string_view text);
 // Replaces every byte outside of a UTF-8 character by '?'.
 std::string valid_utf8(std::string_view text);
 
+// `word`, in quotes if a POSIX shell would change it.
+std::string shell_word(const std::string& word);
+
 // Escapes control characters (except newline and tab) and invalid UTF-8 bytes as "\\x1b". Other characters stay.
 std::string terminal_safe(std::string_view text);
 

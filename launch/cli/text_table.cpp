@@ -1,9 +1,7 @@
 #include "launch/cli/text_table.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
-#include <cstring>
 
 #include "launch/prepare/prepare.h"
 
@@ -56,16 +54,6 @@ std::string typed_command(const RunArguments& arguments) {
   if (!arguments.hosts.empty()) words.insert(words.end(), {"--hosts", join(arguments.hosts, ",")});
   for (std::string& word : words) word = shell_word(word);
   return join(words, " ");
-}
-
-std::string shell_word(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || (c != '\0' && std::strchr("-_=./:,+%@", c) != nullptr);
-  });
-  if (plain) return word;
-  std::string text = "'";
-  for (char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
 }
 
 std::string ranges(const std::set<int>& numbers) {

@@ -31,8 +31,6 @@ struct RunArguments;
 
 // The typed command without --output, --inject and train.resume: hints append their own values of these.
 std::string typed_command(const RunArguments& arguments);
-// `word`, in quotes if a POSIX shell would change it.
-std::string shell_word(const std::string& word);
 
 // --- Terminal-safe output ---
 
