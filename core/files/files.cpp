@@ -135,22 +135,53 @@ bool is_private_group(uid_t owner, gid_t group) {
   return true;
 }
 
-// Users who may write the parent may replace the folder, unless the parent is sticky.
-void refuse_writable_parent(const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(folder, error).lexically_normal();
-  for (const std::filesystem::path& named : {path, std::filesystem::canonical(path, error)}) {
-    const std::filesystem::path parent = (named.has_filename() ? named : named.parent_path()).parent_path();
+bool has_access_list(const std::string& path) {
+  return getxattr(path.c_str(), "system.posix_acl_access", nullptr, 0) > 0;
+}
+
+// True if no other user can reach `folder`: it, or a folder above it, is open to this user only.
+bool is_out_of_reach(std::filesystem::path folder) {
+  while (true) {
     struct stat status {};
-    if (stat(parent.c_str(), &status) != 0 || (status.st_mode & S_IWOTH) == 0 || (status.st_mode & S_ISVTX) != 0)
-      continue;
-    throw Error(Failure::refused, folder, ": every user may write ", parent.string(),
-                " and replace this folder; type: chmod o-w ", parent.string(), ", or choose another --output");
+    if (stat(folder.c_str(), &status) == 0 && status.st_uid == geteuid() &&
+        (status.st_mode & (S_IXGRP | S_IXOTH)) == 0 && !has_access_list(folder))
+      return true;
+    if (!folder.has_relative_path()) return false;
+    folder = folder.parent_path();
   }
 }
 
-bool has_access_list(const std::string& path) {
-  return getxattr(path.c_str(), "system.posix_acl_access", nullptr, 0) > 0;
+bool is_mount_root(const std::string& folder) {
+  struct statx facts {};
+  if (statx(AT_FDCWD, folder.c_str(), 0, 0, &facts) == 0 && (facts.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0)
+    return (facts.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  struct stat here {
+  }, above{};  // for kernels before 5.8
+  return stat(folder.c_str(), &here) == 0 && stat((folder + "/..").c_str(), &above) == 0 && here.st_dev != above.st_dev;
+}
+
+// Users who may write a folder above `folder` may replace it, unless that folder is sticky. Returns a warning, or "".
+std::string refuse_writable_parents(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path named = std::filesystem::absolute(folder, error).lexically_normal();
+  std::string warning;
+  for (const std::filesystem::path& path : {named, std::filesystem::weakly_canonical(named, error)}) {
+    std::filesystem::path above = path.has_filename() ? path : path.parent_path();
+    while (above.has_relative_path()) {
+      above = above.parent_path();
+      struct stat status {};
+      if (stat(above.c_str(), &status) != 0 || (status.st_mode & S_IWOTH) == 0 || (status.st_mode & S_ISVTX) != 0 ||
+          is_out_of_reach(std::filesystem::weakly_canonical(above, error)))
+        continue;
+      const std::string reason = str(folder, ": every user may write ", above.string(), " and replace this folder");
+      if (!is_mount_root(above))
+        throw Error(Failure::refused, reason, "; type: ", "chmod o-w ", shell_word(above.string()),
+                    ", or choose another --output");
+      warning = str("warning: ", reason, "; it is the root of a mount, such as a volume of a container, so convoy ",
+                    "assumes that only trusted processes reach it");
+    }
+  }
+  return warning;
 }
 
 pid_t owner_of_lock(const std::string& path) {
@@ -180,7 +211,8 @@ void check_writers(const std::string& plugin, const std::string& path, bool fold
         str(path, " belongs to user ", facts.st_uid, ", neither you nor root; copy it to a folder of your own"));
   const bool sticky = folder && (facts.st_mode & S_ISVTX) != 0;  // as /tmp: users can replace only their own files
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)
-    refuse_plugin(Failure::refused, plugin, str(path, " can be written by others; type: chmod go-w ", path));
+    refuse_plugin(Failure::refused, plugin,
+                  str(path, " can be written by others; type: chmod go-w ", shell_word(path)));
 }
 
 }  // namespace
@@ -293,9 +325,10 @@ void write_whole(const std::string& path, const std::string& text, bool lasting,
   }
 }
 
-void refuse_writable_by_others(const std::string& folder) {
+std::string refuse_writable_by_others(const std::string& folder) {
   struct stat status {
   }, link{};
+  if (lstat(folder.c_str(), &link) != 0 && errno == ENOENT) return refuse_writable_parents(folder);
   if (stat(folder.c_str(), &status) != 0 || lstat(folder.c_str(), &link) != 0)
     throw Error(Failure::output, folder, ": cannot be examined: ", std::strerror(errno));
   const auto refuse = [&](const std::string& reason) { throw Error(Failure::refused, folder, ": ", reason); };
@@ -307,9 +340,9 @@ void refuse_writable_by_others(const std::string& folder) {
       (status.st_mode & S_IWGRP) != 0 && (has_access_list(folder) || !is_private_group(status.st_uid, status.st_gid));
   if (others || group)
     refuse(str(others ? "every user" : str("group ", status.st_gid),
-               " may write it and replace the run's files; type: ", "chmod go-w ", folder,
+               " may write it and replace the run's files; type: ", "chmod go-w ", shell_word(folder),
                ", or choose another --output"));
-  refuse_writable_parent(folder);
+  return refuse_writable_parents(folder);
 }
 
 void refuse_link(const std::string& path) {

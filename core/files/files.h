@@ -88,10 +88,12 @@ void write_whole(const std::string& path, const std::string& text, bool lasting,
 // links.
 std::string irregular(const std::string& path);
 
-// Throws Error(refused) if another user owns `folder` or may write it, or if every user may write its parent and that
-// is not sticky. A group-writable folder is accepted if the group is the owner's private group (same name, no other
-// members) and no access list is set.
-void refuse_writable_by_others(const std::string& folder);
+// Throws Error(refused) if another user owns `folder` or may write it, or if every user may write a folder above it
+// that is not sticky. A group-writable folder is accepted if the group is the owner's private group (same name, no
+// other members) and no access list is set. A folder above it that every user may write is accepted if no other user
+// can reach it. If that folder is the root of a mount, it is accepted too, and this returns a warning; else "".
+// `folder` need not exist: then only the folders above it count.
+std::string refuse_writable_by_others(const std::string& folder);
 
 // Throws Error(refused) if `path` is a symbolic link.
 void refuse_link(const std::string& path);

@@ -82,6 +82,7 @@ class RankAgent : public SupervisedAgent {
 
   // Makes the run folder: hosts without shared storage have their own logs and state files.
   void make_folder(const std::string& folder) const {
+    refuse_writable_by_others(folder);
     try {
       make_private_folder(folder);
       make_private_folder(folder + "/logs");

@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <cstdio>
+#include <filesystem>
 
 #include "launch/diagnose/bench_report.h"
 #include "launch/explain/explain_advice.h"
@@ -13,6 +14,7 @@
 #include "launch/process/exit_codes.h"
 
 #include "core/control/protocol.h"
+#include "core/files/files.h"
 #include "core/files/limits.h"
 #include "core/inject/fault.h"
 
@@ -237,6 +239,16 @@ void RunAttempt::write_end(const JobOutcome& outcome) {
   write_summary(folder_.path, finished_summary(summary_, outcome, startup_seconds_));
 }
 
+// True if the run's data or model did not fit the checkpoint that train.resume names: the folder holds nothing of
+// value.
+bool RunAttempt::refused_to_resume(const JobOutcome& outcome) const {
+  const std::string& resume = run_.config.train.resume;
+  std::error_code none;
+  return outcome.exit_code == exit_code::config && resume != "auto" && resume != "never" && folder_.created &&
+         folder_.attempt == 0 && !std::filesystem::exists(folder_.path + "/checkpoints", none) &&
+         read_file_if_any(folder_.path + "/metrics.jsonl").empty();
+}
+
 AttemptEnd RunAttempt::finish() {
   loop_.on_signal(nullptr);
   console_.flush();
@@ -251,6 +263,12 @@ AttemptEnd RunAttempt::finish() {
     if (end.again) {
       write_summary(folder_.path, summary_);  // the run continues
       console_.log(policy_.note(outcome, end));
+      supervisor_->publish_exit_code(outcome.exit_code);
+      return end;
+    }
+    if (refused_to_resume(outcome)) {
+      system_files().remove_all(folder_.path);
+      console_.log(str("exit ", outcome.exit_code, "; ", folder_.path, " is removed, since nothing was trained"));
       supervisor_->publish_exit_code(outcome.exit_code);
       return end;
     }

@@ -36,6 +36,7 @@ class RunAttempt {
 
  private:
   void write_end(const JobOutcome& outcome);
+  bool refused_to_resume(const JobOutcome& outcome) const;
   void note_stop(int signal);
   void write_stopped(const JobOutcome& outcome);
   void injected(const Json& body);

@@ -144,6 +144,22 @@ std::vector<std::string> other_settings(const RunConfig& config, const std::vect
   return lines;
 }
 
+// Refuses another number of members of an ensemble.
+void check_member_count(const Json& stored, const Json& resolved, const fs::path& step) {
+  const Json::json_pointer name("/strategy/name");
+  if (!stored.contains(name) || stored[name] != resolved.value(name, Json())) return;
+  const RunConfig config = RunConfig::from_resolved(resolved);
+  const StrategyEntry& strategy = strategy_entry(config.strategy.name);
+  if (!strategy.members) return;
+  const size_t had = strategy.members(typed_config(stored, step)).size(), has = strategy.members(config).size();
+  if (had == has) return;
+  refuse(resolved, "strategy.members",
+         str("the state in ", step.string(), " is of an ensemble with ", had, had == 1 ? " member" : " members",
+             ", and this one has ", has,
+             "; give the members as they were, or continue one of them by another "
+             "strategy with @member0, @member1, … at the end of train.resume"));
+}
+
 // Checks one pipeline of a farm as member `index` of this run's ensemble.
 void check_pipeline(const std::string& pipeline, size_t index, const std::vector<std::string>& overrides,
                     const Json& resolved, std::vector<std::string>& notes) {
@@ -219,7 +235,10 @@ std::vector<std::string> check_resume_path(const std::string& resume, const Json
   const Json stored = config_of(folder);
   if (stored.is_null()) return notes;
   check_model(stored, resolved, folder);
-  if (wanted.member >= 0) check_member(wanted, stored, folder, resolved, notes);
+  if (wanted.member >= 0)
+    check_member(wanted, stored, folder, resolved, notes);
+  else
+    check_member_count(stored, resolved, folder);
   return notes;
 }
 

@@ -54,7 +54,13 @@ void check_files(const std::string& folder) {
 }
 
 // Creates the folder and checks that it is writable: otherwise ranks would fail one by one, after an epoch.
-void create(const std::string& folder) {
+// Everything is checked before, so that a refusal leaves nothing behind, and again after. Returns a warning, or "".
+std::string create(const std::string& folder) {
+  const auto check = [&folder] {
+    for (const char* part : {"/logs", "/checkpoints"}) refuse_link(folder + part);
+    return refuse_writable_by_others(folder);
+  };
+  const std::string warning = check();
   try {
     make_private_folder(folder);
     make_private_folder(folder + "/logs");
@@ -62,8 +68,7 @@ void create(const std::string& folder) {
     const std::string reason = error.what();
     refuse(folder, reason.find("--output") == std::string::npos ? reason + output_hint : reason);
   }
-  refuse_writable_by_others(folder);
-  refuse_link(folder + "/logs");
+  check();
   std::error_code problem;
   for (const std::string part : {"/logs", "/checkpoints"}) {
     const std::string path = folder + part;
@@ -74,6 +79,7 @@ void create(const std::string& folder) {
       refuse(path, str("cannot be written: ", strerror(errno), output_hint));
   }
   check_files(folder);
+  return warning;
 }
 
 // Last step of a killed run. The slowest rank need not be the cause, so only the largest step counts.
@@ -164,6 +170,17 @@ std::string command_line(const RunFolderRequest& request, const std::string& res
              request.output.empty() ? "" : " --output " + shell_word(free_output(request.output)));
 }
 
+// True if this run could begin from the newest checkpoint of `folder`.
+bool can_begin_from(const RunFolderRequest& request, const std::string& folder) {
+  if (!has_checkpoint(folder)) return false;
+  try {
+    check_resume_path(folder, request.resolved);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::string difference_lines(const std::vector<Difference>& found, const Json& resolved) {
   std::string lines;
   for (const Difference& difference : found) {
@@ -215,10 +232,13 @@ std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::st
   const std::string path = fs::absolute(folder).lexically_normal().string();
   if (valid_utf8(path) != path)
     refuse(valid_utf8(path), "is not valid UTF-8; run in another working directory, or give another --output");
-  create(folder);
+  std::error_code none;
+  run.created = !fs::exists(folder, none);
+  const std::string warning = create(folder);
   run.lock = FolderLock(folder);
   if (!run.lock.held()) return std::nullopt;
   run.path = path;
+  if (!warning.empty()) run.notes.push_back(warning);
   Json summary = read_summary(folder);
   if (summary.value("status", "") == "done" && !request.grows) {
     run.already_done = true;
@@ -235,12 +255,14 @@ std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::st
   if (const std::string note = kept_note(run.train, request.resolved); !note.empty()) run.notes.push_back(note);
   const std::vector<Difference> found = differences(summary["config"], request.resolved, resumable_keys());
   if (found.empty()) return run;
-  throw Error(
-      Failure::output,
-      str(folder,
-          ": holds an unfinished run, which these settings would change:", difference_lines(found, request.resolved),
-          "\nto continue from its newest checkpoint with the new settings, in a new folder, type\n  ",
-          command_line(request, folder), "\nto start from the beginning, type\n  ", command_line(request, "never")));
+  throw Error(Failure::output,
+              str(folder, ": holds an unfinished run, which these settings would change:",
+                  difference_lines(found, request.resolved),
+                  can_begin_from(request, folder)
+                      ? str("\nto continue from its newest checkpoint with the new settings, in a new folder, type\n  ",
+                            command_line(request, folder))
+                      : std::string(),
+                  "\nto start from the beginning, type\n  ", command_line(request, "never")));
 }
 
 // Override for more training than the finished run had; "" if `resolved` already requests more.
@@ -296,7 +318,8 @@ std::string done_reason(const RunFolderRequest& request, const std::string& fold
   const std::vector<Difference> found = differences(config, request.resolved, ignored);
   if (found.empty()) return "";
   return str("holds a run that is done, with other settings:", difference_lines(found, request.resolved),
-             "\ngive another --output", has_checkpoint(folder) ? "; " + more_text(request, folder) : std::string(),
+             "\ngive another --output",
+             can_begin_from(request, folder) ? "; " + more_text(request, folder) : std::string(),
              addition_text(folder, found));
 }
 
@@ -355,7 +378,8 @@ std::string new_folder_note(const RunFolderRequest& request, const std::vector<i
     const std::string other = numbered(request, number);
     if (request.resume != "auto" || read_summary(other).value("status", "") != "done" || !has_checkpoint(other))
       continue;
-    return str(other, " is done; this run starts from the beginning in ", folder, "; ", more_text(request, other));
+    return str(other, " is done; this run starts from the beginning in ", folder,
+               can_begin_from(request, other) ? "; " + more_text(request, other) : std::string());
   }
   return str(numbered(request, 1), " is taken; this run's folder is ", folder);
 }

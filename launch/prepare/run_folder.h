@@ -47,6 +47,7 @@ struct RunFolder {
   std::string path;                // absolute
   bool already_done = false;       // nothing to train
   bool continued = false;          // an unfinished run is continued
+  bool created = false;            // the folder did not exist before
   int attempt = 0;                 // number of earlier starts of this folder
   Json train = Json::object();     // length that the folder's run keeps: epochs, max_steps; empty: as configured
   std::vector<std::string> notes;  // lines for the user

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -108,6 +109,12 @@ TEST_F(FilesTest, AParentThatEveryUserMayWriteIsRefused) {
   make_private_folder(at("parent/run"));
   const std::string parent = at("parent");
   ASSERT_EQ(chmod(parent.c_str(), 0777), 0);
+  EXPECT_EQ(refuse_writable_by_others(at("parent/run")), "") << "no other user reaches it";
+  ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
+  make_private_folder(at("parent/between/run"));
+  for (const char* path : {"parent/between/run", "parent/not/yet/there"})
+    EXPECT_THAT(failure([&] { refuse_writable_by_others(at(path)); }, Failure::refused),
+                HasSubstr("chmod o-w " + parent + ","));
   for (const char* path : {"parent/run", "parent/run/"})
     EXPECT_THAT(failure([&] { refuse_writable_by_others(at(path)); }, Failure::refused),
                 HasSubstr("chmod o-w " + parent + ","));
@@ -118,6 +125,17 @@ TEST_F(FilesTest, AParentThatEveryUserMayWriteIsRefused) {
   EXPECT_NE(failure([&] { refuse_link(at("link")); }, Failure::refused), "");
   refuse_link(parent);
   refuse_link(at("nowhere"));
+}
+
+TEST_F(FilesTest, AMountThatEveryUserMayWriteIsAWarning) {
+  const std::string volume = at("volume");
+  make_private_folder(volume);
+  ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
+  if (mount("none", volume.c_str(), "tmpfs", 0, "mode=0777") != 0) GTEST_SKIP() << "nothing may be mounted here";
+  make_private_folder(at("volume/run"));
+  const std::string warning = refuse_writable_by_others(at("volume/run"));
+  umount(volume.c_str());
+  EXPECT_THAT(warning, HasSubstr("every user may write " + volume));
 }
 
 TEST_F(FilesTest, AGroupOfItsOwnIsNobodyElse) {

@@ -379,6 +379,39 @@ TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
   EXPECT_THAT(reason, HasSubstr("o/logs: cannot be written"));
 }
 
+TEST_F(RunFolderTest, ARefusedParentHoldsNothingNew) {
+  const fs::path open = root_ / "open";
+  fs::create_directory(open);
+  chmod(open.c_str(), 0777);
+  request_.output = open / "between" / "o";
+  EXPECT_THAT(refusal(Failure::refused), HasSubstr("chmod o-w " + open.string()));
+  EXPECT_TRUE(fs::is_empty(open));
+}
+
+TEST_F(RunFolderTest, LinksWithinAreRefused) {
+  request_.output = root_ / "o";
+  for (const char* part : {"logs", "checkpoints"}) {
+    fs::remove_all(request_.output);
+    fs::create_directories(root_ / "elsewhere");
+    fs::create_directories(request_.output);
+    fs::create_directory_symlink(root_ / "elsewhere", fs::path(request_.output) / part);
+    EXPECT_THAT(refusal(Failure::refused), HasSubstr(str("o/", part, ": is a symbolic link")));
+  }
+}
+
+TEST_F(RunFolderTest, AnotherModelCannotBeginFromTheCheckpoint) {
+  request_.resolved["model"] = {{"name", "mlp"}, {"hidden", {8}}};
+  leave(folder("n"), "failed", true, request_.resolved);
+  std::ofstream(folder("n") + "/checkpoints/step-3/manifest.json") << Json{{"config", request_.resolved}};
+  request_.resolved["seed"] = 2;
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("--set train.resume=" + folder("n")));
+  request_.resolved["model"]["hidden"] = {9};
+  const std::string reason = refusal(Failure::output);
+  EXPECT_THAT(reason, HasSubstr("model.hidden: [8] -> [9]"));
+  EXPECT_THAT(reason, ::testing::Not(HasSubstr("--set train.resume=" + folder("n"))));
+  EXPECT_THAT(reason, HasSubstr("--set train.resume=never"));
+}
+
 TEST_F(RunFolderTest, RefusalsNameThePlaceAndAKeyThatCanBeWritten) {
   leave(folder("n"), "failed", true, {{"train", {{"evaluate_every", {{"every", 1}, {"unit", "epochs"}}}}}});
   request_.resolved = {{"train", {{"evaluate_every", {{"every", 5}, {"unit", "epochs"}}}}},
