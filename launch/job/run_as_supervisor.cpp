@@ -34,11 +34,13 @@ class SupervisorRun {
       folder = open_run_folder(wanted);
     } catch (const Error& error) {
       // mpirun itself ends the other ranks.
-      if (run_.as.launcher != Launcher::open_mpi) send_away(request, wanted, exit_code_of(error.kind()));
+      if (run_.as.launcher != Launcher::open_mpi)
+        send_away(request, wanted, exit_code_of(error.kind()), milliseconds(5000));
       throw;
     }
     if (reported_done(folder)) {
-      send_away(request, wanted, exit_code::done);
+      // A rank that starts late would wait for a supervisor as long.
+      send_away(request, wanted, exit_code::done, to_milliseconds(run_.config.launch.rendezvous));
       return exit_code::done;
     }
     RunAttempt::Actions actions;
@@ -88,17 +90,20 @@ class SupervisorRun {
                                      stopping ? " before all ranks had saved" : "")});
   }
 
-  // Ends the other ranks with `code` when there is nothing to train.
-  void send_away(const JobRequest& request, const RunFolderRequest& wanted, int code) {
+  // Ends the other ranks with `code` when there is nothing to train. Waits for them at most for `limit`.
+  void send_away(const JobRequest& request, const RunFolderRequest& wanted, int code, milliseconds limit) {
+    bool stopped = false;
+    loop_.on_signal([&](int) { stopped = true; });
     try {
       JobSupervisor supervisor(loop_, request, {nullptr, [](const Abort&) {}, nullptr, nullptr, nullptr});
       supervisor.publish_exit_code(code);
       const RendezvousFile file(requested_folder(wanted), run_.as.job, supervisor.address());
       supervisor.add_local_agent(0, host_);
-      loop_.run_until([&] { return supervisor.joined() && supervisor.agents_gone(); }, milliseconds(5000));
+      loop_.run_until([&] { return stopped || (supervisor.joined() && supervisor.agents_gone()); }, limit);
     } catch (const Error&) {
       // If the file cannot be written, the other ranks find the same error or reach their time limit.
     }
+    loop_.on_signal(nullptr);
   }
 
   EventLoop& loop_;

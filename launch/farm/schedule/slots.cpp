@@ -275,10 +275,12 @@ class SlotSupervisor {
     }
   }
 
-  // Publishes the exit code of a farm that does not start, once all agents have joined or after 5 s.
+  // Publishes the exit code of a farm that does not start, once all agents have joined. After an error it waits for
+  // them for 5 s only; an agent that starts later then waits for its time limit.
   int publish_when_joined(int code) {
     joined_[0] = Host{};
-    loop_.run_until([this] { return all_joined(); }, milliseconds(5000));
+    const milliseconds limit = code == exit_code::done ? to_milliseconds(run_.rendezvous) : milliseconds(5000);
+    loop_.run_until([this] { return all_joined() || stop_signal_ != 0 || launcher_gone_; }, limit);
     return publish(code);
   }
 
