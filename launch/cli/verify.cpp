@@ -263,8 +263,8 @@ int verify_command(const VerifyArguments& arguments) {
       std::max(arguments.precision == "fp64" ? 1e-9 : 1e-3, compression_error(written.strategy.options.json())));
   std::cout << layout_text(configured) << ", against " << layout_text(reference)
             << (strategy.members ? str(", one run for each of ", references.size(), " members") : "") << ": "
-            << arguments.steps << " steps of " << reference.run.config.train.batch.rows << " rows; "
-            << join(notes, "; ") << std::endl;
+            << arguments.steps << (arguments.steps == 1 ? " step of " : " steps of ")
+            << reference.run.config.train.batch.rows << " rows; " << join(notes, "; ") << std::endl;
 
   const TemporaryFolder folder;
   const Division division = division_of(written, configured.placed.job.mesh.degree("data"));

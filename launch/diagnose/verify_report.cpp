@@ -131,8 +131,8 @@ std::string agreement(const std::vector<StepDifferences>& steps, double toleranc
       at = step.step;
     }
   }
-  std::string text = str("agree: after each of ", updates, " updates everything is within ", tolerance_text(tolerance),
-                         " of what ", reference, " gives");
+  std::string text = str("agree: after ", updates == 1 ? "the update" : str("each of ", updates, " updates"),
+                         " everything is within ", tolerance_text(tolerance), " of what ", reference, " gives");
   if (worst != nullptr && worst->relative > 0)
     text += str("; the worst is ", difference_text(*worst), ", after step ", at);
   return text + "\n";

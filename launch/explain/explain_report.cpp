@@ -169,12 +169,14 @@ std::vector<std::string> wrapped(const std::string& line, size_t width) {
   return lines;
 }
 
-// The first lines of a schedule. Lines that are not shown are counted and not wrapped.
+// The first lines of a schedule, and its line about idle ranks. Lines that are not shown are counted and not wrapped.
 std::string schedule_text(const std::string& schedule, size_t ranks) {
-  const size_t most = ranks > many_ranks ? most_lines : most_lines_of_few;
+  const size_t idle_at = schedule.rfind("\nidle: ");
+  const std::string idle = idle_at == std::string::npos ? "" : schedule.substr(idle_at + 1);
+  const size_t most = (ranks > many_ranks ? most_lines : most_lines_of_few) - (idle.empty() ? 0 : 1);
   std::string text;
   size_t shown = 0, left_out = 0;
-  std::istringstream lines(schedule);
+  std::istringstream lines(schedule.substr(0, schedule.size() - idle.size()));
   for (std::string line; std::getline(lines, line);) {
     if (shown >= most) {
       ++left_out;
@@ -185,7 +187,7 @@ std::string schedule_text(const std::string& schedule, size_t ranks) {
       ++(shown < most ? shown : left_out);
     }
   }
-  return text + (left_out > 0 ? "… and " + plural(left_out, "line") + " more\n" : "");
+  return text + (left_out > 0 ? "… and " + plural(left_out, "line") + " more\n" : "") + idle;
 }
 
 std::string error_text(const StepPrediction& step) {

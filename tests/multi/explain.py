@@ -176,6 +176,7 @@ with runs.workspace() as folder:
         text = explain(*many, *sets, of=runs.TOP / "configs" / "tiny" / "gpt.yaml")
         longest = max(text.splitlines(), key=len)
         runs.check(len(longest) < 160 and len(text.splitlines()) <= 60, f"{strategy}: {longest}\n{text}")
+        runs.check("pipeline" not in strategy or "\nidle: " in text, f"{strategy}: no idle time\n{text}")
         print(f"{strategy} on 1,024 ranks: {time.monotonic() - start:.1f} s, {len(longest)} characters")
 
     # Long schedules: 1,024 stages × 64 micro-batches, and 100,000 micro-batches on two ranks.

@@ -94,8 +94,10 @@ void extend_grid(Node& grid, const Node& typed) {
       for (const Node::Field& known : grid.fields) keys.push_back(known.key);
       throw ConfigError(field.value.mark, path, str("is no key of this farm's grid, which has ", join(keys, ", ")));
     }
-    if (field.value.kind != Node::Kind::list)
-      throw ConfigError(field.value.mark, path, "must be a list of the values to add");
+    if (field.value.kind != Node::Kind::list || field.value.items.empty())
+      throw ConfigError(field.value.mark, path,
+                        field.value.kind != Node::Kind::list ? "must be a list of the values to add"
+                                                             : "is an empty list; give the values to add");
     for (const Node& value : field.value.items)
       if (!has_value(*list, untyped(value, false))) list->items.push_back(value);
   }

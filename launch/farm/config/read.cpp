@@ -95,6 +95,22 @@ std::vector<ConfigError> unused_keys(const Node& root, const std::vector<Pipelin
   return mistakes;
 }
 
+// Drops what a misspelt section of the farm's file causes: without it, pipelines lack its keys.
+void drop_consequences(const Node& root, std::vector<ConfigError>& mistakes) {
+  std::vector<std::string> valid;
+  for (const Option& option : run_options()) valid.push_back(option.name);
+  for (const Node::Field& field : root.fields) {
+    if (std::find(valid.begin(), valid.end(), field.key) != valid.end()) continue;
+    const std::string meant = nearest(field.key, valid);
+    if (meant.empty() || root.find(meant) != nullptr) continue;
+    const auto caused = [&meant](const ConfigError& mistake) {
+      const bool within = mistake.key() == meant || mistake.key().rfind(meant + ".", 0) == 0;
+      return within && std::string(mistake.what()).find("is missing") != std::string::npos;
+    };
+    mistakes.erase(std::remove_if(mistakes.begin(), mistakes.end(), caused), mistakes.end());
+  }
+}
+
 // Refuses a key of --set that every pipeline overrides, since it has no effect.
 void refuse_ineffective_set(const Node& node, const std::string& path, const std::vector<PipelineText>& pipelines,
                             std::vector<ConfigError>& mistakes) {
@@ -153,6 +169,7 @@ std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments
   RunTreesReader reader(catalogues);
   for (const PipelineText& text : texts.pipelines) run.farm.pipelines.push_back(read_text(text, reader, run.mistakes));
   add(run.mistakes, reader.mistakes());
+  drop_consequences(root, run.mistakes);
   run.warnings.insert(run.warnings.begin(), as.inherited.begin(), as.inherited.end());
   return run;
 }

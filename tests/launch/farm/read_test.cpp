@@ -187,6 +187,11 @@ TEST_F(FarmFile, AGridHasItsLimit) {
               HasSubstr("more than 10000"));
   EXPECT_THAT(mistakes("  grid: {seed: []}\n"), HasSubstr("strategy.grid.seed: is an empty list"));
   EXPECT_THAT(mistakes("  grid: {sede: [1]}\n"), HasSubstr("sede: unknown key; did you mean seed?"));
+  std::string text = std::string(common) + "  grid: {optimizer.lr: [0.1, 0.2]}\n";
+  text.replace(text.find("optimizer"), std::string("optimizer").size(), "optimzer");
+  RunArguments arguments;
+  arguments.config = write("misspelt.yaml", text);
+  EXPECT_EQ(read_farm(read_yaml_file(arguments.config), arguments, {}, {})->mistakes.size(), 1u);
 }
 
 TEST_F(FarmFile, ReportsAllMistakesWithTheirFiles) {
