@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/config/differences.h"
+#include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/rows/row_history.h"

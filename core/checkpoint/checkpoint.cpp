@@ -16,7 +16,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/save_coordination.h"
 #include "core/checkpoint/stored_files.h"
-#include "core/files/farm.h"
+#include "core/files/files.h"
 
 namespace convoy {
 namespace {

@@ -11,7 +11,6 @@
 #include "core/checkpoint/checkpoint_directory.h"
 #include "core/checkpoint/pieces.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/files/farm.h"
 
 namespace convoy {
 namespace {

@@ -130,6 +130,13 @@ Node* Node::find(const std::string& key) {
 
 const Node* Node::find(const std::string& key) const { return const_cast<Node*>(this)->find(key); }
 
+Node* Node::child(const std::string& key) {
+  if (kind == Kind::map) return find(key);
+  const auto index = parse_integer(key).value;
+  if (kind != Kind::list || !index || *index < 0 || *index >= static_cast<int64_t>(items.size())) return nullptr;
+  return &items[static_cast<size_t>(*index)];
+}
+
 Node scalar_node(const std::string& text, const SourceLocation& mark, bool quoted) {
   Node node;
   node.kind = Node::Kind::scalar;

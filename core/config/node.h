@@ -42,6 +42,7 @@ struct Node {
 
   Node* find(const std::string& key);
   const Node* find(const std::string& key) const;
+  Node* child(const std::string& key);  // of a map by key, of a list by number; null: none
 };
 
 struct Node::Field {

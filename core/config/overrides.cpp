@@ -1,4 +1,3 @@
-#include "core/config/overrides.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -293,7 +293,52 @@ std::string contents_of(const std::string& path) {
   return text;
 }
 
+// --- Text checks before YAML is parsed: invalid bytes, tabs as indentation ---
+
+void check_encoding(const std::string& text, const SourceLocation& place) {
+  const auto refuse = [&](const char* reason) { throw ConfigError(place, "", reason); };
+  const std::string_view view = text;
+  const auto starts_with = [&](std::string_view mark) { return view.substr(0, mark.size()) == mark; };
+  if (starts_with("\xef\xbb\xbf")) refuse("starts with a byte order mark; save it as UTF-8 without one");
+  if (starts_with("\xff\xfe") || starts_with("\xfe\xff")) refuse("is UTF-16; save it as UTF-8");
+  // UTF-16 without a byte order mark: every other byte of the first characters is NUL.
+  if (text.size() >= 4 && ((text[0] == 0 && text[2] == 0) || (text[1] == 0 && text[3] == 0))) {
+    refuse("is UTF-16; save it as UTF-8");
+  }
+}
+
 }  // namespace
+
+void check_source(const std::string& text, const SourceLocation& place, bool fixed) {
+  check_encoding(text, place);
+  int line = 1;
+  int column = 1;
+  const auto refuse = [&](const char* reason) {
+    throw ConfigError(fixed ? place : SourceLocation{place.file, line, column}, "", reason);
+  };
+  bool indenting = true;
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == '\n') {
+      ++line;
+      column = 1;
+      indenting = true;
+      ++i;
+      continue;
+    }
+    if (byte == 0) refuse("holds a NUL byte; a configuration is plain text");
+    if (byte == '\t' && indenting) refuse("indents with a tab; use spaces");
+    const bool return_before_newline = byte == '\r' && i + 1 < text.size() && text[i + 1] == '\n';
+    if ((byte < 0x20 && byte != '\t' && !return_before_newline) || byte == 0x7f) {
+      refuse("holds a control character; write it as an escape in double quotes");
+    }
+    if (byte != ' ' && byte != '\r') indenting = false;
+    const size_t length = utf8_character(std::string_view(text).substr(i));
+    if (length == 0) refuse("is not valid UTF-8; save it as UTF-8");
+    i += length;
+    ++column;
+  }
+}
 
 Node read_yaml_text(const std::string& text, const std::string& file) {
   check_source(text, {file, 1, 1}, false);

@@ -4,6 +4,7 @@
 // aliases, tags, second documents, bad UTF-8. Every error is a ConfigError with source location. Thread-safe.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "core/config/node.h"
 
@@ -26,5 +27,15 @@ void check_source(const std::string& text, const SourceLocation& place, bool fix
 
 // Replaces ${VAR} in every scalar from the environment; $${ is a literal ${.
 void expand_environment(Node& node);
+
+// Overrides: --set KEY=VALUE changes a tree before it is checked.
+
+// Applies one override. KEY is a path such as train.batch.global or data.transforms.0.name. Items count from 0; one
+// past the end appends. A key that contains dots is written in double quotes. VALUE is YAML. Source locations become
+// "--set KEY=VALUE".
+// Throws Error(command_line) if the text is not of the form KEY=VALUE, ConfigError for an invalid path.
+void apply_override(Node& root, const std::string& assignment);
+// Returns the tree of the file, or an empty map if `path` is "", with the overrides applied in order.
+Node read_yaml_file(const std::string& path, const std::vector<std::string>& overrides);
 
 }  // namespace convoy

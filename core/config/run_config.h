@@ -5,12 +5,16 @@
 // compared by it.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/base/options.h"
 
 namespace convoy {
+
+struct Node;  // core/config/node.h
 
 // All catalogues of a build, by kind ("model", "data", "optimizer", "schedule", "strategy", "backend", "loss",
 // "transform"). The reading program fills it (launch/prepare/describe.h, tests); core does not know the entries.
@@ -110,5 +114,69 @@ Json without_marks(const Json& resolved);
 std::string to_yaml(const Json& resolved);
 // First key path in which two resolved configurations differ, without the `ignored` prefixes; "" if none.
 std::string first_difference(const Json& a, const Json& b, const std::vector<std::string>& ignored);
+
+// --- Differences between two resolved configurations, such as those of a checkpoint and of the run that resumes it ---
+
+struct Difference {
+  std::string key;
+  Json was, is;  // null if a configuration has no such key
+};
+
+// Differences of `is` against the older `was`. A key that only `is` has counts only if the user wrote it, because
+// later versions add keys with defaults. If a component has another name, only written options of the new one count.
+std::vector<Difference> differences(const Json& was, const Json& is, const std::vector<std::string>& ignored);
+
+std::string to_string(const Difference& difference);  // "optimizer.lr: 0.1 -> 0.01"
+
+// Keys that may differ between the runs of one folder, and so under train.resume: auto.
+const std::vector<std::string>& resumable_keys();
+
+// --- Keys without effect in combination with other keys ---
+//
+// The user wrote such a key for a reason, so it is refused; defaults are not.
+
+// Throws ConfigError at `key`, or at the first key below it, if the file or --set contains it. `reason`: the purpose of
+// the key, and what to do. Does nothing if every key of the section is written, as in the resolved file of a run
+// folder.
+// `because`: source locations of the keys that remove its effect. If --set gave one of them and the file gave the
+// key, the user tries the same file with another option. Then nothing is thrown, and `ignored`, if given, receives a
+// line which reports that the key is ignored.
+void refuse_without_effect(const Options& section, const std::string& key, const std::string& reason,
+                           const std::vector<SourceLocation>& because = {},
+                           std::vector<std::string>* ignored = nullptr);
+
+bool is_typed(const SourceLocation& mark);  // from --set
+
+// Reads the tree of one run, as read_run_config does.
+RunConfig read_run_tree(const Node& root, const Catalogues& catalogues);
+
+// Throws one error that lists all mistakes, if there are any; a single one is thrown as it is.
+void refuse_all(const std::vector<ConfigError>& mistakes);
+
+// Returns all mistakes of a tree. `read` reads it, and adds its mistakes to the list or throws one. It checks
+// combinations of values only if single values have no mistakes. So it is called again without the wrong values,
+// until it finds no new mistake. Mistakes that removed values may have caused are dropped.
+using ReadTree = std::function<void(const Node&, std::vector<ConfigError>& mistakes)>;
+std::vector<ConfigError> all_mistakes(Node root, const ReadTree& read);
+
+// Reads many trees that have most of their values in common: reads and checks each distinct top-level value once. One
+// thread.
+class RunTreesReader {
+ public:
+  explicit RunTreesReader(const Catalogues& catalogues);
+  ~RunTreesReader();
+  RunTreesReader(const RunTreesReader&) = delete;
+  RunTreesReader& operator=(const RunTreesReader&) = delete;
+
+  // Returns RunConfig::resolved of the tree; null if it has a mistake.
+  Json read(const Node& root);
+  // Mistakes of all trees so far, each once.
+  const std::vector<ConfigError>& mistakes() const;
+
+  struct Inner;
+
+ private:
+  std::unique_ptr<Inner> inner_;
+};
 
 }  // namespace convoy

@@ -13,8 +13,6 @@
 #include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/config/option_reader.h"
-#include "core/config/overrides.h"
-#include "core/config/pipeline_texts.h"
 #include "core/config/reader.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
@@ -205,6 +203,29 @@ Node only(const Node& root, const std::string& key) {
   return tree;
 }
 
+// Removes the value at a key path from the tree; returns false if there is none. Keys may contain dots.
+bool remove_at(Node& node, const std::vector<std::string>& keys, size_t first) {
+  std::string key;
+  for (size_t last = first; last < keys.size(); ++last) {
+    key += (last == first ? "" : ".") + keys[last];
+    Node* found = node.child(key);
+    if (found == nullptr) continue;
+    if (last + 1 < keys.size()) return remove_at(*found, keys, last + 1);
+    if (node.kind == Node::Kind::list)
+      node.items.erase(node.items.begin() + (found - node.items.data()));
+    else
+      node.fields.erase(std::find_if(node.fields.begin(), node.fields.end(),
+                                     [&](const Node::Field& field) { return field.key == key; }));
+    return true;
+  }
+  return false;
+}
+
+// True if `key` is `other` or a section around it: removing `other` may then have caused the mistake.
+bool is_at_or_above(const std::string& key, const std::string& other) {
+  return key.empty() || key == other || other.rfind(key + ".", 0) == 0;
+}
+
 void append_text(const SourceLocation& mark, std::string& text) {
   text += mark.file;
   text += '\0';
@@ -350,6 +371,36 @@ RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, con
     model->fields.push_back({"name", mark, scalar_node(plugin_model, mark, true)});
   }
   return RunTreesReader::Inner{catalogues, marks_of(resolved)}.read_one(root, {});
+}
+
+bool is_typed(const SourceLocation& mark) { return mark.file.rfind("--set ", 0) == 0; }
+
+std::vector<ConfigError> all_mistakes(Node root, const ReadTree& read) {
+  std::vector<ConfigError> mistakes;
+  std::vector<std::string> removed;
+  for (bool again = true; again;) {
+    std::vector<ConfigError> found;
+    try {
+      read(root, found);
+    } catch (const ConfigError& mistake) {
+      found.push_back(mistake);
+    }
+    found.erase(std::remove_if(found.begin(), found.end(),
+                               [&](const ConfigError& mistake) {
+                                 return std::any_of(removed.begin(), removed.end(), [&](const std::string& gone) {
+                                   return is_at_or_above(mistake.key(), gone);
+                                 });
+                               }),
+                found.end());
+    again = false;
+    // Remove list items from the end, so that the others keep their index.
+    for (auto mistake = found.rbegin(); mistake != found.rend(); ++mistake) {
+      removed.push_back(mistake->key());
+      again = (!mistake->key().empty() && remove_at(root, split(mistake->key(), '.'), 0)) || again;
+    }
+    mistakes.insert(mistakes.end(), found.begin(), found.end());
+  }
+  return mistakes;
 }
 
 void refuse_all(const std::vector<ConfigError>& mistakes) {

@@ -394,4 +394,19 @@ std::string trusted_plugin_file(const std::string& path) {
   return file;
 }
 
+std::vector<std::string> pipeline_folders(const std::string& folder) {
+  std::vector<std::string> folders;
+  Json summary;
+  try {
+    summary = Json::parse(read_file(folder + "/summary.json", size_t{64} << 20), nullptr, false);
+  } catch (const Error&) {
+    return folders;
+  }
+  if (!summary.is_object() || !summary.contains("pipelines") || !summary["pipelines"].is_array()) return folders;
+  for (const Json& pipeline : summary["pipelines"])
+    if (pipeline.is_object() && pipeline.contains("folder") && pipeline["folder"].is_string())
+      folders.push_back(folder + "/" + pipeline["folder"].get<std::string>());
+  return folders;
+}
+
 }  // namespace convoy

@@ -125,6 +125,9 @@ inline bool is_leftover(const std::string& name) {
   return begins_with(name, ".step-") || begins_with(name, ".old-") || begins_with(name, ".latest-");
 }
 
+// Run folders of the pipelines of a farm, in order; empty if `folder` is not the folder of a farm.
+std::vector<std::string> pipeline_folders(const std::string& folder);
+
 // --- Files of plugins ---
 
 // Returns the file to open, with all links resolved, because opening a library runs it.

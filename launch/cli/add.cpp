@@ -10,8 +10,7 @@
 #include <utility>
 
 #include "core/config/reader.h"
-#include "launch/farm/config/grid_extension.h"
-#include "launch/farm/config/read.h"
+#include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
 #include "launch/farm/run/journal.h"
 #include "launch/job/summary.h"

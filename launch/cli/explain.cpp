@@ -8,14 +8,13 @@
 #include "launch/explain/predict_candidates.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
-#include "strategies/plans/catalogue.h"
+#include "launch/prepare/describe.h"
 
 namespace convoy {
 namespace {
 
 void check_names(const std::vector<std::string>& names) {
-  std::vector<std::string> known;
-  for (const StrategyEntry& entry : strategy_catalogue()) known.push_back(entry.name);
+  const std::vector<std::string> known = all_catalogues().names("strategy");
   const std::set<std::string> all(known.begin(), known.end());
   for (const std::string& name : names) {
     if (all.count(name) != 0) continue;

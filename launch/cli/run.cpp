@@ -5,8 +5,8 @@
 #include <iostream>
 #include <utility>
 
-#include "core/config/overrides.h"
-#include "launch/farm/config/read.h"
+#include "core/config/reader.h"
+#include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"

@@ -11,12 +11,12 @@
 #include <iostream>
 #include <set>
 
-#include "core/config/overrides.h"
-#include "core/config/pipeline_texts.h"
+#include "core/config/reader.h"
+#include "core/config/run_config.h"
 #include "core/files/files.h"
 #include "launch/diagnose/verify_report.h"
 #include "launch/explain/candidate.h"
-#include "launch/farm/config/read.h"
+#include "launch/farm/config/farm.h"
 #include "launch/job/summary.h"
 #include "launch/prepare/describe.h"
 #include "launch/process/exit_codes.h"

@@ -198,7 +198,7 @@ class MeasurementJob {
                       "a slow disk"));
     if (failed_)
       throw Error(Failure::training,
-                  str("--calibrate: convoy-rank ", describe(*failed_), output_.empty() ? "" : ":\n" + output_));
+                  str("--calibrate: convoy-rank ", end_text(*failed_), output_.empty() ? "" : ":\n" + output_));
   }
 
   const MeasurementRequest& request_;

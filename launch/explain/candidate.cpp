@@ -39,7 +39,7 @@ PreparedRun prepared(const RunArguments& arguments) { return prepare(arguments, 
 bool is_about_ranks(const ConfigError& error) { return error.key() == "launch.ranks" || error.key() == "--ranks"; }
 
 // Removes a `sync` of parameters if the strategy has no replicas: only replicas train locally.
-void remove_local_sync(Json& section, const StrategyEntry& strategy) {
+void remove_local_sync(Json& section, const Entry& strategy) {
   const auto sync = section.find("sync");
   if (sync == section.end() || sync->value("what", "gradients") == "gradients") return;
   for (const Option& option : strategy.options)
@@ -131,8 +131,10 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
   RunArguments arguments = run.arguments;
   if (strategy != run.config.strategy.name) {
     Json section = {{"name", strategy}};
-    section.update(shared_keys(run.config.strategy.options, strategy_entry(strategy).options, true));
-    remove_local_sync(section, strategy_entry(strategy));
+    const Catalogues catalogues = all_catalogues();
+    const Entry& entry = *catalogues.find("strategy", strategy);
+    section.update(shared_keys(run.config.strategy.options, entry.options, true));
+    remove_local_sync(section, entry);
     arguments.overrides.push_back(str("strategy=", section.dump()));
   }
   arguments.overrides.insert(arguments.overrides.end(), overrides.begin(), overrides.end());

@@ -310,7 +310,7 @@ void JobSupervisor::ended(int process, const ProcessEnd& end) {
   if (!end.lack.empty() && end.code != exit_code::out_of_memory && !reported_failure(process)) {
     const int rank = failed_rank_of(process);
     return fail({Failure::out_of_memory, rank, step_of(rank), end.signal, participant.host,
-                 str(label(process), " ", describe(end), ": ", end.lack)});
+                 str(label(process), " ", end_text(end), ": ", end.lack)});
   }
   if (end.signal == SIGABRT && assignment_) {
     // A library that cannot handle messages of unequal sizes aborts its process.
@@ -326,7 +326,7 @@ void JobSupervisor::ended(int process, const ProcessEnd& end) {
     const bool connecting = phase_of(rank >= 0 ? rank : first_rank(process)) == rendezvous_phase;
     const Failure kind = connecting ? Failure::rendezvous : Failure::training;
     fail({reason.rank >= 0 ? reason.kind : kind, rank, step, connecting ? 0 : end.signal, participant.host,
-          str(label(process), " ", describe(end),
+          str(label(process), " ", end_text(end),
               connecting  ? " between joining the job and connecting to its peers"
               : step >= 0 ? str(" at step ", step)
               : rank < 0  ? positions_text(process)
@@ -377,7 +377,7 @@ void JobSupervisor::ended_early(int process, const ProcessEnd& end) {
     reason.message = str(label(process), " lost a peer although none has ended: the network between them failed",
                          lost_ ? ": " + lost_->message : "");
   } else {
-    reason.message = str(label(process), " ", describe(end),
+    reason.message = str(label(process), " ", end_text(end),
                          end.lack.empty() ? str("; see logs/rank", first_rank(process), ".log") : ": " + end.lack);
   }
   fail(reported_failure(process).value_or(reason));

@@ -184,7 +184,7 @@ class Mpirun {
     tasks_.after(milliseconds(joined ? 500 : 50), [this, end, joined] {
       if (attempt_->supervisor().failed() || attempt_->supervisor().over()) return;
       std::string message =
-          str("mpirun ", describe(end), joined ? " before the ranks had" : " before it had started all ranks");
+          str("mpirun ", end_text(end), joined ? " before the ranks had" : " before it had started all ranks");
       if (refused_root_)
         message +=
             "; to consent to running it as root, set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";

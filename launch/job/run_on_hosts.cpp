@@ -144,7 +144,7 @@ class HostsRun {
       if (one.hello && one.hello->version != version)
         refuse(one, str(program_path(), " is version ", one.hello->version, " there and ", version, " here"));
       if (one.end && !one.hello)
-        refuse(one, str(shell_name(one), " ", describe(*one.end), " before convoy answered",
+        refuse(one, str(shell_name(one), " ", end_text(*one.end), " before convoy answered",
                         one.last_line.empty() ? "" : ": " + one.last_line, "; it was to execute ", program_path(),
                         " there: try `", join(remote_shell_, " "), " ", one.name, " ", program_path(), " --version`"));
       if (!one.hello) unanswered.push_back(one.name);
@@ -279,7 +279,7 @@ class HostsRun {
     if (over_ || supervisor.failed() || supervisor.over()) return;
     const int rank = placed_.job.processes.at(static_cast<size_t>(one.processes.front())).ranks.front();
     supervisor.fail({Failure::rendezvous, rank, -1, one.end->signal == 0 ? 0 : one.end->signal, one.hello->host.name,
-                     str(shell_name(one), " to ", one.name, " ", describe(*one.end), " before the ranks there had",
+                     str(shell_name(one), " to ", one.name, " ", end_text(*one.end), " before the ranks there had",
                          one.last_line.empty() ? "" : ": " + one.last_line)});
   }
 

@@ -19,6 +19,7 @@
 #include "core/optim/catalogue/catalogue.h"
 #include "core/rank_state/position.h"
 #include "launch/diagnose/stacks.h"
+#include "launch/farm/config/farm.h"
 #include "launch/process/exit_codes.h"
 #include "launch/process/process.h"
 #include "models/catalogue/catalogue.h"
@@ -35,6 +36,7 @@ Catalogues all_catalogues() {
   all.kinds["optimizer"] = optimizer_catalogue();
   all.kinds["schedule"] = schedule_catalogue();
   all.kinds["strategy"] = strategy_entries();
+  all.kinds["strategy"].push_back(farm_entry());
   std::vector<Entry>& backends = all.kinds["backend"];
   for (const BackendEntry& backend : backend_catalogue()) backends.push_back(backend);
   return all;
@@ -258,7 +260,7 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
   if (described.end.ok()) return answer_of(described, resolved);
   const std::string message = described.error.substr(0, described.error.find_last_not_of('\n') + 1);
   const std::string who =
-      str("convoy-rank --describe, which loads the plugins, the data set and the model, ", describe(described.end));
+      str("convoy-rank --describe, which loads the plugins, the data set and the model, ", end_text(described.end));
   if (!described.end.lack.empty() && described.end.code != exit_code::out_of_memory)
     throw Error(Failure::out_of_memory, str(who, ": ", described.end.lack));
   if (described.end.signal == 0) throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);

@@ -4,13 +4,12 @@
 #include <map>
 
 #include "backends/catalogue/catalogue.h"
-#include "core/config/overrides.h"
-#include "core/config/pipeline_texts.h"
+#include "core/config/reader.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/inject/fault.h"
 #include "launch/cli/text_table.h"
-#include "launch/farm/config/read.h"
+#include "launch/farm/config/farm.h"
 #include "launch/machine/gpus.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"

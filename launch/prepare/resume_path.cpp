@@ -8,10 +8,8 @@
 
 #include "core/base/ensemble_members.h"
 #include "core/base/error.h"
-#include "core/config/differences.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
-#include "core/files/farm.h"
 #include "core/files/files.h"
 #include "strategies/plans/catalogue.h"
 

@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "core/base/text.h"
-#include "core/config/differences.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 #include "core/files/files.h"

@@ -167,7 +167,7 @@ std::string lack_of(const ProcessEnd& end, const std::string& last, bool killed_
   return "";
 }
 
-std::string describe(const ProcessEnd& end) {
+std::string end_text(const ProcessEnd& end) {
   if (end.signal == 0) return str("ended with ", end.code);
   const char* name = sigabbrev_np(end.signal);
   return str("was killed by signal ", end.signal, " (", name ? name : "?", ")");

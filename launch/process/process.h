@@ -23,7 +23,7 @@ ProcessEnd process_end(int wait_status);
 // Names memory or threads if their lack ended the process, by the kernel's count of kills, its exit code or its last
 // output; else "". `last`: last lines of output. `killed_by_kernel`: memory_kills() has increased.
 std::string lack_of(const ProcessEnd& end, const std::string& last, bool killed_by_kernel);
-std::string describe(const ProcessEnd& end);  // "ended with 70", "was killed by signal 9 (KILL)"
+std::string end_text(const ProcessEnd& end);  // "ended with 70", "was killed by signal 9 (KILL)"
 
 // State and parent in /proc/PID/stat; nothing if there is no such process.
 struct ProcessStatus {

@@ -11,7 +11,6 @@ namespace convoy {
 #define CONVOY_DECLARE(name) StrategyEntry name##_entry();
 CONVOY_STRATEGIES(CONVOY_DECLARE)
 #undef CONVOY_DECLARE
-StrategyEntry independent_entry();
 
 namespace {
 
@@ -85,7 +84,7 @@ std::string strategy_report(const StrategyEntry& entry, const Job& job, const Mo
 
 const std::vector<StrategyEntry>& strategy_catalogue() {
 #define CONVOY_ENTRY(name) name##_entry(),
-  static const std::vector<StrategyEntry> entries{CONVOY_STRATEGIES(CONVOY_ENTRY) independent_entry()};
+  static const std::vector<StrategyEntry> entries{CONVOY_STRATEGIES(CONVOY_ENTRY)};
 #undef CONVOY_ENTRY
   return entries;
 }

@@ -145,9 +145,6 @@ struct RankCost {
   }
 };
 
-struct Node;           // core/config/node.h
-struct PipelineTexts;  // core/config/pipeline_texts.h
-
 struct StrategyEntry : Entry {
   // Throws ConfigError with the reason.
   std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)> plan;
@@ -158,8 +155,6 @@ struct StrategyEntry : Entry {
   // Lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
   std::function<std::string(const Job&, const ModelDescription&)> report;
   bool sparse_embeddings = false;  // the strategy supports them
-  // Splits a file that describes several runs (a farm) before the file is checked. Null: the file is one run.
-  PipelineTexts (*pipelines)(const Node& root) = nullptr;
   // Overrides, as of --set, that turn the configuration into a run of the reference strategy for one member. One list
   // for each member. Null: the strategy trains one model.
   std::function<std::vector<std::vector<std::string>>(const RunConfig&)> members = nullptr;
@@ -174,7 +169,7 @@ std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job
 // Lines for people: actions in a step, and sparse embeddings.
 std::string strategy_report(const StrategyEntry& entry, const Job& job, const ModelDescription& description);
 
-// Strategies with a class, in the order of the reference page. `independent` has none: each of its runs has a strategy.
+// In the order of the reference page. `independent` is a farm: each of its runs has a strategy (launch/farm/config).
 #define CONVOY_STRATEGIES(X) \
   X(single) X(data_parallel) X(ddp) X(model_parallel) X(tensor_parallel) X(pipeline) X(fsdp) X(hybrid) X(ensemble)
 

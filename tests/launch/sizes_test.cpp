@@ -8,7 +8,7 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "core/config/pipeline_texts.h"
+#include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "launch/prepare/describe.h"
 #include "models/catalogue/catalogue.h"

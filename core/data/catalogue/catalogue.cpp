@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/base/describe.h"
-#include "core/config/without_effect.h"
+#include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/formats/delimited.h"
 

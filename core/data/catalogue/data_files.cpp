@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/config/without_effect.h"
+#include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/formats/mapped_file.h"
 #include "core/data/formats/npy_header.h"

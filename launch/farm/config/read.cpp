@@ -1,16 +1,13 @@
-#include "launch/farm/config/read.h"
+#include "launch/farm/config/farm.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <set>
 #include <vector>
 
-#include "core/config/node.h"
+#include "core/base/describe.h"
 #include "core/config/option_reader.h"
-#include "core/config/overrides.h"
-#include "core/config/pipeline_texts.h"
 #include "core/config/reader.h"
-#include "core/config/run_config.h"
 #include "launch/prepare/describe.h"
 #include "launch/process/exit_codes.h"
 #include "strategies/plans/catalogue.h"
@@ -19,14 +16,11 @@
 namespace convoy {
 namespace {
 
-// Strategy of a file of several runs; null for other files: their reader reports mistakes.
-const StrategyEntry* farm_strategy(const Node& root) {
+// True for a file of several runs.
+bool is_farm(const Node& root) {
   const Node* strategy = root.find("strategy");
   if (strategy != nullptr && strategy->kind == Node::Kind::map) strategy = strategy->find("name");
-  if (strategy == nullptr || strategy->kind != Node::Kind::scalar) return nullptr;
-  for (const StrategyEntry& entry : strategy_catalogue())
-    if (entry.name == strategy->text && entry.pipelines != nullptr) return &entry;
-  return nullptr;
+  return strategy != nullptr && strategy->kind == Node::Kind::scalar && strategy->text == farm_strategy;
 }
 
 // Values of the keys that configure the farm itself: `name` and `launch`.
@@ -58,9 +52,9 @@ void add(std::vector<ConfigError>& all, const std::vector<ConfigError>& more) {
 // Reads the tree of a whole run. Mistakes are added to the reader's, or to `mistakes`.
 Pipeline read_text(const PipelineText& text, RunTreesReader& reader, std::vector<ConfigError>& mistakes) {
   Pipeline pipeline{text.name, {}, text.options, text.mark, text.grid};
-  if (const StrategyEntry* nested = farm_strategy(text.config))
+  if (is_farm(text.config))
     mistakes.emplace_back(text.config.find("strategy")->mark, "strategy",
-                          str("is ", nested->name, ", which is several runs itself; a pipeline is one run"));
+                          str("is ", farm_strategy, ", which is several runs itself; a pipeline is one run"));
   else
     pipeline.config = reader.read(text.config);
   return pipeline;
@@ -147,27 +141,23 @@ Node with_flat_grid(Node root) {
 
 std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments, const Variables& variables,
                                  const LaunchedAs& as) {
-  const StrategyEntry* strategy = farm_strategy(root);
-  if (strategy == nullptr) return std::nullopt;
+  if (!is_farm(root)) return std::nullopt;
   const Catalogues catalogues = all_catalogues();
   FarmRun run;
   run.arguments = arguments;
   run.variables = variables;
   run.as = as;
-  run.strategy = strategy->name;
   run.resolved = untyped(with_flat_grid(root), true);
   if (const Node* metric = root.find("strategy")->find("metric")) run.metric_mark = metric->mark;
   run.mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& mistakes) {
     const Json values = farm_values(tree, catalogues, mistakes);
     if (mistakes.empty()) set_farm_values(run, values);
   });
-  PipelineTexts texts = strategy->pipelines(root);
-  add(run.mistakes, texts.mistakes);
-  run.farm = texts.farm;
-  add(run.mistakes, unused_keys(root, texts.pipelines, run.warnings));
-  if (!texts.pipelines.empty()) refuse_ineffective_set(root, "", texts.pipelines, run.mistakes);
+  const std::vector<PipelineText> texts = pipeline_texts(root, run.farm, run.mistakes);
+  add(run.mistakes, unused_keys(root, texts, run.warnings));
+  if (!texts.empty()) refuse_ineffective_set(root, "", texts, run.mistakes);
   RunTreesReader reader(catalogues);
-  for (const PipelineText& text : texts.pipelines) run.farm.pipelines.push_back(read_text(text, reader, run.mistakes));
+  for (const PipelineText& text : texts) run.farm.pipelines.push_back(read_text(text, reader, run.mistakes));
   add(run.mistakes, reader.mistakes());
   drop_consequences(root, run.mistakes);
   run.warnings.insert(run.warnings.begin(), as.inherited.begin(), as.inherited.end());
@@ -180,7 +170,7 @@ void refuse_several(const Node& root, const std::string& path) {
     throw ConfigError(config->mark, "config",
                       str("describes a pipeline to add to a running farm; type `convoy add RUN ", path,
                           "`, where RUN is that farm's folder"));
-  if (farm_strategy(root) == nullptr) return;
+  if (!is_farm(root)) return;
   throw ConfigError(
       root.find("strategy")->mark, "strategy",
       str("describes several runs, and only `convoy run` takes those; ",
@@ -192,7 +182,13 @@ void refuse_several(const Node& root, const std::string& path) {
 
 Pipeline read_pipeline(const std::string& path) {
   const Node root = read_yaml_file(path);
-  const std::vector<Option> options = added_pipeline_options();
+  std::vector<Option> options{
+      describe::text("name", "name of the pipeline and its folder; default: the name in its configuration")
+          .may_be_null(),
+      describe::any("config", "path, or map", "a file, or the keys of a whole run").must(),
+      describe::any("grid", "map", "values by key path, for a point of the farm's grid; `add --set` writes it")
+          .may_be_null()};
+  for (const Option& option : queue_options(true)) options.push_back(option);
   PipelineText text;
   text.mark = root.mark;
   std::vector<ConfigError> mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& found) {

@@ -1,4 +1,4 @@
-#include "launch/farm/config/resource_requests.h"
+#include "launch/farm/config/farm.h"
 
 #include <algorithm>
 #include <map>

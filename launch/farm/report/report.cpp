@@ -256,7 +256,7 @@ Json farm_summary(const FarmRun& run, const std::vector<PipelineState>& pipeline
                                                                        : "failed"},
                   {"exit_code", end == nullptr ? Json() : Json(end->exit_code)},
                   {"name", run.name},
-                  {"strategy", run.strategy},
+                  {"strategy", farm_strategy},
                   {"backend", nullptr},
                   {"world_size", slots},
                   {"ranks", Json::array()}};

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/base/options.h"
-#include "launch/farm/config/read.h"
+#include "launch/farm/config/farm.h"
 #include "launch/farm/run/pipeline_launcher.h"
 
 namespace convoy {

@@ -19,9 +19,9 @@ bool may_succeed_later(Failure kind) {
 }
 
 AttemptResult result_of_convoy(const ProcessEnd& end, const Json& summary, const std::string& last_message) {
-  if (end.signal > 0) return failed(end.exit_code(), "signal", str("its convoy ", describe(end)), true);
+  if (end.signal > 0) return failed(end.exit_code(), "signal", str("its convoy ", end_text(end)), true);
   const Json failure = summary.value("failure", Json());
-  std::string cause = name_of(failure_of_exit(end.code)), message = str("its convoy ", describe(end));
+  std::string cause = name_of(failure_of_exit(end.code)), message = str("its convoy ", end_text(end));
   bool retryable = may_succeed_later(failure_of_exit(end.code));
   const std::string status = summary.value("status", "");
   if (failure.is_object() && (status == "failed" || status == "stopped")) {

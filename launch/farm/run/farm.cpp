@@ -12,11 +12,10 @@
 #include <map>
 
 #include "core/base/text.h"
-#include "core/config/differences.h"
+#include "core/config/run_config.h"
 #include "core/files/files.h"
 #include "core/inject/fault.h"
-#include "launch/farm/config/read.h"
-#include "launch/farm/config/resource_requests.h"
+#include "launch/farm/config/farm.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"
 #include "launch/farm/schedule/slots.h"

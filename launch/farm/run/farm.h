@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "core/files/farm.h"
-#include "launch/farm/config/read.h"
+#include "core/files/files.h"
+#include "launch/farm/config/farm.h"
 
 namespace convoy {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/files/farm.h"
+#include "core/files/files.h"
 #include "launch/farm/monitor/resources.h"
 #include "launch/farm/run/attempt_result.h"
 #include "launch/farm/schedule/queue.h"

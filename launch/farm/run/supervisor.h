@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "launch/cli/console.h"
-#include "launch/farm/config/read.h"
-#include "launch/farm/config/resource_requests.h"
+#include "launch/farm/config/farm.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/journal.h"
 #include "launch/farm/run/pipeline_launcher.h"

@@ -2,7 +2,7 @@
 // channel and owns the queue. The `convoy` of every rank, rank 0 included, is the agent of its slot: it starts
 // pipelines there. No slot calls MPI_Init.
 #pragma once
-#include "launch/farm/config/read.h"
+#include "launch/farm/config/farm.h"
 #include "launch/prepare/run_folder.h"
 
 namespace convoy {

@@ -5,7 +5,6 @@
 #include "core/base/options.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
-#include "core/config/without_effect.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/options/sync.h"
 

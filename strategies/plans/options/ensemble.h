@@ -41,27 +41,6 @@ bool monitors_metric(const RunConfig& config);
 // Throws ConfigError at the key for an unknown metric; the message lists the known ones.
 void check_monitored_metric(const RunConfig& config, const EvaluationMetrics& metrics);
 
-// --- Grid: every combination of the values of some keys, with a name for each ---
-
-constexpr int64_t most_grid_points = 10'000;
-
-struct GridPoint {
-  std::string name;
-  // Key path and value, in the order of the grid's keys. Points into the grid.
-  std::vector<std::pair<std::string, const Node*>> values;
-};
-
-// `grid` maps key paths to lists of values; the last key varies fastest.
-// `pattern` makes the names: {optimizer.lr} is the value of that key, {index} the number of the point from 0. With "" a
-// name has the last part of each key and its value. Characters that are not allowed in names become '-'. Values of a
-// key with equal texts get "-2", "-3", …; long names end in a hash of the rest.
-// Throws ConfigError: at the grid for more than most_grid_points, at the key for an empty list, at `pattern_mark` for a
-// key that the grid does not have.
-std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern, const SourceLocation& pattern_mark);
-// Points for error messages of an invalid grid: each value of each key once, with the first values of the other keys.
-// Omits keys without a list of values.
-std::vector<GridPoint> grid_values(const Node& grid);
-
 // --- Members of an ensemble: seed, learning rate, weight decay, patience, samples, and the rank of each ---
 
 struct MemberSettings {

@@ -7,7 +7,7 @@
 #include "core/base/options.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
-#include "core/config/without_effect.h"
+#include "core/config/run_config.h"
 #include "strategies/plans/options/replicated.h"
 
 namespace convoy {

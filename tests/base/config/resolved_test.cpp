@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/config/differences.h"
+#include "core/config/run_config.h"
 #include "tests/support/config_text.h"
 
 namespace convoy {

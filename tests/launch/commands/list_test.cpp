@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "core/config/option_reader.h"
-#include "core/config/overrides.h"
-#include "launch/farm/config/read.h"
+#include "core/config/reader.h"
+#include "launch/farm/config/farm.h"
 #include "launch/prepare/describe.h"
 #include "tests/support/errors.h"
 

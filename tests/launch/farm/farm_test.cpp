@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/farm/config/resource_requests.h"
+#include "launch/farm/config/farm.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/attempt_result.h"
 #include "launch/farm/run/journal.h"

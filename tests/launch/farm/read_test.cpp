@@ -1,5 +1,5 @@
 // Reads and checks files of several runs.
-#include "launch/farm/config/read.h"
+#include "launch/farm/config/farm.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -7,9 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/config/overrides.h"
-#include "launch/farm/config/grid_extension.h"
-#include "launch/farm/config/resource_requests.h"
+#include "core/config/reader.h"
 
 namespace convoy {
 namespace {

@@ -1,72 +1,37 @@
-// independent: a farm of runs with a configuration each. Each run has its own strategy and slot. Runs send nothing to
-// each other and end independently.
+// Divides a farm's file into the trees of its pipelines.
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <utility>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/text.h"
 #include "core/config/option_reader.h"
-#include "core/config/pipeline_texts.h"
 #include "core/config/reader.h"
+#include "launch/farm/config/farm.h"
 #include "strategies/plans/catalogue.h"
-#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
 namespace {
 
-constexpr char each_by_default[] = "single";
-
-std::vector<Option> item_options() {
-  std::vector<Option> options{
-      describe::text("name", "name of the pipeline and its folder; default: the name in its configuration")
-          .may_be_null(),
-      describe::any("config", "path, or map",
-                    "path of a file with a whole run (relative to the folder of this one), or keys that override the "
-                    "rest of this file")
-          .may_be_null(),
-      describe::any("set", "map", "keys that override that file").may_be_null(),
-  };
-  for (const Option& option : queue_options(false)) options.push_back(option);
-  return options;
+// Name of a component: `ddp`, or {name: ddp, …}.
+const Node* component_name(const Node& node) {
+  if (node.kind == Node::Kind::scalar) return &node;
+  if (node.kind != Node::Kind::map) return nullptr;
+  const Node* name = node.find("name");
+  return name != nullptr && name->kind == Node::Kind::scalar ? name : nullptr;
 }
 
-std::vector<Option> farm_options() {
-  Option axis = describe::list("", "values of the key", describe::any("", "value", "a value"));
-  describe::OptionBuilder grid =
-      describe::option(OptionType::map, "grid", "instead of pipelines: key path: values; one run per combination");
-  grid.options = {axis};
-  std::vector<Option> options{
-      describe::list("pipelines", "the runs", describe::section("", "a run", item_options())),
-      grid.may_be_null(),
-      describe::text("names",
-                     "pattern of the names of the grid's runs: {optimizer.lr} is that key's value, {index} the "
-                     "run's number")
-          .may_be_null(),
-      describe::any("each", "name of a strategy, or map", "strategy of runs without one", each_by_default),
-      describe::integer("max_parallel", "most runs at a time; default: as many as cores or GPUs allow")
-          .between(1, 1 << 20)
-          .may_be_null(),
-      describe::text(
-          "metric",
-          "metric by which the leaderboard is sorted; default: the metric that most runs evaluate, a loss only "
-          "if there is no other")
-          .may_be_null(),
-      describe::choice("direction", "direction of that metric", {"auto", "maximize", "minimize"}, "auto"),
-  };
-  for (const Option& option : queue_options(true)) options.push_back(option);
-  return options;
-}
-
-std::vector<Option> with_name(std::vector<Option> options) {
-  options.insert(options.begin(), describe::text("name", "").must());
-  return options;
+bool other_component(const Node& base, const Node& over) {
+  const Node* before = component_name(base);
+  const Node* after = component_name(over);
+  const bool plugin = over.find("plugin") != nullptr && base.find("plugin") == nullptr;
+  return plugin || (before != nullptr && after != nullptr && before->text != after->text);
 }
 
 class FarmReader {
  public:
-  explicit FarmReader(const Node& root) : section_(*root.find("strategy")), common_(root) {
+  FarmReader(const Node& root, Farm& farm, std::vector<ConfigError>& mistakes)
+      : farm_(farm), mistakes_(mistakes), section_(*root.find("strategy")), common_(root) {
     if (section_.kind == Node::Kind::scalar) {
       Node name = section_;
       section_ = map_node(name.mark);
@@ -81,7 +46,7 @@ class FarmReader {
         fields.end());
   }
 
-  PipelineTexts texts() {
+  std::vector<PipelineText> texts() {
     read_section();
     for (const Node::Field& field : twice_)
       mistake(field.mark, str("strategy.grid.", field.key),
@@ -98,11 +63,11 @@ class FarmReader {
     else if (!has_error("strategy.pipelines") && !has_error("strategy.grid"))
       refuse_nothing(pipelines, grid);
     const Node* each = section_.find("each");
-    if (each != nullptr && is_typed(each->mark) && !found_.pipelines.empty() &&
-        std::none_of(found_.pipelines.begin(), found_.pipelines.end(),
+    if (each != nullptr && is_typed(each->mark) && !texts_.empty() &&
+        std::none_of(texts_.begin(), texts_.end(),
                      [&](const PipelineText& text) { return holds_text_of(text.config, each->mark.file); }))
       mistake(each->mark, "strategy.each", "has no effect, as every pipeline chooses a strategy of its own");
-    return std::move(found_);
+    return std::move(texts_);
   }
 
  private:
@@ -119,20 +84,24 @@ class FarmReader {
   void read_section() {
     Node whole = map_node(section_.mark);
     whole.fields.push_back({"strategy", section_.mark, section_});
+    std::vector<Option> keys = farm_entry().options;
+    keys.insert(keys.begin(), describe::text("name", "").must());
     bool first = true;
-    found_.mistakes = all_mistakes(whole, [&](const Node& root, std::vector<ConfigError>& mistakes) {
-      const Catalogues none;
-      OptionReader reader(none, {}, &mistakes);
-      const Json values = reader.read_fields(with_name(farm_options()), *root.find("strategy"), "strategy");
-      const Options options = Options(Json{{"strategy", values}}, reader.marks()).section("strategy");
-      if (std::exchange(first, false)) options_ = options;
-      check_section(options, mistakes);
-    });
+    const std::vector<ConfigError> found =
+        all_mistakes(whole, [&](const Node& root, std::vector<ConfigError>& mistakes) {
+          const Catalogues none;
+          OptionReader reader(none, {}, &mistakes);
+          const Json values = reader.read_fields(keys, *root.find("strategy"), "strategy");
+          const Options options = Options(Json{{"strategy", values}}, reader.marks()).section("strategy");
+          if (std::exchange(first, false)) options_ = options;
+          check_section(options, mistakes);
+        });
+    mistakes_.insert(mistakes_.end(), found.begin(), found.end());
     items_ = options_.sections("pipelines");
     queue_options_ = merged_queue_options({}, options_);
-    if (options_.has("max_parallel")) found_.farm.max_parallel = int(options_.integer("max_parallel"));
-    if (options_.has("metric")) found_.farm.metric = options_.text("metric");
-    if (options_.has("direction")) found_.farm.direction = options_.text("direction");
+    if (options_.has("max_parallel")) farm_.max_parallel = static_cast<int>(options_.integer("max_parallel"));
+    if (options_.has("metric")) farm_.metric = options_.text("metric");
+    if (options_.has("direction")) farm_.direction = options_.text("direction");
   }
 
   // Reports errors of single values; an invalid value is null here.
@@ -197,19 +166,19 @@ class FarmReader {
   }
 
   bool has_error(const std::string& key) const {
-    return std::any_of(found_.mistakes.begin(), found_.mistakes.end(), [&](const ConfigError& mistake) {
+    return std::any_of(mistakes_.begin(), mistakes_.end(), [&](const ConfigError& mistake) {
       return mistake.key() == key || mistake.key().rfind(key + ".", 0) == 0;
     });
   }
 
   void mistake(const SourceLocation& mark, const std::string& key, const std::string& reason) {
-    found_.mistakes.emplace_back(mark, key, reason);
+    mistakes_.emplace_back(mark, key, reason);
   }
 
   Node base() const {
     Node base = common_;
     const Node* each = section_.find("each");
-    const Node strategy = each != nullptr ? *each : scalar_node(each_by_default, section_.mark);
+    const Node strategy = each != nullptr ? *each : scalar_node(reference_strategy().name, section_.mark);
     base.fields.push_back({"strategy", strategy.mark, strategy});
     return base;
   }
@@ -234,7 +203,7 @@ class FarmReader {
         pipeline.config = config != nullptr && config->kind == Node::Kind::map ? merged(base(), *config) : base();
       }
     } catch (const ConfigError& error) {
-      found_.mistakes.push_back(error);
+      mistakes_.push_back(error);
       return;
     }
     const Node* name = item.find("name");
@@ -269,7 +238,7 @@ class FarmReader {
       try {
         points = grid_points(grid, named ? names->text : "", mark);
       } catch (const ConfigError& error) {
-        found_.mistakes.push_back(error);
+        mistakes_.push_back(error);
       }
     }
     const bool all = !points.empty();
@@ -304,7 +273,7 @@ class FarmReader {
           Node tried = base;
           put_at(tried, axis.key, axis.value.items.front());
         } catch (const ConfigError& error) {
-          found_.mistakes.push_back(error);
+          mistakes_.push_back(error);
           valid = false;
         }
     }
@@ -326,12 +295,12 @@ class FarmReader {
     fields.erase(std::remove_if(fields.begin(), fields.end(), [](const Node::Field& f) { return f.key == "name"; }),
                  fields.end());
     fields.insert(fields.begin(), {"name", name.mark, name});
-    found_.pipelines.push_back(std::move(pipeline));
+    texts_.push_back(std::move(pipeline));
   }
 
   void refuse_equal_names() {
     std::map<std::string, SourceLocation> seen;
-    for (const PipelineText& pipeline : found_.pipelines) {
+    for (const PipelineText& pipeline : texts_) {
       const auto [first, fresh] = seen.emplace(pipeline.name, pipeline.mark);
       if (fresh) continue;
       mistake(pipeline.config.find("name")->mark, "name",
@@ -339,30 +308,71 @@ class FarmReader {
     }
   }
 
+  Farm& farm_;
+  std::vector<ConfigError>& mistakes_;
   Node section_, common_;
   std::vector<Node::Field> twice_;  // keys of the grid
   Options options_;                 // the section, as read
   std::vector<Options> items_;      // items of `pipelines`
   QueueOptions queue_options_;      // for all pipelines
-  PipelineTexts found_;
+  std::vector<PipelineText> texts_;
 };
-
-PipelineTexts read_farm(const Node& root) { return FarmReader(root).texts(); }
-
-Plan refuse_to_plan(const RunConfig&, const Topology&, const PlanRequest&) {
-  throw ConfigError(SourceLocation{}, "strategy", "describes several runs, and each of them is planned separately");
-}
 
 }  // namespace
 
-StrategyEntry independent_entry() {
-  StrategyEntry entry;
-  entry.name = "independent";
-  entry.help = "a farm: several runs, each with its own configuration, queued for slots of cores and GPUs";
-  entry.options = farm_options();
-  entry.plan = refuse_to_plan;
-  entry.pipelines = read_farm;
-  return entry;
+Node merged(const Node& base, const Node& over) {
+  if (base.kind != Node::Kind::map || over.kind != Node::Kind::map || other_component(base, over)) return over;
+  Node result = base;
+  for (const Node::Field& field : over.fields) {
+    auto found = std::find_if(result.fields.begin(), result.fields.end(),
+                              [&](const Node::Field& known) { return known.key == field.key; });
+    if (found == result.fields.end()) {
+      result.fields.push_back(field);
+      continue;
+    }
+    // `strategy: ddp` over {name: ddp, bucket_cap_mb: 1} changes nothing.
+    const bool same = field.value.kind == Node::Kind::scalar && found->value.kind == Node::Kind::map &&
+                      component_name(found->value) != nullptr && !other_component(found->value, field.value);
+    if (!same) *found = {field.key, field.mark, merged(found->value, field.value)};
+  }
+  return result;
+}
+
+void put_at(Node& root, const std::string& path, const Node& value) {
+  Node* node = &root;
+  const std::vector<std::string> keys = split(path, '.');
+  for (const std::string& key : keys) {
+    if (key.empty()) throw ConfigError(value.mark, path, "is no key path; write one such as optimizer.lr");
+    if (node->kind == Node::Kind::scalar) {
+      Node name = std::exchange(*node, map_node(value.mark));  // `strategy: ddp` is short for {name: ddp}
+      node->fields.push_back({"name", name.mark, std::move(name)});
+    }
+    if (node->kind == Node::Kind::null) *node = map_node(value.mark);
+    Node* found = node->child(key);
+    if (found == nullptr && node->kind == Node::Kind::list)
+      throw ConfigError(value.mark, path, str("there is no item ", shown(key), " in a list of ", node->items.size()));
+    if (found == nullptr) {
+      node->fields.push_back({key, value.mark, Node{}});
+      found = &node->fields.back().value;
+    }
+    node = found;
+  }
+  const bool other = component_name(*node) != nullptr && value.kind == Node::Kind::scalar && keys.back() == "name" &&
+                     component_name(*node)->text != value.text;
+  *node = value;
+  // Options of the replaced component are dropped, as for --set.
+  node->renamed = other;
+}
+
+bool holds_text_of(const Node& node, const std::string& file) {
+  return node.mark.file == file ||
+         std::any_of(node.items.begin(), node.items.end(), [&](const Node& n) { return holds_text_of(n, file); }) ||
+         std::any_of(node.fields.begin(), node.fields.end(),
+                     [&](const Node::Field& field) { return holds_text_of(field.value, file); });
+}
+
+std::vector<PipelineText> pipeline_texts(const Node& root, Farm& farm, std::vector<ConfigError>& mistakes) {
+  return FarmReader(root, farm, mistakes).texts();
 }
 
 }  // namespace convoy
