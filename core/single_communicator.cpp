@@ -80,9 +80,7 @@ class SingleCommunicator : public Communicator {
     return finished();
   }
   WorkPtr barrier(const CallOptions&) override { return finished(); }
-  CommunicatorPtr split(int, int, const CallOptions&) override {
-    return make_single_communicator(backend_);
-  }
+  CommunicatorPtr split(int, int, const CallOptions&) override { return make_single_communicator(backend_); }
   void abort(const std::string&) override {}
 
  private:

@@ -1,9 +1,9 @@
-// A farm: several runs from one file (`strategy: independent`). Each pipeline waits for a slot and runs there as its own
-// `convoy run`. It can have limits, be retried, or be preempted by a pipeline of higher priority. Runs send nothing to
-// each other and end independently.
+// A farm: several runs from one file (`strategy: independent`). Each pipeline waits for a slot and runs there as its
+// own `convoy run`. It can have limits, be retried, or be preempted by a pipeline of higher priority. Runs send nothing
+// to each other and end independently.
 //
-// The file is read and checked as a whole: every mistake of every pipeline is reported, with its source location, before
-// anything starts.
+// The file is read and checked as a whole: every mistake of every pipeline is reported, with its source location,
+// before anything starts.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -114,8 +114,8 @@ struct PipelineText {
   Json grid = nullptr;  // values by key path, for a point of a grid
 };
 
-// Returns the pipelines of a farm's file; sets everything of `farm` except its pipelines. Adds all mistakes; if there are
-// any, nothing starts.
+// Returns the pipelines of a farm's file; sets everything of `farm` except its pipelines. Adds all mistakes; if there
+// are any, nothing starts.
 std::vector<PipelineText> pipeline_texts(const Node& root, Farm& farm, std::vector<ConfigError>& mistakes);
 
 // Merges `over` into `base`: maps key by key; other values are replaced. A component with another name is replaced as
