@@ -189,7 +189,7 @@ TEST_F(FarmFile, AGridHasItsLimit) {
   text.replace(text.find("optimizer"), std::string("optimizer").size(), "optimzer");
   RunArguments arguments;
   arguments.config = write("misspelt.yaml", text);
-  EXPECT_EQ(read_farm(read_yaml_file(arguments.config), arguments, {}, {})->mistakes.size(), 1u);
+  EXPECT_EQ(read_farm(read_yaml_file(arguments.config, {}), arguments, {}, {})->mistakes.size(), 1u);
 }
 
 TEST_F(FarmFile, ReportsAllMistakesWithTheirFiles) {
