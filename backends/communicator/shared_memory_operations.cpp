@@ -411,7 +411,7 @@ class SharedMemoryTransport final : public Transport {
   PendingOperationPtr start(const Call& call, const Arguments&... arguments) {
     return start(std::make_shared<Operation>(group_, call, arguments...));
   }
-  PendingOperationPtr start(const SharedMemoryOperationPtr& operation) {
+  PendingOperationPtr start(const ProgressOperationPtr& operation) {
     check();
     engine_->start(operation);
     return std::make_unique<ProgressPendingOperation>(engine_, operation);

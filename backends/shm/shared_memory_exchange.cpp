@@ -136,7 +136,7 @@ class SharedMemoryExchange final : public ProgressOperation {
 
 }  // namespace
 
-SharedMemoryOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
+ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
                                                 const std::vector<Transfer>& transfers) {
   return std::make_shared<SharedMemoryExchange>(group, transfers);
 }
