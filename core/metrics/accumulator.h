@@ -19,9 +19,9 @@ namespace convoy {
 
 struct MetricValue {
   double value = 0;             // sum over members and ranks ÷ weight; NaN without any weight
-  double weight = 0;            // over members and ranks
   std::vector<double> members;  // one per member; empty for a single model
   bool lower_is_better = false;
+  double weight = 0;  // over members and ranks
 };
 
 class MetricAccumulator {

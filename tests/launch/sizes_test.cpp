@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
+#include "launch/farm/config/farm.h"
 #include "launch/prepare/describe.h"
 #include "models/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
