@@ -79,7 +79,7 @@ owned 'yaml-cpp/' 'core/config/' 'only the reader of configurations (core/config
 owned 'spdlog/|fmt/' 'core/base/log\.cpp' 'only core/base/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/base/log.h'
 owned 'hwloc' 'launch/' 'only launch reads the machine: use core/base/plan.h'
 owned 'CLI/' 'launch/' 'only launch reads the command line'
-owned 'ncurses' 'launch/farm/monitor/screen\.cpp' 'only launch/farm/monitor/screen.cpp draws on terminals: use launch/farm/monitor/screen.h'
+owned 'ncurses' 'launch/farm/monitor/screen\.cpp' 'only launch/farm/monitor/screen.cpp draws on terminals: use launch/farm/monitor/run_view.h'
 owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use core/control/channel.h'
 
 # --- strategies are named nowhere else ----------------------------------------------------------------------------

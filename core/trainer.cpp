@@ -12,8 +12,6 @@
 #include "core/base/log.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/control/channel.h"
-#include "core/control/protocol.h"
-#include "core/control/stop.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/contents.h"
 #include "core/data/loader.h"

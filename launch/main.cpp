@@ -16,7 +16,7 @@
 #include "core/files/limits.h"
 #include "launch/cli/commands.h"
 #include "launch/cli/text_table.h"
-#include "launch/diagnose/bench_report.h"
+#include "launch/diagnose/reports.h"
 #include "launch/job/run_modes.h"
 #include "launch/prepare/describe.h"
 #include "launch/process/event_loop.h"

@@ -1,11 +1,13 @@
 // Text helpers without a formatting library (LibTorch and spdlog ship clashing copies of fmt). Without LibTorch.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace convoy {
@@ -33,7 +35,14 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 
 // "12.5 MiB", "1.2 s": for messages only.
 std::string human_bytes(double bytes);
+template <class Integer, class = std::enable_if_t<std::is_integral_v<Integer>>>
+std::string human_bytes(Integer bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
 std::string human_seconds(double seconds);
+inline std::string human_seconds(std::chrono::milliseconds time) {
+  return human_seconds(std::chrono::duration<double>(time).count());
+}
 
 // --- Hardware threads as text: "0", "0-3", "0-3+8"; '+' joins ranges, so a list can hold several ---
 

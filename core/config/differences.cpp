@@ -58,9 +58,9 @@ bool is_written(const SourceLocations& marks, const std::string& key) {
 // True if a section around the key has another name now: its options belong to another component.
 bool name_differs(const Json& was, const Json& is, const std::string& key) {
   const Json *before = &was, *now = &is;
-  size_t begin = 0;
-  for (size_t dot = key.find('.'); dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin)) {
-    const std::string part = key.substr(begin, dot - begin);
+  std::vector<std::string> parts = split(key, '.');
+  parts.pop_back();
+  for (const std::string& part : parts) {
     if (!before->is_object() || !now->is_object() || !before->contains(part) || !now->contains(part)) return false;
     before = &(*before)[part];
     now = &(*now)[part];
@@ -161,21 +161,10 @@ std::string to_string(const Difference& difference) {
 }
 
 const std::vector<std::string>& resumable_keys() {
-  static const std::vector<std::string> keys{"launch",
-                                             "backend",
-                                             "device",
-                                             "log",
-                                             "data.path",
-                                             "data.changed",
-                                             "data.item_features.path",
-                                             "data.user_features.path",
-                                             "data.prefetch",
-                                             "train.epochs",
-                                             "train.max_steps",
-                                             "train.checkpoint_every",
-                                             "train.keep_last",
-                                             "train.resume",
-                                             "train.log_every"};
+  static const std::vector<std::string> keys = split(
+      "launch backend device log data.path data.changed data.item_features.path data.user_features.path data.prefetch "
+      "train.epochs train.max_steps train.checkpoint_every train.keep_last train.resume train.log_every",
+      ' ');
   return keys;
 }
 

@@ -11,34 +11,6 @@
 #include <utility>
 
 namespace convoy {
-
-void SourceLocationWriter::add(const std::string& key, const SourceLocation& mark) {
-  const auto found = std::find(files_.begin(), files_.end(), mark.file);
-  const auto index = found - files_.begin();
-  if (found == files_.end()) files_.push_back(mark.file);
-  Json::array_t place;
-  place.reserve(3);
-  place.emplace_back(index);
-  place.emplace_back(mark.line);
-  place.emplace_back(mark.column);
-  // Keys are unique, so append without a search.
-  at_.Container::emplace_back(key, std::move(place));
-}
-
-Json SourceLocationWriter::json() { return {{"files", files_}, {"at", std::move(at_)}}; }
-
-SourceLocations marks_of(const Json& resolved) {
-  SourceLocations marks;
-  const auto kept = resolved.find("marks");
-  if (kept == resolved.end()) return marks;
-  const Json& files = kept->at("files");
-  for (const auto& entry : kept->at("at").items()) {
-    const Json& place = entry.value();
-    marks[entry.key()] = {files.at(place.at(0).get<size_t>()), place.at(1), place.at(2)};
-  }
-  return marks;
-}
-
 namespace {
 
 Json untyped_scalar(const std::string& text, bool keep_spelling) {
@@ -97,34 +69,54 @@ bool not_finite_word(std::string_view text) {
 // Splits "1.5 min" into ("1.5", "min").
 std::pair<std::string, std::string> number_and_unit(const std::string& text) {
   size_t end = text.size();
-  while (end > 0 &&
-         ((text[end - 1] >= 'a' && text[end - 1] <= 'z') || (text[end - 1] >= 'A' && text[end - 1] <= 'Z'))) {
+  while (end > 0 && ((text[end - 1] >= 'a' && text[end - 1] <= 'z') || (text[end - 1] >= 'A' && text[end - 1] <= 'Z')))
     --end;
-  }
   std::string number = text.substr(0, end);
   while (!number.empty() && number.back() == ' ') number.pop_back();
   return {number, text.substr(end)};
 }
 
-struct Unit {
-  std::string_view name;
-  double factor;
-};
-
-template <size_t count>
-std::optional<double> factor_of(const std::array<Unit, count>& units, const std::string& name) {
-  for (const Unit& unit : units) {
-    if (unit.name == name) return unit.factor;
-  }
+// Factor of a unit; 1 without one. `units`: words that mean the same, and their factor.
+std::optional<double> factor_of(const std::vector<std::pair<const char*, double>>& units, const std::string& name) {
+  if (name.empty()) return 1;
+  for (const auto& [words, factor] : units)
+    for (const std::string& word : split(words, ' '))
+      if (word == name) return factor;
   return std::nullopt;
 }
 
 }  // namespace
 
-Node* Node::find(const std::string& key) {
-  for (Field& field : fields) {
-    if (field.key == key) return &field.value;
+void SourceLocationWriter::add(const std::string& key, const SourceLocation& mark) {
+  const auto found = std::find(files_.begin(), files_.end(), mark.file);
+  const auto index = found - files_.begin();
+  if (found == files_.end()) files_.push_back(mark.file);
+  Json::array_t place;
+  place.reserve(3);
+  place.emplace_back(index);
+  place.emplace_back(mark.line);
+  place.emplace_back(mark.column);
+  // Keys are unique, so append without a search.
+  at_.Container::emplace_back(key, std::move(place));
+}
+
+Json SourceLocationWriter::json() { return {{"files", files_}, {"at", std::move(at_)}}; }
+
+SourceLocations marks_of(const Json& resolved) {
+  SourceLocations marks;
+  const auto kept = resolved.find("marks");
+  if (kept == resolved.end()) return marks;
+  const Json& files = kept->at("files");
+  for (const auto& entry : kept->at("at").items()) {
+    const Json& place = entry.value();
+    marks[entry.key()] = {files.at(place.at(0).get<size_t>()), place.at(1), place.at(2)};
   }
+  return marks;
+}
+
+Node* Node::find(const std::string& key) {
+  for (Field& field : fields)
+    if (field.key == key) return &field.value;
   return nullptr;
 }
 
@@ -187,9 +179,7 @@ Node node_of(const Json& value, const std::map<std::string, SourceLocation>& mar
     Node list;
     list.kind = Node::Kind::list;
     list.mark = mark;
-    for (size_t i = 0; i < value.size(); ++i) {
-      list.items.push_back(node_of(value[i], marks, str(prefix, i)));
-    }
+    for (size_t i = 0; i < value.size(); ++i) list.items.push_back(node_of(value[i], marks, str(prefix, i)));
     return list;
   }
   if (value.is_null()) {
@@ -209,12 +199,10 @@ Node node_of(const Json& value, const std::map<std::string, SourceLocation>& mar
 Parsed<bool> parse_boolean(const std::string& text) {
   if (text == "true") return {true, ""};
   if (text == "false") return {false, ""};
-  for (const char* yes : {"yes", "Yes", "YES", "on", "On", "ON", "True", "TRUE", "y", "Y", "1"}) {
+  for (const char* yes : {"yes", "Yes", "YES", "on", "On", "ON", "True", "TRUE", "y", "Y", "1"})
     if (text == yes) return {std::nullopt, "must be true or false; did you mean true?"};
-  }
-  for (const char* no : {"no", "No", "NO", "off", "Off", "OFF", "False", "FALSE", "n", "N", "0"}) {
+  for (const char* no : {"no", "No", "NO", "off", "Off", "OFF", "False", "FALSE", "n", "N", "0"})
     if (text == no) return {std::nullopt, "must be true or false; did you mean false?"};
-  }
   return {std::nullopt, "must be true or false"};
 }
 
@@ -233,9 +221,8 @@ Parsed<int64_t> parse_integer(const std::string& text) {
     }
     return {std::nullopt, "must be an integer"};
   }
-  if (rest.size() > 1 && rest[0] == '0') {
+  if (rest.size() > 1 && rest[0] == '0')
     return {std::nullopt, "must be an integer without leading zeros (octal or decimal?)"};
-  }
   int64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   if (result.ec != std::errc()) return {std::nullopt, "does not fit into 64 bits"};
@@ -248,32 +235,19 @@ Parsed<double> parse_real(const std::string& text) {
   const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
   double value = 0;
   const auto result = std::from_chars(begin, text.data() + text.size(), value);
-  if (result.ec != std::errc() || !std::isfinite(value)) {
-    return {std::nullopt, "does not fit into a 64-bit real"};
-  }
+  if (result.ec != std::errc() || !std::isfinite(value)) return {std::nullopt, "does not fit into a 64-bit real"};
   return {value, ""};
 }
 
 Parsed<double> parse_duration(const std::string& text) {
-  static constexpr std::array<Unit, 17> units{{{"", 1},
-                                               {"ms", 1e-3},
-                                               {"s", 1},
-                                               {"sec", 1},
-                                               {"second", 1},
-                                               {"seconds", 1},
-                                               {"m", 60},
-                                               {"min", 60},
-                                               {"minute", 60},
-                                               {"minutes", 60},
-                                               {"h", 3600},
-                                               {"hour", 3600},
-                                               {"hours", 3600},
-                                               {"d", 86400},
-                                               {"day", 86400},
-                                               {"days", 86400},
-                                               {"us", 1e-6}}};
   const auto [number, unit] = number_and_unit(text);
-  const auto factor = factor_of(units, unit);
+  const auto factor = factor_of({{"us", 1e-6},
+                                 {"ms", 1e-3},
+                                 {"s sec second seconds", 1},
+                                 {"m min minute minutes", 60},
+                                 {"h hour hours", 3600},
+                                 {"d day days", 86400}},
+                                unit);
   const auto value = parse_real(number);
   if (!factor || !value.value) {
     if (not_finite_word(text)) return {std::nullopt, "must be a finite duration"};
@@ -283,19 +257,17 @@ Parsed<double> parse_duration(const std::string& text) {
 }
 
 Parsed<int64_t> parse_bytes(const std::string& text) {
-  static constexpr std::array<Unit, 11> units{{{"", 1},
-                                               {"B", 1},
-                                               {"kB", 1e3},
-                                               {"KB", 1e3},
-                                               {"MB", 1e6},
-                                               {"GB", 1e9},
-                                               {"TB", 1e12},
-                                               {"KiB", 1024.0},
-                                               {"MiB", 1048576.0},
-                                               {"GiB", 1073741824.0},
-                                               {"TiB", 1099511627776.0}}};
   const auto [number, unit] = number_and_unit(text);
-  const auto factor = factor_of(units, unit);
+  const auto factor = factor_of({{"B", 1},
+                                 {"kB KB", 1e3},
+                                 {"MB", 1e6},
+                                 {"GB", 1e9},
+                                 {"TB", 1e12},
+                                 {"KiB", 1024.0},
+                                 {"MiB", 1048576.0},
+                                 {"GiB", 1073741824.0},
+                                 {"TiB", 1099511627776.0}},
+                                unit);
   const auto value = parse_real(number);
   if (!factor || !value.value) return {std::nullopt, "must be a size such as 512 MiB or 2GB"};
   const double bytes = std::round(*value.value * *factor);
@@ -315,9 +287,7 @@ Parsed<Json> parse_interval(const std::string& text) {
   const bool steps = unit == "step" || unit == "steps";
   const bool epochs = unit == "epoch" || unit == "epochs";
   if (!every.value || !(steps || epochs)) {
-    if (every.value && unit.empty()) {
-      return {std::nullopt, str("needs a unit; did you mean ", number, " steps?")};
-    }
+    if (every.value && unit.empty()) return {std::nullopt, str("needs a unit; did you mean ", number, " steps?")};
     return {std::nullopt, "must be an interval such as 100 steps, 1 epoch or never"};
   }
   if (*every.value < 1) return {std::nullopt, "must be at least 1 step or epoch, or the word never"};

@@ -12,24 +12,14 @@ namespace convoy {
 namespace {
 
 const char* kind_text(Node::Kind kind) {
-  switch (kind) {
-    case Node::Kind::null:
-      return "nothing";
-    case Node::Kind::scalar:
-      return "a single value";
-    case Node::Kind::list:
-      return "a list";
-    case Node::Kind::map:
-      break;
-  }
-  return "a map";
+  static const char* const texts[] = {"nothing", "a single value", "a list", "a map"};  // in the enum's order
+  return texts[static_cast<size_t>(kind)];
 }
 
 [[noreturn]] void wrong_kind(const Option& option, const Node& node, const std::string& path) {
   std::string reason = str("must be ", type_with_article(option), ", not ", kind_text(node.kind));
-  if (option.type == OptionType::list && node.kind == Node::Kind::scalar) {
+  if (option.type == OptionType::list && node.kind == Node::Kind::scalar)
     reason += str("; did you mean [", printable(node.text), "]?");
-  }
   throw ConfigError(node.mark, path, reason);
 }
 
@@ -48,11 +38,72 @@ std::vector<std::string> names_of(const std::vector<Option>& options) {
 std::string in_a_section(const std::string& key, const std::vector<Option>& options) {
   for (const Option& option : options) {
     if (option.type != OptionType::section) continue;
-    for (const Option& inner : option.options) {
+    for (const Option& inner : option.options)
       if (inner.name == key) return option.name + "." + key;
-    }
   }
   return "";
+}
+
+std::string number_text(double value) {
+  if (value == std::floor(value) && std::fabs(value) < 1e15) return str(static_cast<int64_t>(value));
+  return Json(value).dump();
+}
+
+std::string plural(const Option& option);  // "integers"
+
+std::string plain_type(const Option& option) {
+  static const char* const simple[] = {// In the enum's order
+                                       "true or false", "integer", "number", "text", "",    "duration", "size in bytes",
+                                       "interval",      "list",    "map",    "",     "map", "anything"};
+  switch (option.type) {
+    case OptionType::text:
+      if (!option.catalogue.empty()) return "name of a " + option.catalogue;
+      break;
+    case OptionType::choice:
+      return "one of " + join(option.choices, ", ");
+    case OptionType::component:
+      return option.catalogue + " component";
+    case OptionType::list:
+    case OptionType::map:
+      if (option.options.empty()) break;
+      return (option.type == OptionType::list ? "list of " : "map from names to ") + plural(option.options.front());
+    default:
+      if (!option.types.empty()) return option.types;
+  }
+  return simple[static_cast<size_t>(option.type)];
+}
+
+std::string plural(const Option& option) {
+  const std::string type = type_text(option);
+  switch (option.type) {
+    case OptionType::boolean:
+    case OptionType::choice:
+      return "values, each " + type;
+    case OptionType::list:
+      return "lists" + type.substr(4);
+    default:
+      return type + "s";
+  }
+}
+
+Option name_option() {
+  Option option;
+  option.name = "name";
+  option.required = true;
+  return option;
+}
+
+// Names are text, even if YAML would read a number.
+std::string name_in(const Node& name, const std::string& kind, const std::string& path) {
+  if (name.kind != Node::Kind::scalar) throw ConfigError(name.mark, path, str("must be the name of one ", kind));
+  return name.text;
+}
+
+std::string unknown_name(const std::string& kind, const std::string& name, const std::vector<std::string>& valid) {
+  const std::string what = "unknown " + kind + " " + shown(name);
+  const std::string near = nearest(name, valid);
+  if (!near.empty()) return what + "; did you mean " + near + "?";
+  return valid.empty() ? what + "; this build has none" : what + "; valid are " + join(valid, ", ");
 }
 
 }  // namespace
@@ -124,9 +175,8 @@ Json OptionReader::fallback(const Option& option, const Node& parent, const std:
     throw ConfigError(parent.mark, path, reason);
   }
   if (option.fallback.is_null()) {
-    if (option.type == OptionType::section && !option.nullable) {
+    if (option.type == OptionType::section && !option.nullable)
       return read_fields(option.options, map_node(parent.mark), path);
-    }
     return nullptr;
   }
   if (option.type == OptionType::any) return option.fallback;
@@ -147,9 +197,8 @@ Json OptionReader::read(const Option& option, const Node& node, const std::strin
   const bool unset = node.kind == Node::Kind::null && no_default && !option.required;
   if (!unset) add_mark(path, node.mark);
   if (node.kind == Node::Kind::null) {
-    if (option.nullable || (!option.required && option.fallback.is_null() && option.type != OptionType::section)) {
+    if (option.nullable || (!option.required && option.fallback.is_null() && option.type != OptionType::section))
       return nullptr;
-    }
     if (unset && option.type == OptionType::list) return option.fallback;
     throw ConfigError(node.mark, path,
                       option.required ? "is empty and required" : "is empty; leave the key out for its default");
@@ -268,62 +317,6 @@ void OptionReader::check_range(const Option& option, double value, const Node& n
 
 // --- Texts of types ---
 
-namespace {
-
-std::string number_text(double value) {
-  if (value == std::floor(value) && std::fabs(value) < 1e15) return str(static_cast<int64_t>(value));
-  return Json(value).dump();
-}
-
-std::string plural(const Option& option);  // "integers"
-
-std::string plain_type(const Option& option) {
-  switch (option.type) {
-    case OptionType::boolean:
-      return "true or false";
-    case OptionType::integer:
-      return "integer";
-    case OptionType::real:
-      return "number";
-    case OptionType::text:
-      return option.catalogue.empty() ? "text" : "name of a " + option.catalogue;
-    case OptionType::choice:
-      return "one of " + join(option.choices, ", ");
-    case OptionType::duration:
-      return "duration";
-    case OptionType::bytes:
-      return "size in bytes";
-    case OptionType::interval:
-      return "interval";
-    case OptionType::list:
-      return option.options.empty() ? "list" : "list of " + plural(option.options.front());
-    case OptionType::section:
-      return "map";
-    case OptionType::component:
-      return option.catalogue + " component";
-    case OptionType::map:
-      return option.options.empty() ? "map" : "map from names to " + plural(option.options.front());
-    case OptionType::any:
-      break;
-  }
-  return option.types.empty() ? "anything" : option.types;
-}
-
-std::string plural(const Option& option) {
-  const std::string type = type_text(option);
-  switch (option.type) {
-    case OptionType::boolean:
-    case OptionType::choice:
-      return "values, each " + type;
-    case OptionType::list:
-      return "lists" + type.substr(4);
-    default:
-      return type + "s";
-  }
-}
-
-}  // namespace
-
 std::string type_text(const Option& option) { return plain_type(option) + (option.also_auto ? ", or auto" : ""); }
 
 std::string type_with_article(const Option& option) {
@@ -344,45 +337,19 @@ std::string type_with_article(const Option& option) {
 
 std::string range_text(const Option& option) {
   std::vector<std::string> parts;
-  if (option.minimum) {
+  if (option.minimum)
     parts.push_back((option.exclusive_minimum ? "above " : "at least ") + number_text(*option.minimum));
-  }
   if (option.maximum) parts.push_back("at most " + number_text(*option.maximum));
   return join(parts, ", ");
 }
 
 // --- Components: a name from a catalogue, and the options of its entry ---
 
-namespace {
-
-Option name_option() {
-  Option option;
-  option.name = "name";
-  option.required = true;
-  return option;
-}
-
-// Names are text, even if YAML would read a number.
-std::string name_in(const Node& name, const std::string& kind, const std::string& path) {
-  if (name.kind != Node::Kind::scalar) throw ConfigError(name.mark, path, str("must be the name of one ", kind));
-  return name.text;
-}
-
-std::string unknown_name(const std::string& kind, const std::string& name, const std::vector<std::string>& valid) {
-  const std::string what = "unknown " + kind + " " + shown(name);
-  const std::string near = nearest(name, valid);
-  if (!near.empty()) return what + "; did you mean " + near + "?";
-  return valid.empty() ? what + "; this build has none" : what + "; valid are " + join(valid, ", ");
-}
-
-}  // namespace
-
 Json OptionReader::read_plugin_model(const Node& node, const std::string& path) {
   const Node& plugin = *node.find("plugin");
   const std::string key = path + ".plugin";
-  if (plugin.kind != Node::Kind::scalar || plugin.text.empty()) {
+  if (plugin.kind != Node::Kind::scalar || plugin.text.empty())
     throw ConfigError(plugin.mark, key, "must be the absolute path of a shared library");
-  }
   if (plugin.text.front() != '/') {
     if (node.find("name") == nullptr) meant_.insert(below(path, "name"));  // the library has the model
     throw ConfigError(plugin.mark, key,
@@ -391,9 +358,8 @@ Json OptionReader::read_plugin_model(const Node& node, const std::string& path) 
   add_marks_below(node, path);
   Json values{{"plugin", plugin.text}};
   const Json written = untyped(node, true);
-  for (const auto& entry : written.items()) {
+  for (const auto& entry : written.items())
     if (entry.key() != "plugin") values[entry.key()] = entry.value();
-  }
   if (const Node* name = node.find("name")) values["name"] = name_in(*name, "model", path + ".name");
   return values;
 }
@@ -405,9 +371,8 @@ Json OptionReader::read_component(const Option& option, const Node& node, const 
     written = map_node(node.mark);
     written.fields.push_back({"name", node.mark, node});
   }
-  if (written.kind != Node::Kind::map) {
+  if (written.kind != Node::Kind::map)
     throw ConfigError(node.mark, path, str("must be the name of a ", kind, " or a map with one, not a list"));
-  }
   const bool plugin = kind == "model" && written.find("plugin") != nullptr;
   const Node* name = written.find("name");
   if (plugin && (name == nullptr || open_kinds_.count(kind) != 0)) return read_plugin_model(written, path);

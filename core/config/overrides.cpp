@@ -16,13 +16,9 @@ namespace {
               "; write --set KEY=VALUE, such as --set train.epochs=3");
 }
 
-struct Assignment {
+// Key path and value of KEY=VALUE.
+std::pair<std::vector<std::string>, std::string> parsed(const std::string& text) {
   std::vector<std::string> path;
-  std::string value;
-};
-
-Assignment parsed(const std::string& text) {
-  Assignment result;
   std::string key;
   bool quoted = false;
   size_t i = 0;
@@ -31,7 +27,7 @@ Assignment parsed(const std::string& text) {
       quoted = !quoted;
     } else if (text[i] == '.' && !quoted) {
       if (key.empty()) refuse(text, "an empty key before a dot");
-      result.path.push_back(std::exchange(key, ""));
+      path.push_back(std::exchange(key, ""));
     } else {
       key += text[i];
     }
@@ -39,18 +35,16 @@ Assignment parsed(const std::string& text) {
   if (quoted) refuse(text, "a quote that does not end");
   if (i == text.size()) refuse(text, "no = in it");
   if (key.empty()) refuse(text, "no key before =");
-  result.path.push_back(key);
-  if (result.path.size() > static_cast<size_t>(max_config_depth)) refuse(text, "a path of more than 64 keys");
-  result.value = text.substr(i + 1);
-  return result;
+  path.push_back(key);
+  if (path.size() > static_cast<size_t>(max_config_depth)) refuse(text, "a path of more than 64 keys");
+  return {path, text.substr(i + 1)};
 }
 
 Node& item_of(Node& list, const std::string& key, const SourceLocation& mark, const std::string& path) {
   const auto index = parse_integer(key).value;
   const auto size = static_cast<int64_t>(list.items.size());
-  if (!index || *index < 0 || *index > size) {
+  if (!index || *index < 0 || *index > size)
     throw ConfigError(mark, path, str("is a list of ", size, "; name an item from 0 to ", size, " of it"));
-  }
   if (*index == size) list.items.emplace_back();
   return list.items[static_cast<size_t>(*index)];
 }
@@ -103,9 +97,8 @@ std::string expanded(const std::string& text, const SourceLocation& mark, const 
     const size_t end = text.find('}', i);
     if (end == std::string::npos) throw ConfigError(mark, path, "${ without a }; write $${ for a literal ${");
     const std::string name = text.substr(i + 2, end - i - 2);
-    if (!is_variable_name(name)) {
+    if (!is_variable_name(name))
       throw ConfigError(mark, path, str(shown(name), " is no name of a variable; write $${ for a literal ${"));
-    }
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
       throw ConfigError(mark, path,
@@ -141,9 +134,8 @@ bool is_plain(const std::string& text) {
   if (!std::all_of(text.begin(), text.end(), more)) return false;
   std::string lower;
   for (char c : text) lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  for (const char* word : {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}) {
+  for (const char* word : {"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
     if (lower == word) return false;
-  }
   return true;
 }
 
@@ -216,16 +208,16 @@ void emit_map(const Json& map, const std::string& indent, std::string& out) {
 }  // namespace
 
 void apply_override(Node& root, const std::string& assignment) {
-  const Assignment wanted = parsed(assignment);
+  const auto [keys, text] = parsed(assignment);
   const SourceLocation mark{"--set " + printable(assignment), 0, 0};
   Node* node = &root;
   std::string path;
-  for (const std::string& key : wanted.path) {
+  for (const std::string& key : keys) {
     node->overridden = true;
     node = &child_of(*node, key, mark, path);
     path += (path.empty() ? "" : ".") + printable(key);
   }
-  Node value = read_yaml_value(wanted.value, mark);
+  Node value = read_yaml_value(text, mark);
   mark_overridden(value);
   const bool scalars = node->kind == Node::Kind::scalar && value.kind == Node::Kind::scalar;
   value.renamed = node->renamed || (scalars && node->text != value.text);

@@ -25,9 +25,8 @@ class SourceLocator {
  public:
   SourceLocator(const std::string& text, SourceLocation fixed) : text_(text), fixed_(std::move(fixed)) {
     starts_.push_back(0);
-    for (size_t i = 0; i < text.size(); ++i) {
+    for (size_t i = 0; i < text.size(); ++i)
       if (text[i] == '\n') starts_.push_back(i + 1);
-    }
   }
 
   SourceLocation at(const YAML::Mark& mark) const {
@@ -41,9 +40,8 @@ class SourceLocator {
       counted_ = starts_[line - 1];
       column_ = 1;
     }
-    for (; counted_ < position; ++counted_) {
+    for (; counted_ < position; ++counted_)
       if ((static_cast<unsigned char>(text_[counted_]) & 0xc0) != 0x80) ++column_;
-    }
     return {fixed_.file, static_cast<int>(line), column_};
   }
 
@@ -73,9 +71,7 @@ class TreeBuilder : public YAML::EventHandler {
   Node take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (documents_++ > 0) {
-      fail(mark, "text after the end of the document; a configuration is one YAML document");
-    }
+    if (documents_++ > 0) fail(mark, "text after the end of the document; a configuration is one YAML document");
   }
   void OnDocumentEnd() override {}
 
@@ -94,9 +90,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     auto found = anchors_.find(anchor);
     if (found == anchors_.end()) fail(mark, "an alias inside its own anchor");
-    if (open_.size() + static_cast<size_t>(found->second.depth) > static_cast<size_t>(max_config_depth)) {
-      too_deep(mark);
-    }
+    if (open_.size() + static_cast<size_t>(found->second.depth) > static_cast<size_t>(max_config_depth)) too_deep(mark);
     count(mark, found->second.nodes);
     if (at_key()) fail(mark, "a key must be plain text, not an alias");
     attach(found->second.node, found->second.depth);
@@ -151,16 +145,14 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
-    if (locator_.tagged(mark) || (tag != "?" && tag != "!" && !tag.empty())) {
+    if (locator_.tagged(mark) || (tag != "?" && tag != "!" && !tag.empty()))
       fail(mark, "tags (!…) have no meaning here; leave it out");
-    }
   }
 
   void count(const YAML::Mark& mark, size_t nodes) {
     nodes_ += nodes;
-    if (nodes_ > max_config_values) {
+    if (nodes_ > max_config_values)
       throw ConfigError(locator_.at(mark), "", str("holds more than ", max_config_values, " values, aliases expanded"));
-    }
   }
 
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
@@ -248,9 +240,8 @@ bool parse(const std::string& text, const SourceLocation& place, Node& root) {
     }
   } catch (const YAML::Exception& error) {
     std::string reason = "not valid YAML: " + printable(error.msg);
-    if (text.find("${") != std::string::npos && error.msg.find("flow") != std::string::npos) {
+    if (text.find("${") != std::string::npos && error.msg.find("flow") != std::string::npos)
       reason += "; between { } or [ ] write \"${VAR}\" in quotes";
-    }
     throw ConfigError(places.at(error.mark), "", reason);
   }
   root = builder.take();
@@ -302,9 +293,8 @@ void check_encoding(const std::string& text, const SourceLocation& place) {
   if (starts_with("\xef\xbb\xbf")) refuse("starts with a byte order mark; save it as UTF-8 without one");
   if (starts_with("\xff\xfe") || starts_with("\xfe\xff")) refuse("is UTF-16; save it as UTF-8");
   // UTF-16 without a byte order mark: every other byte of the first characters is NUL.
-  if (text.size() >= 4 && ((text[0] == 0 && text[2] == 0) || (text[1] == 0 && text[3] == 0))) {
+  if (text.size() >= 4 && ((text[0] == 0 && text[2] == 0) || (text[1] == 0 && text[3] == 0)))
     refuse("is UTF-16; save it as UTF-8");
-  }
 }
 
 }  // namespace
@@ -329,9 +319,8 @@ void check_source(const std::string& text, const SourceLocation& place, bool fix
     if (byte == 0) refuse("holds a NUL byte; a configuration is plain text");
     if (byte == '\t' && indenting) refuse("indents with a tab; use spaces");
     const bool return_before_newline = byte == '\r' && i + 1 < text.size() && text[i + 1] == '\n';
-    if ((byte < 0x20 && byte != '\t' && !return_before_newline) || byte == 0x7f) {
+    if ((byte < 0x20 && byte != '\t' && !return_before_newline) || byte == 0x7f)
       refuse("holds a control character; write it as an escape in double quotes");
-    }
     if (byte != ' ' && byte != '\r') indenting = false;
     const size_t length = utf8_character(std::string_view(text).substr(i));
     if (length == 0) refuse("is not valid UTF-8; save it as UTF-8");
@@ -344,9 +333,8 @@ Node read_yaml_text(const std::string& text, const std::string& file) {
   check_source(text, {file, 1, 1}, false);
   Node root;
   if (!parse(text, {file, 1, 1}, root)) throw ConfigError({file, 1, 1}, "", "is empty; it must describe a run");
-  if (root.kind != Node::Kind::map) {
+  if (root.kind != Node::Kind::map)
     throw ConfigError(root.mark, "", "the top level must be a map of keys, such as name: my-run");
-  }
   expand_environment(root);
   return root;
 }

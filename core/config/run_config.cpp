@@ -46,31 +46,17 @@ TrainConfig train_of(const Options& options) {
   return train;
 }
 
-LaunchConfig launch_of(const Options& options) {
-  LaunchConfig launch;
-  launch.ranks = integer_or_zero(options, "ranks");
-  launch.cores_per_rank = integer_or_zero(options, "cores_per_rank");
-  launch.threads = integer_or_zero(options, "threads");
-  launch.bind = options.text("bind");
-  launch.cores = options.texts("cores");
-  launch.grace = options.real("grace");
-  launch.failure_grace = options.real("failure_grace");
-  launch.heartbeat = options.real("heartbeat");
-  launch.collective = options.real("collective");
-  launch.rendezvous = options.real("rendezvous");
-  launch.address = options.is_auto("address") ? "" : options.text("address");
-  launch.port = integer_or_zero(options, "port");
-  return launch;
-}
-
 // --- Descriptions of all top-level keys, their sections, and the catalogue of each component ---
 
 using describe::OptionBuilder;
 
 constexpr double month = 30 * 86400.0;  // in seconds; a longer time limit is probably a wrong unit
 
-OptionBuilder time_limit(const std::string& name, const std::string& help, Json fallback) {
-  return describe::option(OptionType::duration, name, help, std::move(fallback)).above(0).at_most(month).in("seconds");
+OptionBuilder time_limit(const std::string& name, const std::string& help, double seconds) {
+  return describe::option(OptionType::duration, name, help, static_cast<int64_t>(seconds))
+      .above(0)
+      .at_most(month)
+      .in("seconds");
 }
 
 Option batch_section() {
@@ -114,6 +100,7 @@ Option train_section() {
 }
 
 Option launch_section() {
+  const LaunchConfig defaults;
   return describe::section(
       "launch", "processes, cores and time limits",
       {describe::integer("ranks", "number of ranks; auto: the strategy chooses").between(1, 65536).or_auto(),
@@ -130,38 +117,42 @@ Option launch_section() {
                         {"none", "core", "numa", "socket", "list", "keep", "convoy"}, "core"),
        describe::list("cores", "for bind: list: hardware threads of the first rank of a host, of the second, …",
                       describe::text("", "0-3, or 0+2")),
-       time_limit("grace", "time from TERM to KILL after a stop request", 30),
-       time_limit("failure_grace", "time from TERM to KILL after a failure", 2),
-       time_limit("heartbeat", "a rank without a heartbeat for this time is lost; at most launch.collective", 60),
-       time_limit("collective", "time limit of one collective", 600),
+       time_limit("grace", "time from TERM to KILL after a stop request", defaults.grace),
+       time_limit("failure_grace", "time from TERM to KILL after a failure", defaults.failure_grace),
+       time_limit("heartbeat", "a rank without a heartbeat for this time is lost; at most launch.collective",
+                  defaults.heartbeat),
+       time_limit("collective", "time limit of one collective", defaults.collective),
        time_limit("rendezvous",
                   "time limit of the rendezvous of all ranks, and of each phase of their set-up; reading data or a "
                   "checkpoint may take longer while it makes progress",
-                  300),
-       time_limit(
-           "step_timeout",
+                  defaults.rendezvous),
+       describe::option(
+           OptionType::duration, "step_timeout",
            "time limit of one step, evaluation batch or checkpoint of a rank; finds endless loops even if no other "
-           "rank waits; default: none",
-           nullptr)
+           "rank waits; default: none")
+           .above(0)
+           .at_most(month)
+           .in("seconds")
            .may_be_null(),
        describe::choice(
            "check_collectives",
            "check that all ranks call the same collectives. sampled: the first calls of each group, then some; "
            "all: each call before it starts, which names the rank that differs and costs a message per call",
-           {"none", "sampled", "all"}, "sampled"),
+           {"none", "sampled", "all"}, defaults.check_collectives),
        describe::boolean(
            "host_memory",
            "backends gloo and mpi: ranks of one host exchange tensors through shared memory instead of sockets "
            "or messages, and keep one copy of each sparse embedding for the host",
-           true),
+           defaults.host_memory),
        describe::integer(
            "max_restarts",
            "number of restarts after failures; each starts all ranks from the newest checkpoint; not under an "
            "outer mpirun or srun",
-           0)
+           defaults.max_restarts)
            .between(0, 1000),
        describe::option(OptionType::duration, "backoff",
-                        "delay before a restart; doubled after each attempt without progress, up to 10 minutes", 1)
+                        "delay before a restart; doubled after each attempt without progress, up to 10 minutes",
+                        static_cast<int64_t>(defaults.backoff))
            .between(0, 3600)
            .in("seconds"),
        describe::text("address",
@@ -170,7 +161,7 @@ Option launch_section() {
            .or_auto(),
        describe::integer("port", "TCP port of the control channel; auto: any free port").between(1, 65535).or_auto(),
        describe::list("remote_shell", "for --hosts: program and options that run a command on another host, like ssh",
-                      describe::text("", "a word of the command line"), Json{"ssh", "-oBatchMode=yes"})});
+                      describe::text("", "a word of the command line"), Json(defaults.remote_shell))});
 }
 
 Option backend_option() {
@@ -208,12 +199,35 @@ std::vector<Option> described() {
 
 }  // namespace
 
+LaunchConfig launch_config(const Options& options) {
+  LaunchConfig launch;
+  launch.ranks = integer_or_zero(options, "ranks");
+  launch.cores_per_rank = integer_or_zero(options, "cores_per_rank");
+  launch.threads = integer_or_zero(options, "threads");
+  launch.bind = options.text("bind");
+  launch.cores = options.texts("cores");
+  launch.grace = options.real("grace");
+  launch.failure_grace = options.real("failure_grace");
+  launch.heartbeat = options.real("heartbeat");
+  launch.collective = options.real("collective");
+  launch.rendezvous = options.real("rendezvous");
+  // Configurations of earlier versions lack some keys.
+  if (options.has("step_timeout")) launch.step_timeout = options.real("step_timeout");
+  if (options.has("check_collectives")) launch.check_collectives = options.text("check_collectives");
+  if (options.has("host_memory")) launch.host_memory = options.boolean("host_memory");
+  if (options.has("max_restarts")) launch.max_restarts = options.integer("max_restarts");
+  if (options.has("backoff")) launch.backoff = options.real("backoff");
+  if (options.has("remote_shell")) launch.remote_shell = options.texts("remote_shell");
+  launch.address = options.is_auto("address") ? "" : options.text("address");
+  launch.port = integer_or_zero(options, "port");
+  return launch;
+}
+
 const Entry* Catalogues::find(const std::string& kind, const std::string& name) const {
   auto entries = kinds.find(kind);
   if (entries == kinds.end()) return nullptr;
-  for (const Entry& entry : entries->second) {
+  for (const Entry& entry : entries->second)
     if (entry.name == name) return &entry;
-  }
   return nullptr;
 }
 
@@ -241,7 +255,7 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
   config.strategy = component_of(run, "strategy");
   config.backend = run.text("backend");
   config.train = train_of(run.section("train"));
-  config.launch = launch_of(run.section("launch"));
+  config.launch = launch_config(run.section("launch"));
   config.log_level = run.section("log").text("level");
   const Json& model = run.at("model");
   // The name of the model is unknown until the library is loaded.

@@ -6,7 +6,6 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -57,14 +56,23 @@ struct LaunchConfig {
   int64_t threads = 0;             // intra-op threads per rank; 0: as many as its cores
   std::string bind = "core";       // none | core | numa | socket | list | keep | convoy
   std::vector<std::string> cores;  // for bind list: of each rank of a host, "0-3" or "0+2"
-  double grace = 30;               // seconds from TERM to KILL after a stop request
-  double failure_grace = 2;        // seconds from TERM to KILL after a failure
-  double heartbeat = 60;           // seconds without a heartbeat after which a rank is lost
-  double collective = 600;         // time limit of one collective, in seconds
-  double rendezvous = 300;         // time limit of the rendezvous, in seconds
-  std::string address;             // interface address for the control channel; "": chosen
-  int64_t port = 0;                // of the control channel; 0: any free one
+  // These are also the defaults of the keys.
+  double grace = 30;                          // seconds from TERM to KILL after a stop request
+  double failure_grace = 2;                   // seconds from TERM to KILL after a failure
+  double heartbeat = 60;                      // seconds without a heartbeat after which a rank is lost
+  double collective = 600;                    // time limit of one collective, in seconds
+  double rendezvous = 300;                    // time limit of the rendezvous, in seconds
+  double step_timeout = 0;                    // time limit of one step, in seconds; 0: none
+  std::string check_collectives = "sampled";  // none | sampled | all
+  bool host_memory = true;                    // ranks of a host exchange tensors through shared memory
+  int64_t max_restarts = 0;
+  double backoff = 1;  // seconds before the first restart
+  std::vector<std::string> remote_shell{"ssh", "-oBatchMode=yes"};
+  std::string address;  // interface address for the control channel; "": chosen
+  int64_t port = 0;     // of the control channel; 0: any free one
 };
+
+LaunchConfig launch_config(const Options& section);
 
 struct RunConfig {
   std::string name;
@@ -159,24 +167,9 @@ void refuse_all(const std::vector<ConfigError>& mistakes);
 using ReadTree = std::function<void(const Node&, std::vector<ConfigError>& mistakes)>;
 std::vector<ConfigError> all_mistakes(Node root, const ReadTree& read);
 
-// Reads many trees that have most of their values in common: reads and checks each distinct top-level value once. One
-// thread.
-class RunTreesReader {
- public:
-  explicit RunTreesReader(const Catalogues& catalogues);
-  ~RunTreesReader();
-  RunTreesReader(const RunTreesReader&) = delete;
-  RunTreesReader& operator=(const RunTreesReader&) = delete;
-
-  // Returns RunConfig::resolved of the tree; null if it has a mistake.
-  Json read(const Node& root);
-  // Mistakes of all trees so far, each once.
-  const std::vector<ConfigError>& mistakes() const;
-
-  struct Inner;
-
- private:
-  std::unique_ptr<Inner> inner_;
-};
+// Reads trees that have most of their values in common: reads and checks each distinct top-level value once. Returns
+// RunConfig::resolved of each; null if it has a mistake, or for a null pointer. Adds each mistake once.
+std::vector<Json> read_run_trees(const std::vector<const Node*>& roots, const Catalogues& catalogues,
+                                 std::vector<ConfigError>& mistakes);
 
 }  // namespace convoy

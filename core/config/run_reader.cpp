@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -255,39 +254,37 @@ void append_text(const Node& node, std::string& text) {
   }
 }
 
-}  // namespace
+class TreesReader {
+ public:
+  explicit TreesReader(const Catalogues& catalogues, std::optional<SourceLocations> written = std::nullopt)
+      : catalogues_(catalogues), written_(std::move(written)) {}
+  // Adds the warnings to `warnings`, unless it is null.
+  Json read(const Node& root, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings = nullptr);
+  RunConfig read_one(const Node& root, const std::set<std::string>& open_kinds);
+  const std::vector<ConfigError>& mistakes() const { return mistakes_; }
 
-struct RunTreesReader::Inner {
+ private:
   struct Known {
     bool wrong = false;
     KeyResult result;
   };
-
-  // Adds the warnings to `warnings`, unless it is null.
-  Json read(const Node& root, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings = nullptr);
-  RunConfig read_one(const Node& root, const std::set<std::string>& open_kinds);
   const Known& result_of(const Node& root, size_t index, const std::set<std::string>& open_kinds);
   void report(const std::vector<ConfigError>& found);
 
-  const Catalogues& catalogues;
-  std::optional<SourceLocations> written{};          // marks of written keys, if the trees contain defaults too
-  std::unordered_map<std::string, Known> results{};  // by the key and all inputs of its result
-  std::vector<ConfigError> mistakes{};
-  std::set<std::string> reported{};
+  const Catalogues& catalogues_;
+  const std::optional<SourceLocations> written_;    // marks of written keys, if the trees contain defaults too
+  std::unordered_map<std::string, Known> results_;  // by the key and all inputs of its result
+  std::vector<ConfigError> mistakes_;
+  std::set<std::string> reported_;
 };
 
-RunTreesReader::RunTreesReader(const Catalogues& catalogues) : inner_(new Inner{catalogues}) {}
-RunTreesReader::~RunTreesReader() = default;
-
-const std::vector<ConfigError>& RunTreesReader::mistakes() const { return inner_->mistakes; }
-
-void RunTreesReader::Inner::report(const std::vector<ConfigError>& found) {
+void TreesReader::report(const std::vector<ConfigError>& found) {
   for (const ConfigError& mistake : found)
-    if (reported.insert(mistake.what()).second) mistakes.push_back(mistake);
+    if (reported_.insert(mistake.what()).second) mistakes_.push_back(mistake);
 }
 
-const RunTreesReader::Inner::Known& RunTreesReader::Inner::result_of(const Node& root, size_t index,
-                                                                     const std::set<std::string>& open_kinds) {
+const TreesReader::Known& TreesReader::result_of(const Node& root, size_t index,
+                                                 const std::set<std::string>& open_kinds) {
   const std::vector<Option>& option = options_by_key()[index];
   const std::string& key = option.front().name;
   std::string description = str(index, open_kinds.empty() ? "" : "open");
@@ -300,12 +297,12 @@ const RunTreesReader::Inner::Known& RunTreesReader::Inner::result_of(const Node&
     append_text(field->mark, description);
     append_text(*value, description);
   }
-  const auto [known, fresh] = results.try_emplace(std::move(description));
+  const auto [known, fresh] = results_.try_emplace(std::move(description));
   if (!fresh) return known->second;
   std::set<std::string> meant;
   std::vector<ConfigError> found =
       all_mistakes(only(root, key), [&](const Node& tree, std::vector<ConfigError>& mistakes) {
-        known->second.result = read_key(option, tree, {catalogues, open_kinds, written, mistakes});
+        known->second.result = read_key(option, tree, {catalogues_, open_kinds, written_, mistakes});
         meant.merge(known->second.result.meant);
       });
   // A misspelt key is one mistake: the key that it means is not missing as well.
@@ -317,10 +314,9 @@ const RunTreesReader::Inner::Known& RunTreesReader::Inner::result_of(const Node&
   return known->second;
 }
 
-Json RunTreesReader::Inner::read(const Node& root, const std::set<std::string>& open_kinds,
-                                 std::vector<std::string>* warnings) {
+Json TreesReader::read(const Node& root, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings) {
   std::vector<ConfigError> unknown;
-  OptionReader reader(catalogues, open_kinds, &unknown);
+  OptionReader reader(catalogues_, open_kinds, &unknown);
   reader.refuse_unknown_keys(run_options(), root, "");
   report(unknown);
   bool wrong = !unknown.empty();
@@ -344,23 +340,33 @@ Json RunTreesReader::Inner::read(const Node& root, const std::set<std::string>& 
   return resolved;
 }
 
-Json RunTreesReader::read(const Node& root) { return inner_->read(root, kinds_left_open(root)); }
-
-RunConfig RunTreesReader::Inner::read_one(const Node& root, const std::set<std::string>& open_kinds) {
+RunConfig TreesReader::read_one(const Node& root, const std::set<std::string>& open_kinds) {
   std::vector<std::string> warnings;
   const Json resolved = read(root, open_kinds, &warnings);
-  refuse_all(mistakes);
+  refuse_all(mistakes_);
   RunConfig config = RunConfig::from_resolved(resolved);
   config.warnings = std::move(warnings);
   return config;
 }
+
+}  // namespace
 
 RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogues) {
   return read_run_tree(read_yaml_file(request.path, request.overrides), catalogues);
 }
 
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues) {
-  return RunTreesReader::Inner{catalogues}.read_one(root, kinds_left_open(root));
+  return TreesReader(catalogues).read_one(root, kinds_left_open(root));
+}
+
+std::vector<Json> read_run_trees(const std::vector<const Node*>& roots, const Catalogues& catalogues,
+                                 std::vector<ConfigError>& mistakes) {
+  TreesReader reader(catalogues);
+  std::vector<Json> configs;
+  for (const Node* root : roots)
+    configs.push_back(root != nullptr ? reader.read(*root, kinds_left_open(*root)) : Json());
+  mistakes.insert(mistakes.end(), reader.mistakes().begin(), reader.mistakes().end());
+  return configs;
 }
 
 RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model) {
@@ -370,7 +376,7 @@ RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, con
     const SourceLocation mark = model->find("plugin")->mark;
     model->fields.push_back({"name", mark, scalar_node(plugin_model, mark, true)});
   }
-  return RunTreesReader::Inner{catalogues, marks_of(resolved)}.read_one(root, {});
+  return TreesReader(catalogues, marks_of(resolved)).read_one(root, {});
 }
 
 bool is_typed(const SourceLocation& mark) { return mark.file.rfind("--set ", 0) == 0; }

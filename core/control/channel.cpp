@@ -45,9 +45,8 @@ ChannelAddress channel_address(const std::string& line) {
   if (fields.size() != 4) throw fail(str(fields.size(), " fields"));
   const std::string& port = fields[1];
   if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != std::string::npos ||
-      std::stoi(port) < 1 || std::stoi(port) > 65535) {
+      std::stoi(port) < 1 || std::stoi(port) > 65535)
     throw fail(str("port '", port, "' is not in 1 to 65535"));
-  }
   if (fields[0].empty() || fields[2].empty() || fields[3].empty()) throw fail("an empty field");
   return {fields[0], static_cast<uint16_t>(std::stoi(port)), fields[2], fields[3]};
 }
@@ -60,9 +59,8 @@ std::string random_token() {
 
 bool equal_secrets(const std::string& a, const std::string& b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
+  for (size_t i = 0; i < a.size(); ++i)
     difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? '\1' : b[i % b.size()]));
-  }
   return difference == 0;
 }
 

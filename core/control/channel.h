@@ -50,8 +50,8 @@ class Channel {
   virtual void set(const std::string& key, const std::string& value) = 0;  // values are bytes
   virtual std::string get(const std::string& key, Timeout timeout) = 0;    // waits until the key is set
   virtual std::optional<std::string> peek(const std::string& key) = 0;     // does not wait
-  virtual int64_t add(const std::string& key,
-                      int64_t delta) = 0;  // adds to a counter, kept as decimal text; returns its new value
+  // Adds to a counter, kept as decimal text; returns its new value.
+  virtual int64_t add(const std::string& key, int64_t delta) = 0;
   // Sets `desired` if the value equals `expected` ("" also matches an absent key). Returns the value after the call.
   virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
   virtual bool erase(const std::string& key) = 0;
@@ -138,8 +138,59 @@ class SupervisedChannel : public Channel {
   virtual double cpu_seconds() = 0;
 };
 
+// --- Protocol: keys and topics that `convoy` and the rank processes use on the control channel ---
+//
+// Environment of a rank process: CONVOY_CHANNEL (to_string(ChannelAddress)), CONVOY_PROCESS (index into
+// Job::processes), CONVOY_RANK (its first rank; it connects as this participant, and `convoy` processes of that rank
+// as -1 - rank).
+// All other data comes over the channel, so that every launcher works in the same way.
 namespace protocol {
-inline constexpr char heartbeat[] = "beat";  // topic: content of a heartbeat
-}
+
+// Keys (Channel::set / get).
+inline constexpr char job[] = "job";              // JSON {job: to_json(Job), folder, attempt, started (unix seconds)}
+inline constexpr char data[] = "data";            // agreement: JSON {first, fingerprint, host, numbers} of each process
+inline constexpr char rank_info[] = "rank/";      // + rank: JSON {host, pid, device, cores, threads}, by the kernel
+inline constexpr char rank_result[] = "result/";  // + rank: JSON {wait_seconds, cpu_efficiency, data_*, …}
+inline constexpr char result[] = "result";        // JSON: the part of summary.json that rank 0 makes
+inline constexpr char stopped_early[] = "stopped";      // in the result: true if the ranks stopped on request
+inline constexpr char stop_request[] = "stop/request";  // set by the supervisor when all ranks should stop
+inline constexpr char stop_at[] = "stop/at/";           // + rank: the step before which the rank holds
+
+// Topics (Channel::post).
+inline constexpr char heartbeat[] = "beat";     // content of a heartbeat
+inline constexpr char progress[] = "progress";  // JSON of a Record plus {steps, epochs}: rank 0, a few times a second
+inline constexpr char metrics[] = "metrics";    // JSON of a Record: rank 0, at each evaluation
+inline constexpr char log_line[] = "log";       // JSON {rank, host, line}
+inline constexpr char first_step[] = "first_step";  // JSON {seconds}: rank 0, when the first step is done
+
+// Exit code of a rank process that only lost a peer; never the job's (launch/process/exit_codes.h).
+inline constexpr int peer_lost_exit = 111;
+
+}  // namespace protocol
+
+// --- Fault injection (core/inject) ---
+
+// Stops all sending of this client, heartbeats included, as if the network of its host failed in one direction; it
+// still receives.
+void mute(Channel& channel);
+
+// --- StopAgreement: all ranks stop after the same step, without a collective ---
+//
+// On a stop request, the channel thread of each rank names the step before which its rank will wait. The rank waits
+// there until all have named one; all stop at the largest. Ranks below it continue to it, so no collective lacks a
+// peer.
+class StopAgreement {
+ public:
+  StopAgreement(std::shared_ptr<Channel> channel, int rank, int size, Timeout timeout);
+  ~StopAgreement();
+  // Call it on the rank's thread before step `step` of its work (from 0, each once): a training step, or a batch of
+  // an evaluation, counted equally on all ranks. Returns true if all ranks stop before this step or stopped before an
+  // earlier one; false: do the step.
+  bool stops_before(int64_t step);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
 
 }  // namespace convoy

@@ -8,7 +8,6 @@
 #include "core/base/text.h"
 #include "core/control/channel.h"
 #include "core/control/link.h"
-#include "core/control/protocol.h"
 #include "core/control/store.h"
 
 namespace convoy {
@@ -217,7 +216,7 @@ std::shared_ptr<Channel> connect_channel(const ChannelAddress& address, int part
     pause = std::min(pause * 2, 200ms);
   }
   throw CommError(Failure::rendezvous, -1, "control channel: ", name, " could not join job ", address.job, " at ",
-                  where, " within ", human_seconds(static_cast<double>(timeout.count()) / 1000), ": ", problem,
+                  where, " within ", human_seconds(timeout), ": ", problem,
                   "; is the `convoy` process of rank 0's host running, and is its address reachable from here?");
 }
 

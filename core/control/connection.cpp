@@ -61,9 +61,7 @@ void Connection::read() {
       }
     } catch (const std::exception& failure) {
       // Ignore errors of unknown senders; an error of a participant is a defect, so log it.
-      if (self->admitted) {
-        log::error(str("control channel: connection of ", self->name, " closed: ", failure.what()));
-      }
+      if (self->admitted) log::error(str("control channel: connection of ", self->name, " closed: ", failure.what()));
       return self->end();
     }
     if (!self->ended_) self->read();
@@ -203,11 +201,10 @@ void Dispatcher::close() {
     if (inside) dropped.swap(state_->queue);
     state_->changed.notify_one();
   }
-  if (inside) {
+  if (inside)
     thread_.detach();
-  } else {
+  else
     thread_.join();
-  }
 }
 
 }  // namespace convoy

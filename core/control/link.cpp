@@ -71,8 +71,8 @@ Timeout Link::cancel_limit() const { return std::clamp<Timeout>(heartbeat_, 5s, 
 std::string Link::encode(const Json& request) const {
   std::string frame = encode_frame(request);
   if (frame.size() > frame_limit) {
-    throw Error(Failure::internal, "control channel: a value of ", human_bytes(static_cast<double>(frame.size())),
-                ", at most ", human_bytes(static_cast<double>(frame_limit)), " fit");
+    throw Error(Failure::internal, "control channel: a value of ", human_bytes(frame.size()), ", at most ",
+                human_bytes(frame_limit), " fit");
   }
   return frame;
 }
@@ -99,14 +99,13 @@ Json Link::call(Json request, Timeout timeout, bool cancel, WatchCallback watch)
   throw_if_lost(waiting);
   const Timeout waited = timeout + (cancel ? cancel_limit() : Timeout(0));
   throw CommError(Failure::rendezvous, -1, "control channel: ", server_, " did not answer '",
-                  request.at("op").get<std::string>(), "' within ",
-                  human_seconds(static_cast<double>(waited.count()) / 1000), "; is the `convoy` process there halted?");
+                  request.at("op").get<std::string>(), "' within ", human_seconds(waited),
+                  "; is the `convoy` process there halted?");
 }
 
 void Link::throw_if_lost(const Waiting& waiting) const {
-  if (lost_ || (waiting.inside && broken_)) {
+  if (lost_ || (waiting.inside && broken_))
     throw CommError(Failure::peer_lost, -1, "control channel: ", server_, " is gone (", lost_reason_, ")");
-  }
 }
 
 void Link::call_later(Json request, std::function<void(const Json&)> reply) {
@@ -244,9 +243,8 @@ void Link::reason_received(const Abort& reason) {
   abort_ = reason;
   if (abort_reported_) return;
   abort_reported_ = true;
-  for (auto& callback : abort_callbacks_) {
+  for (auto& callback : abort_callbacks_)
     dispatcher_.post([callback = std::move(callback), reason] { callback(reason); });
-  }
   abort_callbacks_.clear();
 }
 
@@ -272,20 +270,18 @@ std::optional<Abort> Link::aborted() {
 
 void Link::on_abort(std::function<void(const Abort&)> callback) {
   Lock lock(mutex_);
-  if (abort_reported_) {
+  if (abort_reported_)
     dispatcher_.post([callback = std::move(callback), reason = *abort_] { callback(reason); });
-  } else {
+  else
     abort_callbacks_.push_back(std::move(callback));
-  }
 }
 
 void Link::on_lost(std::function<void()> callback) {
   Lock lock(mutex_);
-  if (lost_) {
+  if (lost_)
     dispatcher_.post(std::move(callback));
-  } else {
+  else
     lost_callbacks_.push_back(std::move(callback));
-  }
 }
 
 void Link::lose(const std::string& reason) {

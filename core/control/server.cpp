@@ -163,12 +163,9 @@ class Server : public ChannelServer {
       return refuse(str("this channel speaks version ", frame_version, ", the joiner version ", version,
                         "; use one build of convoy for all ranks"));
     }
-    if (job != address_.job) {
-      return refuse(str("this channel belongs to job ", address_.job, ", not to job ", job));
-    }
-    if (!equal_secrets(address_.secret, hello.at("secret").get<std::string>())) {
+    if (job != address_.job) return refuse(str("this channel belongs to job ", address_.job, ", not to job ", job));
+    if (!equal_secrets(address_.secret, hello.at("secret").get<std::string>()))
       return refuse(str("wrong secret for job ", address_.job));
-    }
     from.participant = hello.at("participant").get<int>();
     from.name = hello.at("name").get<std::string>();
     from.admit();
@@ -236,9 +233,8 @@ class Server : public ChannelServer {
   void watch(Connection& from, uint64_t id, const std::string& prefix) {
     store_.watch(from.id(), prefix,
                  [weak = from.weak_from_this(), id](const std::string& key, const std::string& value) {
-                   if (auto connection = weak.lock()) {
+                   if (auto connection = weak.lock())
                      connection->send(Json{{"watch", id}, {"key", key}, {"value", bytes_of(value)}});
-                   }
                  });
   }
 
@@ -259,12 +255,11 @@ class Server : public ChannelServer {
           if (bytes > reply_limit) break;
           values.push_back(bytes_of(value));
         }
-        if (bytes > reply_limit) {
-          reply["error"] = str("control channel: the values of this agreement take more than ",
-                               human_bytes(static_cast<double>(reply_limit)));
-        } else {
+        if (bytes > reply_limit)
+          reply["error"] =
+              str("control channel: the values of this agreement take more than ", human_bytes(reply_limit));
+        else
           reply["values"] = std::move(values);
-        }
       }
       connection->send(reply);
     };
@@ -286,9 +281,8 @@ class Server : public ChannelServer {
     const auto outcome = store_.abort(reason);
     if (outcome == ControlStore::AbortOutcome::ignored) return;
     const auto frame = std::make_shared<const std::string>(encode_frame(Json{{"abort", to_json(reason)}}));
-    for (const auto& [id, connection] : connections_) {
+    for (const auto& [id, connection] : connections_)
       if (connection->admitted) connection->send(frame);
-    }
     if (events_.on_abort) dispatcher_.post([this, reason] { events_.on_abort(reason); });
   }
 

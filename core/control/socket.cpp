@@ -38,9 +38,8 @@ std::optional<Json> FrameReader::next() {
   if (buffer_.size() - begin_ < 4) return std::nullopt;
   size_t length = 0;
   for (int i = 0; i < 4; ++i) length |= static_cast<size_t>(static_cast<unsigned char>(buffer_[begin_ + i])) << (8 * i);
-  if (length > limit_) {
+  if (length > limit_)
     throw Error(Failure::rendezvous, "a frame of ", length, " bytes where at most ", limit_, " are allowed");
-  }
   if (buffer_.size() - begin_ - 4 < length) return std::nullopt;
   const auto* data = reinterpret_cast<const unsigned char*>(buffer_.data()) + begin_ + 4;
   Json message;
@@ -81,9 +80,8 @@ AddressInfo resolve(const std::string& address, uint16_t port) {
 }
 
 bool is_wildcard(const sockaddr* address) {
-  if (address->sa_family == AF_INET) {
+  if (address->sa_family == AF_INET)
     return reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr == htonl(INADDR_ANY);
-  }
   return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
 }
 

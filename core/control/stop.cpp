@@ -1,11 +1,10 @@
-#include "core/control/stop.h"
+#include "core/control/channel.h"
 
 #include <algorithm>
 #include <mutex>
 #include <optional>
 
 #include "core/base/text.h"
-#include "core/control/protocol.h"
 
 namespace convoy {
 
@@ -49,7 +48,7 @@ struct StopAgreement::State {
       } catch (const CommError& error) {
         if (error.kind() != Failure::rendezvous) throw;
         throw CommError(Failure::rendezvous, other, "stopping all ranks: rank ", other, " did not report within ",
-                        human_seconds(static_cast<double>(timeout.count()) / 1000), " before which step it holds");
+                        human_seconds(timeout), " before which step it holds");
       }
     }
     return boundary;

@@ -270,6 +270,15 @@ Descriptor open_to_append(const std::string& path) {
   return file;
 }
 
+Descriptor open_to_append_lines(const std::string& path) {
+  Descriptor file = open_to_append(path);
+  char last = '\n';
+  const off_t size = lseek(file.get(), 0, SEEK_END);
+  if (size > 0 && pread(file.get(), &last, 1, size - 1) == 1 && last != '\n' && write(file.get(), "\n", 1) < 0)
+    fail("write", path, errno);
+  return file;
+}
+
 void write_all(int descriptor, const std::string& text, const std::string& path) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(descriptor, text.data() + done, text.size() - done);

@@ -74,6 +74,7 @@ Descriptor open_to_read(const std::string& path);
 // Opens a regular file for appending (and for reading its end), or creates it. Refuses links and files with a second
 // name.
 Descriptor open_to_append(const std::string& path);
+Descriptor open_to_append_lines(const std::string& path);  // ends a last line that a killed process left incomplete
 void write_all(int descriptor, const std::string& text, const std::string& path);
 
 constexpr size_t longest_file = size_t{1} << 30;

@@ -10,7 +10,6 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/control/protocol.h"
 
 namespace convoy {
 namespace {

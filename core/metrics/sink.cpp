@@ -8,7 +8,6 @@
 #include <cstring>
 #include <utility>
 
-#include "core/control/protocol.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
 

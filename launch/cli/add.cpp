@@ -12,7 +12,6 @@
 #include "core/config/reader.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
-#include "launch/farm/run/journal.h"
 #include "launch/job/summary.h"
 #include "launch/process/exit_codes.h"
 

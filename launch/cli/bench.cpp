@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "launch/diagnose/bench_report.h"
+#include "launch/diagnose/reports.h"
 #include "launch/job/summary.h"
 #include "launch/process/exit_codes.h"
 #include "strategies/plans/catalogue.h"

@@ -53,7 +53,7 @@ std::vector<std::string> bench_overrides(const std::string& operation);
 //
 // Plans, assigns devices and counts like `convoy run`, for this machine or another one, and predicts the time of a
 // step. It runs `convoy-rank --describe` for the sizes of blocks. --calibrate, and --compare on this host, also run the
-// measurements of launch/explain/calibration_run.h for some seconds.
+// measurements of launch/explain/explain.h for some seconds.
 
 struct ExplainArguments {
   RunArguments run;                  // `output` stays empty

@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/files/limits.h"
-#include "launch/diagnose/bench_report.h"
+#include "launch/diagnose/reports.h"
 #include "launch/job/summary.h"
 
 namespace convoy {

@@ -4,8 +4,7 @@
 #include <set>
 
 #include "launch/explain/candidate.h"
-#include "launch/explain/explain_report.h"
-#include "launch/explain/predict_candidates.h"
+#include "launch/explain/explain.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"

@@ -6,15 +6,11 @@
 #include "launch/prepare/prepare.h"
 
 namespace convoy {
-namespace {
 
-// Number of UTF-8 characters; convoy prints no wide ones.
 size_t width_of(const std::string& cell) {
   return static_cast<size_t>(
       std::count_if(cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
-
-}  // namespace
 
 std::string text_table(const std::vector<std::vector<std::string>>& lines, const std::vector<size_t>& right) {
   std::vector<size_t> widths(lines.empty() ? 0 : lines.front().size(), 0);

@@ -112,4 +112,7 @@ std::string ranges(const std::set<int>& numbers);
 // `line` without the date and time that convoy's log puts first.
 std::string without_time(const std::string& line);
 
+// Number of UTF-8 characters; convoy prints no wide ones.
+size_t width_of(const std::string& cell);
+
 }  // namespace convoy

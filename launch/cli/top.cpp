@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "launch/farm/monitor/run_view.h"
-#include "launch/farm/monitor/screen.h"
 #include "launch/process/exit_codes.h"
 
 namespace convoy {

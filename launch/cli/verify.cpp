@@ -14,7 +14,7 @@
 #include "core/config/reader.h"
 #include "core/config/run_config.h"
 #include "core/files/files.h"
-#include "launch/diagnose/verify_report.h"
+#include "launch/diagnose/reports.h"
 #include "launch/explain/candidate.h"
 #include "launch/farm/config/farm.h"
 #include "launch/job/summary.h"

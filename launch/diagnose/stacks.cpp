@@ -1,4 +1,4 @@
-#include "launch/diagnose/stacks.h"
+#include "launch/diagnose/stall_report.h"
 
 #include <cxxabi.h>
 #include <elfutils/libdwfl.h>
@@ -22,36 +22,6 @@ int no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, co
   return -1;
 }
 const Dwfl_Callbacks callbacks{dwfl_build_id_find_elf, no_debug_file, nullptr, nullptr};
-
-}  // namespace
-
-std::vector<std::string> elf_symbols(const std::string& path, const std::vector<uint64_t>& offsets) {
-  std::vector<std::string> names(offsets.size());
-  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return names;
-  struct stat status {};
-  const std::unique_ptr<Dwfl, decltype(&dwfl_end)> session(dwfl_begin(&callbacks), &dwfl_end);
-  Dwfl_Module* file = nullptr;
-  if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && session)
-    file = dwfl_report_elf(session.get(), "", path.c_str(), fd, load_address, false);
-  if (file == nullptr) {
-    close(fd);
-    return names;
-  }
-  dwfl_report_end(session.get(), nullptr, nullptr);
-  Dwarf_Addr start = 0;
-  dwfl_module_info(file, nullptr, &start, nullptr, nullptr, nullptr, nullptr, nullptr);
-  for (size_t i = 0; i < offsets.size(); ++i) {
-    GElf_Off past = 0;
-    GElf_Sym symbol{};
-    const char* name = dwfl_module_addrinfo(file, start + offsets[i], &past, &symbol, nullptr, nullptr, nullptr);
-    // Without a size, the nearest symbol before the address may be another function.
-    if (name != nullptr && past < std::max<GElf_Xword>(symbol.st_size, 1)) names[i] = name;
-  }
-  return names;
-}
-
-namespace {
 
 struct Frame {
   std::string path;  // "": unknown
@@ -131,6 +101,32 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
 }
 
 }  // namespace
+
+std::vector<std::string> elf_symbols(const std::string& path, const std::vector<uint64_t>& offsets) {
+  std::vector<std::string> names(offsets.size());
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return names;
+  struct stat status {};
+  const std::unique_ptr<Dwfl, decltype(&dwfl_end)> session(dwfl_begin(&callbacks), &dwfl_end);
+  Dwfl_Module* file = nullptr;
+  if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && session)
+    file = dwfl_report_elf(session.get(), "", path.c_str(), fd, load_address, false);
+  if (file == nullptr) {
+    close(fd);
+    return names;
+  }
+  dwfl_report_end(session.get(), nullptr, nullptr);
+  Dwarf_Addr start = 0;
+  dwfl_module_info(file, nullptr, &start, nullptr, nullptr, nullptr, nullptr, nullptr);
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    GElf_Off past = 0;
+    GElf_Sym symbol{};
+    const char* name = dwfl_module_addrinfo(file, start + offsets[i], &past, &symbol, nullptr, nullptr, nullptr);
+    // Without a size, the nearest symbol before the address may be another function.
+    if (name != nullptr && past < std::max<GElf_Xword>(symbol.st_size, 1)) names[i] = name;
+  }
+  return names;
+}
 
 std::string plain_function(const std::string& symbol) {
   int status = 0;

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "launch/cli/text_table.h"
-#include "launch/diagnose/stacks.h"
 
 namespace convoy {
 namespace {

@@ -1,6 +1,7 @@
 // Stall report: positions of all ranks, the stalled ranks and the cause in a sentence. Pure functions over the data
 // that launch/diagnose/stall_watch.h collects.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -56,5 +57,22 @@ std::string stall_report(const std::vector<RankStatus>& statuses, const StallDia
 // For summary.json: {ranks: […], stacks: […]}, with function names in place of addresses.
 Json stall_json(const std::vector<RankStatus>& statuses, const StallDiagnosis& diagnosis,
                 const std::vector<ThreadStack>& stacks);
+
+// Readable stacks: turns the addresses that ranks send ("PATH+0xOFFSET") into function names and shortens them.
+
+// Linker names of the functions at `offsets` (from the file's load address) in an ELF file, in the same order. "" if no
+// function is there or if the file cannot be read. Finds private functions too unless the file is stripped.
+std::vector<std::string> elf_symbols(const std::string& path, const std::vector<uint64_t>& offsets);
+
+// Function names, innermost first, at most `most`. Leaves out or folds frames without information: thread starts,
+// std::function, LibTorch's dispatcher.
+std::vector<std::string> readable_stack(const std::vector<std::string>& frames, size_t most);
+
+// Replaces the symbol in a backtrace line of a crashed rank ("PATH(SYMBOL+0xOFFSET)[0xADDRESS]") by the function's
+// plain name; returns any other line unchanged.
+std::string readable_line(const std::string& line);
+
+// "FaultyBlock::forward" for a linker name: without arguments, templates, return type and convoy's namespace.
+std::string plain_function(const std::string& symbol);
 
 }  // namespace convoy

@@ -29,9 +29,6 @@ void StallWatch::begin(const Job& job, const std::string& folder, std::vector<st
   job_ = job;
   folder_ = folder;
   hosts_ = std::move(hosts);
-  const Json& launch = job.config.at("launch");
-  if (const auto limit = launch.find("step_timeout"); limit != launch.end() && limit->is_number())
-    step_timeout_ = limit->get<double>();
   check_positions();
 }
 
@@ -155,7 +152,8 @@ void StallWatch::conclude() {
 void StallWatch::check_positions() {
   if (stall_reported_) return;
   const std::vector<RankStatus> all = statuses(nullptr);
-  const double shortest = step_timeout_ > 0 ? std::min(step_timeout_, launch_.rendezvous) : launch_.rendezvous;
+  const double shortest =
+      launch_.step_timeout > 0 ? std::min(launch_.step_timeout, launch_.rendezvous) : launch_.rendezvous;
   const double pause = std::clamp(shortest / 10, 0.05, 1.0);
   const Clock::time_point now = Clock::now();
   // A job that was suspended as a whole has not stalled.
@@ -178,11 +176,11 @@ void StallWatch::check_positions() {
     stall.kind = before ? Stall::Kind::set_up : Stall::Kind::step;
     stall.rank = status.report.rank;
     stall.seconds = phase == reading_phase ? read_age : age(status);
-    stall.limit = before ? launch_.rendezvous : step_timeout_;
+    stall.limit = before ? launch_.rendezvous : launch_.step_timeout;
     const bool exceeded = stall.seconds > stall.limit + (before ? set_up_slack : 0);
     if (status.known && phase != "done" && stall.limit > 0 && exceeded) return inquire(stall, true);
   }
-  if (!set_up && step_timeout_ <= 0) return;
+  if (!set_up && launch_.step_timeout <= 0) return;
   tasks_.after(to_milliseconds(pause), [this] { check_positions(); });
 }
 

@@ -82,7 +82,6 @@ class StallWatch {
   OwnedTasks tasks_;
   std::optional<Job> job_;
   std::string folder_;
-  double step_timeout_ = 0;  // 0: off
   std::optional<Clock::time_point> watched_since_;
   Clock::time_point last_check_;
   std::vector<std::string> hosts_;

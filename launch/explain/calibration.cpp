@@ -7,7 +7,6 @@
 #include <ctime>
 #include <fstream>
 #include <numeric>
-#include <set>
 
 #include "core/base/version.h"
 #include "core/config/node.h"
@@ -150,106 +149,6 @@ Timing with_spread(const std::vector<double>& sorted, double seconds) {
   return {seconds, seconds > 0 ? (sorted[count - 1 - count / 5] - sorted[count / 5]) / 2 / seconds : 0};
 }
 
-}  // namespace
-
-Timing timing_of(std::vector<double> samples) {
-  if (samples.empty()) return {};
-  std::sort(samples.begin(), samples.end());
-  const size_t count = samples.size();
-  const size_t kept = count - count / 10;
-  const double sum = std::accumulate(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
-  return with_spread(samples, sum / static_cast<double>(kept));
-}
-
-Timing difference_of(std::vector<double> samples) {
-  if (samples.empty()) return {};
-  std::sort(samples.begin(), samples.end());
-  const size_t count = samples.size();
-  return with_spread(samples, std::max(0.0, (samples[(count - 1) / 2] + samples[count / 2]) / 2));
-}
-
-double ExchangeTimings::bandwidth() const {
-  const double bytes = messages.back().bytes - (messages.size() > 1 ? messages.front().bytes : 0);
-  const double seconds = messages.back().time.seconds - (messages.size() > 1 ? latency() : 0);
-  return bytes / std::max(seconds, 1e-9);
-}
-
-Json timed_sections(const Json& resolved) {
-  Json sections = Json::object();
-  for (const char* name : {"precision", "model", "data", "loss", "optimizer"})
-    if (resolved.contains(name)) sections[name] = resolved[name];
-  const Json recompute = resolved.contains("strategy") ? resolved["strategy"].value("recompute", Json("none")) : "none";
-  sections["recompute"] = recompute;
-  return sections;
-}
-
-Calibration calibration_of(const MeasurementRequest& request, const std::vector<Measurement>& measured,
-                           const Host& host, const Json& resolved) {
-  const Measurement& first = measured.at(0);
-  Calibration calibration;
-  calibration.made = now_text();
-  calibration.convoy = version;
-  calibration.host = host.name;
-  calibration.processor = processor_name();
-  calibration.cores = static_cast<int>(host.cores.size());
-  calibration.memory = host.memory;
-  calibration.device = first.device;
-  for (const Gpu& gpu : host.gpus) calibration.gpus.push_back(gpu.uuid);
-  calibration.run = timed_sections(resolved);
-  calibration.blocks = block_shares(first.blocks);
-  calibration.steps.push_back(
-      step_timings({&first.alone}, request.alone.threads, request.alone_rows, request.alone_updated));
-  if (!request.together.empty()) {
-    std::vector<const std::vector<StepSamples>*> ranks;
-    for (const Measurement& one : measured) ranks.push_back(&one.together);
-    calibration.steps.push_back(
-        step_timings(ranks, request.together.front().threads, request.together_rows, request.together_updated));
-  }
-  if (!request.together.empty() && !request.together_updated.empty())
-    share_update(calibration.steps.front(), calibration.steps.back());
-  if (!request.sampled.empty()) extrapolate(calibration, request.sampled, first.blocks);
-  for (const ExchangeSamples& samples : first.exchanges) {
-    auto& all = calibration.exchanges;
-    auto found = std::find_if(all.begin(), all.end(), [&](const ExchangeTimings& one) {
-      return one.backend == samples.backend && one.kind == samples.kind;
-    });
-    if (found == all.end()) found = all.insert(all.end(), ExchangeTimings{samples.backend, samples.kind, 0, {}});
-    found->messages.push_back({static_cast<double>(samples.bytes), timing_of(samples.seconds)});
-    found->busy = samples.busy;  // of the largest message, which overlaps most
-  }
-  return calibration;
-}
-
-void check_calibration(const Calibration& calibration, const Json& resolved, const std::string& path) {
-  // These keys do not affect the time of a step.
-  const std::vector<std::string> ignored{"data.path",          "data.prefetch",      "data.evaluate",
-                                         "data.evaluate_rows", "data.samples",       "data.seed",
-                                         "optimizer.lr",       "optimizer.schedule", "optimizer.clip_norm"};
-  const std::string key = first_difference(calibration.run, timed_sections(resolved), ignored);
-  if (key.empty()) return;
-  throw Error(Failure::config, str(path, ": was measured for another configuration: ", key,
-                                   " differs; measure this one with --calibrate"));
-}
-
-HostLink parse_link(const std::string& text) {
-  const size_t comma = text.find(',');
-  const size_t begin = comma == std::string::npos ? comma : text.find_first_not_of(' ', comma + 1);
-  std::string rate = begin == std::string::npos ? "" : text.substr(begin);
-  const bool per_second = rate.size() > 2 && rate.compare(rate.size() - 2, 2, "/s") == 0;
-  if (per_second) rate.resize(rate.size() - 2);
-  const Parsed<double> latency = parse_duration(text.substr(0, comma));
-  const Parsed<int64_t> bandwidth = parse_bytes(rate);
-  if (!per_second || !latency.value || !bandwidth.value || *latency.value < 0 || *bandwidth.value <= 0)
-    throw Error(Failure::command_line, str("--link ", shown(text),
-                                           ": must be a latency and a bandwidth in bytes a "
-                                           "second, as in --link 20us,12GB/s"));
-  return {*latency.value, static_cast<double>(*bandwidth.value)};
-}
-
-// ---- calibration.json ----
-
-namespace {
-
 constexpr const char* format = "convoy calibration";
 constexpr int format_version = 1;
 constexpr size_t most_file_bytes = 16 << 20;
@@ -348,6 +247,102 @@ ExchangeTimings exchange_from(const Reader& reader) {
 }
 
 }  // namespace
+
+Timing timing_of(std::vector<double> samples) {
+  if (samples.empty()) return {};
+  std::sort(samples.begin(), samples.end());
+  const size_t count = samples.size();
+  const size_t kept = count - count / 10;
+  const double sum = std::accumulate(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
+  return with_spread(samples, sum / static_cast<double>(kept));
+}
+
+Timing difference_of(std::vector<double> samples) {
+  if (samples.empty()) return {};
+  std::sort(samples.begin(), samples.end());
+  const size_t count = samples.size();
+  return with_spread(samples, std::max(0.0, (samples[(count - 1) / 2] + samples[count / 2]) / 2));
+}
+
+double ExchangeTimings::bandwidth() const {
+  const double bytes = messages.back().bytes - (messages.size() > 1 ? messages.front().bytes : 0);
+  const double seconds = messages.back().time.seconds - (messages.size() > 1 ? latency() : 0);
+  return bytes / std::max(seconds, 1e-9);
+}
+
+Json timed_sections(const Json& resolved) {
+  Json sections = Json::object();
+  for (const char* name : {"precision", "model", "data", "loss", "optimizer"})
+    if (resolved.contains(name)) sections[name] = resolved[name];
+  const Json recompute = resolved.contains("strategy") ? resolved["strategy"].value("recompute", Json("none")) : "none";
+  sections["recompute"] = recompute;
+  return sections;
+}
+
+Calibration calibration_of(const MeasurementRequest& request, const std::vector<Measurement>& measured,
+                           const Host& host, const Json& resolved) {
+  const Measurement& first = measured.at(0);
+  Calibration calibration;
+  calibration.made = now_text();
+  calibration.convoy = version;
+  calibration.host = host.name;
+  calibration.processor = processor_name();
+  calibration.cores = static_cast<int>(host.cores.size());
+  calibration.memory = host.memory;
+  calibration.device = first.device;
+  for (const Gpu& gpu : host.gpus) calibration.gpus.push_back(gpu.uuid);
+  calibration.run = timed_sections(resolved);
+  calibration.blocks = block_shares(first.blocks);
+  calibration.steps.push_back(
+      step_timings({&first.alone}, request.alone.threads, request.alone_rows, request.alone_updated));
+  if (!request.together.empty()) {
+    std::vector<const std::vector<StepSamples>*> ranks;
+    for (const Measurement& one : measured) ranks.push_back(&one.together);
+    calibration.steps.push_back(
+        step_timings(ranks, request.together.front().threads, request.together_rows, request.together_updated));
+  }
+  if (!request.together.empty() && !request.together_updated.empty())
+    share_update(calibration.steps.front(), calibration.steps.back());
+  if (!request.sampled.empty()) extrapolate(calibration, request.sampled, first.blocks);
+  for (const ExchangeSamples& samples : first.exchanges) {
+    auto& all = calibration.exchanges;
+    auto found = std::find_if(all.begin(), all.end(), [&](const ExchangeTimings& one) {
+      return one.backend == samples.backend && one.kind == samples.kind;
+    });
+    if (found == all.end()) found = all.insert(all.end(), ExchangeTimings{samples.backend, samples.kind, 0, {}});
+    found->messages.push_back({static_cast<double>(samples.bytes), timing_of(samples.seconds)});
+    found->busy = samples.busy;  // of the largest message, which overlaps most
+  }
+  return calibration;
+}
+
+void check_calibration(const Calibration& calibration, const Json& resolved, const std::string& path) {
+  // These keys do not affect the time of a step.
+  const std::vector<std::string> ignored{"data.path",          "data.prefetch",      "data.evaluate",
+                                         "data.evaluate_rows", "data.samples",       "data.seed",
+                                         "optimizer.lr",       "optimizer.schedule", "optimizer.clip_norm"};
+  const std::string key = first_difference(calibration.run, timed_sections(resolved), ignored);
+  if (key.empty()) return;
+  throw Error(Failure::config, str(path, ": was measured for another configuration: ", key,
+                                   " differs; measure this one with --calibrate"));
+}
+
+HostLink parse_link(const std::string& text) {
+  const size_t comma = text.find(',');
+  const size_t begin = comma == std::string::npos ? comma : text.find_first_not_of(' ', comma + 1);
+  std::string rate = begin == std::string::npos ? "" : text.substr(begin);
+  const bool per_second = rate.size() > 2 && rate.compare(rate.size() - 2, 2, "/s") == 0;
+  if (per_second) rate.resize(rate.size() - 2);
+  const Parsed<double> latency = parse_duration(text.substr(0, comma));
+  const Parsed<int64_t> bandwidth = parse_bytes(rate);
+  if (!per_second || !latency.value || !bandwidth.value || *latency.value < 0 || *bandwidth.value <= 0)
+    throw Error(Failure::command_line, str("--link ", shown(text),
+                                           ": must be a latency and a bandwidth in bytes a "
+                                           "second, as in --link 20us,12GB/s"));
+  return {*latency.value, static_cast<double>(*bandwidth.value)};
+}
+
+// ---- calibration.json ----
 
 Json to_json(const Calibration& calibration) {
   Json steps = Json::array(), exchanges = Json::array(), blocks = Json::array();

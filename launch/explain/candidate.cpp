@@ -56,6 +56,84 @@ std::string without_source_location(const ConfigError& error) {
   return key == std::string::npos ? message : message.substr(key);
 }
 
+// Sets fields that are 0 in every block, because they were not measured, to a large value. A measured 0 stays.
+ModelDescription with_unknown_fields(ModelDescription description) {
+  if (description.measured) return description;
+  constexpr int64_t large = 1 << 20;
+  const auto fill = [&](int64_t BlockDescription::*field, auto value) {
+    const bool unknown = std::all_of(description.blocks.begin(), description.blocks.end(),
+                                     [field](const BlockDescription& block) { return block.*field == 0; });
+    if (!unknown) return;
+    for (BlockDescription& block : description.blocks) block.*field = value(block);
+  };
+  const auto large_value = [](const BlockDescription&) { return large; };
+  for (auto field :
+       {&BlockDescription::row_output_bytes, &BlockDescription::row_saved_bytes, &BlockDescription::row_cut_input_bytes,
+        &BlockDescription::row_cut_output_bytes, &BlockDescription::cut_exchanges})
+    fill(field, large_value);
+  fill(&BlockDescription::row_cut_saved_bytes, [](const BlockDescription& block) { return block.row_saved_bytes / 2; });
+  fill(&BlockDescription::cut_parameters, [](const BlockDescription& block) { return block.parameters; });
+  fill(&BlockDescription::cut_product_parameters,
+       [](const BlockDescription& block) { return block.product_parameters; });
+  return description;
+}
+
+CostValue cost_value(double known, double probed) {
+  const bool at_most = probed < known;
+  return {known == probed ? CostValue::Known::exactly
+          : at_most       ? CostValue::Known::at_most
+                          : CostValue::Known::not_measured,
+          known};
+}
+
+// Names of the mesh's axes with several ranks.
+std::vector<std::string> shared_axes(const Mesh& mesh) {
+  std::vector<std::string> names;
+  for (const Axis& axis : mesh.axes())
+    if (axis.degree > 1) names.push_back(axis.name);
+  return names;
+}
+
+AxisCost along(const RankCost& cost, const std::string& axis, bool only) {
+  if (only && cost.axes.empty()) return {axis, cost.bytes_sent_per_step, cost.messages_per_step};
+  AxisCost all{axis};
+  for (const AxisCost& one : cost.axes) {
+    if (one.axis != axis) continue;
+    all.bytes += one.bytes;
+    all.messages += one.messages;
+  }
+  return all;
+}
+
+RankCosts compared(const RankCost& known, const RankCost& probed, const Mesh& mesh) {
+  RankCosts costs;
+  costs.sent = cost_value(known.bytes_sent_per_step, probed.bytes_sent_per_step);
+  costs.messages = cost_value(known.messages_per_step, probed.messages_per_step);
+  costs.parameters = cost_value(known.parameter_bytes, probed.parameter_bytes);
+  costs.gradients = cost_value(known.gradient_bytes, probed.gradient_bytes);
+  costs.moments = cost_value(known.moment_bytes, probed.moment_bytes);
+  costs.activations = cost_value(known.activation_bytes, probed.activation_bytes);
+  costs.buffers = cost_value(known.buffer_bytes, probed.buffer_bytes);
+  const std::vector<std::string> axes = shared_axes(mesh);
+  for (const std::string& axis : axes) {
+    const AxisCost one = along(known, axis, axes.size() == 1), other = along(probed, axis, axes.size() == 1);
+    costs.sent_on[axis] = cost_value(one.bytes, other.bytes);
+    costs.messages_on[axis] = cost_value(one.messages, other.messages);
+  }
+  return costs;
+}
+
+CostValue larger(const CostValue& a, const CostValue& b) {
+  return {std::max(a.known, b.known), std::max(a.value, b.value)};
+}
+
+std::string text_of(const CostValue& cost, const std::string& value) {
+  if (cost.known == CostValue::Known::not_measured) return "not measured";
+  return (cost.exact() ? "" : "≤ ") + value;
+}
+
+std::string zero_or_bytes(double bytes) { return bytes == 0 ? "0" : human_bytes(bytes); }
+
 }  // namespace
 
 Json shared_keys(const Options& values, const std::vector<Option>& options, bool written_only) {
@@ -161,88 +239,6 @@ Candidate candidate_under(const PreparedRun& run, const std::string& strategy, c
   return candidate;
 }
 
-namespace {
-
-// Sets fields that are 0 in every block, because they were not measured, to a large value. A measured 0 stays.
-ModelDescription with_unknown_fields(ModelDescription description) {
-  if (description.measured) return description;
-  constexpr int64_t large = 1 << 20;
-  const auto fill = [&](int64_t BlockDescription::*field, auto value) {
-    const bool unknown = std::all_of(description.blocks.begin(), description.blocks.end(),
-                                     [field](const BlockDescription& block) { return block.*field == 0; });
-    if (!unknown) return;
-    for (BlockDescription& block : description.blocks) block.*field = value(block);
-  };
-  const auto large_value = [](const BlockDescription&) { return large; };
-  for (auto field :
-       {&BlockDescription::row_output_bytes, &BlockDescription::row_saved_bytes, &BlockDescription::row_cut_input_bytes,
-        &BlockDescription::row_cut_output_bytes, &BlockDescription::cut_exchanges})
-    fill(field, large_value);
-  fill(&BlockDescription::row_cut_saved_bytes, [](const BlockDescription& block) { return block.row_saved_bytes / 2; });
-  fill(&BlockDescription::cut_parameters, [](const BlockDescription& block) { return block.parameters; });
-  fill(&BlockDescription::cut_product_parameters,
-       [](const BlockDescription& block) { return block.product_parameters; });
-  return description;
-}
-
-CostValue cost_value(double known, double probed) {
-  const bool at_most = probed < known;
-  return {known == probed ? CostValue::Known::exactly
-          : at_most       ? CostValue::Known::at_most
-                          : CostValue::Known::not_measured,
-          known};
-}
-
-// Names of the mesh's axes with several ranks.
-std::vector<std::string> shared_axes(const Mesh& mesh) {
-  std::vector<std::string> names;
-  for (const Axis& axis : mesh.axes())
-    if (axis.degree > 1) names.push_back(axis.name);
-  return names;
-}
-
-AxisCost along(const RankCost& cost, const std::string& axis, bool only) {
-  if (only && cost.axes.empty()) return {axis, cost.bytes_sent_per_step, cost.messages_per_step};
-  AxisCost all{axis};
-  for (const AxisCost& one : cost.axes) {
-    if (one.axis != axis) continue;
-    all.bytes += one.bytes;
-    all.messages += one.messages;
-  }
-  return all;
-}
-
-RankCosts compared(const RankCost& known, const RankCost& probed, const Mesh& mesh) {
-  RankCosts costs;
-  costs.sent = cost_value(known.bytes_sent_per_step, probed.bytes_sent_per_step);
-  costs.messages = cost_value(known.messages_per_step, probed.messages_per_step);
-  costs.parameters = cost_value(known.parameter_bytes, probed.parameter_bytes);
-  costs.gradients = cost_value(known.gradient_bytes, probed.gradient_bytes);
-  costs.moments = cost_value(known.moment_bytes, probed.moment_bytes);
-  costs.activations = cost_value(known.activation_bytes, probed.activation_bytes);
-  costs.buffers = cost_value(known.buffer_bytes, probed.buffer_bytes);
-  const std::vector<std::string> axes = shared_axes(mesh);
-  for (const std::string& axis : axes) {
-    const AxisCost one = along(known, axis, axes.size() == 1), other = along(probed, axis, axes.size() == 1);
-    costs.sent_on[axis] = cost_value(one.bytes, other.bytes);
-    costs.messages_on[axis] = cost_value(one.messages, other.messages);
-  }
-  return costs;
-}
-
-CostValue larger(const CostValue& a, const CostValue& b) {
-  return {std::max(a.known, b.known), std::max(a.value, b.value)};
-}
-
-std::string text_of(const CostValue& cost, const std::string& value) {
-  if (cost.known == CostValue::Known::not_measured) return "not measured";
-  return (cost.exact() ? "" : "≤ ") + value;
-}
-
-std::string zero_or_bytes(double bytes) { return bytes == 0 ? "0" : human_bytes(bytes); }
-
-}  // namespace
-
 Memory memory_of(const RankCosts& rank) {
   Memory memory;
   for (const CostValue* term : {&rank.parameters, &rank.gradients, &rank.moments, &rank.activations, &rank.buffers}) {
@@ -275,15 +271,15 @@ std::string misfit_text(const Candidate& candidate, const Topology& topology) {
     const bool on_gpu = plan.devices.front().kind == DevicePlan::Kind::gpu;
     if (!on_gpu) of_host[static_cast<size_t>(plan.host)] += bytes;
     if (on_gpu && gpus > 0 && bytes > static_cast<double>(gpus) && text.empty())
-      text = str("does not fit: rank ", rank, " needs ", human_bytes(bytes), " and its GPU has ",
-                 human_bytes(static_cast<double>(gpus)), "\n");
+      text =
+          str("does not fit: rank ", rank, " needs ", human_bytes(bytes), " and its GPU has ", human_bytes(gpus), "\n");
   }
   size_t full = 0;
   for (size_t host = 0; host < of_host.size(); ++host)
     if (topology.hosts[host].memory > 0 && of_host[host] > static_cast<double>(topology.hosts[host].memory) &&
         ++full <= most_hosts)
       text += str("does not fit: the ranks of ", topology.hosts[host].name, " need ", human_bytes(of_host[host]),
-                  " and it has ", human_bytes(static_cast<double>(topology.hosts[host].memory)), "\n");
+                  " and it has ", human_bytes(topology.hosts[host].memory), "\n");
   if (full > most_hosts) text += str("does not fit: ", full - most_hosts, " more hosts neither\n");
   return text;
 }

@@ -1,4 +1,4 @@
-#include "launch/explain/explain_report.h"
+#include "launch/explain/explain.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +37,7 @@ std::string host_text(const Host& host) {
   std::string text = str(plural(sockets.size(), "socket"), ", ", plural(nodes.size(), "NUMA node"), ", ",
                          plural(host.cores.size(), "core"));
   if (threads != host.cores.size()) text += str(" with ", threads, " hardware threads");
-  text += str(", ", human_bytes(static_cast<double>(host.memory)), ", ", plural(host.gpus.size(), "GPU"));
+  text += str(", ", human_bytes(host.memory), ", ", plural(host.gpus.size(), "GPU"));
   return text + "\n";
 }
 
@@ -138,11 +138,6 @@ bool all_measured(const std::vector<RankCosts>& ranks) {
   });
 }
 
-// Number of characters, in UTF-8.
-size_t width_of(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 // Breaks a line at blanks if it has more than `width` characters, and indents its continuations.
 std::vector<std::string> wrapped(const std::string& line, size_t width) {
   std::vector<std::string> lines;
@@ -150,9 +145,7 @@ std::vector<std::string> wrapped(const std::string& line, size_t width) {
   std::string current = line.substr(0, margin);
   size_t used = margin;
   bool empty = true;  // `current` has no word
-  for (size_t begin = margin; begin <= line.size();) {
-    const size_t end = std::min(line.find(' ', begin), line.size());
-    const std::string word = line.substr(begin, end - begin);
+  for (const std::string& word : split(std::string_view(line).substr(margin), ' ')) {
     const size_t more = width_of(word) + (empty ? 0 : 1);
     if (!empty && used + more > width) {
       lines.push_back(std::move(current));
@@ -163,7 +156,6 @@ std::vector<std::string> wrapped(const std::string& line, size_t width) {
       used += more;
     }
     empty = false;
-    begin = end + 1;
   }
   lines.push_back(std::move(current));
   return lines;

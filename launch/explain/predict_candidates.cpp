@@ -1,4 +1,4 @@
-#include "launch/explain/predict_candidates.h"
+#include "launch/explain/explain.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,15 +6,62 @@
 #include <limits>
 
 #include "core/base/text.h"
-#include "launch/explain/calibration_run.h"
-#include "launch/explain/explain_advice.h"
-#include "launch/machine/core_pool.h"
-#include "launch/machine/machine_load.h"
+#include "launch/cli/text_table.h"
 #include "launch/machine/topology.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
 namespace {
+
+constexpr double largest_error = 0.5;  // relative; predictions with larger errors decide nothing
+
+double relative(const StepPrediction& step) { return step.seconds > 0 ? step.error / step.seconds : 0; }
+
+std::string exchange_text(Exchange kind, double messages) {
+  static const char* const texts[] = {"the all-reduce", "gathering", "the reduce-scatter", "sending"};
+  return str(texts[static_cast<size_t>(kind)], kind == Exchange::all_reduce && messages > 1.5 ? "s" : "");
+}
+
+// The largest term of the step that does not shrink with the number of ranks.
+std::string reason(const PredictedCandidate& candidate, const PredictedCandidate& reference) {
+  const StepPrediction& step = candidate.step;
+  const std::string of = " of a " + human_seconds(reference.step.seconds) + " step";
+  const ExchangeTime* largest = nullptr;
+  for (const ExchangeTime& exchange : step.exchanges)
+    if (largest == nullptr || exchange.exposed > largest->exposed) largest = &exchange;
+  // Its share of computation and updates if they were divided evenly.
+  const double even = candidate.rows / std::max(1.0, reference.rows) / std::max(1, candidate.ranks);
+  const double computes_more = step.compute - reference.step.compute * even;
+  const double updates_more = step.update - reference.step.update * even;
+  const double most = std::max({step.exchange, step.idle, computes_more, updates_more});
+  if (largest != nullptr && most == step.exchange)
+    return str(exchange_text(largest->kind, largest->messages), " of ", human_bytes(largest->bytes),
+               largest->kind == Exchange::all_reduce && largest->messages > 1.5 ? " take " : " takes ",
+               human_seconds(largest->exposed), of);
+  if (most == step.idle) return str("its ranks wait for each other for ", human_seconds(step.idle), of);
+  if (most == updates_more) return str("every rank's update takes ", human_seconds(step.update), of);
+  return str("a rank's share still computes for ", human_seconds(step.compute), of);
+}
+
+bool too_rough(const Estimate& speed) { return speed.error > speed.value; }
+
+// `doubt`: text after the speed.
+std::string described(const PredictedCandidate& candidate, const PredictedCandidate& reference,
+                      const std::string& doubt = "") {
+  const Estimate speed = speed_over(candidate, reference);
+  if (too_rough(speed)) return candidate.name + " cannot be estimated (error above 100 %)";
+  std::string text = str(candidate.name, " would be ", speed_text(speed.value), doubt);
+  if (speed.value < 0.9 * candidate.ranks && candidate.ranks > 1) text += " because " + reason(candidate, reference);
+  if (candidate.lower_frequency) {
+    const PredictedCandidate rare{candidate.name, candidate.ranks, candidate.lower_frequency->rows,
+                                  candidate.lower_frequency->step};
+    const Estimate then = speed_over(rare, reference);
+    if (then.value > 1.1 * speed.value)
+      text += str("; sync.every ", candidate.lower_frequency->every, " would be ", speed_text(then.value),
+                  ", which may cost quality (docs/strategies/synchronisation.md)");
+  }
+  return text;
+}
 
 constexpr const char* file_name = "calibration.json";
 constexpr double measured_seconds = 4.4;  // of the documented five; making data and model comes before
@@ -239,6 +286,69 @@ class CandidatePredictor {
 };
 
 }  // namespace
+
+Estimate speed_over(const PredictedCandidate& candidate, const PredictedCandidate& reference) {
+  if (candidate.step.seconds <= 0 || reference.step.seconds <= 0 || reference.rows <= 0) return {};
+  const double speed = candidate.rows / candidate.step.seconds * reference.step.seconds / reference.rows;
+  return {speed, speed * std::hypot(relative(candidate.step), relative(reference.step))};
+}
+
+std::string speed_text(double speed) {
+  return formatted(speed >= 9.95 ? "%.0f×" : speed >= 0.095 ? "%.1f×" : "%.2f×", speed);
+}
+
+StepPrediction widened(StepPrediction step, double load) {
+  // If others use a share f of the cores, 1 - f seconds of work take at most one second.
+  constexpr double nearly_all = 0.95;
+  const double share = std::min(std::max(0.0, load), nearly_all);
+  step.error = std::hypot(step.error, step.seconds * share / (1 - share));
+  return step;
+}
+
+std::string advice_text(const PredictedCandidate& reference, const std::vector<PredictedCandidate>& others,
+                        double load) {
+  if (!reference.step.reason.empty()) return "";
+  std::vector<PredictedCandidate> known;
+  for (const PredictedCandidate& one : others)
+    if (one.step.reason.empty() && one.step.seconds > 0 &&
+        !(one.name == reference.name && one.ranks == reference.ranks))
+      known.push_back(one);
+  if (known.empty()) return "";
+  std::stable_sort(known.begin(), known.end(), [&](const PredictedCandidate& a, const PredictedCandidate& b) {
+    const Estimate one = speed_over(a, reference), other = speed_over(b, reference);
+    return std::make_pair(!too_rough(one), one.value) > std::make_pair(!too_rough(other), other.value);
+  });
+  const PredictedCandidate& best = known.front();
+  const Estimate gain = speed_over(best, reference);
+  std::vector<std::string> rest;
+  const bool busy = load >= busy_machine;
+  const bool unsure = busy || (gain.error > largest_error * gain.value && gain.value + 3 * gain.error > 1);
+  for (size_t i = gain.value > 1 && !unsure ? 1 : 0; i < known.size(); ++i)
+    rest.push_back(described(known[i], reference));
+  const std::string load_text = str("other work took ", std::lround(100 * load), " % of the cores");
+  if (too_rough(gain))
+    return str("too uncertain to recommend anything: all errors are above 100 %", busy ? "; " + load_text : "",
+               "; measure again on an idle machine\n");
+  std::string text;
+  if (busy) {
+    text = str("too uncertain to recommend anything (", load_text,
+               "): measure again on an idle machine; as measured now, ");
+  } else if (unsure) {
+    text = str("too uncertain to recommend anything (± ", std::lround(100 * gain.error / gain.value),
+               " %), as where other work takes the cores: measure again on an idle machine; as measured now, ");
+  } else if (gain.value <= 1) {
+    text = "stay on one device: ";
+  } else if (gain.value - gain.error <= 1) {
+    const std::string doubt =
+        str(" (within the prediction's error, ± ", std::lround(100 * gain.error / gain.value), " %)");
+    text = str("stay on one device, or try both: ", described(best, reference, doubt), rest.empty() ? "" : "; ");
+  } else {
+    text = str("take ", best.name, best.ranks > 1 ? str(" on ", best.ranks, " ranks") : "", ": ",
+               speed_text(gain.value), " of ", reference.name, " (± ", std::lround(100 * gain.error / gain.value),
+               " %)", rest.empty() ? "" : "; ");
+  }
+  return text + join(rest, "; ") + "\n";
+}
 
 std::string predict_candidates(const PredictionRequest& request, const PreparedRun& run, const Topology& topology,
                                std::vector<Candidate>& candidates) {

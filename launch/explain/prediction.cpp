@@ -111,16 +111,7 @@ Estimate with_threads(const Calibration& calibration, int ranks, int threads, Of
 }
 
 int hops(Exchange kind, int ranks) {
-  switch (kind) {
-    case Exchange::all_reduce:
-      return 2 * (ranks - 1);
-    case Exchange::gather:
-    case Exchange::scatter:
-      return ranks - 1;
-    case Exchange::send:
-      return 1;
-  }
-  return 1;
+  return kind == Exchange::send ? 1 : (kind == Exchange::all_reduce ? 2 : 1) * (ranks - 1);
 }
 
 // The ranks' shares of the cores of their hosts.

@@ -10,7 +10,7 @@
 #include "core/files/limits.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
-#include "launch/diagnose/stacks.h"
+#include "launch/diagnose/stall_report.h"
 #include "launch/machine/topology.h"
 #include "launch/process/exit_codes.h"
 

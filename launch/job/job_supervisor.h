@@ -19,7 +19,7 @@
 
 namespace convoy {
 
-// Topics and keys between agents and the supervisor, in addition to core/control/protocol.h.
+// Topics and keys between agents and the supervisor, in addition to core/control/channel.h.
 namespace job_topic {
 inline constexpr char join[] = "join";            // {process, host, size, size_from, config}
 inline constexpr char ended[] = "ended";          // {process, code, signal, lack, made}; made: killed by its agent

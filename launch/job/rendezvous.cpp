@@ -2,12 +2,16 @@
 
 #include <sys/stat.h>
 #include <unistd.h>
-
+#include <cstdlib>
 #include <set>
-#include <sstream>
+#include <utility>
 
+#include "core/base/log.h"
 #include "core/files/files.h"
+#include "launch/job/job_supervisor.h"
+#include "launch/job/run_attempt.h"
 #include "launch/machine/networks.h"
+#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -26,8 +30,7 @@ std::vector<std::string> addresses_in(const std::string& uri) {
   std::vector<std::string> found;
   for (size_t at = uri.find("://"); at != std::string::npos; at = uri.find("://", at + 1)) {
     const std::string part = uri.substr(at + 3, uri.find(';', at) - at - 3);
-    std::istringstream list(part.substr(0, part.rfind(':')));
-    for (std::string address; std::getline(list, address, ',');) {
+    for (std::string address : split(part.substr(0, part.rfind(':')), ',')) {
       if (!address.empty() && address.front() == '[') address = address.substr(1, address.find(']') - 1);
       found.push_back(address);
     }
@@ -115,6 +118,51 @@ ServingAddress serving_address(const std::string& configured, const LaunchedAs& 
     note = str("the control channel listens on ", usable[0].address, ", the first of ", shown(usable),
                "; where other hosts cannot reach it, set launch.address to an address or a network (10.0.0.0/16)");
   return {usable.front().address, note};
+}
+
+SupervisedAgent::SupervisedAgent(EventLoop& loop, const Host& host, Search search)
+    : loop_(loop), host_(host), search_(std::move(search)), tasks_(loop) {}
+
+int SupervisedAgent::run() {
+  loop_.on_signal([this](int signal) { signalled(signal); });
+  if (stays_as_parent(search_.as.launcher)) parent_ = std::make_unique<ParentWatch>(loop_, [this] { launcher_gone(); });
+  look_for_supervisor();
+  loop_.run_until([this] { return code_.has_value() && idle(); });
+  return *code_;
+}
+
+// Retries until the time limit for rendezvous: the file may be missing, or belong to a job that was killed.
+void SupervisedAgent::look_for_supervisor() {
+  if (code_) return;
+  const LaunchedAs& as = search_.as;
+  std::string problem =
+      str("no ", search_.folder, "/.rendezvous-", as.job, " appeared; do all ranks share the folder of --output?");
+  try {
+    const auto address = as.channel.empty() ? read_rendezvous(search_.folder, as.job) : channel_address(as.channel);
+    if (address) {
+      problem = str("the supervisor does not answer on ", address->host, " port ", address->port, "; ", host_.name,
+                    " has ", shown(interfaces_here()), "; launch.address names another address or network");
+      channel_ = connect(*address);
+      address_ = to_string(*address);
+      channel_->on_lost([this] { tasks_.post([this] { supervisor_gone(); }); });
+      channel_->watch(job_topic::exit_code, [this](const std::string&, const std::string& value) {
+        tasks_.post([this, value] { job_ended(std::atoi(value.c_str())); });
+      });
+      return join();
+    }
+  } catch (const CommError& error) {
+    problem = error.what();  // not served yet, no longer served, or another job's
+  } catch (const Error& error) {
+    if (error.kind() != Failure::rendezvous) throw;
+    problem = error.what();
+  }
+  const double waited = seconds_since(started_);
+  if (waited > search_.limit) {
+    log::error(str(here(), ": after ", human_seconds(search_.limit), " (launch.rendezvous): ", problem));
+    code_ = exit_code::rendezvous;
+    return;
+  }
+  loop_.after(std::chrono::milliseconds(waited < 5 ? 10 : 100), [this] { look_for_supervisor(); });
 }
 
 }  // namespace convoy

@@ -10,25 +10,6 @@
 #include "launch/process/exit_codes.h"
 
 namespace convoy {
-
-bool is_retryable(Failure kind) {
-  switch (kind) {
-    case Failure::training:
-    case Failure::out_of_memory:
-    case Failure::io:
-    case Failure::rendezvous:
-    case Failure::hang:
-    case Failure::internal:
-      return true;
-    default:
-      return false;
-  }
-}
-
-double retry_delay(double backoff, int64_t failures) {
-  return std::min(backoff * std::pow(2.0, static_cast<double>(std::max<int64_t>(failures, 1) - 1)), longest_delay);
-}
-
 namespace {
 
 constexpr size_t most_kept = 100;  // attempts in a summary
@@ -37,12 +18,37 @@ std::string attempt_text(const Abort& cause) {
   return cause.message.empty() ? str("a failure (", name_of(cause.kind), ")") : cause.message;
 }
 
+// Writes a stop between two attempts into the summary: no process runs that could do so.
+int stopped_between(const std::string& folder, int signal) {
+  Json summary = read_summary(folder);
+  Abort cause;
+  cause.kind = Failure::stopped;
+  cause.message = str("stopped by SIG", sigabbrev_np(signal),
+                      " between two attempts; the same command resumes from the newest checkpoint");
+  summary["status"] = "stopped";
+  summary["exit_code"] = exit_code_of(cause);
+  summary["failure"] = failure_json(cause);
+  write_summary(folder, summary);
+  std::cerr << "convoy: " << cause.message << "; " << folder << "/summary.json\n";
+  return exit_code_of(cause);
+}
+
 }  // namespace
+
+bool is_retryable(Failure kind) {
+  for (const Failure retryable :
+       {Failure::training, Failure::out_of_memory, Failure::io, Failure::rendezvous, Failure::hang, Failure::internal})
+    if (kind == retryable) return true;
+  return false;
+}
+
+double retry_delay(double backoff, int64_t failures) {
+  return std::min(backoff * std::pow(2.0, static_cast<double>(std::max<int64_t>(failures, 1) - 1)), longest_delay);
+}
 
 RestartOptions restart_options(const PreparedRun& run) {
   if (!run.snapshots.is_null()) return {};  // `convoy verify` compares undisturbed runs
-  const Json& launch = run.config.resolved.at("launch");
-  return {launch.at("max_restarts").get<int64_t>(), launch.at("backoff").get<double>()};
+  return {run.config.launch.max_restarts, run.config.launch.backoff};
 }
 
 RestartBudget::Decision RestartBudget::after(const Abort& cause, int64_t checkpoint) {
@@ -118,29 +124,10 @@ std::string RestartPolicy::note(const JobOutcome& outcome, const AttemptEnd& end
   const int64_t checkpoint = newest_checkpoint();
   const Abort cause = outcome.cause.value_or(Abort{});
   return str("attempt ", folder_.attempt - 1, " failed (exit ", outcome.exit_code, "): ", attempt_text(cause),
-             "; all ranks start again in ", human_seconds(static_cast<double>(end.again->count()) / 1000),
+             "; all ranks start again in ", human_seconds(*end.again),
              checkpoint >= 0 ? str(" from the checkpoint after step ", checkpoint) : std::string(" from the beginning"),
              ", restart ", budget_.used(), " of ", budget_.most(), " (launch.max_restarts)");
 }
-
-namespace {
-
-// Writes a stop between two attempts into the summary: no process runs that could do so.
-int stopped_between(const std::string& folder, int signal) {
-  Json summary = read_summary(folder);
-  Abort cause;
-  cause.kind = Failure::stopped;
-  cause.message = str("stopped by SIG", sigabbrev_np(signal),
-                      " between two attempts; the same command resumes from the newest checkpoint");
-  summary["status"] = "stopped";
-  summary["exit_code"] = exit_code_of(cause);
-  summary["failure"] = failure_json(cause);
-  write_summary(folder, summary);
-  std::cerr << "convoy: " << cause.message << "; " << folder << "/summary.json\n";
-  return exit_code_of(cause);
-}
-
-}  // namespace
 
 int run_attempts(EventLoop& loop, const std::function<AttemptEnd()>& attempt) {
   while (true) {

@@ -22,7 +22,7 @@
 
 namespace convoy {
 
-// --- Rules for another attempt, also for a farm's retries (farm/run/attempt_result.h). Pure functions. ---
+// --- Rules for another attempt, also for a farm's retries (launch/farm/run/farm.h). Pure functions. ---
 
 inline constexpr double longest_delay = 600;  // seconds
 

@@ -9,13 +9,12 @@
 
 #include "core/base/log.h"
 #include "core/base/version.h"
-#include "core/control/protocol.h"
+#include "core/control/channel.h"
 #include "core/rank_state/state_file.h"
 #include "launch/job/agent.h"
 #include "launch/job/job_supervisor.h"
 #include "launch/job/rendezvous.h"
 #include "launch/job/run_modes.h"
-#include "launch/job/supervised_agent.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/run_folder.h"
@@ -190,19 +189,6 @@ class RankAgent : public SupervisedAgent {
   Agent agent_;
 };
 
-}  // namespace
-
-int run_as_agent(EventLoop& loop, const AgentRequest& request, const Host& host) {
-  return RankAgent(loop, request, host).run();
-}
-
-// --- `convoy agent`: the remote end of `convoy run --hosts`, started by a remote shell ---
-//
-// It sends its host, receives the ranks to start and the address of the control channel, and then works like any other
-// agent: its ranks end when the channel is lost, when the remote shell is gone, or when the job is done.
-
-namespace {
-
 // Lines of standard input, read in the event loop: the starter may be killed before it writes them.
 class InputLines {
  public:
@@ -247,6 +233,15 @@ std::string problem_with(const RemoteRequest& request) {
 }
 
 }  // namespace
+
+int run_as_agent(EventLoop& loop, const AgentRequest& request, const Host& host) {
+  return RankAgent(loop, request, host).run();
+}
+
+// --- `convoy agent`: the remote end of `convoy run --hosts`, started by a remote shell ---
+//
+// It sends its host, receives the ranks to start and the address of the control channel, and then works like any other
+// agent: its ranks end when the channel is lost, when the remote shell is gone, or when the job is done.
 
 int run_agent_for_host(EventLoop& loop) {
   InputLines input(loop);

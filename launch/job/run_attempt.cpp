@@ -7,16 +7,14 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "launch/diagnose/bench_report.h"
-#include "launch/explain/explain_advice.h"
+#include "core/control/channel.h"
+#include "core/files/limits.h"
+#include "core/inject/fault.h"
+#include "launch/diagnose/reports.h"
+#include "launch/job/run_modes.h"
 #include "launch/job/summary.h"
 #include "launch/machine/topology.h"
 #include "launch/process/exit_codes.h"
-
-#include "core/control/protocol.h"
-#include "core/files/files.h"
-#include "core/files/limits.h"
-#include "core/inject/fault.h"
 
 namespace convoy {
 namespace {

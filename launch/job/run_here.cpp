@@ -2,18 +2,75 @@
 #include <cmath>
 
 #include "core/base/text.h"
-#include "launch/explain/explain_advice.h"
+#include "core/files/files.h"
+#include "launch/cli/commands.h"
 #include "launch/job/agent.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/leftovers.h"
+#include "launch/prepare/resume_path.h"
 #include "launch/process/exit_codes.h"
+#include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
-
 namespace {
+
+// Reads ways.json of the folder; null where it is missing or unreadable.
+Json recorded_choice(const std::string& folder) {
+  const Json choice = Json::parse(read_file_if_any(folder + "/ways.json"), nullptr, false);
+  return choice.is_object() && choice.value("taken", Json()).is_string() ? choice : Json();
+}
+
+std::string mode_reason(const std::string& mode) {
+  if (mode == "stacked") return "there is one rank";
+  if (mode == "threads") return "one rank for each core set or GPU, as threads of one process";
+  return "ranks of several hosts, of a launcher or of another backend than local are processes";
+}
+
+// Number of ranks of the checkpoint from which the run resumes, if the configuration leaves it open; else `planned`.
+int64_t kept_ranks(const PreparedRun& run, const std::string& folder, int64_t planned) {
+  if (run.config.launch.ranks > 0) return planned;
+  const StoredConfig stored = resumed_config(folder, run.config.train.resume);
+  if (stored.world_size <= 0) return planned;
+  const Json before = stored.config.value("strategy", Json());
+  const Json& now = run.config.resolved["strategy"];
+  for (const char* key : {"name", "how", "members"})
+    if (!before.is_object() || before.value(key, Json()) != now.value(key, Json())) return planned;
+  return stored.world_size;
+}
+
+// Keeps a resumed run's execution mode and number of ranks, which determine rounding: replaces `placed` by a plan with
+// the number of ranks of its checkpoint, and with the mode of ways.json, a file of earlier versions. If that cannot be
+// planned on this host, it only adds a warning.
+void fix_mode(const PreparedRun& run, const std::string& folder, PlacedJob& placed) {
+  const std::vector<ExecutionMode> modes = execution_modes_of(run.config);
+  if (modes.empty()) return;
+  const Json choice = recorded_choice(folder);
+  const std::string mode = choice.is_null() ? mode_of(placed.job) : choice["taken"].get<std::string>();
+  const auto planned_ranks = static_cast<int64_t>(placed.job.ranks.size());
+  const int64_t ranks = kept_ranks(run, folder, planned_ranks);
+  if (mode == mode_of(placed.job) && ranks == planned_ranks) return;
+  PreparedRun planned = run;
+  Json& resolved = planned.config.resolved;
+  for (const ExecutionMode& known : modes)
+    if (!choice.is_null() && known.name == mode) resolved["strategy"] = known.section;
+  if (ranks != planned_ranks) resolved["launch"]["ranks"] = ranks;
+  std::vector<std::string>& warnings = placed.warnings;
+  try {
+    planned.config = RunConfig::from_resolved(resolved);
+    PlacedJob kept = placed_here(planned);
+    // Ranks receive the user's configuration.
+    for (const char* section : {"strategy", "launch"}) kept.job.config[section] = run.config.resolved[section];
+    kept.warnings.push_back(str(execution_mode_key, ": auto keeps ", mode_of(kept.job), " on ", kept.job.ranks.size(),
+                                " ranks, as this training began; --ranks changes the number, and results by rounding"));
+    placed = std::move(kept);
+  } catch (const ConfigError& error) {
+    warnings.push_back(str(execution_mode_key, ": auto cannot keep ", mode, " on ", ranks,
+                           " ranks, as this training began (", error.what(), "); results may differ by rounding"));
+  }
+}
 
 AttemptEnd one_attempt(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed, RestartPolicy& policy) {
   JobRequest request;
@@ -44,24 +101,6 @@ AttemptEnd one_attempt(EventLoop& loop, const PreparedRun& run, const PlacedJob&
   loop.run_until([&] { return attempt->supervisor().over() && agent.idle(); });
   return attempt->finish();
 }
-
-}  // namespace
-
-int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
-  RunFolder folder = open_run_folder(folder_request(run));
-  if (reported_done(folder)) return exit_code::done;
-  PlacedJob taken = placed;
-  fix_mode(run, folder.path, taken);
-  RestartPolicy policy(std::move(folder), restart_options(run));
-  return run_attempts(loop, [&] { return one_attempt(loop, run, taken, policy); });
-}
-
-// --- `convoy run` with backend mpi and without a launcher: mpirun is a child and starts one `convoy` per rank ---
-//
-// The control channel stops the ranks, then mpirun ends by itself: a TERM to mpirun would lose their exit codes. The
-// user decides about mpirun's own checks: whether root may run it, and the number of slots.
-
-namespace {
 
 using std::chrono::milliseconds;
 
@@ -220,6 +259,28 @@ class Mpirun {
 };
 
 }  // namespace
+
+Json choice_of(const PreparedRun& run, const std::string& folder, const Job& job) {
+  if (execution_modes_of(run.config).empty()) return nullptr;
+  const std::string taken = mode_of(job);
+  const Json recorded = recorded_choice(folder);
+  if (recorded.is_object() && recorded["taken"] == taken) return recorded;
+  return {{"taken", taken}, {"because", mode_reason(taken)}, {"tried", Json::array()}};
+}
+
+int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed) {
+  RunFolder folder = open_run_folder(folder_request(run));
+  if (reported_done(folder)) return exit_code::done;
+  PlacedJob taken = placed;
+  fix_mode(run, folder.path, taken);
+  RestartPolicy policy(std::move(folder), restart_options(run));
+  return run_attempts(loop, [&] { return one_attempt(loop, run, taken, policy); });
+}
+
+// --- `convoy run` with backend mpi and without a launcher: mpirun is a child and starts one `convoy` per rank ---
+//
+// The control channel stops the ranks, then mpirun ends by itself: a TERM to mpirun would lose their exit codes. The
+// user decides about mpirun's own checks: whether root may run it, and the number of slots.
 
 int run_through_mpirun(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed, const MpirunHosts& hosts) {
   const std::string program = executable_path("mpirun",

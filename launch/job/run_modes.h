@@ -8,6 +8,12 @@ namespace convoy {
 // Started alone: this process starts all ranks on this host.
 int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed);
 
+// The plan chooses the mode from the devices and never from measurements: modes round differently, and equal runs must
+// give equal bits.
+
+// {taken, because, tried: []} of a planned job, for summary.json; null if the configuration names the mode.
+Json choice_of(const PreparedRun& run, const std::string& folder, const Job& job);
+
 // Started alone with backend mpi: starts mpirun, which starts one `convoy` per rank.
 struct MpirunHosts {
   std::vector<std::string> slots;         // "node1:4", in order of ranks; empty: this host
@@ -33,10 +39,10 @@ struct AgentRequest {
   Variables variables = {};
   std::string rank_program = {};
   std::string requested_folder = {};
-  double rendezvous = 300;          // seconds
-  std::vector<int> processes = {};  // indices into the job's processes; empty: that of as.rank
-  Json config = {};                 // the configuration if this process read it itself (without_marks), else null
-  int input = -1;                   // descriptor that reaches its end when the starter of this process is gone
+  double rendezvous = LaunchConfig().rendezvous;  // seconds
+  std::vector<int> processes = {};                // indices into the job's processes; empty: that of as.rank
+  Json config = {};  // the configuration if this process read it itself (without_marks), else null
+  int input = -1;    // descriptor that reaches its end when the starter of this process is gone
 };
 int run_as_agent(EventLoop& loop, const AgentRequest& request, const Host& host);
 

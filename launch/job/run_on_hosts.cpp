@@ -30,7 +30,7 @@ class HostsRun {
         tasks_(loop),
         run_(std::move(run)),
         shares_(host_shares(run_.arguments.hosts)),
-        remote_shell_(run_.config.resolved.at("launch").at("remote_shell").get<std::vector<std::string>>()),
+        remote_shell_(run_.config.launch.remote_shell),
         calls_(shares_.size()),
         agent_(loop, {[this](int host, const std::string& line) { line_received(call(host), line); },
                       [this](int host, const ProcessEnd& end) { ended(call(host), end); }}) {}

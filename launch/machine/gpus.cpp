@@ -8,7 +8,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
-#include <map>
 #include <set>
 #include <sstream>
 
@@ -17,6 +16,48 @@
 #include "core/files/files.h"
 
 namespace convoy {
+namespace {
+
+// Turns NVML's "00000000:3B:00.0" into the kernel's "0000:3b:00.0".
+std::string kernel_address(std::string nvml) {
+  if (nvml.size() > 12) nvml = nvml.substr(nvml.size() - 12);
+  std::transform(nvml.begin(), nvml.end(), nvml.begin(), [](unsigned char c) { return std::tolower(c); });
+  return nvml;
+}
+
+int numa_node(const std::string& pci) {
+  std::ifstream file(str("/sys/bus/pci/devices/", pci, "/numa_node"));
+  int node = -1;  // also on hosts with one node
+  return file >> node ? node : -1;
+}
+
+// Host and index of each GPU that ranks of a process use.
+std::set<std::pair<int, int>> gpus_of(const Job& job, const ProcessPlan& process) {
+  std::set<std::pair<int, int>> gpus;
+  for (int index : process.ranks) {
+    const RankPlan& rank = job.ranks.at(static_cast<size_t>(index));
+    for (const DevicePlan& device : rank.devices)
+      if (device.kind == DevicePlan::Kind::gpu) gpus.emplace(rank.host, device.gpu);
+  }
+  return gpus;
+}
+
+constexpr unsigned most_processes = 1024;
+constexpr unsigned long long unavailable = ~0ULL;
+
+template <class Value>
+Value sum_of(const std::map<pid_t, Value>& all, const std::vector<pid_t>& processes, bool& found_any) {
+  Value sum{};
+  for (pid_t pid : processes) {
+    const auto found = all.find(pid);
+    if (found == all.end()) continue;
+    sum += found->second;
+    found_any = true;
+  }
+  return sum;
+}
+
+}  // namespace
 
 template <class Function>
 void Nvml::find(Function& function, const char* name) {
@@ -44,23 +85,6 @@ Nvml::Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), &dlc
 Nvml::~Nvml() {
   if (ready_) shutdown_();
 }
-
-namespace {
-
-// Turns NVML's "00000000:3B:00.0" into the kernel's "0000:3b:00.0".
-std::string kernel_address(std::string nvml) {
-  if (nvml.size() > 12) nvml = nvml.substr(nvml.size() - 12);
-  std::transform(nvml.begin(), nvml.end(), nvml.begin(), [](unsigned char c) { return std::tolower(c); });
-  return nvml;
-}
-
-int numa_node(const std::string& pci) {
-  std::ifstream file(str("/sys/bus/pci/devices/", pci, "/numa_node"));
-  int node = -1;  // also on hosts with one node
-  return file >> node ? node : -1;
-}
-
-}  // namespace
 
 std::vector<Gpu> find_gpus() {
   std::vector<Gpu> gpus;
@@ -104,21 +128,6 @@ std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const char* visible_
   }
   return visible;
 }
-
-namespace {
-
-// Host and index of each GPU that ranks of a process use.
-std::set<std::pair<int, int>> gpus_of(const Job& job, const ProcessPlan& process) {
-  std::set<std::pair<int, int>> gpus;
-  for (int index : process.ranks) {
-    const RankPlan& rank = job.ranks.at(static_cast<size_t>(index));
-    for (const DevicePlan& device : rank.devices)
-      if (device.kind == DevicePlan::Kind::gpu) gpus.emplace(rank.host, device.gpu);
-  }
-  return gpus;
-}
-
-}  // namespace
 
 int64_t gpu_memory_limit(const Variables& variables) {
   const auto found = variables.find(gpu_memory_variable);
@@ -186,6 +195,61 @@ std::vector<std::string> shared_gpu_notes(const Job& job, const Topology& topolo
                                     host == here ? mps_folder(variables) : ""));
   }
   return notes;
+}
+
+std::map<std::string, GpuReading> GpuUse::read(const std::unordered_set<std::string>& uuids) {
+  std::map<std::string, GpuReading> readings;
+  if (uuids.empty()) return readings;
+  if (!nvml_) nvml_ = std::make_unique<Nvml>();
+  if (!nvml_->ready() || !nvml_->handle_by_uuid) return readings;
+  for (const std::string& uuid : uuids) {
+    Known& known = devices_[uuid];
+    if (known.device == nullptr && nvml_->handle_by_uuid(uuid.c_str(), &known.device) != 0) continue;
+    readings[uuid] = read_one(known);
+  }
+  return readings;
+}
+
+GpuReading GpuUse::read_one(Known& known) {
+  GpuReading reading;
+  NvmlUtilization utilization{};
+  if (nvml_->utilization && nvml_->utilization(known.device, &utilization) == 0) reading.use = utilization.gpu / 100.0;
+  NvmlMemory memory{};
+  if (nvml_->memory(known.device, &memory) == 0) reading.memory = static_cast<int64_t>(memory.used);
+  unsigned count = most_processes;
+  std::vector<NvmlProcess> processes(count);
+  if (nvml_->processes && nvml_->processes(known.device, &count, processes.data()) == 0)
+    for (unsigned i = 0; i < std::min(count, most_processes); ++i)
+      if (processes[i].memory != unavailable)
+        reading.memory_by_process[static_cast<pid_t>(processes[i].pid)] += static_cast<int64_t>(processes[i].memory);
+  count = most_processes;
+  std::vector<NvmlProcessSample> samples(count);
+  if (nvml_->process_samples && nvml_->process_samples(known.device, samples.data(), &count, known.sampled) == 0)
+    for (unsigned i = 0; i < std::min(count, most_processes); ++i) {
+      if (samples[i].multiprocessors > 100) continue;  // the driver's value for "no sample"
+      reading.use_by_process[static_cast<pid_t>(samples[i].pid)] = samples[i].multiprocessors / 100.0;
+      known.sampled = std::max(known.sampled, samples[i].time);
+    }
+  return reading;
+}
+
+GpuShare share_of(const std::vector<GpuReading>& readings, const std::vector<pid_t>& processes,
+                  const std::unordered_set<pid_t>& all_watched, bool alone) {
+  GpuShare share;
+  int count = 0;
+  for (const GpuReading& reading : readings) {
+    bool ours = reading.memory_by_process.empty();
+    for (const auto& [pid, bytes] : reading.memory_by_process) ours = ours || all_watched.count(pid) > 0;
+    bool has_memory = false, has_use = false;
+    const int64_t memory = sum_of(reading.memory_by_process, processes, has_memory);
+    double use = sum_of(reading.use_by_process, processes, has_use);
+    if (!ours || (alone && !has_use)) use = std::max(reading.use, 0.0);
+    share.of_device = share.of_device || !ours;
+    share.memory = std::max<int64_t>(share.memory, 0) + (ours ? memory : std::max<int64_t>(reading.memory, 0));
+    share.use = (std::max(share.use, 0.0) * count + std::min(use, 1.0)) / (count + 1);
+    ++count;
+  }
+  return share;
 }
 
 }  // namespace convoy

@@ -79,6 +79,52 @@ bool reaches(const std::vector<Interface>& other, const Interface& ours) {
   });
 }
 
+[[noreturn]] void refuse(const std::string& item, const std::string& why) {
+  throw Error(Failure::command_line,
+              str("--hosts: '", item, "' ", why, "; write --hosts node1,node2 or --hosts node1:4,node2:4"));
+}
+
+HostShare share_of(const std::string& item) {
+  HostShare share;
+  std::string count;
+  if (!item.empty() && item.front() == '[') {
+    const size_t close = item.find(']');
+    if (close == std::string::npos || (close + 1 < item.size() && item[close + 1] != ':'))
+      refuse(item, "has no whole [ ]");
+    share.name = item.substr(1, close - 1);
+    count = item.substr(close + 1);
+  } else {
+    const size_t colon = item.find(':');
+    share.name = item.substr(0, colon);
+    count = colon == std::string::npos ? "" : item.substr(colon);
+  }
+  if (share.name.empty()) refuse(item, "names no host");
+  if (share.name.front() == '-') refuse(item, "begins with -, as an option does");
+  for (const char c : share.name)
+    if (static_cast<unsigned char>(c) <= ' ' || c == 127 || c == '/')
+      refuse(item, "has a character that no host's name has");
+  if (count.empty()) return share;
+  count.erase(0, 1);
+  if (count.empty() || count.size() > 6 || count.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoi(count) == 0)
+    refuse(item, "has no number of ranks after its ':'");
+  share.ranks = std::stoi(count);
+  return share;
+}
+
+// In single quotes every POSIX shell, csh and fish keep characters unchanged; a quote itself must be outside of them.
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) {
+    if (c == '\n' || c == '\r' || c == '\\' || c == '!')
+      throw Error(Failure::config, str("--hosts: ", word.substr(0, 200), ": shells differ in how they read ",
+                                       c == '\\' || c == '!' ? str("'", c, "'") : "a line break",
+                                       "; put convoy and its folder where no path has one"));
+    text += c == '\'' ? "'\\''" : std::string(1, c);
+  }
+  return text + "'";
+}
+
 }  // namespace
 
 std::vector<Interface> interfaces_here() {
@@ -192,9 +238,7 @@ std::vector<std::string> hosts_in_list(const std::string& list) {
     const size_t end = std::min(list.find(',', close), list.size());
     const std::string before = list.substr(at, open - at);
     const std::string after = close < list.size() ? list.substr(close + 1, end - close - 1) : "";
-    for (size_t item = open + 1; item < close;) {
-      const size_t item_end = std::min(list.find(',', item), close);
-      const std::string range = list.substr(item, item_end - item);
+    for (const std::string& range : split(list.substr(open + 1, close - open - 1), ',')) {
       const size_t dash = range.find('-');
       const std::string first = range.substr(0, dash),
                         last = dash == std::string::npos ? first : range.substr(dash + 1);
@@ -203,62 +247,11 @@ std::vector<std::string> hosts_in_list(const std::string& list) {
         if (digits.size() < first.size()) digits.insert(0, first.size() - digits.size(), '0');
         hosts.push_back(before + digits + after);
       }
-      item = item_end + 1;
     }
     at = end + 1;
   }
   return hosts;
 }
-
-namespace {
-
-[[noreturn]] void refuse(const std::string& item, const std::string& why) {
-  throw Error(Failure::command_line,
-              str("--hosts: '", item, "' ", why, "; write --hosts node1,node2 or --hosts node1:4,node2:4"));
-}
-
-HostShare share_of(const std::string& item) {
-  HostShare share;
-  std::string count;
-  if (!item.empty() && item.front() == '[') {
-    const size_t close = item.find(']');
-    if (close == std::string::npos || (close + 1 < item.size() && item[close + 1] != ':'))
-      refuse(item, "has no whole [ ]");
-    share.name = item.substr(1, close - 1);
-    count = item.substr(close + 1);
-  } else {
-    const size_t colon = item.find(':');
-    share.name = item.substr(0, colon);
-    count = colon == std::string::npos ? "" : item.substr(colon);
-  }
-  if (share.name.empty()) refuse(item, "names no host");
-  if (share.name.front() == '-') refuse(item, "begins with -, as an option does");
-  for (const char c : share.name)
-    if (static_cast<unsigned char>(c) <= ' ' || c == 127 || c == '/')
-      refuse(item, "has a character that no host's name has");
-  if (count.empty()) return share;
-  count.erase(0, 1);
-  if (count.empty() || count.size() > 6 || count.find_first_not_of("0123456789") != std::string::npos ||
-      std::stoi(count) == 0)
-    refuse(item, "has no number of ranks after its ':'");
-  share.ranks = std::stoi(count);
-  return share;
-}
-
-// In single quotes every POSIX shell, csh and fish keep characters unchanged; a quote itself must be outside of them.
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) {
-    if (c == '\n' || c == '\r' || c == '\\' || c == '!')
-      throw Error(Failure::config, str("--hosts: ", word.substr(0, 200), ": shells differ in how they read ",
-                                       c == '\\' || c == '!' ? str("'", c, "'") : "a line break",
-                                       "; put convoy and its folder where no path has one"));
-    text += c == '\'' ? "'\\''" : std::string(1, c);
-  }
-  return text + "'";
-}
-
-}  // namespace
 
 std::vector<HostShare> host_shares(const std::vector<std::string>& items) {
   std::vector<HostShare> shares;

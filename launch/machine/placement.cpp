@@ -8,13 +8,6 @@
 #include "launch/cli/text_table.h"
 
 namespace convoy {
-
-const Gpu* gpu_of(const DevicePlan& device, const Host& host) {
-  const bool known = device.kind == DevicePlan::Kind::gpu && device.gpu >= 0;
-  return known && device.gpu < static_cast<int>(host.gpus.size()) ? &host.gpus[static_cast<size_t>(device.gpu)]
-                                                                  : nullptr;
-}
-
 namespace {
 
 const Gpu* first_gpu(const RankPlan& rank, const Host& host) {
@@ -308,27 +301,6 @@ void warn_of_overlaps(const Job& job, const Topology& topology, const std::vecto
   }
 }
 
-}  // namespace
-
-PlacementResult place(Job& job, const Topology& topology, const LaunchConfig& launch,
-                      const std::vector<std::vector<int>>& allowed) {
-  PlacementResult result;
-  const bool anew = launch.bind == "convoy" || launch.bind == "list";  // ignores the launcher's binding
-  using Key = std::pair<int, std::vector<int>>;  // host, and the hardware threads that its launcher allows
-  std::map<Key, std::vector<RankPlan*>> groups;
-  for (RankPlan& rank : job.ranks) {
-    const auto index = static_cast<size_t>(rank.rank);
-    groups[{rank.host, !anew && index < allowed.size() ? allowed[index] : std::vector<int>{}}].push_back(&rank);
-  }
-  for (auto& [key, ranks] : groups) Group(topology, key.first, key.second, launch, result).place(ranks);
-  if (launch.bind == "core" || launch.bind == "keep") warn_of_overlaps(job, topology, allowed, result);
-  std::sort(result.table.begin(), result.table.end(),
-            [](const PlacedRank& a, const PlacedRank& b) { return a.rank < b.rank; });
-  return result;
-}
-
-namespace {
-
 std::vector<std::string> cells_of(const PlacedRank& row) {
   const bool bound = !row.cores.empty();
   return {row.device, bound ? hardware_threads_text(row.numa) : "any", bound ? hardware_threads_text(row.cores) : "any",
@@ -356,6 +328,29 @@ std::vector<PlacementGroup> placement_groups(const std::vector<PlacedRank>& tabl
 }
 
 }  // namespace
+
+const Gpu* gpu_of(const DevicePlan& device, const Host& host) {
+  const bool known = device.kind == DevicePlan::Kind::gpu && device.gpu >= 0;
+  return known && device.gpu < static_cast<int>(host.gpus.size()) ? &host.gpus[static_cast<size_t>(device.gpu)]
+                                                                  : nullptr;
+}
+
+PlacementResult place(Job& job, const Topology& topology, const LaunchConfig& launch,
+                      const std::vector<std::vector<int>>& allowed) {
+  PlacementResult result;
+  const bool anew = launch.bind == "convoy" || launch.bind == "list";  // ignores the launcher's binding
+  using Key = std::pair<int, std::vector<int>>;  // host, and the hardware threads that its launcher allows
+  std::map<Key, std::vector<RankPlan*>> groups;
+  for (RankPlan& rank : job.ranks) {
+    const auto index = static_cast<size_t>(rank.rank);
+    groups[{rank.host, !anew && index < allowed.size() ? allowed[index] : std::vector<int>{}}].push_back(&rank);
+  }
+  for (auto& [key, ranks] : groups) Group(topology, key.first, key.second, launch, result).place(ranks);
+  if (launch.bind == "core" || launch.bind == "keep") warn_of_overlaps(job, topology, allowed, result);
+  std::sort(result.table.begin(), result.table.end(),
+            [](const PlacedRank& a, const PlacedRank& b) { return a.rank < b.rank; });
+  return result;
+}
 
 std::string placement_text(const std::vector<PlacedRank>& table, size_t most) {
   std::vector<std::vector<std::string>> lines{{"rank", "host", "device", "NUMA", "cores", "threads", "why"}};

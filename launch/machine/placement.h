@@ -2,7 +2,7 @@
 //
 // Ranks get whole cores while there are enough, then hardware threads. If ranks outnumber those too, all ranks share
 // all of them, with one warning. A rank's cores come from the NUMA node of its GPU, else from one node, if that node
-// has enough cores. core_pool.h describes when shares become smaller for this.
+// has enough cores. even_share describes when shares become smaller for this.
 //
 // launch.bind decides how ranks are bound:
 //   core     bound to its cores                    numa, socket  bound to all cores of its nodes or sockets
@@ -16,7 +16,7 @@
 #include "core/base/options.h"
 #include "core/base/plan.h"
 #include "core/config/run_config.h"
-#include "launch/machine/core_pool.h"
+#include "launch/machine/topology.h"
 
 namespace convoy {
 

@@ -18,7 +18,7 @@
 #include "core/losses/catalogue/catalogue.h"
 #include "core/optim/catalogue/catalogue.h"
 #include "core/rank_state/position.h"
-#include "launch/diagnose/stacks.h"
+#include "launch/diagnose/stall_report.h"
 #include "launch/farm/config/farm.h"
 #include "launch/process/exit_codes.h"
 #include "launch/process/process.h"

@@ -7,7 +7,6 @@
 
 #include "core/base/log.h"
 #include "core/checkpoint/stored_files.h"
-#include "core/control/protocol.h"
 
 namespace convoy {
 namespace {

@@ -21,7 +21,7 @@
 #include "backends/registry.h"
 #include "core/base/log.h"
 #include "core/base/version.h"
-#include "core/control/protocol.h"
+#include "core/control/channel.h"
 #include "core/data/rows.h"
 #include "core/tensors/tensor_memory.h"
 #include "launch/job/rendezvous.h"

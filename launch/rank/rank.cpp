@@ -15,7 +15,6 @@
 #include "backends/registry.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
-#include "core/control/protocol.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/loader.h"
 #include "core/data/readers/column_cache.h"
@@ -257,9 +256,8 @@ class RankThread {
     };
     request.notes = records_;
     // A benchmark measures the collective without checks.
-    request.checks = trains(assignment)
-                         ? checks_named(assignment.config.resolved.at("launch").value("check_collectives", "sampled"))
-                         : CollectiveChecks::none;
+    request.checks =
+        trains(assignment) ? checks_named(assignment.config.launch.check_collectives) : CollectiveChecks::none;
     request.late = [stall_reporter = shared_.stall_reporter, rank = plan_.rank](const SlowCollective& call) {
       stall_reporter->late(rank, call);
     };

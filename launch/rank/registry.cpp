@@ -53,7 +53,7 @@ Registry make_registry(RunConfig& config) {
   register_models(registry);
   register_strategies(registry);
   register_backends(registry);
-  allow_shared_memory(config.resolved.at("launch").value("host_memory", true));
+  allow_shared_memory(config.launch.host_memory);
   const bool plugins = !config.plugins.empty() || config.resolved.at("model").contains("plugin");
   if (plugins) {
     const std::string model = load_plugins(config, registry);

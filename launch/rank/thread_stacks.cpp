@@ -1,5 +1,5 @@
 // Stacks of this process's threads. The handler writes only addresses, to memory that exists before any signal is sent.
-// launch/diagnose/stacks.h resolves the names.
+// launch/diagnose/stall_report.h resolves the names.
 #include "launch/rank/thread_stacks.h"
 
 #include <dlfcn.h>

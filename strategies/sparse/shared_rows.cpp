@@ -20,9 +20,7 @@ namespace {
 
 Timeout rendezvous_limit(const Context& context) { return Timeout(int64_t(context.config.launch.rendezvous * 1000)); }
 
-bool host_memory_allowed(const Context& context) {
-  return context.config.resolved.at("launch").value("host_memory", true);
-}
+bool host_memory_allowed(const Context& context) { return context.config.launch.host_memory; }
 
 // Ranks of the axis by host, each list in order.
 std::map<std::string, std::vector<int>> ranks_by_host(const Context& context, const std::string& label) {

@@ -17,7 +17,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/communicator.h"
-#include "core/control/protocol.h"
+#include "core/control/channel.h"
 #include "core/rank_state/state_file.h"
 #include "tests/support/local_channel.h"
 

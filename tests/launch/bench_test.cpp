@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "launch/cli/commands.h"
-#include "launch/diagnose/bench_report.h"
+#include "launch/diagnose/reports.h"
 #include "launch/prepare/describe.h"
 
 namespace convoy {

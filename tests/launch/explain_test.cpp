@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "launch/explain/candidate.h"
-#include "launch/explain/explain_report.h"
+#include "launch/explain/explain.h"
 #include "launch/machine/placement.h"
 #include "strategies/plans/catalogue.h"
 #include "tests/launch/saved_topologies.h"

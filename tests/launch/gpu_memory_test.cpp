@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "launch/farm/run/attempt_result.h"
+#include "launch/farm/run/farm.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/process/exit_codes.h"
 #include "launch/process/process.h"

@@ -4,8 +4,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "launch/explain/explain_advice.h"
-#include "launch/machine/machine_load.h"
+#include "launch/explain/explain.h"
 
 namespace convoy {
 namespace {

@@ -1,5 +1,5 @@
 // Readable names for addresses.
-#include "launch/diagnose/stacks.h"
+#include "launch/diagnose/stall_report.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>

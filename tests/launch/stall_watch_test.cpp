@@ -40,7 +40,7 @@ class StallWatchTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  void begin(int ranks, const Json& launch = Json::object(), double rendezvous = 300) {
+  void begin(int ranks, double step_timeout = 0, double rendezvous = 300) {
     Job job;
     for (int rank = 0; rank < ranks; ++rank) {
       RankPlan plan;
@@ -48,12 +48,12 @@ class StallWatchTest : public ::testing::Test {
       job.ranks.push_back(plan);
       job.processes.push_back({0, {rank}});
     }
-    job.config = {{"launch", launch}};
     StallWatch::Events events;
     events.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
     events.on_stall = [this](const StallWatch::Finding& found) { found_.push_back(found); };
     LaunchConfig limits;
     limits.rendezvous = rendezvous;
+    limits.step_timeout = step_timeout;
     watch_ = std::make_unique<StallWatch>(loop_, channel_, limits, events);
     watch_->begin(job, folder_, std::vector<std::string>(static_cast<size_t>(ranks), "here"));
   }
@@ -190,7 +190,7 @@ TEST_F(StallWatchTest, WithoutItsFileTheLastHeartbeatCounts) {
 TEST_F(StallWatchTest, AnUnchangedPositionEndsTheJobWithStepTimeout) {
   StateFile file(folder_ + "/logs/rank0.state");
   file.phase("forward/backward");
-  begin(1, {{"step_timeout", 0.3}});
+  begin(1, 0.3);
   answer(0, "forward/backward", "", 0);
   for (int i = 0; i < 5; ++i) {
     run_until([] { return false; }, milliseconds(100));
@@ -205,7 +205,7 @@ TEST_F(StallWatchTest, AnUnchangedPositionEndsTheJobWithStepTimeout) {
 TEST_F(StallWatchTest, StartingHasItsOwnLimit) {
   StateFile file(folder_ + "/logs/rank0.state");
   file.phase("rendezvous");
-  begin(1, {{"step_timeout", 0.05}});
+  begin(1, 0.05);
   run_until([] { return false; }, milliseconds(300));
   EXPECT_THAT(found_, SizeIs(0));
 }
@@ -213,7 +213,7 @@ TEST_F(StallWatchTest, StartingHasItsOwnLimit) {
 TEST_F(StallWatchTest, NamesTheRankWhoseSetUpDoesNotEnd) {
   StateFile file(folder_ + "/logs/rank0.state");
   file.phase(building_phase);
-  begin(1, Json::object(), 0.1);
+  begin(1, 0, 0.1);
   answer(0, building_phase, "", 0);
   run_until([&] { return !found_.empty(); });
   ASSERT_THAT(found_, SizeIs(1));
@@ -227,7 +227,7 @@ TEST_F(StallWatchTest, ReadingDataTakesAsLongAsAnyRankMovesOn) {
   const std::string path = folder_ + "/logs/rank0.state";
   StateFile reads(path), waits(folder_ + "/logs/rank1.state");
   for (StateFile* file : {&reads, &waits}) file->phase(reading_phase);
-  begin(2, Json::object(), 0.1);
+  begin(2, 0, 0.1);
   for (int rank : {0, 1}) answer(rank, reading_phase, "", 0);
   for (int i = 0; i < 10; ++i) {
     run_until([] { return false; }, milliseconds(100));

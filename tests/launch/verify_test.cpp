@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "launch/cli/commands.h"
-#include "launch/diagnose/verify_report.h"
+#include "launch/diagnose/reports.h"
 #include "launch/prepare/describe.h"
 #include "tests/support/errors.h"
 

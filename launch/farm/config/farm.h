@@ -63,10 +63,7 @@ struct FarmRun {
   Json resolved;  // the file with overrides and a flat grid; a rerun must equal it
   Farm farm;
   SourceLocation metric_mark;  // of strategy.metric
-  double grace = 30;           // seconds from SIGTERM to SIGKILL on a request to stop
-  double rendezvous = 300;     // time limit in seconds for the agents of other slots to join
-  double heartbeat = 60;       // seconds without a heartbeat after which an agent is lost
-  std::string address;         // launch.address; "": chosen
+  LaunchConfig launch;         // its time limits and address are for the agents of the slots
   std::vector<std::string> warnings;
   bool grows = false;  // pipelines wait in the inbox of the folder, although its farm may be done
   // All mistakes of the file; with any, nothing starts. refuse_all reports them together with those of check_requests.

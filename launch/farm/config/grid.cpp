@@ -7,7 +7,7 @@
 #include "core/base/text.h"
 #include "core/config/reader.h"
 #include "launch/farm/config/farm.h"
-#include "launch/farm/run/journal.h"
+#include "launch/farm/run/farm.h"
 
 namespace convoy {
 namespace {

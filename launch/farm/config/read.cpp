@@ -36,28 +36,26 @@ Json farm_values(const Node& root, const Catalogues& catalogues, std::vector<Con
   return reader.read_fields(options, farm, "");
 }
 
-void set_farm_values(FarmRun& run, const Json& values) {
-  run.name = values.at("name").get<std::string>();
-  const Json& launch = values.at("launch");
-  run.grace = launch.at("grace").get<double>();
-  run.rendezvous = launch.at("rendezvous").get<double>();
-  run.heartbeat = launch.at("heartbeat").get<double>();
-  if (launch.at("address") != "auto") run.address = launch.at("address").get<std::string>();
-}
-
 void add(std::vector<ConfigError>& all, const std::vector<ConfigError>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
-// Reads the tree of a whole run. Mistakes are added to the reader's, or to `mistakes`.
-Pipeline read_text(const PipelineText& text, RunTreesReader& reader, std::vector<ConfigError>& mistakes) {
-  Pipeline pipeline{text.name, {}, text.options, text.mark, text.grid};
-  if (is_farm(text.config))
-    mistakes.emplace_back(text.config.find("strategy")->mark, "strategy",
-                          str("is ", farm_strategy, ", which is several runs itself; a pipeline is one run"));
-  else
-    pipeline.config = reader.read(text.config);
-  return pipeline;
+// Reads the trees of whole runs. A configuration with a mistake is null.
+std::vector<Pipeline> read_texts(const std::vector<PipelineText>& texts, const Catalogues& catalogues,
+                                 std::vector<ConfigError>& mistakes) {
+  std::vector<Pipeline> pipelines;
+  std::vector<const Node*> trees;
+  for (const PipelineText& text : texts) {
+    const bool nested = is_farm(text.config);
+    if (nested)
+      mistakes.emplace_back(text.config.find("strategy")->mark, "strategy",
+                            str("is ", farm_strategy, ", which is several runs itself; a pipeline is one run"));
+    trees.push_back(nested ? nullptr : &text.config);
+    pipelines.push_back({text.name, {}, text.options, text.mark, text.grid});
+  }
+  const std::vector<Json> configs = read_run_trees(trees, catalogues, mistakes);
+  for (size_t i = 0; i < configs.size(); ++i) pipelines[i].config = configs[i];
+  return pipelines;
 }
 
 bool configures_farm(const std::string& key) { return key == "name" || key == "launch" || key == "strategy"; }
@@ -137,6 +135,14 @@ Node with_flat_grid(Node root) {
   return root;
 }
 
+constexpr size_t most_described = 4;  // starts of convoy-rank, about half a second each
+
+// Equal for pipelines that evaluate the same metrics; "" if nothing is evaluated.
+std::string kind_of(const Json& config) {
+  if (config.at("train").at("evaluate_every") == "never") return "";
+  return str(config.at("model").dump(), config.at("data").dump(), config.at("loss").dump());
+}
+
 }  // namespace
 
 std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments, const Variables& variables,
@@ -150,15 +156,15 @@ std::optional<FarmRun> read_farm(const Node& root, const RunArguments& arguments
   run.resolved = untyped(with_flat_grid(root), true);
   if (const Node* metric = root.find("strategy")->find("metric")) run.metric_mark = metric->mark;
   run.mistakes = all_mistakes(root, [&](const Node& tree, std::vector<ConfigError>& mistakes) {
-    const Json values = farm_values(tree, catalogues, mistakes);
-    if (mistakes.empty()) set_farm_values(run, values);
+    const Options values(farm_values(tree, catalogues, mistakes));
+    if (!mistakes.empty()) return;
+    run.name = values.text("name");
+    run.launch = launch_config(values.section("launch"));
   });
   const std::vector<PipelineText> texts = pipeline_texts(root, run.farm, run.mistakes);
   add(run.mistakes, unused_keys(root, texts, run.warnings));
   if (!texts.empty()) refuse_ineffective_set(root, "", texts, run.mistakes);
-  RunTreesReader reader(catalogues);
-  for (const PipelineText& text : texts) run.farm.pipelines.push_back(read_text(text, reader, run.mistakes));
-  add(run.mistakes, reader.mistakes());
+  run.farm.pipelines = read_texts(texts, catalogues, run.mistakes);
   drop_consequences(root, run.mistakes);
   run.warnings.insert(run.warnings.begin(), as.inherited.begin(), as.inherited.end());
   return run;
@@ -216,14 +222,10 @@ Pipeline read_pipeline(const std::string& path) {
     }
   }
   if (const Node* name = root.find("name")) put_at(text.config, "name", *name);
-  const Catalogues catalogues = all_catalogues();
-  RunTreesReader reader(catalogues);
-  const Pipeline pipeline = read_text(text, reader, mistakes);
-  add(mistakes, reader.mistakes());
+  Pipeline pipeline = read_texts({text}, all_catalogues(), mistakes).front();
   refuse_all(mistakes);
-  Pipeline named = pipeline;
-  named.name = pipeline.config.at("name").get<std::string>();
-  return named;
+  pipeline.name = pipeline.config.at("name").get<std::string>();
+  return pipeline;
 }
 
 std::string pipeline_yaml(const Pipeline& pipeline) {
@@ -233,18 +235,6 @@ std::string pipeline_yaml(const Pipeline& pipeline) {
   whole["config"] = without_marks(pipeline.config);
   return to_yaml(whole);
 }
-
-namespace {
-
-constexpr size_t most_described = 4;  // starts of convoy-rank, about half a second each
-
-// Equal for pipelines that evaluate the same metrics; "" if nothing is evaluated.
-std::string kind_of(const Json& config) {
-  if (config.at("train").at("evaluate_every") == "never") return "";
-  return str(config.at("model").dump(), config.at("data").dump(), config.at("loss").dump());
-}
-
-}  // namespace
 
 std::optional<ConfigError> metric_mistake(const Farm& farm, const SourceLocation& mark,
                                           const std::string& rank_program) {

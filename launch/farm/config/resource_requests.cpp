@@ -8,7 +8,7 @@
 #include "core/base/text.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/catalogue.h"
-#include "launch/machine/core_pool.h"
+#include "launch/machine/topology.h"
 #include "launch/prepare/describe.h"
 #include "launch/prepare/resume_path.h"
 #include "strategies/plans/catalogue.h"
@@ -152,32 +152,19 @@ class Checks {
     return false;
   }
 
-  // True if both have the same plan. A plan depends neither on the name nor on the seed.
-  static bool same_plan(const Pipeline& a, const Pipeline& b) {
-    if (a.options.cores != b.options.cores || a.options.core_list != b.options.core_list ||
-        a.options.gpus != b.options.gpus || a.config.size() != b.config.size())
-      return false;
-    for (auto left = a.config.begin(), right = b.config.begin(); left != a.config.end(); ++left, ++right) {
-      const std::string& key = left.key();
-      if (key != right.key() || (key != "marks" && key != "name" && key != "seed" && *left != *right)) return false;
-    }
-    return true;
-  }
-
   // Plans the pipeline as its strategy will in its slot. Skips pipelines with the plan of an earlier one.
   void check_plan(const Pipeline& pipeline, const ResourceRequest& request) {
-    if (last_checked_ != nullptr && same_plan(*last_checked_, pipeline)) return;
-    last_checked_ = &pipeline;
-    // `marks` would cost more than all other keys; attempt() looks them up for mistakes.
-    Json unmarked = Json::object();
-    std::string about = str(request.cores, " ", request.gpus, " ", Json(request.core_list).dump());
+    // `marks` would cost more than all other keys; attempt() looks them up for mistakes. A plan depends neither on the
+    // name nor on the seed.
+    Json planned = Json::object();
     for (const auto& [key, value] : pipeline.config.items())
-      if (key != "marks" && key != "name" && key != "seed") about += value.dump();
-    if (!checked_plans_.insert(std::move(about)).second) return;
-    for (const auto& [key, value] : pipeline.config.items())
-      if (key != "marks") unmarked[key] = value;
+      if (key != "marks") planned[key] = value;
+    planned["name"] = "";
+    planned["seed"] = 0;
+    if (!checked_plans_.insert(str(request.cores, " ", request.gpus, " ", Json(request.core_list), planned)).second)
+      return;
     attempt(pipeline, [&] {
-      const RunConfig config = RunConfig::from_resolved(unmarked);
+      const RunConfig config = RunConfig::from_resolved(planned);
       PlanRequest plan_request;
       plan_request.ranks = static_cast<int>(config.launch.ranks);
       strategy_entry(config.strategy.name).plan(config, slot_topology(request), plan_request);
@@ -245,8 +232,7 @@ class Checks {
         const int64_t sum = together[gpu.index] += limit;
         if (gpu.memory <= 0 || sum <= gpu.memory) continue;
         mistake(pipeline, "gpu_memory",
-                str("makes ", human_bytes(static_cast<double>(sum)), " on GPU ", gpu.index, ", which has ",
-                    human_bytes(static_cast<double>(gpu.memory))));
+                str("makes ", human_bytes(sum), " on GPU ", gpu.index, ", which has ", human_bytes(gpu.memory)));
         break;
       }
     }
@@ -260,8 +246,7 @@ class Checks {
     }
     if (most > 0 && limit > most)
       mistake(pipeline, "gpu_memory",
-              str("is ", human_bytes(static_cast<double>(limit)), " on each of its GPUs, and the largest here has ",
-                  human_bytes(static_cast<double>(most))));
+              str("is ", human_bytes(limit), " on each of its GPUs, and the largest here has ", human_bytes(most)));
   }
 
   // On one host: refuses pipelines that may run at the same time with limits above its memory. Tries the largest limits
@@ -290,8 +275,8 @@ class Checks {
       if (pipeline.options.memory <= most) continue;
       all = false;
       mistake(pipeline, "memory",
-              str("makes ", human_bytes(static_cast<double>(pipeline.options.memory)), " for it alone, and ", name,
-                  " has ", human_bytes(static_cast<double>(most)), " for this job; give less"));
+              str("makes ", human_bytes(pipeline.options.memory), " for it alone, and ", name, " has ",
+                  human_bytes(most), " for this job; give less"));
     }
     return all;
   }
@@ -316,9 +301,8 @@ class Checks {
       sum += pipeline.options.memory;
       if (sum <= available) continue;
       mistake(pipeline, "memory",
-              str("makes ", human_bytes(static_cast<double>(sum)), " of those that may run at a time, and ",
-                  cluster_->hosts.front().name, " has ", human_bytes(static_cast<double>(available)),
-                  " for this job; give less, or max_parallel"));
+              str("makes ", human_bytes(sum), " of those that may run at a time, and ", cluster_->hosts.front().name,
+                  " has ", human_bytes(available), " for this job; give less, or max_parallel"));
       return false;
     }
     return true;
@@ -327,7 +311,6 @@ class Checks {
   Farm& farm_;
   const Cluster* cluster_;
   std::vector<ResourceRequest> requests_;
-  const Pipeline* last_checked_ = nullptr;
   std::set<std::string> checked_data_, checked_plans_;  // as text
   std::vector<ConfigError> mistakes_;
 };
@@ -367,13 +350,8 @@ Cluster cluster_of(const std::vector<Host>& agents) {
 
 ResourceRequest request_of(const Pipeline& pipeline, const Cluster& cluster, int max_parallel) {
   const QueueOptions& options = pipeline.options;
-  ResourceRequest request;
-  request.priority = options.priority;
-  request.preempt = options.preempt;
-  request.estimate = options.estimate;
-  request.share = options.share;
-  request.core_list = options.core_list;
-  request.gpu_list = options.gpu_list;
+  ResourceRequest request{options.priority, options.preempt, options.estimate, options.cores, options.core_list, 0,
+                          options.gpu_list, options.share,   options.memory};
   const bool known = !pipeline.config.is_null();
   const auto count = [&](const char* key) {
     if (!known) return 1;
@@ -381,7 +359,6 @@ ResourceRequest request_of(const Pipeline& pipeline, const Cluster& cluster, int
     return launch.at(key).is_number_integer() ? std::max(1, launch.at(key).get<int>()) : 1;
   };
   const int ranks = count("ranks");
-  request.cores = options.cores;
   if (request.cores == 0) {
     // With max_parallel, the pipelines that run at a time use all cores.
     const int each = max_parallel > 0 ? cores_in(cluster) / max_parallel : 0;
@@ -391,7 +368,6 @@ ResourceRequest request_of(const Pipeline& pipeline, const Cluster& cluster, int
       std::any_of(cluster.hosts.begin(), cluster.hosts.end(), [](const Host& host) { return !host.gpus.empty(); });
   const bool wants = known && any && pipeline.config.at("device") != "cpu";
   request.gpus = options.gpus >= 0 ? options.gpus : wants ? ranks : 0;
-  request.memory = options.memory;
   request.gpu_memory = request.gpus > 0 ? options.gpu_memory : 0;
   return request;
 }

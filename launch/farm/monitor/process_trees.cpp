@@ -1,6 +1,7 @@
 #include "launch/farm/monitor/process_trees.h"
 
 #include <fcntl.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -40,14 +41,8 @@ int64_t page_size() {
 }
 
 bool has_swap() {
-  FILE* file = std::fopen("/proc/meminfo", "re");
-  if (file == nullptr) return false;
-  char line[128];
-  long long kib = 0;
-  while (std::fgets(line, sizeof line, file))
-    if (std::sscanf(line, "SwapTotal: %lld", &kib) == 1) break;
-  std::fclose(file);
-  return kib > 0;
+  struct sysinfo host {};
+  return sysinfo(&host) == 0 && host.totalswap > 0;
 }
 
 int64_t status_bytes(const char* status, const char* key) {

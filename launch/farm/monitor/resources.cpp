@@ -1,24 +1,12 @@
 #include "launch/farm/monitor/resources.h"
 
-#include <fcntl.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <condition_variable>
-#include <map>
-#include <mutex>
-#include <thread>
 #include <unordered_set>
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/files/files.h"
-#include "launch/farm/monitor/gpu_use.h"
-#include "launch/farm/monitor/process_trees.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/summary.h"
 
@@ -40,204 +28,15 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+void set_memory(const MemoryUse& use, ResourceSample& sample) {
+  sample.memory = use.anonymous;
+  sample.mapped = use.mapped;
+  sample.memory_peak = std::max(sample.memory_peak, use.anonymous);
+}
+
 Clock::time_point later(Clock::time_point from, double seconds) {
   return from + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
 }
-
-}  // namespace
-
-// Tasks in the loop hold weak pointers to it. `mutex` guards everything except the loop and the callbacks.
-struct ResourceWatch::Inner : std::enable_shared_from_this<Inner> {
-  struct Entry {
-    WatchedPipeline pipeline;
-    ResourceSample sample;
-    Clock::time_point sampled, next_check;
-    bool reported = false;
-  };
-
-  Inner(EventLoop& loop, OnSamples on_samples, OnOverLimit on_over_limit)
-      : loop(loop), on_samples(std::move(on_samples)), on_over_limit(std::move(on_over_limit)) {}
-
-  void run();
-  void sample_all(std::unique_lock<std::mutex>& lock, Clock::time_point now);
-  void check_limit(Entry& entry, Clock::time_point now);
-  std::map<std::string, GpuReading> read_gpus(std::unique_lock<std::mutex>& lock);
-  void add_gpus(const std::map<std::string, GpuReading>& readings);
-  Clock::time_point next_check() const;
-  bool watches(const WatchedPipeline& pipeline);  // true while it watches this process
-  void post(std::function<void()> task);
-
-  EventLoop& loop;
-  const OnSamples on_samples;
-  const OnOverLimit on_over_limit;
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool closed = false;
-  ProcessTrees trees;
-  GpuUse gpus;  // used by the thread only
-  std::map<std::string, Entry> entries;
-  Clock::time_point next_sample = Clock::now();
-  std::atomic<double> cost{0};
-  std::thread thread;
-};
-
-// Drops the task once `closed`, because the owner of the callbacks may be destroyed. Both happen in the loop's thread.
-void ResourceWatch::Inner::post(std::function<void()> task) {
-  loop.post([weak = weak_from_this(), task = std::move(task)] {
-    const std::shared_ptr<Inner> self = weak.lock();
-    if (self && !self->closed) task();
-  });
-}
-
-bool ResourceWatch::Inner::watches(const WatchedPipeline& pipeline) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = entries.find(pipeline.name);
-  return found != entries.end() && found->second.pipeline.pid == pipeline.pid;
-}
-
-ResourceWatch::ResourceWatch(EventLoop& loop, OnSamples on_samples, OnOverLimit on_over_limit)
-    : inner_(std::make_shared<Inner>(loop, std::move(on_samples), std::move(on_over_limit))) {
-  inner_->thread = std::thread([inner = inner_.get()] { inner->run(); });
-}
-
-ResourceWatch::~ResourceWatch() {
-  {
-    const std::lock_guard<std::mutex> lock(inner_->mutex);
-    inner_->closed = true;
-  }
-  inner_->changed.notify_all();
-  inner_->thread.join();
-}
-
-void ResourceWatch::add(const WatchedPipeline& pipeline) {
-  const std::lock_guard<std::mutex> lock(inner_->mutex);
-  Inner::Entry& entry = inner_->entries[pipeline.name];
-  entry = Inner::Entry{};
-  entry.pipeline = pipeline;
-  entry.sample.pipeline = pipeline.name;
-  entry.sampled = entry.next_check = Clock::now();
-  inner_->trees.add(pipeline.name, pipeline.pid);
-  if (pipeline.memory_limit > 0) inner_->changed.notify_all();  // it may be the first
-}
-
-ResourceSample ResourceWatch::remove(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(inner_->mutex);
-  ResourceSample last;
-  last.pipeline = name;
-  const auto found = inner_->entries.find(name);
-  if (found == inner_->entries.end()) return last;
-  last = found->second.sample;
-  last.time = unix_seconds();
-  inner_->trees.remove(name);
-  inner_->entries.erase(found);
-  return last;
-}
-
-double ResourceWatch::cost() const { return inner_->cost; }
-
-void ResourceWatch::Inner::run() {
-  std::unique_lock<std::mutex> lock(mutex);
-  while (!closed) {
-    const Clock::time_point now = Clock::now();
-    if (now >= next_sample) {
-      const double before = thread_seconds();
-      sample_all(lock, now);
-      next_sample = later(now, std::max(sample_every, (thread_seconds() - before) / max_cost));
-    }
-    for (auto& [name, entry] : entries)
-      if (entry.pipeline.memory_limit > 0 && !entry.reported && now >= entry.next_check) check_limit(entry, now);
-    cost = thread_seconds();
-    changed.wait_until(lock, std::min(next_sample, next_check()));
-  }
-}
-
-Clock::time_point ResourceWatch::Inner::next_check() const {
-  Clock::time_point next = Clock::time_point::max();
-  for (const auto& [name, entry] : entries)
-    if (entry.pipeline.memory_limit > 0 && !entry.reported) next = std::min(next, entry.next_check);
-  return next;
-}
-
-// The next check comes before the memory can reach the limit.
-void ResourceWatch::Inner::check_limit(Entry& entry, Clock::time_point now) {
-  const MemoryUse use = trees.memory(entry.pipeline.name);
-  entry.sample.memory = use.anonymous;
-  entry.sample.mapped = use.mapped;
-  entry.sample.memory_peak = std::max(entry.sample.memory_peak, use.anonymous);
-  const int64_t left = entry.pipeline.memory_limit - use.anonymous;
-  if (left < 0) {
-    entry.reported = true;
-    entry.sample.time = unix_seconds();
-    post([this, sample = entry.sample, pipeline = entry.pipeline] {
-      if (watches(pipeline)) on_over_limit(sample, pipeline.memory_limit);
-    });
-    return;
-  }
-  entry.next_check =
-      later(now, std::clamp(static_cast<double>(left) / growth, shortest_check_interval, longest_check_interval));
-}
-
-void ResourceWatch::Inner::sample_all(std::unique_lock<std::mutex>& lock, Clock::time_point now) {
-  if (entries.empty()) return;
-  const std::map<std::string, GpuReading> readings = read_gpus(lock);
-  // For memory limits all new processes must be found, so all of /proc is read.
-  trees.refresh(std::any_of(entries.begin(), entries.end(),
-                            [](const auto& entry) { return entry.second.pipeline.memory_limit > 0; }));
-  std::vector<ResourceSample> samples;
-  for (auto& [name, entry] : entries) {
-    ResourceSample& sample = entry.sample;
-    const double cpu_seconds = trees.cpu_seconds(name);
-    const double elapsed = Seconds(now - entry.sampled).count();
-    if (elapsed > 0) sample.cpu = (cpu_seconds - sample.cpu_seconds) / elapsed;
-    sample.cpu_seconds = cpu_seconds;
-    entry.sampled = now;
-    const MemoryUse use = trees.memory(name);
-    sample.memory = use.anonymous;
-    sample.mapped = use.mapped;
-    sample.memory_peak = std::max(sample.memory_peak, use.anonymous);
-    sample.processes = static_cast<int>(trees.processes(name).size());
-    sample.time = unix_seconds();
-  }
-  add_gpus(readings);
-  for (const auto& [name, entry] : entries) samples.push_back(entry.sample);
-  post([this, samples = std::move(samples)] { on_samples(samples); });
-}
-
-// Releases the lock, so that add() does not wait for the driver.
-std::map<std::string, GpuReading> ResourceWatch::Inner::read_gpus(std::unique_lock<std::mutex>& lock) {
-  std::unordered_set<std::string> uuids;
-  for (const auto& [name, entry] : entries) uuids.insert(entry.pipeline.gpus.begin(), entry.pipeline.gpus.end());
-  lock.unlock();
-  std::map<std::string, GpuReading> readings = gpus.read(uuids);
-  lock.lock();
-  return readings;
-}
-
-void ResourceWatch::Inner::add_gpus(const std::map<std::string, GpuReading>& readings) {
-  if (readings.empty()) return;
-  std::unordered_set<pid_t> all_watched;
-  std::map<std::string, int> users;
-  for (const auto& [name, entry] : entries) {
-    for (pid_t pid : trees.processes(name)) all_watched.insert(pid);
-    for (const std::string& uuid : entry.pipeline.gpus) ++users[uuid];
-  }
-  for (auto& [name, entry] : entries) {
-    std::vector<GpuReading> readings_of_pipeline;
-    bool alone = true;
-    for (const std::string& uuid : entry.pipeline.gpus) {
-      const auto found = readings.find(uuid);
-      if (found == readings.end()) continue;
-      readings_of_pipeline.push_back(found->second);
-      alone = alone && users.at(uuid) == 1;
-    }
-    const GpuShare share = share_of(readings_of_pipeline, trees.processes(name), all_watched, alone);
-    entry.sample.gpu = share.use;
-    entry.sample.gpu_memory = share.memory;
-    entry.sample.gpu_of_device = share.of_device;
-  }
-}
-
-namespace {
 
 constexpr double longest_interval = 60;      // seconds between lines
 constexpr double share_of_age = 1.0 / 60.0;  // interval between lines, by age
@@ -250,6 +49,139 @@ int64_t whole(const Json& line, const char* key, int64_t fallback) {
 double rounded(double value) { return static_cast<double>(static_cast<int64_t>(value * 1000 + 0.5)) / 1000; }
 
 }  // namespace
+
+bool ResourceWatch::watches(const WatchedPipeline& pipeline) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(pipeline.name);
+  return found != entries_.end() && found->second.pipeline.pid == pipeline.pid;
+}
+
+ResourceWatch::ResourceWatch(EventLoop& loop, OnSamples on_samples, OnOverLimit on_over_limit)
+    : on_samples_(std::move(on_samples)), on_over_limit_(std::move(on_over_limit)), tasks_(loop) {
+  thread_ = std::thread([this] { run(); });
+}
+
+ResourceWatch::~ResourceWatch() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void ResourceWatch::add(const WatchedPipeline& pipeline) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[pipeline.name];
+  entry = Entry{};
+  entry.pipeline = pipeline;
+  entry.sample.pipeline = pipeline.name;
+  entry.sampled = entry.next_check = Clock::now();
+  trees_.add(pipeline.name, pipeline.pid);
+  if (pipeline.memory_limit > 0) changed_.notify_all();  // it may be the first
+}
+
+ResourceSample ResourceWatch::remove(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ResourceSample last;
+  last.pipeline = name;
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return last;
+  last = found->second.sample;
+  last.time = unix_seconds();
+  trees_.remove(name);
+  entries_.erase(found);
+  return last;
+}
+
+void ResourceWatch::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!closed_) {
+    const Clock::time_point now = Clock::now();
+    if (now >= next_sample_) {
+      const double before = thread_seconds();
+      sample_all(lock, now);
+      next_sample_ = later(now, std::max(sample_every, (thread_seconds() - before) / max_cost));
+    }
+    for (auto& [name, entry] : entries_)
+      if (entry.pipeline.memory_limit > 0 && !entry.reported && now >= entry.next_check) check_limit(entry, now);
+    cost_ = thread_seconds();
+    changed_.wait_until(lock, std::min(next_sample_, next_check()));
+  }
+}
+
+ResourceWatch::Clock::time_point ResourceWatch::next_check() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const auto& [name, entry] : entries_)
+    if (entry.pipeline.memory_limit > 0 && !entry.reported) next = std::min(next, entry.next_check);
+  return next;
+}
+
+// The next check comes before the memory can reach the limit.
+void ResourceWatch::check_limit(Entry& entry, Clock::time_point now) {
+  set_memory(trees_.memory(entry.pipeline.name), entry.sample);
+  const int64_t left = entry.pipeline.memory_limit - entry.sample.memory;
+  if (left < 0) {
+    entry.reported = true;
+    entry.sample.time = unix_seconds();
+    tasks_.post([this, sample = entry.sample, pipeline = entry.pipeline] {
+      if (watches(pipeline)) on_over_limit_(sample, pipeline.memory_limit);
+    });
+    return;
+  }
+  entry.next_check =
+      later(now, std::clamp(static_cast<double>(left) / growth, shortest_check_interval, longest_check_interval));
+}
+
+void ResourceWatch::sample_all(std::unique_lock<std::mutex>& lock, Clock::time_point now) {
+  if (entries_.empty()) return;
+  const std::map<std::string, GpuReading> readings = read_gpus(lock);
+  // For memory limits all new processes must be found, so all of /proc is read.
+  trees_.refresh(std::any_of(entries_.begin(), entries_.end(),
+                             [](const auto& entry) { return entry.second.pipeline.memory_limit > 0; }));
+  std::vector<ResourceSample> samples;
+  for (auto& [name, entry] : entries_) {
+    measure(trees_, name, Seconds(now - entry.sampled).count(), entry.sample);
+    entry.sampled = now;
+  }
+  add_gpus(readings);
+  for (const auto& [name, entry] : entries_) samples.push_back(entry.sample);
+  tasks_.post([this, samples = std::move(samples)] { on_samples_(samples); });
+}
+
+// Releases the lock, so that add() does not wait for the driver.
+std::map<std::string, GpuReading> ResourceWatch::read_gpus(std::unique_lock<std::mutex>& lock) {
+  std::unordered_set<std::string> uuids;
+  for (const auto& [name, entry] : entries_) uuids.insert(entry.pipeline.gpus.begin(), entry.pipeline.gpus.end());
+  lock.unlock();
+  std::map<std::string, GpuReading> readings = gpus_.read(uuids);
+  lock.lock();
+  return readings;
+}
+
+void ResourceWatch::add_gpus(const std::map<std::string, GpuReading>& readings) {
+  if (readings.empty()) return;
+  std::unordered_set<pid_t> all_watched;
+  std::map<std::string, int> users;
+  for (const auto& [name, entry] : entries_) {
+    for (pid_t pid : trees_.processes(name)) all_watched.insert(pid);
+    for (const std::string& uuid : entry.pipeline.gpus) ++users[uuid];
+  }
+  for (auto& [name, entry] : entries_) {
+    std::vector<GpuReading> readings_of_pipeline;
+    bool alone = true;
+    for (const std::string& uuid : entry.pipeline.gpus) {
+      const auto found = readings.find(uuid);
+      if (found == readings.end()) continue;
+      readings_of_pipeline.push_back(found->second);
+      alone = alone && users.at(uuid) == 1;
+    }
+    const GpuShare share = share_of(readings_of_pipeline, trees_.processes(name), all_watched, alone);
+    entry.sample.gpu = share.use;
+    entry.sample.gpu_memory = share.memory;
+    entry.sample.gpu_of_device = share.of_device;
+  }
+}
 
 Json to_json(const ResourceSample& sample) {
   Json line = {{"kind", "resources"},
@@ -284,52 +216,43 @@ ResourceSample resource_sample(const Json& line) {
   return sample;
 }
 
-struct ResourceLog::Inner {
-  struct Line {
-    double first = 0, next = 0;  // by the samples' time
-    Json last;
-  };
-  std::string folder;
-  int fd = -1;
-  std::map<std::string, Line> lines;
+void measure(const ProcessTrees& trees, const std::string& tree, double elapsed, ResourceSample& sample) {
+  const double cpu_seconds = trees.cpu_seconds(tree);
+  if (elapsed > 0) sample.cpu = (cpu_seconds - sample.cpu_seconds) / elapsed;
+  sample.cpu_seconds = cpu_seconds;
+  set_memory(trees.memory(tree), sample);
+  sample.processes = static_cast<int>(trees.processes(tree).size());
+  sample.time = unix_seconds();
+}
 
-  // Ignores errors: on a full disk only lines are lost, and the pipelines report the error.
-  void put(const std::string& text) const {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    (void)written;
-  }
-  void write_live() const {
-    Json all = Json::array();
-    for (const auto& [name, line] : lines) all.push_back(line.last);
-    try {
-      write_whole(folder + "/" + live_file, all.dump() + "\n", false);
-    } catch (const Error&) {
-    }
-  }
-};
+// Ignores errors: on a full disk only lines are lost, and the pipelines report the error.
+void ResourceLog::put(const std::string& text) const {
+  const ssize_t written = ::write(file_.get(), text.data(), text.size());
+  (void)written;
+}
 
-ResourceLog::ResourceLog(const std::string& run_folder) : inner_(std::make_unique<Inner>()) {
-  inner_->folder = run_folder;
-  const std::string path = run_folder + "/metrics.jsonl";
-  inner_->fd = open_to_append(path).release();
-  // Ends a line that a killed supervisor left incomplete.
-  char last = '\n';
-  const off_t size = lseek(inner_->fd, 0, SEEK_END);
-  if (size > 0 && pread(inner_->fd, &last, 1, size - 1) == 1 && last != '\n') inner_->put("\n");
+void ResourceLog::write_live() const {
+  Json all = Json::array();
+  for (const auto& [name, line] : lines_) all.push_back(line.last);
+  try {
+    write_whole(folder_ + "/" + live_file, all.dump() + "\n", false);
+  } catch (const Error&) {
+  }
+}
+
+ResourceLog::ResourceLog(const std::string& run_folder)
+    : folder_(run_folder), file_(open_to_append_lines(run_folder + "/metrics.jsonl")) {
   // Removes temporaries of a killed supervisor.
   for (const std::string& name : names_in(run_folder))
     if (name.rfind(str(".", live_file, "."), 0) == 0) unlink((run_folder + "/" + name).c_str());
 }
 
-ResourceLog::~ResourceLog() {
-  close(inner_->fd);
-  unlink((inner_->folder + "/" + live_file).c_str());
-}
+ResourceLog::~ResourceLog() { unlink((folder_ + "/" + live_file).c_str()); }
 
 void ResourceLog::write(const std::vector<ResourceSample>& samples) {
   std::string text;
   for (const ResourceSample& sample : samples) {
-    Inner::Line& line = inner_->lines[sample.pipeline];
+    Line& line = lines_[sample.pipeline];
     if (line.first == 0) line.first = sample.time;
     line.last = to_json(sample);
     if (sample.time < line.next) continue;
@@ -337,15 +260,15 @@ void ResourceLog::write(const std::vector<ResourceSample>& samples) {
     line.next = sample.time + std::min((sample.time - line.first) * share_of_age, longest_interval) - 0.5;
     text += line.last.dump() + "\n";
   }
-  if (!text.empty()) inner_->put(text);
-  inner_->write_live();
+  if (!text.empty()) put(text);
+  write_live();
 }
 
 void ResourceLog::end(const ResourceSample& last) {
-  inner_->lines.erase(last.pipeline);
-  if (last.time > 0) inner_->put(to_json(last).dump() + "\n");
+  lines_.erase(last.pipeline);
+  if (last.time > 0) put(to_json(last).dump() + "\n");
   // While others run, the next write() updates the file within a second.
-  if (inner_->lines.empty()) inner_->write_live();
+  if (lines_.empty()) write_live();
 }
 
 }  // namespace convoy

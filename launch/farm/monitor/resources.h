@@ -13,13 +13,21 @@
 #pragma once
 #include <sys/types.h>
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <map>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/options.h"
+#include "core/files/files.h"
+#include "launch/farm/monitor/process_trees.h"
+#include "launch/machine/gpus.h"
 #include "launch/process/event_loop.h"
 
 namespace convoy {
@@ -41,6 +49,8 @@ struct ResourceSample {
 // "memory_peak_bytes", "mapped_bytes", "processes", "gpu", "gpu_memory_bytes"}; the last two only where it has GPUs.
 Json to_json(const ResourceSample& sample);
 ResourceSample resource_sample(const Json& line);  // missing fields keep their defaults
+// Updates `sample` to the present use of a tree. `elapsed`: seconds since its last update; 0: `cpu` stays.
+void measure(const ProcessTrees& trees, const std::string& tree, double elapsed, ResourceSample& sample);
 
 struct WatchedPipeline {
   std::string name;
@@ -58,8 +68,6 @@ class ResourceWatch {
 
   ResourceWatch(EventLoop& loop, OnSamples on_samples, OnOverLimit on_over_limit);
   ~ResourceWatch();  // drops pending callbacks
-  ResourceWatch(const ResourceWatch&) = delete;
-  ResourceWatch& operator=(const ResourceWatch&) = delete;
 
   void add(const WatchedPipeline& pipeline);  // replaces a watched process of the same name
   // Ends the watch; call it once the last process of the pipeline has ended. Returns the total use, with the `cpu` of
@@ -67,11 +75,36 @@ class ResourceWatch {
   ResourceSample remove(const std::string& name);
 
   // CPU seconds of the watch so far.
-  double cost() const;
+  double cost() const { return cost_; }
 
  private:
-  struct Inner;
-  std::shared_ptr<Inner> inner_;
+  using Clock = std::chrono::steady_clock;
+  struct Entry {
+    WatchedPipeline pipeline;
+    ResourceSample sample;
+    Clock::time_point sampled, next_check;
+    bool reported = false;
+  };
+  void run();
+  void sample_all(std::unique_lock<std::mutex>& lock, Clock::time_point now);
+  void check_limit(Entry& entry, Clock::time_point now);
+  std::map<std::string, GpuReading> read_gpus(std::unique_lock<std::mutex>& lock);
+  void add_gpus(const std::map<std::string, GpuReading>& readings);
+  Clock::time_point next_check() const;
+  bool watches(const WatchedPipeline& pipeline);  // true while it watches this process
+
+  const OnSamples on_samples_;
+  const OnOverLimit on_over_limit_;
+  OwnedTasks tasks_;
+  std::mutex mutex_;  // guards all that follows, except gpus_
+  std::condition_variable changed_;
+  bool closed_ = false;
+  ProcessTrees trees_;
+  GpuUse gpus_;  // used by the thread only
+  std::map<std::string, Entry> entries_;
+  Clock::time_point next_sample_ = Clock::now();
+  std::atomic<double> cost_{0};
+  std::thread thread_;
 };
 
 // Writes samples to RUN/metrics.jsonl, and the last sample of each pipeline to RUN/resources.json for `convoy top`. The
@@ -82,14 +115,20 @@ class ResourceLog {
  public:
   explicit ResourceLog(const std::string& run_folder);
   ~ResourceLog();
-  ResourceLog(const ResourceLog&) = delete;
-  ResourceLog& operator=(const ResourceLog&) = delete;
   void write(const std::vector<ResourceSample>& samples);
   void end(const ResourceSample& last);  // writes an attempt's last line; leaves resources.json within a second
 
  private:
-  struct Inner;
-  std::unique_ptr<Inner> inner_;
+  struct Line {
+    double first = 0, next = 0;  // by the samples' time
+    Json last;
+  };
+  void put(const std::string& text) const;
+  void write_live() const;
+
+  std::string folder_;
+  Descriptor file_;
+  std::map<std::string, Line> lines_;
 };
 
 }  // namespace convoy

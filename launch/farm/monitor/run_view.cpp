@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <algorithm>
 #include <fstream>
-#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/text.h"
@@ -91,6 +90,80 @@ void show_event(const Json& event, ViewRow& row) {
     row.kind = ViewRow::Kind::waiting;
     row.state = what == "retry" ? "waits: " + cause : what == "preempted" ? "preempted" : "waiting";
   }
+}
+
+constexpr std::streamoff tail_bytes = 64 << 10;
+
+std::string steps_cell(const ViewRow& row) {
+  if (row.step < 0) return "-";
+  return row.steps > 0 ? str(row.step, "/", row.steps) : std::to_string(row.step);
+}
+
+// "612M", "1.42G", in units of 1024.
+std::string memory_cell(int64_t bytes) {
+  if (bytes < 0) return "-";
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1000 ? formatted("%.0fM", mib) : formatted("%.2fG", mib / 1024);
+}
+
+std::vector<std::string> cells(const ViewRow& row) {
+  const bool running = row.kind == ViewRow::Kind::running;
+  std::vector<std::string> cells{row.name,
+                                 row.state,
+                                 steps_cell(row),
+                                 row.rate > 0 ? short_number(row.rate) + "/s" : "-",
+                                 std::isfinite(row.loss) ? formatted("%.4g", row.loss) : "-",
+                                 running && row.remaining >= 0 ? clock_text(row.remaining) : "-",
+                                 "-",
+                                 "-",
+                                 "-",
+                                 "-"};
+  if (!row.use) return cells;
+  if (row.use->cpu >= 0) cells[6] = formatted("%.0f%%", row.use->cpu * 100);
+  cells[7] = memory_cell(row.use->memory);
+  const char* mark = row.use->gpu_of_device ? "*" : "";
+  if (row.use->gpu >= 0) cells[8] = formatted("%.0f%%", row.use->gpu * 100) + mark;
+  if (row.use->gpu_memory >= 0) cells[9] = memory_cell(row.use->gpu_memory) + mark;
+  return cells;
+}
+
+size_t count_of(const RunView& view, ViewRow::Kind kind) {
+  return static_cast<size_t>(
+      std::count_if(view.rows.begin(), view.rows.end(), [kind](const ViewRow& row) { return row.kind == kind; }));
+}
+
+// Removes escape sequences and control characters, which would disturb the screen.
+std::string without_escapes(const std::string& line) {
+  std::string clean;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(line[i]);
+    if (byte == 0x1b && i + 1 < line.size() && line[i + 1] == '[') {
+      while (i + 1 < line.size() && (line[i + 1] < '@' || line[i + 1] == '[')) ++i;
+      ++i;
+    } else if (byte == '\t') {
+      clean += ' ';
+    } else if (byte >= 0x20 && byte != 0x7f) {
+      clean += line[i];
+    }
+  }
+  return valid_utf8(clean);
+}
+
+// Path of the log that was written last; "" if there is none.
+std::string newest_log(const std::string& folder) {
+  std::string newest;
+  timespec when{};
+  for (const std::string& name : names_in(folder + "/logs")) {
+    if (name.size() < 5 || name.compare(name.size() - 4, 4, ".log") != 0) continue;
+    struct stat status {};
+    const std::string path = folder + "/logs/" + name;
+    if (stat(path.c_str(), &status) != 0 || status.st_size == 0) continue;
+    const timespec& modified = status.st_mtim;
+    if (modified.tv_sec < when.tv_sec || (modified.tv_sec == when.tv_sec && modified.tv_nsec <= when.tv_nsec)) continue;
+    newest = path;
+    when = modified;
+  }
+  return newest;
 }
 
 }  // namespace
@@ -217,107 +290,19 @@ void RunReader::read_single(const Json& summary, RunView& view) {
 }
 
 // Measures the process tree of a single run on this host, which writes no resources.json.
-void RunReader::measure(pid_t convoy, ViewRow& row) {
-  if (measured_ != convoy) {
-    trees_.add("run", convoy);
-    measured_ = convoy;
-    cpu_before_ = time_before_ = 0;
+void RunReader::measure(pid_t process, ViewRow& row) {
+  if (measured_ != process) {
+    trees_.add("run", process);
+    measured_ = process;
+    use_ = {};
+    use_.cpu = -1;  // unknown at the first call
   }
   trees_.refresh();
-  ResourceSample sample;
-  sample.time = unix_seconds();
-  sample.cpu_seconds = trees_.cpu_seconds("run");
-  sample.cpu = -1;  // unknown at the first call
-  if (time_before_ > 0 && sample.time > time_before_)
-    sample.cpu = (sample.cpu_seconds - cpu_before_) / (sample.time - time_before_);
-  cpu_before_ = sample.cpu_seconds;
-  time_before_ = sample.time;
-  const MemoryUse use = trees_.memory("run");
-  sample.memory = use.anonymous;
-  sample.mapped = use.mapped;
-  sample.processes = static_cast<int>(trees_.processes("run").size());
-  row.use = sample;
+  convoy::measure(trees_, "run", use_.time > 0 ? unix_seconds() - use_.time : 0, use_);
+  row.use = use_;
 }
 
 // --- Texts: cells, headings, the tail of a log ---
-
-namespace {
-
-constexpr std::streamoff tail_bytes = 64 << 10;
-
-std::string steps_cell(const ViewRow& row) {
-  if (row.step < 0) return "-";
-  return row.steps > 0 ? str(row.step, "/", row.steps) : std::to_string(row.step);
-}
-
-// "612M", "1.42G", in units of 1024.
-std::string memory_cell(int64_t bytes) {
-  if (bytes < 0) return "-";
-  const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 1000 ? formatted("%.0fM", mib) : formatted("%.2fG", mib / 1024);
-}
-
-std::vector<std::string> cells(const ViewRow& row) {
-  const bool running = row.kind == ViewRow::Kind::running;
-  std::vector<std::string> cells{row.name,
-                                 row.state,
-                                 steps_cell(row),
-                                 row.rate > 0 ? short_number(row.rate) + "/s" : "-",
-                                 std::isfinite(row.loss) ? formatted("%.4g", row.loss) : "-",
-                                 running && row.remaining >= 0 ? clock_text(row.remaining) : "-",
-                                 "-",
-                                 "-",
-                                 "-",
-                                 "-"};
-  if (!row.use) return cells;
-  if (row.use->cpu >= 0) cells[6] = formatted("%.0f%%", row.use->cpu * 100);
-  cells[7] = memory_cell(row.use->memory);
-  const char* mark = row.use->gpu_of_device ? "*" : "";
-  if (row.use->gpu >= 0) cells[8] = formatted("%.0f%%", row.use->gpu * 100) + mark;
-  if (row.use->gpu_memory >= 0) cells[9] = memory_cell(row.use->gpu_memory) + mark;
-  return cells;
-}
-
-size_t count_of(const RunView& view, ViewRow::Kind kind) {
-  return static_cast<size_t>(
-      std::count_if(view.rows.begin(), view.rows.end(), [kind](const ViewRow& row) { return row.kind == kind; }));
-}
-
-// Removes escape sequences and control characters, which would disturb the screen.
-std::string without_escapes(const std::string& line) {
-  std::string clean;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(line[i]);
-    if (byte == 0x1b && i + 1 < line.size() && line[i + 1] == '[') {
-      while (i + 1 < line.size() && (line[i + 1] < '@' || line[i + 1] == '[')) ++i;
-      ++i;
-    } else if (byte == '\t') {
-      clean += ' ';
-    } else if (byte >= 0x20 && byte != 0x7f) {
-      clean += line[i];
-    }
-  }
-  return valid_utf8(clean);
-}
-
-// Path of the log that was written last; "" if there is none.
-std::string newest_log(const std::string& folder) {
-  std::string newest;
-  timespec when{};
-  for (const std::string& name : names_in(folder + "/logs")) {
-    if (name.size() < 5 || name.compare(name.size() - 4, 4, ".log") != 0) continue;
-    struct stat status {};
-    const std::string path = folder + "/logs/" + name;
-    if (stat(path.c_str(), &status) != 0 || status.st_size == 0) continue;
-    const timespec& modified = status.st_mtim;
-    if (modified.tv_sec < when.tv_sec || (modified.tv_sec == when.tv_sec && modified.tv_nsec <= when.tv_nsec)) continue;
-    newest = path;
-    when = modified;
-  }
-  return newest;
-}
-
-}  // namespace
 
 std::string view_heading(const RunView& view) {
   std::string heading = view.name + ": " + view.status;
@@ -342,14 +327,10 @@ std::vector<std::string> view_lines(const RunView& view, size_t first, size_t co
       {view.farm ? "pipeline" : "run", "state", "step", "rate", "loss", "eta", "cpu", "memory", "gpu", "gpu memory"}};
   for (const ViewRow& row : view.rows)
     table.push_back(cells(row));  // of all rows: scrolling must not change the columns
-  const std::string text = text_table(table, {2, 3, 4, 5, 6, 7, 8, 9});
+  const std::vector<std::string> all = split(text_table(table, {2, 3, 4, 5, 6, 7, 8, 9}), '\n');
   std::vector<std::string> lines;
-  size_t at = 0;
-  for (size_t line = 0; at < text.size(); ++line) {
-    const size_t end = text.find('\n', at);
-    if (line == 0 || (line > first && line <= first + count)) lines.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
+  for (size_t line = 0; line + 1 < all.size(); ++line)
+    if (line == 0 || (line > first && line <= first + count)) lines.push_back(all[line]);
   return lines;
 }
 

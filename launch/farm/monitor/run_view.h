@@ -3,13 +3,11 @@
 #pragma once
 #include <cmath>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/options.h"
-#include "launch/farm/monitor/process_trees.h"
 #include "launch/farm/monitor/resources.h"
 
 namespace convoy {
@@ -49,7 +47,7 @@ class RunReader {
   void read_journal();
   void read_farm(const Json& summary, RunView& view);
   void read_single(const Json& summary, RunView& view);
-  void measure(pid_t convoy, ViewRow& row);
+  void measure(pid_t process, ViewRow& row);
 
   std::string folder_;
   long journal_read_ = 0;  // bytes
@@ -58,7 +56,7 @@ class RunReader {
   std::map<std::string, ViewRow> ended_;
   ProcessTrees trees_;
   pid_t measured_ = -1;
-  double cpu_before_ = 0, time_before_ = 0;
+  ResourceSample use_;  // of `measured_`
 };
 
 // Last lines of the newest log in FOLDER/logs, without control characters. `path`: receives the path of that log.
@@ -68,5 +66,32 @@ std::vector<std::string> log_tail(const std::string& folder, size_t lines, std::
 std::string view_heading(const RunView& view);
 // Column names, then one line per row from `first`, at most `count`.
 std::vector<std::string> view_lines(const RunView& view, size_t first, size_t count);
+
+// Draws on the whole terminal, and restores it at the end, on a signal, and while suspended. At most one object at a
+// time. Threads: one.
+
+class Screen {
+ public:
+  // True if stdin and stdout are a terminal that supports drawing.
+  static bool possible();
+
+  Screen();  // Error(io) if the terminal does not support it: check possible() first
+  ~Screen();
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  struct Line {
+    std::string text;  // UTF-8; truncated to the width of the terminal
+    bool bold = false;
+    bool chosen = false;
+  };
+  void draw(const std::vector<Line>& lines);
+  size_t rows() const;  // present height of the terminal
+
+  enum class Key { none, quit, up, down, page_up, page_down, log, resized, other };
+  Key wait_for_key(int milliseconds);
+  // The signal received that ends the program: SIGINT, SIGTERM, SIGHUP or SIGQUIT; 0: none.
+  int signal() const;
+};
 
 }  // namespace convoy

@@ -1,11 +1,12 @@
 // Uses ncurses, which redraws only changed cells and restores the terminal on suspension.
-#include "launch/farm/monitor/screen.h"
+#include "launch/farm/monitor/run_view.h"
 
 #include <locale.h>
 #include <ncurses.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -97,36 +98,19 @@ void Screen::draw(const std::vector<Line>& lines) {
 
 Screen::Key Screen::wait_for_key(int milliseconds) {
   timeout(milliseconds);
-  switch (getch()) {
-    case ERR:
-      return Key::none;
-    case 'q':
-    case 'Q':
-      return Key::quit;
-    case KEY_UP:
-    case 'k':
-      return Key::up;
-    case KEY_DOWN:
-    case 'j':
-      return Key::down;
-    case KEY_PPAGE:
-      return Key::page_up;
-    case KEY_NPAGE:
-    case ' ':
-      return Key::page_down;
-    case 'l':
-    case '\n':
-    case '\r':
-    case KEY_ENTER:
-      return Key::log;
-    case 'L' - '@':  // ctrl-L: redraws everything
-      clearok(curscr, TRUE);
-      return Key::other;
-    case KEY_RESIZE:
-      return Key::resized;
-    default:
-      return Key::other;
-  }
+  const int key = getch();
+  if (key == 'L' - '@') clearok(curscr, TRUE);  // ctrl-L: redraws everything
+  static const std::map<Key, std::vector<int>> keys{{Key::none, {ERR}},
+                                                    {Key::quit, {'q', 'Q'}},
+                                                    {Key::up, {KEY_UP, 'k'}},
+                                                    {Key::down, {KEY_DOWN, 'j'}},
+                                                    {Key::page_up, {KEY_PPAGE}},
+                                                    {Key::page_down, {KEY_NPAGE, ' '}},
+                                                    {Key::log, {'l', '\n', '\r', KEY_ENTER}},
+                                                    {Key::resized, {KEY_RESIZE}}};
+  for (const auto& [meaning, codes] : keys)
+    if (std::find(codes.begin(), codes.end(), key) != codes.end()) return meaning;
+  return Key::other;
 }
 
 int Screen::signal() const { return came; }

@@ -104,6 +104,25 @@ std::string csv_line(const std::vector<Json>& fields) {
   return join(texts, ",") + "\r\n";
 }
 
+constexpr size_t most_named = 8;  // pipelines in a message; the summary has all
+
+std::string folder_within(const PipelineState& entry) { return "pipelines/" + entry.pipeline.name; }
+
+std::vector<const PipelineState*> in_state(const std::vector<PipelineState>& pipelines, PipelineState::Status status) {
+  std::vector<const PipelineState*> found;
+  for (const PipelineState& entry : pipelines)
+    if (entry.status == status) found.push_back(&entry);
+  return found;
+}
+
+std::string named(const std::vector<const PipelineState*>& pipelines, bool causes) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < pipelines.size() && i < most_named; ++i)
+    names.push_back(pipelines[i]->pipeline.name + (causes ? " (" + pipelines[i]->result.cause + ")" : ""));
+  if (pipelines.size() > most_named) names.push_back(str(pipelines.size() - most_named, " more"));
+  return join(names, ", ");
+}
+
 }  // namespace
 
 Json leaderboard(const std::vector<PipelineResult>& results, const LeaderboardOrder& order) {
@@ -184,43 +203,9 @@ void write_leaderboard(const std::string& folder, const Json& leaderboard) {
   write_whole(folder + "/leaderboard.csv", leaderboard_csv(leaderboard), true);
 }
 
-namespace {
-
-constexpr size_t most_named = 8;  // pipelines in a message; the summary has all
-
-std::string folder_within(const PipelineState& entry) { return "pipelines/" + entry.pipeline.name; }
-
-std::vector<const PipelineState*> in_state(const std::vector<PipelineState>& pipelines, PipelineState::Status status) {
-  std::vector<const PipelineState*> found;
-  for (const PipelineState& entry : pipelines)
-    if (entry.status == status) found.push_back(&entry);
-  return found;
-}
-
-std::string named(const std::vector<const PipelineState*>& pipelines, bool causes) {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < pipelines.size() && i < most_named; ++i)
-    names.push_back(pipelines[i]->pipeline.name + (causes ? " (" + pipelines[i]->result.cause + ")" : ""));
-  if (pipelines.size() > most_named) names.push_back(str(pipelines.size() - most_named, " more"));
-  return join(names, ", ");
-}
-
-}  // namespace
-
 const char* name_of(PipelineState::Status status) {
-  switch (status) {
-    case PipelineState::Status::waiting:
-      return "waiting";
-    case PipelineState::Status::running:
-      return "running";
-    case PipelineState::Status::done:
-      return "done";
-    case PipelineState::Status::failed:
-      return "failed";
-    case PipelineState::Status::stopped:
-      return "stopped";
-  }
-  return "?";
+  static const char* const names[] = {"waiting", "running", "done", "failed", "stopped"};  // in the enum's order
+  return names[static_cast<size_t>(status)];
 }
 
 Json to_json(const PipelineState& entry, const Json& summary) {

@@ -5,7 +5,7 @@
 
 #include "core/base/options.h"
 #include "launch/farm/config/farm.h"
-#include "launch/farm/run/pipeline_launcher.h"
+#include "launch/farm/run/farm.h"
 
 namespace convoy {
 

@@ -1,32 +1,127 @@
 #include "launch/farm/run/farm.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <map>
+#include <sstream>
+#include <utility>
 
 #include "core/base/text.h"
+#include "core/base/version.h"
 #include "core/config/run_config.h"
-#include "core/files/files.h"
 #include "core/inject/fault.h"
-#include "launch/farm/config/farm.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"
-#include "launch/farm/schedule/slots.h"
+#include "launch/job/restart.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/summary.h"
 #include "launch/machine/gpus.h"
 #include "launch/machine/topology.h"
-#include "launch/prepare/run_folder.h"
 #include "launch/process/exit_codes.h"
 
 namespace convoy {
+namespace {
+
+void refuse_single_run_options(const FarmRun& run) {
+  if (!run.arguments.hosts.empty())
+    throw Error(
+        Failure::command_line,
+        "--hosts is for one run; a farm over several hosts is started inside one mpirun or srun, whose ranks are its "
+        "slots");
+  if (run.arguments.ranks > 0)
+    throw Error(Failure::command_line, "--ranks is for one run; give the pipelines launch.ranks, or max_parallel");
+  for (const std::string& fault : run.arguments.faults) {
+    const size_t slash = fault.find('/');
+    std::vector<std::string> names;
+    bool known = false;
+    for (const Pipeline& pipeline : run.farm.pipelines) {
+      names.push_back(pipeline.name);
+      known = known || pipeline.name == fault.substr(0, slash);
+    }
+    if (slash == std::string::npos || !known)
+      throw Error(Failure::command_line, str("--inject ", fault, ": names no pipeline; write NAME/FAULT, such as ",
+                                             names.front(), "/kill@step=50"));
+    faults_from_texts({fault.substr(slash + 1)});
+  }
+}
+
+// Adds a warning for each GPU that several pipelines share.
+void warn_of_shared_gpus(FarmRun& run) {
+  std::map<int, std::vector<std::string>> sharers;
+  for (const Pipeline& pipeline : run.farm.pipelines)
+    for (const int gpu : pipeline.options.gpu_list) sharers[gpu].push_back(pipeline.name);
+  for (const auto& [gpu, names] : sharers)
+    if (names.size() > 1)
+      run.warnings.push_back(
+          shared_gpu_note(gpu, host_name(), "pipelines " + join(names, ", "), mps_folder(run.variables)));
+}
+
+int run_alone(FarmRun& run) {
+  Cluster cluster = cluster_of(this_host({true, false}));
+  std::vector<ConfigError> mistakes = run.mistakes;
+  for (const ConfigError& mistake : check_requests(run.farm, cluster, rank_program())) mistakes.push_back(mistake);
+  refuse_all(mistakes);
+  if (const auto mistake = metric_mistake(run.farm, run.metric_mark, rank_program())) throw *mistake;
+  warn_of_shared_gpus(run);
+  RunFolder folder = open_run_folder(farm_folder(run));
+  if (reported_done(folder)) return exit_code::done;
+  EventLoop loop;
+  FarmSupervisor supervisor(loop, run, std::move(folder), std::move(cluster));
+  const LauncherEvents events = supervisor.events();
+  LocalLauncher launcher(loop, run.variables, events);
+  loop.on_signal([&](int signal) { supervisor.stop(signal); });
+  supervisor.start(launcher);
+  loop.run_until([&] { return supervisor.over(); });
+  loop.on_signal([](int) {});
+  return supervisor.finish();
+}
+
+AttemptResult failed(int exit_code, const std::string& cause, const std::string& message, bool retryable) {
+  return {AttemptResult::Outcome::failed, retryable, exit_code, cause, message};
+}
+
+// Also true if another process stopped or killed parts of the pipeline.
+bool may_succeed_later(Failure kind) {
+  return is_retryable(kind) || kind == Failure::peer_lost || kind == Failure::stopped;
+}
+
+AttemptResult result_of_convoy(const ProcessEnd& end, const Json& summary, const std::string& last_message) {
+  if (end.signal > 0) return failed(end.exit_code(), "signal", str("its convoy ", end_text(end)), true);
+  const Json failure = summary.value("failure", Json());
+  std::string cause = name_of(failure_of_exit(end.code)), message = str("its convoy ", end_text(end));
+  bool retryable = may_succeed_later(failure_of_exit(end.code));
+  const std::string status = summary.value("status", "");
+  if (failure.is_object() && (status == "failed" || status == "stopped")) {
+    cause = failure.value("cause", cause);
+    message = failure.value("message", message);
+    if (cause == "signal") retryable = true;
+  } else {
+    message = str(last_message, last_message.empty() ? "" : " (", message, "; see logs/convoy.log",
+                  last_message.empty() ? "" : ")");
+  }
+  return failed(end.code, cause, message, retryable);
+}
+
+constexpr char refused_end[] = ".refused";
+constexpr char code_line[] = "exit code ";
+constexpr size_t longest_reason = 1 << 20;
+
+std::vector<std::string> paths_with(const std::string& folder, const std::string& end) {
+  std::vector<std::string> paths;
+  for (const std::string& name : names_in(folder))
+    if (name[0] != '.' && ends_in(name, end)) paths.push_back(folder + "/" + name);
+  return paths;
+}
+
+}  // namespace
 
 void make_subfolder(const std::string& path) {
   if (mkdir(path.c_str(), 0755) == 0) return;
@@ -100,63 +195,6 @@ LockOwner lock_owner(const std::string& run_folder) {
   return owner;
 }
 
-namespace {
-
-void refuse_single_run_options(const FarmRun& run) {
-  if (!run.arguments.hosts.empty())
-    throw Error(
-        Failure::command_line,
-        "--hosts is for one run; a farm over several hosts is started inside one mpirun or srun, whose ranks are its "
-        "slots");
-  if (run.arguments.ranks > 0)
-    throw Error(Failure::command_line, "--ranks is for one run; give the pipelines launch.ranks, or max_parallel");
-  for (const std::string& fault : run.arguments.faults) {
-    const size_t slash = fault.find('/');
-    std::vector<std::string> names;
-    bool known = false;
-    for (const Pipeline& pipeline : run.farm.pipelines) {
-      names.push_back(pipeline.name);
-      known = known || pipeline.name == fault.substr(0, slash);
-    }
-    if (slash == std::string::npos || !known)
-      throw Error(Failure::command_line, str("--inject ", fault, ": names no pipeline; write NAME/FAULT, such as ",
-                                             names.front(), "/kill@step=50"));
-    faults_from_texts({fault.substr(slash + 1)});
-  }
-}
-
-// Adds a warning for each GPU that several pipelines share.
-void warn_of_shared_gpus(FarmRun& run) {
-  std::map<int, std::vector<std::string>> sharers;
-  for (const Pipeline& pipeline : run.farm.pipelines)
-    for (const int gpu : pipeline.options.gpu_list) sharers[gpu].push_back(pipeline.name);
-  for (const auto& [gpu, names] : sharers)
-    if (names.size() > 1)
-      run.warnings.push_back(
-          shared_gpu_note(gpu, host_name(), "pipelines " + join(names, ", "), mps_folder(run.variables)));
-}
-
-int run_alone(FarmRun& run) {
-  Cluster cluster = cluster_of(this_host({true, false}));
-  std::vector<ConfigError> mistakes = run.mistakes;
-  for (const ConfigError& mistake : check_requests(run.farm, cluster, rank_program())) mistakes.push_back(mistake);
-  refuse_all(mistakes);
-  if (const auto mistake = metric_mistake(run.farm, run.metric_mark, rank_program())) throw *mistake;
-  warn_of_shared_gpus(run);
-  RunFolder folder = open_run_folder(farm_folder(run));
-  if (reported_done(folder)) return exit_code::done;
-  EventLoop loop;
-  FarmSupervisor supervisor(loop, run, std::move(folder), std::move(cluster));
-  LocalLauncher launcher(loop, run.variables, supervisor.events());
-  loop.on_signal([&](int signal) { supervisor.stop(signal); });
-  supervisor.start(launcher);
-  loop.run_until([&] { return supervisor.over(); });
-  loop.on_signal([](int) {});
-  return supervisor.finish();
-}
-
-}  // namespace
-
 RunFolderRequest farm_folder(const FarmRun& run) {
   RunFolderRequest request;
   request.output = run.arguments.output;
@@ -176,6 +214,124 @@ int run_farm(FarmRun run) {
     refuse_all(run.mistakes);
   }
   return run_in_slots(run);
+}
+
+AttemptResult classify(const ProcessEnd& end, StopReason reason, const std::string& detail, const Json& found,
+                       const std::string& limit_key, const std::string& last_message) {
+  const Json summary = found.is_object() ? found : Json::object();  // a convoy that ended early wrote none
+  if (end.ok()) {
+    if (summary.value("status", "") == "done") return {AttemptResult::Outcome::done, false, exit_code::done, "", ""};
+    return failed(exit_code::training, name_of(Failure::internal),
+                  "its convoy ended with 0, and its summary is not that of a run that is done", true);
+  }
+  switch (reason) {
+    case StopReason::memory:
+      return failed(exit_code::out_of_memory, "memory", detail, false);
+    case StopReason::timeout:
+      return failed(exit_code::hang, "timeout", detail, true);
+    case StopReason::preempt:
+    case StopReason::stopped:
+      // SIGKILL: it did not stop within its grace period. SIGTERM: it had not installed its signal actions yet.
+      if (end.code == exit_code::stopped || end.signal == SIGKILL || end.signal == SIGTERM)
+        return {reason == StopReason::preempt ? AttemptResult::Outcome::preempted : AttemptResult::Outcome::stopped,
+                true, exit_code::stopped, name_of(Failure::stopped), detail};
+      break;
+    case StopReason::none:
+      break;
+  }
+  AttemptResult result = result_of_convoy(end, summary, last_message);
+  if (!limit_key.empty() && result.cause == name_of(Failure::out_of_memory)) {
+    result.cause = "memory";
+    result.message += str(" (", limit_key, ")");
+  }
+  return result;
+}
+
+Json with_failure(Json summary, const std::string& name, const AttemptResult& result) {
+  if (!summary.is_object()) summary = Json::object();
+  const std::string status = result.cause == name_of(Failure::stopped) ? "stopped" : "failed";
+  const bool complete = summary.value("status", "") == status && summary.value("failure", Json()).is_object() &&
+                        summary["failure"].value("cause", "") == result.cause;
+  if (complete || result.outcome == AttemptResult::Outcome::done) return summary;
+  if (!summary.contains("name")) summary["name"] = name;
+  if (!summary.contains("version")) summary["version"] = version;
+  const Json before = summary.value("failure", Json());
+  const auto previous = [&](const char* key) { return before.is_object() ? before.value(key, Json()) : Json(); };
+  summary["status"] = status;
+  summary["exit_code"] = result.exit_code;
+  summary["failure"] = {{"rank", previous("rank")}, {"step", previous("step")},  {"signal", previous("signal")},
+                        {"cause", result.cause},    {"message", result.message}, {"host", previous("host")}};
+  return summary;
+}
+
+Inbox::Inbox(const std::string& run_folder) : folder_(run_folder + "/inbox") { make_subfolder(folder_); }
+
+std::vector<std::string> Inbox::arrived() {
+  struct stat status {};
+  if (stat(folder_.c_str(), &status) != 0) return {};
+  const bool same =
+      status.st_mtim.tv_sec == changed_.tv_sec && status.st_mtim.tv_nsec == changed_.tv_nsec && !may_have_changed_;
+  if (same) return {};
+  changed_ = status.st_mtim;
+  // File systems round time stamps, some to seconds.
+  may_have_changed_ = time(nullptr) - status.st_mtim.tv_sec < 2;
+  return paths_with(folder_, ".yaml");
+}
+
+std::vector<std::string> Inbox::taken() const { return paths_with(folder_, ".yaml.taken"); }
+
+void Inbox::take(const std::string& path) const {
+  if (rename(path.c_str(), (path + ".taken").c_str()) != 0)
+    throw Error(Failure::io, str(path, ": cannot be renamed: ", strerror(errno)));
+}
+
+void Inbox::refuse(const std::string& path, const Error& reason) const {
+  write_whole(path + refused_end, str(reason.what(), "\n", code_line, exit_code_of(reason.kind()), "\n"), true);
+  unlink(path.c_str());
+}
+
+std::unique_ptr<Error> Inbox::refusal(const std::string& path) {
+  struct stat status {};
+  if (stat((path + refused_end).c_str(), &status) != 0) return nullptr;
+  std::string reason = read_file(path + refused_end, longest_reason);
+  reason.erase(reason.find_last_not_of("\n ") + 1);
+  const size_t last = reason.rfind(str("\n", code_line));
+  if (last == std::string::npos) return std::make_unique<Error>(Failure::config, reason);
+  const int code = std::atoi(reason.c_str() + last + 1 + strlen(code_line));
+  return std::make_unique<Error>(failure_of_exit(code), reason.substr(0, last));
+}
+
+Journal::Journal(const std::string& run_folder)
+    : path_(run_folder + "/journal.jsonl"), file_(open_to_append_lines(path_)) {}
+
+void Journal::write(const std::string& pipeline, const std::string& event, int attempt, const Json& details) {
+  Json line = {{"time", unix_seconds()}, {"pipeline", pipeline}, {"event", event}, {"attempt", attempt}};
+  line.update(details);
+  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  // One write() in append mode: readers never see a part of a line, or two mixed lines.
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(file_.get(), text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw Error(Failure::io, str(path_, ": cannot be written: ", strerror(errno)));
+    done += static_cast<size_t>(written);
+  }
+  written_ = true;
+}
+
+void Journal::sync() {
+  if (!std::exchange(written_, false)) return;
+  if (fdatasync(file_.get()) != 0) throw Error(Failure::io, str(path_, ": cannot be flushed: ", strerror(errno)));
+}
+
+std::map<std::string, int> starts_in_journal(const std::string& run_folder) {
+  std::map<std::string, int> starts;
+  std::istringstream file(read_file_if_any(run_folder + "/journal.jsonl"));
+  for (std::string text; std::getline(file, text);) {
+    const Json line = Json::parse(text, nullptr, false);
+    if (!line.is_object() || !line.contains("event") || line["event"] != "started") continue;
+    if (line.contains("pipeline") && line["pipeline"].is_string()) ++starts[line["pipeline"].get<std::string>()];
+  }
+  return starts;
 }
 
 }  // namespace convoy

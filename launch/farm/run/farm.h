@@ -2,11 +2,20 @@
 // are the slots.
 #pragma once
 #include <sys/types.h>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "core/base/error.h"
+#include "core/base/options.h"
 #include "core/files/files.h"
 #include "launch/farm/config/farm.h"
+#include "launch/farm/monitor/resources.h"
+#include "launch/prepare/run_folder.h"
+#include "launch/process/process.h"
 
 namespace convoy {
 
@@ -31,10 +40,157 @@ struct LockOwner {
 // Owner of a run folder's lock, found without taking the lock.
 LockOwner lock_owner(const std::string& run_folder);
 
+// --- End of a pipeline's attempt. Pure functions ---
+
+// Reason for which the farm ended a pipeline.
+enum class StopReason {
+  none,     // ended without the farm
+  preempt,  // a pipeline of higher priority needs its slot
+  timeout,
+  memory,
+  stopped  // the farm got a request to stop
+};
+
+struct AttemptResult {
+  enum class Outcome { done, preempted, stopped, failed } outcome = Outcome::failed;
+  bool retryable = false;  // another attempt may succeed
+  int exit_code = 0;
+  std::string cause;    // of a failure, as in summary.json, or "memory", "timeout"
+  std::string message;  // for people
+};
+
+// `detail`: the measurement that exceeded a memory limit or timeout. `summary`: of the pipeline's folder, as its
+// `convoy` left it. `limit_key`: key of the limit on its ranks' allocators, "" for none; with it, out of memory has
+// cause `memory`. `last_message`: printed by its `convoy`; the message of a failure without a summary.
+AttemptResult classify(const ProcessEnd& end, StopReason reason, const std::string& detail, const Json& summary,
+                       const std::string& limit_key = "", const std::string& last_message = "");
+
+// Returns `summary`, completed with the failure if a killed `convoy` could not write it.
+Json with_failure(Json summary, const std::string& name, const AttemptResult& result);
+
+// --- State of the pipelines, and the interface that starts, watches and ends them ---
+//
+// On this host, or through the agents of a launcher's ranks.
+
+struct PipelineState {
+  enum class Status { waiting, running, done, failed, stopped };
+
+  Pipeline pipeline;
+  ResourceRequest request;
+  std::string folder;  // absolute
+  Status status = Status::waiting;
+  int starts = 0;        // total, including earlier farms in this folder
+  int64_t failures = 0;  // consecutive failed attempts of this farm
+  AttemptResult result;  // of the last attempt
+  double seconds = 0;    // duration of all attempts of this farm
+  // While it runs:
+  Allocation allocation;
+  double started = 0;  // unix seconds
+  StopReason stop_reason = StopReason::none;
+  std::string detail;        // of `stop_reason`, for people
+  std::string last_message;  // printed by its `convoy`
+};
+const char* name_of(PipelineState::Status status);  // as in summary.json and the leaderboard
+
+// An item of summary.json: {name, status, exit_code, attempts, cause, message, folder, metrics}. `summary`: of the
+// pipeline's own folder.
+Json to_json(const PipelineState& entry, const Json& summary);
+
+struct LaunchSpec {
+  int job = 0;  // the supervisor's number for it
+  std::string name;
+  std::string folder;  // its run folder, absolute; contains its configuration, pipeline.yaml
+  std::vector<int> cores;
+  std::vector<std::string> gpus;  // UUIDs
+  bool hide_gpus = false;         // the host has GPUs and the pipeline gets none
+  int64_t memory = 0;             // bytes; 0: no limit
+  int64_t gpu_memory = 0;
+  int nice = 0;
+  std::vector<std::string> inject;  // faults, as typed
+};
+CONVOY_JSON(LaunchSpec, job, name, folder, cores, gpus, hide_gpus, memory, gpu_memory, nice, inject)
+// Limit in bytes on the sum over its GPUs, with memory outside the allocators; above it the launcher kills it. 0: none.
+int64_t watched_gpu_memory(const LaunchSpec& spec);
+
+struct LauncherEvents {
+  std::function<void(int job, pid_t pid)> on_started;
+  std::function<void(int job, const std::string& line)> on_line;
+  std::function<void(int job, const ProcessEnd& end, const ResourceSample& used)> on_end;
+  std::function<void(const std::vector<ResourceSample>&)> on_samples;
+  std::function<void(int job, const std::string& what)> on_over_limit;                 // after the launcher killed it
+  std::function<void(int job, int exit_code, const std::string& message)> on_refused;  // it could not be started
+};
+
+class PipelineLauncher {
+ public:
+  virtual ~PipelineLauncher() = default;  // kills running pipelines
+  // `slot`: index into Inventory::slots of the first allocated slot. Reports the result by on_started or on_refused,
+  // perhaps before it returns.
+  virtual void start(int slot, const LaunchSpec& spec) = 0;
+  virtual void ask_to_stop(int job) = 0;  // it writes a checkpoint after its step and ends with 143
+  virtual void kill(int job) = 0;         // with all its descendants
+};
+
 // --- The command ---
 
 // Returns 0 if all pipelines are done, 1 if some failed, 143 after a request to stop. Throws mistakes found before the
 // start.
 int run_farm(FarmRun run);
+
+// Inside one mpirun or srun the launcher's ranks are the slots. The `convoy` of rank 0 serves the control
+// channel and owns the queue. The `convoy` of every rank, rank 0 included, is the agent of its slot: it starts
+// pipelines there. No slot calls MPI_Init.
+//
+// Runs this process as the rank that `run.as` names. Returns the exit code of the whole farm, on every rank.
+int run_in_slots(FarmRun& run);
+
+RunFolderRequest farm_folder(const FarmRun& run);
+
+// --- Files by which a farm's processes inform each other: the inbox and the journal in its run folder ---
+
+// RUN/inbox: pipelines to add to a running farm. `convoy add` renames NAME.yaml into it. The farm renames the file to
+// NAME.yaml.taken, or replaces it by NAME.yaml.refused, which contains the reason and a last line "exit code N".
+class Inbox {
+ public:
+  explicit Inbox(const std::string& run_folder);  // creates the folder; Error(output)
+
+  std::vector<std::string> arrived();      // paths, sorted by name; cheap while nothing has changed
+  std::vector<std::string> taken() const;  // paths of files taken earlier
+  void take(const std::string& path) const;
+  void refuse(const std::string& path, const Error& reason) const;
+  // The error that refuse() has written; null if there is none yet.
+  static std::unique_ptr<Error> refusal(const std::string& path);
+
+ private:
+  std::string folder_;
+  struct timespec changed_ {};
+  bool may_have_changed_ = true;  // within the resolution of the file system's time stamps
+};
+
+// RUN/journal.jsonl: what happened to each pipeline, one JSON object per line. An event is appended before the farm
+// acts on it, so a killed farm loses none. sync() is called every second, so a power failure loses little. `convoy top`
+// reads it, and a resumed farm counts each pipeline's starts in it.
+//
+//   {"time": unix seconds, "pipeline": name, "event": queued | started | preempted | retry | done | failed | cancelled,
+//    "attempt": n, …}
+//   started: "pid" (of the child `convoy`), "host", "slot", "cores": […], "gpus": […], "priority"
+//   preempted, retry, failed, cancelled: "exit_code", "cause", "message"; retry: also "after" (seconds)
+class Journal {
+ public:
+  // Opens the file, and ends a line that a killed farm left incomplete. Error(io).
+  explicit Journal(const std::string& run_folder);
+
+  // `details` follow time, pipeline, event and attempt. Error(io) if the line cannot be written.
+  void write(const std::string& pipeline, const std::string& event, int attempt, const Json& details = Json::object());
+  void sync();  // flushes written lines to the disk; Error(io)
+
+ private:
+  std::string path_;
+  Descriptor file_;
+  bool written_ = false;  // since the last sync
+};
+
+// Number of starts of each pipeline in the journal of a folder; empty without a journal.
+std::map<std::string, int> starts_in_journal(const std::string& run_folder);
 
 }  // namespace convoy

@@ -2,12 +2,10 @@
 
 #include <signal.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "core/base/text.h"
 #include "launch/cli/console.h"
@@ -106,8 +104,7 @@ void FarmSupervisor::check_folders() {
 void FarmSupervisor::start(PipelineLauncher& launcher) {
   launcher_ = &launcher;
   write_whole(folder_.path + "/config.yaml", to_yaml(run_.resolved), false);
-  write_summary(folder_.path, farm_summary(run_, pipelines_, folder_.attempt,
-                                           static_cast<int>(cluster_.inventory.slots.size()), 0, nullptr));
+  write_summary(folder_.path, summary(nullptr));
   size_t done = 0;
   scheduling_ = true;  // no pipeline starts before all are queued
   for (size_t job = 0; job < pipelines_.size(); ++job) {
@@ -317,11 +314,7 @@ void FarmSupervisor::log_line(int job, const std::string& text) {
 }
 
 void FarmSupervisor::refused(int job, int exit_code, const std::string& message) {
-  AttemptResult result;
-  result.exit_code = exit_code;
-  result.cause = name_of(failure_of_exit(exit_code));
-  result.message = message;
-  record_end(job, result);
+  record_end(job, {AttemptResult::Outcome::failed, false, exit_code, name_of(failure_of_exit(exit_code)), message});
 }
 
 void FarmSupervisor::ended(int job, const ProcessEnd& end, const ResourceSample& used) {
@@ -431,17 +424,19 @@ void FarmSupervisor::stop(int signal) {
   }
 }
 
+Json FarmSupervisor::summary(const FarmEnd* end) const {
+  return farm_summary(run_, pipelines_, folder_.attempt, static_cast<int>(cluster_.inventory.slots.size()),
+                      end == nullptr ? 0 : seconds_since(start_time_), end);
+}
+
 // Writes a summary early: an outer launcher may kill this process before all pipelines have written checkpoints.
 void FarmSupervisor::record_stop() {
   const FarmEnd end{exit_code::stopped, name_of(Failure::stopped),
                     str("asked to stop by SIG", sigabbrev_np(stop_signal_),
                         ": all pipelines stop after a step and save; if the farm ends earlier, the same command "
                         "resumes the rest")};
-  const int slots = static_cast<int>(cluster_.inventory.slots.size());
   try {
-    write_whole(folder_.path + "/summary.json",
-                summary_text(farm_summary(run_, pipelines_, folder_.attempt, slots, seconds_since(start_time_), &end)),
-                true);
+    write_whole(folder_.path + "/summary.json", summary_text(summary(&end)), true);
   } catch (const Error& error) {
     console_.log(error.what());
   }
@@ -476,18 +471,15 @@ int FarmSupervisor::finish() {
   console_.flush();
   sync_journal();
   const FarmEnd end = abort_end_ ? *abort_end_ : farm_end(pipelines_, stop_signal_);
-  const Json summary =
-      farm_summary(run_, pipelines_, folder_.attempt, static_cast<int>(cluster_.inventory.slots.size()),
-                   seconds_since(start_time_), &end);
+  const Json whole = summary(&end), &board = whole.at("leaderboard"), &rows = board.at("rows");
   try {
-    write_leaderboard(folder_.path, summary.at("leaderboard"));
-    write_summary(folder_.path, summary);
+    write_leaderboard(folder_.path, board);
+    write_summary(folder_.path, whole);
   } catch (const Error& error) {
     console_.log(error.what());
     return exit_code_of(error.kind());
   }
-  console_.result(leaderboard_table(summary.at("leaderboard")));
-  const Json& rows = summary.at("leaderboard").at("rows");
+  console_.result(leaderboard_table(board));
   const auto done = [](const Json& row) { return row.at("status") == "done"; };
   const auto rated = [](const Json& row) { return row.at("value").is_number(); };
   if (!run_.farm.metric.empty() && std::any_of(rows.begin(), rows.end(), done) &&

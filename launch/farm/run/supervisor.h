@@ -5,7 +5,6 @@
 // checkpoint. Threads: the event loop's.
 #pragma once
 #include <chrono>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,8 +14,7 @@
 #include "launch/cli/console.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/report/report.h"
-#include "launch/farm/run/journal.h"
-#include "launch/farm/run/pipeline_launcher.h"
+#include "launch/farm/run/farm.h"
 #include "launch/prepare/run_folder.h"
 #include "launch/process/event_loop.h"
 
@@ -34,8 +32,6 @@ class FarmSupervisor {
   void abort(const FarmEnd& end, bool now);
   bool over() const;
   int finish();  // writes the summary, prints the leaderboard, and returns the exit code
-  const std::string& folder() const { return folder_.path; }
-  Console& console() { return console_; }
 
  private:
   void add(Pipeline pipeline);
@@ -55,6 +51,7 @@ class FarmSupervisor {
   void start_time_limit(int job);
   void record(const PipelineState& entry, const std::string& event, const Json& details = Json::object());
   void record_stop();
+  Json summary(const FarmEnd* end) const;
   void sync_journal();
   void log_line(int job, const std::string& text);
   void wake_at(double when);

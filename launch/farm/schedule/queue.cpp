@@ -1,7 +1,7 @@
 #include "launch/farm/schedule/queue.h"
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <tuple>
 #include <utility>
 

@@ -10,11 +10,9 @@
 // end, it preempts the users of its slots.
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
 namespace convoy {

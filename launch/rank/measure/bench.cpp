@@ -15,10 +15,8 @@
 #include <optional>
 
 #include "backends/registry.h"
-#include "core/control/protocol.h"
-#include "core/control/stop.h"
 #include "core/files/limits.h"
-#include "launch/diagnose/bench_report.h"
+#include "launch/diagnose/reports.h"
 #include "launch/explain/measurement.h"
 #include "launch/rank/measure/timed_exchange.h"
 #include "launch/rank/measure/timed_step.h"

@@ -14,7 +14,7 @@
 namespace convoy {
 
 // `request`: {operation, sizes (bytes), dtype}. Rank 0 posts each row when it is measured (keys:
-// launch/diagnose/bench_report.h); the result's summary has all rows under "bench".
+// launch/diagnose/reports.h); the result's summary has all rows under "bench".
 TrainingResult run_bench(const Context& context, const Json& request);
 
 // `convoy-rank --calibrate`: runs one process of a calibration (launch/explain/measurement.h). It reads the request

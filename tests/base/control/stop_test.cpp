@@ -1,9 +1,8 @@
 // All ranks stop before the same step, at any speeds and any time of the request.
-#include "core/control/stop.h"
 
 #include <random>
 
-#include "core/control/protocol.h"
+#include "core/control/channel.h"
 #include "tests/base/control/channel_fixture.h"
 #include "tests/support/local_channel.h"
 

@@ -8,8 +8,7 @@
 
 #include "launch/farm/config/farm.h"
 #include "launch/farm/report/report.h"
-#include "launch/farm/run/attempt_result.h"
-#include "launch/farm/run/journal.h"
+#include "launch/farm/run/farm.h"
 #include "launch/job/restart.h"
 #include "launch/process/exit_codes.h"
 

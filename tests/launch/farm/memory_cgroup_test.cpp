@@ -1,4 +1,4 @@
-#include "launch/farm/monitor/memory_cgroup.h"
+#include "launch/farm/run/local_launcher.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

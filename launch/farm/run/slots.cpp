@@ -1,4 +1,4 @@
-#include "launch/farm/schedule/slots.h"
+#include "launch/farm/run/farm.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -9,7 +9,6 @@
 
 #include "core/base/text.h"
 #include "core/control/channel.h"
-#include "core/control/protocol.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"
@@ -17,7 +16,6 @@
 #include "launch/job/rendezvous.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/summary.h"
-#include "launch/job/supervised_agent.h"
 #include "launch/machine/topology.h"
 #include "launch/process/exit_codes.h"
 #include "launch/process/orphan_guard.h"
@@ -39,12 +37,6 @@ constexpr char refused[] = "farm/refused";     // {job, exit_code, message}
 }  // namespace farm_topic
 
 std::string commands_of(int slot) { return str(farm_topic::commands, slot, "/"); }
-
-Json named(const ResourceSample& sample) {
-  Json json = to_json(sample);
-  json["pipeline"] = sample.pipeline;
-  return json;
-}
 
 // Slot 0 is this process; the others receive commands over the control channel.
 class SlotLauncher : public PipelineLauncher {
@@ -88,20 +80,7 @@ class SlotSupervisor {
   SlotSupervisor(EventLoop& loop, FarmRun& run)
       : loop_(loop), run_(run), tasks_(loop), joined_(static_cast<size_t>(run.as.size)) {
     // Constructed before the channel starts threads. Sends no events before the first start.
-    LauncherEvents events;
-    events.on_started = [this](int job, pid_t pid) { events_.on_started(job, pid); };
-    events.on_line = [this](int job, const std::string& line) { events_.on_line(job, line); };
-    events.on_end = [this](int job, const ProcessEnd& end, const ResourceSample& used) {
-      events_.on_end(job, end, used);
-    };
-    events.on_samples = [this](const std::vector<ResourceSample>& samples) {
-      if (events_.on_samples) events_.on_samples(samples);
-    };
-    events.on_over_limit = [this](int job, const std::string& what) { events_.on_over_limit(job, what); };
-    events.on_refused = [this](int job, int code, const std::string& message) {
-      events_.on_refused(job, code, message);
-    };
-    local_ = std::make_unique<LocalLauncher>(loop, run.variables, events);
+    local_ = std::make_unique<LocalLauncher>(loop, run.variables, events_);
   }
   ~SlotSupervisor() {
     launcher_.reset();
@@ -151,10 +130,10 @@ class SlotSupervisor {
  private:
   void serve() {
     ChannelServerOptions options;
-    const ServingAddress serving = serving_address(run_.address, run_.as, run_.variables);
+    const ServingAddress serving = serving_address(run_.launch.address, run_.as, run_.variables);
     options.interface_address = serving.address;
     options.job = run_.as.job;
-    options.heartbeat = to_milliseconds(run_.heartbeat);
+    options.heartbeat = to_milliseconds(run_.launch.heartbeat);
     if (!serving.note.empty()) run_.warnings.push_back(serving.note);
     ChannelServerEvents events;
     events.on_post = [this](int participant, const std::string& topic, const Json& body) {
@@ -172,7 +151,8 @@ class SlotSupervisor {
     };
     events.on_abort = [](const Abort&) {};
     server_ = serve_channel(options, events);
-    channel_ = connect_channel(server_->address(), -1 - run_.as.size, "convoy", to_milliseconds(run_.rendezvous));
+    channel_ =
+        connect_channel(server_->address(), -1 - run_.as.size, "convoy", to_milliseconds(run_.launch.rendezvous));
   }
 
   bool all_joined() const {
@@ -182,13 +162,13 @@ class SlotSupervisor {
   // Waits for all slots. Returns nothing once all have joined, else the exit code after writing the summary.
   std::optional<int> wait_for_agents(const RunFolder& folder) {
     loop_.run_until([this] { return stop_signal_ != 0 || launcher_gone_ || all_joined(); },
-                    to_milliseconds(run_.rendezvous));
+                    to_milliseconds(run_.launch.rendezvous));
     if (all_joined() && stop_signal_ == 0 && !launcher_gone_) return std::nullopt;
     std::vector<std::string> missing;
     for (size_t i = 0; i < joined_.size(); ++i)
       if (!joined_[i]) missing.push_back(std::to_string(i));
     FarmEnd end{exit_code::rendezvous, name_of(Failure::rendezvous),
-                str("missing after ", human_seconds(run_.rendezvous), " (launch.rendezvous): slot ",
+                str("missing after ", human_seconds(run_.launch.rendezvous), " (launch.rendezvous): slot ",
                     join(missing, ", "), " of ", joined_.size(), "; look for them in the launcher's output")};
     if (stop_signal_ != 0)
       end = {exit_code::stopped, name_of(Failure::stopped), "asked to stop before anything started"};
@@ -311,8 +291,9 @@ class SlotAgent : public SupervisedAgent {
  public:
   SlotAgent(EventLoop& loop, const FarmRun& run, const Host& host)
       : SupervisedAgent(loop, host,
-                        {run.as, requested_folder(farm_folder(run)), run.rendezvous, str("slot ", run.as.rank)}),
-        launcher_(loop, run.variables, events()) {}
+                        {run.as, requested_folder(farm_folder(run)), run.launch.rendezvous, str("slot ", run.as.rank)}),
+        events_(events()),
+        launcher_(loop, run.variables, events_) {}
 
  private:
   LauncherEvents events() {
@@ -328,11 +309,11 @@ class SlotAgent : public SupervisedAgent {
     };
     events.on_end = [this](int job, const ProcessEnd& end, const ResourceSample& used) {
       channel_->post(farm_topic::ended,
-                     {{"job", job}, {"code", end.code}, {"signal", end.signal}, {"used", named(used)}});
+                     {{"job", job}, {"code", end.code}, {"signal", end.signal}, {"used", to_json(used)}});
     };
     events.on_samples = [this](const std::vector<ResourceSample>& samples) {
       Json all = Json::array();
-      for (const ResourceSample& sample : samples) all.push_back(named(sample));
+      for (const ResourceSample& sample : samples) all.push_back(to_json(sample));
       channel_->post(farm_topic::samples, all);
     };
     events.on_over_limit = [this](int job, const std::string& what) {
@@ -374,6 +355,7 @@ class SlotAgent : public SupervisedAgent {
   }
   bool idle() const override { return launcher_.idle(); }
 
+  const LauncherEvents events_;
   LocalLauncher launcher_;
 };
 

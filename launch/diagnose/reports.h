@@ -1,4 +1,6 @@
-// Output of `convoy bench`, from the rows that rank 0 posts. Pure functions, without LibTorch.
+// Output of `convoy bench` and `convoy verify`. Pure functions, without LibTorch.
+//
+// --- `convoy bench`, from the rows that rank 0 posts ---
 //
 // A row: {operation, dtype, backend, ranks, index, bytes, count, seconds, algorithm_bandwidth, bus_bandwidth (bytes a
 // second), wrong (elements, over all ranks), …}. Sizes and bandwidths follow nccl-tests, so that you can compare
@@ -10,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/difference.h"
 #include "core/base/options.h"
 
 namespace convoy {
@@ -29,5 +32,18 @@ std::string bench_line(const Json& row);
 // Last line: mean bandwidth, and the number of wrong elements.
 std::string bench_result(const Json& rows);
 int64_t wrong_elements(const Json& rows);
+
+// --- `convoy verify`: the table of differences, and whether the two runs agree ---
+
+struct VerifyResult {
+  bool agree = false;
+  std::string table;  // a row per tensor, a column per kind, the first step above the tolerance
+  std::string text;   // one line or more: the result
+};
+
+// `steps` in order; the first has the initial values (step 0). The runs agree if the initial values are equal bit for
+// bit and every parameter, gradient, moment and counter stays within the tolerance. Buffers are shown but not compared
+// after step 0: running statistics of batch norm depend on the layout's shares.
+VerifyResult verify_result(std::vector<StepDifferences> steps, double tolerance, const std::string& reference);
 
 }  // namespace convoy
