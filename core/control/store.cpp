@@ -22,7 +22,8 @@ std::vector<std::string> values_or_throw(Outcome outcome, const std::string& wha
         who = str("; still missing: ", join(names, ", "));
       }
       throw CommError(Failure::rendezvous, outcome.missing.size() == 1 ? outcome.missing[0] : -1,
-                      "control channel: ", what, ": nothing came within ", human_seconds(waited), who);
+                      "control channel: ", what, ": nothing came within ",
+                      human_seconds(static_cast<double>(waited.count()) / 1000), who);
     }
     case Outcome::Kind::aborted:
       break;
@@ -34,10 +35,10 @@ std::vector<std::string> values_or_throw(Outcome outcome, const std::string& wha
 
 void ControlStore::set(const std::string& key, const std::string& value) {
   values_[key] = value;
-  for (const Watching& watching : watches_)
+  for (const Watching& watching : watches_) {
     if (key.compare(0, watching.prefix.size(), watching.prefix) == 0) watching.callback(key, value);
-}
-reply_all({false, key}, {Outcome::Kind::done, {value}, {}, {}});
+  }
+  reply_all({false, key}, {Outcome::Kind::done, {value}, {}, {}});
 }
 
 void ControlStore::reply_all(const WaitKey& key, const Outcome& outcome) {
@@ -58,11 +59,13 @@ int64_t ControlStore::add(const std::string& key, int64_t delta) {
     const std::string& text = found->second;
     const auto end = text.data() + text.size();
     const auto [rest, problem] = std::from_chars(text.data(), end, value);
-    if (problem != std::errc() || rest != end)
+    if (problem != std::errc() || rest != end) {
       throw Error(Failure::internal, "control channel: add to '", key, "', whose value is no number");
+    }
   }
-  if (__builtin_add_overflow(value, delta, &value))
+  if (__builtin_add_overflow(value, delta, &value)) {
     throw Error(Failure::internal, "control channel: add to '", key, "' overflows 64 bits");
+  }
   set(key, std::to_string(value));
   return value;
 }
