@@ -286,13 +286,12 @@ CommunicatorPtr GroupCommunicator::split(int color, int key, const CallOptions& 
     agreed = std::max(agreed, rows[3 * rank + 2]);
   }
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return rows[3 * a + 1] < rows[3 * b + 1]; });
-  if (members.size() == 1) return make_single_communicator(backend());
-
   GroupFacts facts = state_->facts();
   {
     std::lock_guard lock(state_->issue);
-    facts.label = str(facts.label, "/", splits_++, ".", color);
+    facts.label = str(facts.label, "/", splits_++, ".", color);  // counted on every rank, so labels stay equal
   }
+  if (members.size() == 1) return make_single_communicator(backend());
   facts.rank = int(std::find(members.begin(), members.end(), rank()) - members.begin());
   facts.size = int(members.size());
   facts.parent = state_;

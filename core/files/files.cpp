@@ -339,7 +339,7 @@ std::string refuse_writable_by_others(const std::string& folder) {
   }, link{};
   if (lstat(folder.c_str(), &link) != 0 && errno == ENOENT) return refuse_writable_parents(folder);
   if (stat(folder.c_str(), &status) != 0 || lstat(folder.c_str(), &link) != 0)
-    throw Error(Failure::output, folder, ": cannot be examined: ", std::strerror(errno));
+    throw Error(Failure::output, folder, ": cannot be examined: ", std::strerror(errno), "; choose another --output");
   const auto refuse = [&](const std::string& reason) { throw Error(Failure::refused, folder, ": ", reason); };
   for (const uid_t owner : {status.st_uid, link.st_uid})
     if (owner != geteuid() && owner != 0)

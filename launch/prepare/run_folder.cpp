@@ -206,9 +206,9 @@ Json kept_length(const Json& config, const Json& resolved) {
   if (is_written("epochs")) return kept;
   const Json epochs = value_at(config, "/train/epochs"), steps = value_at(config, "/train/max_steps");
   const bool keep_steps = !is_written("max_steps");
-  if (keep_steps && steps != value_at(resolved, "/train/max_steps")) kept["max_steps"] = steps;
   const bool ends = epochs.is_number_integer() || (keep_steps && steps.is_number_integer());
   if (ends && epochs != value_at(resolved, "/train/epochs")) kept["epochs"] = epochs;
+  if (keep_steps && steps != value_at(resolved, "/train/max_steps")) kept["max_steps"] = steps;
   return kept;
 }
 

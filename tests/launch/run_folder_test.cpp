@@ -407,7 +407,7 @@ TEST_F(RunFolderTest, AnotherModelCannotBeginFromTheCheckpoint) {
   EXPECT_THAT(refusal(Failure::output), HasSubstr("--set train.resume=" + folder("n")));
   request_.resolved["model"]["hidden"] = {9};
   const std::string reason = refusal(Failure::output);
-  EXPECT_THAT(reason, HasSubstr("model.hidden: [8] -> [9]"));
+  EXPECT_THAT(reason, HasSubstr("model.hidden.0: 8 -> 9"));
   EXPECT_THAT(reason, ::testing::Not(HasSubstr("--set train.resume=" + folder("n"))));
   EXPECT_THAT(reason, HasSubstr("--set train.resume=never"));
 }
