@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/base/text.h"
-#include "core/control/protocol.h"
 #include "core/files/limits.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"

@@ -258,7 +258,7 @@ class SlotSupervisor {
   // them for 5 s only; an agent that starts later then waits for its time limit.
   int publish_when_joined(int code) {
     joined_[0] = Host{};
-    const milliseconds limit = code == exit_code::done ? to_milliseconds(run_.rendezvous) : milliseconds(5000);
+    const milliseconds limit = code == exit_code::done ? to_milliseconds(run_.launch.rendezvous) : milliseconds(5000);
     loop_.run_until([this] { return all_joined() || stop_signal_ != 0 || launcher_gone_; }, limit);
     return publish(code);
   }
