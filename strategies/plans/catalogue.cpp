@@ -29,12 +29,19 @@ bool synchronises_norms(const Job& job) {
 // Refuses foreign modules under `batch_norm: sync`: LibTorch's modules use only the rows of one rank.
 void check_own_norms(const Job& job, const ModelDescription& description) {
   if (!synchronises_norms(job)) return;
-  for (const BlockDescription& block : description.blocks)
+  for (const BlockDescription& block : description.blocks) {
     if (!block.foreign_norms.empty())
       throw ConfigError(SourceLocation{}, "strategy.batch_norm",
                         str("is sync, and block ", block.name, " makes ", join(block.foreign_norms, ", "),
                             " itself, with statistics of each rank's own rows; take the layer from "
                             "Layers::batch_norm, or take batch_norm: local"));
+    if (!block.tracking_norms.empty())
+      throw ConfigError(SourceLocation{}, "strategy.batch_norm",
+                        str("is sync, and block ", block.name, " makes ", join(block.tracking_norms, ", "),
+                            " itself, which trains by the statistics of each row, and evaluates by running statistics "
+                            "that only each rank's own rows update; set track_running_stats to false, or take "
+                            "batch_norm: local"));
+  }
 }
 
 // Lines of a strategy whose ranks all do the same.

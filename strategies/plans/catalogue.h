@@ -78,7 +78,8 @@ struct BlockDescription {
   int64_t norm_channels = 0;         // their total number of channels
   // Foreign modules with statistics that depend on a rank's rows.
   std::vector<std::string> foreign_norms{};
-  std::vector<TableSize> tables{};  // parameters that may have sparse gradients
+  std::vector<std::string> tracking_norms{};  // foreign instance norms with running statistics
+  std::vector<TableSize> tables{};            // parameters that may have sparse gradients
   std::vector<TiedEmbedding> tied_tables{};
   double time = 0;  // share of a step's forwards, measured by a calibration; not in the JSON
   std::vector<std::pair<std::string, int64_t>> named{};  // its parameters: canonical name, elements
@@ -91,7 +92,8 @@ struct BlockDescription {
 CONVOY_JSON(BlockDescription, name, parameters, buffers, row_working_bytes, working_bytes, tensors, product_parameters,
             product_tensors, cut_product_parameters, flat_sequences, row_flops, row_output_bytes, row_saved_bytes,
             saved_bytes, cut_parameters, row_cut_input_bytes, row_cut_output_bytes, row_cut_saved_bytes, cut_exchanges,
-            products, norms, norm_channels, foreign_norms, tables, tied_tables, cuts, tie_conflicts, named, ties)
+            products, norms, norm_channels, foreign_norms, tracking_norms, tables, tied_tables, cuts, tie_conflicts,
+            named, ties)
 struct ModelDescription {
   std::vector<BlockDescription> blocks;
   int64_t element_bytes = 4;

@@ -195,6 +195,7 @@ TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
       {[] { return torch::nn::InstanceNorm2d(InstanceNormOptions(4).track_running_stats(true)).ptr(); },
        "stem.norms.first (torch::nn::InstanceNorm2dImpl)"},
       {[] { return torch::nn::InstanceNorm2d(4).ptr(); }, ""},
+      {[] { return torch::nn::InstanceNorm1d(InstanceNormOptions(4).affine(true)).ptr(); }, ""},
   };
   for (const auto& [make, named] : norms) {
     Subject subject = mlp_subject();
@@ -212,7 +213,11 @@ TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
     try {
       check_blocks(entry, job, describe_model(*subject.model(), "fp64"));
     } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("block stem makes " + named), std::string::npos) << error.what();
+      const std::string text = error.what();
+      EXPECT_NE(text.find("block stem makes " + named), std::string::npos) << text;
+      const bool tracks = named.find("Instance") != std::string::npos;
+      EXPECT_EQ(text.find("set track_running_stats to false") != std::string::npos, tracks) << text;
+      EXPECT_EQ(text.find("take the layer from Layers::batch_norm") != std::string::npos, !tracks) << text;
     }
   }
 }

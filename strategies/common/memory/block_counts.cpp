@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
 
 #include <algorithm>
 
@@ -150,7 +151,7 @@ class CountingLayers : public Layers {
   std::string prefix_;
 };
 
-// True for LibTorch's batch norm and other modules with running buffers (InstanceNorm, modules of the user).
+// True for LibTorch's batch norm and other modules with running buffers.
 bool depends_on_rows(const torch::nn::Module& module) {
   if (dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
       dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
@@ -161,11 +162,19 @@ bool depends_on_rows(const torch::nn::Module& module) {
   return mean != nullptr && mean->defined();
 }
 
+// In training it uses the statistics of each row.
+bool is_instance_norm(const torch::nn::Module& module) {
+  return dynamic_cast<const torch::nn::InstanceNorm1dImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::InstanceNorm2dImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::InstanceNorm3dImpl*>(&module) != nullptr;
+}
+
 void find_own_norms(const Block& block, BlockDescription& into) {
   for (const auto& named : block.named_modules(into.name)) {
     const torch::nn::Module& module = *named.value();
     if (dynamic_cast<const LayerModule*>(&module) == nullptr && depends_on_rows(module))
-      into.foreign_norms.push_back(convoy::str(named.key(), " (", module.name(), ")"));
+      (is_instance_norm(module) ? into.tracking_norms : into.foreign_norms)
+          .push_back(convoy::str(named.key(), " (", module.name(), ")"));
   }
 }
 
