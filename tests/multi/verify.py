@@ -91,6 +91,10 @@ with runs.workspace() as work:
     words = ["the loss is no sum over rows: ", " with weight 1", "never a mean"]
     verified(work, "a mean over ranks' rows", 1, ["differ: first after step 3", *words], wrong, [*DDP, *mean])
     verified(work, "a mean over micro-batches", 1, ["differ: the loss is no sum", *words], wrong, ["strategy={name: pipeline, micro_batches: 2}", *mean])
+    # Ranks that do not divide the rows show no difference either, and the loss is wrong for them too.
+    for name, ranks in (("single", None), ("tensor_parallel", 2), ("ensemble, members: 2", 1)):
+        verified(work, f"a mean under {name}", 1, ["differ: the loss is no sum", *words], wrong,
+                 [f"strategy={{name: {name}}}", *(["launch.ranks=auto"] if ranks is None else []), *mean], ranks=ranks)
 
     # With the file's batch norm, synchronised whichever strategy is set.
     images = runs.TOP / "configs" / "resnet_cifar_shape.yaml"
