@@ -120,6 +120,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
     const CommunicatorPtr group = context.axis("members");
     const auto [first, last] = members_of_rank(int64_t(all_.size()), group->rank(), group->size());
     first_rank_ = context.rank == 0;
+    first_ = first;
     warn_if_lazy_is_unused(context, {});
     device_ = context.devices.front();
     stop_.emplace(all_, options_.section("early_stop").text("metric"));
@@ -193,6 +194,11 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   void visit_state(const StateVisitor& visit) override {
     members_->visit_state(visit);
     for (const auto& [name, tensor] : stop_->state()) visit(state_entry(name, StateKind::counter, tensor, first_rank_));
+    // The ranks' pieces, so that any number of ranks reads them.
+    StateEntry mode = state_entry("execution_mode", StateKind::counter, members_->chosen_by_trial());
+    mode.piece.global_shape = {int64_t(all_.size())};
+    mode.piece.offset = {first_};
+    visit(mode);
   }
 
   void state_restored() override {
@@ -234,6 +240,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   Options options_;
   Sampling sampling_;
   bool first_rank_ = true;
+  int64_t first_ = 0;  // number of this rank's first member
   at::Device device_{at::kCPU};
   at::ScalarType dtype_ = at::kFloat;
   std::vector<MemberSettings> all_;  // of the job, by number

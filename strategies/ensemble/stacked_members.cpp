@@ -5,12 +5,15 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <list>
 #include <numeric>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/tensors/init.h"
 #include "strategies/common/model/visit_parts.h"
 #include "strategies/common/step/precision.h"
 
@@ -83,6 +86,7 @@ StackedMembers::StackedMembers(const Context& context, ModelPtr model, LossPtr l
       members_(std::move(members)),
       active_(int64_t(members_.size())),
       dtype_(parameter_dtype(context_.config.precision)),
+      chosen_by_trial_(at::zeros({active_}, at::kLong)),
       first_gradients_(context_) {
   build();
   update_ = std::make_unique<StackedUpdate>(context_, *storage_, members_);
@@ -168,16 +172,34 @@ void StackedMembers::use_single(const std::string& why) {
   stack_.reset();
 }
 
+void StackedMembers::use_stack(const std::string& why) {
+  chosen_ = true;
+  report_mode(why);
+  single_.clear();
+  storage_->bind(*stack_, active_);
+}
+
 // Chooses once, with the first batch: checks that a stack computes the same losses as single members. Does not change
 // the members' state.
 void StackedMembers::choose_mode(const Batch& batch) {
   build_single();
   const std::string fault = difference_from_single(batch);
+  const auto count = int64_t(members_.size());
+  chosen_by_trial_.fill_(fault.empty() ? count : -count);
   if (!fault.empty()) return use_single(fault);
-  chosen_ = true;
-  report_mode(active_ > 1 ? "one batched product per layer" : "there is one member");
-  single_.clear();
-  storage_->bind(*stack_, active_);
+  use_stack(active_ > 1 ? "one batched product per layer" : "there is one member");
+}
+
+void StackedMembers::restored() {
+  update_->restored();
+  if (chosen_) return;
+  const auto count = int64_t(members_.size());
+  const auto stored = [&](int64_t choice) { return chosen_by_trial_.eq(choice).all().item<bool>(); };
+  const std::string why = "as before the checkpoint";
+  if (stored(count)) return use_stack(why);
+  if (!stored(-count)) return;  // another layout, or an earlier version: the next step chooses
+  build_single();
+  use_single(why);
 }
 
 // Convolutions on a CPU gain nothing from a stack, which must split and join activations around each. The result is the
@@ -191,6 +213,12 @@ bool StackedMembers::convolves_on_a_cpu(const Stack& stack) const {
 // Returns why the stack differs from single members on this batch, or "".
 std::string StackedMembers::difference_from_single(const Batch& batch) {
   at::NoGradGuard no_grad;
+  // Training draws as if there had been no trial. Ranks that share a generator draw in any order, so they leave it.
+  std::list<KeptGenerator> kept;
+  if (context_.process_ranks == 1) {
+    kept.emplace_back(at::kCPU);
+    if (const at::Device device = context_.devices.front(); !device.is_cpu()) kept.emplace_back(device);
+  }
   at::Tensor together;
   try {
     together = stack_->metrics(stack_->evaluate(copied(batch)), batch).front().sum;

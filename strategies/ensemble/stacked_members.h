@@ -42,7 +42,11 @@ class StackedMembers {
   void finish(const std::vector<int64_t>& numbers);
 
   void visit_state(const StateVisitor& visit);
-  void restored() { update_->restored(); }
+  // Writable: the execution mode that a trial chose, for checkpoints; int64, one for each member of this rank. The
+  // number of the rank's members if they are stacked, its negative if side by side; 0: no trial chose.
+  at::Tensor chosen_by_trial() const { return chosen_by_trial_; }
+  // Takes the execution mode of the checkpoint, if it has one for this many members.
+  void restored();
   void renumbered(int64_t steps) { update_->renumbered(steps); }  // as Strategy::renumbered
 
  private:
@@ -59,6 +63,7 @@ class StackedMembers {
   bool convolves_on_a_cpu(const Stack& stack) const;
   std::string difference_from_single(const Batch& batch);
   void use_single(const std::string& why);
+  void use_stack(const std::string& why);
 
   StepGraph::Hooks graph_parts();
   StepResult trained(const StepInput& input);
@@ -77,7 +82,8 @@ class StackedMembers {
   int64_t active_;
   at::ScalarType dtype_;  // of parameters
   bool stacked_ = true;
-  bool chosen_ = false;  // the execution mode is chosen, independent of time measurements
+  bool chosen_ = false;  // the execution mode is chosen, by the model, a trial or a checkpoint
+  at::Tensor chosen_by_trial_;
   GradientCoverage first_gradients_;
   std::unique_ptr<ModelPart> stack_;  // of the training members
   std::unique_ptr<GradientCollector> collector_;

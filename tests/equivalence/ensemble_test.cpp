@@ -1,6 +1,9 @@
 // ensemble against single: a member trained with others equals a single model with its seed, rows and rates.
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/rand_like.h>
 #include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -10,6 +13,7 @@
 
 #include "core/metrics/accumulator.h"
 #include "core/model.h"
+#include "core/tensors/random.h"
 #include "tests/equivalence/expectations.h"
 #include "tests/support/torch/feature_model.h"
 
@@ -319,6 +323,101 @@ TEST(Ensemble, VotesDoNotDependOnRanks) {
       for (const auto& [name, value] : first) EXPECT_NEAR(values[name], value, 1e-12) << subject.name << " " << name;
     }
   }
+}
+
+// Its block draws from LibTorch's generator, in evaluation too.
+class NoisyModel : public FeatureModel {
+ public:
+  explicit NoisyModel(double noise) : noise_(noise) {}
+  int64_t blocks() const override { return 1; }
+  BlockPtr block(int64_t, Layers& layers) const override {
+    struct Noisy : Block {
+      Noisy(Layers& layers, double noise)
+          : linear(register_module("linear", layers.linear("linear", 6, 5))), noise(noise) {}
+      TensorList forward(const TensorList& inputs) override {
+        const at::Tensor values = linear->forward(inputs[0]);
+        return {values + noise * at::rand_like(values)};
+      }
+      Layer linear;
+      double noise;
+    };
+    return std::make_shared<Noisy>(layers, noise_);
+  }
+
+ private:
+  double noise_;
+};
+
+// A resumed run stacks its members or not as before, and draws the same numbers. Only strong noise differs between a
+// stack and single members by more than rounding.
+TEST(Ensemble, AResumedRunTakesTheStoredExecutionMode) {
+  const std::string execution_mode = "counter/execution_mode";
+  for (const bool stacks : {true, false}) {
+    Subject subject = classifier_subject();
+    subject.model = [stacks] { return std::make_shared<NoisyModel>(stacks ? 1e-6 : 1); };
+    const std::string before = stacks ? "as one stack" : "side by side",
+                      other = stacks ? "side by side" : "as one stack";
+    const int64_t choice = stacks ? members : -members;
+    const RunConfig config = ensemble_config(", how: auto");
+    with_ranks({"ensemble", "", 1}, config, [&](const Context& given) {
+      std::string told;
+      const Context context = prepared(given, &told);
+      const auto begin = [&] {
+        auto strategy = make_strategy(config);
+        strategy->setup(context, subject.model(), subject.loss);
+        return strategy;
+      };
+      const auto train = [&](Strategy& strategy, int64_t step) {
+        strategy.step({batch_of(subject, strategy.sampling().draws, step), step, false});
+      };
+      at::manual_seed(7);
+      auto first = begin();
+      train(*first, 0);
+      EXPECT_EQ(told, before);
+      State stored;
+      first->visit_state([&](const StateEntry& entry) { stored[entry.key()] = entry.tensor.detach().clone(); });
+      EXPECT_TRUE(stored.at(execution_mode).eq(choice).all().item<bool>()) << before;
+      const at::Tensor generator = generator_state(at::kCPU);
+      train(*first, 1);
+      const State final = state_of(*first);
+      // As stored; of an earlier version; of another number of members on the rank; the other choice.
+      for (const int64_t mode : {choice, int64_t(0), choice - 1, -choice}) {
+        auto resumed = begin();
+        set_generator_state(at::kCPU, generator);
+        stored.at(execution_mode).fill_(mode);
+        {
+          at::NoGradGuard no_grad;
+          resumed->visit_state([&](const StateEntry& entry) {
+            if (entry.kind != StateKind::gradient) entry.tensor.detach().copy_(stored.at(entry.key()));
+          });
+        }
+        told.clear();
+        resumed->state_restored();
+        EXPECT_EQ(told, mode == choice ? before : mode == -choice ? other : "") << mode;
+        train(*resumed, 1);
+        EXPECT_EQ(told, mode == -choice ? other : before) << mode;
+        EXPECT_TRUE(mode == -choice || bitwise_equal(state_of(*resumed), final)) << before << ", stored " << mode;
+      }
+    });
+  }
+}
+
+TEST(Ensemble, RanksStoreTheExecutionModesOfTheirMembers) {
+  std::mutex mutex;
+  std::map<int64_t, int64_t> choices;  // by the first member of the rank
+  EXPECT_EQ(run({"ensemble", ", members: 3, how: threads", 2}, classifier_subject(),
+                [&](const Context&, Strategy& strategy) {
+                  strategy.step({batch_of(classifier_subject(), strategy.sampling().draws, 0), 0, false});
+                  strategy.visit_state([&](const StateEntry& entry) {
+                    if (entry.name != "execution_mode") return;
+                    const std::lock_guard<std::mutex> lock(mutex);
+                    EXPECT_EQ(entry.piece.global_shape, std::vector<int64_t>{members});
+                    EXPECT_EQ(entry.piece.length, std::vector<int64_t>{entry.tensor.numel()});
+                    choices[entry.piece.offset.at(0)] = entry.tensor[0].item<int64_t>();
+                  });
+                }),
+            "no error");
+  EXPECT_EQ(choices, (std::map<int64_t, int64_t>{{0, 2}, {2, 1}}));
 }
 
 TEST(Ensemble, AMemberThatIsNotFiniteIsNamed) {
