@@ -1,13 +1,19 @@
 #include "core/checkpoint/manifest.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
-#include <cmath>
+#include <cctype>
 #include <filesystem>
+#include <set>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "core/checkpoint/pieces.h"
 #include "core/files/files.h"
+#include "core/tensors/random.h"
 
 namespace convoy {
 namespace {
@@ -74,13 +80,28 @@ void check_count(const Json& trainer, const std::string& name, int64_t least, in
 void check_seconds(const Json& trainer, const std::string& name) {
   const Json* value = given(trainer, name);
   if (value == nullptr) return;
-  if (!value->is_number() || !(value->get<double>() >= 0) || !std::isfinite(value->get<double>()))
+  constexpr double most = 1e12;  // 30,000 years
+  if (!value->is_number() || !(value->get<double>() >= 0) || value->get<double>() > most)
     corrupt("'trainer.", name, "' is ", value->dump(), ", and it must be a number of seconds");
 }
 
 void check_metric_value(const Json& value, const std::string& name) {
   const bool text = value == "nan" || value == "inf" || value == "-inf";
   if (!value.is_number() && !text) corrupt("'", name, "' is ", value.dump(), ", and it must be a number");
+}
+
+// A kind is one of StateKind; the key must be that of these fields.
+void check_key(const StoredPiece& stored) {
+  StateEntry entry;
+  entry.name = stored.name;
+  entry.moment = stored.moment;
+  entry.member = stored.member;
+  entry.replica = stored.replica;
+  for (int kind = 0; kind <= static_cast<int>(StateKind::counter); ++kind) {
+    entry.kind = static_cast<StateKind>(kind);
+    if (stored.kind == name_of(entry.kind) && stored.key == entry.key()) return;
+  }
+  corrupt("the entry '", valid_utf8(stored.key), "' is not '", stored.kind, "' '", stored.name, "'");
 }
 
 // {NAME: {last, best?, best_step?, members?, lower_is_better?}}
@@ -100,6 +121,39 @@ void check_metric(const std::string& name, const Json& metric) {
   if (members == nullptr) return;
   if (!members->is_array()) corrupt("'", key, ".members' is not a list");
   for (const Json& member : *members) check_metric_value(member, key + ".members");
+}
+
+// The state of LibTorch's CPU generator, as hex digits, must have the length that this build reads. A state of another
+// layout is not read, but it has the same length.
+void check_generator_state(const std::string& key, const std::string& device, const Json& state) {
+  const auto is_hex = [](unsigned char c) { return std::isxdigit(c) != 0; };
+  const std::string digits = state.is_string() ? state.get<std::string>() : "";
+  if (digits.empty() || digits.size() % 2 != 0 || !std::all_of(digits.begin(), digits.end(), is_hex))
+    corrupt("'", key, ".", device, "' is not a hex text");
+  static const auto cpu_bytes = static_cast<size_t>(generator_state(at::kCPU).numel());
+  if (device == "cpu" && digits.size() != 2 * cpu_bytes)
+    corrupt("'", key, ".", device, "' is not a hex text of ", cpu_bytes, " bytes");
+}
+
+// ranks: {RANK: {generators: {DEVICE: state}}}, with the ranks that drew from their generators.
+void check_generators(const Json& trainer) {
+  if (const Json* description = given(trainer, "generators"))
+    if (!description->is_object() || !field(*description, "layout").is_string())
+      corrupt("'trainer.generators' has no layout");
+  const Json* ranks = given(trainer, "ranks");
+  if (ranks == nullptr) return;
+  if (!ranks->is_object()) corrupt("'trainer.ranks' is not a map");
+  for (const auto& [rank, values] : ranks->items()) {
+    const std::string key = "trainer.ranks." + rank;
+    const bool number = !rank.empty() && rank.size() < 10 && rank.find_first_not_of("0123456789") == std::string::npos;
+    if (!number || std::stoll(rank) >= trainer.value("world_size", most_counted))
+      corrupt("'", valid_utf8(key), "' is of no rank of that run");
+    if (!values.is_object()) corrupt("'", key, "' is not a map");
+    const Json* states = given(values, "generators");
+    if (states == nullptr) continue;
+    if (!states->is_object()) corrupt("'", key, ".generators' is not a map");
+    for (const auto& [device, state] : states->items()) check_generator_state(key + ".generators", device, state);
+  }
 }
 
 // Checks the values: the hash proves only that they are unchanged. Snapshots of `convoy verify` have an empty trainer
@@ -123,6 +177,59 @@ void check_trainer(const Json& trainer, int64_t step) {
     corrupt("'trainer.evaluation_owed' is neither true nor false");
   if (!trainer["metrics"].is_object()) corrupt("'trainer.metrics' is not a map");
   for (const auto& [name, metric] : trainer["metrics"].items()) check_metric(name, metric);
+  if (step > 0 && trainer["rows"] == 0) corrupt("'trainer.rows' is 0 after step ", step);
+  check_generators(trainer);
+}
+
+// A positive integer of the configuration; 0 if it is missing or null.
+int64_t limit_in(const Json& config, const char* pointer) {
+  const Json::json_pointer place(pointer);
+  const Json value = config.contains(place) ? config[place] : Json();
+  return value.is_number_integer() ? std::max<int64_t>(value.get<int64_t>(), 0) : 0;
+}
+
+// Compares the run's length with the configuration and the data of the same run: other values would continue it at
+// another row. The manifest of a run that resumed with another batch has the new batch in both places.
+void check_length(const Manifest& manifest) {
+  const Json &trainer = manifest.trainer, &config = manifest.config;
+  const int64_t batch = trainer.value("global_rows", int64_t{0}), steps = trainer.value("steps_per_epoch", int64_t{0});
+  const int64_t all = limit_in(config, "/train/batch/global"), each = limit_in(config, "/train/batch/per_rank");
+  if (batch > 0 && ((all > 0 && batch != all) || (each > 0 && batch % each != 0)))
+    corrupt("'trainer.global_rows' is ", batch, ", and 'config.train.batch' is ", config["train"]["batch"].dump());
+  // Evaluation and sampling may leave fewer rows for an epoch, never more. A plugin may count its rows otherwise.
+  const auto plugins = config.find("plugins");
+  const bool own_data = plugins == config.end() || plugins->empty();
+  if (own_data && batch > 0 && steps > 0 && manifest.data.is_object()) {
+    const int64_t rows = manifest.data["rows"].get<int64_t>();
+    if (rows > 0 && steps > (rows - 1) / batch + 1)
+      corrupt("'trainer.steps_per_epoch' is ", steps, ", more than ", rows, " rows have in batches of ", batch);
+  }
+  const int64_t epochs = limit_in(config, "/train/epochs"), most = limit_in(config, "/train/max_steps");
+  if (steps <= 0 || given(trainer, "total_steps") == nullptr || (epochs == 0 && most == 0)) return;
+  int64_t total = INT64_MAX;
+  if (epochs > 0 && __builtin_mul_overflow(epochs, steps, &total)) total = INT64_MAX;
+  if (most > 0) total = std::min(total, most);
+  if (const int64_t stored = trainer["total_steps"].get<int64_t>(); stored != total)
+    corrupt("'trainer.total_steps' is ", stored, ", and the steps of an epoch and 'config.train' give ", total);
+}
+
+// The pieces of each key must be different tensors of one shape that have all elements together, as every save makes
+// sure.
+void check_pieces(const std::vector<StoredPiece>& pieces) {
+  std::set<std::pair<std::string, std::string>> tensors;
+  std::map<std::string, std::pair<const Piece*, int64_t>> left;  // a piece, and the elements that are still missing
+  for (const StoredPiece& stored : pieces) {
+    if (!tensors.emplace(stored.file, stored.tensor).second)
+      corrupt(stored.key, ": ", stored.tensor, " of ", stored.file, " is listed twice");
+    const auto [found, first] = left.try_emplace(stored.key, &stored.piece, 0);
+    auto& [piece, elements] = found->second;
+    if (first) elements = Piece::whole(piece->global_shape).elements();
+    if (piece->global_shape != stored.piece.global_shape) corrupt(stored.key, ": its pieces are of several shapes");
+    elements -= stored.piece.elements();
+    if (elements < 0) corrupt(stored.key, ": its pieces have more elements than the tensor");
+  }
+  for (const auto& [key, rest] : left)
+    if (rest.second > 0) corrupt(key, ": its pieces lack ", rest.second, " elements");
 }
 
 void check_file_name(const std::string& name) {
@@ -183,6 +290,9 @@ Manifest parsed(const std::string& text) {
     const StoredPiece& piece = manifest.pieces.back();
     if (manifest.files.count(piece.file) == 0) corrupt(piece.key, " is in ", piece.file, ", which is not listed");
   }
+  if (manifest.pieces.empty() && !manifest.trainer.empty()) corrupt("'entries' is empty");
+  check_pieces(manifest.pieces);
+  check_length(manifest);
   return manifest;
 }
 
@@ -224,6 +334,7 @@ StoredPiece stored_piece_from_json(const Json& json) {
   stored.file = text_of(json, "file");
   stored.tensor = text_of(json, "tensor");
   check_file_name(stored.file);
+  check_key(stored);
   const std::string fault = piece_error(stored.piece);
   if (!fault.empty()) corrupt(stored.key, ": ", fault);
   return stored;
