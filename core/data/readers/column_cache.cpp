@@ -49,7 +49,8 @@ std::string hash_of(const Columns& columns) {
 using Facts = std::map<std::string, std::string>;
 
 std::optional<Columns> read_cache(const std::string& path, const Facts& wanted, const ColumnCheck& check) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  std::error_code none;  // a folder of another user cannot be searched
+  if (!std::filesystem::exists(path, none)) return std::nullopt;
   try {
     const SafetensorsFile file(path);
     if (!file.only_ours()) {
@@ -168,16 +169,16 @@ CacheLocations cache_locations(const std::string& source) {
   namespace fs = std::filesystem;
   constexpr char ending[] = ".cache.safetensors";
   CacheLocations locations;
-  const fs::path whole = fs::absolute(source).lexically_normal();
+  std::error_code failure;
+  const fs::path whole = fs::absolute(source, failure).lexically_normal();  // fails in a deleted working directory
   locations.paths.push_back(source + ending);
   const bool installed = whole.string().rfind("/usr/", 0) == 0 && whole.string().rfind("/usr/local/", 0) != 0;
   if (!installed && may_write(whole.parent_path()) && !is_of_another_user(locations.paths[0]))
     locations.writable = locations.paths[0];
   const std::string user_folder = users_folder();
-  if (user_folder.empty() || !locations.writable.empty()) return locations;
+  if (user_folder.empty() || !locations.writable.empty() || failure) return locations;
   // The hash of the path separates sources of equal names.
   locations.paths.push_back(str(user_folder, "/", hash_of(whole.string()), "-", whole.filename().string(), ending));
-  std::error_code failure;
   fs::create_directories(user_folder, failure);
   if (!failure && may_write(user_folder)) locations.writable = locations.paths[1];
   return locations;

@@ -88,6 +88,14 @@ TEST(PlantedCache, IsRebuiltWhenDamaged) {
   EXPECT_EQ(fs::file_size(cache), size);
 }
 
+// As a cache folder of another user: its error is another one than that of a missing file.
+TEST(PlantedCache, WithoutAReachableFolderThereIsNone) {
+  const TemporaryFolder folder;
+  const std::string loop = folder / "loop";
+  fs::create_symlink(loop, loop);
+  expect_equal(plant_interactions(sizes(), 3), plant_interactions(sizes(), 3, loop + "/deeper"));
+}
+
 // All come at the same time: one makes them, the others wait and map.
 TEST(PlantedCache, IsMadeOnce) {
   const TemporaryFolder folder;
