@@ -15,6 +15,7 @@
 #include "launch/farm/run/farm.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/summary.h"
+#include "launch/prepare/resume_path.h"
 
 namespace convoy {
 namespace {
@@ -28,6 +29,9 @@ Json read_json(const std::string& path) {
   const std::string text = read_file_if_any(path);
   return text.empty() ? Json() : Json::parse(text, nullptr, false);
 }
+
+// Status of a run that is over and has no summary.
+constexpr char lost[] = "ended, and its summary.json is missing or damaged; the same command resumes it";
 
 // All phases of a step are shown as "training", because they change too fast to read.
 std::string state_of_rank(const std::string& folder) {
@@ -179,6 +183,7 @@ RunReader::RunReader(const std::string& folder) : folder_(folder) {
   if (const std::string kind = irregular(file); !kind.empty())
     throw Error(Failure::io, str(file, ": ", kind, ", where the summary of a run should be; remove it"));
   if (read_summary(folder_).contains("status") || lock_owner(folder_).held) return;  // it may have just started
+  if (!newest_config(folder_).manifest.empty()) return;  // a run may resume from it without a summary
   throw Error(Failure::command_line, str(folder_,
                                          ": holds no run (it has no summary.json, and no process writes one); give the "
                                          "folder that `convoy run` names, such as runs/NAME"));
@@ -207,8 +212,8 @@ RunView RunReader::read() {
   const Json summary = read_summary(folder_);
   view.folder = folder_;
   view.name = text(summary, "name", folder_);
-  view.status = text(summary, "status", "starting");
   view.over = !owner.held;
+  view.status = text(summary, "status", view.over ? lost : "starting");
   if (!view.over && view.status == "stopped") view.status = "stopping";  // ranks still write a checkpoint
   read_journal();
   view.farm = summary.contains("pipelines") || !order_.empty();
@@ -278,7 +283,7 @@ void RunReader::read_single(const Json& summary, RunView& view) {
     row.kind = view.status == "done"      ? ViewRow::Kind::done
                : view.status == "stopped" ? ViewRow::Kind::stopped
                                           : ViewRow::Kind::failed;
-    row.state = view.status == "running" ? "gone" : view.status;
+    row.state = view.status == "running" ? "gone" : view.status == lost ? "unknown" : view.status;
     if (failure.is_object()) {
       if (text(failure, "cause") != row.state) row.state += ": " + text(failure, "cause");
       view.status += ": " + text(failure, "message");

@@ -59,6 +59,16 @@ TEST_F(View, RefusesAFolderWithoutARun) {
   EXPECT_EQ(told(folder_), "no error") << "it has just begun";
 }
 
+TEST_F(View, ShowsARunThatLostItsSummary) {
+  write("summary.json", "");
+  write("logs/rank0.log", "x\n");
+  write("checkpoints/step-7/manifest.json", R"({"config": {}})");
+  const RunView view = RunReader(folder_).read();
+  EXPECT_TRUE(view.over);
+  EXPECT_THAT(view_heading(view), HasSubstr("ended, and its summary.json is missing"));
+  EXPECT_THAT(cells(view, folder_), HasSubstr("unknown"));
+}
+
 TEST_F(View, FindsTheOwnerOfTheLock) {
   EXPECT_FALSE(lock_owner(folder_).held);
   {
