@@ -310,6 +310,23 @@ std::string read_file_if_any(const std::string& path, size_t at_most) noexcept {
   }
 }
 
+std::string working_folder() {
+  std::error_code failure;
+  const std::filesystem::path folder = std::filesystem::current_path(failure);
+  if (failure == std::errc::no_such_file_or_directory)
+    throw Error(Failure::io,
+                "the working directory was deleted; type: cd, to an existing folder, and then the same "
+                "command with paths that are valid there");
+  if (failure) throw Error(Failure::io, "the working directory: ", failure.message());
+  return folder.string();
+}
+
+std::string absolute_path(const std::string& path) {
+  const std::filesystem::path given = path;
+  const std::filesystem::path whole = given.is_absolute() ? given : std::filesystem::path(working_folder()) / given;
+  return whole.lexically_normal().string();
+}
+
 std::string irregular(const std::string& path) {
   struct stat status {};
   return lstat(path.c_str(), &status) == 0 ? kind_of(status.st_mode) : "";

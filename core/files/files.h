@@ -85,6 +85,10 @@ std::string read_file_if_any(const std::string& path, size_t at_most = longest_f
 // Replaces a text file by writing a temporary one (.NAME.RANDOM) and renaming it. `lasting`: also flushes it to disk.
 void write_whole(const std::string& path, const std::string& text, bool lasting, mode_t mode = 0644);
 
+// Error(io) with what to type if the working directory was deleted.
+std::string working_folder();
+std::string absolute_path(const std::string& path);  // without "." and ".."; links stay. Error(io) likewise
+
 // Reason why `path` is no regular file, such as "is a folder"; "" if it is one or does not exist. Does not follow
 // links.
 std::string irregular(const std::string& path);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/config/reader.h"
+#include "core/files/files.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/summary.h"
@@ -156,8 +157,8 @@ int add_command(const AddArguments& arguments) {
   if (arguments.file.empty() == arguments.overrides.empty())
     throw Error(Failure::command_line,
                 "give either the file of a pipeline, or values of the farm's grid by --set strategy.grid.KEY=[…]");
-  const std::string folder = fs::absolute(arguments.folder).lexically_normal().string();
-  const std::string file = arguments.file.empty() ? "" : fs::absolute(arguments.file).lexically_normal().string();
+  const std::string folder = absolute_path(arguments.folder);
+  const std::string file = arguments.file.empty() ? "" : absolute_path(arguments.file);
   const LockOwner owner = farm_owner(folder);
   if (!owner.held && arguments.overrides.empty())
     refuse_ended(folder, read_summary(folder).value("status", "unfinished"));

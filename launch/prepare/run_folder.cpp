@@ -78,6 +78,9 @@ std::string create(const std::string& folder) {
       refuse(path, str("cannot be written: ", strerror(errno), output_hint));
   }
   check_files(folder);
+  // A rename of the ranks replaces a file or a link there.
+  if (const std::string latest = folder + "/checkpoints/latest"; fs::is_directory(fs::symlink_status(latest, problem)))
+    refuse(latest, "is a folder, and a run writes a regular file there; remove it, or give another --output");
   return warning;
 }
 
@@ -228,7 +231,7 @@ std::string kept_note(const Json& kept, const Json& resolved) {
 // Takes an unfinished folder if its lock is free.
 std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::string& folder) {
   RunFolder run;
-  const std::string path = fs::absolute(folder).lexically_normal().string();
+  const std::string path = absolute_path(folder);
   if (valid_utf8(path) != path)
     refuse(valid_utf8(path), "is not valid UTF-8; run in another working directory, or give another --output");
   std::error_code none;

@@ -379,6 +379,23 @@ TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
   EXPECT_THAT(reason, HasSubstr("o/logs: cannot be written"));
 }
 
+TEST_F(RunFolderTest, AFolderInPlaceOfLatestIsRefused) {
+  request_.output = root_ / "o";
+  fs::create_directories(request_.output + "/checkpoints/latest");
+  EXPECT_THAT(refusal(Failure::output), HasSubstr("o/checkpoints/latest: is a folder"));
+}
+
+TEST_F(RunFolderTest, ADeletedWorkingDirectoryIsNamed) {
+  const fs::path before = fs::current_path();
+  fs::create_directory(root_ / "gone");
+  fs::current_path(root_ / "gone");
+  fs::remove(root_ / "gone");
+  request_.output = "o";
+  const std::string reason = refusal(Failure::io);
+  fs::current_path(before);
+  EXPECT_THAT(reason, HasSubstr("the working directory was deleted"));
+}
+
 TEST_F(RunFolderTest, ARefusedParentHoldsNothingNew) {
   const fs::path open = root_ / "open";
   fs::create_directory(open);
