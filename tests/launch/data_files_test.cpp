@@ -112,6 +112,18 @@ TEST_F(DataFiles, ColumnsOfInteractions) {
   EXPECT_THAT(reported("user_id,item_id\n,i\n", {}, Failure::corrupt_data), HasSubstr("the user is missing"));
 }
 
+TEST_F(DataFiles, VocabulariesOfTokenizersAreNotLiteral) {
+  const auto reported = [&](const std::string& json) {
+    return complaint("text", {{"path", file("t.txt", "a text")},
+                              {"vocabulary", file("vocab.json", json)},
+                              {"unknown", "a"},
+                              {"evaluate", {{"path", nullptr}}}});
+  };
+  EXPECT_THAT(reported(R"({"a": 0, "a</w>": 1, "the</w>": 2})"),
+              AllOf(HasSubstr("data.vocabulary: "), HasSubstr("BPE (GPT-1, CLIP), where </w> ends a word")));
+  EXPECT_EQ(reported(R"({"a": 0, " ": 1, "x</w>": 2, "y</w>": 3})"), "") << "its tokens have spaces";
+}
+
 TEST_F(DataFiles, RowsOfArrays) {
   const auto npy = [&](const char* name, const std::string& shape) {
     std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
