@@ -84,17 +84,28 @@ std::string layout_text(const Prepared& prepared) {
              axes.empty() ? "" : " (" + join(axes, " × ") + ")", ", ", job.backend);
 }
 
-// Shares of a global batch in the configured run: data-parallel ranks × micro-batches.
-int64_t shares_of(const RunConfig& config, int data_degree) {
+// Division of an update's rows in the configured run; the loss must be additive over it.
+struct Division {
+  int64_t shares = 1;  // shares of a global batch: data-parallel ranks × micro-batches
+  int64_t steps = 1;   // global batches of an update
+};
+
+Division division_of(const RunConfig& config, int data_degree) {
   const Options& strategy = config.strategy.options;
-  return data_degree * (strategy.has("micro_batches") ? strategy.integer("micro_batches") : 1);
+  Division division;
+  division.shares = data_degree * (strategy.has("micro_batches") ? strategy.integer("micro_batches") : 1);
+  if (strategy.has("sync")) division.steps = strategy.section("sync").integer("every");
+  return division;
 }
 
 // Runs one of the two trainings into folder `into`. Returns 0, or the run's exit code after printing the failure cause.
-int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Json& reference, int64_t shares,
+int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Json& reference, const Division& division,
           const char* what) {
   prepared.run.arguments.output = into;
-  prepared.run.snapshots = {{"folder", into + "/states"}, {"reference", reference}, {"shares", shares}};
+  prepared.run.snapshots = {{"folder", into + "/states"},
+                            {"reference", reference},
+                            {"shares", division.shares},
+                            {"splits", division.shares * division.steps > 1}};
   const int code = start_alone(loop, prepared.run, prepared.placed);
   if (code == exit_code::done) return code;
   if (code == 128 + SIGINT || code == 128 + SIGTERM) {
@@ -114,12 +125,12 @@ int train(EventLoop& loop, Prepared& prepared, const std::string& into, const Js
 std::string read_loss_fault(const std::string& states) { return read_file_if_any(states + "/loss_fault.txt"); }
 
 // A note if no step compared shares of unequal sizes, else "".
-std::string uneven_text(const std::string& states, int64_t shares) {
+std::string uneven_text(const std::string& states, const Division& division) {
   if (!std::filesystem::exists(states + "/no_ragged_batch.txt")) return "";
   return str(
       "no step had uneven shares: mistakes that only uneven shares show stay hidden; they need --steps 2 or more, and "
       "a global batch of at least ",
-      shares + 2, " rows and of fewer than the data set has\n");
+      division.shares + 2, " rows and of fewer than the data set has\n");
 }
 
 // The differences that the configured run found, and states of the reference for updates that it did not make.
@@ -256,7 +267,7 @@ int verify_command(const VerifyArguments& arguments) {
             << reference.run.config.train.batch.rows << " rows; " << join(notes, "; ") << std::endl;
 
   const TemporaryFolder folder;
-  const int64_t shares = shares_of(written, configured.placed.job.mesh.degree("data"));
+  const Division division = division_of(written, configured.placed.job.mesh.degree("data"));
   EventLoop loop;  // one loop for both runs: a signal between them must not leave the folder on disk
   const auto printed = std::make_shared<std::set<std::string>>();  // both runs read the same data
   for (Prepared& one : references) one.run.printed_before = printed;
@@ -265,16 +276,16 @@ int verify_command(const VerifyArguments& arguments) {
   for (Prepared& one : references) {
     const std::string into = str(folder.path(), "/reference-", states.size());
     states.push_back(into + "/states");
-    if (int code = train(loop, one, into, "", shares, "the reference")) return code;
+    if (int code = train(loop, one, into, "", division, "the reference")) return code;
   }
   const Json against = strategy.members ? Json(states) : Json(states.front());
-  if (int code = train(loop, configured, folder.path() + "/configured", against, shares, "the configured run"))
+  if (int code = train(loop, configured, folder.path() + "/configured", against, division, "the configured run"))
     return code;
   const std::vector<StepDifferences> steps =
       differences_in(folder.path() + "/configured/states/differences.json", states);
   const VerifyResult result = verify_result(steps, tolerance, reference.run.config.strategy.name);
   const std::string loss_fault = read_loss_fault(states.front());
-  std::cout << '\n' << result.table << '\n' << uneven_text(states.front(), shares);
+  std::cout << '\n' << result.table << '\n' << uneven_text(states.front(), division);
   if (!result.agree || loss_fault.empty()) std::cout << result.text;
   // Equal shares can hide a wrong loss.
   if (!loss_fault.empty()) std::cout << (result.agree ? "differ: " : "") << loss_fault << '\n';

@@ -188,8 +188,8 @@ class RankThread {
     return uneven_rows(draw, rows, global_rows, config.train.max_steps, shared_.assignment.snapshots.at("shares"));
   }
 
-  // Returns why the loss of `convoy verify` cannot be split over ranks or micro-batches; "" if it can. The reference
-  // run checks this for every strategy, because a mean is wrong in an uneven batch of one rank, too.
+  // Returns why the loss of `convoy verify` is no sum over rows; "" if it is. The reference run checks this for every
+  // strategy, because a mean is wrong with uneven batches of one rank too.
   std::string loss_fault_here(const Context& context, const TrainingLength& length) const {
     const Json& request = shared_.assignment.snapshots;
     if (request.is_null() || request.at("reference") != "") return "";
@@ -200,7 +200,7 @@ class RankThread {
     LoaderOptions options = LoaderOptions::from(config.data.options, config.seed);
     options.device = context.devices.front();
     Loader loader(trained.data, trained.transforms, sampler, 0, 1, options);
-    return loss_fault(context, trained.model, trained.loss, *loader.next());
+    return loss_fault(context, trained.model, trained.loss, *loader.next(), request.at("splits").get<bool>());
   }
 
   // True if another rank of this process uses the same GPU.

@@ -59,7 +59,7 @@ class Snapshots {
  public:
   // `request` has these fields. "folder": folder of the snapshots. "reference": the reference's folder, "" for the
   // reference itself, or a list of one folder per member for an ensemble. "shares": number of shares of a global batch
-  // in the configured run.
+  // in the configured run. "splits": true if that run splits the rows of an update, by shares or gradient accumulation.
   Snapshots(const Context& context, Strategy& strategy, const Json& request);
   // Reports an error of the loss to `convoy verify`, in FOLDER/loss_fault.txt. Used by the reference.
   void note_loss_fault(const std::string& fault);

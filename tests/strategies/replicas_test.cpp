@@ -12,6 +12,7 @@
 #include "core/model.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/registry.h"
+#include "tests/support/torch/feature_model.h"
 #include "tests/support/torch/subjects.h"
 
 namespace convoy::testing {
@@ -222,7 +223,7 @@ TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
   }
 }
 
-// `convoy verify` checks this for a loss whose rows are divided among ranks.
+// `convoy verify` checks this. Where rows are not divided (`splits` is false), blocks may mix them.
 TEST(Replicas, ALossThatIsNoSumIsFound) {
   struct Mean : LossFunction {
     explicit Mean(bool rows) : rows(rows) {}
@@ -235,15 +236,38 @@ TEST(Replicas, ALossThatIsNoSumIsFound) {
   };
   Context context;
   context.config = test_config({}, {});
-  const auto fault = [&](const Subject& subject, const std::shared_ptr<const LossFunction>& loss) {
-    return loss_fault(context, subject.model(), loss, subject.data);
+  const auto fault = [&](const Subject& subject, const std::shared_ptr<const LossFunction>& loss, bool splits = true) {
+    return loss_fault(context, subject.model(), loss, subject.data, splits);
   };
   for (const Subject& subject : {mlp_subject(), pairs_subject(), norms_subject(), dropout_subject(), tied_subject()})
-    EXPECT_EQ(fault(subject, subject.loss), "") << subject.name;
+    for (const bool splits : {true, false}) EXPECT_EQ(fault(subject, subject.loss, splits), "") << subject.name;
   const std::string mean = fault(mlp_subject(), std::make_shared<Mean>(false));
   EXPECT_EQ(mean.rfind("the loss is no sum over rows: 75 rows give ", 0), 0u) << mean;
   EXPECT_NE(mean.find(" with weight 1, their first 26 give "), std::string::npos) << mean;
   EXPECT_NE(fault(mlp_subject(), std::make_shared<Mean>(true)).find("no block may mix rows"), std::string::npos);
+  for (const bool rows : {true, false}) {
+    const std::string undivided = fault(mlp_subject(), std::make_shared<Mean>(rows), false);
+    EXPECT_EQ(undivided.rfind("the loss is no sum over rows: 75 rows give ", 0), 0u) << undivided;
+    EXPECT_EQ(undivided.find("no block may mix rows"), std::string::npos) << undivided;
+  }
+  struct MixedRows : FeatureModel {
+    int64_t blocks() const override { return 1; }
+    BlockPtr block(int64_t, Layers& layers) const override {
+      struct Mixing : Block {
+        explicit Mixing(Layers& layers) : linear(register_module("linear", layers.linear("linear", 6, 5))) {}
+        TensorList forward(const TensorList& inputs) override {
+          const at::Tensor values = linear->forward(inputs[0]);
+          return {values * values.abs().sum(0, true)};
+        }
+        Layer linear;
+      };
+      return std::make_shared<Mixing>(layers);
+    }
+  };
+  Subject mixed = mlp_subject();
+  mixed.model = [] { return std::make_shared<MixedRows>(); };
+  EXPECT_NE(fault(mixed, mixed.loss, true).find("no block may mix rows"), std::string::npos);
+  EXPECT_EQ(fault(mixed, mixed.loss, false), "");
 }
 
 TEST(Replicas, ExactlyOneRankOwnsEachEntry) {

@@ -15,9 +15,11 @@ namespace convoy {
 
 // Returns "" if loss and weight of `batch` are the sums of those of two unequal slices of it, else both values and
 // advice.
-// Evaluates the whole model on this rank. Returns "" too if the model cannot evaluate the slices, or for a batch of one
-// row.
-std::string loss_fault(const Context& context, const ModelPtr& model, const LossPtr& loss, const Batch& batch);
+// `splits`: the model evaluates each slice, because rows of an update are divided; else only the loss is given slices
+// of the outputs, because blocks may mix rows. Evaluates the whole model on this rank. Returns "" too if the slices
+// cannot be evaluated, or for a batch of one row.
+std::string loss_fault(const Context& context, const ModelPtr& model, const LossPtr& loss, const Batch& batch,
+                       bool splits);
 
 // Checks a block's output: at least one tensor, all of them defined.
 void check_outputs(const TensorList& outputs);
