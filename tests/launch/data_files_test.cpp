@@ -117,6 +117,7 @@ TEST_F(DataFiles, VocabulariesOfTokenizersAreNotLiteral) {
     return complaint("text", {{"path", file("t.txt", "a text")},
                               {"vocabulary", file("vocab.json", json)},
                               {"unknown", "a"},
+                              {"length", 2},
                               {"evaluate", {{"path", nullptr}}}});
   };
   EXPECT_THAT(reported(R"({"a": 0, "a</w>": 1, "the</w>": 2})"),
