@@ -138,7 +138,7 @@ void check_generator_state(const std::string& key, const std::string& device, co
 // ranks: {RANK: {generators: {DEVICE: state}}}, with the ranks that drew from their generators.
 void check_generators(const Json& trainer) {
   if (const Json* description = given(trainer, "generators"))
-    if (!description->is_object() || !field(*description, "layout").is_string())
+    if (const Json* layout = given(*description, "layout"); layout == nullptr || !layout->is_string())
       corrupt("'trainer.generators' has no layout");
   const Json* ranks = given(trainer, "ranks");
   if (ranks == nullptr) return;
