@@ -91,6 +91,7 @@ pid_t Agent::start(int process, const ProcessStart& start) {
   auto child = std::make_unique<Child>();
   child->process = process;
   child->started = start_process(start);
+  guard_.started(child->started.pid);
   Child* raw = child.get();
   loop_.on_readable(raw->started.output, [this, raw] { read(*raw, raw->started.output, raw->output); });
   loop_.on_readable(raw->started.error, [this, raw] { read(*raw, raw->started.error, raw->error); });

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <sstream>
 #include <string>
@@ -72,7 +73,7 @@ ParentWatch::~ParentWatch() {
 
 namespace {
 
-constexpr char orderly[] = "end";
+constexpr char orderly[] = "end", child[] = "child";
 constexpr int others_first = 700;  // milliseconds for mpirun's session folder and last lines of ranks
 constexpr int rounds = 50;         // a killed process may have started another one
 
@@ -98,16 +99,28 @@ std::vector<pid_t> processes_with(const std::vector<Markers>& watched) {
   return found;
 }
 
-std::vector<Markers> parse(const std::string& received) {
+struct Received {
   std::vector<Markers> watched;
-  std::istringstream lines(received);
+  std::vector<pid_t> children;
+  bool ended = false;  // in order
+};
+
+Received parse(const std::string& text) {
+  Received received;
+  std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    Markers markers;
-    std::istringstream words(line);
-    for (std::string word; words >> word;) markers.push_back(word);
-    if (!markers.empty()) watched.push_back(std::move(markers));
+    Markers words;
+    std::istringstream rest(line);
+    for (std::string word; rest >> word;) words.push_back(word);
+    if (words.empty()) continue;
+    if (words.front() == child)
+      received.children.push_back(std::atoi(words.back().c_str()));
+    else if (words.front() == orderly)
+      received.ended = true;
+    else
+      received.watched.push_back(std::move(words));
   }
-  return watched;
+  return received;
 }
 
 [[noreturn]] void guard(int input) {
@@ -121,9 +134,8 @@ std::vector<Markers> parse(const std::string& received) {
     if (got > 0) received.append(bytes, static_cast<size_t>(got));
     if (got < 0 && errno != EINTR) break;
   }
-  const std::vector<Markers> watched = parse(received);
-  if (watched.empty() || watched.back().front() == orderly) _exit(0);
-  const std::vector<pid_t> there = processes_with(watched);
+  const auto [watched, children, ended] = parse(received);
+  if (watched.empty() || ended) _exit(0);
   poll(nullptr, 0, others_first);
   for (int i = 0; i < rounds; ++i) {
     const std::vector<pid_t> living = processes_with(watched);
@@ -131,7 +143,7 @@ std::vector<Markers> parse(const std::string& received) {
     for (const pid_t pid : living) kill(pid, SIGKILL);
     poll(nullptr, 0, 20);
   }
-  for (const pid_t pid : there) remove_leftover_session(pid);  // a killed mpirun could not remove its session
+  for (const pid_t pid : children) remove_leftover_session(pid);  // a killed mpirun could not remove its session
   _exit(0);
 }
 
@@ -164,6 +176,8 @@ void OrphanGuard::watch(const Variables& environment) {
   // Without the channel's secret the processes could be another job's.
   if (line.rfind("CONVOY_CHANNEL=", 0) == 0) send(line);
 }
+
+void OrphanGuard::started(pid_t pid) { send(str(child, " ", pid)); }
 
 void OrphanGuard::send(const std::string& line) {
   const std::string whole = line + "\n";

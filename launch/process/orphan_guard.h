@@ -47,6 +47,8 @@ class OrphanGuard {
 
   // Watches all processes that have the same CONVOY_CHANNEL as `environment`, and the same CONVOY_PROCESS if it is set.
   void watch(const Variables& environment);
+  // A child of this process. If it is an mpirun, the guard removes its session folder after all have ended.
+  void started(pid_t pid);
 
  private:
   void send(const std::string& line);
