@@ -137,7 +137,7 @@ class SharedMemoryExchange final : public ProgressOperation {
 }  // namespace
 
 ProgressOperationPtr shared_memory_exchange(const std::shared_ptr<SharedMemoryGroup>& group,
-                                                const std::vector<Transfer>& transfers) {
+                                            const std::vector<Transfer>& transfers) {
   return std::make_shared<SharedMemoryExchange>(group, transfers);
 }
 
