@@ -379,7 +379,12 @@ TEST(Ensemble, AResumedRunTakesTheStoredExecutionMode) {
       EXPECT_TRUE(stored.at(execution_mode).eq(choice).all().item<bool>()) << before;
       const at::Tensor generator = generator_state(at::kCPU);
       train(*first, 1);
-      const State final = state_of(*first);
+      const auto state_at_end = [](Strategy& strategy) {
+        State state = state_of(strategy);
+        state.erase("counter/early_stop_best");  // NaN: nothing was evaluated
+        return state;
+      };
+      const State final = state_at_end(*first);
       // As stored; of an earlier version; of another number of members on the rank; the other choice.
       for (const int64_t mode : {choice, int64_t(0), choice - 1, -choice}) {
         auto resumed = begin();
@@ -396,7 +401,7 @@ TEST(Ensemble, AResumedRunTakesTheStoredExecutionMode) {
         EXPECT_EQ(told, mode == choice ? before : mode == -choice ? other : "") << mode;
         train(*resumed, 1);
         EXPECT_EQ(told, mode == -choice ? other : before) << mode;
-        EXPECT_TRUE(mode == -choice || bitwise_equal(state_of(*resumed), final)) << before << ", stored " << mode;
+        EXPECT_TRUE(mode == -choice || bitwise_equal(state_at_end(*resumed), final)) << before << ", stored " << mode;
       }
     });
   }
