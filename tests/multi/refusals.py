@@ -160,10 +160,12 @@ with runs.workspace() as folder:
         part.chmod(0o755)
     nested = shared / "run"
     shared.chmod(0o777)
+    folder.chmod(0o755)  # until now no other user could reach it
     runs.refused("a run folder that others may replace", 77, [f"every user may write {shared} ", f"chmod o-w {shared}"],
                  runs.command(config, nested))
+    runs.check(not nested.exists(), "a refused run leaves its folder behind")
     shared.chmod(0o1777)
-    (nested / "logs").rmdir()
+    nested.mkdir()
     (nested / "logs").symlink_to(folder)
     runs.refused("a link as folder of logs", 77, ["logs: is a symbolic link"], runs.command(config, nested))
     shared.chmod(0o755)
