@@ -276,7 +276,7 @@ class ReduceScatter final : public SharedMemoryOperation {
  private:
   static int64_t piece_of(int size) { return chunk_bytes / size / 64 * 64; }
 
-  const Segments output_;  // this rank's shard, in pieces, of which a slot has one for each rank
+  const Segments output_;  // this rank's shard, in pieces; a slot has one piece for each rank
   const char* const input_;
   const at::ScalarType dtype_;
   const ReduceOp op_;

@@ -29,7 +29,7 @@ struct CheckpointInfo {
   int member = -1;   // load only this member of an ensemble, under the names of a single model; -1: load everything
   // step-N folders to load as the members of one ensemble; `path` is the first. Empty: load `path` alone.
   std::vector<std::string> members = {};
-  // Of the data that the model was trained on.
+  // Describe the data that the model was trained on.
   std::string fingerprint = "";  // "": unknown
   int64_t data_rows = 0;
 };

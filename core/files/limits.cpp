@@ -195,7 +195,7 @@ std::string no_memory_text(const std::string& root) {
   if (const auto memory = cgroup_limits(root).memory) limits.push_back("memory of the cgroup is " + text(*memory));
   const auto total = host_memory(root, "MemTotal:"), left = host_memory(root, "MemAvailable:");
   if (limits.empty() && total && left)
-    limits.push_back(str("the host has ", text(*total), ", of which ", text(*left), " are free"));
+    limits.push_back(str("the host has ", text(*total), " of memory; ", text(*left), " are free"));
   return with_limits("out of memory on the host", limits,
                      "try a smaller train.batch, smaller data or model, or fewer ranks on this host");
 }

@@ -137,7 +137,7 @@ bool reports_no_thread(const std::string& line) {
   return has("thread") || has("fork") || has("what():  Resource temporarily unavailable");
 }
 
-// What a rank process has said about its lack of memory or threads; "" if it has said nothing.
+// The text by which a rank process reported a lack of memory or threads; "" if it reported none.
 std::string reported_lack(const std::string& last) {
   std::string found;
   std::istringstream lines(last);

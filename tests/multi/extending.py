@@ -13,7 +13,7 @@ import runs
 
 PAGE = "docs/extending.md"
 FOLDERS = ("backends", "cmake", "configs", "core", "docs", "launch", "models", "strategies", "tests")
-# What the copy's configuration takes over from the build.
+# CMake variables that the copy takes from the build.
 SETTINGS = re.compile(r"^((?:CONVOY_WITH_|CONVOY_SANITIZE|CONVOY_PCH|CMAKE_BUILD_TYPE|CMAKE_CXX_COMPILER|Torch_DIR|"
                       r"CMAKE_PREFIX_PATH)\w*:\w+=.*)$", re.M)
 

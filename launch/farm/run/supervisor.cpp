@@ -128,7 +128,7 @@ void FarmSupervisor::start(PipelineLauncher& launcher) {
   scheduling_ = false;
   sync_journal();
   console_.log(str(pipelines_.size(), pipelines_.size() == 1 ? " pipeline" : " pipelines",
-                   done > 0 ? str(", of which ", done, done == 1 ? " is" : " are", " done already") : "", ", ",
+                   done > 0 ? str(" (", done, done == 1 ? " is" : " are", " done already)") : "", ", ",
                    cluster_.inventory.slots.size(), " slots",
                    run_.farm.max_parallel > 0 ? str(", at most ", run_.farm.max_parallel, " at a time") : ""));
   check_inbox();

@@ -35,7 +35,7 @@ LossSums loss_sums_of(ModelPart& part, const Batch& given) {
   return sums_of(part.loss(part.evaluate(batch), batch));
 }
 
-// Of rows [begin, end), from the outputs of all rows.
+// Loss of rows [begin, end), from the outputs of all rows.
 LossSums loss_sums_of(ModelPart& part, const TensorList& outputs, const Batch& batch, int64_t begin, int64_t end) {
   TensorList rows;
   for (const at::Tensor& output : outputs) {
