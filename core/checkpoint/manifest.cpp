@@ -105,15 +105,17 @@ void check_key(const StoredPiece& stored) {
 }
 
 // {NAME: {last, best?, best_step?, members?, lower_is_better?}}
-void check_metric(const std::string& name, const Json& metric) {
-  const std::string key = "trainer.metrics." + name;
+void check_metric(const std::string& name, const Json& metric, int64_t last_step) {
+  const std::string key = "trainer.metrics." + valid_utf8(name);
+  if (std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < ' ' || c == 127; }))
+    corrupt("a metric's name in 'trainer.metrics' has control characters");
   if (!metric.is_object()) corrupt("'", key, "' is not a map");
   for (const char* field : {"last", "best"})
     if (const Json* value = given(metric, field)) check_metric_value(*value, str(key, ".", field));
   if (const Json* step = given(metric, "best_step")) {
     const std::string field = key + ".best_step";
-    if (const int64_t number = integer_in(*step, field.c_str()); number < 0 || number > most_counted)
-      corrupt("'", field, "' is ", number, ", and no step has that number");
+    if (const int64_t number = integer_in(*step, field.c_str()); number < 0 || number > last_step)
+      corrupt("'", field, "' is ", number, ", and the checkpoint is of step ", last_step);
   }
   if (const Json* lower = given(metric, "lower_is_better"); lower != nullptr && !lower->is_boolean())
     corrupt("'", key, ".lower_is_better' is neither true nor false");
@@ -176,7 +178,7 @@ void check_trainer(const Json& trainer, int64_t step) {
   if (const Json* owed = given(trainer, "evaluation_owed"); owed != nullptr && !owed->is_boolean())
     corrupt("'trainer.evaluation_owed' is neither true nor false");
   if (!trainer["metrics"].is_object()) corrupt("'trainer.metrics' is not a map");
-  for (const auto& [name, metric] : trainer["metrics"].items()) check_metric(name, metric);
+  for (const auto& [name, metric] : trainer["metrics"].items()) check_metric(name, metric, step);
   if (step > 0 && trainer["rows"] == 0) corrupt("'trainer.rows' is 0 after step ", step);
   check_generators(trainer);
 }

@@ -126,6 +126,7 @@ class CheckedDataset : public Dataset {
       if (inner_->instances_per_row() < 1)
         throw Error(Failure::config, "declares ", inner_->instances_per_row(), " training instances per row");
     });
+    for (const auto& [field, properties] : schema().fields) check_sizes(field, properties);
   }
   Schema schema() const override {
     return call("schema", [&] { return inner_->schema(); });
@@ -152,6 +153,21 @@ class CheckedDataset : public Dataset {
   }
 
  private:
+  // Models compute the sizes of their layers from these numbers, so products of a few of them must fit into 64 bits.
+  void check_sizes(const std::string& field, const Field& properties) const {
+    constexpr int64_t most = int64_t{1} << 40;
+    call("schema", [&] {
+      int64_t elements = 1;
+      for (const int64_t size : properties.shape) {
+        if (size < 0 || size > most || __builtin_mul_overflow(elements, size, &elements) || elements > most)
+          throw Error(Failure::config, "declares field '", field, "' of shape ", at::IntArrayRef(properties.shape),
+                      "; a row of a field has at most 2^40 elements");
+      }
+      if (properties.cardinality < 0 || properties.cardinality > most)
+        throw Error(Failure::config, "declares ", properties.cardinality, " ids or classes of field '", field,
+                    "'; it must be from 0 to 2^40");
+    });
+  }
   static void check_gathered(const Batch& batch, int64_t rows) {
     if (batch.rows != rows)
       throw Error(Failure::config, "gathered a batch of ", batch.rows, " rows, for ", rows, " indices");

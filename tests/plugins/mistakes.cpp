@@ -132,8 +132,8 @@ class MistakenData : public Dataset {
   Schema schema() const override {
     if (mistake_ == "schema throws") throw std::runtime_error("no header");
     Schema schema;
-    schema.fields["features"] = {{4}, at::kFloat, 0};
-    schema.fields["target"] = {{}, at::kLong, 2};
+    schema.fields["features"] = {{mistake_ == "endless row" ? int64_t{1} << 62 : 4}, at::kFloat, 0};
+    schema.fields["target"] = {{}, at::kLong, mistake_ == "minus one class" ? -1 : 2};
     return schema;
   }
   int64_t size(Split split) const override {

@@ -66,6 +66,8 @@ TEST(Checkpoint, TrainersFieldsMustMakeSense) {
         {{"loss", 1}},
         {{"loss", {{"last", "much"}}}},
         {{"loss", {{"best_step", -1}}}},
+        {{"loss", {{"best_step", 4}}}},
+        {{"lo\nss", {{"last", 1}}}},
         {{"loss", {{"best_step", "3"}}}},
         {{"loss", {{"members", 3}}}},
         {{"loss", {{"lower_is_better", 1}}}}}}};

@@ -1,0 +1,81 @@
+"""Makes the changes of docs/extending.md in a copy of the tree, and checks what they touch."""
+import re
+import shutil
+import subprocess
+
+import runs
+
+PAGE = "docs/extending.md"
+FOLDERS = ("backends", "cmake", "configs", "core", "docs", "launch", "models", "strategies", "tests")
+
+
+def fences():
+    """(kind, name, text) of each code block with a name, in order."""
+    return re.findall(r"^```(\w+) (\S+)\n(.*?)^```$", (runs.TOP / PAGE).read_text(), re.M | re.S)
+
+
+def copy_tree(tree):
+    tree.mkdir()
+    for folder in FOLDERS:
+        shutil.copytree(runs.TOP / folder, tree / folder)
+    shutil.copy(runs.TOP / "CMakeLists.txt", tree)
+    if (runs.TOP / ".deps").exists():
+        (tree / ".deps").symlink_to(runs.TOP / ".deps")
+
+
+def change(tree, name, diff):
+    """Applies a block of lines with ' ', '+' and '-'; a line '@@' separates changes of one file."""
+    lines = (tree / name).read_text().split("\n")
+    for hunk in re.split(r"^@@\n", diff, flags=re.M):
+        marked = hunk.rstrip("\n").split("\n")
+        old = [line[1:] for line in marked if not line.startswith("+")]
+        new = [line[1:] for line in marked if not line.startswith("-")]
+        found = [at for at in range(len(lines)) if lines[at:at + len(old)] == old]
+        runs.check(len(found) == 1, f"{PAGE}: {name} has these lines {len(found)} times:\n" + "\n".join(old))
+        lines[found[0]:found[0] + len(old)] = new
+    (tree / name).write_text("\n".join(lines))
+
+
+def apply(tree, blocks):
+    touched = []
+    for kind, name, text in blocks:
+        if kind in ("cpp", "yaml"):
+            runs.check(not (tree / name).exists(), f"{PAGE}: {name} exists already")
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+        elif kind == "diff":
+            change(tree, name, text)
+        if kind in ("cpp", "diff"):
+            touched.append(name)
+    return touched
+
+
+def check_layers(tree, touched):
+    done = subprocess.run(["bash", "cmake/layering.sh"], cwd=tree, text=True, stdout=subprocess.PIPE)
+    before = subprocess.run(["bash", "cmake/layering.sh"], cwd=runs.TOP, text=True, stdout=subprocess.PIPE)
+    known = {re.sub(r":\d+:", ":", line) for line in before.stdout.splitlines()}
+    found = [line for line in done.stdout.splitlines()
+             if line.startswith(tuple(touched)) and re.sub(r":\d+:", ":", line) not in known]
+    runs.check(not found, f"{PAGE} breaks the layers:\n" + "\n".join(found))
+
+
+def check_counts(blocks):
+    """The table of files to touch tells the truth."""
+    text = (runs.TOP / PAGE).read_text()
+    table = re.findall(r"^\| \[\w+ ([a-z ]+)\]\(#[a-z-]+\) \| (\d+) \| (\d+) \|$", text, re.M)
+    runs.check(len(table) == 7, f"{PAGE}: the table of files has {len(table)} rows")
+    for what, files, new in table:
+        article = "An" if what[0] in "aeiou" else "A"
+        part = re.search(rf"^## {article} {what}\n(.*?)(?=^## )", text, re.M | re.S)[1]
+        named = {(kind, name) for kind, name in re.findall(r"^```(cpp|diff) (\S+)$", part, re.M)}
+        runs.check(len({name for _, name in named}) == int(files), f"{PAGE}: {what} touches {sorted(named)}")
+        runs.check(sum(kind == "cpp" for kind, _ in named) == int(new), f"{PAGE}: {what} adds {sorted(named)}")
+
+
+def changed_copy(tree):
+    """Copies the tree, makes all changes of the page in the copy, and returns the page's blocks."""
+    blocks = fences()
+    check_counts(blocks)
+    copy_tree(tree)
+    check_layers(tree, apply(tree, blocks))
+    return blocks
