@@ -80,7 +80,7 @@ CONVOY_JSON(RankPlan, rank, host, process, devices, cores, threads)
 CONVOY_JSON(ProcessPlan, host, ranks)
 CONVOY_JSON(Axis, name, degree)
 
-std::vector<std::string> visible_gpus(const Job& job, int process) {
+std::vector<std::string> visible_gpus(const JobPlan& job, int process) {
   std::vector<std::string> visible;
   for (int index : job.processes.at(static_cast<size_t>(process)).ranks) {
     for (const DevicePlan& device : job.ranks.at(static_cast<size_t>(index)).devices) {
@@ -97,12 +97,12 @@ int gpu_index_in(const std::vector<std::string>& visible, const DevicePlan& devi
   return found == visible.end() ? device.gpu : static_cast<int>(found - visible.begin());
 }
 
-Json to_json(const Job& job) {
+Json to_json(const JobPlan& job) {
   return {{"name", job.name},        {"ranks", job.ranks},     {"processes", job.processes},
           {"mesh", job.mesh.axes()}, {"backend", job.backend}, {"config", job.config}};
 }
 
-Job job_from_json(const Json& json) {
+JobPlan job_from_json(const Json& json) {
   try {
     return {json.at("name"),    json.at("ranks"), json.at("processes"), Mesh(json.at("mesh").get<std::vector<Axis>>()),
             json.at("backend"), json.at("config")};

@@ -78,7 +78,7 @@ struct DevicePlan {
 struct RankPlan {
   int rank = 0;
   int host = 0;                     // index into Topology::hosts
-  int process = 0;                  // index into Job::processes
+  int process = 0;                  // index into JobPlan::processes
   std::vector<DevicePlan> devices;  // at least one
   std::vector<int> cores;           // of all devices and of its helper threads; empty: not bound
   int threads = 1;                  // intra-op threads
@@ -89,8 +89,8 @@ struct ProcessPlan {
   std::vector<int> ranks;  // ranks that run as threads of this process, ascending
 };
 
-// Job: its processes start and end together.
-struct Job {
+// JobPlan: its processes start and end together.
+struct JobPlan {
   std::string name;
   std::vector<RankPlan> ranks;
   std::vector<ProcessPlan> processes;
@@ -100,7 +100,7 @@ struct Job {
 };
 
 struct Plan {
-  std::vector<Job> jobs;
+  std::vector<JobPlan> jobs;
   std::vector<std::string> warnings;
 };
 
@@ -112,12 +112,12 @@ struct PlanRequest {
 
 // UUIDs of the GPUs that a process may see, each once, in the order of its ranks' devices. Empty if it has none, or
 // if a UUID is unknown: then the process sees all GPUs of the host.
-std::vector<std::string> visible_gpus(const Job& job, int process);
+std::vector<std::string> visible_gpus(const JobPlan& job, int process);
 // Number of the GPU in the process, with visible_gpus as its visible devices.
 int gpu_index_in(const std::vector<std::string>& visible, const DevicePlan& device);
 
 // Form in which rank processes receive the job.
-Json to_json(const Job& job);
-Job job_from_json(const Json& json);
+Json to_json(const JobPlan& job);
+JobPlan job_from_json(const Json& json);
 
 }  // namespace convoy

@@ -141,17 +141,17 @@ class SupervisedChannel : public Channel {
 // --- Protocol: keys and topics that `convoy` and the rank processes use on the control channel ---
 //
 // Environment of a rank process: CONVOY_CHANNEL (to_string(ChannelAddress)), CONVOY_PROCESS (index into
-// Job::processes), CONVOY_RANK (its first rank; it connects as this participant, and `convoy` processes of that rank
+// JobPlan::processes), CONVOY_RANK (its first rank; it connects as this participant, and `convoy` processes of that rank
 // as -1 - rank).
 // All other data comes over the channel, so that every launcher works in the same way.
 namespace protocol {
 
 // Keys (Channel::set / get).
-inline constexpr char job[] = "job";              // JSON {job: to_json(Job), folder, attempt, started (unix seconds)}
-inline constexpr char data[] = "data";            // agreement: JSON {first, fingerprint, host, numbers} of each process
-inline constexpr char rank_info[] = "rank/";      // + rank: JSON {host, pid, device, cores, threads}, by the kernel
-inline constexpr char rank_result[] = "result/";  // + rank: JSON {wait_seconds, cpu_efficiency, data_*, …}
-inline constexpr char result[] = "result";        // JSON: the part of summary.json that rank 0 makes
+inline constexpr char job[] = "job";          // JSON {job: to_json(JobPlan), folder, attempt, started (unix seconds)}
+inline constexpr char data[] = "data";        // agreement: JSON {first, fingerprint, host, numbers} of each process
+inline constexpr char rank_info[] = "rank/";  // + rank: JSON {host, pid, device, cores, threads}, by the kernel
+inline constexpr char rank_result[] = "result/";        // + rank: JSON {wait_seconds, cpu_efficiency, data_*, …}
+inline constexpr char result[] = "result";              // JSON: the part of summary.json that rank 0 makes
 inline constexpr char stopped_early[] = "stopped";      // in the result: true if the ranks stopped on request
 inline constexpr char stop_request[] = "stop/request";  // set by the supervisor when all ranks should stop
 inline constexpr char stop_at[] = "stop/at/";           // + rank: the step before which the rank holds

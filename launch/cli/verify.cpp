@@ -76,7 +76,7 @@ Prepared prepared(const RunArguments& arguments, const std::vector<std::string>&
 }
 
 std::string layout_text(const Prepared& prepared) {
-  const Job& job = prepared.placed.job;
+  const JobPlan& job = prepared.placed.job;
   std::vector<std::string> axes;
   for (const Axis& axis : job.mesh.axes())
     if (axis.degree > 1) axes.push_back(str(axis.name, " ", axis.degree));

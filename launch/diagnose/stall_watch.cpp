@@ -25,7 +25,7 @@ constexpr double longest_delay = 3;
 StallWatch::StallWatch(EventLoop& loop, std::shared_ptr<Channel> channel, const LaunchConfig& launch, Events events)
     : loop_(loop), channel_(std::move(channel)), launch_(launch), events_(std::move(events)), tasks_(loop) {}
 
-void StallWatch::begin(const Job& job, const std::string& folder, std::vector<std::string> hosts) {
+void StallWatch::begin(const JobPlan& job, const std::string& folder, std::vector<std::string> hosts) {
   job_ = job;
   folder_ = folder;
   hosts_ = std::move(hosts);

@@ -41,7 +41,7 @@ class StallWatch {
   StallWatch(EventLoop& loop, std::shared_ptr<Channel> channel, const LaunchConfig& launch, Events events);
 
   // Starts watching the ranks of `job`, with state files in `folder`; `hosts` by process.
-  void begin(const Job& job, const std::string& folder, std::vector<std::string> hosts);
+  void begin(const JobPlan& job, const std::string& folder, std::vector<std::string> hosts);
   void set_rank_info(int rank, const Json& info);           // {host, pid, …} from the rank
   bool posted(const std::string& topic, const Json& body);  // false: a topic of another receiver
   void heartbeat_lost(int rank, double seconds, const std::string& message);
@@ -80,7 +80,7 @@ class StallWatch {
   const LaunchConfig launch_;
   Events events_;
   OwnedTasks tasks_;
-  std::optional<Job> job_;
+  std::optional<JobPlan> job_;
   std::string folder_;
   std::optional<Clock::time_point> watched_since_;
   Clock::time_point last_check_;

@@ -47,7 +47,7 @@ std::vector<MeasuredRank> divided(const Host& host, size_t ranks) {
   return all;
 }
 
-size_t ranks_on(const Job& job, int host) {
+size_t ranks_on(const JobPlan& job, int host) {
   return static_cast<size_t>(
       std::count_if(job.ranks.begin(), job.ranks.end(), [host](const RankPlan& rank) { return rank.host == host; }));
 }

@@ -28,7 +28,7 @@ void plan_and_count(Candidate& candidate, const Topology& topology) {
   candidate.placed = plan_and_place(candidate.run, topology, hosts);
   const StrategyEntry& strategy = strategy_entry(candidate.strategy);
   const ModelDescription description = candidate.run.described.at("model").get<ModelDescription>();
-  const Job& job = candidate.placed.job;
+  const JobPlan& job = candidate.placed.job;
   candidate.costs = rank_costs_of(strategy, job, description);
   candidate.schedule = strategy_report(strategy, job, description);
 }
@@ -258,7 +258,7 @@ Memory largest_memory(const std::vector<RankCosts>& ranks) {
 }
 
 std::string misfit_text(const Candidate& candidate, const Topology& topology) {
-  const Job& job = candidate.placed.job;
+  const JobPlan& job = candidate.placed.job;
   std::string text;
   std::vector<double> of_host(topology.hosts.size(), 0);
   for (size_t rank = 0; rank < job.ranks.size(); ++rank) {
@@ -284,7 +284,7 @@ std::string misfit_text(const Candidate& candidate, const Topology& topology) {
   return text;
 }
 
-std::vector<RankCosts> rank_costs_of(const StrategyEntry& strategy, const Job& job,
+std::vector<RankCosts> rank_costs_of(const StrategyEntry& strategy, const JobPlan& job,
                                      const ModelDescription& description) {
   const std::vector<RankCost> known = strategy.cost(job, description);
   const std::vector<RankCost> probed = strategy.cost(job, with_unknown_fields(description));

@@ -77,7 +77,7 @@ std::string misfit_text(const Candidate& candidate, const Topology& topology);
 
 // Costs by rank of `job`. A value is exact if the fields that `description` leaves at 0 do not affect it. It is
 // at_most if those fields would make it smaller, and otherwise not_measured.
-std::vector<RankCosts> rank_costs_of(const StrategyEntry& strategy, const Job& job,
+std::vector<RankCosts> rank_costs_of(const StrategyEntry& strategy, const JobPlan& job,
                                      const ModelDescription& description);
 
 // The largest value of any rank, with the least certain `known` of them.

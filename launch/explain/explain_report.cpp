@@ -55,7 +55,7 @@ std::string hosts_text(const std::vector<Host>& hosts) {
   return text + (kinds.size() > most_rows ? str("… and ", kinds.size() - most_rows, " more kinds of hosts\n") : "");
 }
 
-std::string mesh_text(const Job& job) {
+std::string mesh_text(const JobPlan& job) {
   std::vector<std::string> axes;
   for (const Axis& axis : job.mesh.axes()) axes.push_back(str(axis.name, " ", axis.degree));
   return axes.empty() ? "one rank" : join(axes, " × ");
@@ -73,7 +73,7 @@ std::string batch_norm_text(const Candidate& candidate) {
 }
 
 std::string heading(const Candidate& candidate) {
-  const Job& job = candidate.placed.job;
+  const JobPlan& job = candidate.placed.job;
   return str(job.name, ": ", candidate.strategy, " on ", plural(job.ranks.size(), "rank"), " in ",
              job.processes.size() == 1 ? "1 process" : str(job.processes.size(), " processes"), ", backend ",
              job.backend, "\nmesh: ", mesh_text(job), "\n", batch_norm_text(candidate));

@@ -129,7 +129,7 @@ struct CoreSharing {
   double slowdown() const { return threads_per_core * (1 + slicing_cost * slicing()); }
 };
 
-CoreSharing core_sharing_of(const Job& job, const Topology& topology) {
+CoreSharing core_sharing_of(const JobPlan& job, const Topology& topology) {
   CoreSharing sharing;
   std::map<int, int> ranks, threads;
   for (const RankPlan& rank : job.ranks) {
@@ -157,7 +157,7 @@ struct GroupExtent {
   int ranks = 1;
   int groups = 1;  // groups of the axis that share a host's link
 };
-GroupExtent extent_of(const Job& job, int rank, const std::string& axis) {
+GroupExtent extent_of(const JobPlan& job, int rank, const std::string& axis) {
   GroupExtent extent;
   const std::vector<int> group = job.mesh.group(rank, axis);
   extent.ranks = static_cast<int>(group.size());
@@ -174,7 +174,7 @@ GroupExtent extent_of(const Job& job, int rank, const std::string& axis) {
 
 class Predictor {
  public:
-  Predictor(const Job& job, const std::vector<RankCost>& costs, const Topology& topology,
+  Predictor(const JobPlan& job, const std::vector<RankCost>& costs, const Topology& topology,
             const Calibration& calibration, const std::optional<HostLink>& link)
       : job_(job), costs_(costs), calibration_(calibration), link_(link), sharing_(core_sharing_of(job, topology)) {}
 
@@ -299,7 +299,7 @@ class Predictor {
       result_.notes.push_back(str("no step was measured with ", sharing_.threads, " threads"));
   }
 
-  const Job& job_;
+  const JobPlan& job_;
   const std::vector<RankCost>& costs_;
   const Calibration& calibration_;
   const std::optional<HostLink>& link_;
@@ -358,7 +358,7 @@ double link_seconds(const HostLink& link, Exchange kind, double bytes, int ranks
 
 bool too_rough(const StepPrediction& step) { return step.error > step.seconds; }
 
-StepPrediction predict(const Job& job, const std::vector<RankCost>& costs, const Topology& topology,
+StepPrediction predict(const JobPlan& job, const std::vector<RankCost>& costs, const Topology& topology,
                        const Calibration& calibration, const std::optional<HostLink>& link) {
   CONVOY_CHECK(!calibration.steps.empty() && costs.size() == job.ranks.size(), "a prediction of ", costs.size(),
                " ranks' costs for ", job.ranks.size());

@@ -33,7 +33,7 @@ struct StepPrediction {
 bool too_rough(const StepPrediction& step);
 
 // `costs`: by rank, from the strategy's formulas for `job` on `topology`. `link`: between its hosts.
-StepPrediction predict(const Job& job, const std::vector<RankCost>& costs, const Topology& topology,
+StepPrediction predict(const JobPlan& job, const std::vector<RankCost>& costs, const Topology& topology,
                        const Calibration& calibration, const std::optional<HostLink>& link = std::nullopt);
 
 struct Estimate {

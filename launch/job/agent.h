@@ -46,7 +46,7 @@ struct RemoteHello {
 
 struct RemotePlan {
   std::string channel;         // to_string(ChannelAddress)
-  std::vector<int> processes;  // indices into Job::processes
+  std::vector<int> processes;  // indices into JobPlan::processes
   int size = 1;                // processes of the job
 };
 CONVOY_JSON(RemotePlan, channel, processes, size)

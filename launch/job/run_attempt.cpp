@@ -99,7 +99,7 @@ RunAttempt::RunAttempt(EventLoop& loop, const PreparedRun& run, RestartPolicy& p
     if (!startup_seconds_) startup_seconds_ = seconds_since(policy_.first() ? run_.arguments.launched : began_);
   };
   // Until the ranks are known, the summary has the wanted job, also if a rank never starts.
-  Job wanted;
+  JobPlan wanted;
   wanted.name = run.config.name;
   wanted.backend = run.config.backend;
   wanted.ranks.resize(static_cast<size_t>(request.processes));
@@ -133,7 +133,7 @@ Json RunAttempt::configuration() const {
   return config;
 }
 
-void RunAttempt::start_summary(const Job& job, const std::vector<PlacedRank>& table) {
+void RunAttempt::start_summary(const JobPlan& job, const std::vector<PlacedRank>& table) {
   summary_ = starting_summary(configuration(), job, folder_.attempt, table);
   summary_["inject"] = run_.arguments.faults;
   summary_["injected"] = policy_.injected();
@@ -148,7 +148,7 @@ void RunAttempt::begin(const PlacedJob& placed) {
     table.pop_back();  // the console adds the newline
     console_.log("placement of the ranks:\n" + table);
   }
-  Job job = placed.job;
+  JobPlan job = placed.job;
   // Checkpoints of this run take precedence over the one that it began from.
   if ((folder_.continued || !policy_.first()) && policy_.newest_checkpoint() >= 0)
     job.config["train"]["resume"] = "auto";

@@ -260,7 +260,7 @@ class Mpirun {
 
 }  // namespace
 
-Json choice_of(const PreparedRun& run, const std::string& folder, const Job& job) {
+Json choice_of(const PreparedRun& run, const std::string& folder, const JobPlan& job) {
   if (execution_modes_of(run.config).empty()) return nullptr;
   const std::string taken = mode_of(job);
   const Json recorded = recorded_choice(folder);

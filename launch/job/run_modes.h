@@ -12,7 +12,7 @@ int run_here(EventLoop& loop, const PreparedRun& run, const PlacedJob& placed);
 // give equal bits.
 
 // {taken, because, tried: []} of a planned job, for summary.json; null if the configuration names the mode.
-Json choice_of(const PreparedRun& run, const std::string& folder, const Job& job);
+Json choice_of(const PreparedRun& run, const std::string& folder, const JobPlan& job);
 
 // Started alone with backend mpi: starts mpirun, which starts one `convoy` per rank.
 struct MpirunHosts {

@@ -73,7 +73,7 @@ bool give_room(const std::string& folder) { return rooms().erase(folder) > 0; }
 
 }  // namespace
 
-Json starting_summary(const Json& resolved, const Job& job, int attempt, const Json& placement) {
+Json starting_summary(const Json& resolved, const JobPlan& job, int attempt, const Json& placement) {
   Json summary = {{"status", "running"},    {"exit_code", nullptr},
                   {"name", job.name},       {"strategy", resolved.at("strategy").at("name")},
                   {"backend", job.backend}, {"world_size", job.ranks.size()},

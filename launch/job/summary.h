@@ -11,7 +11,7 @@
 namespace convoy {
 
 // Summary with the status "running". `placement`: to_json of the placement table; empty before planning.
-Json starting_summary(const Json& resolved, const Job& job, int attempt, const Json& placement);
+Json starting_summary(const Json& resolved, const JobPlan& job, int attempt, const Json& placement);
 
 // Adds the end: status (done, failed, stopped), exit code, results of the ranks, and the failure or null. A number that
 // every rank measures appears with its largest value; cpu_efficiency lists all values.

@@ -32,7 +32,7 @@ int numa_node(const std::string& pci) {
 }
 
 // Host and index of each GPU that ranks of a process use.
-std::set<std::pair<int, int>> gpus_of(const Job& job, const ProcessPlan& process) {
+std::set<std::pair<int, int>> gpus_of(const JobPlan& job, const ProcessPlan& process) {
   std::set<std::pair<int, int>> gpus;
   for (int index : process.ranks) {
     const RankPlan& rank = job.ranks.at(static_cast<size_t>(index));
@@ -142,7 +142,7 @@ int64_t gpu_memory_limit(const Variables& variables) {
   return bytes;
 }
 
-int64_t limit_of_process(const Job& job, int process, int64_t limit) {
+int64_t limit_of_process(const JobPlan& job, int process, int64_t limit) {
   if (limit <= 0) return 0;
   const auto mine = gpus_of(job, job.processes.at(static_cast<size_t>(process)));
   int64_t most = 1;  // processes on one of its GPUs
@@ -176,7 +176,7 @@ std::string shared_gpu_note(int gpu, const std::string& host, const std::string&
                  : ": at the same time, through the MPS daemon of " + mps);
 }
 
-std::vector<std::string> shared_gpu_notes(const Job& job, const Topology& topology, const std::string& here,
+std::vector<std::string> shared_gpu_notes(const JobPlan& job, const Topology& topology, const std::string& here,
                                           const Variables& variables) {
   std::map<std::pair<int, int>, std::set<int>> processes;  // by host and GPU
   std::map<std::pair<int, int>, std::vector<int>> ranks;

@@ -85,7 +85,7 @@ inline constexpr int64_t outside_allocator = int64_t{1} << 30;
 int64_t gpu_memory_limit(const Variables& variables);
 
 // Limit of one process: processes of the job that share a GPU get equal parts of `limit`. 0: no limit.
-int64_t limit_of_process(const Job& job, int process, int64_t limit);
+int64_t limit_of_process(const JobPlan& job, int process, int64_t limit);
 
 // --- NVIDIA's Multi-Process Service (MPS) ---
 //
@@ -99,7 +99,7 @@ std::string mps_folder(const Variables& variables, const std::string& otherwise 
 std::string shared_gpu_note(int gpu, const std::string& host, const std::string& sharers, const std::string& mps);
 
 // One note for each GPU that several processes of the job use. `here`: the host to which `variables` belong.
-std::vector<std::string> shared_gpu_notes(const Job& job, const Topology& topology, const std::string& here,
+std::vector<std::string> shared_gpu_notes(const JobPlan& job, const Topology& topology, const std::string& here,
                                           const Variables& variables);
 
 // Reads the use of this host's GPUs by processes, through NVML. The first read opens NVML, which may take seconds if

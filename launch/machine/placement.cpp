@@ -277,7 +277,7 @@ class Group {
 };
 
 // Warns if ranks of different groups share a physical core, as their launcher bound them.
-void warn_of_overlaps(const Job& job, const Topology& topology, const std::vector<std::vector<int>>& allowed,
+void warn_of_overlaps(const JobPlan& job, const Topology& topology, const std::vector<std::vector<int>>& allowed,
                       PlacementResult& result) {
   for (size_t host = 0; host < topology.hosts.size(); ++host) {
     for (const Core& core : topology.hosts[host].cores) {
@@ -335,7 +335,7 @@ const Gpu* gpu_of(const DevicePlan& device, const Host& host) {
                                                                   : nullptr;
 }
 
-PlacementResult place(Job& job, const Topology& topology, const LaunchConfig& launch,
+PlacementResult place(JobPlan& job, const Topology& topology, const LaunchConfig& launch,
                       const std::vector<std::vector<int>>& allowed) {
   PlacementResult result;
   const bool anew = launch.bind == "convoy" || launch.bind == "list";  // ignores the launcher's binding

@@ -44,7 +44,7 @@ struct PlacementResult {
 // Fills RankPlan::cores and ::threads, cores of core devices that the plan left empty, and the UUIDs of GPUs. `allowed`
 // gives for each rank the hardware threads to which its launcher bound it; empty: no limit. Ranks with equal sets
 // divide them. Throws ConfigError if launch.cores_per_rank, launch.threads or launch.cores exceeds the available cores.
-PlacementResult place(Job& job, const Topology& topology, const LaunchConfig& launch,
+PlacementResult place(JobPlan& job, const Topology& topology, const LaunchConfig& launch,
                       const std::vector<std::vector<int>>& allowed = {});
 
 // Null for other devices, and if the host lacks the GPU.

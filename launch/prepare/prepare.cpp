@@ -99,7 +99,7 @@ void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& 
 
 // Notes on ranks and micro-batches without rows of a global batch. Such ranks and micro-batches do not change the
 // result.
-std::vector<std::string> notes_on_rows(const RunConfig& config, const Job& job) {
+std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& job) {
   std::vector<std::string> notes;
   const BatchSize& batch = config.train.batch;
   const int64_t shares = job.mesh.degree("data"), ranks = static_cast<int64_t>(job.ranks.size());
@@ -184,7 +184,7 @@ void add_gpus(const Host& host, Host& merged) {
 }
 
 // Refuses a plan in which a rank uses a GPU that its launcher hides from it.
-void check_visible(const Job& job, const std::vector<Host>& host_of_rank) {
+void check_visible(const JobPlan& job, const std::vector<Host>& host_of_rank) {
   for (const RankPlan& rank : job.ranks) {
     const Host& host = host_of_rank.at(static_cast<size_t>(rank.process));
     for (const DevicePlan& device : rank.devices) {

@@ -58,7 +58,7 @@ bool may_use_gpus(const RunConfig& config);
 // hardware threads that each rank may use. Empty `rank_hosts`: `topology` is this host and the strategy may choose the
 // number of ranks.
 struct PlacedJob {
-  Job job;
+  JobPlan job;
   bool passive = false;
   std::vector<std::string> warnings;
   std::vector<PlacedRank> table;  // by rank

@@ -78,7 +78,7 @@ std::string program_path();  // of this process
 
 // Rank assignment that the supervisor publishes to ranks and agents under protocol::job.
 struct RankAssignment {
-  Job job;
+  JobPlan job;
   std::string folder;  // absolute
   int attempt = 0;
   double started = 0;                    // unix seconds

@@ -56,7 +56,7 @@ void tune_allocator() {
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 }
 
-bool has_gpu(const Job& job) {
+bool has_gpu(const JobPlan& job) {
   for (const RankPlan& rank : job.ranks)
     for (const DevicePlan& device : rank.devices)
       if (device.kind == DevicePlan::Kind::gpu) return true;

@@ -206,7 +206,7 @@ class RankThread {
   // True if another rank of this process uses the same GPU.
   bool shares_gpu() const {
     const DevicePlan& mine = plan_.devices.front();
-    const Job& job = shared_.assignment.job;
+    const JobPlan& job = shared_.assignment.job;
     const std::vector<int>& ranks = job.processes[static_cast<size_t>(plan_.process)].ranks;
     return mine.kind == DevicePlan::Kind::gpu && std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
              const DevicePlan& other = job.ranks[static_cast<size_t>(rank)].devices.front();

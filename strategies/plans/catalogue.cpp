@@ -15,19 +15,19 @@ CONVOY_STRATEGIES(CONVOY_DECLARE)
 namespace {
 
 // Blocks that `recompute` names; empty if it is a word.
-std::vector<std::string> recomputed_names(const Job& job) {
+std::vector<std::string> recomputed_names(const JobPlan& job) {
   const Json recompute = job.config.at("strategy").value("recompute", Json("none"));
   if (!recompute.is_array()) return {};
   return recompute.get<std::vector<std::string>>();
 }
 
 // True if batch norm uses the rows of several ranks. One rank along `data` has the whole batch already.
-bool synchronises_norms(const Job& job) {
+bool synchronises_norms(const JobPlan& job) {
   return job.config.at("strategy").value("batch_norm", "") == "sync" && job.mesh.degree("data") > 1;
 }
 
 // Refuses foreign modules under `batch_norm: sync`: LibTorch's modules use only the rows of one rank.
-void check_own_norms(const Job& job, const ModelDescription& description) {
+void check_own_norms(const JobPlan& job, const ModelDescription& description) {
   if (!synchronises_norms(job)) return;
   for (const BlockDescription& block : description.blocks) {
     if (!block.foreign_norms.empty())
@@ -68,12 +68,13 @@ Exchange exchange_named(const std::string& name) {
   throw Error(Failure::config, "'", name, "' is no kind of exchange");
 }
 
-bool wants_blocks(const StrategyEntry& entry, const Job& job) {
+bool wants_blocks(const StrategyEntry& entry, const JobPlan& job) {
   return entry.check || (entry.sparse_embeddings && sparse_check_wants_blocks(job)) || !recomputed_names(job).empty() ||
          synchronises_norms(job) || !sync_policy(job.config.at("strategy")).patterns.empty();
 }
 
-std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const ModelDescription& description) {
+std::vector<std::string> check_blocks(const StrategyEntry& entry, const JobPlan& job,
+                                      const ModelDescription& description) {
   std::vector<std::string> names;
   for (const BlockDescription& block : description.blocks) names.push_back(block.name);
   check_recomputed_names(recomputed_names(job), names);
@@ -83,7 +84,7 @@ std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job
   return entry.check ? entry.check(job, description) : std::vector<std::string>();
 }
 
-std::string strategy_report(const StrategyEntry& entry, const Job& job, const ModelDescription& description) {
+std::string strategy_report(const StrategyEntry& entry, const JobPlan& job, const ModelDescription& description) {
   std::string text = entry.report ? entry.report(job, description) : "";
   if (text.empty()) text = equal_ranks_text(job.config.at("strategy"));
   return entry.sparse_embeddings ? text + sparse_text(job, description) : text;

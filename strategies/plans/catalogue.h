@@ -150,12 +150,12 @@ struct RankCost {
 struct StrategyEntry : Entry {
   // Throws ConfigError with the reason.
   std::function<Plan(const RunConfig&, const Topology&, const PlanRequest&)> plan;
-  std::function<std::vector<RankCost>(const Job&, const ModelDescription&)> cost;
+  std::function<std::vector<RankCost>(const JobPlan&, const ModelDescription&)> cost;
   // Checks of a plan that need the model's blocks. Runs before any rank starts; throws ConfigError, returns warnings.
   // Null: none.
-  std::function<std::vector<std::string>(const Job&, const ModelDescription&)> check;
+  std::function<std::vector<std::string>(const JobPlan&, const ModelDescription&)> check;
   // Lines for people: actions of ranks or devices in a step, in order. Null or "": all ranks do the same.
-  std::function<std::string(const Job&, const ModelDescription&)> report;
+  std::function<std::string(const JobPlan&, const ModelDescription&)> report;
   bool sparse_embeddings = false;  // the strategy supports them
   // Overrides, as of --set, that turn the configuration into a run of the reference strategy for one member. One list
   // for each member. Null: the strategy trains one model.
@@ -164,12 +164,13 @@ struct StrategyEntry : Entry {
 
 // True if planning needs the model's blocks before ranks start: for StrategyEntry::check, and for options
 // that name blocks.
-bool wants_blocks(const StrategyEntry& entry, const Job& job);
+bool wants_blocks(const StrategyEntry& entry, const JobPlan& job);
 // Runs those checks. Throws ConfigError; returns warnings.
-std::vector<std::string> check_blocks(const StrategyEntry& entry, const Job& job, const ModelDescription& description);
+std::vector<std::string> check_blocks(const StrategyEntry& entry, const JobPlan& job,
+                                      const ModelDescription& description);
 
 // Lines for people: actions in a step, and sparse embeddings.
-std::string strategy_report(const StrategyEntry& entry, const Job& job, const ModelDescription& description);
+std::string strategy_report(const StrategyEntry& entry, const JobPlan& job, const ModelDescription& description);
 
 // In the order of the reference page. `independent` is a farm: each of its runs has a strategy (launch/farm/config).
 #define CONVOY_STRATEGIES(X) \

@@ -15,11 +15,11 @@ Plan plan_ddp(const RunConfig& config, const Topology& topology, const PlanReque
   return made;
 }
 
-std::vector<RankCost> ddp_cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> ddp_cost(const JobPlan& job, const ModelDescription& description) {
   return replica_costs(job, description, true);
 }
 
-std::string ddp_schedule(const Job& job, const ModelDescription& description) {
+std::string ddp_schedule(const JobPlan& job, const ModelDescription& description) {
   const auto ranks = int(job.ranks.size());
   const ModelDescription dense = without(description, touched_tables(job.config, description, ranks));
   return sync_text(job.config, dense, ranks);

@@ -37,7 +37,7 @@ bool as_threads(const RunConfig& config, const Topology& topology, const PlanReq
   return how == "threads" || (how == "auto" && !spread && threads_may_exchange_by(config.backend));
 }
 
-int64_t threads_on_a_gpu(const Job& job) {
+int64_t threads_on_a_gpu(const JobPlan& job) {
   std::map<int, int64_t> threads;
   int64_t most = 0;
   for (const RankPlan& rank : job.ranks)
@@ -76,7 +76,7 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
   const bool share_gpus = how == "processes" || how == "threads";
   Plan made = plan_on_mesh(config, topology, wanted, Mesh({{"members", wanted.ranks}}), share_gpus);
   if (!threads) return made;
-  Job& job = made.jobs.front();
+  JobPlan& job = made.jobs.front();
   if (job.backend != "nccl") job.backend = "local";
   job.processes = {{0, {}}};
   for (RankPlan& rank : job.ranks) {
@@ -90,8 +90,8 @@ Plan plan_ensemble(const RunConfig& config, const Topology& topology, const Plan
 }
 
 // Cost per rank with k members: k times that of one separate training. Only metrics of evaluations are sent.
-std::vector<RankCost> ensemble_cost(const Job& job, const ModelDescription& description) {
-  Job alone = job;
+std::vector<RankCost> ensemble_cost(const JobPlan& job, const ModelDescription& description) {
+  JobPlan alone = job;
   alone.ranks.resize(1);
   const RankCost one = replica_costs(alone, description).front();
   const auto members = job.config.at("strategy").at("members").get<int64_t>();

@@ -25,7 +25,7 @@ StrategyEntry fsdp_entry() {
       "each rank with its share of the batch; optimizer state, gradients and parameters are sharded (ZeRO 1 to 3)";
   entry.options = joined({sharded_data_options(), {sync_option(), micro_batches_option()}, memory_options()});
   entry.plan = plan_fsdp;
-  entry.cost = [](const Job& job, const ModelDescription& description) { return sharded_costs(job, description); };
+  entry.cost = [](const JobPlan& job, const ModelDescription& description) { return sharded_costs(job, description); };
   return entry;
 }
 

@@ -124,12 +124,12 @@ Plan plan_hybrid(const RunConfig& config, const Topology& topology, const PlanRe
   return plan;
 }
 
-std::vector<BlockRange> stages_of(const Options& options, const Job& job, const ModelDescription& description) {
+std::vector<BlockRange> stages_of(const Options& options, const JobPlan& job, const ModelDescription& description) {
   return stage_ranges(options, job.mesh.degree("pipeline") * int(virtual_stages_of(options)), description);
 }
 
 // Refuses a tied parameter of two stages of one rank if it is sharded: the stages share the tensor, which is freed.
-void check_shared_ties(const Options& options, const Job& job, const std::vector<BlockRange>& stages,
+void check_shared_ties(const Options& options, const JobPlan& job, const std::vector<BlockRange>& stages,
                        const ModelDescription& description) {
   if (degrees_of(options.section("mesh")).how != "fsdp" || options.text("shard") == "optimizer") return;
   const auto ranks = size_t(job.mesh.degree("pipeline"));
@@ -143,7 +143,7 @@ void check_shared_ties(const Options& options, const Job& job, const std::vector
   }
 }
 
-std::vector<std::string> check_hybrid(const Job& job, const ModelDescription& description) {
+std::vector<std::string> check_hybrid(const JobPlan& job, const ModelDescription& description) {
   check_cuts(job, description);
   if (job.mesh.degree("pipeline") > 1) {
     const RunConfig config = RunConfig::from_resolved(job.config);
@@ -181,7 +181,7 @@ ModelDescription blocks_of(const ModelDescription& model, const std::vector<Bloc
 }
 
 // Adds the cost of the data axis to a rank that holds `model`, which the axis tensor has sharded already.
-void add_data_axis(const Job& job, const Options& options, const ModelDescription& model, bool ends, int rank,
+void add_data_axis(const JobPlan& job, const Options& options, const ModelDescription& model, bool ends, int rank,
                    RankCost& cost) {
   if (degrees_of(options.section("mesh")).how == "fsdp") {
     const RankCost sharded = sharded_costs(job, model, ends).at(size_t(rank));
@@ -211,7 +211,7 @@ std::vector<BlockRange> stages_at(const std::vector<BlockRange>& stages, int ind
 }
 
 // Costs by index along the pipeline axis, without the data axis.
-std::vector<RankCost> stage_costs(const Job& job, const Options& options, const ModelDescription& model,
+std::vector<RankCost> stage_costs(const JobPlan& job, const Options& options, const ModelDescription& model,
                                   const ModelDescription& cut) {
   const int ranks = job.mesh.degree("pipeline");
   if (ranks == 1) return {tensor_group_cost(job, model)};
@@ -232,7 +232,7 @@ std::vector<RankCost> stage_costs(const Job& job, const Options& options, const 
   return costs;
 }
 
-std::vector<RankCost> hybrid_cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> hybrid_cost(const JobPlan& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   const ModelDescription cut = cut_description(job, description);
   const std::vector<RankCost> of_stages = stage_costs(job, options, description, cut);
@@ -251,7 +251,7 @@ std::vector<RankCost> hybrid_cost(const Job& job, const ModelDescription& descri
   return costs;
 }
 
-std::string hybrid_schedule(const Job& job, const ModelDescription& description) {
+std::string hybrid_schedule(const JobPlan& job, const ModelDescription& description) {
   const std::string sync = sync_text(job.config, description, job.mesh.degree("data"));
   return job.mesh.degree("pipeline") == 1 ? sync : pipeline_text(job, description) + sync;
 }

@@ -73,12 +73,13 @@ bool separate_memory(const RankPlan& rank) {
                      [](const DevicePlan& device) { return device.kind == DevicePlan::Kind::gpu; });
 }
 
-std::vector<PlacedBlocks> placed_blocks(const Options& options, const Job& job, const ModelDescription& description) {
+std::vector<PlacedBlocks> placed_blocks(const Options& options, const JobPlan& job,
+                                        const ModelDescription& description) {
   const RankPlan& rank = job.ranks.front();
   return place_blocks(options, int(rank.devices.size()), separate_memory(rank), description);
 }
 
-std::vector<std::string> check_model_parallel(const Job& job, const ModelDescription& description) {
+std::vector<std::string> check_model_parallel(const JobPlan& job, const ModelDescription& description) {
   const RunConfig config = RunConfig::from_resolved(job.config);
   placed_blocks(config.strategy.options, job, description);
   return {};
@@ -100,7 +101,7 @@ void add_tied_gradients(const std::vector<PlacedBlocks>& placed, const ModelDesc
 }
 
 // Cost of the whole rank with all of its devices.
-std::vector<RankCost> model_parallel_cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> model_parallel_cost(const JobPlan& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   RankCost cost = replica_costs(job, description).front();
   const std::vector<PlacedBlocks> placed = placed_blocks(options, job, description);
@@ -126,7 +127,7 @@ std::vector<RankCost> model_parallel_cost(const Job& job, const ModelDescription
   return {cost};
 }
 
-std::string model_parallel_schedule(const Job& job, const ModelDescription& description) {
+std::string model_parallel_schedule(const JobPlan& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   const auto micro = int(options.integer("micro_batches"));
   std::vector<BlockRange> stages;

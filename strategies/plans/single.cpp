@@ -18,7 +18,7 @@ Plan plan_single(const RunConfig& config, const Topology& topology, const PlanRe
   return plan_replicas(config, topology, request, 1);
 }
 
-std::vector<RankCost> single_cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> single_cost(const JobPlan& job, const ModelDescription& description) {
   return replica_costs(job, description, true);
 }
 

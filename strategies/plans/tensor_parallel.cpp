@@ -14,7 +14,7 @@ Plan plan_tensor_parallel(const RunConfig& config, const Topology& topology, con
   return plan_on_mesh(config, topology, request, Mesh({{"tensor", ranks}}));
 }
 
-std::vector<RankCost> tensor_parallel_cost(const Job& job, const ModelDescription& description) {
+std::vector<RankCost> tensor_parallel_cost(const JobPlan& job, const ModelDescription& description) {
   return std::vector<RankCost>(job.ranks.size(), tensor_group_cost(job, description));
 }
 
@@ -27,7 +27,7 @@ StrategyEntry tensor_parallel_entry() {
   entry.options = joined({tensor_options(), {sync_option(), micro_batches_option()}, memory_options()});
   entry.plan = plan_tensor_parallel;
   entry.cost = tensor_parallel_cost;
-  entry.check = [](const Job& job, const ModelDescription& description) {
+  entry.check = [](const JobPlan& job, const ModelDescription& description) {
     check_cuts(job, description);
     return tensor_notes(job, description, "strategy.name");
   };

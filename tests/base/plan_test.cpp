@@ -6,8 +6,8 @@
 namespace convoy {
 namespace {
 
-Job sample_job() {
-  Job job;
+JobPlan sample_job() {
+  JobPlan job;
   job.name = "ncf";
   RankPlan first;
   first.rank = 0;
@@ -29,8 +29,8 @@ Job sample_job() {
 }
 
 TEST(Plan, JobSurvivesJson) {
-  const Job job = sample_job();
-  const Job copy = job_from_json(Json::parse(to_json(job).dump()));
+  const JobPlan job = sample_job();
+  const JobPlan copy = job_from_json(Json::parse(to_json(job).dump()));
   EXPECT_EQ(copy.name, "ncf");
   ASSERT_EQ(copy.ranks.size(), 2u);
   EXPECT_EQ(copy.ranks[0].devices[0].kind, DevicePlan::Kind::cores);

@@ -44,8 +44,8 @@ Json config_of(const StrategyEntry& strategy, const Json& changes) {
   return {{"strategy", section}, {"optimizer", {{"name", "adam"}}}, {"train", {{"batch", {{"global", 64}}}}}};
 }
 
-Job job_of(const std::string& strategy, const Mesh& mesh, const Json& changes = Json::object()) {
-  Job job;
+JobPlan job_of(const std::string& strategy, const Mesh& mesh, const Json& changes = Json::object()) {
+  JobPlan job;
   job.name = "made";
   job.mesh = mesh;
   job.backend = "gloo";
@@ -60,7 +60,7 @@ Job job_of(const std::string& strategy, const Mesh& mesh, const Json& changes = 
   return job;
 }
 
-std::vector<RankCosts> costs(const Job& job, const ModelDescription& model = counted_model()) {
+std::vector<RankCosts> costs(const JobPlan& job, const ModelDescription& model = counted_model()) {
   return rank_costs_of(strategy_entry(job.config.at("strategy").at("name").get<std::string>()), job, model);
 }
 
@@ -106,7 +106,7 @@ TEST(Costs, UnknownShardsAreAtMostTheWhole) {
 TEST(Costs, AMeasuredZeroIsKnown) {
   ModelDescription model = counted_model();  // nothing is sharded
   for (BlockDescription& block : model.blocks) block.row_output_bytes = block.row_saved_bytes = 1024;
-  const Job job = job_of("tensor_parallel", Mesh({{"tensor", 2}}));
+  const JobPlan job = job_of("tensor_parallel", Mesh({{"tensor", 2}}));
   EXPECT_EQ(bytes_text(costs(job, model).front().sent), "not measured");
   model.measured = true;
   model = Json(model).get<ModelDescription>();
@@ -145,7 +145,7 @@ TEST(Costs, ATensorGroupShardsProductsInHalfPrecision) {
   }
   model = Json(model).get<ModelDescription>();
   const Json mesh = {{"mesh", {{"data", {{"degree", 2}, {"how", "fsdp"}}}, {"pipeline", 1}, {"tensor", 2}}}};
-  Job job = job_of("hybrid", Mesh({{"data", 2}, {"tensor", 2}}), mesh);
+  JobPlan job = job_of("hybrid", Mesh({{"data", 2}, {"tensor", 2}}), mesh);
   for (const char* precision : {"fp32", "bf16"}) {
     job.config["precision"] = precision;
     EXPECT_EQ(bytes_text(costs(job, model).front().moments), "1 MiB")
@@ -155,7 +155,7 @@ TEST(Costs, ATensorGroupShardsProductsInHalfPrecision) {
 
 // ---- work from which times are predicted ----
 
-RankCost cost_of(const Job& job, const ModelDescription& model = counted_model(), size_t rank = 0) {
+RankCost cost_of(const JobPlan& job, const ModelDescription& model = counted_model(), size_t rank = 0) {
   return strategy_entry(job.config.at("strategy").at("name").get<std::string>()).cost(job, model).at(rank);
 }
 
@@ -196,7 +196,7 @@ TEST(Work, FsdpGathersScattersAndUpdatesShards) {
 
 TEST(Work, StagesWaitForEachOther) {
   ModelDescription model = counted_model();
-  const Job job = job_of("pipeline", Mesh({{"pipeline", 2}}));
+  const JobPlan job = job_of("pipeline", Mesh({{"pipeline", 2}}));
   RankCost cost = cost_of(job, model);
   EXPECT_EQ(cost.work.rows, 16);
   EXPECT_DOUBLE_EQ(cost.work.own, 2);     // four halves

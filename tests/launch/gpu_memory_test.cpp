@@ -14,8 +14,8 @@ namespace convoy {
 namespace {
 
 // One rank a process, each on the GPU of that number.
-Job on_gpus(const std::vector<int>& gpus) {
-  Job job;
+JobPlan on_gpus(const std::vector<int>& gpus) {
+  JobPlan job;
   for (int gpu : gpus) {
     RankPlan rank;
     rank.rank = rank.process = static_cast<int>(job.ranks.size());
@@ -48,11 +48,11 @@ TEST(GpuMemory, ProcessesThatShareAGpuDivideIt) {
   EXPECT_EQ(limit_of_process(on_gpus({0, 0}), 0, 0), 0) << "no limit";
   EXPECT_EQ(limit_of_process(on_gpus({-1}), 0, gib), gib) << "without a GPU nothing is held to it";
   // Threads of one process have one allocator.
-  Job threads = on_gpus({0, 0});
+  JobPlan threads = on_gpus({0, 0});
   threads.processes = {{0, {0, 1}}};
   EXPECT_EQ(limit_of_process(threads, 0, 6 * gib), 6 * gib);
   // The same number on another host is another GPU.
-  Job apart = on_gpus({0, 0});
+  JobPlan apart = on_gpus({0, 0});
   apart.ranks[1].host = apart.processes[1].host = 1;
   EXPECT_EQ(limit_of_process(apart, 0, 6 * gib), 6 * gib);
 }

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Physical cores that two ranks have in common.
-int shared_cores(const Job& job, const Host& host) {
+int shared_cores(const JobPlan& job, const Host& host) {
   int shared = 0;
   for (const Core& core : host.cores) {
     std::set<int> owners;
@@ -28,7 +28,7 @@ int shared_cores(const Job& job, const Host& host) {
 
 TEST(Inventory, EightRanksEachOnTheNodeOfItsGpu) {
   const Topology dgx = machine_named("dgx");
-  Job job = job_of(8, true);
+  JobPlan job = job_of(8, true);
   const PlacementResult result = place(job, dgx, {});
   ASSERT_EQ(result.table.size(), 8u);
   for (const PlacedRank& row : result.table) {
@@ -44,7 +44,7 @@ TEST(Inventory, EightRanksEachOnTheNodeOfItsGpu) {
 }
 
 TEST(Inventory, ARankDoesNotLeaveItsGpusNodeForMoreCores) {
-  Job job = job_of(2, true);
+  JobPlan job = job_of(2, true);
   place(job, machine_named("numa4"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(12, 13, 14, 15));  // of 16 / 2 it takes the four that are near
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(4, 5, 6, 7));
@@ -53,7 +53,7 @@ TEST(Inventory, ARankDoesNotLeaveItsGpusNodeForMoreCores) {
 TEST(Inventory, MoreCoresThanTheNodeHasComeFromTheSocket) {
   LaunchConfig launch;
   launch.cores_per_rank = 6;
-  Job job = job_of(2, true);
+  JobPlan job = job_of(2, true);
   const PlacementResult result = place(job, machine_named("numa4"), launch);
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(8, 9, 12, 13, 14, 15));
   EXPECT_THAT(result.table[0].why, HasSubstr("on socket 1, and its NUMA node 3 has too few cores left"));
@@ -62,7 +62,7 @@ TEST(Inventory, MoreCoresThanTheNodeHasComeFromTheSocket) {
 TEST(Inventory, RanksOfCoresKeepToOneNode) {
   const Topology numa4 = machine_named("numa4");
   for (int ranks : {3, 4, 7, 8}) {
-    Job job = job_of(ranks);
+    JobPlan job = job_of(ranks);
     const PlacementResult result = place(job, numa4, {});
     EXPECT_EQ(shared_cores(job, numa4.hosts[0]), 0) << ranks;
     for (const PlacedRank& row : result.table) {
@@ -73,7 +73,7 @@ TEST(Inventory, RanksOfCoresKeepToOneNode) {
 }
 
 TEST(Inventory, TwoRanksOnFourNodesHaveASocketEach) {
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   const PlacementResult result = place(job, machine_named("numa4"), {});
   EXPECT_THAT(result.table[0].sockets, ElementsAre(0));
   EXPECT_THAT(result.table[1].sockets, ElementsAre(1));
@@ -84,7 +84,7 @@ TEST(Inventory, NodesAreCrossedWhereKeepingToThemWouldIdleMoreThanAQuarter) {
   Topology uneven = machine_named("numa4");
   auto& cores = uneven.hosts[0].cores;
   cores.erase(cores.begin() + 10, cores.end());  // 4 + 4 + 2
-  Job job = job_of(3);
+  JobPlan job = job_of(3);
   const PlacementResult result = place(job, uneven, {});
   EXPECT_EQ(result.table[0].threads, 3);
   EXPECT_THAT(result.table[2].numa, ::testing::SizeIs(::testing::Gt(1u)));
@@ -93,7 +93,7 @@ TEST(Inventory, NodesAreCrossedWhereKeepingToThemWouldIdleMoreThanAQuarter) {
 
 TEST(Inventory, PhysicalCoresBeforeHyperThreads) {
   const Topology machine = machine_named("hyperthreads");
-  Job job = job_of(4);
+  JobPlan job = job_of(4);
   const PlacementResult four = place(job, machine, {});
   EXPECT_EQ(shared_cores(job, machine.hosts[0]), 0);
   EXPECT_THAT(job.ranks[3].cores, ElementsAre(3, 7));
@@ -109,14 +109,14 @@ TEST(Inventory, PhysicalCoresBeforeHyperThreads) {
 }
 
 TEST(Inventory, AGpuPerSocket) {
-  Job job = job_of(2, true);
+  JobPlan job = job_of(2, true);
   place(job, machine_named("grace"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
 }
 
 TEST(Inventory, ALaptopsRanksGetItsCoresInOrder) {
-  Job job = job_of(3);
+  JobPlan job = job_of(3);
   place(job, machine_named("laptop"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(job.ranks[2].cores, ElementsAre(6, 7));
@@ -124,7 +124,7 @@ TEST(Inventory, ALaptopsRanksGetItsCoresInOrder) {
 }
 
 TEST(Inventory, AContainersRanksKeepToItsCpuset) {
-  Job job = job_of(3);
+  JobPlan job = job_of(3);
   place(job, machine_named("container"), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(2));
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(3));

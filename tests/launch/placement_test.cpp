@@ -27,7 +27,7 @@ Topology machine(int cores, int threads_each = 1, int gpus = 0) {
 }
 
 TEST(Placement, EachRankGetsAsManyWholeCores) {
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   const PlacementResult result = place(job, machine(5, 2), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 5, 6));  // cores 0 and 1 with their hyper-threads
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(3, 4, 8, 9));  // of the other NUMA node, where 2 is not
@@ -38,7 +38,7 @@ TEST(Placement, EachRankGetsAsManyWholeCores) {
 }
 
 TEST(Placement, HyperThreadsOnlyWhenCoresRunOut) {
-  Job job = job_of(4);
+  JobPlan job = job_of(4);
   place(job, machine(2, 2), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0));
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(2));
@@ -47,7 +47,7 @@ TEST(Placement, HyperThreadsOnlyWhenCoresRunOut) {
 }
 
 TEST(Placement, MoreRanksThanCoresShareWithOneWarning) {
-  Job job = job_of(3);
+  JobPlan job = job_of(3);
   const PlacementResult result = place(job, machine(2), {});
   EXPECT_TRUE(result.shared);
   EXPECT_THAT(result.warnings, ElementsAre(HasSubstr("3 ranks share 2 cores")));
@@ -60,7 +60,7 @@ TEST(Placement, MoreRanksThanCoresShareWithOneWarning) {
 TEST(Placement, ExplicitCoresAreAPromise) {
   LaunchConfig launch;
   launch.cores_per_rank = 1;
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   place(job, machine(4), launch);
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(1));
   launch.cores_per_rank = 3;
@@ -78,7 +78,7 @@ TEST(Placement, ExplicitCoresAreAPromise) {
 TEST(Placement, ThreadsBeyondCoresWaitPassively) {
   LaunchConfig launch;
   launch.threads = 4;
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   EXPECT_TRUE(place(job, machine(4), launch).shared);
   EXPECT_EQ(job.ranks[0].threads, 4);
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
@@ -87,7 +87,7 @@ TEST(Placement, ThreadsBeyondCoresWaitPassively) {
 TEST(Placement, NoMoreThreadsThanTheHostCanRun) {
   LaunchConfig launch;
   launch.threads = 9;
-  Job job = job_of(1);
+  JobPlan job = job_of(1);
   try {
     place(job, machine(4, 2), launch);
     FAIL();
@@ -104,7 +104,7 @@ TEST(Placement, BindWidensOrLeavesFree) {
   LaunchConfig launch;
   launch.cores_per_rank = 1;
   launch.bind = "numa";
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   place(job, machine(4), launch);
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
   launch.bind = "none";
@@ -115,14 +115,14 @@ TEST(Placement, BindWidensOrLeavesFree) {
 }
 
 TEST(Placement, GpuRanksGetCoresOfTheirNode) {
-  Job job = job_of(2, true);
+  JobPlan job = job_of(2, true);
   place(job, machine(4, 1, 2), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(2, 3));  // GPU 0 hangs on node 1
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(0, 1));
 }
 
 TEST(Placement, LaunchersBindingIsKept) {
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   place(job, machine(4), {}, {{2}, {3}});  // mpirun --bind-to core
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(2));
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(3));
@@ -133,7 +133,7 @@ TEST(Placement, LaunchersBindingIsKept) {
 }
 
 TEST(Placement, DevicesOfOneRankDivideItsCores) {
-  Job job = job_of(1);
+  JobPlan job = job_of(1);
   job.ranks[0].devices.resize(2);
   place(job, machine(4), {});
   EXPECT_THAT(job.ranks[0].devices[0].cores, ElementsAre(0, 1));
@@ -143,7 +143,7 @@ TEST(Placement, DevicesOfOneRankDivideItsCores) {
 TEST(Placement, HostsAreDividedApart) {
   Topology two = machine(2);
   two.hosts.push_back(machine(4).hosts[0]);
-  Job job = job_of(3);
+  JobPlan job = job_of(3);
   job.ranks[1].host = job.ranks[2].host = 1;
   place(job, two, {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1));
@@ -157,7 +157,7 @@ TEST(Placement, ListedCoresGoToTheRanksOfEachHostInOrder) {
   LaunchConfig launch;
   launch.bind = "list";
   launch.cores = {"3", "0-1"};
-  Job job = job_of(4);
+  JobPlan job = job_of(4);
   job.ranks[2].host = job.ranks[3].host = 1;
   const PlacementResult result = place(job, two, launch);
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(3));
@@ -172,7 +172,7 @@ std::string listed_refusal(const std::vector<std::string>& cores) {
   LaunchConfig launch;
   launch.bind = "list";
   launch.cores = cores;
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   try {
     place(job, machine(4), launch);
   } catch (const ConfigError& error) {
@@ -196,7 +196,7 @@ TEST(Placement, ACoreMayBeListedOnce) {
 
 TEST(Placement, LaunchersMasksThatOverlapAreToldAndMayBeReplaced) {
   const std::vector<std::vector<int>> masks{{0, 1}, {1, 2}};
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   const PlacementResult kept = place(job, machine(4), {}, masks);
   EXPECT_TRUE(kept.shared);
   EXPECT_THAT(kept.warnings, ElementsAre(HasSubstr("ranks 0-1 share core 1 of m, as their launcher bound them")));
@@ -211,7 +211,7 @@ TEST(Placement, LaunchersMasksThatOverlapAreToldAndMayBeReplaced) {
 }
 
 TEST(Placement, RanksThatALauncherBoundToOneCoreOfMany) {
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   const PlacementResult result = place(job, machine(4), {}, {{0}, {0}});
   EXPECT_TRUE(result.shared);
   EXPECT_THAT(result.warnings,
@@ -220,7 +220,7 @@ TEST(Placement, RanksThatALauncherBoundToOneCoreOfMany) {
 }
 
 TEST(Placement, HyperThreadsOfOneCoreAreOneCore) {
-  Job job = job_of(2);  // mpirun --bind-to hwthread
+  JobPlan job = job_of(2);  // mpirun --bind-to hwthread
   const PlacementResult result = place(job, machine(2, 2), {}, {{0}, {2}});
   EXPECT_THAT(result.warnings, ElementsAre(HasSubstr("share core 0")));
 }
@@ -228,7 +228,7 @@ TEST(Placement, HyperThreadsOfOneCoreAreOneCore) {
 TEST(Placement, KeepLeavesTheMaskAsItIs) {
   LaunchConfig launch;
   launch.bind = "keep";
-  Job job = job_of(2);
+  JobPlan job = job_of(2);
   const PlacementResult result = place(job, machine(8), launch, {{0, 1, 2, 3}, {0, 1, 2, 3}});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(0, 1, 2, 3));
@@ -241,7 +241,7 @@ TEST(Placement, KeepLeavesTheMaskAsItIs) {
 }
 
 TEST(Placement, TheTableIsReadable) {
-  Job job = job_of(3);
+  JobPlan job = job_of(3);
   const PlacementResult result = place(job, machine(4), {});
   EXPECT_EQ(placement_text(result.table, 2),
             "rank  host  device  NUMA  cores  threads  why\n"

@@ -49,8 +49,8 @@ Topology hosts(int count, int cores, int gpus = 0) {
   return topology;
 }
 
-Job job(const Mesh& mesh, int ranks_a_host = 1000) {
-  Job made;
+JobPlan job(const Mesh& mesh, int ranks_a_host = 1000) {
+  JobPlan made;
   made.mesh = mesh;
   made.backend = "gloo";
   for (int rank = 0; rank < mesh.size(); ++rank) {
@@ -118,7 +118,7 @@ TEST(Prediction, ABusyCoreHidesNoAllReduce) {
 TEST(Prediction, IdleTimeOverlapsWithBackward) {
   RankCost one = cost(32);
   one.axes = {{"data", 10e6, 10, Exchange::all_reduce, 0.9}};
-  const Job two = job(Mesh({{"data", 2}}));
+  const JobPlan two = job(Mesh({{"data", 2}}));
   EXPECT_NEAR(predict(two, {one, one}, hosts(1, 2), made(0)).exchange, 2 * ms, 1e-9);     // the last bucket
   EXPECT_NEAR(predict(two, {one, one}, hosts(1, 2), made(0.5)).exchange, 11 * ms, 1e-9);  // half of the rest too
   one.axes.front().bytes = 60e6;
@@ -198,7 +198,7 @@ TEST(Prediction, LargerRingsHaveMoreSteps) {
 TEST(Prediction, SeveralHostsNeedALink) {
   RankCost one = cost(32);
   one.axes = {{"data", 8e6, 1, Exchange::all_reduce, 0}};
-  const Job split = job(Mesh({{"data", 2}}), 1);
+  const JobPlan split = job(Mesh({{"data", 2}}), 1);
   EXPECT_THAT(predict(split, {one, one}, hosts(2, 2), made()).reason, HasSubstr("--link 20us,12GB/s"));
   const StepPrediction step = predict(split, {one, one}, hosts(2, 2), made(0), HostLink{1 * ms, 1e8});
   EXPECT_NEAR(step.exchange, 82 * ms, 1e-9);  // two steps, 8 MB at 100 MB/s
@@ -211,12 +211,12 @@ TEST(Prediction, SeveralHostsNeedALink) {
 }
 
 TEST(Prediction, UnmeasuredExchangesHaveNoPrediction) {
-  Job gpus = job(Mesh({{"data", 1}}));
+  JobPlan gpus = job(Mesh({{"data", 1}}));
   gpus.ranks[0].devices[0].kind = DevicePlan::Kind::gpu;
   EXPECT_THAT(predict(gpus, {cost(8)}, hosts(1, 2, 1), made()).reason, HasSubstr("measured on cores"));
   RankCost one = cost(8);
   one.axes = {{"data", 8e6, 1}};
-  Job other = job(Mesh({{"data", 2}}));
+  JobPlan other = job(Mesh({{"data", 2}}));
   other.backend = "mpi";
   EXPECT_THAT(predict(other, {one, one}, hosts(1, 2), made()).reason, HasSubstr("no times of all_reduce by mpi"));
 }

@@ -19,8 +19,8 @@ inline std::string topology_file(const std::string& name) {
 inline Topology machine_named(const std::string& name) { return {{saved_host(topology_file(name))}}; }
 
 // Each rank a process with one device, which is not placed yet.
-inline Job job_of(int ranks, bool gpus = false) {
-  Job job;
+inline JobPlan job_of(int ranks, bool gpus = false) {
+  JobPlan job;
   for (int rank = 0; rank < ranks; ++rank) {
     RankPlan plan;
     plan.rank = plan.process = rank;

@@ -50,7 +50,7 @@ TEST(Mps, IsFoundWhereADaemonRunsAndToldOfSharedGpus) {
   Topology topology;
   topology.hosts.push_back({"here", {}, {}, 0});
   topology.hosts.push_back({"there", {}, {}, 0});
-  Job job;
+  JobPlan job;
   for (int rank = 0; rank < 5; ++rank) {
     RankPlan plan;
     plan.rank = plan.process = rank;

@@ -41,7 +41,7 @@ class StallWatchTest : public ::testing::Test {
   }
 
   void begin(int ranks, double step_timeout = 0, double rendezvous = 300) {
-    Job job;
+    JobPlan job;
     for (int rank = 0; rank < ranks; ++rank) {
       RankPlan plan;
       plan.rank = plan.process = rank;

@@ -53,7 +53,7 @@ TEST(BlockCounts, SizesThatATensorGroupDivides) {
   EXPECT_EQ(block.cut_product_parameters, block.product_parameters);  // norms and biases are no products
   EXPECT_EQ(heard.blocks.at(0).cut_product_parameters, 0);
 
-  Job job;
+  JobPlan job;
   job.config = Json::object();
   const auto refused = [&](int degree) -> std::string {
     job.mesh = Mesh({{"tensor", degree}});

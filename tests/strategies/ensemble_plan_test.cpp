@@ -15,7 +15,7 @@ constexpr int64_t gpu_memory = int64_t{16} << 30;
 
 RunConfig ensemble_config(const std::string& options) { return testing::test_config({"ensemble", options, 1}, {}); }
 
-Job plan(const std::string& options, const Topology& topology, int ranks = 0) {
+JobPlan plan(const std::string& options, const Topology& topology, int ranks = 0) {
   RunConfig run = ensemble_config(options);
   run.device = "auto";
   PlanRequest request;
@@ -29,7 +29,7 @@ std::string refusal_of(const std::string& options, int ranks = 0) {
 
 TEST(EnsemblePlan, ThreadsAreOneProcessWithARankForEachCore) {
   for (const char* how : {", how: threads", ""}) {
-    const Job job = plan(how, one_host(2));
+    const JobPlan job = plan(how, one_host(2));
     EXPECT_EQ(job.ranks.size(), 2u);
     ASSERT_EQ(job.processes.size(), 1u);
     EXPECT_EQ(job.processes[0].ranks, (std::vector<int>{0, 1}));
@@ -40,7 +40,7 @@ TEST(EnsemblePlan, ThreadsAreOneProcessWithARankForEachCore) {
 }
 
 TEST(EnsemblePlan, ProcessesAreAsManyAndAStackIsOne) {
-  const Job processes = plan(", how: processes", one_host(2));
+  const JobPlan processes = plan(", how: processes", one_host(2));
   EXPECT_EQ(processes.processes.size(), 2u);
   EXPECT_EQ(processes.backend, "gloo");
   EXPECT_EQ(plan(", how: stacked", one_host(2)).ranks.size(), 1u);
@@ -48,7 +48,7 @@ TEST(EnsemblePlan, ProcessesAreAsManyAndAStackIsOne) {
 }
 
 TEST(EnsemblePlan, EveryGpuHasMembers) {
-  const Job job = plan(", how: threads", one_host(8, 4, gpu_memory));
+  const JobPlan job = plan(", how: threads", one_host(8, 4, gpu_memory));
   ASSERT_EQ(job.ranks.size(), 4u);
   EXPECT_EQ(job.backend, "nccl");
   EXPECT_EQ(job.ranks[3].devices.at(0).gpu, 3);
@@ -65,7 +65,7 @@ TEST(EnsemblePlan, RanksMayShareAGpu) {
     request.ranks = 5;
     return strategy_entry("ensemble").plan(run, one_host(8, 2, gpu_memory), request);
   };
-  const Job job = shared(", how: processes").jobs.at(0);
+  const JobPlan job = shared(", how: processes").jobs.at(0);
   EXPECT_EQ(job.backend, "gloo");
   EXPECT_EQ(job.processes.size(), 5u);
   for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(job.ranks[static_cast<size_t>(rank)].devices.at(0).gpu, rank % 2);
@@ -173,7 +173,7 @@ TEST(EnsemblePlan, WaysAreThoseThatAreLeftOpen) {
     run.resolved["strategy"] = way.section;
     run = RunConfig::from_resolved(run.resolved);
     run.device = "auto";
-    const Job job = strategy_entry("ensemble").plan(run, one_host(2), {}).jobs.at(0);
+    const JobPlan job = strategy_entry("ensemble").plan(run, one_host(2), {}).jobs.at(0);
     EXPECT_EQ(mode_of(job), way.name);
     planned.push_back(convoy::str(way.name, ' ', job.ranks.size(), ' ', job.processes.size()));
   }
@@ -213,7 +213,7 @@ TEST(EnsemblePlan, CostsAreThoseOfItsMembers) {
   block.parameters = 100;
   block.row_saved_bytes = 8;
   description.blocks = {block};
-  const Job job = plan(", members: 3, how: threads", one_host(2));
+  const JobPlan job = plan(", members: 3, how: threads", one_host(2));
   const auto costs = strategy_entry("ensemble").cost(job, description);
   ASSERT_EQ(costs.size(), 2u);
   EXPECT_EQ(costs[0].parameter_bytes, 2 * 400);

@@ -73,7 +73,7 @@ Subject even_subject() {
 }
 
 RankCost cost_of(const Layout& layout) {
-  const Job job = planned(layout, test_config(layout, {}));
+  const JobPlan job = planned(layout, test_config(layout, {}));
   ModelDescription description;
   description.element_bytes = 8;
   for (int64_t block = 0; block < 4; ++block)

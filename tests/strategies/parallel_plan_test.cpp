@@ -10,8 +10,8 @@
 namespace convoy::testing {
 namespace {
 
-Job plan(const std::string& strategy, const std::string& options, const Topology& topology, int ranks,
-         const std::string& device = "cpu") {
+JobPlan plan(const std::string& strategy, const std::string& options, const Topology& topology, int ranks,
+             const std::string& device = "cpu") {
   RunConfig config = test_config({strategy, options}, {});
   config.device = device;
   PlanRequest request;
@@ -21,7 +21,7 @@ Job plan(const std::string& strategy, const std::string& options, const Topology
 
 std::string refused(const std::string& strategy, const std::string& options, int ranks, int blocks = 0) {
   return error_of([&] {
-    const Job job = plan(strategy, options, one_host(4), ranks);
+    const JobPlan job = plan(strategy, options, one_host(4), ranks);
     ModelDescription model;
     for (int i = 0; i < blocks; ++i) model.blocks.push_back({str("block", i), 1, 0, 0, 0, 0, 1, {}});
     if (blocks > 0) strategy_entry(strategy).check(job, model);
@@ -32,7 +32,7 @@ TEST(PipelinePlan, RanksFollowTheListOrTheMachine) {
   EXPECT_EQ(plan("pipeline", "", one_host(4), 0).mesh.degree("pipeline"), 2);
   EXPECT_EQ(plan("pipeline", ", stages: [1, 2, 3]", one_host(4), 0).mesh.degree("pipeline"), 3);
   EXPECT_EQ(plan("pipeline", ", schedule: interleaved, stages: [1, 2, 3, 1]", one_host(4), 0).ranks.size(), 2u);
-  const Job job = plan("pipeline", "", one_host(4, 3), 0, "auto");
+  const JobPlan job = plan("pipeline", "", one_host(4, 3), 0, "auto");
   EXPECT_EQ(job.mesh.degree("pipeline"), 3);
   EXPECT_EQ(job.backend, "nccl");
   EXPECT_EQ(job.mesh.degree("data"), 1);
@@ -57,7 +57,7 @@ TEST(PipelinePlan, KeysAreNamedWhereTheyStand) {
 }
 
 TEST(ModelParallelPlan, Devices) {
-  const Job job = plan("model_parallel", ", devices: [cores:2, 'cores:0-1']", one_host(4), 0);
+  const JobPlan job = plan("model_parallel", ", devices: [cores:2, 'cores:0-1']", one_host(4), 0);
   ASSERT_EQ(job.ranks.size(), 1u);
   ASSERT_EQ(job.ranks[0].devices.size(), 2u);
   EXPECT_EQ(job.ranks[0].devices[0].cores, std::vector<int>{2});
@@ -69,11 +69,12 @@ TEST(ModelParallelPlan, Devices) {
   EXPECT_EQ(plan("model_parallel", "", one_host(4), 0).ranks[0].devices.size(), 2u);
   EXPECT_TRUE(plan("model_parallel", "", one_host(4), 0).ranks[0].cores.empty());
   EXPECT_EQ(plan("model_parallel", "", one_host(1), 0).ranks[0].devices.size(), 1u);
-  const Job gpus = plan("model_parallel", "", one_host(4, 3), 0, "auto");
+  const JobPlan gpus = plan("model_parallel", "", one_host(4, 3), 0, "auto");
   ASSERT_EQ(gpus.ranks[0].devices.size(), 3u);
   EXPECT_EQ(gpus.ranks[0].devices[2].gpu, 2);
-  const Job placed = plan("model_parallel", ", placement: [{blocks: 0, device: cuda:1}, {blocks: 1-2, device: cuda:0}]",
-                          one_host(4, 2), 1, "auto");
+  const JobPlan placed =
+      plan("model_parallel", ", placement: [{blocks: 0, device: cuda:1}, {blocks: 1-2, device: cuda:0}]",
+           one_host(4, 2), 1, "auto");
   EXPECT_EQ(placed.ranks[0].devices[0].gpu, 1);
 }
 
@@ -103,7 +104,7 @@ TEST(ModelParallelPlan, Refusals) {
 }
 
 TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
-  Job job = plan("pipeline", ", stages: [1, 2, 1], micro_batches: 4", one_host(4), 0);
+  JobPlan job = plan("pipeline", ", stages: [1, 2, 1], micro_batches: 4", one_host(4), 0);
   ModelDescription model;
   model.element_bytes = 8;
   for (int block = 0; block < 4; ++block) model.blocks.push_back({str("block", block), 100, 10, 0, 64, 500, 50, {}});
@@ -133,7 +134,7 @@ TEST(PipelineCost, MicroBatchesOfUnequalSizeAndStagesThatDiffer) {
       model.blocks.push_back({str("block", model.blocks.size()), 100, 0, 0, 0, bytes, 50, {}});
       model.blocks.back().saved_bytes = whatever;
     }
-    const Job job = plan("pipeline", options, one_host(4), 0);
+    const JobPlan job = plan("pipeline", options, one_host(4), 0);
     return strategy_entry("pipeline").cost(job, model).at(rank).activation_bytes;
   };
   // All five are live: the whole batch of 16 rows, once, and the memory per micro-batch that does not depend on rows.

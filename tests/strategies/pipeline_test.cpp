@@ -242,7 +242,7 @@ TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
     request.ranks = layout.ranks;
     Topology topology;
     topology.hosts.push_back({"here", {{0, 0, 0, {0}}}, {}, 0});
-    const Job job = strategy_entry("pipeline").plan(config, topology, request).jobs.at(0);
+    const JobPlan job = strategy_entry("pipeline").plan(config, topology, request).jobs.at(0);
     const std::vector<RankCost> costs = strategy_entry("pipeline").cost(job, model);
     Subject full = subject;
     full.data = subject.data.slice(0, 16);
@@ -280,7 +280,7 @@ TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
     request.ranks = layout.ranks;
     Topology topology;
     topology.hosts.push_back({"here", {{0, 0, 0, {0}}}, {}, 0});
-    const Job job = strategy_entry("hybrid").plan(test_config(layout, {}), topology, request).jobs.at(0);
+    const JobPlan job = strategy_entry("hybrid").plan(test_config(layout, {}), topology, request).jobs.at(0);
     const std::vector<RankCost> costs = strategy_entry("hybrid").cost(job, model);
     Subject full = subject;
     full.data = subject.data.slice(0, 16);
@@ -310,7 +310,7 @@ TEST(PipelineFigures, ParametersAreThoseOfTheCost) {
   topology.hosts.push_back({"here", {{0, 0, 0, {0}}}, {}, 0});
   PlanRequest request;
   request.ranks = layout.ranks;
-  const Job job = strategy_entry("pipeline").plan(test_config(layout, {}), topology, request).jobs.at(0);
+  const JobPlan job = strategy_entry("pipeline").plan(test_config(layout, {}), topology, request).jobs.at(0);
   const std::vector<RankCost> costs = strategy_entry("pipeline").cost(job, model);
   EXPECT_EQ(run(layout, subject,
                 [&](const Context& context, Strategy& strategy) {

@@ -27,7 +27,7 @@ RunConfig config(const std::string& device = "auto", const std::string& backend 
   return config;
 }
 
-Job plan(const std::string& strategy, const RunConfig& config, const Topology& topology, int ranks) {
+JobPlan plan(const std::string& strategy, const RunConfig& config, const Topology& topology, int ranks) {
   PlanRequest request;
   request.ranks = ranks;
   return strategy_entry(strategy).plan(config, topology, request).jobs.at(0);
@@ -43,7 +43,7 @@ std::string error_of(const std::string& strategy, const RunConfig& config, const
 }
 
 TEST(StrategyPlan, SingleIsOneRank) {
-  const Job job = plan("single", config(), machines(1, 4, 0), 0);
+  const JobPlan job = plan("single", config(), machines(1, 4, 0), 0);
   ASSERT_EQ(job.ranks.size(), 1u);
   EXPECT_EQ(job.backend, "local");
   EXPECT_EQ(job.ranks[0].devices.at(0).kind, DevicePlan::Kind::cores);
@@ -66,7 +66,7 @@ RunConfig with_devices(const Json& devices, const std::string& backend = "auto")
 }
 
 TEST(StrategyPlan, DataParallelIsOneProcessWithAThreadPerDevice) {
-  const Job job = plan("data_parallel", with_devices({"cores:0-1", "cores:3"}), machines(1, 4, 0), 0);
+  const JobPlan job = plan("data_parallel", with_devices({"cores:0-1", "cores:3"}), machines(1, 4, 0), 0);
   ASSERT_EQ(job.ranks.size(), 2u);
   ASSERT_EQ(job.processes.size(), 1u);
   EXPECT_EQ(job.processes[0].ranks, (std::vector<int>{0, 1}));
@@ -77,7 +77,7 @@ TEST(StrategyPlan, DataParallelIsOneProcessWithAThreadPerDevice) {
   EXPECT_EQ(job.mesh.degree("data"), 2);
   EXPECT_EQ(plan("data_parallel", with_devices("auto"), machines(1, 4, 0), 0).ranks.size(), 4u);
   EXPECT_EQ(plan("data_parallel", with_devices("auto"), machines(1, 4, 0), 3).ranks.size(), 3u);
-  const Job gpus = plan("data_parallel", with_devices({"cuda:1", "cuda:0"}), machines(1, 4, 2), 0);
+  const JobPlan gpus = plan("data_parallel", with_devices({"cuda:1", "cuda:0"}), machines(1, 4, 2), 0);
   EXPECT_EQ(gpus.backend, "nccl");
   EXPECT_EQ(gpus.ranks[0].devices.at(0).gpu, 1);
 }
@@ -102,7 +102,7 @@ TEST(StrategyPlan, DataParallelRefusesDevicesThatAreNotThere) {
 }
 
 TEST(StrategyPlan, DdpOneProcessARank) {
-  const Job job = plan("ddp", config(), machines(1, 4, 0), 3);
+  const JobPlan job = plan("ddp", config(), machines(1, 4, 0), 3);
   ASSERT_EQ(job.ranks.size(), 3u);
   ASSERT_EQ(job.processes.size(), 3u);
   EXPECT_EQ(job.backend, "gloo");
@@ -114,14 +114,14 @@ TEST(StrategyPlan, DdpOneProcessARank) {
 }
 
 TEST(StrategyPlan, DdpOverLocalIsOneProcessOfThreads) {
-  const Job job = plan("ddp", config("cpu", "local"), machines(1, 4, 0), 3);
+  const JobPlan job = plan("ddp", config("cpu", "local"), machines(1, 4, 0), 3);
   ASSERT_EQ(job.processes.size(), 1u);
   EXPECT_EQ(job.processes[0].ranks, (std::vector<int>{0, 1, 2}));
   EXPECT_NE(error_of("ddp", config("cpu", "local"), machines(2, 4, 0), 4).find("backend"), std::string::npos);
 }
 
 TEST(StrategyPlan, DdpTakesEveryGpuUnlessToldOtherwise) {
-  const Job job = plan("ddp", config(), machines(2, 8, 4), 0);
+  const JobPlan job = plan("ddp", config(), machines(2, 8, 4), 0);
   ASSERT_EQ(job.ranks.size(), 8u);
   EXPECT_EQ(job.backend, "nccl");
   EXPECT_EQ(job.ranks[5].host, 1);
@@ -162,7 +162,7 @@ TEST(StrategyPlan, RecomputeIsAWordOrAListOfNames) {
 }
 
 TEST(StrategyPlan, FsdpStandsWhereDdpDoes) {
-  const Job job = plan("fsdp", config(), machines(2, 8, 4), 0);
+  const JobPlan job = plan("fsdp", config(), machines(2, 8, 4), 0);
   ASSERT_EQ(job.ranks.size(), 8u);
   EXPECT_EQ(job.backend, "nccl");
   EXPECT_EQ(job.mesh.degree("data"), 8);
@@ -173,7 +173,7 @@ TEST(StrategyPlan, HostsFollowTheLauncher) {
   PlanRequest request;
   request.ranks = 3;
   request.rank_hosts = {1, 0, 1};
-  const Job job = strategy_entry("ddp").plan(config(), machines(2, 2, 0), request).jobs.at(0);
+  const JobPlan job = strategy_entry("ddp").plan(config(), machines(2, 2, 0), request).jobs.at(0);
   EXPECT_EQ(job.ranks[0].host, 1);
   EXPECT_EQ(job.processes[1].host, 0);
 }
@@ -181,14 +181,14 @@ TEST(StrategyPlan, HostsFollowTheLauncher) {
 TEST(StrategyPlan, UnequalHostsGetRanksInProportion) {
   Topology topology = machines(2, 2, 0);
   for (int c = 2; c < 6; ++c) topology.hosts[1].cores.push_back({c, 0, 0, {c}});
-  const Job job = plan("ddp", config(), topology, 4);
+  const JobPlan job = plan("ddp", config(), topology, 4);
   EXPECT_EQ(job.ranks[0].host, 0);
   EXPECT_EQ(job.ranks[1].host, 1);
   EXPECT_EQ(job.ranks[3].host, 1);
 }
 
 TEST(StrategyCost, RingAllReduceOfTheGradients) {
-  Job job = plan("ddp", config("cpu"), machines(1, 4, 0), 4);
+  JobPlan job = plan("ddp", config("cpu"), machines(1, 4, 0), 4);
   job.config = Json{{"optimizer", {{"name", "adam"}}},
                     {"train", {{"batch", {{"global", 10}}}}},
                     {"strategy",
@@ -209,7 +209,7 @@ TEST(StrategyCost, RingAllReduceOfTheGradients) {
 }
 
 TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
-  Job job = plan("ddp", config("cpu"), machines(1, 4, 0), 2);
+  JobPlan job = plan("ddp", config("cpu"), machines(1, 4, 0), 2);
   job.config = Json{{"optimizer", {{"name", "sgd"}, {"momentum", 0.0}}},
                     {"train", {{"batch", {{"global", 12}}}}},
                     {"strategy",
@@ -235,7 +235,7 @@ TEST(StrategyCost, RecomputedBlocksKeepTheirInputs) {
 }
 
 TEST(StrategyCost, ShardsOfFsdp) {
-  Job job = plan("fsdp", config("cpu"), machines(1, 4, 0), 4);
+  JobPlan job = plan("fsdp", config("cpu"), machines(1, 4, 0), 4);
   job.config = Json{{"optimizer", {{"name", "adam"}}},
                     {"train", {{"batch", {{"global", 12}}}}},
                     {"strategy",

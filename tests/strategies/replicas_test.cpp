@@ -126,7 +126,7 @@ TEST(Replicas, BytesSentAreThoseOfTheCost) {
   double parameters = 0;
   for (const auto& [key, tensor] : result.initial)
     if (key.rfind("parameter/", 0) == 0) parameters += static_cast<double>(tensor.numel());
-  const Job job = planned(ddp(4), test_config(ddp(4), {}));
+  const JobPlan job = planned(ddp(4), test_config(ddp(4), {}));
   ModelDescription description;
   description.blocks = {{"all", static_cast<int64_t>(parameters), 0, 0, 0, 0}};
   description.element_bytes = 8;
@@ -208,7 +208,7 @@ TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
     for (const Layout& alone : {ddp(1, ", batch_norm: sync"), Layout{"fsdp", ", batch_norm: sync", 1}})
       EXPECT_EQ(refused_key(alone, subject, {}), "nothing is refused") << named << ", " << alone.strategy;
     const Layout layout = ddp(2, ", batch_norm: sync");
-    const Job job = planned(layout, test_config(layout, {}));
+    const JobPlan job = planned(layout, test_config(layout, {}));
     const StrategyEntry& entry = strategy_entry(layout.strategy);
     EXPECT_TRUE(wants_blocks(entry, job));
     try {

@@ -231,7 +231,7 @@ TEST(SyncState, BytesSentAreThoseOfTheCost) {
         "what: parameters, every: 4, groups: [{match: bias, what: gradients}]"}) {
     SCOPED_TRACE(policy);
     const Layout layout = ddp_with(4, policy);
-    const Job job = planned(layout, test_config(layout, {}));
+    const JobPlan job = planned(layout, test_config(layout, {}));
     const ModelDescription description = describe_model(*subject.model(), "fp64");
     const double predicted = strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
     const double counted = bytes_of_last_step(layout, subject, 8);
@@ -244,7 +244,7 @@ TEST(SyncState, CompressedGradientsAreHalfOfFp32) {
   ModelDescription description;
   description.blocks = {{"all", 1000000, 0, 0, 0, 0}};
   const auto sent = [&](const char* sync) {
-    const Job job = planned(ddp_with(2, sync), test_config(ddp_with(2, sync), {}));
+    const JobPlan job = planned(ddp_with(2, sync), test_config(ddp_with(2, sync), {}));
     return strategy_entry("ddp").cost(job, description).front().bytes_sent_per_step;
   };
   EXPECT_EQ(sent("compress: bf16") * 2, sent(""));

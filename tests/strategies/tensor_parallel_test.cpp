@@ -27,7 +27,7 @@ Layout hybrid(int data, int degree, const std::string& more = "") {
   return {"hybrid", convoy::str(", mesh: {data: ", data, ", tensor: ", degree, "}", more), data * degree};
 }
 
-Job planned(const Layout& layout) {
+JobPlan planned(const Layout& layout) {
   Topology topology;
   topology.hosts.resize(1);
   PlanRequest request;
@@ -36,10 +36,10 @@ Job planned(const Layout& layout) {
 }
 
 TEST(TensorParallel, RanksThatSendMostAreNeighbours) {
-  const Job job = planned(hybrid(2, 3));
+  const JobPlan job = planned(hybrid(2, 3));
   EXPECT_EQ(job.mesh.group(0, "tensor"), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(job.mesh.group(0, "data"), (std::vector<int>{0, 3}));
-  const Job turned = planned(hybrid(2, 3, ", order: [tensor, pipeline, data]"));
+  const JobPlan turned = planned(hybrid(2, 3, ", order: [tensor, pipeline, data]"));
   EXPECT_EQ(turned.mesh.group(0, "data"), (std::vector<int>{0, 1}));
   EXPECT_EQ(planned(tensor(4)).mesh.degree("tensor"), 4);
   EXPECT_EQ(planned({"hybrid", ", mesh: {data: {degree: 3, how: ddp}}", 3}).mesh.degree("data"), 3);
@@ -92,7 +92,7 @@ TEST(TensorParallel, HeadsThatDoNotDivideAreRefusedBeforeAnythingStarts) {
 // An infinite weight of one rank's share makes an inf that only it sees first.
 TEST(TensorParallel, NothingToCutIsToldAndOddSizesAtTheirKey) {
   const StrategyEntry& entry = strategy_entry("tensor_parallel");
-  Job job;
+  JobPlan job;
   job.mesh = Mesh({{"tensor", 2}});
   job.config = {{"model", {{"name", "made"}, {"width", 9}, {"hidden", {4, 6}}}},
                 {"strategy", {{"name", "tensor_parallel"}, {"sequence_parallel", true}}}};
@@ -276,7 +276,7 @@ ModelDescription gpt_description() {
 TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
   const Subject subject = gpt_of({12, 24, 12});
   for (const Layout& layout : {tensor(2), tensor(2, ", sequence_parallel: true"), hybrid(2, 2)}) {
-    Job job = planned(layout);
+    JobPlan job = planned(layout);
     const RankCost cost = strategy_entry(layout.strategy).cost(job, gpt_description()).front();
     Training training;
     training.steps = 9;  // the fifth and tenth batch are smaller
@@ -387,7 +387,7 @@ TEST(TensorParallel, AMeasuredModelWithFlatSequencesIsRefused) {
     ModelDescription description = describe_model(*model, "fp64");
     at::set_num_threads(1);
     measure_activations(test_config({"single", "", 1}, {}), model, subject.loss, subject.data.slice(0, 4), description);
-    Job job;
+    JobPlan job;
     job.mesh = Mesh({{"tensor", 2}});
     job.config = {{"strategy", {{"name", "tensor_parallel"}, {"sequence_parallel", sequence_parallel}}}};
     try {

@@ -22,7 +22,7 @@ std::vector<ExecutionMode> execution_modes_of(const RunConfig& config) {
   return ways;
 }
 
-std::string mode_of(const Job& job) {
+std::string mode_of(const JobPlan& job) {
   if (job.ranks.size() == 1) return "stacked";
   return job.processes.size() == 1 ? "threads" : "processes";
 }

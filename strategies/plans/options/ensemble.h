@@ -28,7 +28,7 @@ struct ExecutionMode {
 std::vector<ExecutionMode> execution_modes_of(const RunConfig& config);
 
 // The execution mode of a planned job.
-std::string mode_of(const Job& job);
+std::string mode_of(const JobPlan& job);
 
 struct EvaluationMetrics {
   std::vector<std::string> evaluated;  // names of metrics of the evaluation split; empty: it has no rows

@@ -114,7 +114,7 @@ void check_pipeline(const Options& section, int ranks) {
                                " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages));
 }
 
-PipelineShape pipeline_shape(const Job& job) {
+PipelineShape pipeline_shape(const JobPlan& job) {
   const Options options(job.config.at("strategy"));
   PipelineShape shape;
   shape.schedule = options.text("schedule");
@@ -239,7 +239,7 @@ std::vector<RankCost> pipeline_costs(const PipelineShape& shape, const std::vect
   return all;
 }
 
-std::string pipeline_text(const Job& job, const ModelDescription& model) {
+std::string pipeline_text(const JobPlan& job, const ModelDescription& model) {
   const Options section(job.config.at("strategy"));
   const int ranks = job.mesh.degree("pipeline");
   std::vector<std::vector<int>> ranks_at(static_cast<size_t>(ranks));  // by index along the axis

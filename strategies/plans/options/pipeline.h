@@ -36,12 +36,12 @@ struct PipelineShape {
   int tie_shares = 1;  // ranks along the data axis that divide a tied gradient before its sum over stages
 };
 // Reads the shape from a job with pipeline_section_options(), micro_batches and sync.
-PipelineShape pipeline_shape(const Job& job);
+PipelineShape pipeline_shape(const JobPlan& job);
 // Costs by index along the pipeline axis.
 std::vector<RankCost> pipeline_costs(const PipelineShape& shape, const std::vector<BlockRange>& stages,
                                      const ModelDescription& model);
 
 // Lines for people: blocks and ranks of each stage, and the actions of each rank in order.
-std::string pipeline_text(const Job& job, const ModelDescription& model);
+std::string pipeline_text(const JobPlan& job, const ModelDescription& model);
 
 }  // namespace convoy

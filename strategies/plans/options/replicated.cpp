@@ -156,7 +156,7 @@ Plan plan_on_mesh(const RunConfig& config, const Topology& topology, const PlanR
     throw ConfigError(SourceLocation{}, "backend",
                       "local reaches the threads of one process only, and the ranks are on several "
                       "hosts; use gloo, mpi or nccl");
-  Job job;
+  JobPlan job;
   job.name = config.name;
   job.mesh = mesh;
   job.backend = backend;
@@ -317,7 +317,7 @@ void add_buffer_exchanges(const Json& config, const ModelDescription& descriptio
     cost.add({"data", data_rank == 0 ? others * bytes * updates : 0, updates, Exchange::gather});
 }
 
-std::vector<RankCost> replica_costs(const Job& job, const ModelDescription& description, bool sparse_embeddings) {
+std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description, bool sparse_embeddings) {
   const auto ranks = int(job.ranks.size());
   std::vector<TouchedTable> tables;
   if (sparse_embeddings) tables = touched_tables(job.config, description, ranks);

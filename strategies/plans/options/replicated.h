@@ -43,7 +43,7 @@ double buffer_bytes(const ModelDescription& description);      // all buffers
 // Cost per rank if every rank holds everything. Each step sends one ring all-reduce of the gradients, divided by
 // sync.every: 2·(N−1)/N times their bytes. Other sync policies follow options/sync.h; sparse embeddings, if the
 // strategy supports them (`sparse_embeddings`), follow options/sparse_embeddings.h.
-std::vector<RankCost> replica_costs(const Job& job, const ModelDescription& description,
+std::vector<RankCost> replica_costs(const JobPlan& job, const ModelDescription& description,
                                     bool sparse_embeddings = false);
 
 // Values of a resolved configuration.

@@ -111,7 +111,7 @@ std::vector<Option> sharded_data_options() {
                  buffer_options()});
 }
 
-std::vector<RankCost> sharded_costs(const Job& job, const ModelDescription& description, bool ends) {
+std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& description, bool ends) {
   const Options options(job.config.at("strategy"));
   const std::string& shard = options.text("shard");
   const std::string precision = job.config.value("precision", "fp32");

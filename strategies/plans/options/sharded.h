@@ -25,6 +25,6 @@ std::vector<Option> sharded_data_options();
 // Without overlap one block replaces two. Sums that cannot be in place (`optimizer`, or several per update) need 1/N of
 // the largest unit.
 // `ends`: these blocks end the model, so the last one's backward follows its forward and it stays gathered.
-std::vector<RankCost> sharded_costs(const Job& job, const ModelDescription& description, bool ends = true);
+std::vector<RankCost> sharded_costs(const JobPlan& job, const ModelDescription& description, bool ends = true);
 
 }  // namespace convoy

@@ -101,7 +101,7 @@ void check_sparse_embeddings(const RunConfig& config, bool supported) {
                "rows: true, or what: gradients");
 }
 
-bool sparse_check_wants_blocks(const Job& job) {
+bool sparse_check_wants_blocks(const JobPlan& job) {
   if (!asks_for_rows(job.config.value("model", Json::object()))) return false;
   const RunConfig config = RunConfig::from_resolved(job.config);
   if (wants_sharded_rows(config.model.options) && job.mesh.degree("data") > 1) return true;
@@ -116,7 +116,7 @@ bool sparse_check_wants_blocks(const Job& job) {
   return std::any_of(groups.begin(), groups.end(), obstructs);
 }
 
-void check_sparse_blocks(const Job& job, const ModelDescription& description) {
+void check_sparse_blocks(const JobPlan& job, const ModelDescription& description) {
   if (!asks_for_rows(job.config.value("model", Json::object()))) return;
   const RunConfig config = RunConfig::from_resolved(job.config);
   const int ranks = job.mesh.degree("data");
@@ -239,7 +239,7 @@ ModelDescription without(const ModelDescription& description, const std::vector<
   return rest;
 }
 
-RowRanks row_ranks(const Job& job) {
+RowRanks row_ranks(const JobPlan& job) {
   RowRanks where;
   where.ranks = int(job.ranks.size());
   where.gpus = job.ranks.front().devices.front().kind == DevicePlan::Kind::gpu;
@@ -314,7 +314,7 @@ std::string exchanged_text(const Json& config, const TouchedTable& table, const 
 
 }  // namespace
 
-std::string sparse_text(const Job& job, const ModelDescription& description) {
+std::string sparse_text(const JobPlan& job, const ModelDescription& description) {
   const Json& config = job.config;
   const RowRanks where = row_ranks(job);
   const int ranks = where.ranks;

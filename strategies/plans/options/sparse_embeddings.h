@@ -29,8 +29,8 @@ SparseDecision sparse_decision(const RunConfig& config, int ranks, const TableSi
 // Throws ConfigError at the key that prevents them.
 void check_sparse_embeddings(const RunConfig& config, bool supported);
 // The checks that need the names of tables: parameter groups of the optimizer, tied layers.
-bool sparse_check_wants_blocks(const Job& job);
-void check_sparse_blocks(const Job& job, const ModelDescription& description);
+bool sparse_check_wants_blocks(const JobPlan& job);
+void check_sparse_blocks(const JobPlan& job, const ModelDescription& description);
 // Warnings about tables that stay dense although the model requests sparse ones.
 std::vector<std::string> sparse_warnings(const RunConfig& config);
 
@@ -73,11 +73,11 @@ struct RowRanks {
   bool gpus = false;
   int sharing = 1;  // ranks of a host that share one copy of each table and divide its updates (sparse/shared_rows.h)
 };
-RowRanks row_ranks(const Job& job);
+RowRanks row_ranks(const JobPlan& job);
 void add_row_cost(const Json& config, const std::vector<TouchedTable>& tables, const RowRanks& where, double dense,
                   RankCost& cost);
 // One line per table that is sparse, or stays dense although it was requested as sparse, with the reason.
-std::string sparse_text(const Job& job, const ModelDescription& description);
+std::string sparse_text(const JobPlan& job, const ModelDescription& description);
 
 // --- Sharded embeddings (sparse/sharded_rows.h): which models request them, and their cost ---
 

@@ -208,7 +208,7 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
   return left_out;
 }
 
-void check_sync_names(const Job& job, const ModelDescription& description) {
+void check_sync_names(const JobPlan& job, const ModelDescription& description) {
   const SyncPolicy policy = sync_policy(job.config.at("strategy"));
   if (policy.patterns.empty()) return;
   std::vector<std::string> names;

@@ -65,7 +65,7 @@ Option replica_sync_option();
 // whole replicas. Throws ConfigError at the key; returns a line for each key that --set left without effect.
 std::vector<std::string> check_sync(const RunConfig& config, bool copies);
 // Throws ConfigError at the key for a pattern that matches no parameter.
-void check_sync_names(const Job& job, const ModelDescription& description);
+void check_sync_names(const JobPlan& job, const ModelDescription& description);
 
 // Elements of each of the policy's groups, in proportion to the blocks' parameters (which a tensor group may shard).
 std::vector<double> sync_elements(const SyncPolicy& policy, const ModelDescription& description);

@@ -88,7 +88,7 @@ std::string flat_sequences_text(const std::string& block, const std::string& sha
              ", or take sequence_parallel: false");
 }
 
-void check_cuts(const Job& job, const ModelDescription& description) {
+void check_cuts(const JobPlan& job, const ModelDescription& description) {
   const int degree = job.mesh.degree("tensor");
   const bool sequence = degree > 1 && job.config.value("strategy", Json::object()).value("sequence_parallel", false);
   for (const BlockDescription& block : description.blocks)
@@ -118,7 +118,7 @@ void check_cuts(const Job& job, const ModelDescription& description) {
     }
 }
 
-std::vector<std::string> tensor_notes(const Job& job, const ModelDescription& description, const std::string& key) {
+std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription& description, const std::string& key) {
   const int degree = job.mesh.degree("tensor");
   if (degree == 1) return {};
   bool cut = false, rows_cut = false;
@@ -140,7 +140,7 @@ std::vector<std::string> tensor_notes(const Job& job, const ModelDescription& de
   return notes;
 }
 
-RankCost tensor_group_cost(const Job& job, const ModelDescription& description) {
+RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& description) {
   const Options options(job.config.at("strategy"));
   const double tensor = job.mesh.degree("tensor");
   const auto element = double(description.element_bytes);
@@ -191,7 +191,7 @@ RankCost tensor_group_cost(const Job& job, const ModelDescription& description) 
   return cost;
 }
 
-ModelDescription cut_description(const Job& job, const ModelDescription& description) {
+ModelDescription cut_description(const JobPlan& job, const ModelDescription& description) {
   const int tensor = job.mesh.degree("tensor");
   const bool sequence = tensor > 1 && Options(job.config.at("strategy")).boolean("sequence_parallel");
   ModelDescription cut = description;

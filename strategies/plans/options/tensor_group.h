@@ -25,13 +25,13 @@ void check_tensor_degree(const RunConfig& config, int degree);
 std::string flat_sequences_text(const std::string& block, const std::string& shape, int64_t length, int64_t ranks);
 // Throws ConfigError for a layer that the ranks of the axis tensor do not divide: at the model's option with its size
 // if exactly one has it, else at `model`. Throws at strategy.sequence_parallel for flat_sequences.
-void check_cuts(const Job& job, const ModelDescription& description);
+void check_cuts(const JobPlan& job, const ModelDescription& description);
 // Warnings about requested sharding that has no effect for these blocks. Each starts with `key`, the key that requests
 // the tensor group.
-std::vector<std::string> tensor_notes(const Job& job, const ModelDescription& description, const std::string& key);
-RankCost tensor_group_cost(const Job& job, const ModelDescription& description);
+std::vector<std::string> tensor_notes(const JobPlan& job, const ModelDescription& description, const std::string& key);
+RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& description);
 // The model as one rank of the axis tensor holds it: fewer parameters, and fewer bytes kept for backward.
-ModelDescription cut_description(const Job& job, const ModelDescription& description);
+ModelDescription cut_description(const JobPlan& job, const ModelDescription& description);
 // Adds the messages of a data axis of `data` ranks for `cost.gradient_bytes`.
 void add_bucket_messages(int data, const BucketSizes& buckets, int64_t every, bool overlap, RankCost& cost);
 

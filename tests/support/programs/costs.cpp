@@ -59,7 +59,7 @@ int run(int ranks, int64_t described) {
   for (int core = 0; core < 64; ++core) here.hosts.back().cores.push_back({core, 0, 0, {core}});
   PlanRequest request;
   request.ranks = ranks;
-  const Job job = strategy.plan(config, here, request).jobs.front();
+  const JobPlan job = strategy.plan(config, here, request).jobs.front();
 
   const DatasetPtr data =
       registry.datasets.make(config.data.name, config.data.options, data_seed(config.data.options, config.seed));

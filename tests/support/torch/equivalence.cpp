@@ -93,8 +93,8 @@ Batch share(const Batch& data, int64_t begin, int64_t end, int64_t nominal, int6
 }
 
 // The plan, checked with the model's blocks.
-Job checked_plan(const Layout& layout, const RunConfig& config, const Subject& subject) {
-  Job job = planned(layout, config);
+JobPlan checked_plan(const Layout& layout, const RunConfig& config, const Subject& subject) {
+  JobPlan job = planned(layout, config);
   check_blocks(strategy_entry(layout.strategy), job, describe_model(*subject.model(), config.precision));
   return job;
 }
@@ -206,11 +206,11 @@ RunConfig test_config(const Layout& layout, const Training& training, const std:
   return read_run_config({path, {}}, catalogues);
 }
 
-Job planned(const Layout& layout, const RunConfig& config) {
+JobPlan planned(const Layout& layout, const RunConfig& config) {
   const Topology topology = one_host(8);
   PlanRequest request;
   request.ranks = layout.ranks;
-  Job job = strategy_entry(config.strategy.name).plan(config, topology, request).jobs.at(0);
+  JobPlan job = strategy_entry(config.strategy.name).plan(config, topology, request).jobs.at(0);
   CONVOY_CHECK(static_cast<int>(job.ranks.size()) == layout.ranks, to_string(layout), " is planned with ",
                job.ranks.size(), " ranks");
   return job;
@@ -223,7 +223,7 @@ std::unique_ptr<Strategy> make_strategy(const RunConfig& config) {
 }
 
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run) {
-  const Job job = planned(layout, config);
+  const JobPlan job = planned(layout, config);
   TemporaryFolder folder;
   const auto channel = make_local_channel();
   Registry registry;  // one for all: the backend `local` knows its ranks by it
