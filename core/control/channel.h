@@ -141,8 +141,8 @@ class SupervisedChannel : public Channel {
 // --- Protocol: keys and topics that `convoy` and the rank processes use on the control channel ---
 //
 // Environment of a rank process: CONVOY_CHANNEL (to_string(ChannelAddress)), CONVOY_PROCESS (index into
-// JobPlan::processes), CONVOY_RANK (its first rank; it connects as this participant, and `convoy` processes of that rank
-// as -1 - rank).
+// JobPlan::processes), CONVOY_RANK (its first rank; it connects as this participant, and `convoy` processes of that
+// rank as -1 - rank).
 // All other data comes over the channel, so that every launcher works in the same way.
 namespace protocol {
 
