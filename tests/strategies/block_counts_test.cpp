@@ -117,6 +117,7 @@ TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
 
 // Fake tensors give the bytes that the real step keeps, and the working memory of its backward.
 TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
+  constexpr int64_t rows = 4;
   at::set_num_threads(1);
   for (auto* make : {gpt_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject})
     for (const char* precision : {"fp64", "fp32", "bf16"}) {
@@ -126,7 +127,7 @@ TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
         ModelDescription model = counted;
         RunConfig config = test_config({"single", "", 1}, {});
         config.precision = precision;
-        measure_activations(config, subject.model(), subject.loss, subject.data.slice(0, 4), model, tensors);
+        measure_activations(config, subject.model(), subject.loss, subject.data.slice(0, rows), model, tensors);
         return model;
       };
       const ModelDescription real = measured(MeasuredTensors::real), fake = measured(MeasuredTensors::fake);
@@ -138,10 +139,13 @@ TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
         EXPECT_EQ(one.saved_bytes, other.saved_bytes);
         EXPECT_EQ(one.row_cut_saved_bytes, other.row_cut_saved_bytes);
         EXPECT_EQ(one.cut_exchanges, other.cut_exchanges);
-        // Kernels of convolutions and of 16-bit types need temporary buffers.
+        // Kernels of convolutions and of 16-bit types need temporary buffers. On some processors these do not depend
+        // on the rows, so that less of the same total is counted per row.
         const bool own_buffers = other.name.rfind("conv", 0) == 0 || std::string(precision) == "bf16";
-        EXPECT_LE(one.row_working_bytes, other.row_working_bytes);
-        EXPECT_LE(one.working_bytes, other.working_bytes);
+        const auto working = [rows](const BlockDescription& block) {
+          return block.row_working_bytes * rows + block.working_bytes;
+        };
+        EXPECT_LE(working(one), working(other));
         if (own_buffers) continue;
         EXPECT_EQ(one.row_working_bytes, other.row_working_bytes);
         EXPECT_EQ(one.working_bytes, other.working_bytes);
