@@ -93,11 +93,12 @@ at::Tensor BatchBuffers::take(const std::string& name, at::IntArrayRef shape, at
 }
 
 Component with_few_rows(const Component& data) {
-  constexpr int64_t enough = 1 << 17;
+  constexpr int64_t enough = 1 << 17, most_users = 1 << 21;
   if (data.name != "synthetic") return data;
   Json options = data.options.json();
   options["rows"] = std::min(data.options.integer("rows"), enough);
   options["cache"] = nullptr;
+  if (options["kind"] == "interactions") options["drawn_users"] = std::min(data.options.integer("users"), most_users);
   return {data.name, Options(std::move(options), data.options.marks(), data.options.path())};
 }
 

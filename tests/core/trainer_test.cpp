@@ -53,7 +53,7 @@ class Counting : public Strategy {
     if (finite) total.add_(rows.sum());
     StepResult result;
     const at::Tensor sum = finite ? rows.sum() : at::scalar_tensor(std::numeric_limits<double>::quiet_NaN());
-    const double weight = weightless.count(input.step) != 0 ? 0 : static_cast<double>(input.batch.rows);
+    const double weight = weightless.count(input.step) != 0 ? 0 : weight_factor * static_cast<double>(input.batch.rows);
     result.metrics = {{"loss", sum, at::scalar_tensor(weight, at::kDouble), true}};
     result.finite = at::scalar_tensor(finite, at::kBool);
     result.updated = input.flush || (input.step + 1) % accumulate == 0;
@@ -82,6 +82,7 @@ class Counting : public Strategy {
   at::Tensor total = at::zeros({1}, at::kDouble);
   std::vector<int64_t> steps, flushes;
   std::set<int64_t> weightless;  // steps whose loss has the weight 0
+  double weight_factor = 1;
   int64_t evaluated_rows = 0, poisoned_step = -1, accumulate = 1;
   int flushed = 0, restored = 0;
   std::function<void(int64_t)> on_step;
@@ -182,6 +183,18 @@ TEST_F(TrainerTest, AnEpochWithoutWeightIsAnError) {
   EXPECT_NE(reason({3, 4, 5}).find("the loss mine had the weight 0 in every batch of epoch 2"), std::string::npos);
   EXPECT_NE(reason({0, 1, 2}).find("epoch 1, so that nothing was trained; give data"), std::string::npos);
   EXPECT_NE(reason({0, 1}, 2).find("epoch 1"), std::string::npos) << "the run ends within the epoch";
+}
+
+TEST_F(TrainerTest, ANegativeWeightIsAnError) {
+  Counting strategy;
+  strategy.weight_factor = -1;
+  try {
+    run(strategy, [](RunConfig& config) { config.loss.name = "mine"; });
+    ADD_FAILURE() << "it trained away from the targets";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Failure::config);
+    EXPECT_NE(std::string(error.what()).find("the loss mine has the weight -"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(TrainerTest, APartOfAnEpochMayHaveNoWeight) {

@@ -51,6 +51,9 @@ with runs.workspace() as work:
     verified(work, "a single step", 0, ["agree", unequal, "--steps 2 or more", "at least 4 rows"], mlp, DDP, steps=1)
     text = verified(work, "a single step with uneven shares", 0, ["agree"], mlp, [*DDP, "train.batch.global=37"], steps=1)
     runs.check(unequal not in text, f"19 and 18 rows are uneven shares:\n{text}")
+    text = verified(work, "an epoch that ends with one row for two ranks", 0, ["agree"], mlp,
+                    [*DDP, "data.rows=41", "train.batch.global=40"])
+    runs.check(unequal not in text, f"one row for two ranks is an uneven share:\n{text}")
     text = verified(work, "ddp over gloo", 0, ["agree", "optimizer.eps raised from 1e-08 to 1e-05", "precision fp64",
                                                "ddp on 2 ranks (data 2), gloo", "never"], mlp, DDP)
     for name in ("hidden.0.linear.weight", "output.linear.bias"):

@@ -172,7 +172,8 @@ InteractionsDataset::InteractionsDataset(Interactions all, InteractionSplit spli
     for (auto& row : chosen) row = held_out[size_t(row)];
     held_out = std::move(chosen);
   }
-  positives_ = Positives(all_.users, all_.items, all_.user.const_data_ptr<int32_t>(),
+  // Users without an interaction take no memory: planted data may declare many more than it has.
+  positives_ = Positives(all_.user.max().item<int64_t>() + 1, all_.items, all_.user.const_data_ptr<int32_t>(),
                          all_.item.const_data_ptr<int32_t>(), split_.train);
   check_drawable();
 }

@@ -56,7 +56,7 @@ class Planter {
         key_(random_key(seed, "synthetic interactions")),
         context_key_(random_key(seed, "synthetic context")),
         group_key_(random_key(seed, "synthetic groups")),
-        user_(sizes.users, sizes.user_exponent),
+        user_(sizes.occurring(), sizes.user_exponent),
         any_item_(sizes.items, sizes.item_exponent),
         group_item_(sizes.items / sizes.groups, sizes.item_exponent) {}
 
@@ -106,7 +106,7 @@ std::string cache_key(const SyntheticInteractions& sizes, uint64_t seed) {
 
 // Columns user and item, context, and the numbers of the held-out rows, which are all after the training rows.
 Columns plant_columns(const SyntheticInteractions& sizes, uint64_t seed) {
-  const int64_t all = sizes.rows + sizes.users;
+  const int64_t all = sizes.rows + sizes.occurring();
   Columns columns{{"user", at::empty({all}, at::kInt)}, {"item", at::empty({all}, at::kInt)}};
   if (sizes.context > 0) columns["context"] = at::empty({all, sizes.context}, at::kFloat);
   auto* user = columns["user"].mutable_data_ptr<int32_t>();
@@ -125,9 +125,9 @@ Columns plant_columns(const SyntheticInteractions& sizes, uint64_t seed) {
 
   std::vector<int32_t> trained(size_t(sizes.rows));
   std::iota(trained.begin(), trained.end(), 0);
-  const Positives positives(sizes.users, sizes.items, user, item, trained);
-  std::vector<char> found(size_t(sizes.users));
-  at::parallel_for(0, sizes.users, 1024, [&](int64_t first, int64_t last) {
+  const Positives positives(sizes.occurring(), sizes.items, user, item, trained);
+  std::vector<char> found(size_t(sizes.occurring()));
+  at::parallel_for(0, sizes.occurring(), 1024, [&](int64_t first, int64_t last) {
     for (int64_t u = first; u < last; ++u) {
       const int64_t row = sizes.rows + u;
       float* row_context = context + row * sizes.context;
@@ -141,14 +141,14 @@ Columns plant_columns(const SyntheticInteractions& sizes, uint64_t seed) {
   });
   columns["held_out"] = at::empty({std::count(found.begin(), found.end(), 1)}, at::kInt);
   auto* held_out = columns["held_out"].mutable_data_ptr<int32_t>();
-  for (int64_t u = 0; u < sizes.users; ++u)
+  for (int64_t u = 0; u < sizes.occurring(); ++u)
     if (found[size_t(u)]) *held_out++ = int32_t(sizes.rows + u);
   return columns;
 }
 
 // True if they are as plant_columns makes them, with all numbers within their ranges.
 bool are_valid_columns(const Columns& columns, const SyntheticInteractions& sizes) {
-  const int64_t all = sizes.rows + sizes.users;
+  const int64_t all = sizes.rows + sizes.occurring();
   const bool whole = has_column(columns, "user", at::kInt, {all}) && has_column(columns, "item", at::kInt, {all}) &&
                      has_column(columns, "held_out", at::kInt, {-1}) &&
                      (sizes.context == 0 || has_column(columns, "context", at::kFloat, {all, sizes.context}));
@@ -226,6 +226,7 @@ DatasetPtr make_synthetic(const Options& options, uint64_t seed) {
     SyntheticInteractions sizes;
     sizes.rows = options.integer("rows");
     sizes.users = options.integer("users");
+    if (options.has("drawn_users")) sizes.drawn_users = options.integer("drawn_users");  // with_few_rows
     sizes.items = options.integer("items");
     sizes.context = options.integer("context");
     sizes.user_exponent = options.real("user_exponent");
@@ -258,7 +259,7 @@ DatasetPtr make_synthetic(const Options& options, uint64_t seed) {
 }
 
 PlantedInteractions plant_interactions(const SyntheticInteractions& sizes, uint64_t seed, const std::string& cache) {
-  const int64_t all = sizes.rows + sizes.users;  // the last `users` rows are the held-out ones
+  const int64_t all = sizes.rows + sizes.occurring();  // the last rows are the held-out ones
   if (all > std::numeric_limits<int32_t>::max())
     throw Error(Failure::config, "data.rows and data.users together are ", all, "; 2147483647 are the most");
   const auto make = [&] { return plant_columns(sizes, seed); };

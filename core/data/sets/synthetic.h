@@ -47,16 +47,18 @@ class SyntheticVectors : public Dataset {
 struct SyntheticInteractions {
   int64_t rows = 0;  // training positives
   int64_t users = 0;
+  int64_t drawn_users = 0;  // only the first ones occur; 0: all
   int64_t items = 0;
   int64_t context = 0;  // columns
   double user_exponent = 0.6;
   double item_exponent = 0.8;
   double preference = 0.8;  // fraction of a user's items from the user's group
   int64_t groups = 16;
+  int64_t occurring() const { return drawn_users > 0 ? drawn_users : users; }  // users
 };
 struct PlantedInteractions {
   Interactions all;
-  InteractionSplit split;  // one held-out interaction for each user, never a training row
+  InteractionSplit split;  // one held-out interaction for each drawn user, never a training row
 };
 // cache: a folder that stores the columns, so that later starts map them (core/data/readers/column_cache.h); "": no
 // cache.
