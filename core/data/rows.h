@@ -46,7 +46,8 @@ class BatchBuffers {
 };
 
 // A copy of a data set's configuration with few rows, if the data set is synthetic: equal columns and distribution,
-// quick to make, without a cache. Interactions are of at most two million users. Other data sets are returned unchanged.
+// quick to make, without a cache. Interactions are of at most two million users. Other data sets are returned
+// unchanged.
 Component with_few_rows(const Component& data);
 
 // out[r] = scale · source[rows_wanted[r]], elementwise over all dimensions but the first. CPU, contiguous. source: any
