@@ -59,7 +59,7 @@ void LossCheck::end_not_finite(const Unchecked& update, int64_t step) {
 
 void LossCheck::check_weight(double weight, int64_t epoch, bool ends) {
   weighted_ = weighted_ || weight != 0;
-  if (weight >= 0 && (!ends || std::exchange(weighted_, false))) return;
+  if (!(weight < 0) && (!ends || std::exchange(weighted_, false))) return;
   const RunConfig& config = context_.config;
   const std::string loss =
       config.loss.name.empty() ? "the loss of model " + config.model.name : "the loss " + config.loss.name;

@@ -24,7 +24,8 @@ class LossCheck {
   // Before the first step. `within_epoch`: another process began the epoch; its batches count as weighted.
   void begin_weights(bool within_epoch) { weighted_ = within_epoch; }
   // `weight`: sum over all ranks since the last call. `ends`: the epoch or the run ends here. A batch may have no
-  // weight, but an epoch without weight trains nothing, and a negative weight reverses the gradients.
+  // weight, but an epoch without weight trains nothing, and a negative weight reverses the gradients: a negative sum
+  // is an error.
   void check_weight(double weight, int64_t epoch, bool ends);
 
  private:

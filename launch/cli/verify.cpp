@@ -128,9 +128,9 @@ std::string read_loss_fault(const std::string& states) { return read_file_if_any
 std::string uneven_text(const std::string& states, const Division& division) {
   if (!std::filesystem::exists(states + "/no_ragged_batch.txt")) return "";
   return str(
-      "no step had uneven shares: mistakes that only uneven shares show stay hidden; they need --steps 2 or more, and "
-      "a global batch of at least ",
-      division.shares + 2, " rows and of fewer than the data set has\n");
+      "no step had uneven shares: mistakes that only uneven shares show stay hidden; they need --steps 2 or more, a "
+      "global batch of at least ",
+      division.shares + 2, " rows, and a data set with at least ", division.shares + 1, " rows more\n");
 }
 
 // The differences that the configured run found, and states of the reference for updates that it did not make.
