@@ -93,6 +93,11 @@ std::optional<int64_t> uneven_rows(const MemberSample& sample, int64_t rows, int
   return std::nullopt;
 }
 
+bool has_uneven_batch(int64_t rows, int64_t global_rows, int64_t steps, int64_t shares) {
+  const int64_t full = rows / global_rows, last = rows % global_rows;
+  return (full > 0 && global_rows % shares != 0) || (steps > full && last % shares != 0);
+}
+
 Sampler::Sampler(int64_t rows, int64_t global_rows, uint64_t seed, bool shuffle)
     : Sampler(rows, global_rows, all_rows(seed)) {
   shuffle_ = shuffle;

@@ -99,6 +99,9 @@ class RowSample {
 // batch is smaller. `shares` ranks share that batch unevenly, each with at least one row. nullopt if no number fits.
 std::optional<int64_t> uneven_rows(const MemberSample& sample, int64_t rows, int64_t global_rows, int64_t steps,
                                    int64_t shares);
+// True if one of the first `steps` batches of an epoch of `rows` drawn rows gives `shares` ranks different numbers of
+// rows.
+bool has_uneven_batch(int64_t rows, int64_t global_rows, int64_t steps, int64_t shares);
 
 class Sampler {
  public:

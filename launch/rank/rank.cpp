@@ -171,9 +171,7 @@ class RankThread {
       snapshots.emplace(context, *strategy, assignment.snapshots);
       snapshots->note_loss_fault(loss_fault);
       const int64_t shares = assignment.snapshots.at("shares").get<int64_t>();
-      const int64_t full = rows / length.global_rows, last = rows % length.global_rows;
-      const bool reaches_last = length.total_steps > full;
-      if (!uneven && (full == 0 || length.global_rows % shares == 0) && !(reaches_last && last % shares != 0))
+      if (!uneven && !has_uneven_batch(rows, length.global_rows, length.total_steps, shares))
         snapshots->note_no_uneven_batch();
       parts.after_update = [&](int64_t steps_done) { snapshots->take(steps_done); };
     }

@@ -250,5 +250,15 @@ TEST(MemberDraws, RaggedRowsEndAnEpochWithUnequalShares) {
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 1, 5, 1), std::nullopt);
 }
 
+TEST(MemberDraws, AnUnevenBatchGivesRanksDifferentNumbersOfRows) {
+  EXPECT_FALSE(has_uneven_batch(40, 40, 5, 2));
+  EXPECT_TRUE(has_uneven_batch(41, 40, 5, 2)) << "the last batch has one row";
+  EXPECT_FALSE(has_uneven_batch(42, 40, 5, 2));
+  EXPECT_FALSE(has_uneven_batch(41, 40, 1, 2)) << "the run ends before the last batch";
+  EXPECT_TRUE(has_uneven_batch(1000, 37, 1, 2)) << "every full batch";
+  EXPECT_TRUE(has_uneven_batch(3, 40, 1, 2)) << "the only batch";
+  EXPECT_FALSE(has_uneven_batch(41, 40, 5, 1));
+}
+
 }  // namespace
 }  // namespace convoy
