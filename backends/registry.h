@@ -1,8 +1,12 @@
 // Fills the registry with the backends; the only file outside this folder's sources that names their factories.
 #pragma once
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "core/backend.h"
 #include "core/context.h"
 #include "core/registry.h"
 
@@ -21,6 +25,20 @@ void load_cuda_half();
 // For Context::make_graph. Returns null if the device records no graphs: on the CPU, or in a build without CUDA's
 // headers.
 std::unique_ptr<DeviceGraph> make_device_graph(at::Device device);
+
+// --- MPI that an application has started ---
+
+// This process's place in a communicator, given by its Fortran handle. Error(config) if MPI is not running.
+struct MpiPlace {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the processes of this host
+  int local_size = 1;
+};
+MpiPlace mpi_place(int fortran_communicator);
+// Collective. A text of each process, by rank. CommError(rendezvous) at the time limit.
+std::vector<std::string> mpi_exchange_texts(int fortran_communicator, const std::string& text,
+                                            std::chrono::milliseconds limit);
 
 // One factory per backend. In a build without a backend, its no_X.cpp provides a factory with an error that explains
 // how to get it.

@@ -22,6 +22,9 @@ add_compile_options(-fno-math-errno -fno-trapping-math)
 # Calls within libconvoy_core stay direct although its symbols are exported.
 add_compile_options(-fno-semantic-interposition)
 
+# Messages name files from the root of the tree, wherever it was built.
+add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+
 if(CONVOY_SANITIZE)
   add_compile_options(-fsanitize=${CONVOY_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${CONVOY_SANITIZE})

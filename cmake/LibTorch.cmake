@@ -8,43 +8,56 @@
 #   LibTorch::cuda       the CUDA half; only if LibTorch has one
 #   LibTorch::nccl       headers of CUDA and NCCL, for backends/cuda/; only if the wheel has them
 #
+# Used by the build of convoy, and by projects that find_package(convoy), whose package has a copy of this file.
+# In: CONVOY_TORCH_PLACES, folders to look at, patterns allowed, and CONVOY_TORCH_BUILT, the version that convoy was
+#   built with; empty in its own build.
 # Sets CONVOY_TORCH_ROOT (the folder that holds include/ and lib/), CONVOY_TORCH_VERSION and CONVOY_TORCH_CUDA.
 
 set(CONVOY_TORCH_NEEDED 2.11)
 
-# Cached, because a later build may run CMake in a shell without the variable.
+# Cached, because a later build may run CMake in a shell without the variable. Under a name of convoy: Torch_DIR is also
+# the variable of find_package(Torch), and then the folder of TorchConfig.cmake.
 if(DEFINED ENV{Torch_DIR})
-  set(Torch_DIR "$ENV{Torch_DIR}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
+  set(CONVOY_TORCH_NAMED "$ENV{Torch_DIR}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
+elseif(Torch_DIR)
+  set(CONVOY_TORCH_NAMED "${Torch_DIR}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
 endif()
 
-# The places to look, in this order: what the user names, what quickstart installed, what Python would import.
+# The order: what the user names, the places, what Python would import.
 function(convoy_locate_torch out)
   set(root "")
-  if(Torch_DIR)
-    string(REGEX REPLACE "/(share/cmake/Torch/?)?$" "" root "${Torch_DIR}")
+  if(CONVOY_TORCH_NAMED)
+    string(REGEX REPLACE "/(share/cmake/Torch/?)?$" "" root "${CONVOY_TORCH_NAMED}")
     if(NOT EXISTS "${root}/lib/libtorch_cpu.so")
-      message(FATAL_ERROR "Torch_DIR=${Torch_DIR} holds no LibTorch (no ${root}/lib/libtorch_cpu.so). It has to be the "
-                          "folder above include/ and lib/, or share/cmake/Torch within it.")
+      message(FATAL_ERROR "Torch_DIR=${CONVOY_TORCH_NAMED} holds no LibTorch (no ${root}/lib/libtorch_cpu.so). It has "
+                          "to be the folder above include/ and lib/, or share/cmake/Torch within it.")
     endif()
   endif()
-  if(NOT root)
-    file(GLOB found ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so)
-    if(found)
+  foreach(place IN LISTS CONVOY_TORCH_PLACES)
+    file(GLOB found ${place}/lib/libtorch_cpu.so)
+    if(found AND NOT root)
       list(GET found 0 root)
       string(REPLACE "/lib/libtorch_cpu.so" "" root "${root}")
     endif()
-  endif()
+  endforeach()
   if(NOT root)
     execute_process(
       COMMAND python3 -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE root ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
     # Kept too: python3 may be that of an environment which a later shell has not activated.
-    set(Torch_DIR "${root}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
+    set(CONVOY_TORCH_NAMED "${root}" CACHE PATH "LibTorch to use, if not the one that is found" FORCE)
   endif()
   if(NOT root OR NOT EXISTS "${root}/lib/libtorch_cpu.so")
+    if(CONVOY_TORCH_BUILT)
+      list(GET CONVOY_TORCH_PLACES 0 place)
+      get_filename_component(place "${place}" ABSOLUTE)
+      message(FATAL_ERROR "convoy needs LibTorch ${CONVOY_TORCH_BUILT}, which is not here. Unpack one to ${place}, or "
+                          "name one that you have: cmake -DTorch_DIR=/path/to/libtorch …")
+    endif()
     message(FATAL_ERROR "LibTorch is not here. ./quickstart and ./check install it into .deps/venv; or name one that "
                         "you have: cmake -DTorch_DIR=/path/to/torch …")
   endif()
+  get_filename_component(root "${root}" ABSOLUTE)
   set(${out} "${root}" PARENT_SCOPE)
 endfunction()
 
@@ -60,6 +73,11 @@ function(convoy_check_torch root)
   if(version VERSION_LESS CONVOY_TORCH_NEEDED OR version VERSION_GREATER_EQUAL 3)
     message(FATAL_ERROR "${root} is LibTorch ${PACKAGE_VERSION}; convoy needs ${CONVOY_TORCH_NEEDED} or a later 2.x. "
                         "Unset Torch_DIR and run ./quickstart to get one.")
+  endif()
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" minor "${version}")
+  if(CONVOY_TORCH_BUILT AND NOT CONVOY_TORCH_BUILT MATCHES "^${minor}([.]|$)")
+    message(FATAL_ERROR "${root} is LibTorch ${PACKAGE_VERSION}, and this convoy was built with ${CONVOY_TORCH_BUILT}; "
+                        "their C++ interfaces differ. Name another one by Torch_DIR, or build convoy with this one.")
   endif()
   # The mangled names show the ABI; the package's own statement may be wrong.
   file(STRINGS ${root}/lib/libc10.so new_abi REGEX "__cxx11" LIMIT_COUNT 1)
@@ -136,7 +154,7 @@ endfunction()
 
 if(NOT TARGET LibTorch::LibTorch)
   convoy_import_torch()
-  if(CONVOY_TORCH_CUDA AND cuda_header AND nccl_header)
+  if(CONVOY_TORCH_CUDA AND cuda_header AND nccl_header AND NOT CONVOY_TORCH_BUILT)
     convoy_import_nccl()
   endif()
 endif()

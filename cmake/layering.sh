@@ -10,13 +10,14 @@ complain() {
   found=1
 }
 
-folders='core backends strategies models launch tests docs'
+folders='core backends strategies models api include launch tests docs'
 mapfile -t files < <(find $folders \( -name '*.h' -o -name '*.cpp' \) 2>/dev/null | sort)
 [ ${#files[@]} -gt 0 ] || exit 0
 
 # Every include once, as FILE:LINE:TARGET with < or " before the target.
 includes=$(grep -nHE '^[[:space:]]*#[[:space:]]*include' "${files[@]}" |
-  sed -E 's/^([^:]*:[0-9]+):[[:space:]]*#[[:space:]]*include[[:space:]]*([<"])([^>"]*).*/\1 \2 \3/')
+  sed -E 's/^([^:]*:[0-9]+):[[:space:]]*#[[:space:]]*include[[:space:]]*([<"])([^>"]*).*/\1 \2 \3/' |
+  sed 's/ < convoy\// " convoy\//')  # the library's own headers, with either
 
 # --- which folder may include which -------------------------------------------------------------------------------
 
@@ -39,8 +40,28 @@ layer 'core/' 'core' "core knows no folder but itself: move the shared part into
 layer 'backends/' 'core|backends' "siblings meet only in core: $seam"
 layer 'strategies/' 'core|strategies' "siblings meet only in core: $seam"
 layer 'models/' 'core|models' "siblings meet only in core: $seam"
-layer 'launch/' 'core|backends|strategies|models|launch' 'the program does not depend on its tests'
-layer 'docs/' 'core' 'an example shows what a stranger can include: core only'
+layer 'api/' 'core|backends|strategies|models|api|convoy' 'the library is below the programs: move the shared part into core or api'
+layer 'include/' 'core|convoy' 'a public header shows core and other public headers only: hide the rest behind a pointer'
+layer 'launch/' 'core|backends|strategies|models|api|convoy|launch' 'the program does not depend on its tests'
+layer 'docs/' 'convoy' 'an example shows what a stranger can include: <convoy/…> only'
+
+while read -r where kind target; do
+  complain "$where" "includes $target; only launch/rank uses the library, which needs LibTorch"
+done < <(grep -E '^launch/' <<<"$includes" | grep -vE '^launch/rank/' | grep -E ' " (api|convoy)/' || true)
+
+# Headers that an installation has: include/convoy and what they include of core (cmake/install_headers.cmake). Programs
+# of others compile them, so they need LibTorch and the standard library only.
+public=$(find include -name '*.h' 2>/dev/null | sort || true)
+known=$public
+while [ -n "$public" ]; do
+  next=$(grep -hoE '^#include "core/[^"]*' $public | sed 's/.*"//' | sort -u | grep -vxF "$known" || true)
+  known+=$'\n'$next
+  public=$next
+done
+while read -r where kind target; do
+  complain "$where" "includes $target, and this header is installed; declare what you need and include $target in a \
+source, as core/base/json.h does"
+done < <(grep -F -f <(sed '/^$/d; s/$/:/' <<<"$known") <<<"$includes" | grep -E " [<\"] (nlohmann|yaml-cpp|spdlog|fmt|asio|CLI)" || true)
 
 while read -r where kind target; do
   [[ $target =~ /(catalogue|registry)\.h$ || $target == strategies/plans/options/ensemble.h ]] ||
@@ -59,7 +80,7 @@ done < <(grep -E "^$torch_free" <<<"$includes" | grep -E ' [<"] (torch|ATen|c10)
 while read -r where kind target; do
   complain "$where" "torch/torch.h costs every build 10 s for this file; include the header of what it uses, such as \
 ATen/ATen.h or torch/nn/modules/linear.h"
-done < <(grep -vE '^docs/' <<<"$includes" | grep ' torch/torch\.h$' || true)
+done < <(grep -vE '^(docs|tests/api)/' <<<"$includes" | grep ' torch/torch\.h$' || true)
 
 # --- third-party headers stay with their owner --------------------------------------------------------------------
 
@@ -71,10 +92,10 @@ owned() {
   done < <(grep -vE "^($2)" <<<"$includes" | grep -E " [<\"] ($1)" || true)
 }
 
-backend_tests='tests/backends/|tests/conformance/|tests/support/|tests/bench/'
+backend_tests='include/convoy/mpi\.h|docs/examples/embedded_mpi/|tests/backends/|tests/conformance/|tests/support/|tests/bench/'
 owned 'mpi\.h|nccl\.h|gloo/|cuda|torch/csrc/distributed/|torch/csrc/cuda/nccl' "backends/|$backend_tests" \
   'communication belongs to backends/: use core/communicator.h'
-owned 're2/' 'core/base/name_pattern\.cpp' 'patterns of names are compiled in one place: use core/base/name_pattern.h'
+owned 're2/' 'core/(base/name_pattern|data/formats/text_splitter)\.cpp' 'expressions are compiled in two places: use core/base/name_pattern.h, or core/data/formats/text_splitter.h'
 owned 'yaml-cpp/' 'core/config/' 'only the reader of configurations (core/config) knows YAML'
 owned 'spdlog/|fmt/' 'core/base/log\.cpp' 'only core/base/log.cpp knows spdlog, whose fmt clashes with that of LibTorch: use core/base/log.h'
 owned 'hwloc' 'launch/' 'only launch reads the machine: use core/base/plan.h'
@@ -84,14 +105,15 @@ owned 'asio' 'core/control/|launch/' 'only the control channel knows asio: use c
 
 # --- strategies are named nowhere else ----------------------------------------------------------------------------
 
-# pipeline is also an axis of the mesh, so it does not show a strategy.
+# pipeline is also an axis of the mesh, so it does not show a strategy. Replicas and Shards of the library have the options
+# of two strategies, which one file translates.
 names=$(find strategies/plans -maxdepth 1 -name '*.cpp' 2>/dev/null | sed -E 's|.*/||; s|\.cpp||' |
   grep -vxE 'pipeline|catalogue|description|block_placement|schedule|stages' | paste -sd'|' || true)
 if [ -n "$names" ]; then
   while IFS=: read -r file line text; do
     complain "$file:$line" "names a strategy: ${text#"${text%%[![:space:]]*}"} — ask the strategy (core/strategy.h) or \
 its catalogue instead"
-  done < <(grep -nE "^[^/]*\"($names)\"" "${files[@]}" | grep -vE '^(strategies|tests|docs)/' || true)
+  done < <(grep -nE "^[^/]*\"($names)\"" "${files[@]}" | grep -vE '^(strategies|tests|docs)/|^api/trained_config\.cpp' || true)
 fi
 
 # --- size and shape -----------------------------------------------------------------------------------------------
@@ -100,7 +122,7 @@ while read -r lines file; do
   [ "$file" = total ] || [ "$lines" -le 600 ] || complain "$file:1" "$lines lines; past 400 it is usually two ideas: split it"
 done < <(wc -l "${files[@]}")
 
-mapfile -t product < <(printf '%s\n' "${files[@]}" | grep -E '^(core|backends|strategies|models|launch)/')
+mapfile -t product < <(printf '%s\n' "${files[@]}" | grep -E '^(core|backends|strategies|models|api|include|launch)/')
 if [ ${#product[@]} -gt 0 ]; then
   while read -r count folder; do
     [ "$count" -le 30 ] || complain "$folder/:1" "$count sources in one folder; past 30 nobody finds a file: divide it by \
@@ -113,7 +135,7 @@ what the files do"
     [ "$lines" -ge 25 ] || complain "$module:1" "$lines lines, header and source together; merge it with the file that \
 uses it most"
   done < <(wc -l "${product[@]}" | awk '$2 != "total" { name = $2; sub(/\.[a-z]+$/, "", name); n[name] += $1; f[name] = $2 }
-             END { for (name in n) print n[name], f[name] }' | grep -vE '/(no_[a-z]+|registry|version|vectorised)\.|^[0-9]+ core/[a-z_]+\.h$' | sort -k2)
+             END { for (name in n) print n[name], f[name] }' | grep -vE '/(no_[a-z]+|registry|version|vectorised)\.|^[0-9]+ include/|^[0-9]+ core/[a-z_]+\.h$' | sort -k2)
 
   while IFS=: read -r file line text; do
     complain "$file:$line" "more than 120 columns; break the line"

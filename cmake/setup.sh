@@ -5,6 +5,8 @@ torch_version=2.11.0      # installed if there is no LibTorch; cmake/LibTorch.cm
 torch_download="2.7 GB"   # its wheel and its CUDA libraries, as measured
 torch_installed="4.7 GB"
 mkdocs_version=1.6.1      # makes the site of docs/
+transformers_version=5.23.0  # tests compare models with those of Python
+torchvision_version=0.26.0   # for this torch
 venv=.deps/venv
 cuda_headers=.deps/cuda-headers
 
@@ -207,6 +209,22 @@ install_readers() {
     safetensors numpy
 }
 
+# The tests compare models, tokens and exported weights with these packages. They are skipped if it cannot be installed.
+# torchvision would also install a torch of its own.
+install_python_peers() {
+  local python
+  for python in $venv/bin/python3 python3; do
+    "$python" -c 'import torch, transformers, tokenizers, torchvision' 2>/dev/null && return
+  done
+  make_venv
+  say "Python: installing transformers, tokenizers and torchvision into $venv (200 MB on disk)"
+  { quietly .deps/log/pip-peers.log $venv/bin/python3 -m pip install --disable-pip-version-check --progress-bar off \
+    "transformers==$transformers_version" tokenizers &&
+    quietly .deps/log/pip-torchvision.log $venv/bin/python3 -m pip install --disable-pip-version-check \
+      --progress-bar off --no-deps "torchvision==$torchvision_version" pillow; } ||
+    say "the tests that compare with transformers, tokenizers and torchvision will be skipped"
+}
+
 # Makes the documentation a site (mkdocs.yml). Its test is skipped if it cannot be installed.
 install_site_tools() {
   local python
@@ -229,7 +247,7 @@ set_up() {
 # configure_and_build TARGET...: the release preset. Only as many compilers at once as fit into memory.
 configure_and_build() {
   local cores memory jobs quiet=--quiet
-  quietly .deps/log/configure.log cmake --preset release -DTorch_DIR="${Torch_DIR:-}"
+  quietly .deps/log/configure.log cmake --preset release -U CONVOY_TORCH_NAMED -DTorch_DIR="${Torch_DIR:-}"
   cores=$(nproc)
   memory=$(awk '/^MemAvailable/ { print int($2 / 1572864) }' /proc/meminfo)
   jobs=$((memory < 1 ? 1 : memory < cores ? memory : cores))

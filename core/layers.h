@@ -36,9 +36,10 @@ struct LinearOptions {
   std::optional<Init> bias_init;  // default: uniform(±1/√fan_in), as in torch
   // Hints for a tensor group; ignored elsewhere.
   enum class Cut { none, column, row } cut = Cut::none;
-  int64_t parts = 1;    // number of fused products, each sharded by itself (3 for QKV)
-  bool gather = false;  // gather a column-parallel output at once
-  std::string tied_to;  // canonical name of a tensor that is used as weight; "": a new one
+  int64_t parts = 1;       // number of fused products, each sharded by itself (3 for QKV)
+  int64_t row_inputs = 0;  // column: inputs of the row-parallel layer that ends the region; 0: out ÷ parts
+  bool gather = false;     // gather a column-parallel output at once
+  std::string tied_to;     // canonical name of a tensor that is used as weight; "": a new one
 };
 struct EmbeddingOptions {
   Init weight{Init::Kind::normal, 0, 1};
@@ -73,6 +74,8 @@ class Layers {
   virtual Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel,
                        const Conv2dOptions& options = {}) = 0;
   virtual Layer layer_norm(const std::string& name, int64_t dim, double eps = 1e-5) = 0;
+  // x / √(mean of x² + eps) · weight over the last dimension; no bias (Zhang and Sennrich, 2019).
+  virtual Layer rms_norm(const std::string& name, int64_t dim, double eps = 1e-5) = 0;
   virtual Layer batch_norm(const std::string& name, int64_t channels, double eps = 1e-5, double momentum = 0.1) = 0;
   // Sets elements to zero with probability p in training. Draws depend on (seed, step, name, global row, element in
   // the row).

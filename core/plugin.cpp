@@ -85,7 +85,7 @@ void check_options(const std::vector<Option>& options, std::vector<std::string> 
       throw Error(Failure::config, "the option '", option.name, "' has no choices");
     if (option.type == OptionType::section) check_options(option.options, {}, catalogues);
     option.required = false;
-    if (!option.fallback.is_null()) OptionReader(catalogues, {}).read_fields({option}, map_node({}), "");
+    if (!option.fallback.json().is_null()) OptionReader(catalogues, {}).read_fields({option}, map_node({}), "");
   }
 }
 

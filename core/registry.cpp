@@ -1,5 +1,7 @@
 #include "core/registry.h"
 
+#include "core/backend.h"
+
 #include "core/data/readers/interactions_reader.h"
 #include "core/data/sets/fashion_mnist.h"
 #include "core/data/sets/images.h"
@@ -23,6 +25,10 @@ DatasetPtr make_interactions(const Options& options, uint64_t seed) {
 }
 
 }  // namespace
+
+CollectiveChecks collective_checks_named(const std::string& name) {
+  return name == "none" ? CollectiveChecks::none : name == "all" ? CollectiveChecks::all : CollectiveChecks::sampled;
+}
 
 void register_core(Registry& registry) {
   registry.datasets.add("fashion_mnist", [](const Options& options, uint64_t) {

@@ -5,55 +5,20 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/error.h"
+#include "core/base/options.h"
 #include "core/communicator.h"
-#include "core/config/run_config.h"
-#include "core/context.h"
 #include "core/data/dataset.h"
 #include "core/model_interface.h"
-#include "core/rank_state/position.h"
-#include "core/strategy.h"
 
 namespace convoy {
 
-// A collective that takes longer than half of its limit, as reported to the supervisor.
-struct SlowCollective {
-  std::string group;         // label, as in RankCall
-  int64_t number = 0;        // of the call in the group; 0 for sends and receives, which have no number
-  std::string call;          // "all_reduce 'bucket 2' float32[1024] sum"
-  std::vector<int> members;  // ranks of the job that take part
-  double seconds = 0;        // waited so far
-  double limit = 0;
-  bool over = false;  // the limit has passed
-};
-CONVOY_JSON(SlowCollective, group, number, call, members, seconds, limit, over)
-
-// Collective check: ranks compare name, operation, shape, dtype, reduction, root and counts over the control channel.
-// The transport gets the first calls of each group only after the check. Later calls are checked shortly afterwards.
-enum class CollectiveChecks { none, sampled, all };
-
-// Inputs of a backend for the world group.
-struct BackendRequest {
-  int rank = 0;
-  int size = 1;
-  at::Device device{at::kCPU};
-  std::shared_ptr<Channel> channel;              // rendezvous and abort
-  std::string job;                               // unique per attempt: prefix of keys
-  std::string address;                           // numeric address of this host's interface for data; "": chosen
-  std::chrono::milliseconds timeout{600000};     // time limit of one operation (launch.collective)
-  std::chrono::milliseconds rendezvous{300000};  // time limit of the rendezvous (launch.rendezvous)
-  // Called with the name of the collective when a wait begins to block, and with "" when it ends. Called from any
-  // thread; must not block.
-  std::function<void(const char* name)> waiting;
-  std::shared_ptr<CollectiveRecords> notes;  // get every collective; may be null
-  CollectiveChecks checks = CollectiveChecks::sampled;
-  // Called in the waiting thread when half of the time limit has passed, and again at the limit. The second call may
-  // block while the job finds the cause of the stall; it throws that cause. If it returns, the wait throws its own
-  // error. Null: the backend reports by itself.
-  std::function<void(const SlowCollective&)> late;
-};
+class Strategy;         // core/strategy.h
+struct BackendRequest;  // core/backend.h
 
 // Factories of one kind. `kind` appears in messages: "model".
 // Errors: Error(config) for a name that exists already, an empty factory, and a factory that returns null.

@@ -6,7 +6,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/data/contents.h"
-#include "core/trainer.h"
+#include "core/training/length.h"
 
 namespace convoy {
 

@@ -13,6 +13,7 @@
 
 #include "core/base/text.h"
 #include "core/base/version.h"
+#include "core/control/exit_codes.h"
 #include "core/files/limits.h"
 #include "launch/cli/commands.h"
 #include "launch/cli/text_table.h"
@@ -20,7 +21,6 @@
 #include "launch/job/run_modes.h"
 #include "launch/prepare/describe.h"
 #include "launch/process/event_loop.h"
-#include "launch/process/exit_codes.h"
 #include "launch/process/process.h"
 
 namespace {
@@ -35,6 +35,7 @@ Examples:
   mpirun -n 4 convoy run configs/ncf_ddp.yaml
   srun --mpi=pmix -n 4 convoy run configs/ncf_ddp.yaml
   convoy run configs/ncf_ddp.yaml --hosts node1:4,node2:4
+  convoy run --ranks 2 -- ./mine --epochs 3    (a program of yours that uses the C++ library)
 
 Exit codes: 0 done, 64 command line, 65 corrupt data, 69 device missing, 70 failure in training, 71 out of memory,
 73 output directory, 74 I/O, 75 rendezvous, 76 ranks disagree, 77 refused for security, 78 configuration, 110 hang,
@@ -48,6 +49,7 @@ Examples:
   convoy verify configs/ncf_ddp.yaml
   convoy verify configs/ncf_ddp.yaml --ranks 4 --steps 10 --set backend=mpi
   convoy verify mine.yaml --set model.plugin=$PWD/build/libmine.so
+  convoy verify gpt2.yaml --against reference
 
 Exit codes: 0 agree, 1 differ, else as of `convoy run`.)";
 
@@ -98,6 +100,18 @@ Examples:
 
 Exit codes: 0 in the queue, 64 no farm there, 73 the farm does not run, 78 configuration, 110 no answer.)";
 
+constexpr const char* export_footer = R"(
+Writes DIR/model.safetensors with the parameters and buffers of the newest checkpoint, under the names that Python has
+for them: gpt as GPT-2 and llama as Llama of transformers, resnet as torchvision, mlp, convnet and ncf as in
+docs/python.md. A run of any strategy becomes whole tensors. `hf` also writes config.json and the tokenizer, so that
+AutoModelForCausalLM.from_pretrained(DIR) opens it. Names a member of an ensemble by RUN@member0.
+
+Examples:
+  convoy export runs/gpt --to gpt2 --format hf
+  convoy export runs/fashion-mlp/checkpoints/step-200 --to mlp
+
+Exit codes: 0, 64 no run there, 65 damaged checkpoint, 73 DIR has files, 74 I/O, 78 no such format for this model.)";
+
 // An option that may be repeated, with one value each.
 void add_repeated(CLI::App& command, const char* name, const char* type, std::vector<std::string>& values,
                   const char* help) {
@@ -134,6 +148,27 @@ void check_arguments(int argc, char** argv) {
                                              ": is not valid UTF-8; rename the file, or name it by another path"));
 }
 
+// Moves the words after `--` of `convoy run` into `program`; returns the number of the others.
+int take_program(int argc, char** argv, std::vector<std::string>& program) {
+  const auto end = argv + argc;
+  if (argc < 2 || std::string(argv[1]) != "run") return argc;
+  const auto dashes = std::find(argv, end, std::string("--"));
+  if (dashes == end) return argc;
+  program.assign(dashes + 1, end);
+  if (program.empty())
+    throw Error(Failure::command_line, "convoy run: no program after --; type `convoy run --ranks 2 -- ./mine`");
+  return static_cast<int>(dashes - argv);
+}
+
+void check_subject(const RunArguments& arguments) {
+  if (arguments.config.empty() && arguments.program.empty())
+    throw Error(Failure::command_line,
+                "convoy run: name a YAML file, or a program after --; type `convoy run --help` for examples");
+  if (!arguments.config.empty() && !arguments.program.empty())
+    throw Error(Failure::command_line, str("convoy run: ", arguments.config, " and a program after -- are two runs; ",
+                                           "give one of them, or write program: […] into the file"));
+}
+
 int run(int argc, char** argv) {
   check_arguments(argc, argv);
   CLI::App app{"convoy: distributed training on LibTorch, configured by a YAML file"};
@@ -142,8 +177,10 @@ int run(int argc, char** argv) {
   app.set_help_all_flag("--help-all", "Print the help of every command and exit");
 
   RunArguments arguments;
-  CLI::App* run = app.add_subcommand("run", "Train what CONFIG describes");
+  argc = take_program(argc, argv, arguments.program);
+  CLI::App* run = app.add_subcommand("run", "Train what CONFIG describes, or run a program: -- PROGRAM ARGUMENT…");
   add_run_options(*run, arguments);
+  run->get_option("CONFIG")->required(false);
   run->add_option("--output", arguments.output, "Run folder; without it the next free runs/NAME")
       ->type_name("DIR")
       ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
@@ -175,6 +212,13 @@ int run(int argc, char** argv) {
                    ? std::string()
                    : str("is ", text, ", must be a number above 0, such as 1e-9");
       });
+  verify
+      ->add_option("--against", verification.against,
+                   "Compare one step with a model of Python, from a folder of tools/dump_reference.py; precision and "
+                   "default tolerance (1e-5, fp64: 1e-10) follow its weights")
+      ->type_name("DIR")
+      ->excludes("--steps")
+      ->excludes("--precision");
   verify->footer(verify_footer);
 
   ExplainArguments question;
@@ -241,6 +285,25 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1.0, 86400.0));
   add->footer(add_footer);
 
+  ExportArguments exportation;
+  CLI::App* export_weights = app.add_subcommand("export", "Write the weights of a run for Python");
+  export_weights->add_option("RUN", exportation.run, "Run folder or checkpoint, also RUN@memberN")->required();
+  export_weights->add_option("--to", exportation.to, "Folder to write")
+      ->required()
+      ->type_name("DIR")
+      ->check([](const std::string& folder) { return folder.empty() ? "must name a folder" : std::string(); });
+  export_weights->add_option("--format", exportation.format, "safetensors: weights only; hf: for transformers")
+      ->capture_default_str()
+      ->type_name("F")
+      ->check(CLI::IsMember(export_formats));
+  export_weights->add_flag("--force", exportation.force, "Replace an earlier export in DIR");
+  export_weights
+      ->add_option("--max-file-size", exportation.max_file_size,
+                   "Divide the weights into files of this size, with an index")
+      ->capture_default_str()
+      ->type_name("SIZE");
+  export_weights->footer(export_footer);
+
   ListRequest listing;
   CLI::App* list = app.add_subcommand("list", "List what a configuration may contain: keys, models, data sets, …");
   list->add_option("KIND", listing.kind, "config, model, data, optimizer, strategy, backend, …; default: all names");
@@ -253,8 +316,9 @@ int run(int argc, char** argv) {
     return run_agent_for_host(loop);
   }
   // CLI11's message for an unknown command names no alternatives.
-  const std::vector<std::string> commands{run->get_name(), verify->get_name(), explain->get_name(), bench->get_name(),
-                                          top->get_name(), add->get_name(),    list->get_name()};
+  const std::vector<std::string> commands{run->get_name(),   verify->get_name(),        explain->get_name(),
+                                          bench->get_name(), top->get_name(),           add->get_name(),
+                                          list->get_name(),  export_weights->get_name()};
   if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     unknown_command(argv[1], commands);
   try {
@@ -271,9 +335,11 @@ int run(int argc, char** argv) {
     return exit_code::done;
   }
   if (*add) return add_command(addition);
+  if (*export_weights) return export_command(exportation);
   if (*top) return top_command(watching);
   if (*bench) return bench_command(measurement);
   if (*verify) return verify_command(verification);
+  check_subject(arguments);
   return run_command(arguments);
 }
 
@@ -310,6 +376,7 @@ bool output_reader_gone() {
 
 int main(int argc, char** argv) {
   set_signal_actions();
+  prefer_named_libtorch();
   const TerminalSafeStream output(std::cout), errors(std::cerr);
   const int code = guarded(argc, argv);
   if (std::cout.flush() || code != exit_code::done || output_reader_gone()) return code;

@@ -31,7 +31,7 @@ at::Tensor Rotary::operator()(const at::Tensor& x) {
 }
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Layer& dropout,
-                            at::IntArrayRef rows) {
+                            at::IntArrayRef rows, int64_t groups) {
   if (!dropout) return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
   const int64_t length = q.size(-2);
   const at::Tensor future = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
@@ -40,7 +40,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   // Drawn as [.., B, heads · T · T]: rows lead, and this rank's heads are one range of the last dimension, like a shard
   // of any layer's output.
   std::vector<int64_t> shape = rows.vec();
-  shape.push_back(q.size(1) * length * length);
+  shape.push_back(groups * q.size(1) * length * length);
   weights = dropout->forward(weights.reshape(shape)).reshape(weights.sizes());
   return weights.matmul(v);
 }
@@ -60,6 +60,28 @@ at::Tensor self_attention(const at::Tensor& qkv, int64_t head_size, Rotary* rota
   std::vector<int64_t> shape = rows.vec();
   shape.insert(shape.end(), {length, width});
   return causal_attention(q, k, qkv_heads[2], dropout, rows).transpose(-2, -3).reshape(shape);
+}
+
+at::Tensor grouped_attention(const at::Tensor& qkv, int64_t head_size, int64_t queries, Rotary* rotary,
+                             const Layer& dropout) {
+  const int64_t group = (queries + 2) * head_size, groups = qkv.size(-1) / group;
+  if (qkv.dim() < 3 || qkv.size(-1) != groups * group)
+    throw Error(Failure::config, "attention takes groups of ", queries, " queries, a key and a value with heads of ",
+                head_size, ", and was given ", qkv.sizes());
+  const auto rows = qkv.sizes().slice(0, size_t(qkv.dim() - 2));
+  const int64_t length = qkv.size(-2);
+  // [.., B, T, groups · group] → [N, groups, queries + 2, T, head_size]
+  const at::Tensor heads = qkv.flatten(0, -3).unflatten(-1, {groups, queries + 2, head_size}).permute({0, 2, 3, 1, 4});
+  const auto turned = [&](const at::Tensor& x) { return (rotary != nullptr ? (*rotary)(x) : x).flatten(0, 1); };
+  // A group is a row of the fused kernel. Its key and value have a stride of 0 between its heads.
+  const auto shared = [&](const at::Tensor& x) { return x.expand({-1, queries, -1, -1}); };
+  const at::Tensor q = turned(heads.narrow(2, 0, queries));
+  const at::Tensor k = shared(turned(heads.narrow(2, queries, 1)));
+  const at::Tensor v = shared(heads.narrow(2, queries + 1, 1).flatten(0, 1));
+  const at::Tensor attended = causal_attention(q, k, v, dropout, rows, groups);  // [N · groups, queries, T, head_size]
+  std::vector<int64_t> shape = rows.vec();
+  shape.insert(shape.end(), {length, groups * queries * head_size});
+  return attended.unflatten(0, {-1, groups}).permute({0, 3, 1, 2, 4}).reshape(shape);
 }
 
 }  // namespace convoy

@@ -27,12 +27,18 @@ class Rotary {
 
 // q, k, v [N, heads, T, size] → [N, heads, T, size]: position t attends to 0 … t. `dropout` drops attention weights and
 // excludes the fused kernel, which draws from the process-wide generator; null: fused kernel.
-// `rows` are the dimensions that N combines ([B] or [members, B]).
+// N combines the dimensions `rows` ([B] or [members, B]) and `groups` of heads in each row.
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Layer& dropout,
-                            at::IntArrayRef rows);
+                            at::IntArrayRef rows, int64_t groups = 1);
 
 // qkv [.., B, T, 3 · heads · head_size]: queries, then keys, then values → [.., B, T, heads · head_size].
 // rotary: may be null.
 at::Tensor self_attention(const at::Tensor& qkv, int64_t head_size, Rotary* rotary, const Layer& dropout);
+
+// Grouped-query attention (Ainslie et al., 2023): `queries` heads share a key and a value.
+// qkv [.., B, T, groups · (queries + 2) · head_size]: for each group its queries, then its key, then its value →
+// [.., B, T, groups · queries · head_size]. Keys and values are not copied for each query. rotary: may be null.
+at::Tensor grouped_attention(const at::Tensor& qkv, int64_t head_size, int64_t queries, Rotary* rotary,
+                             const Layer& dropout);
 
 }  // namespace convoy

@@ -39,6 +39,7 @@ std::vector<Metric> Classifier::metrics(const TensorList& outputs, const Batch& 
 at::Tensor apply_activation(const at::Tensor& input, const std::string& name) {
   if (name == "relu") return at::relu(input);
   if (name == "gelu") return at::gelu(input);
+  if (name == "gelu_tanh") return at::gelu(input, "tanh");
   if (name == "silu") return at::silu(input);
   CONVOY_CHECK(name == "tanh", "activation ", name);
   return at::tanh(input);

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/data/dataset.h"
 #include "core/layers.h"
 #include "core/model_interface.h"
@@ -30,7 +30,8 @@ class Classifier : public Model {
   int64_t channels_ = 0, height_ = 0, width_ = 0, classes_ = 0;
 };
 
-// Applies relu | gelu | silu | tanh elementwise; the option's choices guarantee the name.
+// Applies relu | gelu | gelu_tanh | silu | tanh elementwise; the option's choices guarantee the name. gelu_tanh is
+// GPT-2's approximation: x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
 at::Tensor apply_activation(const at::Tensor& input, const std::string& name);
 
 // Returns what the option `rows` of models with embeddings requests from Layers.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/base/options.h"
+#include "core/checkpoint/weight_names.h"
 #include "core/data/dataset.h"
 #include "core/model_interface.h"
 #include "core/registry.h"
@@ -17,7 +18,7 @@ namespace convoy {
 ModelPtr make_convnet(const Options& options, const Schema& schema);
 
 // gpt: a decoder-only transformer with layer norm before attention and MLP (Radford et al., "Language models are
-// unsupervised multitask learners", 2019).
+// unsupervised multitask learners", 2019). With activation gelu_tanh it is GPT-2.
 //
 //   tokens [.., B, T] → embedding (+ learned positions) → blocks → norm → logits [.., B, T, vocabulary]
 //
@@ -26,6 +27,15 @@ ModelPtr make_convnet(const Options& options, const Schema& schema);
 // cardinality; accepts "weight" per row or per token. Vocabulary and longest sequence come from the data.
 
 ModelPtr make_gpt(const Options& options, const Schema& schema);
+
+// llama: a decoder-only transformer with RMS norm, rotary positions, SwiGLU and grouped-query attention (Touvron et
+// al., "LLaMA: open and efficient foundation language models", 2023).
+//
+//   tokens [.., B, T] → embedding → blocks → norm → logits [.., B, T, vocabulary]
+//
+// Loss, blocks and fields are those of gpt. No layer has a bias. transformer.cpp lists the parameters.
+
+ModelPtr make_llama(const Options& options, const Schema& schema);
 
 // mlp: features [.., B, …] → hidden layers → classes [.., B, C], or numbers [.., B, …shape of the target].
 // Blocks: one per hidden layer ("hidden.0", …) and "output". Needs the fields "features" and "target". A target with a
@@ -59,6 +69,11 @@ ModelPtr make_ncf(const Options& options, const Schema& schema);
 // Blocks: "stem"; "blocks.0", …, one residual block each; "output". Needs "features" [C, H, W] and "target", a class.
 
 ModelPtr make_resnet(const Options& options, const Schema& schema);
+// Number of residual blocks of each stage.
+std::vector<int64_t> resnet_stages(const Options& options);
+
+// Names of the model's tensors in Python (models/weight_names.cpp). A plugin's model keeps its canonical names.
+WeightNames weight_names(const std::string& model, const Options& options);
 
 void register_models(Registry& registry);
 }  // namespace convoy

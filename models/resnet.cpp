@@ -108,16 +108,23 @@ class ResNetOutputBlock : public Block {
   Layer linear_;
 };
 
+bool is_large(const Options& options) { return options.text("shape") == "imagenet"; }
+
+int64_t depth_of(const Options& options) {
+  return options.has("depth") ? options.integer("depth") : is_large(options) ? 18 : 20;
+}
+
 class Resnet : public Classifier {
  public:
-  Resnet(const Options& options, const Schema& schema)
-      : Classifier(schema, "resnet"), large_(options.text("shape") == "imagenet") {
-    const int64_t depth = options.has("depth") ? options.integer("depth") : large_ ? 18 : 20;
+  Resnet(const Options& options, const Schema& schema) : Classifier(schema, "resnet"), large_(is_large(options)) {
     resnet_entry().check(options);
-    if (large_)
-      build_large(depth);
-    else
-      build_small((depth - 2) / 6);
+    const bool bottleneck = large_ && depth_of(options) == 50;
+    int64_t in = in_first_stage(large_), stage = 0;
+    for (const int64_t blocks : resnet_stages(options)) {
+      const int64_t inner = in_first_stage(large_) << stage;
+      add_stage(in, inner, inner * (bottleneck ? 4 : 1), blocks, stage);
+      ++stage;
+    }
   }
 
   int64_t blocks() const override { return int64_t(residuals_.size()) + 2; }
@@ -132,18 +139,7 @@ class Resnet : public Classifier {
   }
 
  private:
-  void build_small(int64_t blocks) {
-    int64_t in = 16;
-    for (int64_t stage = 0; stage < 3; ++stage) add_stage(in, 16 << stage, 16 << stage, blocks, stage);
-  }
-  void build_large(int64_t depth) {
-    const bool bottleneck = depth == 50;
-    const std::vector<int64_t> blocks =
-        depth == 18 ? std::vector<int64_t>{2, 2, 2, 2} : std::vector<int64_t>{3, 4, 6, 3};
-    int64_t in = 64;
-    for (int64_t stage = 0; stage < 4; ++stage)
-      add_stage(in, 64 << stage, (64 << stage) * (bottleneck ? 4 : 1), blocks[size_t(stage)], stage);
-  }
+  static int64_t in_first_stage(bool large) { return large ? 64 : 16; }
   // The first block of each stage except the first halves the image.
   void add_stage(int64_t& in, int64_t inner, int64_t out, int64_t blocks, int64_t stage) {
     for (int64_t i = 0; i < blocks; ++i) {
@@ -157,6 +153,12 @@ class Resnet : public Classifier {
 };
 
 }  // namespace
+
+std::vector<int64_t> resnet_stages(const Options& options) {
+  const int64_t depth = depth_of(options);
+  if (!is_large(options)) return std::vector<int64_t>(3, (depth - 2) / 6);
+  return depth == 18 ? std::vector<int64_t>{2, 2, 2, 2} : std::vector<int64_t>{3, 4, 6, 3};
+}
 
 ModelPtr make_resnet(const Options& options, const Schema& schema) { return std::make_shared<Resnet>(options, schema); }
 

@@ -10,6 +10,7 @@
 #include "core/strategy.h"
 #include "strategies/common/memory/block_activations.h"
 #include "strategies/common/model/model_checks.h"
+#include "strategies/common/model/traced_step.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

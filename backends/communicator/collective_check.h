@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "backends/communicator/transport.h"
+#include "core/backend.h"
 #include "core/base/error.h"
 #include "core/control/channel.h"
-#include "core/registry.h"
 
 namespace convoy {
 

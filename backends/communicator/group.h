@@ -15,8 +15,8 @@
 
 #include "backends/communicator/staging.h"
 #include "backends/communicator/transport.h"
+#include "core/backend.h"
 #include "core/communicator.h"
-#include "core/registry.h"
 
 namespace convoy {
 

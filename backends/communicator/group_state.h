@@ -12,8 +12,8 @@
 
 #include "backends/communicator/collective_check.h"
 #include "backends/communicator/transport.h"
+#include "core/backend.h"
 #include "core/control/channel.h"
-#include "core/registry.h"
 
 namespace convoy {
 

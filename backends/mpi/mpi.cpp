@@ -163,7 +163,7 @@ class MpiProcess {
                   "backend mpi takes one rank per process, and this process has several; use backend "
                   "local or gloo for ranks that are threads");
     }
-    if (!engine_) engine_ = std::make_shared<MpiEngine>();
+    if (!engine_) engine_ = std::make_shared<MpiEngine>(request.mpi_communicator);
     if (engine_->rank() != request.rank || engine_->size() != request.size) {
       throw CommError(Failure::rendezvous, -1, "MPI reports rank ", engine_->rank(), " of ", engine_->size(),
                       ", but the plan has rank ", request.rank, " of ", request.size,

@@ -3,12 +3,14 @@
 // Progress: like every engine's (progress.h); an operation is a small state machine over non-blocking sends and
 // receives.
 // Threads: thread-safe; needs MPI_THREAD_SERIALIZED.
-// Life: the constructor calls MPI_Init, once per process. The destructor calls MPI_Finalize only if nothing failed and
+// Life: the constructor calls MPI_Init, once per process, or duplicates a communicator of an application, which has
+// started MPI and ends it. Otherwise the destructor calls MPI_Finalize only if nothing failed and
 // all ranks reach it in time: with a dead peer it would hang.
 #pragma once
 #include <mpi.h>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backends/communicator/progress.h"
@@ -36,8 +38,9 @@ class MpiOperation : public ProgressOperation {
 
 class MpiEngine final : public ProgressEngine {
  public:
-  // Calls MPI_Init. Throws Error(config) if MPI is already finalized, lacks thread support, or has too few tags.
-  MpiEngine();
+  // Throws Error(config) if MPI is already finalized, lacks thread support, or has too few tags.
+  // `application`: Fortran handle of its communicator; none: calls MPI_Init.
+  explicit MpiEngine(std::optional<int> application = std::nullopt);
   ~MpiEngine() override;
 
   int rank() const { return rank_; }
@@ -57,6 +60,7 @@ class MpiEngine final : public ProgressEngine {
   int rank_ = 0;
   int size_ = 1;
   bool initialised_here_ = false;
+  bool of_application_ = false;
   bool takes_cuda_ = false;
   std::atomic<int> next_id_{0};
   std::atomic<bool> broken_{false};

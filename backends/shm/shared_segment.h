@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "core/backend.h"
 #include "core/files/shared_memory.h"
-#include "core/registry.h"
 
 namespace convoy {
 

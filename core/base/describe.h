@@ -29,7 +29,7 @@ struct OptionBuilder : Option {
 };
 
 inline OptionBuilder option(OptionType type, const std::string& name, const std::string& help,
-                            Json fallback = nullptr) {
+                            OptionValue fallback = nullptr) {
   OptionBuilder made;
   made.type = type;
   made.name = name;
@@ -37,31 +37,31 @@ inline OptionBuilder option(OptionType type, const std::string& name, const std:
   made.fallback = std::move(fallback);
   return made;
 }
-inline OptionBuilder boolean(const std::string& name, const std::string& help, Json fallback = nullptr) {
+inline OptionBuilder boolean(const std::string& name, const std::string& help, OptionValue fallback = nullptr) {
   return option(OptionType::boolean, name, help, std::move(fallback));
 }
-inline OptionBuilder integer(const std::string& name, const std::string& help, Json fallback = nullptr) {
+inline OptionBuilder integer(const std::string& name, const std::string& help, OptionValue fallback = nullptr) {
   return option(OptionType::integer, name, help, std::move(fallback));
 }
-inline OptionBuilder real(const std::string& name, const std::string& help, Json fallback = nullptr) {
+inline OptionBuilder real(const std::string& name, const std::string& help, OptionValue fallback = nullptr) {
   return option(OptionType::real, name, help, std::move(fallback));
 }
-inline OptionBuilder text(const std::string& name, const std::string& help, Json fallback = nullptr) {
+inline OptionBuilder text(const std::string& name, const std::string& help, OptionValue fallback = nullptr) {
   return option(OptionType::text, name, help, std::move(fallback));
 }
 inline OptionBuilder choice(const std::string& name, const std::string& help, std::vector<std::string> choices,
-                            Json fallback = nullptr) {
+                            OptionValue fallback = nullptr) {
   return option(OptionType::choice, name, help, std::move(fallback)).with(&Option::choices, std::move(choices));
 }
 // `item` describes each element; its name is not shown.
 inline OptionBuilder list(const std::string& name, const std::string& help, Option item,
-                          Json fallback = Json::array()) {
+                          OptionValue fallback = std::initializer_list<OptionValue>{}) {
   return option(OptionType::list, name, help, std::move(fallback))
       .with(&Option::options, std::vector<Option>{std::move(item)});
 }
 // `types`: accepted types, such as "number or list of numbers". The component that owns the option checks it.
 inline OptionBuilder any(const std::string& name, const std::string& types, const std::string& help,
-                         Json fallback = nullptr) {
+                         OptionValue fallback = nullptr) {
   auto made = option(OptionType::any, name, help, std::move(fallback));
   made.types = types;
   return made;

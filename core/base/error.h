@@ -1,7 +1,7 @@
 // Errors. Every message states what failed, where (file, host, rank, tensor, step), why, and what to type next.
 //
 // Errors come from the user (ConfigError and other Errors), from a peer (CommError) or from a defect of convoy
-// (CONVOY_CHECK). The kind, not the class, decides the exit code: see launch/process/exit_codes.h.
+// (CONVOY_CHECK). The kind, not the class, decides the exit code: see core/control/exit_codes.h.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-// Kind of failure. Each has an exit code (launch/process/exit_codes.h).
+// Kind of failure. Each has an exit code (core/control/exit_codes.h).
 enum class Failure {
   config,          // 78
   command_line,    // 64

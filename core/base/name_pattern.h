@@ -18,7 +18,12 @@ class NamePattern {
  public:
   // Compiles option `key` of `section`. Throws ConfigError at that key for an invalid pattern.
   explicit NamePattern(const Options& section, const std::string& key = "match");
+  explicit NamePattern(const std::string& pattern);  // Error(config) with the reason
   bool found_in(const std::string& name) const;
+  // Replaces every match; \\1 in the replacement is the first group. "" if `replacement` is wrong or removes the name.
+  std::string replaced(const std::string& name, const std::string& replacement) const;
+  // Reason why a replacement does not fit the pattern; "" if it fits.
+  std::string replacement_error(const std::string& replacement) const;
 
   static constexpr char help[] =
       "regular expression (RE2 syntax: no look-around, no back-references), searched anywhere in the name of the "

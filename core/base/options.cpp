@@ -1,6 +1,8 @@
 // Typed access to checked values, and their source locations.
 #include "core/base/options.h"
 
+#include "core/base/json.h"
+
 namespace convoy {
 namespace {
 
@@ -66,24 +68,43 @@ SourceLocation location_of(const std::map<std::string, SourceLocation>& marks, s
   }
 }
 
-Options::Options(Json values, std::map<std::string, SourceLocation> marks, std::string path)
+OptionValue::OptionValue(std::nullptr_t) : held_(std::make_shared<const Held>()) {}
+OptionValue::OptionValue(const char* text) : OptionValue(Json(text)) {}
+OptionValue::OptionValue(const std::string& text) : OptionValue(Json(text)) {}
+OptionValue::OptionValue(std::initializer_list<OptionValue> list) {
+  Json all = Json::array();
+  for (const OptionValue& item : list) all.push_back(item.json());
+  held_ = std::make_shared<const Held>(Held{std::move(all)});
+}
+template <class Number>
+std::shared_ptr<const OptionValue::Held> OptionValue::hold(Number number) {
+  return std::make_shared<const Held>(Held{number});
+}
+template std::shared_ptr<const OptionValue::Held> OptionValue::hold(bool);
+template std::shared_ptr<const OptionValue::Held> OptionValue::hold(int64_t);
+template std::shared_ptr<const OptionValue::Held> OptionValue::hold(uint64_t);
+template std::shared_ptr<const OptionValue::Held> OptionValue::hold(double);
+
+Options::Options() : values_(Json::object()) {}
+
+Options::Options(OptionValue values, std::map<std::string, SourceLocation> marks, std::string path)
     : values_(std::move(values)), marks_(std::move(marks)), path_(std::move(path)) {
-  if (values_.is_null()) values_ = Json::object();
-  CONVOY_CHECK(values_.is_object(), "options of '", path_, "' are not a map");
+  if (json().is_null()) values_ = Json::object();
+  CONVOY_CHECK(json().is_object(), "options of '", path_, "' are not a map");
 }
 
-const Json& Options::at(const std::string& name) const {
-  auto found = values_.find(name);
-  if (found == values_.end())
-    throw ConfigError(mark(""), path_,
+const Json& value_of(const Options& options, const std::string& name) {
+  const auto found = options.json().find(name);
+  if (found == options.json().end())
+    throw ConfigError(options.mark(""), options.path(),
                       str("its code reads an option '", name, "' that its entry does not describe; described are ",
-                          join(keys_of(values_), ", "), "; add it to the entry's options"));
+                          join(keys_of(options.json()), ", "), "; add it to the entry's options"));
   return *found;
 }
 
 bool Options::has(const std::string& name) const {
-  auto found = values_.find(name);
-  return found != values_.end() && !found->is_null();
+  const auto found = json().find(name);
+  return found != json().end() && !found->is_null();
 }
 
 bool Options::is_auto(const std::string& name) const {
@@ -140,6 +161,22 @@ SourceLocation Options::mark(const std::string& name) const { return location_of
 
 void Options::fail(const std::string& name, const std::string& reason) const {
   throw ConfigError(mark(name), below(path_, name), reason);
+}
+
+const Entry* Catalogues::find(const std::string& kind, const std::string& name) const {
+  auto entries = kinds.find(kind);
+  if (entries == kinds.end()) return nullptr;
+  for (const Entry& entry : entries->second)
+    if (entry.name == name) return &entry;
+  return nullptr;
+}
+
+std::vector<std::string> Catalogues::names(const std::string& kind) const {
+  std::vector<std::string> names;
+  auto entries = kinds.find(kind);
+  if (entries == kinds.end()) return names;
+  for (const Entry& entry : entries->second) names.push_back(entry.name);
+  return names;
 }
 
 }  // namespace convoy

@@ -1,30 +1,52 @@
 // Options that a user can write, each described once. Reading, checking, `convoy list`, --help and docs/config.md all
 // use these descriptions. Without LibTorch.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "core/base/error.h"
 
 namespace convoy {
 
-// JSON that keeps the order of keys, so that resolved files are stable.
-using Json = nlohmann::ordered_json;
+// True for the JSON type of core/base/json.h.
+template <class T>
+struct IsJson : std::false_type {};
 
-// Conversions between a struct and a JSON object with its members as keys, in this order.
-#define CONVOY_JSON(Type, ...)                                                          \
-  inline void to_json(::convoy::Json& nlohmann_json_j, const Type& nlohmann_json_t) {   \
-    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))            \
-  }                                                                                     \
-  inline void from_json(const ::convoy::Json& nlohmann_json_j, Type& nlohmann_json_t) { \
-    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, __VA_ARGS__))          \
-  }
+// A value as in a configuration: null, a boolean, a number, a text, a list or a map. Copies share it; it never changes.
+class OptionValue {
+ public:
+  OptionValue(std::nullptr_t = nullptr);
+  OptionValue(const char* text);
+  OptionValue(const std::string& text);
+  OptionValue(std::initializer_list<OptionValue> list);
+  template <class Number, std::enable_if_t<std::is_arithmetic_v<Number>, int> = 0>
+  OptionValue(Number number) : held_(hold(static_cast<Widest<Number>>(number))) {}
+  template <class J, class = std::enable_if_t<IsJson<J>::value>>
+  OptionValue(J json);
+
+  // Declared here only: core/base/json.h has the type and the definition.
+  decltype(auto) json() const;
+
+ private:
+  struct Held;
+  template <class Number>
+  using Widest =
+      std::conditional_t<std::is_same_v<Number, bool>, bool,
+                         std::conditional_t<std::is_floating_point_v<Number>, double,
+                                            std::conditional_t<std::is_unsigned_v<Number>, uint64_t, int64_t>>>;
+  template <class Number>
+  static std::shared_ptr<const Held> hold(Number number);  // bool, int64_t, uint64_t, double
+
+  std::shared_ptr<const Held> held_;
+};
 
 enum class OptionType {
   boolean,
@@ -45,8 +67,8 @@ enum class OptionType {
 struct Option {
   std::string name;
   OptionType type = OptionType::text;
-  std::string help;         // one line, for `convoy list` and the reference page
-  Json fallback = nullptr;  // default value, in the form of `type`; null: none
+  std::string help;      // one line, for `convoy list` and the reference page
+  OptionValue fallback;  // default value, in the form of `type`; null: none
   bool required = false;
   bool nullable = false;          // may be written as ~ / null, meaning "not set"
   std::string unit;               // "rows", "MiB", …
@@ -56,7 +78,7 @@ struct Option {
   std::vector<std::string> choices;
   bool also_auto = false;  // `auto` is valid too; the value is then the string "auto"
   std::string catalogue;   // component: "model", "data", …; text: the value is a name from that catalogue
-  std::string types = "";  // any: the types that it takes, such as "number or list of numbers"
+  std::string types = "";  // any: its types, "number or list"; section: the key that one value in its place means
   // section: its keys. list, map: exactly one option that describes an item. component: keys that all entries share.
   std::vector<Option> options;
 };
@@ -70,8 +92,8 @@ SourceLocation location_of(const std::map<std::string, SourceLocation>& marks, s
 // its author.
 class Options {
  public:
-  Options() = default;
-  explicit Options(Json values, std::map<std::string, SourceLocation> marks = {}, std::string path = "");
+  Options();
+  explicit Options(OptionValue values, std::map<std::string, SourceLocation> marks = {}, std::string path = "");
 
   bool has(const std::string& name) const;  // present and not null
   bool is_auto(const std::string& name) const;
@@ -84,8 +106,9 @@ class Options {
   std::vector<std::string> texts(const std::string& name) const;
   Options section(const std::string& name) const;                // a map or component; empty when null
   std::vector<Options> sections(const std::string& name) const;  // a list of maps
-  const Json& json() const { return values_; }
-  const Json& at(const std::string& name) const;
+  // Declared here only: core/base/json.h has the type and the definitions.
+  decltype(auto) json() const;
+  decltype(auto) at(const std::string& name) const;
 
   // Source location of a key (path below this object), or of its parent.
   SourceLocation mark(const std::string& name) const;
@@ -95,7 +118,7 @@ class Options {
   [[noreturn]] void fail(const std::string& name, const std::string& reason) const;
 
  private:
-  Json values_ = Json::object();
+  OptionValue values_;                           // a map
   std::map<std::string, SourceLocation> marks_;  // by key path "a.b.2"; "" is the object itself
   std::string path_;                             // key path of this object in the file, for messages
 };
@@ -107,6 +130,14 @@ struct Entry {
   std::vector<Option> options;
   // Finds options that contradict each other. Throws ConfigError (Options::fail). Null: no check.
   std::function<void(const Options&)> check = nullptr;
+};
+
+// All catalogues of a build, by kind ("model", "data", "optimizer", "schedule", "strategy", "backend", "loss",
+// "transform"). The reading program fills it (launch/prepare/describe.h, tests); core does not know the entries.
+struct Catalogues {
+  std::map<std::string, std::vector<Entry>> kinds;
+  const Entry* find(const std::string& kind, const std::string& name) const;  // null when absent
+  std::vector<std::string> names(const std::string& kind) const;
 };
 
 }  // namespace convoy

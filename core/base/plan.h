@@ -2,10 +2,11 @@
 // configuration and topology. So tests can plan for machines that do not exist. Without LibTorch.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 
 namespace convoy {
 
@@ -115,6 +116,19 @@ struct PlanRequest {
 std::vector<std::string> visible_gpus(const JobPlan& job, int process);
 // Number of the GPU in the process, with visible_gpus as its visible devices.
 int gpu_index_in(const std::vector<std::string>& visible, const DevicePlan& device);
+
+// --- GPU memory limit of a farm's pipeline (`gpu_memory`) ---
+//
+// LibTorch's allocator enforces the limit, so that only the pipeline that exceeds it runs out of memory.
+
+// The farm sets this variable for the pipeline's `convoy`: bytes on each of its GPUs.
+inline constexpr char gpu_memory_variable[] = "CONVOY_GPU_MEMORY";
+
+// The limit in the environment; 0: none. Throws Error(command_line) for a value that is not a positive number of bytes.
+int64_t gpu_memory_limit(const std::map<std::string, std::string>& variables);
+
+// Limit of one process: processes of the job that share a GPU get equal parts of `limit`. 0: no limit.
+int64_t limit_of_process(const JobPlan& job, int process, int64_t limit);
 
 // Form in which rank processes receive the job.
 Json to_json(const JobPlan& job);

@@ -2,7 +2,7 @@
 #include <string>
 
 // Increase it when a header that plugins include changes.
-#define CONVOY_PLUGIN_VERSION "convoy-3"
+#define CONVOY_PLUGIN_VERSION "convoy-4"
 
 namespace convoy {
 inline const char* const version = "0.1.0";

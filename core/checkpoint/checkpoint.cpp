@@ -168,6 +168,31 @@ Manifest manifest_of(const CheckpointInfo& info) {
   return info.member < 0 ? manifest : of_member(std::move(manifest), info.member, info.path);
 }
 
+// The newest complete and intact checkpoint of a checkpoints folder.
+std::optional<CheckpointInfo> newest_in(const std::string& folder, FileSystem& files) {
+  const CheckpointDirectory directory(folder, files);
+  std::vector<int64_t> steps = directory.steps();
+  std::reverse(steps.begin(), steps.end());
+  std::optional<Error> newest;  // why it cannot be read
+  for (int64_t step : steps) {
+    const std::string path = directory.step_path(step);
+    try {
+      Manifest manifest = read_manifest_file(path);
+      check_files(path, manifest);
+      return info_of(path, std::move(manifest));
+    } catch (const Error& error) {
+      log::warning(convoy::str("checkpoint ", path, " is skipped; trying the one before it: ", error.what()));
+      if (!newest) newest = error;
+    }
+  }
+  // A new start would overwrite checkpoints that may still be repaired.
+  if (newest)
+    throw Error(newest->kind(), "none of the ", steps.size(), " checkpoints in ", folder,
+                " is complete; the newest: ", newest->what(), "; to start anew, give another --output, or remove ",
+                folder);
+  return std::nullopt;
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(const Context& context, std::string folder, int64_t keep_last, FileSystem& files)
@@ -210,35 +235,11 @@ void Checkpoints::save(Strategy& strategy, int64_t step, const Json& trainer, bo
   if (coordination.first()) directory_.prune(keep_last_, step);
 }
 
-std::optional<CheckpointInfo> Checkpoints::newest_in(const std::string& folder) {
-  const CheckpointDirectory directory(folder, files_);
-  std::vector<int64_t> steps = directory.steps();
-  std::reverse(steps.begin(), steps.end());
-  std::optional<Error> newest;  // why it cannot be read
-  for (int64_t step : steps) {
-    const std::string path = directory.step_path(step);
-    try {
-      Manifest manifest = read_manifest_file(path);
-      check_files(path, manifest);
-      return info_of(path, std::move(manifest));
-    } catch (const Error& error) {
-      log::warning(convoy::str("checkpoint ", path, " is skipped; trying the one before it: ", error.what()));
-      if (!newest) newest = error;
-    }
-  }
-  // A new start would overwrite checkpoints that may still be repaired.
-  if (newest)
-    throw Error(newest->kind(), "none of the ", steps.size(), " checkpoints in ", folder,
-                " is complete; the newest: ", newest->what(), "; to start anew, give another --output, or remove ",
-                folder);
-  return std::nullopt;
-}
-
 std::optional<CheckpointInfo> Checkpoints::newest() {
   SaveCoordination coordination(context_, "newest");
   const std::string path = coordination.on_first("choose", [&] {
     directory_.sweep();
-    const auto info = newest_in(directory_.folder());
+    const auto info = newest_in(directory_.folder(), files_);
     return info ? info->path : std::string();
   });
   if (path.empty()) return std::nullopt;
@@ -254,7 +255,7 @@ std::optional<CheckpointInfo> Checkpoints::newest() {
 Json Checkpoints::newest_of(const std::vector<std::string>& pipelines) {
   Json folders = Json::array();
   for (const std::string& pipeline : pipelines) {
-    const auto info = newest_in(pipeline + "/checkpoints");
+    const auto info = newest_in(pipeline + "/checkpoints", files_);
     if (!info)
       throw Error(Failure::config, "train.resume: ", pipeline,
                   " of that farm holds no complete checkpoint; "
@@ -270,17 +271,7 @@ CheckpointInfo Checkpoints::find(const std::string& given) {
   const std::string chosen = coordination.on_first("choose", [&, path = path]() -> std::string {
     if (const std::vector<std::string> pipelines = pipeline_folders(path); !pipelines.empty())
       return newest_of(pipelines).dump();
-    std::error_code none;
-    if (std::filesystem::exists(path + "/manifest.json", none)) {
-      check_files(path, read_manifest_file(path));
-      return path;
-    }
-    for (const std::string& folder : {path + "/checkpoints", path}) {
-      if (const auto info = newest_in(folder)) return info->path;
-    }
-    throw Error(Failure::config, "train.resume: ", path,
-                " holds no complete checkpoint; give a run folder, or one of its "
-                "checkpoints/step-N folders");
+    return intact_checkpoint(path, "train.resume", files_);
   });
   CheckpointInfo info;
   coordination.on_all("read", [&, member = member] {
@@ -350,6 +341,23 @@ bool Checkpoints::owns(const CheckpointInfo& info) const {
 
 CheckpointInfo read_manifest(const std::string& step_folder) {
   return info_of(step_folder, read_manifest_file(step_folder));
+}
+
+std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files) {
+  if (const std::vector<std::string> pipelines = pipeline_folders(path); !pipelines.empty())
+    throw Error(Failure::config, key, ": ", path,
+                " is the folder of a farm; name one of its runs: ", join(pipelines, ", "));
+  std::error_code none;
+  if (std::filesystem::exists(path + "/manifest.json", none)) {
+    check_files(path, read_manifest_file(path));
+    return path;
+  }
+  for (const std::string& folder : {path + "/checkpoints", path}) {
+    if (const auto info = newest_in(folder, files)) return info->path;
+  }
+  throw Error(Failure::config, key, ": ", path,
+              " holds no complete checkpoint; give a run folder, or one of its "
+              "checkpoints/step-N folders");
 }
 
 }  // namespace convoy

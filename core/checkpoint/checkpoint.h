@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/checkpoint/checkpoint_directory.h"
 #include "core/context.h"
 #include "core/data/dataset.h"
@@ -66,7 +66,6 @@ class Checkpoints {
   bool owns(const CheckpointInfo& info) const;
 
  private:
-  std::optional<CheckpointInfo> newest_in(const std::string& folder);
   Json newest_of(const std::vector<std::string>& pipelines);
 
   const Context& context_;
@@ -75,7 +74,13 @@ class Checkpoints {
   FileSystem& files_;
 };
 
-// Not collective: for tools and tests. Throws Error(corrupt_data) naming file and reason.
+// --- Not collective: for one process ---
+
+// Throws Error(corrupt_data) naming file and reason.
 CheckpointInfo read_manifest(const std::string& step_folder);
+// The step-N folder that `path` means: itself, checked, or the newest intact one of a run folder or its checkpoints
+// folder. `key` is what the user wrote, for messages: "train.resume". Error(config) if there is none, and for the
+// folder of a farm; Error(corrupt_data) if all are broken.
+std::string intact_checkpoint(const std::string& path, const std::string& key, FileSystem& files = system_files());
 
 }  // namespace convoy

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/state.h"
 
 namespace convoy {

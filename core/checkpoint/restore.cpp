@@ -133,8 +133,10 @@ std::string first_of(const std::set<std::string>& names) {
   return text;
 }
 
-void fill(const StateEntry& entry, const std::vector<const StoredPiece*>& stored, StoredFiles& files,
-          const std::string& path) {
+}  // namespace
+
+void fill_entry(const StateEntry& entry, const std::vector<const StoredPiece*>& stored, StoredFiles& files,
+                const std::string& path) {
   CONVOY_CHECK(entry.tensor.sizes() == tensor_shape(entry.piece), "state entry ", entry.key(),
                " shows a tensor of another shape than its piece");
   // Writes to a contiguous CPU tensor directly, and to any other by one copy.
@@ -152,6 +154,7 @@ void fill(const StateEntry& entry, const std::vector<const StoredPiece*>& stored
                   "model and data, or start afresh with --set train.resume=never");
     }
     copied += copy_overlap(entry.piece, target, piece->piece, files.tensor(*piece).to(target.scalar_type()));
+    files.release(*piece);
   }
   if (copied != entry.piece.elements()) {
     throw Error(Failure::corrupt_data, path, "/manifest.json: the pieces of ", entry.key(), " give ", copied, " of ",
@@ -159,8 +162,6 @@ void fill(const StateEntry& entry, const std::vector<const StoredPiece*>& stored
   }
   if (!direct) entry.tensor.detach().copy_(target);
 }
-
-}  // namespace
 
 const char* dtype_text(at::ScalarType dtype) {
   static const std::map<at::ScalarType, const char*> floats{
@@ -190,7 +191,7 @@ void restore(const std::vector<StateEntry>& entries, const Manifest& manifest, c
   std::map<std::string, std::vector<const StoredPiece*>> stored;
   for (const StoredPiece& piece : manifest.pieces) stored[piece.key].push_back(&piece);
   StoredFiles files(manifest, path);
-  for (const StateEntry& entry : entries) fill(entry, stored[entry.key()], files, path);
+  for (const StateEntry& entry : entries) fill_entry(entry, stored[entry.key()], files, path);
 }
 
 }  // namespace convoy

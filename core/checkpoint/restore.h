@@ -47,4 +47,9 @@ void check_names(const Manifest& manifest, const std::set<std::string>& wanted, 
 // After an error, earlier entries have been written already.
 void restore(const std::vector<StateEntry>& entries, const Manifest& manifest, const std::string& path);
 
+class StoredFiles;  // core/checkpoint/stored_files.h
+// Writes one entry's tensor from all stored pieces of its key.
+void fill_entry(const StateEntry& entry, const std::vector<const StoredPiece*>& stored, StoredFiles& files,
+                const std::string& path);
+
 }  // namespace convoy

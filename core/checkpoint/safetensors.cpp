@@ -15,7 +15,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/files/limits.h"
 
 namespace convoy {
@@ -58,17 +58,16 @@ class HashedFile {
   int64_t written_ = 0;
 };
 
-void write_all(HashedFile& file, const std::vector<std::pair<std::string, at::Tensor>>& entries,
+void write_all(HashedFile& file, const std::vector<TensorToWrite>& entries,
                const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
-  for (const auto& [name, tensor] : entries) {
-    CONVOY_CHECK(!header.contains(name), "tensor ", name, " is to be written twice");
-    const uint64_t end = offset + uint64_t(tensor.nbytes());
-    header[name] = {{"dtype", dtype_name(tensor.scalar_type(), name)},
-                    {"shape", tensor.sizes().vec()},
-                    {"data_offsets", {offset, end}}};
+  for (const TensorToWrite& entry : entries) {
+    CONVOY_CHECK(!header.contains(entry.name), "tensor ", entry.name, " is to be written twice");
+    const uint64_t end = offset + uint64_t(c10::multiply_integers(entry.shape)) * c10::elementSize(entry.dtype);
+    header[entry.name] = {
+        {"dtype", dtype_name(entry.dtype, entry.name)}, {"shape", entry.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -76,8 +75,10 @@ void write_all(HashedFile& file, const std::vector<std::pair<std::string, at::Te
   const uint64_t length = text.size();          // little-endian, as every machine on which LibTorch runs
   file.write(&length, sizeof length);
   file.write(text.data(), text.size());
-  for (const auto& entry : entries) {
-    const at::Tensor plain = entry.second.detach().to(at::kCPU).contiguous();
+  for (const TensorToWrite& entry : entries) {
+    const at::Tensor plain = entry.values().detach().to(at::kCPU).contiguous();
+    CONVOY_CHECK(plain.scalar_type() == entry.dtype && plain.sizes() == entry.shape, "tensor ", entry.name, " is ",
+                 plain.scalar_type(), " ", plain.sizes());
     file.write(plain.const_data_ptr(), plain.nbytes());
   }
 }
@@ -86,6 +87,14 @@ void write_all(HashedFile& file, const std::vector<std::pair<std::string, at::Te
 
 WrittenFile write_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& entries,
                               const std::map<std::string, std::string>& metadata, FileSystem& files) {
+  std::vector<TensorToWrite> all;
+  for (const auto& [name, tensor] : entries)
+    all.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), [&values = tensor] { return values; }});
+  return stream_safetensors(path, all, metadata, files);
+}
+
+WrittenFile stream_safetensors(const std::string& path, const std::vector<TensorToWrite>& entries,
+                               const std::map<std::string, std::string>& metadata, FileSystem& files) {
   HashedFile file(files, path);
   try {
     write_all(file, entries, metadata);
@@ -115,6 +124,8 @@ struct SafetensorsFile::Mapping {
     throw Error(Failure::corrupt_data, path, ": not a whole safetensors file: ", reason...);
   }
   void read_header();
+  // Drops the pages around a range from this process; they stay in the page cache.
+  void release(const char* begin, size_t size) const;
   StoredTensor read_entry(const std::string& name, const Json& entry) const;
   void check_coverage();
 
@@ -143,6 +154,12 @@ SafetensorsFile::Mapping::Mapping(std::string file_path) : path(std::move(file_p
   start = static_cast<const char*>(mapped);
   bytes = size_t(status.st_size);
   only_ours = (status.st_uid == geteuid() || status.st_uid == 0) && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+void SafetensorsFile::Mapping::release(const char* begin, size_t size) const {
+  static const size_t page = size_t(sysconf(_SC_PAGESIZE));
+  const size_t offset = size_t(begin - start) / page * page;
+  if (size > 0) madvise(const_cast<char*>(start) + offset, size_t(begin - start) + size - offset, MADV_DONTNEED);
 }
 
 void SafetensorsFile::Mapping::read_header() {
@@ -238,11 +255,32 @@ bool SafetensorsFile::has(const std::string& name) const { return mapping_->tens
 const std::map<std::string, std::string>& SafetensorsFile::metadata() const { return mapping_->metadata; }
 int64_t SafetensorsFile::bytes() const { return int64_t(mapping_->bytes); }
 bool SafetensorsFile::only_ours() const { return mapping_->only_ours; }
-std::string SafetensorsFile::hash() const { return hash_hex(mapping_->start, mapping_->bytes); }
+
+std::string SafetensorsFile::hash() const {
+  constexpr size_t at_once = size_t{16} << 20;
+  Hasher hasher;
+  for (size_t at = 0; at < mapping_->bytes; at += at_once) {
+    const size_t size = std::min(at_once, mapping_->bytes - at);
+    hasher.add(mapping_->start + at, size);
+    mapping_->release(mapping_->start + at, size);
+  }
+  return hasher.hex();
+}
 
 std::vector<int64_t> SafetensorsFile::shape(const std::string& name) const {
   CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);
   return mapping_->tensors.at(name).shape;
+}
+
+at::ScalarType SafetensorsFile::dtype(const std::string& name) const {
+  CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);
+  return mapping_->tensors.at(name).dtype;
+}
+
+void SafetensorsFile::release(const std::string& name) const {
+  CONVOY_CHECK(has(name), mapping_->path, " has no tensor ", name);
+  const Mapping::StoredTensor& stored = mapping_->tensors.at(name);
+  mapping_->release(mapping_->data + stored.begin, stored.end - stored.begin);
 }
 
 at::Tensor SafetensorsFile::tensor(const std::string& name) const {

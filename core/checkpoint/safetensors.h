@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +27,16 @@ struct WrittenFile {
 WrittenFile write_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& entries,
                               const std::map<std::string, std::string>& metadata, FileSystem& files = system_files());
 
+// A tensor that is computed when it is written, so that only one of them needs memory.
+struct TensorToWrite {
+  std::string name;
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> values;  // of that dtype and shape
+};
+WrittenFile stream_safetensors(const std::string& path, const std::vector<TensorToWrite>& entries,
+                               const std::map<std::string, std::string>& metadata, FileSystem& files = system_files());
+
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);  // memory-maps the file and checks its whole header
@@ -35,9 +46,12 @@ class SafetensorsFile {
   // in the file. CONVOY_CHECK that the name exists.
   at::Tensor tensor(const std::string& name) const;
   std::vector<int64_t> shape(const std::string& name) const;
+  at::ScalarType dtype(const std::string& name) const;
+  // Gives the memory of the tensor's mapped pages back to the system. Views stay valid and read the file again.
+  void release(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const;
   int64_t bytes() const;
-  std::string hash() const;  // of the whole file; reads all of it
+  std::string hash() const;  // of the whole file; reads all of it, and keeps none of it in memory
   // True if the file belongs to this user or root, and no other user may write it.
   bool only_ours() const;
 

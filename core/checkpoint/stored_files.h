@@ -15,19 +15,24 @@
 
 namespace convoy {
 
-// The files of one checkpoint; each is opened and checked by hash when first needed. `manifest` outlives this object.
+// The files of one checkpoint; each is opened when first needed, and then checked by hash if `verify` is set.
+// `manifest` outlives this object.
 class StoredFiles {
  public:
-  StoredFiles(const Manifest& manifest, std::string folder) : manifest_(manifest), folder_(std::move(folder)) {}
+  StoredFiles(const Manifest& manifest, std::string folder, bool verify = true)
+      : manifest_(manifest), folder_(std::move(folder)), verify_(verify) {}
 
   // In the shape of its piece; read-only.
   at::Tensor tensor(const StoredPiece& stored);
+  // Gives the memory of the piece's mapped pages back to the system; views stay valid.
+  void release(const StoredPiece& stored) { open(stored.file).release(stored.tensor); }
   // `name`: a file that the manifest lists.
   const SafetensorsFile& open(const std::string& name);
 
  private:
   const Manifest& manifest_;
   std::string folder_;
+  bool verify_;
   std::map<std::string, SafetensorsFile> files_;
 };
 

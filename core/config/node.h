@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 
 namespace convoy {
 

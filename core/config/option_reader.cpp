@@ -68,7 +68,8 @@ std::string plain_type(const Option& option) {
       if (option.options.empty()) break;
       return (option.type == OptionType::list ? "list of " : "map from names to ") + plural(option.options.front());
     default:
-      if (!option.types.empty()) return option.types;
+      if (!option.types.empty())
+        return option.type == OptionType::section ? "map, or its " + option.types : option.types;
   }
   return simple[static_cast<size_t>(option.type)];
 }
@@ -174,16 +175,16 @@ Json OptionReader::fallback(const Option& option, const Node& parent, const std:
     if (!option.help.empty()) reason += ": " + option.help;
     throw ConfigError(parent.mark, path, reason);
   }
-  if (option.fallback.is_null()) {
+  if (option.fallback.json().is_null()) {
     if (option.type == OptionType::section && !option.nullable)
       return read_fields(option.options, map_node(parent.mark), path);
     return nullptr;
   }
-  if (option.type == OptionType::any) return option.fallback;
+  if (option.type == OptionType::any) return option.fallback.json();
   ++in_default_;
   Json value;
   try {
-    value = read(option, node_of(option.fallback, {{"", parent.mark}}), path);
+    value = read(option, node_of(option.fallback.json(), {{"", parent.mark}}), path);
   } catch (const ConfigError& error) {
     wrongly_described(path, str("its default does not fit: ", error.what()));
   }
@@ -193,13 +194,14 @@ Json OptionReader::fallback(const Option& option, const Node& parent, const std:
 
 Json OptionReader::read(const Option& option, const Node& node, const std::string& path) {
   // Null equals an absent key where absence is the default.
-  const bool no_default = option.fallback.is_null() || (option.type == OptionType::list && option.fallback.empty());
+  const bool no_default =
+      option.fallback.json().is_null() || (option.type == OptionType::list && option.fallback.json().empty());
   const bool unset = node.kind == Node::Kind::null && no_default && !option.required;
   if (!unset) add_mark(path, node.mark);
   if (node.kind == Node::Kind::null) {
-    if (option.nullable || (!option.required && option.fallback.is_null() && option.type != OptionType::section))
+    if (option.nullable || (!option.required && option.fallback.json().is_null() && option.type != OptionType::section))
       return nullptr;
-    if (unset && option.type == OptionType::list) return option.fallback;
+    if (unset && option.type == OptionType::list) return option.fallback.json();
     throw ConfigError(node.mark, path,
                       option.required ? "is empty and required" : "is empty; leave the key out for its default");
   }
@@ -219,13 +221,26 @@ Json OptionReader::read_value(const Option& option, const Node& node, const std:
     case OptionType::component:
       return read_component(option, node, path);
     case OptionType::section:
-      if (node.kind != Node::Kind::map) wrong_kind(option, node, path);
-      return read_fields(option.options, node, path);
+      return read_section(option, node, path);
     default:
       break;
   }
   if (node.kind != Node::Kind::scalar) wrong_kind(option, node, path);
   return read_scalar(option, node, path);
+}
+
+Json OptionReader::read_section(const Option& option, const Node& node, const std::string& path) {
+  if (node.kind == Node::Kind::map && option.types.empty()) return read_fields(option.options, node, path);
+  Node written = node;
+  if (node.kind == Node::Kind::scalar && !option.types.empty()) {  // init_from: PATH
+    written = map_node(node.mark);
+    written.fields.push_back({option.types, node.mark, node});
+  }
+  if (written.kind != Node::Kind::map) wrong_kind(option, node, path);
+  // --set KEY.OTHER=… has made {name: PATH, other: …} of KEY: PATH.
+  for (Node::Field& field : written.fields)
+    if (field.key == "name" && written.find(option.types) == nullptr) field.key = option.types;
+  return read_fields(option.options, written, path);
 }
 
 Json OptionReader::read_list(const Option& option, const Node& node, const std::string& path) {

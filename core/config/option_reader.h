@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
 
@@ -35,6 +35,7 @@ class OptionReader {
   Json read_value(const Option& option, const Node& node, const std::string& path);
   Json read_scalar(const Option& option, const Node& node, const std::string& path);
   Json read_text(const Option& option, const Node& node, const std::string& path);
+  Json read_section(const Option& option, const Node& node, const std::string& path);
   Json read_list(const Option& option, const Node& node, const std::string& path);
   Json read_map(const Option& option, const Node& node, const std::string& path);
   Json read_plugin_model(const Node& node, const std::string& path);

@@ -3,6 +3,7 @@
 #include "core/config/run_config.h"
 
 #include "core/base/describe.h"
+#include "core/config/init_from.h"
 #include "core/config/node.h"
 #include "core/data/catalogue/catalogue.h"
 
@@ -35,10 +36,12 @@ TrainConfig train_of(const Options& options) {
   TrainConfig train;
   train.epochs = integer_or_zero(options, "epochs");
   train.max_steps = integer_or_zero(options, "max_steps");
-  const Options batch = options.section("batch");
-  train.batch.per_rank = batch.has("per_rank");
-  train.batch.rows = batch.integer(train.batch.per_rank ? "per_rank" : "global");
-  train.evaluate_every = interval_of(options.at("evaluate_every"));
+  if (options.json().contains("batch")) {  // not of a program
+    const Options batch = options.section("batch");
+    train.batch.per_rank = batch.has("per_rank");
+    train.batch.rows = batch.integer(train.batch.per_rank ? "per_rank" : "global");
+    train.evaluate_every = interval_of(options.at("evaluate_every"));
+  }
   train.checkpoint_every = interval_of(options.at("checkpoint_every"));
   train.keep_last = options.integer("keep_last");
   train.resume = options.text("resume");
@@ -183,11 +186,18 @@ std::vector<Option> described() {
                        {"auto", "exact", "fast"}, "auto"),
       describe::list("plugins", "shared libraries that register losses, data sets, transforms or models",
                      describe::text("", "absolute path of a shared library")),
-      describe::component("model", "model to train; {plugin: /abs/libmine.so, …} loads your own", "model").must(),
+      describe::component("model", "model to train; {plugin: /abs/libmine.so, …} loads your own", "model")
+          .with(&Option::options, common_model_options())
+          .must(),
       describe::component("data", "data set", "data").with(&Option::options, common_data_options()).must(),
       describe::component("loss", "loss function; default: that of the model", "loss"),
       describe::component("optimizer", "update rule", "optimizer").must(),
       describe::component("strategy", "how ranks divide model, data and optimizer state", "strategy").must(),
+      describe::list(
+          "program",
+          "program that each rank runs, with its arguments: [./mine, --epochs, 3]; it uses the C++ library of "
+          "convoy, and replaces model, data, loss, optimizer and strategy",
+          describe::text("", "program or argument")),
       backend_option(),
       train_section(),
       launch_section(),
@@ -223,28 +233,21 @@ LaunchConfig launch_config(const Options& options) {
   return launch;
 }
 
-const Entry* Catalogues::find(const std::string& kind, const std::string& name) const {
-  auto entries = kinds.find(kind);
-  if (entries == kinds.end()) return nullptr;
-  for (const Entry& entry : entries->second)
-    if (entry.name == name) return &entry;
-  return nullptr;
-}
-
-std::vector<std::string> Catalogues::names(const std::string& kind) const {
-  std::vector<std::string> names;
-  auto entries = kinds.find(kind);
-  if (entries == kinds.end()) return names;
-  for (const Entry& entry : entries->second) names.push_back(entry.name);
-  return names;
-}
-
 RunConfig RunConfig::from_resolved(const Json& resolved) {
   const Options run(resolved, marks_of(resolved));
   RunConfig config;
   config.name = run.text("name");
   config.seed = static_cast<uint64_t>(run.integer("seed"));
   config.device = run.text("device");
+  config.backend = run.text("backend");
+  config.train = train_of(run.section("train"));
+  config.launch = launch_config(run.section("launch"));
+  config.log_level = run.section("log").text("level");
+  config.resolved = resolved;
+  if (run.has("program")) {
+    config.program = run.texts("program");
+    return config;
+  }
   config.precision = run.text("precision");
   config.randomness = run.text("randomness");
   config.plugins = run.texts("plugins");
@@ -253,15 +256,10 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
   config.loss = component_of(run, "loss");
   config.optimizer = component_of(run, "optimizer");
   config.strategy = component_of(run, "strategy");
-  config.backend = run.text("backend");
-  config.train = train_of(run.section("train"));
-  config.launch = launch_config(run.section("launch"));
-  config.log_level = run.section("log").text("level");
   const Json& model = run.at("model");
   // The name of the model is unknown until the library is loaded.
   if (model.contains("plugin") && !model.contains("name"))
     config.model.name = "plugin:" + model["plugin"].get<std::string>();
-  config.resolved = resolved;
   return config;
 }
 

@@ -9,19 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 
 namespace convoy {
 
 struct Node;  // core/config/node.h
-
-// All catalogues of a build, by kind ("model", "data", "optimizer", "schedule", "strategy", "backend", "loss",
-// "transform"). The reading program fills it (launch/prepare/describe.h, tests); core does not know the entries.
-struct Catalogues {
-  std::map<std::string, std::vector<Entry>> kinds;
-  const Entry* find(const std::string& kind, const std::string& name) const;  // null when absent
-  std::vector<std::string> names(const std::string& kind) const;
-};
 
 struct Component {
   std::string name;
@@ -89,6 +81,9 @@ struct RunConfig {
   TrainConfig train;
   LaunchConfig launch;
   std::string log_level = "info";
+  // Command that each rank runs instead of training `model`; empty: none. With it, model, data, loss, optimizer and
+  // strategy are empty, and `train` has only checkpoint_every, keep_last, resume and log_every.
+  std::vector<std::string> program;
   std::vector<std::string> plugins;  // libraries that register further losses, data sets, transforms or models
   // All of the above as data, in the order of run_options(). Its hidden key "marks" has the source location of each
   // key, so that errors of a rank name file, line and column. to_yaml and first_difference ignore it. Use
@@ -100,7 +95,8 @@ struct RunConfig {
   static RunConfig from_resolved(const Json& resolved);
 };
 
-// The description of the whole file: top-level keys, their sections and components.
+// The description of the whole file: top-level keys, their sections and components. core/config/program.h has the keys
+// of a file with `program`.
 const std::vector<Option>& run_options();
 
 struct ReadRequest {

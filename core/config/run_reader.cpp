@@ -12,6 +12,7 @@
 #include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/config/option_reader.h"
+#include "core/config/program.h"
 #include "core/config/reader.h"
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
@@ -104,6 +105,13 @@ void check_address(const Options& launch) {
     launch.fail("address", str("is ", shown(text), ", which means every interface; give the address of one, or auto"));
 }
 
+// Another host may lack the file, so its own agent looks for it.
+void check_program(const Options& run) {
+  const std::vector<std::string> words = run.texts("program");
+  if (words.empty()) run.fail("program", "is empty; write program: [./mine, argument, …], or leave the key out");
+  if (words.front().empty()) run.fail("program.0", "is empty; it names the program");
+}
+
 // Planning checks later if the host has these cores, and how many ranks there are.
 void check_binding(const Options& launch) {
   const std::vector<std::string> cores = launch.texts("cores");
@@ -158,8 +166,9 @@ void check_key(const std::string& key, Json& values, const SourceLocations& mark
   };
   if (key == "name") attempt([&] { check_name(run); });
   if (key == "plugins") attempt([&] { check_plugins(run); });
+  if (key == "program") attempt([&] { check_program(run); });
   if (reading.catalogues.kinds.count(key) != 0) attempt([&] { check_component(run, key, reading); });
-  if (key == "train") {
+  if (key == "train" && values["train"].contains("batch")) {
     attempt([&] { check_batch(run.section("train").section("batch")); });
     attempt([&] { check_length(values, run.section("train"), marks); });
   }
@@ -170,14 +179,22 @@ void check_key(const std::string& key, Json& values, const SourceLocations& mark
   attempt([&] { check_binding(run.section("launch")); });
 }
 
-// Options of run_options(), each in a separate list.
-const std::vector<std::vector<Option>>& options_by_key() {
-  static const std::vector<std::vector<Option>> keys = [] {
+bool has_program(const Node& root) {
+  const Node* program = root.find("program");
+  return program != nullptr && program->kind != Node::Kind::null;
+}
+
+// Options of a tree, each in a separate list. Trees without `program` get no default for it.
+const std::vector<std::vector<Option>>& options_by_key(bool of_program) {
+  static const auto each = [](const std::vector<Option>& options, const std::string& but) {
     std::vector<std::vector<Option>> all;
-    for (const Option& option : run_options()) all.push_back({option});
+    for (const Option& option : options)
+      if (option.name != but) all.push_back({option});
     return all;
-  }();
-  return keys;
+  };
+  static const std::vector<std::vector<Option>> with_model = each(run_options(), "program");
+  static const std::vector<std::vector<Option>> with_program = each(program_options(), "");
+  return of_program ? with_program : with_model;
 }
 
 KeyResult read_key(const std::vector<Option>& option, const Node& tree, const Reading& reading) {
@@ -285,9 +302,9 @@ void TreesReader::report(const std::vector<ConfigError>& found) {
 
 const TreesReader::Known& TreesReader::result_of(const Node& root, size_t index,
                                                  const std::set<std::string>& open_kinds) {
-  const std::vector<Option>& option = options_by_key()[index];
+  const std::vector<Option>& option = options_by_key(has_program(root))[index];
   const std::string& key = option.front().name;
-  std::string description = str(index, open_kinds.empty() ? "" : "open");
+  std::string description = str(index, open_kinds.empty() ? "" : "open", has_program(root) ? "program" : "");
   const Node* value = root.find(key);
   if (value == nullptr) {
     append_text(root.mark, description);
@@ -314,15 +331,23 @@ const TreesReader::Known& TreesReader::result_of(const Node& root, size_t index,
   return known->second;
 }
 
-Json TreesReader::read(const Node& root, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings) {
+Json TreesReader::read(const Node& given, const std::set<std::string>& open_kinds, std::vector<std::string>* warnings) {
+  const bool of_program = has_program(given);
   std::vector<ConfigError> unknown;
+  std::optional<Node> changed;
+  if (of_program) {
+    changed = without_excluded_keys(given, unknown);
+    add_program_name(*changed);
+  }
+  const Node& root = changed ? *changed : given;
   OptionReader reader(catalogues_, open_kinds, &unknown);
   reader.refuse_unknown_keys(run_options(), root, "");
   report(unknown);
   bool wrong = !unknown.empty();
   std::vector<const Known*> known;
-  for (size_t i = 0; i < options_by_key().size(); ++i) {
-    if (reader.meant().count(options_by_key()[i].front().name) > 0) continue;  // misspelt, not missing
+  const std::vector<std::vector<Option>>& options = options_by_key(of_program);
+  for (size_t i = 0; i < options.size(); ++i) {
+    if (reader.meant().count(options[i].front().name) > 0) continue;  // misspelt, not missing
     known.push_back(&result_of(root, i, open_kinds));
     wrong = wrong || known.back()->wrong;
   }
@@ -332,7 +357,7 @@ Json TreesReader::read(const Node& root, const std::set<std::string>& open_kinds
   marks.add("", root.mark);
   for (size_t i = 0; i < known.size(); ++i) {
     const KeyResult& result = known[i]->result;
-    resolved[options_by_key()[i].front().name] = result.value;
+    resolved[options[i].front().name] = result.value;
     for (const auto& [key, mark] : result.marks) marks.add(key, mark);
     if (warnings != nullptr) warnings->insert(warnings->end(), result.warnings.begin(), result.warnings.end());
   }

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 
 namespace convoy {
 
@@ -143,8 +143,11 @@ class SupervisedChannel : public Channel {
 // Environment of a rank process: CONVOY_CHANNEL (to_string(ChannelAddress)), CONVOY_PROCESS (index into
 // JobPlan::processes), CONVOY_RANK (its first rank; it connects as this participant, and `convoy` processes of that
 // rank as -1 - rank).
+// A program that joined as a rank adds CONVOY_JOINED, so that a program that it starts is a run of its own.
 // All other data comes over the channel, so that every launcher works in the same way.
 namespace protocol {
+
+inline constexpr char joined_variable[] = "CONVOY_JOINED";
 
 // Keys (Channel::set / get).
 inline constexpr char job[] = "job";          // JSON {job: to_json(JobPlan), folder, attempt, started (unix seconds)}
@@ -157,13 +160,14 @@ inline constexpr char stop_request[] = "stop/request";  // set by the supervisor
 inline constexpr char stop_at[] = "stop/at/";           // + rank: the step before which the rank holds
 
 // Topics (Channel::post).
-inline constexpr char heartbeat[] = "beat";     // content of a heartbeat
-inline constexpr char progress[] = "progress";  // JSON of a Record plus {steps, epochs}: rank 0, a few times a second
-inline constexpr char metrics[] = "metrics";    // JSON of a Record: rank 0, at each evaluation
-inline constexpr char log_line[] = "log";       // JSON {rank, host, line}
+inline constexpr char heartbeat[] = "beat";       // content of a heartbeat
+inline constexpr char progress[] = "progress";    // JSON of a Record plus {steps, epochs}: rank 0, a few times a second
+inline constexpr char metrics[] = "metrics";      // JSON of a Record: rank 0, at each evaluation
+inline constexpr char log_line[] = "log";         // JSON {rank, host, line}
+inline constexpr char signalled[] = "signalled";  // {signal}: a rank or an agent received a signal that requests a stop
 inline constexpr char first_step[] = "first_step";  // JSON {seconds}: rank 0, when the first step is done
 
-// Exit code of a rank process that only lost a peer; never the job's (launch/process/exit_codes.h).
+// Exit code of a rank process that only lost a peer; never the job's (core/control/exit_codes.h).
 inline constexpr int peer_lost_exit = 111;
 
 }  // namespace protocol

@@ -69,7 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 // `post` from any thread, also from inside a callback. Exceptions of callbacks are logged.
 
 // Starts a thread that blocks all signals, except those of its faults and the one that requests a thread's stack
-// (launch/rank/thread_stacks.h).
+// (api/thread_stacks.h).
 std::thread start_thread(const std::string& name, std::function<void()> body);
 int stack_signal();
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/files/files.h"
 
 namespace convoy {

@@ -59,8 +59,11 @@ void compare_lists(const std::string& key, const NumberedNames& stored, const Nu
   if (added.empty() && gone.empty()) change.other.push_back(str("the ", plural, " come in another order"));
 }
 
-// True for lists that hold the ids' values in the order of another list: the fingerprint covers their changes.
-bool holds_values(const std::string& key) { return key == "item_features" || key == "user_features"; }
+// True for lists that hold values and not names of numbers: features in the order of another list, and the files of a
+// tokenizer. The fingerprint covers their changes.
+bool holds_values(const std::string& key) {
+  return key == "item_features" || key == "user_features" || key == "tokenizer";
+}
 
 }  // namespace
 

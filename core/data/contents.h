@@ -30,7 +30,8 @@ struct DataContents {
   std::string fingerprint;  // XXH3-128 of the data's bytes, independent of their location; "": the data set has none
   int64_t rows = 0;
   std::map<std::string, NumberedNames> lists;  // plural: users, items, context_columns, item_feature_columns,
-                                               // user_feature_columns, classes, columns, tokens
+                                               // user_feature_columns, classes, columns, tokens; tokenizer: for
+                                               // each file its name, then its contents
 };
 
 // Combines the hashes of several files, in order.

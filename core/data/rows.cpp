@@ -11,7 +11,10 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/text.h"
+#include "core/config/run_config.h"
 #include "core/tensors/vectorised.h"
 
 namespace convoy {

@@ -6,11 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/config/run_config.h"
-
 namespace convoy {
 
 class Dataset;
+struct Component;  // core/config/run_config.h
 
 // --- Features as bytes ---
 // If a batch's "features" are uint8, 255 means 1. They are converted on the model's device, so that the loader and the

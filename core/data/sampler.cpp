@@ -98,9 +98,11 @@ bool has_uneven_batch(int64_t rows, int64_t global_rows, int64_t steps, int64_t 
   return (full > 0 && global_rows % shares != 0) || (steps > full && last % shares != 0);
 }
 
-Sampler::Sampler(int64_t rows, int64_t global_rows, uint64_t seed, bool shuffle)
+Sampler::Sampler(int64_t rows, int64_t global_rows, uint64_t seed, bool shuffle, bool drop_last)
     : Sampler(rows, global_rows, all_rows(seed)) {
+  CONVOY_CHECK(!drop_last || rows >= global_rows, "no batch of ", global_rows, " rows in ", rows);
   shuffle_ = shuffle;
+  drop_last_ = drop_last;
 }
 
 Sampler::Sampler(int64_t rows, int64_t global_rows, const MemberSample& sample)
@@ -110,7 +112,7 @@ Sampler::Sampler(int64_t rows, int64_t global_rows, const MemberSample& sample)
       seed_(sample.seed),
       shuffle_(true) {}
 
-int64_t Sampler::steps_per_epoch() const { return (rows_ + global_rows_ - 1) / global_rows_; }
+int64_t Sampler::steps_per_epoch() const { return (rows_ + (drop_last_ ? 0 : global_rows_ - 1)) / global_rows_; }
 
 int64_t Sampler::epoch_of(int64_t step) const { return step / steps_per_epoch(); }
 

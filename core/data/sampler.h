@@ -106,8 +106,8 @@ bool has_uneven_batch(int64_t rows, int64_t global_rows, int64_t steps, int64_t 
 class Sampler {
  public:
   // rows: of the training split; global_rows: of a full global batch. The last batch of an epoch may be smaller, never
-  // empty.
-  Sampler(int64_t rows, int64_t global_rows, uint64_t seed, bool shuffle = true);
+  // empty; `drop_last` leaves a smaller one out.
+  Sampler(int64_t rows, int64_t global_rows, uint64_t seed, bool shuffle = true, bool drop_last = false);
   // For the rows of a MemberSample, shuffled by its seed.
   Sampler(int64_t rows, int64_t global_rows, const MemberSample& sample);
 
@@ -129,6 +129,7 @@ class Sampler {
   int64_t global_rows_;
   uint64_t seed_;
   bool shuffle_;
+  bool drop_last_ = false;
 };
 
 }  // namespace convoy

@@ -1,6 +1,7 @@
 #include "core/files/files.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <grp.h>
 #include <pwd.h>
 #include <sys/stat.h>
@@ -22,9 +23,9 @@ namespace convoy {
 namespace {
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int cause) {
-  const char* advice = cause == ENOSPC || cause == EDQUOT  ? "; free some space or choose another --output"
+  const char* advice = cause == ENOSPC || cause == EDQUOT  ? "; free some space or choose another folder"
                        : cause == EFBIG                    ? "; raise `ulimit -f`, the largest size of a file"
-                       : cause == EACCES || cause == EROFS ? "; choose a folder that you may write to with --output"
+                       : cause == EACCES || cause == EROFS ? "; choose a folder that you may write to"
                                                            : "";
   throw Error(Failure::io, "cannot ", what, " ", path, ": ", error_text(cause), advice);
 }
@@ -107,10 +108,14 @@ class SystemFiles : public FileSystem {
     if (!descriptor.valid()) fail("open folder", path, errno);
     sync_descriptor(descriptor.get(), path);
   }
+  // libtorch.so exports a std::filesystem::remove_all that crashes, and programs that link it get that one.
   void remove_all(const std::string& path) override {
-    std::error_code error;
-    std::filesystem::remove_all(path, error);
-    if (error) fail("remove", path, error.value());
+    const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
+      return std::remove(name) == 0 || errno == ENOENT ? 0 : -1;
+    };
+    constexpr int most_descriptors = 16;
+    if (nftw(path.c_str(), remove_one, most_descriptors, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+      fail("remove", path, errno);
   }
 };
 
@@ -433,6 +438,16 @@ std::vector<std::string> pipeline_folders(const std::string& folder) {
     if (pipeline.is_object() && pipeline.contains("folder") && pipeline["folder"].is_string())
       folders.push_back(folder + "/" + pipeline["folder"].get<std::string>());
   return folders;
+}
+
+bool write_text(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = write(fd, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    done += static_cast<size_t>(written);
+  }
+  return true;
 }
 
 }  // namespace convoy

@@ -141,4 +141,7 @@ std::vector<std::string> pipeline_folders(const std::string& folder);
 // writable.
 std::string trusted_plugin_file(const std::string& path);
 
+// Writes all of `text`; false on an error, with errno.
+bool write_text(int fd, const std::string& text);
+
 }  // namespace convoy

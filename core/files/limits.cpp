@@ -254,6 +254,12 @@ Error limit_error(const std::system_error& error, Failure unknown) {
   return {is_out_of_descriptors(error.code().value()) ? Failure::io : unknown, error_text(error)};
 }
 
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
 double process_cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -25,6 +25,8 @@ std::optional<int64_t> memory_left(const std::string& root = "");
 // them.
 int64_t memory_kills(const std::string& root = "");
 
+std::string host_name();
+
 // CPU time of all threads of this process so far, in seconds.
 double process_cpu_seconds();
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/communicator.h"
 #include "core/context.h"
 #include "core/model_interface.h"

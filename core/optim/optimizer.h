@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/config/run_config.h"
@@ -31,10 +33,18 @@ struct Gradient {
   at::Tensor values;
 };
 
+// Elements [begin, end) of a parameter, row-major, and where they are in a slot.
+struct ParameterPiece {
+  at::Tensor parameter;
+  int64_t begin = 0, end = 0;
+  int64_t offset = 0;
+};
+
 struct SlotOptions {
   int64_t members = 1;              // values: [members, elements] or [elements] when 1
   double learning_rate_factor = 1;  // of the parameter group
   double weight_decay = 0;
+  std::vector<ParameterPiece> pieces = {};  // for optimizers that know parameters (torch_optimizer.h)
 };
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -50,12 +60,24 @@ class Optimizer {
   // May overwrite a dense gradient. The result does not depend on the number of threads. Error(config) if this
   // optimizer does not take rows.
   virtual void update(int slot, const Gradient& gradient, const UpdateScalars& scalars) = 0;
+  // Called after the last slot of an update.
+  virtual void finish() {}
   // The slot's moments by name, each shaped as its values; writable. visit_state passes them to checkpoints.
   virtual NamedTensors moments(int slot) = 0;
+  // Counters besides the number of updates, by name; writable.
+  virtual NamedTensors counters() const { return {}; }
+  // Moments and counters were written to from outside. `updates`: applied so far.
+  virtual void restored(int64_t /*updates*/) {}
+  // The rate of the next update if the optimizer chooses it by itself; else it takes that of UpdateScalars.
+  virtual std::optional<double> learning_rate() const { return std::nullopt; }
+  // An update multiplies the gradients by UpdateScalars::gradient_scale in place.
+  virtual bool scales_gradients() const { return false; }
 };
 
 // Creates the optimizer of the configuration: sgd, adam, adamw, adagrad.
 std::unique_ptr<Optimizer> make_optimizer(const Component& optimizer);
+// Creates an optimizer that is not of the configuration; null: that of the configuration.
+using OptimizerFactory = std::function<std::unique_ptr<Optimizer>()>;
 
 // Options of the first parameter group that matches the canonical name, else the defaults. Patterns are regular
 // expressions, searched anywhere in the name; ConfigError for an invalid one.

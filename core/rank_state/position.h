@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/rank_state/state_file.h"
 
 namespace convoy {

@@ -161,7 +161,8 @@ Json DefaultGenerators::states() const {
 void DefaultGenerators::restore(const Json& trainer, const std::string& path) {
   const Json description = object_in(trainer, key), ranks = object_in(trainer, "ranks");
   unknown_ = description.empty();
-  if (unknown_ || ranks.empty()) return;
+  const bool drawn = std::any_of(ranks.begin(), ranks.end(), [](const Json& rank) { return rank.contains(key); });
+  if (unknown_ || !drawn) return;
   const Json layout = description.contains("layout") ? description["layout"] : Json();
   if (layout != layout_of(context_)) {
     if (context_.rank == 0)

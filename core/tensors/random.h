@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/random_keys.h"
 #include "core/context.h"
 

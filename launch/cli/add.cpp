@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "core/config/reader.h"
+#include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/summary.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
-#include "launch/job/summary.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/control/exit_codes.h"
+#include "core/files/summary.h"
 #include "launch/diagnose/reports.h"
-#include "launch/job/summary.h"
-#include "launch/process/exit_codes.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -55,6 +55,7 @@ std::vector<std::string> bench_overrides(const std::string& operation) {
           "precision=fp32",
           "randomness=auto",
           "plugins=[]",
+          "program=~",
           "model={name: mlp}",
           "data={name: synthetic}",
           "loss=~",

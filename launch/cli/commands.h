@@ -72,6 +72,24 @@ void explain(const ExplainArguments& arguments, std::ostream& out);
 // The hosts to plan for. Error(command_line) for a repeated name. Public for tests.
 Topology hosts_to_explain(const ExplainArguments& arguments, const Host& each);
 
+// --- `convoy export RUN[@memberN] --to DIR [--format F] [--force] [--max-file-size SIZE]` ---
+//
+// Writes the weights of a run's newest checkpoint for Python. `convoy-rank --export` does the work
+// (core/checkpoint/export.h), since it needs LibTorch.
+
+struct ExportArguments {
+  std::string run;
+  std::string to;
+  std::string format = "safetensors";
+  bool force = false;
+  std::string max_file_size = "5GB";
+};
+
+inline const std::vector<std::string> export_formats{"safetensors", "hf"};
+
+// Prints the files and returns 0. Throws Error(command_line) if RUN is no run, and the errors of export_weights.
+int export_command(const ExportArguments& arguments);
+
 // --- Texts of `convoy run --help` from the catalogues, and unknown commands ---
 
 // Top-level keys with their help, all names of components, and a reference to `convoy list`.
@@ -131,7 +149,18 @@ struct VerifyArguments {
   int steps = 5;     // global batches
   std::string precision = "fp64";
   std::optional<double> tolerance;  // default: 1e-9 in fp64, 1e-3 in fp32, more with compressed gradients
+  std::string against;              // folder of tools/dump_reference.py: compare with that instead; "": no
 };
+
+// `--against DIR`: runs one step on the batch in DIR with the weights there, and compares every layer, the loss and the
+// gradients, in the precision of the weights. `tolerance` is then 1e-10 in fp64 and 1e-5 in fp32 by default.
+int verify_against(const VerifyArguments& arguments);
+struct AgainstResult {
+  bool agree = false;
+  std::string text;
+};
+// From the answer of launch/rank/against.h. Public for tests.
+AgainstResult against_result(const Json& compared, double tolerance);
 
 // Returns 0 if the results agree, exit_code::differs if not, else the exit code of the failed run. Throws errors that
 // it finds before ranks start.

@@ -11,8 +11,8 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/files/limits.h"
+#include "core/files/summary.h"
 #include "launch/diagnose/reports.h"
-#include "launch/job/summary.h"
 
 namespace convoy {
 namespace {

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/files/files.h"
 #include "launch/cli/text_table.h"
 #include "launch/process/event_loop.h"

@@ -44,6 +44,7 @@ launch: {ranks: 2, collective: 5 min}
 
       {"model: convnet", "model: {name: convnet, channels: [32, 64], hidden: 128}\n"},
       {"model: gpt", "model: {name: gpt, layers: 4, heads: 8, dim: 256, positions: rotary}\n"},
+      {"model: llama", "model: {name: llama, layers: 4, heads: 8, kv_heads: 4, dim: 256}\n"},
       {"model: mlp", "model: {name: mlp, hidden: [64, 64], activation: gelu, dropout: 0.1}\n"},
       {"model: ncf", "model: {name: ncf, gmf_dim: 8, mlp_dim: 32, hidden: [32, 16, 8], rows: true}\n"},
       {"model: resnet", "model: {name: resnet, shape: cifar, depth: 20}\n"},

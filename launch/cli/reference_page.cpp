@@ -66,9 +66,9 @@ void add_rows(const std::vector<Option>& options, const std::string& path, std::
               const std::string* more = nullptr) {
   for (const Option& option : options) {
     const std::string key = path.empty() || option.name.empty() ? path + option.name : path + "." + option.name;
-    const std::string fallback = option.required             ? "required"
-                                 : option.fallback.is_null() ? ""
-                                                             : code(default_text(option));
+    const std::string fallback = option.required                    ? "required"
+                                 : option.fallback.json().is_null() ? ""
+                                                                    : code(default_text(option));
     std::vector<Option> inner;
     std::vector<std::string> repeated;
     if (const std::vector<Option>* all = inner_options(option)) {
@@ -117,7 +117,7 @@ std::vector<SharedOption> shared_options(const std::vector<Entry>& entries) {
   for (const Entry& entry : entries) {
     for (const Option& option : entry.options) {
       const auto known = std::find_if(all.begin(), all.end(), [&](const SharedOption& one) {
-        return same_option(one.option, option) && one.option.fallback == option.fallback &&
+        return same_option(one.option, option) && one.option.fallback.json() == option.fallback.json() &&
                one.option.required == option.required;
       });
       if (known == all.end())
@@ -165,20 +165,20 @@ void add_shared(const std::string& kind, const std::vector<SharedOption>& shared
 }  // namespace
 
 std::string default_text(const Option& option) {
-  if (option.fallback.is_string()) {
-    const std::string text = option.fallback.get<std::string>();
+  if (option.fallback.json().is_string()) {
+    const std::string text = option.fallback.json().get<std::string>();
     return text.empty() ? "\"\"" : text;
   }
-  if (option.fallback.is_number_float()) {
-    const auto value = option.fallback.get<double>();
+  if (option.fallback.json().is_number_float()) {
+    const auto value = option.fallback.json().get<double>();
     return std::floor(value) == value && std::fabs(value) < 1e15 ? str(static_cast<int64_t>(value))
-                                                                 : option.fallback.dump();
+                                                                 : option.fallback.json().dump();
   }
   // {key: value} as in YAML, on one line.
-  if (!option.fallback.is_object()) return option.fallback.dump();
-  std::string yaml = to_yaml({{"value", option.fallback}});
+  if (!option.fallback.json().is_object()) return option.fallback.json().dump();
+  std::string yaml = to_yaml({{"value", option.fallback.json()}});
   if (yaml.find('\n') + 1 == yaml.size()) return yaml.substr(7, yaml.size() - 8);
-  return option.fallback.dump();
+  return option.fallback.json().dump();
 }
 
 const std::vector<Option>* inner_options(const Option& option) {
@@ -257,7 +257,7 @@ std::string traits_of(const Option& option) {
   if (!range_text(option).empty()) traits.push_back(range_text(option));
   if (!option.unit.empty()) traits.push_back("in " + option.unit);
   if (option.required) traits.push_back("required");
-  if (!option.fallback.is_null()) traits.push_back("default " + default_text(option));
+  if (!option.fallback.json().is_null()) traits.push_back("default " + default_text(option));
   return join(traits, ", ");
 }
 

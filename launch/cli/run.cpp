@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "core/config/reader.h"
+#include "core/control/exit_codes.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/leftovers.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -57,7 +57,7 @@ int run_command(const RunArguments& arguments) {
   Node tree;
   // The agent that joins a channel gets its job from there. All ranks find the same mistakes: rank 0 reports them.
   if (as.channel.empty()) try {
-      tree = read_yaml_file(arguments.config, arguments.overrides);
+      tree = configuration_tree(arguments);
       if (auto farm = read_farm(tree, arguments, variables, as)) return run_farm(std::move(*farm));
     } catch (const Error& error) {
       if (as.rank == 0) throw;

@@ -48,6 +48,8 @@ std::string typed_command(const RunArguments& arguments) {
     if (item.rfind("train.resume=", 0) != 0) words.insert(words.end(), {"--set", item});
   if (arguments.ranks > 0) words.insert(words.end(), {"--ranks", std::to_string(arguments.ranks)});
   if (!arguments.hosts.empty()) words.insert(words.end(), {"--hosts", join(arguments.hosts, ",")});
+  if (!arguments.program.empty()) words.push_back("--");
+  words.insert(words.end(), arguments.program.begin(), arguments.program.end());
   for (std::string& word : words) word = shell_word(word);
   return join(words, " ");
 }

@@ -5,8 +5,8 @@
 #include <iostream>
 #include <thread>
 
+#include "core/control/exit_codes.h"
 #include "launch/farm/monitor/run_view.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {

@@ -13,13 +13,13 @@
 
 #include "core/config/reader.h"
 #include "core/config/run_config.h"
+#include "core/control/exit_codes.h"
 #include "core/files/files.h"
+#include "core/files/summary.h"
 #include "launch/diagnose/reports.h"
 #include "launch/explain/candidate.h"
 #include "launch/farm/config/farm.h"
-#include "launch/job/summary.h"
 #include "launch/prepare/describe.h"
-#include "launch/process/exit_codes.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {
@@ -229,6 +229,7 @@ std::string batch_norm_text(const Json& strategy, int data_degree, const std::ve
 }
 
 int verify_command(const VerifyArguments& arguments) {
+  if (!arguments.against.empty()) return verify_against(arguments);
   const Variables variables = current_variables();
   const LaunchedAs as = launched_as(variables);
   if (as.launcher != Launcher::none)
@@ -238,6 +239,7 @@ int verify_command(const VerifyArguments& arguments) {
   const Node tree = read_yaml_file(arguments.run.config, arguments.run.overrides);
   refuse_several(tree, arguments.run.config);
   const RunConfig written = read_run_tree(tree, all_catalogues());
+  refuse_program(written, "verify");
   check_comparable(written);
   std::vector<std::string> notes;
   const std::vector<std::string> common = common_overrides(written, arguments, notes);

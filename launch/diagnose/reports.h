@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/base/difference.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 
 namespace convoy {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/plan.h"
 #include "launch/explain/measurement.h"
 

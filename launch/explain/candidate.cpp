@@ -144,7 +144,7 @@ Json shared_keys(const Options& values, const std::vector<Option>& options, bool
     const bool nested = option.type == OptionType::section && found.is_object();
     const Json value = nested ? shared_keys(values.section(option.name), option.options, written_only) : found;
     // A given default counts as written by the user, and may be refused as a key without effect.
-    if (nested ? !value.empty() : value != option.fallback) shared[option.name] = value;
+    if (nested ? !value.empty() : value != option.fallback.json()) shared[option.name] = value;
   }
   return shared;
 }
@@ -156,6 +156,7 @@ double Candidate::update_rows() const {
 
 PreparedRun described_run(const RunArguments& arguments) {
   PreparedRun run = prepared(arguments);
+  refuse_program(run.config, "explain");
   run.described = describe_run(run.rank_program, run.config.resolved, "activations");
   if (const std::string reason = run.described.value("unmeasured", ""); !reason.empty())
     run.warnings.push_back(

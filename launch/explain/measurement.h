@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "strategies/plans/catalogue.h"
 
 namespace convoy {

@@ -34,8 +34,9 @@ struct RemoteRequest {
   std::string folder;  // absolute: paths in a configuration are relative to it
   Variables environment;
   bool gpus = false;
+  std::string program = "";  // of the user, which the host must have; "": convoy-rank
 };
-CONVOY_JSON(RemoteRequest, version, folder, environment, gpus)
+CONVOY_JSON(RemoteRequest, version, folder, environment, gpus, program)
 
 struct RemoteHello {
   std::string version;

@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "core/base/text.h"
+#include "core/control/exit_codes.h"
 #include "core/files/limits.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
 #include "launch/diagnose/stall_report.h"
 #include "launch/machine/topology.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -166,7 +166,7 @@ std::string JobSupervisor::positions_text(int process) const {
   return join(texts, "");
 }
 
-// Rank to which the end of a process belongs: its only rank, or the rank whose thread crashed (launch/rank/crash.h); -1
+// Rank to which the end of a process belongs: its only rank, or the rank whose thread crashed (api/crash.h); -1
 // if unknown.
 int JobSupervisor::failed_rank_of(int process) const {
   if (!assignment_) return first_rank(process);
@@ -242,7 +242,7 @@ void JobSupervisor::posted(const std::string& topic, const Json& body) {
       ended(process, end);
     else if (process >= 0 && process < static_cast<int>(participants_.size()))
       ended_by_agent(process, end);
-  } else if (topic == job_topic::signalled) {
+  } else if (topic == protocol::signalled) {
     // Every agent reports the same request: a later report is no second request.
     request_stop(body.at("signal").get<int>());
   } else if (topic == protocol::log_line) {
@@ -378,6 +378,7 @@ void JobSupervisor::ended_early(int process, const ProcessEnd& end) {
   } else {
     reason.message = str(label(process), " ", end_text(end),
                          end.lack.empty() ? str("; see logs/rank", first_rank(process), ".log") : ": " + end.lack);
+    if (end.code == 127) reason.message += "; if it did not find LibTorch: Torch_DIR=/path/to/libtorch convoy …";
   }
   fail(reported_failure(process).value_or(reason));
 }

@@ -13,6 +13,7 @@
 
 #include "core/config/run_config.h"
 #include "core/control/channel.h"
+#include "core/files/summary.h"
 #include "launch/diagnose/stall_watch.h"
 #include "launch/process/event_loop.h"
 #include "launch/process/process.h"
@@ -21,10 +22,9 @@ namespace convoy {
 
 // Topics and keys between agents and the supervisor, in addition to core/control/channel.h.
 namespace job_topic {
-inline constexpr char join[] = "join";            // {process, host, size, size_from, config}
-inline constexpr char ended[] = "ended";          // {process, code, signal, lack, made}; made: killed by its agent
-inline constexpr char signalled[] = "signalled";  // {signal}: the agent received TERM or INT
-inline constexpr char exit_code[] = "verdict";    // key: the job's exit code, set after the summary is written
+inline constexpr char join[] = "join";          // {process, host, size, size_from, config}
+inline constexpr char ended[] = "ended";        // {process, code, signal, lack, made}; made: killed by its agent
+inline constexpr char exit_code[] = "verdict";  // key: the job's exit code, set after the summary is written
 }  // namespace job_topic
 
 struct JobRequest {
@@ -47,15 +47,6 @@ struct JobEvents {
   std::function<void(const std::string& text)> on_notice = nullptr;  // slow collectives, stall reports
   std::function<void(int signal)> on_stop = nullptr;                 // before any rank receives the request
   std::function<void()> on_saved = nullptr;  // all ranks have stopped and saved; processes still run
-};
-
-// Result of the job.
-struct JobOutcome {
-  int exit_code = 0;
-  std::optional<Abort> cause;    // the failure cause, or the stop
-  Json result = Json::object();  // of rank 0
-  std::map<int, Json> ranks;     // info and result of each rank
-  Json stall;                    // null, or the positions of all ranks at a stall (stall_json)
 };
 
 class JobSupervisor {

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "launch/job/job_supervisor.h"
 #include "launch/job/run_attempt.h"
 #include "launch/machine/networks.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -93,15 +93,6 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
                 str(path, ": belongs to another user, or others can read it; remove it and start again"));
   const std::string text = read_file_if_any(path, longest_address);
   return text.empty() ? std::nullopt : std::make_optional(channel_address(text.substr(0, text.find('\n'))));
-}
-
-std::string data_address(const std::string& configured, const std::string& channel_host) {
-  if (is_loopback(channel_host)) return channel_host;
-  if (configured.find('/') != std::string::npos) return configured_address(configured, interfaces_here());
-  // launch.address belongs to one host; others use their interface towards the channel.
-  if (!configured.empty() && !local_address_of(configured).empty()) return configured;
-  const std::string local = local_address_of(channel_host);
-  return local.empty() ? address_towards(channel_host) : local;
 }
 
 ServingAddress serving_address(const std::string& configured, const LaunchedAs& as, const Variables& variables) {

@@ -34,10 +34,6 @@ std::optional<ChannelAddress> read_rendezvous(const std::string& folder, const s
 // Removes the file for a supervisor that is dead.
 void remove_rendezvous(const std::string& folder, const std::string& job);
 
-// Interface for the data between ranks: launch.address if it is one of this host's, else the interface towards the
-// control channel. A loopback channel keeps the data on this host. "": no route; the backend chooses.
-std::string data_address(const std::string& configured, const std::string& channel_host);
-
 // Interface of the control channel: launch.address, loopback if all ranks are on this host, else the interface towards
 // the other hosts, if the launcher's variables name them.
 struct ServingAddress {

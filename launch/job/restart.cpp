@@ -5,9 +5,9 @@
 #include <cmath>
 #include <iostream>
 
+#include "core/control/exit_codes.h"
 #include "core/files/files.h"
-#include "launch/job/summary.h"
-#include "launch/process/exit_codes.h"
+#include "core/files/summary.h"
 
 namespace convoy {
 namespace {

@@ -10,6 +10,7 @@
 #include "core/base/log.h"
 #include "core/base/version.h"
 #include "core/control/channel.h"
+#include "core/control/exit_codes.h"
 #include "core/rank_state/state_file.h"
 #include "launch/job/agent.h"
 #include "launch/job/job_supervisor.h"
@@ -18,7 +19,6 @@
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
 #include "launch/prepare/run_folder.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -127,7 +127,7 @@ class RankAgent : public SupervisedAgent {
       if (!code_) code_ = exit_code::stopped;
       return;
     }
-    channel_->post(job_topic::signalled, {{"signal", signal}});
+    channel_->post(protocol::signalled, {{"signal", signal}});
   }
 
   void read_input() {
@@ -255,7 +255,10 @@ int run_agent_for_host(EventLoop& loop) {
   hello.problem = problem_with(request);
   AgentRequest agent;
   if (hello.problem.empty()) try {
-      agent.rank_program = rank_program();
+      if (request.program.empty())
+        agent.rank_program = rank_program();
+      else
+        executable_path(request.program, program_advice);
       hello.host = this_host({request.gpus, false});
       hello.interfaces = interfaces_here();
     } catch (const Error& error) {

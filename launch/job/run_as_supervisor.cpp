@@ -1,9 +1,9 @@
 // `convoy run` as rank 0 under mpirun, srun or torchrun's variables: supervisor of the job and parent of rank 0.
+#include "core/control/exit_codes.h"
 #include "launch/job/agent.h"
 #include "launch/job/rendezvous.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
-#include "launch/process/exit_codes.h"
 #include "launch/process/orphan_guard.h"
 
 namespace convoy {

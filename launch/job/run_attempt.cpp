@@ -8,13 +8,13 @@
 #include <filesystem>
 
 #include "core/control/channel.h"
+#include "core/control/exit_codes.h"
 #include "core/files/limits.h"
+#include "core/files/summary.h"
 #include "core/inject/fault.h"
 #include "launch/diagnose/reports.h"
 #include "launch/job/run_modes.h"
-#include "launch/job/summary.h"
 #include "launch/machine/topology.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {

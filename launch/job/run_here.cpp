@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/base/text.h"
+#include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "launch/cli/commands.h"
 #include "launch/job/agent.h"
@@ -11,7 +12,6 @@
 #include "launch/machine/topology.h"
 #include "launch/prepare/leftovers.h"
 #include "launch/prepare/resume_path.h"
-#include "launch/process/exit_codes.h"
 #include "strategies/plans/options/ensemble.h"
 
 namespace convoy {
@@ -150,6 +150,8 @@ std::vector<std::string> mpirun_line(const PreparedRun& run, const std::string& 
   for (const std::string& set : run.arguments.overrides) line.insert(line.end(), {"--set", set});
   if (run.arguments.ranks > 0) line.insert(line.end(), {"--ranks", std::to_string(run.arguments.ranks)});
   if (!run.arguments.output.empty()) line.insert(line.end(), {"--output", run.arguments.output});
+  if (!run.arguments.program.empty()) line.push_back("--");
+  line.insert(line.end(), run.arguments.program.begin(), run.arguments.program.end());
   return line;
 }
 

@@ -11,13 +11,13 @@
 
 #include "core/base/text.h"
 #include "core/base/version.h"
+#include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "launch/job/agent.h"
 #include "launch/job/run_attempt.h"
 #include "launch/job/run_modes.h"
 #include "launch/machine/networks.h"
 #include "launch/machine/topology.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -113,7 +113,8 @@ class HostsRun {
     if (remote_shell_.empty())
       throw ConfigError(mark_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
                         "is empty, and --hosts needs a program that executes a command on another host");
-    const RemoteRequest request{version, working_folder(), forwarded(run_.variables), may_use_gpus(run_.config)};
+    const RemoteRequest request{version, working_folder(), forwarded(run_.variables), may_use_gpus(run_.config),
+                                run_.config.program.empty() ? "" : run_.config.program.front()};
     for (size_t i = 0; i < shares_.size(); ++i) {
       Call& one = calls_[i];
       one.name = shares_[i].name;

@@ -71,21 +71,9 @@ std::vector<Gpu> find_gpus();
 // the first entry that names no GPU.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const char* visible_devices);
 
-// --- GPU memory limit of a farm's pipeline (`gpu_memory`) ---
-//
-// LibTorch's allocator enforces the limit, so that only the pipeline that exceeds it runs out of memory.
-
-// The farm sets this variable for the pipeline's `convoy`: bytes on each of its GPUs.
-inline constexpr char gpu_memory_variable[] = "CONVOY_GPU_MEMORY";
-
-// Memory for CUDA contexts, kernels and NCCL, which the limit does not cover: a GPU may hold this much in addition.
+// Memory for CUDA contexts, kernels and NCCL, which limit_of_process does not cover: a GPU may hold this much in
+// addition.
 inline constexpr int64_t outside_allocator = int64_t{1} << 30;
-
-// The limit in the environment; 0: none. Throws Error(command_line) for a value that is not a positive number of bytes.
-int64_t gpu_memory_limit(const Variables& variables);
-
-// Limit of one process: processes of the job that share a GPU get equal parts of `limit`. 0: no limit.
-int64_t limit_of_process(const JobPlan& job, int process, int64_t limit);
 
 // --- NVIDIA's Multi-Process Service (MPS) ---
 //

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/plan.h"
 #include "core/config/run_config.h"
 #include "launch/machine/topology.h"

@@ -240,12 +240,6 @@ size_t least_near(const std::vector<Core>& cores, int Core::*place, const std::v
 
 }  // namespace
 
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 Host this_host(const TopologyRequest& request) {
   Host host;
   host.name = host_name();

@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/plan.h"
+#include "core/files/limits.h"
 
 namespace convoy {
 
@@ -19,8 +20,6 @@ Host this_host(const TopologyRequest& request);
 // Reads the XML of `lstopo --of xml`, without resources that were not allowed there. The host name comes from the file,
 // else from the file's name. GPUs are NVIDIA's, in the order of PCI addresses. Error(config) names the file.
 Host saved_host(const std::string& path);
-
-std::string host_name();
 
 // Host as an agent sends it to the supervisor.
 CONVOY_JSON(Core, id, numa, socket, siblings)

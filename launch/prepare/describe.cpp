@@ -7,11 +7,13 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <iostream>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "backends/catalogue/catalogue.h"
+#include "core/control/exit_codes.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
@@ -20,7 +22,6 @@
 #include "core/rank_state/position.h"
 #include "launch/diagnose/stall_report.h"
 #include "launch/farm/config/farm.h"
-#include "launch/process/exit_codes.h"
 #include "launch/process/process.h"
 #include "models/catalogue/catalogue.h"
 #include "strategies/plans/catalogue.h"
@@ -263,10 +264,35 @@ Json describe_run(const std::string& rank_program, const Json& resolved, const s
       str("convoy-rank --describe, which loads the plugins, the data set and the model, ", end_text(described.end));
   if (!described.end.lack.empty() && described.end.code != exit_code::out_of_memory)
     throw Error(Failure::out_of_memory, str(who, ": ", described.end.lack));
+  if (message.find("error while loading shared libraries: lib") != std::string::npos &&
+      message.find("torch") != std::string::npos)
+    throw Error(Failure::config, message,
+                "; name the LibTorch that convoy was built with: Torch_DIR=/path/to/libtorch convoy …");
   if (described.end.signal == 0) throw Error(failure_of_exit(described.end.code), message.empty() ? who : message);
   if (described.end.signal == SIGKILL)
     throw Error(Failure::training, str(who, "; it may have been out of memory: see `dmesg` as root"));
   throw Error(Failure::training, str(who, message.empty() ? "" : ":\n", message));
+}
+
+Json ask_rank_program(const std::string& rank_program, const std::vector<std::string>& arguments, const Json& input,
+                      milliseconds limit) {
+  std::vector<std::string> command{rank_program};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const std::string what = "convoy-rank " + join(arguments, " ");
+  DescribeResult result = run(command, input, limit);
+  const std::string stacks = take_stacks(result.error);
+  if (result.late)
+    throw Error(Failure::hang, what, " did not end within ", human_seconds(limit),
+                stacks.empty() ? "" : ". Its stacks:" + stacks);
+  const std::string message = result.error.substr(0, result.error.find_last_not_of('\n') + 1);
+  if (!result.end.ok()) {
+    if (!result.end.lack.empty() && result.end.code != exit_code::out_of_memory)
+      throw Error(Failure::out_of_memory, what, " ", end_text(result.end), ": ", result.end.lack);
+    if (result.end.signal == 0 && !message.empty()) throw Error(failure_of_exit(result.end.code), message);
+    throw Error(Failure::training, what, " ", end_text(result.end), message.empty() ? "" : ":\n", message);
+  }
+  if (!message.empty()) std::cerr << message << '\n';
+  return answer_of(result, input);
 }
 
 }  // namespace convoy

@@ -3,8 +3,9 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/config/run_config.h"
 
 namespace convoy {
@@ -33,5 +34,10 @@ int describe_stacks_signal();
 // process keeps the pipes open.
 Json describe_run(const std::string& rank_program, const Json& resolved, const std::string& what = "",
                   std::optional<std::chrono::milliseconds> limit = std::nullopt);
+
+// Runs `convoy-rank ARGUMENTS…` with JSON on standard input; returns the JSON of its last line. Its warnings go to
+// standard error. A failure throws Error with its message and code; Error(hang) after `limit`.
+Json ask_rank_program(const std::string& rank_program, const std::vector<std::string>& arguments, const Json& input,
+                      std::chrono::milliseconds limit);
 
 }  // namespace convoy

@@ -4,6 +4,8 @@
 #include <map>
 
 #include "backends/catalogue/catalogue.h"
+#include "core/config/init_from.h"
+#include "core/config/program.h"
 #include "core/config/reader.h"
 #include "core/data/catalogue/catalogue.h"
 #include "core/data/catalogue/declared_schema.h"
@@ -101,6 +103,7 @@ void resolve_backend(RunConfig& config, const PreparedRun& run, const Topology& 
 // result.
 std::vector<std::string> notes_on_rows(const RunConfig& config, const JobPlan& job) {
   std::vector<std::string> notes;
+  if (!config.program.empty()) return notes;
   const BatchSize& batch = config.train.batch;
   const int64_t shares = job.mesh.degree("data"), ranks = static_cast<int64_t>(job.ranks.size());
   if (!batch.per_rank && batch.rows < shares) {
@@ -128,7 +131,7 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
   PlanRequest request;
   request.ranks = rank_hosts.empty() ? static_cast<int>(config.launch.ranks) : static_cast<int>(rank_hosts.size());
   request.rank_hosts = rank_hosts;
-  const StrategyEntry& strategy = strategy_entry(config.strategy.name);
+  const StrategyEntry& strategy = strategy_of(config);
   Plan plan = strategy.plan(config, topology, request);
   CONVOY_CHECK(plan.jobs.size() == 1, "strategy ", config.strategy.name, " planned ", plan.jobs.size(), " jobs");
   PlacedJob placed;
@@ -141,10 +144,11 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
                        placed.job.ranks.size(), " ranks; take fewer ranks, or gloo or mpi"),
                    Failure::device_missing);
   if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
-    throw ConfigError(
-        location_of(run, "strategy.name"), "strategy",
-        str(config.strategy.name, " with backend ", placed.job.backend, " wants ", placed.job.processes.size(),
-            " processes, but ", run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
+    throw ConfigError(location_of(run, config.program.empty() ? "strategy.name" : "program"),
+                      config.program.empty() ? "strategy" : "program",
+                      str(config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
+                          placed.job.backend, " wants ", placed.job.processes.size(), " processes, but ",
+                          run.as.size_from, "=", rank_hosts.size(), "; start that many, or start convoy alone"));
   std::vector<std::string> notes;
   if (wants_blocks(strategy, placed.job)) {
     const Json described =
@@ -234,8 +238,13 @@ void check_watched_metrics(const PreparedRun& run) {
 
 bool may_use_gpus(const RunConfig& config) { return config.device != "cpu"; }
 
+Node configuration_tree(const RunArguments& arguments) {
+  if (arguments.program.empty()) return read_yaml_file(arguments.config, arguments.overrides);
+  return program_tree(arguments.program, arguments.overrides, {"command line", 0, 0});
+}
+
 PreparedRun prepare(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
-  return prepare(read_yaml_file(arguments.config, arguments.overrides), arguments, variables, as);
+  return prepare(configuration_tree(arguments), arguments, variables, as);
 }
 
 PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& variables, const LaunchedAs& as) {
@@ -253,14 +262,28 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
   run.warnings.insert(run.warnings.end(), as.inherited.begin(), as.inherited.end());
   resolve_rank_count(run);
   check_backend(run);
+  if (!run.config.program.empty()) {
+    // Before the rendezvous, on each host.
+    executable_path(run.config.program.front(), program_advice);
+    return run;
+  }
   run.rank_program = rank_program();
   check_plugins(run.config, run.rank_program);
   check_components(run.config);
   // Other hosts need not have the file, and all ranks find the same mistakes: rank 0 reports them.
   if (run.as.rank > 0) return run;
   check_data_files(run.config.data.name, run.config.data.options);
+  check_init_from(run.config.model.options, run.config.train.resume);
   check_watched_metrics(run);
   return run;
+}
+
+void refuse_program(const RunConfig& config, const std::string& command) {
+  if (config.program.empty()) return;
+  throw ConfigError(mark_of(config.resolved, "program"), "program",
+                    str("has its own model and loop, which `convoy ", command,
+                        "` cannot see: it needs model, data and strategy in the file; make the model a plugin "
+                        "(docs/extending.md), or type `convoy run`"));
 }
 
 RunFolderRequest folder_request(const PreparedRun& run) {

@@ -19,7 +19,8 @@ namespace convoy {
 // Typed command line of `convoy run`, or of a command that runs a job too.
 struct RunArguments {
   std::vector<std::string> words{"run"};  // the command before CONFIG
-  std::string config;                     // "": `overrides` hold the whole configuration
+  std::string config;                     // "": `program` and `overrides` hold the whole configuration
+  std::vector<std::string> program = {};  // words after `--`
   std::vector<std::string> overrides;
   std::string output;
   int ranks = 0;
@@ -44,10 +45,16 @@ struct PreparedRun {
   Json described;  // null, or the answer of `convoy-rank --describe blocks`
 };
 
+// The tree of the typed configuration file or program, with the overrides.
+Node configuration_tree(const RunArguments& arguments);
+
 // Reads the configuration and checks it on this host, without planning. Throws ConfigError, Error, CannotExecute.
 PreparedRun prepare(const RunArguments& arguments, const Variables& variables, const LaunchedAs& as);
 // `tree`: the configuration with the typed overrides, already parsed.
 PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& variables, const LaunchedAs& as);
+
+// Refuses a configuration with a program, for a command that needs its model. ConfigError at the key.
+void refuse_program(const RunConfig& config, const std::string& command);
 
 RunFolderRequest folder_request(const PreparedRun& run);
 

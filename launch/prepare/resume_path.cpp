@@ -44,7 +44,7 @@ constexpr const char* member_keys[] = {"seed", "data.seed", "data.samples", "opt
 
 // Options of models that change neither the parameters nor their meaning.
 const std::vector<std::string> free_model_keys{"model.dropout", "model.attention_dropout", "model.top_k", "model.rows",
-                                               "model.plugin"};
+                                               "model.plugin",  "model.init_from"};
 
 [[noreturn]] void refuse(const Json& resolved, const std::string& key, const std::string& reason) {
   throw ConfigError(mark_of(resolved, key), key, reason);
@@ -147,7 +147,7 @@ void check_member_count(const Json& stored, const Json& resolved, const fs::path
   const Json::json_pointer name("/strategy/name");
   if (!stored.contains(name) || stored[name] != resolved.value(name, Json())) return;
   const RunConfig config = RunConfig::from_resolved(resolved);
-  const StrategyEntry& strategy = strategy_entry(config.strategy.name);
+  const StrategyEntry& strategy = strategy_of(config);
   if (!strategy.members) return;
   const size_t had = strategy.members(typed_config(stored, step)).size(), has = strategy.members(config).size();
   if (had == has) return;
@@ -174,7 +174,7 @@ void check_pipeline(const std::string& pipeline, size_t index, const std::vector
 void check_member(const MemberPath& wanted, const Json& stored, const fs::path& step, const Json& resolved,
                   std::vector<std::string>& notes) {
   const RunConfig ensemble = typed_config(stored, step);
-  const StrategyEntry& strategy = strategy_entry(ensemble.strategy.name);
+  const StrategyEntry& strategy = strategy_of(ensemble);
   if (!strategy.members)
     refuse(resolved, "train.resume",
            str("names member ", wanted.member, " of ", wanted.path, ", which was trained by ", ensemble.strategy.name,
@@ -191,7 +191,7 @@ void check_member(const MemberPath& wanted, const Json& stored, const fs::path& 
 
 void check_farm(const std::vector<std::string>& pipelines, const Json& resolved, std::vector<std::string>& notes) {
   const RunConfig config = RunConfig::from_resolved(resolved);
-  const StrategyEntry& strategy = strategy_entry(config.strategy.name);
+  const StrategyEntry& strategy = strategy_of(config);
   if (!strategy.members)
     refuse(resolved, "train.resume",
            "is a farm's folder, whose pipelines can be the members of an ensemble: take "

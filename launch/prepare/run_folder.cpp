@@ -1,10 +1,7 @@
 #include "launch/prepare/run_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,13 +14,13 @@
 #include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
+#include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
+#include "core/files/summary.h"
 #include "core/rank_state/state_file.h"
 #include "launch/cli/text_table.h"
-#include "launch/job/summary.h"
 #include "launch/prepare/resume_path.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -36,52 +33,6 @@ std::string numbered(const RunFolderRequest& request, int number) {
 
 [[noreturn]] void refuse(const std::string& folder, const std::string& reason) {
   throw Error(Failure::output, str(folder, ": ", reason));
-}
-
-constexpr char output_hint[] = "; choose another with --output";
-
-// Refuses a link or a FIFO in place of a regular file of the run: it is an attack or a mistake.
-void check_files(const std::string& folder) {
-  std::vector<std::string> paths;
-  for (const char* name : {".lock", "summary.json", "metrics.jsonl", "config.yaml", "progress.json", "failure.json",
-                           "journal.jsonl", "leaderboard.csv", "ways.json"})
-    paths.push_back(str(folder, "/", name));
-  for (const std::string& name : names_in(folder + "/logs")) paths.push_back(str(folder, "/logs/", name));
-  for (const std::string& path : paths)
-    if (const std::string kind = irregular(path); !kind.empty())
-      refuse(path, str(kind, ", and a run writes a regular file there; remove it, or give another --output"));
-}
-
-// Creates the folder and checks that it is writable: otherwise ranks would fail one by one, after an epoch.
-// Everything is checked before, so that a refusal leaves nothing behind, and again after. Returns a warning, or "".
-std::string create(const std::string& folder) {
-  const auto check = [&folder] {
-    for (const char* part : {"/logs", "/checkpoints"}) refuse_link(folder + part);
-    return refuse_writable_by_others(folder);
-  };
-  const std::string warning = check();
-  try {
-    make_private_folder(folder);
-    make_private_folder(folder + "/logs");
-  } catch (const Error& error) {
-    const std::string reason = error.what();
-    refuse(folder, reason.find("--output") == std::string::npos ? reason + output_hint : reason);
-  }
-  check();
-  std::error_code problem;
-  for (const std::string part : {"/logs", "/checkpoints"}) {
-    const std::string path = folder + part;
-    if (!fs::exists(path, problem)) continue;  // ranks make it
-    if (!fs::is_directory(path, problem)) refuse(path, str("is no directory", output_hint));
-    refuse_writable_by_others(path);
-    if (faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
-      refuse(path, str("cannot be written: ", strerror(errno), output_hint));
-  }
-  check_files(folder);
-  // A rename of the ranks replaces a file or a link there.
-  if (const std::string latest = folder + "/checkpoints/latest"; fs::is_directory(fs::symlink_status(latest, problem)))
-    refuse(latest, "is a folder, and a run writes a regular file there; remove it, or give another --output");
-  return warning;
 }
 
 // Last step of a killed run. The slowest rank need not be the cause, so only the largest step counts.
@@ -236,7 +187,7 @@ std::optional<RunFolder> try_take(const RunFolderRequest& request, const std::st
     refuse(valid_utf8(path), "is not valid UTF-8; run in another working directory, or give another --output");
   std::error_code none;
   run.created = !fs::exists(folder, none);
-  const std::string warning = create(folder);
+  const std::string warning = create_run_folder(folder);
   run.lock = FolderLock(folder);
   if (!run.lock.held()) return std::nullopt;
   run.path = path;
@@ -413,41 +364,6 @@ void remove_leftover_checkpoints(const std::string& folder) {
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder + "/checkpoints", none))
     if (is_leftover(entry.path().filename().string())) fs::remove_all(entry.path(), none);
-}
-
-FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
-  while (true) {
-    fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-    if (fd_ < 0 && is_out_of_descriptors(errno)) throw Error(Failure::io, str(path_, ": ", error_text(errno)));
-    if (fd_ < 0) refuse(folder, str("cannot be written: ", strerror(errno), output_hint));
-    if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-      const int reason = errno;
-      close(std::exchange(fd_, -1));
-      if (reason == EWOULDBLOCK) return;
-      refuse(folder, str("cannot be locked: ", strerror(reason)));
-    }
-    // The previous owner may have removed the file between open and flock.
-    struct stat ours {
-    }, named{};
-    if (fstat(fd_, &ours) == 0 && stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino) return;
-    close(std::exchange(fd_, -1));
-  }
-}
-
-void FolderLock::release() {
-  if (fd_ < 0) return;
-  unlink(path_.c_str());
-  close(std::exchange(fd_, -1));
-}
-
-FolderLock::~FolderLock() { release(); }
-FolderLock::FolderLock(FolderLock&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
-  release();
-  path_ = std::move(other.path_);
-  fd_ = std::exchange(other.fd_, -1);
-  return *this;
 }
 
 std::string requested_folder(const RunFolderRequest& request) {

@@ -12,8 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/control/channel.h"
+#include "core/files/run_files.h"
 
 namespace convoy {
 
@@ -25,22 +26,6 @@ struct RunFolderRequest {
   Json resolved;                       // with source locations, for messages
   std::string command = "convoy run";  // as typed, without --output and train.resume
   bool grows = false;                  // a folder that is done gets more work
-};
-
-// Exclusive lock on a folder: flock on FOLDER/.lock, which the destructor removes.
-class FolderLock {
- public:
-  FolderLock() = default;
-  explicit FolderLock(const std::string& folder);  // check held(); Error(output) if the folder cannot be written
-  ~FolderLock();
-  FolderLock(FolderLock&& other) noexcept;
-  FolderLock& operator=(FolderLock&& other) noexcept;
-  bool held() const { return fd_ >= 0; }
-
- private:
-  void release();
-  std::string path_;
-  int fd_ = -1;
 };
 
 struct RunFolder {

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/control/signals.h"
 #include "core/files/files.h"
 #include "launch/process/process.h"
 
@@ -109,22 +110,6 @@ class LineSplitter {
 
 // Reads available bytes of a non-blocking descriptor; false at the end of the stream.
 bool read_available(int fd, LineSplitter& splitter, const LineSplitter::Sink& sink);
-
-// --- Actions of `convoy` and `convoy-rank` on each signal; docs/launching.md has the table ---
-//
-// Both replace the default actions that end a process without a message. A signal that was ignored when the program
-// started stays ignored, also in child processes: nohup and background jobs of scripts rely on it.
-
-// Call it first in main(), before any other thread. Unblocks all signals, which a caller may have blocked. Gives
-// SIGCHLD its default action, which waiting for children needs. SIGXFSZ becomes the error EFBIG of the write. SIGIO,
-// SIGPROF, SIGSTKFLT and real-time signals do nothing. exec resets the handlers: child programs get the default
-// actions.
-void set_signal_actions();
-
-// Signals that request a stop, without those that are ignored. SIGQUIT requests an immediate stop.
-std::vector<int> stop_signals();
-
-bool is_ignored(int signal);
 
 // Groups signals into requests to stop. `timeout` signals its child and then the child's whole group, and Ctrl-C
 // reaches every process of a terminal: one request arrives twice, microseconds apart.

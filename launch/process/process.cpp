@@ -16,9 +16,9 @@
 #include <sstream>
 #include <utility>
 
+#include "core/control/exit_codes.h"
 #include "core/files/files.h"
 #include "core/files/limits.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {
@@ -98,16 +98,6 @@ std::optional<ProcessStatus> process_status(pid_t pid) {
   const size_t end = stat.rfind(')');  // "pid (name) state ppid …"; the name may contain anything
   if (end == std::string::npos || end + 4 >= stat.size()) return std::nullopt;
   return ProcessStatus{stat[end + 2], static_cast<pid_t>(std::atoi(stat.c_str() + end + 4))};
-}
-
-bool write_text(int fd, const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = write(fd, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    done += static_cast<size_t>(written);
-  }
-  return true;
 }
 
 std::vector<pid_t> listed_processes() {
@@ -243,21 +233,26 @@ std::string program_path() {
   return std::string(path, static_cast<size_t>(length));
 }
 
-Json to_json(const RankAssignment& assignment) {
-  return {{"job", to_json(assignment.job)},    {"folder", assignment.folder},   {"attempt", assignment.attempt},
-          {"started", assignment.started},     {"passive", assignment.passive}, {"snapshots", assignment.snapshots},
-          {"inject", Json(assignment.faults)}, {"bench", assignment.bench}};
-}
-
-RankAssignment rank_assignment_from_json(const Json& json) {
-  return {job_from_json(json.at("job")), json.at("folder"), json.at("attempt"), json.at("started"), json.at("passive"),
-          json.at("snapshots"),          json.at("inject"), json.at("bench")};
-}
-
 std::string rank_program() {
   const std::string path = program_path();
   return executable_path(path.substr(0, path.rfind('/')) + "/convoy-rank",
                          "it must be in the folder of convoy: build it with `ninja convoy-rank`");
+}
+
+void prefer_named_libtorch() {
+  const char* named = std::getenv("Torch_DIR");
+  if (named == nullptr) return;
+  std::string root = named;
+  while (!root.empty() && root.back() == '/') root.pop_back();
+  const size_t package = root.rfind("/share/cmake/Torch");  // the folder that find_package(Torch) wants
+  if (package != std::string::npos) root.erase(package);
+  const std::string libraries = root + "/lib";
+  if (access((libraries + "/libtorch_cpu.so").c_str(), R_OK) != 0) return;
+  const char* others = std::getenv("LD_LIBRARY_PATH");
+  if (others == nullptr || *others == '\0')
+    setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
+  else if (!begins_with(others, libraries))
+    setenv("LD_LIBRARY_PATH", (libraries + ":" + others).c_str(), 1);
 }
 
 ProcessStart rank_process(const std::string& program, const RankAssignment& assignment, int process,
@@ -270,6 +265,7 @@ ProcessStart rank_process(const std::string& program, const RankAssignment& assi
     cores.insert(rank.cores.begin(), rank.cores.end());
     threads = std::max(threads, rank.threads);
   }
+  environment.erase(protocol::joined_variable);
   environment["CONVOY_CHANNEL"] = channel;
   environment["CONVOY_PROCESS"] = std::to_string(process);
   environment["CONVOY_RANK"] = std::to_string(plan.ranks.front());
@@ -282,7 +278,9 @@ ProcessStart rank_process(const std::string& program, const RankAssignment& assi
   const std::vector<std::string> shown = visible_gpus(assignment.job, process);
   if (!shown.empty()) environment["CUDA_VISIBLE_DEVICES"] = join(shown, ",");
   ProcessStart start;
-  start.argv = {program};
+  const Json& config = assignment.job.config;
+  const bool own = config.is_object() && config.contains("program");
+  start.argv = own ? config.at("program").get<std::vector<std::string>>() : std::vector<std::string>{program};
   start.environment = std::move(environment);
   start.cores.assign(cores.begin(), cores.end());
   return start;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/plan.h"
+#include "core/control/assignment.h"
 #include "launch/machine/environment.h"
 
 namespace convoy {
@@ -32,8 +32,6 @@ struct ProcessStatus {
   bool alive() const { return state != 'Z' && state != 'X'; }
 };
 std::optional<ProcessStatus> process_status(pid_t pid);
-// Writes all of `text`; false on an error, with errno.
-bool write_text(int fd, const std::string& text);
 // Processes that /proc lists, of this host or container.
 std::vector<pid_t> listed_processes();
 
@@ -76,23 +74,15 @@ std::string program_path();  // of this process
 
 // --- Rank processes, under every launcher ---
 
-// Rank assignment that the supervisor publishes to ranks and agents under protocol::job.
-struct RankAssignment {
-  JobPlan job;
-  std::string folder;  // absolute
-  int attempt = 0;
-  double started = 0;                    // unix seconds
-  bool passive = false;                  // ranks share cores: waiting threads must not spin
-  Json snapshots;                        // null, or the snapshots for `convoy verify` (launch/rank/snapshots.h)
-  std::vector<std::string> faults = {};  // --inject, as typed
-  Json bench = {};                       // null, or the measurement for `convoy bench` (launch/rank/measure/bench.h)
-};
-Json to_json(const RankAssignment& assignment);
-RankAssignment rank_assignment_from_json(const Json& json);
-
 // Path of `convoy-rank`, in the folder of `convoy`. Throws CannotExecute, so that the error appears before rendezvous.
 std::string rank_program();
 
+// If Torch_DIR names a LibTorch, programs that this process starts load that one: sets LD_LIBRARY_PATH. Call it before
+// other threads exist.
+void prefer_named_libtorch();
+
+// `program`: convoy-rank, unless the job has a program of the user.
+inline constexpr char program_advice[] = "`program` names what each rank runs: a path, or a name in PATH";
 ProcessStart rank_process(const std::string& program, const RankAssignment& assignment, int process,
                           const std::string& channel, Variables environment);
 

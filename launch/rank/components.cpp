@@ -9,12 +9,12 @@
 #include <mutex>
 #include <string>
 
+#include "api/crash.h"
 #include "core/base/error.h"
 #include "core/config/option_reader.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/model.h"
 #include "core/model_interface.h"
-#include "launch/rank/crash.h"
 
 namespace convoy {
 namespace {

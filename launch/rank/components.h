@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/config/run_config.h"
+#include "core/context.h"
 #include "core/registry.h"
 
 namespace convoy {

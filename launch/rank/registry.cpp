@@ -1,13 +1,12 @@
 #include <algorithm>
 
+#include "api/crash.h"
+#include "api/job_impl.h"
 #include "backends/registry.h"
 #include "core/plugin.h"
 #include "core/registry.h"
 #include "launch/prepare/describe.h"
-#include "launch/rank/crash.h"
 #include "launch/rank/rank.h"
-#include "models/registry.h"
-#include "strategies/registry.h"
 
 namespace convoy {
 namespace {
@@ -47,12 +46,8 @@ std::string load_plugins(const RunConfig& config, Registry& registry) {
 }  // namespace
 
 Registry make_registry(RunConfig& config) {
-  Registry registry;
+  Registry registry = builtin_registry();
   registry.catalogues = all_catalogues();
-  register_core(registry);
-  register_models(registry);
-  register_strategies(registry);
-  register_backends(registry);
   allow_shared_memory(config.launch.host_memory);
   const bool plugins = !config.plugins.empty() || config.resolved.at("model").contains("plugin");
   if (plugins) {

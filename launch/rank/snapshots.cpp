@@ -1,80 +1,15 @@
 #include "launch/rank/snapshots.h"
 
-#include <unistd.h>
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <functional>
-#include <thread>
 
 #include "core/base/error.h"
 #include "core/checkpoint/stored_files.h"
+#include "core/files/summary.h"
 #include "core/rank_state/position.h"
-#include "launch/job/summary.h"
 
 namespace convoy {
-namespace {
-
-// Longer than an inquiry of the supervisor takes.
-constexpr auto diagnosis_limit = std::chrono::milliseconds(2000);
-
-}  // namespace
-
-std::shared_ptr<StallReporter> StallReporter::create(std::shared_ptr<Channel> channel, int first) {
-  std::shared_ptr<StallReporter> made(new StallReporter(channel, first));
-  const std::weak_ptr<StallReporter> weak = made;
-  if (SupervisedChannel* supervised_channel = channel->supervised())
-    supervised_channel->on_heartbeat([weak]() -> std::optional<Json> {
-      const auto self = weak.lock();
-      return self ? self->reports() : Json();
-    });
-  channel->watch(protocol::inquiry, [weak](const std::string&, const std::string& value) {
-    if (const auto self = weak.lock()) self->answer(Json::parse(value));
-  });
-  return made;
-}
-
-void StallReporter::add(int rank, std::shared_ptr<const CollectiveRecords> records) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto known =
-      std::find_if(ranks_.begin(), ranks_.end(), [rank](const Rank& one) { return one.id.rank == rank; });
-  if (known != ranks_.end()) ranks_.erase(known);
-  ranks_.push_back({{rank, gettid()}, std::move(records)});
-}
-
-Json StallReporter::reports() {
-  Json all = Json::array();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Rank& rank : ranks_) all.push_back(to_json(report_of(rank.id.rank, *rank.records)));
-  return all;
-}
-
-void StallReporter::answer(const Json& inquiry) {
-  const Json id = inquiry.at("id");
-  channel_->post(protocol::where, {{"id", id}, {"ranks", reports()}});
-  if (!inquiry.at("stacks").get<bool>()) return;
-  std::vector<RankThreadId> ids;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Rank& rank : ranks_) ids.push_back(rank.id);
-  }
-  std::vector<ThreadStack> stacks = thread_stacks(ids);
-  for (ThreadStack& stack : stacks) stack.process = first_;
-  channel_->post(protocol::stacks, {{"id", id}, {"process", first_}, {"threads", stacks}});
-}
-
-void StallReporter::late(int rank, const SlowCollective& call) {
-  Json report = call;
-  report["rank"] = rank;
-  channel_->post(protocol::slow_collective, report);
-  if (!call.over) return;
-  const auto deadline = std::chrono::steady_clock::now() + diagnosis_limit;
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (const auto reason = channel_->aborted()) throw CommError(Failure::peer_lost, -1, reason->message);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
 namespace {
 
 std::string step_folder(const std::string& folder, int64_t step) { return str(folder, "/step-", step); }

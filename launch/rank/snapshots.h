@@ -9,51 +9,17 @@
 // Threads: the rank's thread; collective over the job. Failure: exceptions of checkpoints.
 #pragma once
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/backend.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/context.h"
-#include "core/control/channel.h"
-#include "core/registry.h"
 #include "core/strategy.h"
 #include "core/tensors/compare.h"
-#include "launch/rank/thread_stacks.h"
 
 namespace convoy {
-
-// Reports the positions of this process's ranks: with each heartbeat, and with stacks on request of the supervisor.
-//
-// Threads: thread-safe; answers come from the channel's thread, also while every rank of the process is stalled.
-
-class StallReporter : public std::enable_shared_from_this<StallReporter> {
- public:
-  // `first`: the process's first rank.
-  static std::shared_ptr<StallReporter> create(std::shared_ptr<Channel> channel, int first);
-
-  // Call it from the rank's thread; a second call moves the rank to another thread.
-  void add(int rank, std::shared_ptr<const CollectiveRecords> records);
-
-  // Reports a slow collective of `rank` (BackendRequest::late). After its time limit this waits for the supervisor's
-  // diagnosis and throws CommError(peer_lost) with it; it returns if the supervisor does not abort in time.
-  void late(int rank, const SlowCollective& call);
-
- private:
-  StallReporter(std::shared_ptr<Channel> channel, int first) : channel_(std::move(channel)), first_(first) {}
-  Json reports();
-  void answer(const Json& inquiry);
-
-  struct Rank {
-    RankThreadId id;
-    std::shared_ptr<const CollectiveRecords> records;
-  };
-  std::shared_ptr<Channel> channel_;
-  const int first_;
-  std::mutex mutex_;
-  std::vector<Rank> ranks_;
-};
 
 class Snapshots {
  public:

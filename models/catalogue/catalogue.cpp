@@ -33,21 +33,42 @@ void check_convnet(const Options& options) {
   if (kernel % 2 == 0) options.fail("kernel", str("is ", kernel, "; an odd one keeps the image's size"));
 }
 
-void check_gpt(const Options& options) {
-  check_rows_option(options);
+// Checks that the heads divide dim; returns the features of a head.
+int64_t check_heads(const Options& options) {
   const int64_t dim = options.integer("dim"), heads = options.integer("heads");
   if (dim % heads != 0)
     options.fail("dim", str("is ", dim, ", which ", heads, " heads do not divide; try ", (dim / heads + 1) * heads));
-  if (options.text("positions") == "rotary" && dim / heads % 2 != 0)
-    options.fail("positions", str("rotary turns features in pairs, and dim ÷ heads is ", dim / heads,
+  return dim / heads;
+}
+
+void check_gpt(const Options& options) {
+  check_rows_option(options);
+  const int64_t head_size = check_heads(options);
+  const bool rotary = options.text("positions") == "rotary";
+  if (rotary && head_size % 2 != 0)
+    options.fail("positions", str("rotary turns features in pairs, and dim ÷ heads is ", head_size,
                                   "; make it even, or take learned positions"));
+  if (rotary && options.has("context"))
+    refuse_without_effect(options, "context",
+                          "is the number of learned positions, and positions are rotary; leave one of them out",
+                          {options.mark("positions")});
   if (options.has("mlp_dim"))
     refuse_without_effect(options, "mlp_ratio", "and mlp_dim both set the size of a block's MLP; leave one of them out",
                           {options.mark("mlp_dim")});
-  if (options.text("positions") != "rotary")
+  if (!rotary)
     refuse_without_effect(options, "rotary_base",
                           "is for positions: rotary, and positions are learned; leave one of them out",
                           {options.mark("positions")});
+}
+
+void check_llama(const Options& options) {
+  check_rows_option(options);
+  const int64_t head_size = check_heads(options), heads = options.integer("heads");
+  if (head_size % 2 != 0)
+    options.fail("dim", str("÷ heads is ", head_size, ", and rotary positions turn features in pairs; make it even"));
+  if (options.has("kv_heads") && heads % options.integer("kv_heads") != 0)
+    options.fail("kv_heads", str("is ", options.integer("kv_heads"), ", which does not divide the ", heads,
+                                 " heads; each key and value serves equally many queries"));
 }
 
 void check_mlp(const Options& options) {
@@ -84,7 +105,7 @@ void check_resnet(const Options& options) {
 
 const std::vector<Entry>& model_catalogue() {
   static const std::vector<Entry> entries{
-      convnet_entry(), gpt_entry(), mlp_entry(), ncf_entry(), resnet_entry(),
+      convnet_entry(), gpt_entry(), llama_entry(), mlp_entry(), ncf_entry(), resnet_entry(),
   };
   return entries;
 }
@@ -105,34 +126,78 @@ Entry convnet_entry() {
           check_convnet};
 }
 
-// --- gpt ---
+// --- gpt and llama ---
+
+namespace {
+
+// Options that both have.
+std::vector<Option> transformer_options(double rotary_base, const std::string& rotary_help, bool tied) {
+  return {describe::integer("layers", "number of transformer blocks", 4).between(1, 10000),
+          describe::integer("heads", "number of attention heads; must divide dim", 8).between(1, 1 << 20),
+          describe::integer("dim", "embedding dimension: features of each token's activation", 256).between(1, 1 << 20),
+          describe::real("rotary_base", rotary_help, rotary_base).above(1),
+          describe::boolean("tied", "the output shares the weight of the embedding, which is then dense", tied),
+          rows_option(),
+          describe::real("dropout", "dropout probability on embeddings and residuals", 0.0).between(0, 0.99),
+          describe::real("attention_dropout",
+                         "dropout probability on attention weights; above 0 the fused kernel is not used", 0.0)
+              .between(0, 0.99),
+          describe::real("norm_eps", "epsilon of the norms", 1e-5).above(0)};
+}
+
+}  // namespace
+
+int64_t gpt_mlp_dim(const Options& options) {
+  return options.has("mlp_dim") ? options.integer("mlp_dim") : options.integer("mlp_ratio") * options.integer("dim");
+}
 
 Entry gpt_entry() {
-  return {
-      "gpt",
-      "decoder-only transformer: predicts each token of a sequence from those before it",
-      {describe::integer("layers", "number of transformer blocks", 4).between(1, 10000),
-       describe::integer("heads", "number of attention heads; must divide dim", 8).between(1, 1 << 20),
-       describe::integer("dim", "embedding dimension: features of each token's activation", 256).between(1, 1 << 20),
-       describe::integer("mlp_ratio", "hidden units of a block's MLP, as a multiple of dim", 4).between(1, 1024),
-       describe::integer("mlp_dim", "hidden units of a block's MLP; replaces mlp_ratio")
-           .between(1, 1 << 24)
-           .may_be_null(),
-       describe::choice("positions",
-                        "learned: a trained vector per position; rotary: queries and keys rotated by their position",
-                        {"learned", "rotary"}, "learned"),
-       describe::real("rotary_base", "rotary: base of the rotation angles (longest wavelength in positions ÷ 2π)",
-                      10000.0)
-           .above(1),
-       describe::boolean("tied", "the output shares the weight of the embedding, which is then dense", true),
-       rows_option(),
-       describe::real("dropout", "dropout probability on embeddings and residuals", 0.0).between(0, 0.99),
-       describe::real("attention_dropout",
-                      "dropout probability on attention weights; above 0 the fused kernel is not used", 0.0)
-           .between(0, 0.99),
-       describe::boolean("bias", "linear layers of the blocks have a bias", true),
-       describe::real("norm_eps", "epsilon of the layer norms", 1e-5).above(0)},
-      check_gpt};
+  std::vector<Option> options{
+      describe::integer("mlp_ratio", "hidden units of a block's MLP, as a multiple of dim", 4).between(1, 1024),
+      describe::integer("mlp_dim", "hidden units of a block's MLP; replaces mlp_ratio")
+          .between(1, 1 << 24)
+          .may_be_null(),
+      describe::choice("activation",
+                       "activation function of the MLP; gelu is exact, gelu_tanh its approximation in GPT-2",
+                       {"gelu", "gelu_tanh", "relu", "silu"}, "gelu"),
+      describe::choice("positions",
+                       "learned: a trained vector per position; rotary: queries and keys rotated by their position",
+                       {"learned", "rotary"}, "learned"),
+      describe::integer("context", "learned: number of positions; by default the data's longest sequence")
+          .between(1, 1 << 24)
+          .in("tokens")
+          .may_be_null(),
+      describe::boolean("bias", "linear layers of the blocks have a bias", true)};
+  for (Option& option :
+       transformer_options(10000.0, "rotary: base of the rotation angles (longest wavelength in positions ÷ 2π)", true))
+    options.push_back(std::move(option));
+  return {"gpt",
+          "decoder-only transformer with layer norm (GPT-2 with activation: gelu_tanh): predicts each token of a "
+          "sequence from those before it",
+          std::move(options), check_gpt};
+}
+
+int64_t llama_mlp_dim(const Options& options) {
+  if (options.has("mlp_dim")) return options.integer("mlp_dim");
+  constexpr int64_t multiple = 64;
+  return (8 * options.integer("dim") / 3 + multiple - 1) / multiple * multiple;
+}
+
+Entry llama_entry() {
+  std::vector<Option> options{
+      describe::integer("kv_heads", "heads of keys and values; each serves heads ÷ kv_heads queries; by default heads")
+          .between(1, 1 << 20)
+          .may_be_null(),
+      describe::integer("mlp_dim", "hidden units of a block's MLP; by default 8/3 of dim, rounded up to 64")
+          .between(1, 1 << 24)
+          .may_be_null()};
+  for (Option& option : transformer_options(
+           10000.0, "base of the rotation angles (longest wavelength in positions ÷ 2π); Llama 3: 500000", false))
+    options.push_back(std::move(option));
+  return {"llama",
+          "decoder-only transformer with RMS norm, rotary positions, SwiGLU and grouped-query attention: predicts each "
+          "token of a sequence from those before it",
+          std::move(options), check_llama};
 }
 
 // --- mlp ---

@@ -22,10 +22,16 @@ void check_model_rows(const std::string& model, const Options& options, const Op
 double check_model_sizes(const std::string& model, const Options& options, const Options& data,
                          const DeclaredSchema& rows, double row_elements);
 
+// Hidden units of a block's MLP: mlp_dim, or its default.
+
+int64_t gpt_mlp_dim(const Options& options);
+int64_t llama_mlp_dim(const Options& options);
+
 // The entries of model_catalogue(), with their checks.
 
 Entry convnet_entry();
 Entry gpt_entry();
+Entry llama_entry();
 Entry mlp_entry();
 Entry ncf_entry();
 Entry resnet_entry();

@@ -59,9 +59,13 @@ void check_numbers(const Options& options, const Options& data) {
 void check_model_rows(const std::string& model, const Options& options, const Options& data,
                       const DeclaredSchema& rows) {
   if (!rows.known()) return;
-  if (model == "gpt" && !rows.has("tokens"))
+  if ((model == "gpt" || model == "llama") && !rows.has("tokens"))
     other_rows(model, options, "rows of tokens, each predicted from those before it", rows,
                "choose data: {name: text}, or another model");
+  if (model == "gpt" && options.has("context") && rows.shape("tokens"))
+    if (const int64_t length = rows.shape("tokens")->at(0), context = options.integer("context"); context < length)
+      options.fail("context", str("is ", context, ", and the data's sequences have ", length,
+                                  " tokens; take at least that, or a smaller data.length"));
   if (model == "ncf" && !rows.has("item"))
     other_rows(model, options, "users with items", rows, "choose data: {name: interactions}, or another model");
   if (model == "ncf") check_numbers(options, data);
@@ -106,17 +110,19 @@ double mlp_widest(const Options& options, const Options& data, const DeclaredSch
   return layout.widest();
 }
 
-double gpt_widest(const Options& options, const Options& data) {
+double transformer_widest(const std::string& model, const Options& options, const Options& data) {
   Layout layout(options);
   const auto dim = double(options.integer("dim")), length = double(data.integer("length"));
-  const bool explicit_size = options.has("mlp_dim");
-  const double mlp = explicit_size ? double(options.integer("mlp_dim")) : dim * double(options.integer("mlp_ratio"));
-  const double vocabulary = number_or(data, "vocabulary", 256);
+  const bool gated = model == "llama";
+  // The gate and the values that it scales are one product.
+  const double mlp = gated ? 2 * double(llama_mlp_dim(options)) : double(gpt_mlp_dim(options));
+  const double vocabulary = number_or(data, "vocabulary_size", number_or(data, "vocabulary", 256));
   layout.weight("dim", 3 * dim, dim);
   layout.weight("dim", vocabulary, dim);
-  layout.weight(explicit_size ? "mlp_dim" : "mlp_ratio", dim, mlp);
+  layout.weight(options.has("mlp_dim") ? "mlp_dim" : gated ? "dim" : "mlp_ratio", dim, mlp);
   refuse_above(16 * most_elements, options, "layers",
                double(options.integer("layers")) * (4 * dim * dim + 2 * dim * mlp), "weights");
+  if (options.has("context")) layout.weight("context", double(options.integer("context")), dim);
   const double attention = double(options.integer("heads")) * length * length;
   for (double elements : {length * std::max({dim, mlp, vocabulary}), attention}) {
     refuse_above(most_batch_elements, data, "length", elements, "an activation");
@@ -159,7 +165,7 @@ double check_model_sizes(const std::string& model, const Options& options, const
                          const DeclaredSchema& rows, double row_elements) {
   if (!rows.known()) return row_elements;
   if (model == "mlp") return std::max(row_elements, mlp_widest(options, data, rows));
-  if (model == "gpt") return std::max(row_elements, gpt_widest(options, data));
+  if (model == "gpt" || model == "llama") return std::max(row_elements, transformer_widest(model, options, data));
   if (model == "ncf") return std::max(row_elements, ncf_widest(options, data, row_elements));
   if (model == "convnet") return std::max(row_elements, convnet_widest(options, rows));
   return row_elements;

@@ -10,6 +10,7 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 
@@ -108,22 +109,41 @@ struct StackedConv2d : WeightedLayer {
   bool grouped_;
 };
 
-struct StackedLayerNorm : WeightedLayer {
-  StackedLayerNorm(std::string name, ParameterPtr weight, ParameterPtr bias, double eps)
+// Common to norms whose weight is [K, dim].
+struct StackedNorm : WeightedLayer {
+  StackedNorm(std::string name, ParameterPtr weight, ParameterPtr bias, double eps)
       : WeightedLayer(std::move(weight), std::move(bias)), name_(std::move(name)), eps_(eps) {}
-  at::Tensor forward(const at::Tensor& input) override {
+
+ protected:
+  // Checks the input; returns [K, 1, …, dim], which broadcasts against it.
+  std::vector<int64_t> shape_for(const at::Tensor& input) const {
     const at::Tensor& weight = weight_->value;
     check_members(input, weight.size(0), name_);
-    std::vector<int64_t> shape(size_t(input.dim()), 1);  // [K, 1, …, dim]
+    std::vector<int64_t> shape(size_t(input.dim()), 1);
     shape.front() = weight.size(0);
     shape.back() = weight.size(1);
-    const at::Tensor even = at::layer_norm(input, {weight.size(1)}, {}, {}, eps_);
-    return at::addcmul(bias_->value.reshape(shape), even, weight.reshape(shape));
+    return shape;
   }
 
- private:
   std::string name_;
   double eps_;
+};
+
+struct StackedLayerNorm : StackedNorm {
+  using StackedNorm::StackedNorm;
+  at::Tensor forward(const at::Tensor& input) override {
+    const std::vector<int64_t> shape = shape_for(input);
+    const at::Tensor even = at::layer_norm(input, {shape.back()}, {}, {}, eps_);
+    return at::addcmul(bias_->value.reshape(shape), even, weight_->value.reshape(shape));
+  }
+};
+
+struct StackedRmsNorm : StackedNorm {
+  using StackedNorm::StackedNorm;
+  at::Tensor forward(const at::Tensor& input) override {
+    const std::vector<int64_t> shape = shape_for(input);
+    return at::rms_norm(input, {shape.back()}, {}, eps_) * weight_->value.reshape(shape);
+  }
 };
 
 struct StackedBatchNorm : WeightedLayer {
@@ -252,6 +272,11 @@ Layer StackedLayers::layer_norm(const std::string& name, int64_t dim, double eps
   ParameterPtr weight = make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0});
   ParameterPtr bias = make(name + ".bias", {dim}, {Init::Kind::zeros, 0, 0});
   return std::make_shared<StackedLayerNorm>(prefix_ + name, weight, bias, eps);
+}
+
+Layer StackedLayers::rms_norm(const std::string& name, int64_t dim, double eps) {
+  return std::make_shared<StackedRmsNorm>(prefix_ + name, make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0}),
+                                          nullptr, eps);
 }
 
 Layer StackedLayers::batch_norm(const std::string& name, int64_t channels, double eps, double momentum) {

@@ -41,6 +41,7 @@ class StackedLayers : public DefaultLayers {
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override;
   Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options) override;
   Layer layer_norm(const std::string& name, int64_t dim, double eps) override;
+  Layer rms_norm(const std::string& name, int64_t dim, double eps) override;
   Layer batch_norm(const std::string& name, int64_t channels, double eps, double momentum) override;
   Layer dropout(const std::string& name, double p) override;
   // Its value is [K, …shape].

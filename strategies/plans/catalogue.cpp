@@ -55,6 +55,15 @@ std::string equal_ranks_text(const Json& strategy) {
   return text + (every == 1 ? ", one update\n" : str(", one update every ", every.dump(), " steps\n"));
 }
 
+Plan plan_program(const RunConfig& config, const Topology& topology, const PlanRequest& request) {
+  Plan made = plan_data_axis(config, topology, request);
+  if (made.jobs.front().processes.size() < made.jobs.front().ranks.size())
+    throw ConfigError(SourceLocation{}, "backend",
+                      "is local, which reaches the threads of one process only, and each rank of a program is a "
+                      "process; use gloo or mpi");
+  return made;
+}
+
 }  // namespace
 
 const char* name_of(Exchange kind) {
@@ -69,6 +78,7 @@ Exchange exchange_named(const std::string& name) {
 }
 
 bool wants_blocks(const StrategyEntry& entry, const JobPlan& job) {
+  if (!job.config.contains("strategy")) return false;  // a program has its own model
   return entry.check || (entry.sparse_embeddings && sparse_check_wants_blocks(job)) || !recomputed_names(job).empty() ||
          synchronises_norms(job) || !sync_policy(job.config.at("strategy")).patterns.empty();
 }
@@ -113,7 +123,18 @@ const StrategyEntry& strategy_entry(const std::string& name) {
               near.empty() ? "" : "; did you mean " + near + "?");
 }
 
+const StrategyEntry& strategy_of(const RunConfig& config) {
+  static const StrategyEntry of_programs = [] {
+    StrategyEntry entry;
+    entry.plan = plan_program;
+    return entry;
+  }();
+  return config.program.empty() ? strategy_entry(config.strategy.name) : of_programs;
+}
+
 const StrategyEntry& reference_strategy() { return strategy_entry("single"); }
 const StrategyEntry& equal_ranks_strategy() { return strategy_entry("ddp"); }
+const StrategyEntry& replicas_strategy() { return strategy_entry("ddp"); }
+const StrategyEntry& shards_strategy() { return strategy_entry("fsdp"); }
 
 }  // namespace convoy

@@ -179,10 +179,15 @@ std::string strategy_report(const StrategyEntry& entry, const JobPlan& job, cons
 const std::vector<StrategyEntry>& strategy_catalogue();
 std::vector<Entry> strategy_entries();  // the same for Catalogues
 const StrategyEntry& strategy_entry(const std::string& name);
+// The strategy of a configuration. For a program it only plans: equal ranks, each a process.
+const StrategyEntry& strategy_of(const RunConfig& config);
 // The strategy with which `convoy verify` compares all others.
 const StrategyEntry& reference_strategy();
 // A strategy with equal ranks, in any number and over every backend. Jobs that do not train use it.
 const StrategyEntry& equal_ranks_strategy();
+// The library's Replicas and Shards take the options of these.
+const StrategyEntry& replicas_strategy();
+const StrategyEntry& shards_strategy();
 
 // Tolerance for gradients that `sync.compress` rounds, as `convoy verify` measures it: largest relative difference from
 // the gradients of one rank. `strategy`: the resolved section. 0: nothing is rounded.

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/ensemble.h"

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "strategies/plans/options/devices.h"
 #include "strategies/plans/options/pipeline.h"
 #include "strategies/plans/options/replicated.h"

@@ -25,14 +25,15 @@ ReplicatedOptions replicated_options(const Options& strategy) {
 }
 
 ReplicatedData::ReplicatedData(const Context& context, std::vector<ModelPart*> parts, const ReplicatedOptions& options)
-    : DataAxis(context, std::move(parts), options.sync.every, {context.axis("tensor"), context.axis("pipeline")}),
+    : DataAxis(context, std::move(parts), options.sync.every, {context.axis("tensor"), context.axis("pipeline")},
+               options.optimizer),
       options_(options),
       optimizer_(context.config.optimizer),
       device_(context.devices.front()),
       reducer_(group_, options.overlap, options.sync.compress),
       rows_(make_row_exchange(group_, summed_tables(options.sync, tables_of(parts_)), options.sync.compress)),
       sending_(parts_.size(), 0) {
-  check_equal_parameters(context, parts_);
+  check_equal_parameters(context, parts_, options.number);
   update_.attach_tables(tables_of(parts_));
   share_foreign_values(parts_, *group_);
   for (size_t part = 0; part < parts_.size(); ++part) {

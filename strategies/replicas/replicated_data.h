@@ -30,6 +30,8 @@ struct ReplicatedOptions {
   double cap_bytes = 0;           // size of the others; 0: bucket_cap decides
   bool overlap = true;            // false: everything is sent after backward
   std::string buffers = "local";  // see BufferSync
+  OptimizerFactory optimizer = {};
+  int number = 0;  // of data axes that this job made before
 };
 
 // `strategy` has replicated_data_options() and replica_sync_option() (strategies/plans).
@@ -65,6 +67,7 @@ class ReplicatedData : public DataAxis, public Recordable {
     update_.restored();
     rows_->written();
   }
+  void continue_training() override { local_updates_->begin(false); }
   void set_rates() override { update_.set_rate(); }
   std::string obstacle() const override;
 

@@ -55,7 +55,10 @@ class ShardedData::PartHooks : public BlockHooks {
     }
   }
 
-  void begin_backward() override { boundary_ = units_.size() + 1; }
+  void begin_backward() override {
+    boundary_ = units_.size() + 1;
+    missing_ = parameters_;
+  }
 
   void backward_at(int64_t boundary) override {
     at::NoGradGuard no_grad;
@@ -69,6 +72,28 @@ class ShardedData::PartHooks : public BlockHooks {
   void end_backward() override {
     backward_at(0);
     owner_.finish_reductions();
+  }
+
+  // --- Without boundaries: a block is differentiated when each of its parameters has a gradient ---
+
+  void count_gradients() {
+    first_block_.assign(part_.parameters().size(), 0);
+    parameters_.assign(part_.blocks(), 0);
+    std::map<const Parameter*, size_t> first;
+    for (size_t block = 0; block < part_.blocks(); ++block)
+      for (const ParameterPtr& parameter : part_.block_parameters(block)) first.emplace(parameter.get(), block);
+    for (size_t i = 0; i < first_block_.size(); ++i)
+      ++parameters_[first_block_[i] = first.at(part_.parameters()[i].get())];
+  }
+  void open_for(size_t parameter) {
+    // Units of other blocks may come first: a tied tensor is complete only after the backward of its first block.
+    for (size_t unit : begins_[first_block_[parameter]]) owner_.units_[unit]->open_gradients();
+  }
+  void ready(size_t parameter) {
+    --missing_[first_block_[parameter]];
+    size_t block = std::min(boundary_, units_.size());
+    while (block > 0 && missing_[block - 1] == 0) --block;
+    if (block < std::min(boundary_, units_.size())) backward_at(int64_t(block));
   }
 
  private:
@@ -96,9 +121,11 @@ class ShardedData::PartHooks : public BlockHooks {
 
   ShardedData& owner_;
   ModelPart& part_;
-  std::vector<std::vector<size_t>> units_;   // by block
-  std::vector<std::vector<size_t>> begins_;  // units with gradients that are complete after the block's backward
-  size_t boundary_ = 0;                      // boundary that backward has reached
+  std::vector<std::vector<size_t>> units_;    // by block
+  std::vector<std::vector<size_t>> begins_;   // units with gradients that are complete after the block's backward
+  size_t boundary_ = 0;                       // boundary that backward has reached
+  std::vector<size_t> first_block_;           // that uses it, by parameter
+  std::vector<size_t> parameters_, missing_;  // by block that uses them first: all, and those without a gradient yet
   bool sends_ = false;
 };
 
@@ -115,10 +142,10 @@ ShardedOptions sharded_options(const Options& strategy) {
 
 ShardedData::ShardedData(const Context& context, std::vector<ModelPart*> parts, const ShardedOptions& options)
     : DataAxis(context, std::move(parts), options.every,
-               {context.axis("data"), context.axis("tensor"), context.axis("pipeline")}),
+               {context.axis("data"), context.axis("tensor"), context.axis("pipeline")}, options.optimizer),
       options_(options),
       optimizer_(context.config.optimizer) {
-  check_equal_parameters(context, parts_);
+  check_equal_parameters(context, parts_, options.number);
   share_foreign_values(parts_, *group_);
   for (size_t part = 0; part < parts_.size(); ++part) hooks_.push_back(std::make_unique<PartHooks>(*this, part));
   UnitOptions units;
@@ -128,8 +155,17 @@ ShardedData::ShardedData(const Context& context, std::vector<ModelPart*> parts, 
   units.tensor = context.axis("tensor");
   for (PlannedUnit& plan : plan_units(parts_, units)) add_unit(std::move(plan));
   // Collectors need the units first: accumulators take the dtype of the gradients.
-  for (ModelPart* part : parts_)
-    collectors_.push_back(std::make_unique<GradientCollector>(part->parameters(), part->state(), [](int) {}));
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    PartHooks& hooks = *hooks_[part];
+    std::function<void(int)> ready = [](int) {}, open;
+    if (options_.by_gradient) {
+      hooks.count_gradients();
+      ready = [&hooks](int parameter) { hooks.ready(size_t(parameter)); };
+      open = [&hooks](int parameter) { hooks.open_for(size_t(parameter)); };
+    }
+    collectors_.push_back(std::make_unique<GradientCollector>(parts_[part]->parameters(), parts_[part]->state(),
+                                                              std::move(ready), std::move(open)));
+  }
   attach_update();
   buffer_sync_.emplace(buffers_of(parts_), group_, options_.buffers);
 }
@@ -153,9 +189,23 @@ void ShardedData::attach_update() {
     first_slots_.push_back(int(slots.size()));
     for (const UnitLayout::Slot& slot : unit->layout().slots(group_->rank()))
       slots.push_back({unit->values().narrow(0, slot.range.begin, slot.range.size()),
-                       unit->gradients().narrow(0, slot.range.begin, slot.range.size()), slot.group, slot.counted});
+                       unit->gradients().narrow(0, slot.range.begin, slot.range.size()), slot.group, slot.counted,
+                       pieces_of(*unit, slot)});
   }
   update_.attach(std::move(slots), header_);
+}
+
+std::vector<ParameterPiece> ShardedData::pieces_of(const ShardedUnit& unit, const UnitLayout::Slot& slot) const {
+  const UnitLayout& layout = unit.layout();
+  const int64_t shard_begin = group_->rank() * layout.shard_size();
+  std::vector<ParameterPiece> pieces;
+  for (size_t i = 0; i < layout.parameters().size(); ++i) {
+    const UnitLayout::Range local = layout.local_range(i, group_->rank());
+    const int64_t begin = layout.offset(i) + local.begin - shard_begin;
+    if (local.size() > 0 && begin >= slot.range.begin && begin < slot.range.end)
+      pieces.push_back({layout.parameters()[i]->value, local.begin, local.end, begin - slot.range.begin});
+  }
+  return pieces;
 }
 
 void ShardedData::begin(bool first, bool updates) {
@@ -202,6 +252,7 @@ UpdateStatistics ShardedData::update(double nominal, bool /*log_step*/) {
   const UpdateStatistics statistics = update_.finish();
   for (auto& unit : units_) unit->spread();
   buffer_sync_->finish();
+  if (options_.by_gradient) flush();
   return statistics;
 }
 

@@ -34,6 +34,11 @@ struct ShardedOptions {
   bool by_tensor = false;         // a unit is one tensor instead of one block
   bool overlap = true;            // false: nothing is gathered ahead, and the rank waits for every sum at once
   std::string buffers = "local";  // see BufferSync
+  // The parts' forward is not called: gradients of a block are complete when each of its parameters has one. Not for
+  // `parameters`. New values are gathered before `update` returns.
+  bool by_gradient = false;
+  OptimizerFactory optimizer = {};
+  int number = 0;  // of data axes that this job made before
 };
 
 // `strategy` has sharded_data_options() (strategies/plans) and sync_option().
@@ -60,6 +65,7 @@ class ShardedData : public DataAxis {
 
  private:
   class PartHooks;
+  std::vector<ParameterPiece> pieces_of(const ShardedUnit& unit, const UnitLayout::Slot& slot) const;
   void add_unit(PlannedUnit plan);
   void attach_update();
   void reduce(const std::vector<size_t>& units);

@@ -274,7 +274,8 @@ class PartUnits {
       open_.emplace(key, units_.size());
     }
     PlannedUnit unit;
-    unit.request.name = alone(*parameter) ? parameter->name : part_.block_name(block);
+    const std::string name = part_.block_name(block);
+    unit.request.name = alone(*parameter) || name.empty() ? parameter->name : name;
     unit.request.parameters = {parameter};
     unit.request.shard = options_.shard;
     if (half) unit.request.gathered = options_.autocast;

@@ -8,6 +8,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/stack.h>
 
 #include "core/base/error.h"
@@ -57,23 +58,26 @@ namespace {
 // whole.
 class ColumnLinear : public WeightedLayer {
  public:
-  ColumnLinear(LayerContext layer, ParameterPtr weight, ParameterPtr bias, const DimensionShard& outputs, bool gather)
+  ColumnLinear(LayerContext layer, ParameterPtr weight, ParameterPtr bias, const DimensionShard& outputs,
+               int64_t row_inputs, bool gather)
       : WeightedLayer(std::move(weight), std::move(bias)),
         layer_(std::move(layer)),
         outputs_(outputs),
+        row_inputs_(row_inputs),
         gather_(gather) {}
   at::Tensor forward(const at::Tensor& input) override {
     const bool shares = layer_.sharding().is_sequence_shard(input);
     const at::Tensor output =
         column_product(input, weight_, bias_, layer_.state, {layer_.ranks(), layer_.name, shares});
     if (gather_) return gathered_last(output, outputs_, layer_.ranks(), layer_.name);
-    layer_.sharding().open(input, output, outputs_);
+    layer_.sharding().open(input, output, outputs_, row_inputs_);
     return output;
   }
 
  private:
   LayerContext layer_;
   DimensionShard outputs_;
+  int64_t row_inputs_;
   bool gather_;
 };
 
@@ -117,7 +121,8 @@ class WholeLinear : public LayerModule {
   ParameterPtr weight_, bias_;
 };
 
-// `inner` outside regions; else its product with weight and bias [dim], with gradients summed over the group.
+// `inner` outside regions; else its product with weight [dim], and bias if there is one, with gradients summed over the
+// group. A norm without bias is an RMS norm.
 class RegionNorm : public LayerModule {
  public:
   RegionNorm(LayerContext layer, const Layer& inner, ParameterPtr weight, ParameterPtr bias, double eps)
@@ -128,6 +133,10 @@ class RegionNorm : public LayerModule {
         eps_(eps) {}
   at::Tensor forward(const at::Tensor& input) override {
     if (!layer_.sharding().is_part(input)) return inner_->forward(input);
+    if (!bias_) {
+      const at::Tensor weight = to_parts(weight_->value, layer_.ranks(), layer_.name);
+      return at::rms_norm(input, weight.sizes(), weight, eps_);
+    }
     // Sums both gradients in one message.
     const at::Tensor both = to_parts(at::stack({weight_->value, bias_->value}), layer_.ranks(), layer_.name);
     return at::layer_norm(input, weight_->value.sizes(), both[0], both[1], eps_);
@@ -245,6 +254,10 @@ class ShardedLayers : public DefaultLayers {
   Layer layer_norm(const std::string& name, int64_t dim, double eps) override {
     const Layer inner = DefaultLayers::layer_norm(name, dim, eps);
     return std::make_shared<RegionNorm>(context_of(name), inner, known(name + ".weight"), known(name + ".bias"), eps);
+  }
+  Layer rms_norm(const std::string& name, int64_t dim, double eps) override {
+    const Layer inner = DefaultLayers::rms_norm(name, dim, eps);
+    return std::make_shared<RegionNorm>(context_of(name), inner, known(name + ".weight"), nullptr, eps);
   }
   Layer dropout(const std::string& name, double p) override {
     return std::make_shared<RegionDropout>(context_of(name), DefaultLayers::dropout(name, p), p);
@@ -388,7 +401,8 @@ Layer ShardedLayers::column_of(const std::string& name, int64_t in, const Linear
   ParameterPtr bias;
   if (options.bias) bias = make_shard(name + ".bias", {outputs.whole}, {0, outputs}, bias_init(in, options.bias_init));
   if (!gather) group_->sharding->mark_sharded_block(block_);
-  return std::make_shared<ColumnLinear>(context_of(name), weight, bias, outputs, gather);
+  const int64_t row_inputs = options.row_inputs > 0 ? options.row_inputs : outputs.part();
+  return std::make_shared<ColumnLinear>(context_of(name), weight, bias, outputs, row_inputs, gather);
 }
 
 Layer ShardedLayers::row_of(const std::string& name, int64_t in, int64_t out, const LinearOptions& options,

@@ -85,12 +85,13 @@ BlockBoundaries::Tensors ShardingState::gathered(Tensors values, const std::stri
   return values;
 }
 
-void ShardingState::open(const at::Tensor& input, const at::Tensor& output, const DimensionShard& shard) {
-  open_.push_back({input.sizes().vec(), output.sizes().vec(), shard});
+void ShardingState::open(const at::Tensor& input, const at::Tensor& output, const DimensionShard& shard,
+                         int64_t row_inputs) {
+  open_.push_back({input.sizes().vec(), output.sizes().vec(), shard, row_inputs});
 }
 
 void ShardingState::close(int64_t width) {
-  const auto taken = [&](const ShardingRegion& region) { return region.shard.part() == width; };
+  const auto taken = [&](const ShardingRegion& region) { return region.row_inputs == width; };
   open_.erase(std::remove_if(open_.begin(), open_.end(), taken), open_.end());
 }
 

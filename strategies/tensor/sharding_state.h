@@ -1,7 +1,7 @@
 // ShardingState: position of a forward between the layers of a tensor group. It shows layers without a hint (dropout,
 // norms, losses) how their input is sharded.
 //
-// Regions. A column-parallel layer opens a region; the row-parallel layer that takes its width closes it.
+// Regions. A column-parallel layer opens a region; the row-parallel layer that takes its outputs closes it.
 // Within the region an activation with the shape of the opening layer's output is sharded like that output. One with
 // the shape of its input is whole. Any other is made of sharded ones: its last dimension is this rank's shard, in order
 // of ranks (for example attention weights of its heads).
@@ -43,8 +43,8 @@ class ShardingState : public BlockBoundaries {
   void again(const std::string& block) override;
   Tensors leave(Tensors outputs) override;
 
-  // A column-parallel layer ran; its output stays sharded.
-  void open(const at::Tensor& input, const at::Tensor& output, const DimensionShard& shard);
+  // A column-parallel layer ran; its output stays sharded until a row-parallel layer with `row_inputs` inputs has run.
+  void open(const at::Tensor& input, const at::Tensor& output, const DimensionShard& shard, int64_t row_inputs);
   // A row-parallel layer ran; its inputs have this width.
   void close(int64_t width);
 
@@ -65,6 +65,7 @@ class ShardingState : public BlockBoundaries {
   struct ShardingRegion {
     std::vector<int64_t> input, output;  // shapes
     DimensionShard shard;                // of the output's last dimension
+    int64_t row_inputs = 0;              // of the layer that closes the region
   };
   bool is_sequence(const at::Tensor& value) const;
   at::Tensor entering(const at::Tensor& value, const std::string& block);

@@ -25,8 +25,8 @@
 #include "backends/registry.h"
 #include "core/communicator.h"
 #include "core/control/channel.h"
+#include "core/control/local_channel.h"
 #include "core/files/files.h"
-#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 
 namespace convoy {
 namespace {

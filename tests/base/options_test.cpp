@@ -1,4 +1,4 @@
-#include "core/base/options.h"
+#include "core/base/json.h"
 
 #include <gtest/gtest.h>
 

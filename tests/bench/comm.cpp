@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "backends/registry.h"
-#include "tests/support/local_channel.h"
+#include "core/control/local_channel.h"
 
 namespace {
 

@@ -21,6 +21,11 @@ def convoy(backend, overlap=True, optimizer="sgd"):
     return measure
 
 
+def library(backend):
+    """The same MLP as a program of the library: Replicas with torch::optim::SGD."""
+    return lambda: harness.program(backend, "mlp", STEPS, WARM)["step_seconds"]
+
+
 def torch_ddp(*extra):
     return lambda: harness.peer("ddp_mlp.py", "--sizes", SIZES, "--steps", STEPS, "--warm", WARM, *extra)["step_seconds"]
 
@@ -41,6 +46,7 @@ if __name__ == "__main__":
         "convoy gloo, flushed": convoy("gloo", False),
         "convoy mpi": convoy("mpi"),
         "convoy mpi, flushed": convoy("mpi", False),
+        "Replicas, gloo": library("gloo"),
         "torch DDP, fused Adam": torch_ddp("--fused"),
         "convoy gloo, adam": convoy("gloo", optimizer="adam"),
     }
@@ -55,6 +61,8 @@ if __name__ == "__main__":
         harness.pairs(options.pairs, figures, contestants, [name, name + ", flushed"])
         ok &= harness.verdict(f"{backend} overlapped against flushed at the end",
                               median(harness.ratios(figures, name, name + ", flushed")), 1.0)
+    ok &= harness.verdict(f"Replicas with torch::optim::SGD, gloo, against {PEER}",
+                          median(harness.ratios(figures, "Replicas, gloo", PEER)), 0.75)
     adam = median(harness.ratios(figures, "convoy gloo, adam", "torch DDP, fused Adam"))
     harness.say(f"with Adam, gloo against {PEER} with its fused Adam: {adam:.3f}")
     sys.exit(0 if ok else 1)

@@ -13,10 +13,13 @@ if __name__ == "__main__":
         PEER: gpt_steps.peer(PEER, options),
         "fsdp, gloo": gpt_steps.convoy("fsdp", options, "backend=gloo"),
         "fsdp, mpi": gpt_steps.convoy("fsdp", options, "backend=mpi"),
+        "Shards, gloo": lambda: harness.program("gloo", "gpt", options.steps, options.warm,
+                                                text=harness.TOP / ".data" / "text.txt")["step_seconds"],
         "fsdp, gloo, no overlap": gpt_steps.convoy("fsdp", options, "backend=gloo", "strategy.overlap=false"),
     }, reference=PEER, expected=gpt_steps.expected(PEER))
     gpt_steps.report(figures, PEER)
     ok = True
     for name in ("fsdp, gloo", "fsdp, mpi"):
         ok &= harness.verdict(f"{name} against {PEER}", harness.median_ratio(figures, name, PEER), 0.95, aim=0.8)
+    ok &= harness.verdict(f"Shards, gloo against {PEER}", harness.median_ratio(figures, "Shards, gloo", PEER), 0.8)
     sys.exit(0 if ok else 1)

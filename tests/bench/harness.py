@@ -55,6 +55,22 @@ class Run:
         return (train[-1]["seconds"] - train[0]["seconds"]) / (train[-1]["step"] - train[0]["step"])
 
 
+def program(backend, *words, text=None, timeout=600):
+    """One `convoy run` of tests/bench/library.cpp on two ranks with a core each: the figures that it writes."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="convoy-bench-"))
+    result = folder / "result.json"
+    command = [str(CONVOY), "run", "--ranks", "2", "--output", str(folder / "run"), "--set", f"backend={backend}",
+               "--set", "launch.cores_per_rank=1", "--set", "device=cpu", "--",
+               str(TOP / "build" / "tests" / "bench" / "library"), *map(str, words), str(result), *([str(text)] if text else [])]
+    done = subprocess.run(command, cwd=TOP, env={**os.environ, **MPI_ENVIRONMENT}, timeout=timeout,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        sys.exit(f"benchmark: {' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-3000:]}")
+    figures = json.loads(result.read_text())
+    shutil.rmtree(folder)
+    return figures
+
+
 def peer(script, *options, timeout=600):
     """Runs a peer script with this Python; it prints one JSON object as its last line."""
     command = [sys.executable, str(TOP / "tests" / "bench" / "peers" / script), *map(str, options)]

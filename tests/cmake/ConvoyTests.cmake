@@ -42,8 +42,7 @@ endfunction()
 # convoy_torch_tests(FOLDER): the same with all that convoy-rank has. Test programs link everything: layers are rules
 # for sources, and layering.sh checks includes.
 function(convoy_torch_tests folder)
-  convoy_test_program(${folder} convoy_test_torch_support convoy_strategies convoy_backends convoy_models
-                      convoy_launch convoy_core)
+  convoy_test_program(${folder} convoy_test_torch_support convoy_api convoy_backends convoy_launch convoy_core)
   if(TARGET ${folder}_tests)
     convoy_use_torch(${folder}_tests)
     convoy_unity(${folder}_tests 90000)

@@ -12,8 +12,8 @@
 
 #include <thread>
 
+#include "core/control/local_channel.h"
 #include "tests/conformance/conformance.h"
-#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {

@@ -18,8 +18,8 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/communicator.h"
 #include "core/control/channel.h"
+#include "core/control/local_channel.h"
 #include "core/rank_state/state_file.h"
-#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {

@@ -220,6 +220,7 @@ INSTANTIATE_TEST_SUITE_P(
                       EnsembleCell{convnet_subject, "convnet_auto_each", 1, ", how: auto, convolutions: each"},
                       EnsembleCell{gpt_subject, "gpt", 1, ", how: stacked"},
                       EnsembleCell{gpt_subject, "gpt_2_threads", 2, ", how: threads"},
+                      EnsembleCell{llama_subject, "llama", 1, ", how: stacked"},
                       EnsembleCell{tied_subject, "own_modules", 1, ", how: stacked", "side by side"},
                       EnsembleCell{norms_subject, "losses_without_members", 1, ", how: stacked", "side by side"}),
     [](const auto& info) { return std::string(info.param.name); });

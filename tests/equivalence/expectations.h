@@ -28,8 +28,8 @@ inline Training adamw(bool clipping) {
 
 inline Subject subject_named(const std::string& name) {
   if (name == "ranking") return ranking_subject();
-  for (auto* make : {classifier_subject, gpt_subject, convnet_subject, ncf_subject, mlp_subject, pairs_subject,
-                     norms_subject, dropout_subject, tied_subject, foreign_subject}) {
+  for (auto* make : {classifier_subject, gpt_subject, llama_subject, convnet_subject, ncf_subject, mlp_subject,
+                     pairs_subject, norms_subject, dropout_subject, tied_subject, foreign_subject}) {
     Subject subject = make();
     if (subject.name == name) return subject;
   }

@@ -50,7 +50,7 @@ TEST_P(HybridTest, EqualsSingle) {
 std::vector<HybridCell> hybrid_cells() {
   std::vector<HybridCell> all;
   const std::string fsdp = "{degree: 2, how: fsdp}";
-  for (const std::string subject : {"classifier", "gpt", "ncf", "convnet"}) {
+  for (const std::string subject : {"classifier", "gpt", "llama", "ncf", "convnet"}) {
     const std::string norms = subject == "convnet" ? ", batch_norm: sync" : "";
     for (const int every : {1, 4})
       for (const bool clipping : {false, true}) all.push_back({subject, "2", 2, 2, 1, norms, every, clipping});
@@ -60,11 +60,11 @@ std::vector<HybridCell> hybrid_cells() {
     all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: parameters, recompute: blocks"});
     all.push_back({subject, fsdp, 2, 2, 1, norms + ", shard: parameters, reshard_after_forward: false"});
   }
-  for (const std::string subject : {"classifier", "ranking", "gpt"}) {
+  for (const std::string subject : {"classifier", "ranking", "gpt", "llama"}) {
     for (const bool clipping : {false, true}) all.push_back({subject, "1", 1, 2, 2, "", 1, clipping});
     all.push_back({subject, "1", 1, 2, 2, ", recompute: blocks", 4});
   }
-  all.push_back({"gpt", "1", 1, 2, 2, ", sequence_parallel: true"});
+  for (const char* subject : {"gpt", "llama"}) all.push_back({subject, "1", 1, 2, 2, ", sequence_parallel: true"});
   all.push_back({"gpt", "1", 1, 4, 1, ", schedule: gpipe"});
   all.push_back({"gpt", "1", 1, 2, 2, ", order: [tensor, data, pipeline]"});
   for (const char* shard : {"optimizer", "gradients", "parameters"})

@@ -45,7 +45,7 @@ TEST_P(ReplicasTest, DdpEqualsSingle) {
 
 std::vector<ReplicasCell> replicas_cells() {
   std::vector<ReplicasCell> all;
-  for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied", "gpt", "convnet"})
+  for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied", "gpt", "llama", "convnet"})
     for (int ranks : {1, 2, 3, 4})
       for (int every : {1, 4})
         for (bool clipping : {false, true}) all.push_back({subject, ranks, every, clipping});

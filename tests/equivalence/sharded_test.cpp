@@ -71,7 +71,7 @@ TEST_P(ShardedTest, FsdpEqualsSingle) { hold(GetParam(), training_of(GetParam())
 
 std::vector<ShardedCell> sharded_cells() {
   std::vector<ShardedCell> all;
-  for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied", "foreign", "gpt", "convnet"})
+  for (const char* subject : {"mlp", "pairs", "norms", "dropout", "tied", "foreign", "gpt", "llama", "convnet"})
     for (const char* shard : {"optimizer", "gradients", "parameters"})
       for (int ranks : {1, 2, 3, 4})
         for (const auto& [every, clipping] : {std::pair{1, true}, std::pair{4, false}})
@@ -94,7 +94,7 @@ TEST(Sharded, OptionsChangeNoResult) {
 // Shards of shards: a data axis of two that divides what a tensor group of two has cut.
 TEST(Sharded, WithinATensorGroup) {
   for (const char* shard : {"optimizer", "gradients", "parameters"})
-    for (const char* subject : {"gpt", "tied", "foreign"})
+    for (const char* subject : {"gpt", "llama", "tied", "foreign"})
       for (const char* more : {"", ", recompute: blocks", ", sequence_parallel: true"}) {
         const ShardedCell cell{subject, shard, 4, 2, true, more};
         const Training training = training_of(cell);

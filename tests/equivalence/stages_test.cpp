@@ -51,7 +51,7 @@ std::vector<StagesCell> stages_cells() {
     for (const int every : {1, 4})
       for (const bool clipping : {false, true}) all.push_back({strategy, options, subject, ranks, every, clipping});
   };
-  for (const std::string subject : {"mlp", "ncf", "convnet", "gpt", "norms", "dropout"}) {
+  for (const std::string subject : {"mlp", "ncf", "convnet", "gpt", "llama", "norms", "dropout"}) {
     for (int ranks = 1; ranks <= blocks_of(subject); ++ranks)
       for (const char* schedule : {"gpipe", "1f1b"})
         add("pipeline", std::string(", schedule: ") + schedule, subject, ranks);

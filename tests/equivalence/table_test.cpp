@@ -62,7 +62,7 @@ std::vector<ExecutionMode> ways() {
 
 std::vector<TableCell> table_cells() {
   std::vector<TableCell> all;
-  for (const char* subject : {"mlp", "ncf", "convnet", "gpt"})
+  for (const char* subject : {"mlp", "ncf", "convnet", "gpt", "llama"})
     for (const ExecutionMode& way : ways())
       for (const int every : {1, 4})
         for (const bool recompute : {false, true})
@@ -82,7 +82,9 @@ std::string refusal_of(const TableCell& cell) {
   // Reasons for more stages than blocks: two per rank, more ranks, or more devices.
   if (cell.way.stages > blocks && cell.way.strategy == "model_parallel") return "strategy.devices";
   if (cell.way.stages > blocks) return cell.way.stages > cell.way.ranks ? "strategy.schedule" : "strategy.stages";
-  if (cell.subject == "gpt" && 4 % cell.way.tensor != 0) return "model.heads";  // there are four
+  const bool heads = cell.subject == "gpt" || cell.subject == "llama";
+  if (heads && 4 % cell.way.tensor != 0) return "model.heads";                       // there are four
+  if (cell.subject == "llama" && 2 % cell.way.tensor != 0) return "model.kv_heads";  // there are two
   return "";
 }
 

@@ -15,14 +15,9 @@ struct Model {
   const char* name;
   Subject (*make)();
 };
-const Model models[] = {{"classifier", classifier_subject},
-                        {"ranking", ranking_subject},
-                        {"gpt", wide_heads},
-                        {"odd", odd_tokens},
-                        {"tied", tied_subject},
-                        {"pairs", pairs_subject},
-                        {"norms", norms_subject},
-                        {"convnet", convnet_subject}};
+const Model models[] = {{"classifier", classifier_subject}, {"ranking", ranking_subject}, {"gpt", wide_heads},
+                        {"llama", llama_subject},           {"odd", odd_tokens},          {"tied", tied_subject},
+                        {"pairs", pairs_subject},           {"norms", norms_subject},     {"convnet", convnet_subject}};
 
 struct TensorCell {
   const char* model;
@@ -76,6 +71,8 @@ std::vector<TensorCell> tensor_cells() {
   for (int tensor : {2, 4}) all.push_back({"odd", 1, tensor, true});
   for (int tensor : {2, 3}) all.push_back({"gpt", 1, tensor, true, true});  // T = 6
   all.push_back({"gpt", 2, 2, true, true});
+  for (const auto& [data, tensor] : {std::pair{1, 2}, std::pair{2, 2}})
+    for (bool sequence : {false, true}) all.push_back({"llama", data, tensor, true, sequence});
   all.push_back({"classifier", 1, 2, false, true});  // without sequences there is nothing to share
   for (const char* model : {"classifier", "gpt"}) all.push_back({model, 2, 2, true, false, 4});
   // Layers that are not sharded: batch norm, convolutions, and dropout between them.

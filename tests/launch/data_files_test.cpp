@@ -1,3 +1,4 @@
+#include "core/base/json.h"
 #include "core/data/catalogue/catalogue.h"
 
 #include <gmock/gmock.h>
@@ -115,6 +116,7 @@ TEST_F(DataFiles, ColumnsOfInteractions) {
 TEST_F(DataFiles, VocabulariesOfTokenizersAreNotLiteral) {
   const auto reported = [&](const std::string& json) {
     return complaint("text", {{"path", file("t.txt", "a text")},
+                              {"format", "auto"},
                               {"vocabulary", file("vocab.json", json)},
                               {"unknown", "a"},
                               {"length", 2},

@@ -36,9 +36,9 @@ ModelDescription counted_model() {
 Json config_of(const StrategyEntry& strategy, const Json& changes) {
   Json section = {{"name", strategy.name}};
   for (const Option& option : strategy.options) {
-    section[option.name] = option.fallback;
+    section[option.name] = option.fallback.json();
     for (const Option& inner : option.options)
-      if (option.type == OptionType::section) section[option.name][inner.name] = inner.fallback;
+      if (option.type == OptionType::section) section[option.name][inner.name] = inner.fallback.json();
   }
   section.update(changes);
   return {{"strategy", section}, {"optimizer", {{"name", "adam"}}}, {"train", {{"batch", {{"global", 64}}}}}};

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/control/exit_codes.h"
 #include "launch/farm/run/farm.h"
 #include "launch/farm/run/local_launcher.h"
-#include "launch/process/exit_codes.h"
 #include "launch/process/process.h"
 #include "tests/launch/saved_topologies.h"
 

@@ -191,6 +191,12 @@ TEST(WithoutEffect, WhatSetLeavesIsTold) {
 TEST(WithoutEffect, OfModelsDataAndOptimizers) {
   EXPECT_EQ(refused(with_model("{name: gpt, mlp_dim: 64, mlp_ratio: 4}")), in(model, "model.mlp_ratio"));
   EXPECT_EQ(refused(with_model("{name: gpt, rotary_base: 100}")), in(model, "model.rotary_base"));
+  EXPECT_EQ(refused(with_model("{name: gpt, context: 100, positions: rotary}")), in(model, "model.context"));
+  const std::string sequences = "{name: synthetic, kind: tokens, length: 20}";
+  EXPECT_EQ(refused(with_model("{name: gpt, context: 19}", sequences)), in(model, "model.context"));
+  EXPECT_EQ(refused(with_model("{name: gpt, context: 20}", sequences)), "");
+  EXPECT_EQ(refused(with_model("{name: llama, heads: 8, kv_heads: 3}")), in(model, "model.kv_heads"));
+  EXPECT_EQ(refused(with_model("{name: llama, heads: 8, dim: 24}")), in(model, "model.dim"));
   EXPECT_EQ(refused(with_model("{name: gpt, rotary_base: 100, positions: rotary}")), "");
   EXPECT_EQ(refused(with_model("{name: mlp, hidden: [], activation: gelu}", "{name: synthetic}")),
             in(model, "model.activation"));
@@ -354,7 +360,7 @@ TEST(Misfits, FilesThatAreNoText) {
     return refused(with_data("{name: text, length: 2, path: " + folder.file(name, bytes) + "}", "{name: gpt}"));
   };
   const std::string path = in(data, "data.path"), nul(1, '\0');
-  EXPECT_EQ(text("tokens.npy", npy("100,")), path);
+  EXPECT_EQ(text("tokens.npy", npy("100,")), in(data, "data.vocabulary_size"));
   EXPECT_EQ(text("tokens.npz", "PK\x03\x04 and so on"), path);
   EXPECT_EQ(text("story.gz", "\x1f\x8b\x08 and so on"), path);
   EXPECT_EQ(text("tokens.bin", "\x10" + nul + "\x20" + nul + "\x30" + nul), path);
@@ -363,6 +369,36 @@ TEST(Misfits, FilesThatAreNoText) {
   EXPECT_EQ(text("table.parquet", "PAR1\x15\x04\x15 and so on"), path);
   EXPECT_EQ(text("PAR", "PAR1 is a word here"), "");
   EXPECT_EQ(text("any.bytes", "\x80\x81\xfe caf\xe9, PK and {}"), "") << "Latin-1 is text";
+
+  const auto tokens = [&](const std::string& name, const std::string& bytes, const std::string& more) {
+    const char* length = more.find("length") == std::string::npos ? ", length: 2" : "";
+    return refused(with_data("{name: text, path: " + folder.file(name, bytes) + more + length + "}", "{name: llama}"));
+  };
+  const std::string raw("\x05\0\x06\0\x07\0", 6);
+  EXPECT_EQ(tokens("floats.npy", npy("100,"), ", vocabulary_size: 9"), path);
+  EXPECT_EQ(tokens("plane.npy", npy("10, 10"), ", vocabulary_size: 9"), path);
+  EXPECT_EQ(tokens("raw", raw, ", format: uint16, vocabulary_size: 8"), "");
+  EXPECT_EQ(tokens("raw", raw, ", format: uint16, vocabulary_size: 7"), path) << "token 7";
+  EXPECT_EQ(tokens("raw", raw + "x", ", format: uint16, vocabulary_size: 8"), path);
+  EXPECT_EQ(tokens("raw", raw, ", format: uint16, vocabulary_size: 8, length: 3"), in(data, "data.length"));
+  EXPECT_EQ(tokens("raw", raw, ", format: uint16, vocabulary_size: 8, unknown: x"), in(data, "data.unknown"));
+  EXPECT_EQ(tokens("raw", raw, ", format: npy, vocabulary_size: 8"), path);
+  EXPECT_EQ(tokens("raw", raw, ", format: uint16"), in(data, "data.vocabulary_size"));
+  EXPECT_EQ(tokens("text", "some text", ", vocabulary_size: 255"), in(data, "data.vocabulary_size"));
+
+  const auto tokenizer = [&](const std::string& name, const std::string& bytes) {
+    return tokens("story", "the cat sat", ", tokenizer: " + folder.file(name, bytes));
+  };
+  const std::string bad_tokenizer = in(data, "data.tokenizer");
+  EXPECT_EQ(tokenizer("vocab.json", R"({"a": 0, "t": 1})"), bad_tokenizer) << "no merges";
+  folder.file("merges.txt", "#version: 0.2\n");
+  EXPECT_EQ(tokenizer("vocab.json", R"({"a": 0, "t": 1})"), "");
+  EXPECT_EQ(tokenizer("merges.txt", "#version: 0.2\n"), bad_tokenizer);
+  EXPECT_EQ(tokenizer("tokenizer.json", R"({"model": {"type": "Unigram"}})"), bad_tokenizer);
+  EXPECT_EQ(tokens("story", "the cat sat", ", tokenizer: " + folder.path() + "/none.json"), bad_tokenizer);
+  EXPECT_EQ(tokens("story", "the cat sat",
+                   str(", vocabulary: ", folder.path(), "/story, tokenizer: ", folder.path(), "/vocab.json")),
+            in(data, "data.vocabulary"));
 
   const std::string story = folder.file("story.txt", "the cat sat");
   const auto vocabulary = [&](const std::string& name, const std::string& bytes) {

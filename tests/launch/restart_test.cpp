@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "launch/job/summary.h"
-#include "launch/process/exit_codes.h"
+#include "core/control/exit_codes.h"
+#include "core/files/summary.h"
 
 namespace convoy {
 namespace {

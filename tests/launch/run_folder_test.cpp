@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"
-#include "launch/job/summary.h"
+#include "core/files/summary.h"
 
 namespace convoy {
 namespace {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/control/exit_codes.h"
 #include "core/files/limits.h"
 #include "launch/cli/console.h"
 #include "launch/job/rendezvous.h"
@@ -16,7 +17,6 @@
 #include "launch/prepare/leftovers.h"
 #include "launch/prepare/run_folder.h"
 #include "launch/process/event_loop.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {

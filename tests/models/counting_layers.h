@@ -29,6 +29,7 @@ class CountingLayers : public Layers {
     return add(name, in / options.groups * out * kernel * kernel + (options.bias ? out : 0));
   }
   Layer layer_norm(const std::string& name, int64_t dim, double) override { return add(name, 2 * dim); }
+  Layer rms_norm(const std::string& name, int64_t dim, double) override { return add(name, dim); }
   Layer batch_norm(const std::string& name, int64_t channels, double, double) override {
     return add(name, 2 * channels);
   }

@@ -26,11 +26,10 @@
 #include "strategies/common/layers/keyed_dropout.h"
 #include "tests/models/building.h"
 #include "tests/models/counting_layers.h"
+#include "tests/models/plain_formulas.h"
 
 namespace convoy {
 namespace {
-
-constexpr int64_t vocabulary = 11, length = 7;
 
 Json small() {
   return {{"layers", 2},
@@ -44,31 +43,8 @@ Json small() {
           {"attention_dropout", 0.0},
           {"norm_eps", 1e-5},
           {"positions", "learned"},
-          {"rotary_base", 10000.0}};
-}
-
-Json with(Json options, const Json& changes) {
-  for (const auto& [key, value] : changes.items()) options[key] = value;
-  return options;
-}
-
-Schema text(int64_t tokens = vocabulary, int64_t sequence = length) {
-  Schema schema;
-  schema.fields["tokens"] = {{sequence}, at::kLong, tokens};
-  schema.fields["target"] = {{sequence}, at::kLong, tokens};
-  return schema;
-}
-
-Batch sequences(int64_t rows) {
-  Batch batch;
-  batch.rows = rows;
-  batch.tensors = {{"tokens", at::randint(0, vocabulary, {rows, length}, at::kLong)},
-                   {"target", at::randint(0, vocabulary, {rows, length}, at::kLong)}};
-  return batch;
-}
-
-double worst(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().max().item<double>() / std::max(b.abs().max().item<double>(), 1e-30);
+          {"rotary_base", 10000.0},
+          {"activation", "gelu"}};
 }
 
 at::Tensor norm(const Plain& plain, const std::string& name, const at::Tensor& x) {
@@ -77,33 +53,13 @@ at::Tensor norm(const Plain& plain, const std::string& name, const at::Tensor& x
          plain.value(name + ".bias");
 }
 
-at::Tensor product(const Plain& plain, const std::string& name, const at::Tensor& x) {
-  const at::Tensor out = x.matmul(plain.value(name + ".weight").t());
-  return plain.store->by_name.count(name + ".bias") > 0 ? out + plain.value(name + ".bias") : out;
-}
-
-// Position t, head by head, as the formula has it.
-at::Tensor turned(const at::Tensor& x, double base) {
-  at::Tensor out = x.clone();
-  const int64_t half = x.size(-1) / 2;
-  for (int64_t t = 0; t < x.size(-2); ++t) {
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = double(t) * std::pow(base, -2.0 * double(i) / double(2 * half));
-      const at::Tensor a = x.select(-2, t).select(-1, i), b = x.select(-2, t).select(-1, i + half);
-      out.select(-2, t).select(-1, i).copy_(a * std::cos(angle) - b * std::sin(angle));
-      out.select(-2, t).select(-1, i + half).copy_(b * std::cos(angle) + a * std::sin(angle));
-    }
-  }
-  return out;
-}
-
 // The whole model in plain operations, with the given model's parameters.
 at::Tensor reference(const Plain& plain, const Json& options, const at::Tensor& tokens) {
   const int64_t heads = options["heads"].get<int64_t>(), dim = options["dim"].get<int64_t>(), size = dim / heads;
   const bool rotary = options["positions"] == "rotary";
   const at::Tensor mask = at::ones({length, length}, at::kBool).tril().logical_not();
   at::Tensor h = plain.value("embedding.tokens.weight").index({tokens});
-  if (!rotary) h = h + plain.value("embedding.positions");
+  if (!rotary) h = h + plain.value("embedding.positions").slice(0, 0, length);
   for (int64_t layer = 0; layer < options["layers"].get<int64_t>(); ++layer) {
     const std::string block = str("blocks.", layer, ".");
     const at::Tensor qkv = product(plain, block + "qkv", norm(plain, block + "attention_norm", h));
@@ -119,7 +75,9 @@ at::Tensor reference(const Plain& plain, const Json& options, const at::Tensor& 
     }
     h = h + product(plain, block + "projection", at::cat(attended, -1));
     const at::Tensor up = product(plain, block + "up", norm(plain, block + "mlp_norm", h));
-    h = h + product(plain, block + "down", up * (1 + at::erf(up / std::sqrt(2.0))) / 2);
+    const at::Tensor inner = up * std::sqrt(2.0 / std::acos(-1.0)) * (1 + 0.044715 * up * up);
+    const at::Tensor weight = options["activation"] == "gelu" ? at::erf(up / std::sqrt(2.0)) : inner.tanh();
+    h = h + product(plain, block + "down", up * (1 + weight) / 2);
   }
   const char* out = options["tied"].get<bool>() ? "embedding.tokens.weight" : "output.linear.weight";
   return norm(plain, "output.norm", h).matmul(plain.value(out).t());
@@ -128,6 +86,7 @@ at::Tensor reference(const Plain& plain, const Json& options, const at::Tensor& 
 TEST(Gpt, EqualsThePlainFormulasInValuesAndGradients) {
   for (const Json& changes : std::vector<Json>{Json::object(),
                                                {{"positions", "rotary"}, {"tied", false}},
+                                               {{"activation", "gelu_tanh"}, {"context", 11}, {"norm_eps", 1e-5}},
                                                {{"bias", false}, {"mlp_dim", 9}, {"rotary_base", 100.0}},
                                                {{"positions", "rotary"}, {"rotary_base", 50.0}, {"heads", 1}}}) {
     const Json options = with(small(), changes);

@@ -17,6 +17,8 @@ WORDS = ["data={name: synthetic, kind: tokens, rows: 64, evaluate_rows: 8, vocab
          "model.layers=3"]
 # Short sequences: processors without products in 16 bits take up to ten times as long.
 BF16 = ["precision=bf16", "train.batch.global=16", "data.length=32"]
+# Norms without bias, a gate, and two queries to a key.
+LLAMA = ["model={name: llama, layers: 4, dim: 512, heads: 8, kv_heads: 4, dropout: 0.1}"]
 FSDP_AND_TENSOR = "strategy.mesh={data: {degree: 2, how: fsdp}, pipeline: 1, tensor: 2}"
 # Sums over mpi, which makes them in place: what a backend copies is not the strategy's.
 CELLS = [
@@ -43,6 +45,10 @@ CELLS = [
     ("ddp", ["strategy.sync.compress=bf16"]), ("ddp", ["strategy.sync={compress: fp16, groups: [{match: bias, what: parameters}]}"]),
     ("ddp", ["strategy.sync={what: parameters, every: 2}"]), ("ddp", ["strategy.sync={what: diloco, moments: averaged}"]),
     ("hybrid", ["strategy.sync={what: parameters}"]),
+    *[(name, LLAMA) for name in ("single", "ddp", "model_parallel", "tensor_parallel", "pipeline", "hybrid")],
+    ("single", [*LLAMA, *BF16]),
+    ("tensor_parallel", [*LLAMA, "strategy.sequence_parallel=true"]),
+    ("fsdp", [*LLAMA, "backend=mpi", "strategy.recompute=blocks"]),
     ("hybrid", []), ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768"]),
     ("hybrid", [FSDP_AND_TENSOR, "backend=mpi", "model.dim=768", *BF16]),
 ]
@@ -99,7 +105,7 @@ with runs.workspace() as work:
     wrong = []
     (work / "text.txt").write_bytes(bytes(32 + (7 * place + place // 96) % 95 for place in range(1 << 18)))
     for number, (name, overrides) in enumerate(CELLS):
-        title = " ".join([name, *("words" if one == WORDS[0] else one for one in overrides)])
+        title = " ".join([name, *({WORDS[0]: "words", LLAMA[0]: "llama"}.get(one, one) for one in overrides)])
         summary = runs.run(f"configs/gpt_{name}.yaml", work / str(number), [f"data.path={work}/text.txt", *LARGE, *overrides])
         predicted = costs(summary)
         for peak, formula in processes(summary, predicted):

@@ -12,6 +12,7 @@ from extending_page import PAGE, changed_copy
 
 # CMake variables that the copy takes from the build.
 SETTINGS = re.compile(r"^((?:CONVOY_WITH_|CONVOY_SANITIZE|CONVOY_PCH|CMAKE_BUILD_TYPE|CMAKE_CXX_COMPILER|Torch_DIR|"
+                      r"CONVOY_TORCH_NAMED|"
                       r"CMAKE_PREFIX_PATH)\w*:\w+=.*)$", re.M)
 
 

@@ -107,8 +107,23 @@ def arrays(folder, rows=64):
                                              struct.pack(f"<{4 * rows}f", *x, *y))
 
 
+def tokens(folder, count=5000):
+    """tokens.npy, tokens.bin and a tokenizer with a token for each byte and one merge."""
+    numbers = struct.pack(f"<{count}H", *(token * token % 251 for token in range(count)))
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({count},), }}".ljust(117) + "\n"
+    (folder / "tokens.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + numbers)
+    (folder / "tokens.bin").write_bytes(numbers)
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(byte) for byte in printable] + [chr(256 + more) for more in range(256 - len(printable))]
+    model = {"type": "BPE", "vocab": {token: number for number, token in enumerate([*letters, "th"])}, "merges": ["t h"]}
+    (folder / "gpt2").mkdir()
+    (folder / "gpt2" / "tokenizer.json").write_text(json.dumps(
+        {"model": model, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}))
+
+
 def data_sets(folder):
     arrays(folder)
+    tokens(folder)
     lines = [f"{30 + row % 170}.5,{1 + row % 7},{row % 80}.0,{400 + row % 300}.25" for row in range(200)]
     (folder / "houses.csv").write_text("area,rooms,age,price\n" + "\n".join(lines) + "\n")
     (folder / "story.txt").write_text("Once upon a time there was a rank that waited. " * 200)
@@ -126,11 +141,12 @@ def data_sets(folder):
         yaml = re.sub(r"model: .*", f"model: {model}", head) + part + tail
         trains("data.md", yaml, folder, "train.max_steps=2", "train.batch.global=8", "strategy.name=single",
                "launch.ranks=1")
-    runs.check(ran == 6, f"docs/data.md: {ran} data sets ran")
+    runs.check(ran == 9, f"docs/data.md: {ran} data sets ran")
 
 
 with runs.workspace() as work:
     commands("howto/launch.md", project(work / "launch"), 6)
+    commands("howto/python.md", project(work / "python"), 3)
     resumed = project(work / "resume")
     commands("howto/resume.md", resumed, 4)
     trial = runs.summary(resumed / "runs" / "trial")

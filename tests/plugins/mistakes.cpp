@@ -13,9 +13,10 @@
 #include <cstdlib>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/model.h"
 #include "core/plugin.h"
+#include "core/strategy.h"
 
 namespace convoy {
 namespace {

@@ -12,7 +12,7 @@
 #include <ATen/ops/rand_like.h>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/model.h"
 #include "core/plugin.h"
 

@@ -28,7 +28,8 @@ int64_t parameters_of(const Subject& subject) {
 }
 
 TEST(BlockCounts, ParametersAreThoseOfTheModel) {
-  for (auto* make : {gpt_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject}) {
+  for (auto* make :
+       {gpt_subject, llama_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject}) {
     const Subject subject = make();
     int64_t counted = 0;
     for (const BlockDescription& block : describe_model(*subject.model(), "fp64").blocks) counted += block.parameters;
@@ -119,7 +120,8 @@ TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
 TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
   constexpr int64_t rows = 4;
   at::set_num_threads(1);
-  for (auto* make : {gpt_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject})
+  for (auto* make :
+       {gpt_subject, llama_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject})
     for (const char* precision : {"fp64", "fp32", "bf16"}) {
       const Subject subject = make();
       const ModelDescription counted = describe_model(*subject.model(), precision);

@@ -55,12 +55,13 @@ Forward attention_block(Layers& layers) {
 // A norm, a bare tensor and a whole layer on the features of each head: what every rank has whole, used on parts.
 Forward within_block(Layers& layers) {
   const Layer up = layers.linear("up", 8, 48, column), norm = layers.layer_norm("norm", 4);
+  const Layer rms = layers.rms_norm("rms", 4);
   const Layer inner = layers.linear("inner", 4, 4), down = layers.linear("down", 48, 8, row);
   const std::shared_ptr<ParameterHandle> scale = layers.parameter("scale", {4}, {Init::Kind::normal, 1, 0.2});
   const std::shared_ptr<ParameterHandle> outside = layers.parameter("outside", {8}, {Init::Kind::normal, 1, 0.2});
   return [=](const at::Tensor& x) {
     const at::Tensor heads = up->forward(x * outside->get()).unflatten(-1, {-1, 4});
-    return down->forward(inner->forward(norm->forward(heads) * scale->get()).tanh().flatten(-2, -1));
+    return down->forward(inner->forward(rms->forward(norm->forward(heads)) * scale->get()).tanh().flatten(-2, -1));
   };
 }
 

@@ -6,7 +6,7 @@ import subprocess
 import runs
 
 PAGE = "docs/extending.md"
-FOLDERS = ("backends", "cmake", "configs", "core", "docs", "launch", "models", "strategies", "tests")
+FOLDERS = ("api", "backends", "cmake", "configs", "core", "docs", "include", "launch", "models", "strategies", "tests")
 
 
 def fences():
@@ -18,7 +18,8 @@ def copy_tree(tree):
     tree.mkdir()
     for folder in FOLDERS:
         shutil.copytree(runs.TOP / folder, tree / folder)
-    shutil.copy(runs.TOP / "CMakeLists.txt", tree)
+    for name in ("CMakeLists.txt", "LICENSE"):
+        shutil.copy(runs.TOP / name, tree)
     if (runs.TOP / ".deps").exists():
         (tree / ".deps").symlink_to(runs.TOP / ".deps")
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/backend.h"
 #include "core/context.h"
-#include "core/registry.h"
 
 namespace convoy {
 

@@ -9,6 +9,7 @@
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
 #include "core/data/formats/delimited.h"
+#include "core/data/formats/token_file.h"
 
 namespace convoy {
 namespace {
@@ -313,7 +314,19 @@ Entry table_entry() {
 // --- text ---
 
 void check_text(const Options& options) {
-  if (options.text("vocabulary") == "bytes")
+  const bool bytes = options.text("vocabulary") == "bytes";
+  if (options.has("tokenizer") && !bytes)
+    refuse_without_effect(options, "vocabulary", "and tokenizer both give the tokens; leave one of them out",
+                          {options.mark("tokenizer")});
+  if (holds_tokens(options.text("format"), options.text("path"))) {
+    const std::string reason = "is for text, and path is a file of tokens; leave it out";
+    if (!bytes) refuse_without_effect(options, "vocabulary", reason, {options.mark("path")});
+    refuse_without_effect(options, "unknown", reason, {options.mark("path")});
+    if (!options.has("tokenizer") && !options.has("vocabulary_size"))
+      options.fail("vocabulary_size",
+                   "is needed for a file of tokens: give the number of tokens that there can be, or the tokenizer");
+  }
+  if (bytes)
     refuse_without_effect(options, "unknown",
                           "has no effect with vocabulary: bytes, which has a token for each byte; leave it out",
                           {options.mark("vocabulary")});
@@ -322,15 +335,27 @@ void check_text(const Options& options) {
 Entry text_entry() {
   return {
       "text",
-      "sequences of tokens from a text file; each token is predicted from those before it; memory-mapped",
-      {describe::text("path", "file of plain text; its bytes are used unchanged").must(),
+      "sequences of tokens from a file of text or tokens; each token is predicted from those before it; memory-mapped",
+      {describe::text("path", "file of plain text, whose bytes are used unchanged; or of tokens (format)").must(),
+       describe::choice("format",
+                        "text; npy: an array of tokens; uint16, uint32: tokens without a header, little-endian; auto: "
+                        "npy for a name that ends in .npy, else text",
+                        {"auto", "text", "npy", "uint16", "uint32"}, "auto"),
+       describe::text("tokenizer",
+                      "byte-level BPE of Hugging Face: a tokenizer.json, or a vocab.json with the merges.txt next to "
+                      "it; encodes text, and names the tokens of a file of tokens")
+           .may_be_null(),
        describe::text(
            "vocabulary",
            "bytes: 256 tokens, one per byte; or a file of tokens: one a line (\\n, \\t, \\r, \\s, \\\\, \\xHH "
-           "stand for bytes), or JSON, a list of tokens or a map from token to number. Tokens are literal text; files "
-           "of Hugging Face "
-           "tokenizers are refused",
+           "stand for bytes), or JSON, a list of tokens or a map from token to number. Tokens are literal text",
            "bytes"),
+       describe::integer("vocabulary_size",
+                         "number of token ids of the model; by default those of the vocabulary or the tokenizer. A "
+                         "file of tokens without a tokenizer needs it")
+           .between(1, 1 << 24)
+           .in("tokens")
+           .may_be_null(),
        describe::text("unknown",
                       "the vocabulary's token for a byte that begins none of its tokens; without it "
                       "such a byte is an error")

@@ -8,150 +8,19 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "core/config/run_config.h"
 #include "core/data/catalogue/declared_schema.h"
+#include "core/data/catalogue/text_files.h"
 #include "core/data/formats/mapped_file.h"
 #include "core/data/formats/npy_header.h"
-#include "core/data/formats/vocabulary.h"
 #include "core/files/limits.h"
 
 namespace convoy {
 namespace {
-
-struct Sign {
-  std::string_view bytes;
-  const char* what;
-};
-
-constexpr Sign signs[] = {
-    {"\x93NUMPY", "an .npy array"},
-    {"PK\x03\x04", "a ZIP archive, as .npz, .pt and .docx are"},
-    {"\x1f\x8b", "compressed by gzip"},
-    {"\xfd"
-     "7zXZ",
-     "compressed by xz"},
-    {"\x28\xb5\x2f\xfd", "compressed by zstd"},
-    {"BZh", "compressed by bzip2"},
-    {"\x89HDF", "an HDF5 file"},
-    {"PAR1", "a Parquet table"},
-    {"ARROW1", "an Arrow table"},
-    {"%PDF-", "a PDF document"},
-    {"\x89PNG", "a PNG image"},
-    {"\xff\xd8\xff", "a JPEG image"},
-    {"\x7f"
-     "ELF",
-     "a program"},
-};
-
-bool is_letters(std::string_view sign) {
-  return std::all_of(sign.begin(), sign.end(), [](unsigned char c) { return c >= ' ' && c < 0x7f; });
-}
-
-// Starts with an eight-byte length that fits into the file, then a JSON map.
-bool is_safetensors(std::string_view bytes) {
-  uint64_t length = 0;
-  if (bytes.size() < 10) return false;
-  std::memcpy(&length, bytes.data(), sizeof length);
-  return length >= 2 && length <= bytes.size() - sizeof length && bytes[8] == '{';
-}
-
-// True for control bytes that no text encoding has: some signatures are letters with which a text may begin.
-bool has_controls(std::string_view bytes) {
-  return std::any_of(bytes.begin(), bytes.end(), [](unsigned char c) { return c < 8; });
-}
-
-constexpr char tokens_later[] = "text reads plain text and not tokens; give the text itself";
-
-std::string binary_kind(std::string_view bytes) {
-  const std::string_view first = bytes.substr(0, 1 << 16);
-  for (const Sign& sign : signs)
-    if (begins_with(bytes, sign.bytes) && (!is_letters(sign.bytes) || has_controls(first)))
-      return str("is ", sign.what);
-  if (is_safetensors(bytes)) return "is a safetensors file";
-  if (begins_with(bytes, "\xff\xfe") || begins_with(bytes, "\xfe\xff")) return "is UTF-16";
-  if (const size_t at = first.find('\0'); at != std::string_view::npos)
-    return str("holds a NUL byte at byte ", at, ", as UTF-16 and files of token numbers do");
-  return "";
-}
-
-// The tokens of a list, or of a map from token to number; ignores other values.
-std::vector<std::string> tokens_in(const nlohmann::json& json) {
-  std::vector<std::string> tokens;
-  if (json.is_array())
-    for (const nlohmann::json& token : json)
-      if (token.is_string()) tokens.push_back(token.get<std::string>());
-  if (json.is_object())
-    for (const auto& [token, number] : json.items()) tokens.push_back(token);
-  return tokens;
-}
-
-// True if several tokens begin with `mark`, which means a space or "continues a word".
-bool marked_by(const std::vector<std::string>& tokens, std::string_view mark) {
-  return std::count_if(tokens.begin(), tokens.end(), [&](const std::string& token) {
-           return token.size() > mark.size() && begins_with(token, mark);
-         }) > 1;
-}
-
-// True if some token has a space or newline. Literal tokens of a text do; tokens of tokenizers never do.
-bool any_space(const std::vector<std::string>& tokens, bool lines) {
-  return std::any_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
-    if (token.find_first_of(" \t\n\r") != std::string::npos) return true;
-    return lines && (token.find("\\s") != std::string::npos || token.find("\\n") != std::string::npos);
-  });
-}
-
-std::string tokenizer_kind(const std::vector<std::string>& tokens, bool lines) {
-  if (any_space(tokens, lines)) return "";
-  // Before GPT-2: CLIP has a token for the space too.
-  const auto ends_word = [](const std::string& token) { return token.size() > 4 && ends_in(token, "</w>"); };
-  if (std::count_if(tokens.begin(), tokens.end(), ends_word) > 1) return "BPE (GPT-1, CLIP), where </w> ends a word";
-  if (marked_by(tokens, "\xc4\xa0")) return "byte-level BPE (GPT-2), where Ġ stands for a space";
-  if (marked_by(tokens, "\xe2\x96\x81")) return "SentencePiece, where ▁ stands for a space";
-  if (marked_by(tokens, "##")) return "WordPiece (BERT), where ## goes on within a word";
-  return "";
-}
-
-// The reason why these bytes are not text, with advice; "" if they may be text. Looks for signatures of array, archive,
-// image and table files, and for NUL bytes in the first 64 KiB: UTF-16 and raw token files have them, text does not.
-std::string text_problem(std::string_view bytes) {
-  const std::string kind = binary_kind(bytes);
-  if (kind.empty()) return "";
-  if (begins_with(kind, "is compressed")) return kind + "; decompress it first";
-  if (begins_with(kind, "is UTF-16")) return kind + "; convert it first: iconv -f UTF-16 -t UTF-8";
-  return kind + "; " + tokens_later;
-}
-
-// The reason why this file is not a vocabulary of literal tokens, with advice; "" if it may be one. Recognises binary
-// files and files of tokenizers (byte-level BPE, WordPiece, SentencePiece): their tokens encode text by other rules.
-std::string vocabulary_problem(std::string_view bytes, const std::string& path) {
-  constexpr char advice[] =
-      "; data.vocabulary takes literal tokens, one a line or as JSON; give such a file, or vocabulary: bytes";
-  if (const std::string kind = binary_kind(bytes); !kind.empty()) return kind + advice;
-  if (begins_with(bytes, "#version")) return str("is the list of merges of a BPE tokenizer", advice);
-  const bool named_json = ends_in(path, ".json");
-  const size_t first = bytes.find_first_not_of(" \t\r\n");
-  const bool map = first != std::string_view::npos && bytes[first] == '{';
-  std::vector<std::string> tokens;
-  if (named_json || map) {
-    const nlohmann::json json = nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.contains("model") && json["model"].is_object())
-      return str("is the tokenizer.json of Hugging Face", advice);
-    if (map && !named_json && json.is_object() && !json.empty())
-      return str("is JSON, and its name does not end in .json; rename it");
-    tokens = tokens_in(json);
-  } else {
-    tokens = split(bytes, '\n');
-  }
-  const std::string kind = tokenizer_kind(tokens, !named_json);
-  return kind.empty() ? "" : str("is the vocabulary of a tokenizer of the kind ", kind, advice);
-}
 
 namespace fs = std::filesystem;
 
@@ -170,6 +39,7 @@ constexpr Source sources[] = {
     {"interactions", "user_features", "path", false, "give a file with a line per user"},
     {"fashion_mnist", "", "path", true, "Debian's package dataset-fashion-mnist has the files"},
     {"text", "", "path", false, "./quickstart puts a text to .data/text.txt; or give your own"},
+    {"text", "", "tokenizer", false, "give a tokenizer.json, or a vocab.json with the merges.txt next to it"},
     {"text", "", "vocabulary", false, "give a file of tokens, or the word bytes"},
     {"images", "", "path", true, "give a folder with a folder of images for each class"},
     {"table", "", "path", false, table_advice},
@@ -220,47 +90,7 @@ void check_image_files(const Options& options) {
                           {options.mark("path")});
 }
 
-// Tries the vocabulary on the beginning of the text. Errors later in the text or in the vocabulary's file surface on
-// the ranks.
-void check_vocabulary(const Options& options) {
-  constexpr size_t tried = 1 << 20;
-  const std::string& path = options.text("path");
-  const std::string unknown = options.has("unknown") ? options.text("unknown") : "";
-  std::optional<Vocabulary> vocabulary;
-  try {
-    const MappedFile file(options.text("vocabulary"));
-    const std::string problem = vocabulary_problem(file.text(), file.path());
-    if (!problem.empty()) options.fail("vocabulary", str(file.path(), ": ", problem));
-    vocabulary = Vocabulary::read(options.text("vocabulary"));
-  } catch (const ConfigError&) {
-    throw;
-  } catch (const Error&) {
-    return;
-  }
-  if (!unknown.empty() && vocabulary->number_of(unknown) < 0)
-    options.fail("unknown", str("is '", unknown, "', which is not a token of data.vocabulary"));
-  if (!unknown.empty()) return;
-  try {
-    const MappedFile text(path);
-    vocabulary->check(text.text(), tried, path);
-  } catch (const Error& error) {
-    options.fail("vocabulary", error.what());
-  }
-}
-
 // --- Columns of delimited files: their names, and the values of the first lines. Ranks check all lines. ---
-
-// Reports an error of `check` at a key.
-template <class Check>
-void at_key(const Options& options, const std::string& key, const Check& check) {
-  try {
-    check();
-  } catch (const ConfigError&) {
-    throw;
-  } catch (const Error& error) {
-    throw ConfigError(options.mark(key), options.path() + "." + key, error.what(), error.kind());
-  }
-}
 
 // The file's first whole lines; empty if the first one is longer than what is tried.
 std::string_view first_lines(const MappedFile& file) {
@@ -378,21 +208,6 @@ void check_table_file(const Options& options) {
                             " have ", shape_text(*trained), "; give files of the same columns"));
 }
 
-// A token has at least one byte, so the file size limits the number of tokens.
-void check_text_file(const Options& options) {
-  std::error_code none;
-  const std::string& path = options.text("path");
-  const auto bytes = static_cast<int64_t>(fs::file_size(path, none));
-  const int64_t length = options.integer("length");
-  if (none) return;
-  if (const std::string problem = text_problem(MappedFile(path).text()); !problem.empty())
-    options.fail("path", str(path, ": ", problem));
-  if (bytes > length) return;
-  if (bytes == 0) options.fail("path", str(path, ": is empty"));
-  options.fail("length", str("is ", length, ", and ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
-                             "; a sequence takes one more than its length, the last token being a target only"));
-}
-
 void check_fashion(const Options& options) {
   const fs::path folder = options.text("path");
   for (const char* part : {"train", "t10k"})
@@ -448,10 +263,7 @@ void check_data_files(const std::string& name, const Options& options) {
   if (name == "images") check_image_files(options);
   if (name == "table") check_table_file(options);
   if (name == "interactions") check_interaction_columns(options);
-  if (name == "text") {
-    check_text_file(options);
-    if (options.text("vocabulary") != "bytes") check_vocabulary(options);
-  }
+  if (name == "text") check_text_files(options);
   if (name == "fashion_mnist") check_fashion(options);
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/base/ensemble_members.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 
 namespace convoy {
 

@@ -33,7 +33,7 @@ struct MappedFile::Mapping {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const char* doing) {
+[[noreturn]] void refuse_file(const std::string& path, const char* doing) {
   throw Error(Failure::io, path, ": cannot ", doing, ": ", error_text(errno));
 }
 
@@ -51,14 +51,14 @@ std::string hash_of_samples(std::string_view text) {
 
 MappedFile::MappedFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>()) {
   mapping_->file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: a FIFO must not block
-  if (mapping_->file < 0) fail(path, "open it");
+  if (mapping_->file < 0) refuse_file(path, "open it");
   struct stat facts {};
-  if (fstat(mapping_->file, &facts) != 0) fail(path, "examine it");
+  if (fstat(mapping_->file, &facts) != 0) refuse_file(path, "examine it");
   if (!S_ISREG(facts.st_mode)) throw Error(Failure::io, path, ": is not a regular file");
   mapping_->size = size_t(facts.st_size);
   if (mapping_->size == 0) return;
   void* data = mmap(nullptr, mapping_->size, PROT_READ, MAP_SHARED, mapping_->file, 0);
-  if (data == MAP_FAILED) fail(path, "map it");
+  if (data == MAP_FAILED) refuse_file(path, "map it");
   mapping_->data = data;
 }
 

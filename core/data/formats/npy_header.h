@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/data/formats/delimited.h"
 
 namespace convoy {

@@ -1,8 +1,11 @@
-// Text: sequences by their position in a memory-mapped file; nothing is copied before it is gathered.
+// Text: sequences by their position in a memory-mapped file of text or of tokens; nothing is copied before it is
+// gathered.
 //
 // Sequence i of length T reads tokens i·T … i·T + T − 1; its targets are the tokens one position later. So an epoch has
 // every token as a target once. Remaining tokens, fewer than a sequence, are not used. Evaluation uses the end of the
-// file. With a vocabulary file, the tokens are cached next to the text (core/data/readers/column_cache.h) and mapped.
+// file. With a vocabulary file or a tokenizer, the tokens are cached next to the text
+// (core/data/readers/column_cache.h) and mapped. Tokens of a file of tokens are checked at the start, those of a large
+// one (above 1 GiB) when gathered.
 // Batch tensors: tokens [B, T] int64 · target [B, T] int64.
 #pragma once
 #include <optional>
@@ -11,20 +14,26 @@
 #include "core/base/options.h"
 #include "core/data/dataset.h"
 #include "core/data/formats/mapped_file.h"
+#include "core/data/formats/token_file.h"
+#include "core/data/formats/tokenizer.h"
 
 namespace convoy {
 
 class TextDataset : public Dataset {
  public:
   struct Shape {
+    std::string format = "auto";       // text, npy, uint16, uint32; auto: by the file's name
+    std::string tokenizer;             // tokenizer.json or vocab.json; "": none
     std::string vocabulary = "bytes";  // or a file
     std::string unknown;               // token; "": an unknown byte is an error
+    int64_t vocabulary_size = 0;       // 0: that of the vocabulary or the tokenizer
     int64_t length = 128;
     double evaluate_fraction = 0.1;
   };
-  // Error(io); Error(corrupt_data) with file, reason and position; Error(config) if `unknown` is not a token.
+  // Error(io); Error(corrupt_data) with file, reason and position; Error(config) if `unknown` is not a token, and if
+  // vocabulary_size is missing or too small.
   TextDataset(const std::string& path, const Shape& shape);
-  // Uses the tokens of `names` instead of the vocabulary file.
+  // Uses the tokens of `names` instead of those of the vocabulary file.
   TextDataset(const std::string& path, const Shape& shape, const NameList& names);
 
   Schema schema() const override;
@@ -37,9 +46,17 @@ class TextDataset : public Dataset {
 
  private:
   const Shape shape_;
-  NameList names_;  // the vocabulary's tokens; none for bytes
+  void take_tokens();
+  void set_vocabulary_size(bool token_file);
+
+  NameList names_;  // tokens of the vocabulary or the tokenizer; none for bytes
+  std::shared_ptr<const Tokenizer> tokenizer_;
   MappedFile file_;
-  at::Tensor tokens_;  // int32 [N] if there is a vocabulary; else the file's bytes are the tokens
+  at::Tensor encoded_;       // int32 [N] if the file's text was encoded
+  std::string_view tokens_;  // memory of encoded_, or the file
+  TokenFile layout_;         // of tokens_
+  int64_t vocabulary_size_ = 0;
+  bool checked_ = true;  // all tokens are below vocabulary_size_
   int64_t train_ = 0, evaluate_ = 0;
 };
 

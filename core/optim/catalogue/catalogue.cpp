@@ -3,6 +3,7 @@
 #include "core/optim/catalogue/catalogue.h"
 
 #include "core/base/describe.h"
+#include "core/base/json.h"
 #include "core/base/name_pattern.h"
 
 #include <cmath>

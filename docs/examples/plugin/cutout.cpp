@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "core/base/error.h"
-#include "core/base/random_keys.h"
 #include "parts.h"
 
 namespace {

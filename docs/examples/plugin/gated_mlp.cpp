@@ -1,8 +1,6 @@
 // A model: a recipe for blocks. Blocks get their layers from Layers, so every strategy can train the model.
 #include <ATen/ATen.h>
 
-#include "core/base/error.h"
-#include "core/metrics/model_metrics.h"
 #include "parts.h"
 
 namespace {

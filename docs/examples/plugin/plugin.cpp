@@ -1,8 +1,4 @@
 // Registers all components of this plugin: for each name an entry (options, checks, help) and a factory.
-#include "core/plugin.h"
-
-#include "core/base/describe.h"
-#include "core/base/options.h"
 #include "parts.h"
 
 namespace describe = convoy::describe;
@@ -11,8 +7,7 @@ CONVOY_PLUGIN(registry) {
   registry.catalogues.kinds["model"].push_back(
       {"gated_mlp",
        "layers whose outputs are gated by a second product",
-       {describe::list("hidden", "sizes of the hidden layers", describe::integer("", "a size").at_least(1),
-                       convoy::Json::array({64})),
+       {describe::list("hidden", "sizes of the hidden layers", describe::integer("", "a size").at_least(1), {64}),
         describe::real("dropout", "after each hidden layer", 0.0).at_least(0).at_most(0.99)}});
   registry.models.add("gated_mlp", make_gated_mlp);
 

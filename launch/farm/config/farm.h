@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/plan.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"

@@ -6,6 +6,7 @@
 #include "core/base/describe.h"
 #include "core/base/text.h"
 #include "core/config/option_reader.h"
+#include "core/config/program.h"
 #include "core/config/reader.h"
 #include "launch/farm/config/farm.h"
 #include "strategies/plans/catalogue.h"
@@ -175,8 +176,13 @@ class FarmReader {
     mistakes_.emplace_back(mark, key, reason);
   }
 
-  Node base() const {
+  // Keys of the farm's file, for a pipeline without a file of its own. `of_program`: it has a program, to which keys of
+  // other pipelines do not apply.
+  Node base(bool of_program = false) const {
     Node base = common_;
+    std::vector<ConfigError> unused;
+    if (of_program) return without_excluded_keys(base, unused);
+    if (base.find("program") != nullptr && section_.find("each") == nullptr) return base;
     const Node* each = section_.find("each");
     const Node strategy = each != nullptr ? *each : scalar_node(reference_strategy().name, section_.mark);
     base.fields.push_back({"strategy", strategy.mark, strategy});
@@ -200,7 +206,8 @@ class FarmReader {
         pipeline.config = read_file(*config, path + ".config");
         if (set != nullptr && set->kind == Node::Kind::map) pipeline.config = merged(pipeline.config, *set);
       } else {
-        pipeline.config = config != nullptr && config->kind == Node::Kind::map ? merged(base(), *config) : base();
+        const bool keys = config != nullptr && config->kind == Node::Kind::map;
+        pipeline.config = keys ? merged(base(config->find("program") != nullptr), *config) : base();
       }
     } catch (const ConfigError& error) {
       mistakes_.push_back(error);

@@ -8,8 +8,8 @@
 #include "core/base/describe.h"
 #include "core/config/option_reader.h"
 #include "core/config/reader.h"
+#include "core/control/exit_codes.h"
 #include "launch/prepare/describe.h"
-#include "launch/process/exit_codes.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/ensemble.h"
 

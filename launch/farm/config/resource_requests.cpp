@@ -93,6 +93,10 @@ class Checks {
   bool check_files(Pipeline& pipeline, const std::string& rank_program) {
     if (pipeline.config.is_null()) return false;  // its reader reports its mistakes
     bool whole = true;
+    if (pipeline.config.contains("program")) {
+      attempt(pipeline, [&] { executable_path(pipeline.config["program"].at(0), program_advice); });
+      return true;
+    }
     const Json& model = pipeline.config.at("model");
     if (model.contains("plugin") || !pipeline.config.at("plugins").empty()) {
       whole = false;
@@ -167,7 +171,7 @@ class Checks {
       const RunConfig config = RunConfig::from_resolved(planned);
       PlanRequest plan_request;
       plan_request.ranks = static_cast<int>(config.launch.ranks);
-      strategy_entry(config.strategy.name).plan(config, slot_topology(request), plan_request);
+      strategy_of(config).plan(config, slot_topology(request), plan_request);
       if (config.backend == "nccl" && request.gpus == 0)
         throw ConfigError(SourceLocation{}, "backend",
                           "is nccl, which needs a GPU for each rank, and there is none for it; take gloo",

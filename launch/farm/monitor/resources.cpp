@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/files/summary.h"
 #include "launch/job/run_attempt.h"
-#include "launch/job/summary.h"
 
 namespace convoy {
 namespace {

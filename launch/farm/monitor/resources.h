@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/files/files.h"
 #include "launch/farm/monitor/process_trees.h"
 #include "launch/machine/gpus.h"

@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/files/files.h"
+#include "core/files/summary.h"
 #include "core/rank_state/position.h"
 #include "core/rank_state/state_file.h"
 #include "launch/cli/console.h"
@@ -14,7 +15,6 @@
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/run_attempt.h"
-#include "launch/job/summary.h"
 #include "launch/prepare/resume_path.h"
 
 namespace convoy {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "launch/farm/monitor/resources.h"
 
 namespace convoy {

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "core/base/version.h"
+#include "core/control/exit_codes.h"
+#include "core/files/summary.h"
 #include "launch/cli/console.h"
 #include "launch/cli/text_table.h"
-#include "launch/job/summary.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {

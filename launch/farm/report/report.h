@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/farm.h"
 

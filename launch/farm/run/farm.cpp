@@ -17,15 +17,15 @@
 #include "core/base/text.h"
 #include "core/base/version.h"
 #include "core/config/run_config.h"
+#include "core/control/exit_codes.h"
+#include "core/files/summary.h"
 #include "core/inject/fault.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"
 #include "launch/job/restart.h"
 #include "launch/job/run_attempt.h"
-#include "launch/job/summary.h"
 #include "launch/machine/gpus.h"
 #include "launch/machine/topology.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {

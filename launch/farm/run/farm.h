@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/files/files.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/monitor/resources.h"

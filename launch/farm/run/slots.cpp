@@ -9,15 +9,15 @@
 
 #include "core/base/text.h"
 #include "core/control/channel.h"
+#include "core/control/exit_codes.h"
+#include "core/files/summary.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/run/local_launcher.h"
 #include "launch/farm/run/supervisor.h"
 #include "launch/job/job_supervisor.h"
 #include "launch/job/rendezvous.h"
 #include "launch/job/run_attempt.h"
-#include "launch/job/summary.h"
 #include "launch/machine/topology.h"
-#include "launch/process/exit_codes.h"
 #include "launch/process/orphan_guard.h"
 
 namespace convoy {
@@ -193,7 +193,7 @@ class SlotSupervisor {
     if (topic == job_topic::join) {
       if (slot >= 0 && slot < static_cast<int>(joined_.size()))
         joined_[static_cast<size_t>(slot)] = body.at("host").get<Host>();
-    } else if (topic == job_topic::signalled) {
+    } else if (topic == protocol::signalled) {
       // Every agent reports the same signal.
       if (stop_signal_ == 0) stop(body.at("signal").get<int>());
     } else if (!supervisor_) {
@@ -344,7 +344,7 @@ class SlotAgent : public SupervisedAgent {
   }
 
   void signalled(int signal) override {
-    if (channel_) return channel_->post(job_topic::signalled, {{"signal", signal}});
+    if (channel_) return channel_->post(protocol::signalled, {{"signal", signal}});
     code_ = exit_code::stopped;
   }
   void launcher_gone() override { job_ended(exit_code::rendezvous); }

@@ -8,13 +8,13 @@
 #include <cmath>
 
 #include "core/base/text.h"
+#include "core/control/exit_codes.h"
+#include "core/files/summary.h"
 #include "launch/cli/console.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/restart.h"
 #include "launch/job/run_attempt.h"
-#include "launch/job/summary.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {

@@ -12,6 +12,7 @@
 #include "core/data/loader.h"
 #include "core/metrics/accumulator.h"
 #include "core/registry.h"
+#include "core/strategy.h"
 #include "strategies/plans/options/ensemble.h"
 
 namespace convoy {

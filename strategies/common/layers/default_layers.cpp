@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -192,6 +193,16 @@ struct PlainLayerNorm : WeightedLayer {
   double eps_;
 };
 
+struct PlainRmsNorm : WeightedLayer {
+  PlainRmsNorm(ParameterPtr weight, double eps) : WeightedLayer(std::move(weight), nullptr), eps_(eps) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    return at::rms_norm(input, weight_->value.sizes(), weight_->value, eps_);
+  }
+
+ private:
+  double eps_;
+};
+
 struct PlainBatchNorm : WeightedLayer {
   PlainBatchNorm(ParameterPtr weight, ParameterPtr bias, const at::Tensor& mean, const at::Tensor& variance, double eps,
                  double momentum, StatePtr state, CommunicatorPtr group, std::string name)
@@ -358,6 +369,10 @@ Layer DefaultLayers::layer_norm(const std::string& name, int64_t dim, double eps
   ParameterPtr weight = make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0});
   ParameterPtr bias = make(name + ".bias", {dim}, {Init::Kind::zeros, 0, 0});
   return std::make_shared<PlainLayerNorm>(weight, bias, eps);
+}
+
+Layer DefaultLayers::rms_norm(const std::string& name, int64_t dim, double eps) {
+  return std::make_shared<PlainRmsNorm>(make(name + ".weight", {dim}, {Init::Kind::ones, 0, 0}), eps);
 }
 
 Layer DefaultLayers::batch_norm(const std::string& name, int64_t channels, double eps, double momentum) {

@@ -80,6 +80,7 @@ class DefaultLayers : public Layers {
   Layer embedding(const std::string& name, int64_t rows, int64_t dim, const EmbeddingOptions& options) override;
   Layer conv2d(const std::string& name, int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options) override;
   Layer layer_norm(const std::string& name, int64_t dim, double eps) override;
+  Layer rms_norm(const std::string& name, int64_t dim, double eps) override;
   Layer batch_norm(const std::string& name, int64_t channels, double eps, double momentum) override;
   Layer dropout(const std::string& name, double p) override;
   std::unique_ptr<ParameterHandle> parameter(const std::string& name, at::IntArrayRef shape, const Init& init) override;

@@ -75,6 +75,10 @@ class CountingLayers : public Layers {
     return std::make_shared<Nothing>();
   }
   Layer layer_norm(const std::string& name, int64_t dim, double) override { return norm(name, dim); }
+  Layer rms_norm(const std::string& name, int64_t dim, double) override {
+    make(name + ".weight", dim);
+    return std::make_shared<Nothing>();
+  }
   Layer batch_norm(const std::string& name, int64_t channels, double, double) override {
     counted_.block.buffers += 2 * channels;
     ++counted_.block.norms;

@@ -201,6 +201,14 @@ bool allocates_floats(const c10::OperatorHandle& op, const Stack& stack) {
   return is_float(type);
 }
 
+// True for operators that make a short tensor from numbers. Their kernels write into an empty tensor that they enlarge,
+// which an in-place operator without values would not do.
+bool makes_range(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name == "aten::arange" || name == "aten::range" || name == "aten::linspace" || name == "aten::logspace" ||
+         name == "aten::eye";
+}
+
 // True for operators that call other operators, which arrive here one by one. Operators of the first key arrive here
 // themselves only without autograd.
 bool is_composite(const c10::OperatorHandle& op, std::initializer_list<DispatchKey> keys) {
@@ -223,6 +231,7 @@ class FakeKernel : public c10::OperatorKernel {
     const Tensors tensors = tensors_of(*stack, stack->size() - schema.arguments().size());
     const Kind kind = kind_of(schema);
     const bool has_values = tensors.any ? !tensors.floats || !tensors.strided : !allocates_floats(op, *stack);
+    if (!tensors.any && makes_range(op)) return run_for_real(op, keys, stack);
     if (is_implicit(op)) return run_parts(op, keys, stack);
     if (kind == Kind::view || op.hasTag(at::Tag::inplace_view) || !returns_tensors(schema))
       return run_for_real(op, keys, stack);

@@ -64,6 +64,7 @@ ModelPart::ModelPart(const Context& context, ModelPtr model, LossPtr loss, PartR
       loss_name_(context.config.loss.name.empty() ? model_->default_loss() : context.config.loss.name),
       begin_(request.begin),
       store_(std::make_shared<LayerStore>()),
+      keep_dtypes_(request.keep_dtypes),
       own_generators_(context.process_ranks == 1),
       autocast_(autocast_dtype(context.config.precision)) {
   const int64_t end = request.end < 0 ? model_->blocks() : request.end;
@@ -156,7 +157,7 @@ void ModelPart::note_parameters(int64_t index, size_t before) {
 // Adopts parameters and buffers of foreign modules. Their names are their paths in the block.
 void ModelPart::adopt_foreign(int64_t index) {
   Block& block = *blocks_[size_t(index - begin_)];
-  const std::string prefix = model_->block_name(index) + ".";
+  const std::string name = model_->block_name(index), prefix = name.empty() ? "" : name + ".";
   const auto known = [&](const at::Tensor& tensor) {
     for (const auto* list : {&parameters_, &tables_, &store_->followers})
       for (const ParameterPtr& parameter : *list)
@@ -173,13 +174,14 @@ void ModelPart::adopt_foreign(int64_t index) {
     parameter->value = entry.value();
     parameter->foreign = true;
     parameter->counted = store_->counts;
-    parameter->value.set_data(parameter->value.to(store_->dtype).contiguous());
+    const at::ScalarType dtype = keep_dtypes_ ? parameter->value.scalar_type() : store_->dtype;
+    parameter->value.set_data(parameter->value.to(dtype).contiguous());
     (parameter->value.requires_grad() ? parameters_ : frozen_).push_back(parameter);
   }
   for (auto& entry : block.named_buffers()) {
     at::Tensor& buffer = entry.value();
     if (!buffer.defined() || known(buffer)) continue;
-    if (buffer.is_floating_point()) buffer.set_data(buffer.to(store_->dtype).contiguous());
+    if (buffer.is_floating_point() && !keep_dtypes_) buffer.set_data(buffer.to(store_->dtype).contiguous());
     buffers_.push_back({prefix + entry.key(), buffer});
   }
 }
@@ -362,6 +364,15 @@ void ModelPart::collect(const std::function<void()>& work) {
     rethrow("backward");
   }
   end();
+}
+
+void ModelPart::pass_over() {
+  if (hooks_ == nullptr) return;
+  at::AutoGradMode with_graph(true);
+  for (size_t index = 0; index < blocks_.size(); ++index) {
+    hooks_->before_forward(int64_t(index));
+    hooks_->after_forward(int64_t(index));
+  }
 }
 
 TensorList ModelPart::evaluate(const Batch& batch, const TensorList& inputs) {

@@ -31,6 +31,7 @@ struct PartRequest {
   bool counts = true;                // this rank counts (in norms) and owns tensors that no group shards
   CommunicatorPtr batch_norm;        // ranks whose rows batch norm uses for its statistics; null: only this rank's
   Recompute recompute;               // blocks with activation checkpointing
+  bool keep_dtypes = false;          // foreign modules keep the dtypes of their tensors
   bool deferred = false;  // parameters of Layers get no memory (Parameter::initial); the data axis creates their values
   std::shared_ptr<const SparseRule> rows;  // which embeddings are sparse; null: none
   LayersFactory layers;                    // null: DefaultLayers
@@ -79,6 +80,9 @@ class ModelPart {
   // The same from the graph of outputs: one gradient per root, all defined.
   void backward(const Roots& roots, const TensorList& gradients, const std::function<void()>& inputs_done = {});
 
+  // Calls the hooks of a training forward and no block, on a rank without rows.
+  void pass_over();
+
   // Forward without gradients and dropout.
   TensorList evaluate(const Batch& batch, const TensorList& inputs = {});
   // Metrics of the last part's outputs: "loss" first, then the model's metrics.
@@ -119,7 +123,8 @@ class ModelPart {
   std::vector<std::vector<ParameterPtr>> block_parameters_;
   std::vector<TensorList> block_tensors_;  // tensors that a block's backward may reach, copies of other parts' included
   std::vector<char> recomputes_;           // by block
-  bool own_generators_;                    // no other rank uses this process's default generators
+  bool keep_dtypes_;
+  bool own_generators_;  // no other rank uses this process's default generators
   BlockHooks* hooks_ = nullptr;
   std::optional<at::ScalarType> autocast_;
   bool training_ = true;

@@ -71,6 +71,7 @@ struct GradientCollector::Shared {
   std::vector<ParameterPtr> parameters;
   StatePtr state;
   std::function<void(int)> ready;  // empty after the collector is destroyed
+  std::function<void(int)> open;
 };
 
 class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
@@ -81,6 +82,7 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
     // A backward that the strategy did not start, such as one inside a model, is not intercepted.
     if (!shared_->ready || !shared_->state->collecting) return gradients;
     Parameter& parameter = *shared_->parameters[size_t(index_)];
+    if (!parameter.gradient.defined() && shared_->open) shared_->open(index_);
     CONVOY_CHECK(parameter.gradient.defined(), "a gradient of ", parameter.name,
                  " arrives while none of its blocks is differentiated");
     if (parameter.awaited)
@@ -114,8 +116,9 @@ class GradientCollector::Hook : public torch::autograd::FunctionPreHook {
 };
 
 GradientCollector::GradientCollector(std::vector<ParameterPtr> parameters, StatePtr state,
-                                     std::function<void(int)> ready)
-    : shared_(std::make_shared<Shared>(Shared{std::move(parameters), std::move(state), std::move(ready)})) {
+                                     std::function<void(int)> ready, std::function<void(int)> open)
+    : shared_(std::make_shared<Shared>(
+          Shared{std::move(parameters), std::move(state), std::move(ready), std::move(open)})) {
   for (size_t index = 0; index < shared_->parameters.size(); ++index) {
     nodes_.push_back(torch::autograd::impl::grad_accumulator(shared_->parameters[index]->value));
     nodes_.back()->add_pre_hook(std::make_unique<Hook>(shared_, int(index)));

@@ -55,8 +55,10 @@ TensorList with_boundary(const TensorList& values, std::function<void()> reached
 
 class GradientCollector {
  public:
-  // `ready` is called with the parameter's index when its gradient is complete.
-  GradientCollector(std::vector<ParameterPtr> parameters, StatePtr state, std::function<void(int)> ready);
+  // `ready` is called with the parameter's index when its gradient is complete. `open` is called when one arrives and
+  // Parameter::gradient is undefined; it sets it. Null: that is an error.
+  GradientCollector(std::vector<ParameterPtr> parameters, StatePtr state, std::function<void(int)> ready,
+                    std::function<void(int)> open = nullptr);
   ~GradientCollector();
   GradientCollector(const GradientCollector&) = delete;
   GradientCollector& operator=(const GradientCollector&) = delete;

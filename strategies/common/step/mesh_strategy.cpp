@@ -153,12 +153,12 @@ std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr m
 }
 
 DataAxis::DataAxis(const Context& context, std::vector<ModelPart*> parts, int64_t every,
-                   std::vector<CommunicatorPtr> cut)
+                   std::vector<CommunicatorPtr> cut, OptimizerFactory optimizer)
     : group_(context.axis("data")),
       pipeline_(context.axis("pipeline")),
       first_of_job_(context.rank == 0),
       parts_(std::move(parts)),
-      update_(context, every, std::move(cut)) {
+      update_(context, every, std::move(cut), std::move(optimizer)) {
   for (ModelPart* part : parts_) part->state()->loss_scale = update_.loss_scale();
 }
 

@@ -62,8 +62,9 @@ class Recordable {
 
 class DataAxis {
  public:
-  // `every`: steps per update. `cut`: as in Update. The parts get the loss scale of the update.
-  DataAxis(const Context& context, std::vector<ModelPart*> parts, int64_t every, std::vector<CommunicatorPtr> cut = {});
+  // `every`: steps per update. `cut`, `optimizer`: as in Update. The parts get the loss scale of the update.
+  DataAxis(const Context& context, std::vector<ModelPart*> parts, int64_t every, std::vector<CommunicatorPtr> cut = {},
+           OptimizerFactory optimizer = {});
   virtual ~DataAxis() = default;
 
   // Begins a step. `first`: first step of an accumulation; its gradients overwrite. `updates`: the step ends in an
@@ -85,6 +86,10 @@ class DataAxis {
   virtual void visit_state(const StateVisitor& visit) = 0;
   virtual void state_restored() { update_.restored(); }
   void renumbered(int64_t steps) { update_.renumbered(steps); }  // Strategy's
+  // Undoes what flush put in place of the rank's own values, before the next forward. `begin` does it too.
+  virtual void continue_training() {}
+  // The update, for its learning rate and its counts.
+  Update& end_of_step() { return update_; }
   // The part of a step that may be recorded; null if none may.
   virtual Recordable* recordable() { return nullptr; }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <map>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -46,13 +48,14 @@ std::string line_or_none(const std::vector<std::string>& lines, size_t index) {
 }
 
 // Throws if the ranks along an axis of the mesh have different `lines`.
-void check_equal_along(const std::string& axis, const Context& context, const std::vector<std::string>& lines) {
+void check_equal_along(const std::string& axis, const Context& context, const std::vector<std::string>& lines,
+                       int number) {
   const std::string text = join(lines, "\n");
   const std::vector<int> group = context.mesh.group(context.rank, axis);
   const auto size = int(group.size());
   if (size == 1) return;
   const int index = context.mesh.coordinate(context.rank, axis);
-  const std::string key = convoy::str("parameters/", axis, "/", group.front());
+  const std::string key = convoy::str("parameters/", number, "/", axis, "/", group.front());
   const auto timeout = Timeout(int64_t(context.config.launch.rendezvous * 1000));
   const std::string digest = convoy::str(text.size(), "/", random_key(0, text));
   const auto digests = context.channel->agree(key + "/digest", index, size, digest, timeout);
@@ -76,10 +79,10 @@ void check_equal_along(const std::string& axis, const Context& context, const st
 
 }  // namespace
 
-void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts) {
-  check_equal_along("data", context, description_of(parts, true));
+void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts, int number) {
+  check_equal_along("data", context, description_of(parts, true), number);
   // Layers are sharded along this axis, so local shapes differ.
-  check_equal_along("tensor", context, description_of(parts, false));
+  check_equal_along("tensor", context, description_of(parts, false), number);
 }
 
 std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts) {
@@ -97,12 +100,35 @@ void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterP
       "leave it out");
 }
 
+namespace {
+
+// One message for each dtype.
+void share_buffers(const std::vector<NamedBuffer>& buffers, Communicator& group) {
+  if (group.size() == 1) return;
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  for (const NamedBuffer& buffer : buffers) by_dtype[buffer.value.scalar_type()].push_back(buffer.value);
+  for (const auto& entry : by_dtype) {
+    std::vector<at::Tensor> pieces;
+    for (const at::Tensor& tensor : entry.second) pieces.push_back(tensor.reshape({-1}));
+    const at::Tensor flat = at::cat(pieces);
+    group.broadcast(flat, 0, {convoy::str("first buffers of ", flat.dtype().name()), {}})->wait();
+    int64_t offset = 0;
+    for (at::Tensor tensor : entry.second) {
+      tensor.copy_(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+      offset += tensor.numel();
+    }
+  }
+}
+
+}  // namespace
+
 void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group) {
   at::NoGradGuard no_grad;
   for (const ModelPart* part : parts)
     for (const auto* list : {&part->parameters(), &part->frozen()})
       for (const ParameterPtr& parameter : *list)
         if (parameter->foreign) group.broadcast(parameter->value.detach(), 0, {parameter->name, {}})->wait();
+  for (const ModelPart* part : parts) share_buffers(part->buffers(), group);
 }
 
 namespace {

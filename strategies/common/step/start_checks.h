@@ -10,10 +10,11 @@
 namespace convoy {
 
 // Compares names, shapes and dtypes along the axis `data` over the control channel. Throws Error(disagreement) with the
-// first parameter that differs and both ranks' versions of it.
-void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts);
+// first parameter that differs and both ranks' versions of it. `number`: of earlier calls in this job.
+void check_equal_parameters(const Context& context, const std::vector<ModelPart*>& parts, int number = 0);
 
-// Copies values of foreign modules' parameters from the group's rank 0 to all, since nothing else makes them equal.
+// Copies values of foreign modules' parameters, and all buffers, from the group's rank 0 to all, since nothing else
+// makes them equal.
 void share_foreign_values(const std::vector<ModelPart*>& parts, Communicator& group);
 
 std::vector<ParameterPtr> tables_of(const std::vector<ModelPart*>& parts);

@@ -47,8 +47,9 @@ int64_t& host_count(const at::Tensor& count) { return *count.mutable_data_ptr<in
 
 }  // namespace
 
-Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut)
+Update::Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut, OptimizerFactory factory)
     : optimizer_options_(context.config.optimizer),
+      factory_(std::move(factory)),
       steps_{context.steps_per_epoch, every},
       schedule_(schedule_of(context, steps_)),
       cut_(std::move(cut)) {
@@ -80,9 +81,10 @@ void Update::set_local_only(LocalOnly local_only) {
 }
 
 std::unique_ptr<Optimizer> Update::optimizer_for(const std::vector<UpdateSlot>& slots) const {
-  auto optimizer = make_optimizer(optimizer_options_);
+  auto optimizer = factory_ ? factory_() : make_optimizer(optimizer_options_);
   for (const UpdateSlot& slot : slots) {
     SlotOptions options;
+    options.pieces = slot.pieces;
     options.learning_rate_factor = slot.group.learning_rate_factor;
     options.weight_decay = slot.group.weight_decay;
     optimizer->add_slot(slot.values, options);
@@ -96,6 +98,12 @@ void Update::attach(const FlatParameters& flat) {
   for (int slot = 0; slot < int(flat.slots().size()); ++slot) {
     const FlatParameters::Slot& range = flat.slots()[size_t(slot)];
     slots.push_back({flat.values(slot), flat.gradients(slot), range.group, range.counted});
+  }
+  for (size_t parameter = 0; parameter < flat.parameters().size(); ++parameter) {
+    const FlatParameters::Place& place = flat.place(parameter);
+    const at::Tensor& value = flat.parameters()[parameter]->value;
+    slots[size_t(place.slot)].pieces.push_back(
+        {value, 0, value.numel(), place.offset - flat.slots()[size_t(place.slot)].begin});
   }
   auto optimizer = optimizer_for(slots);
   if (flat_ != nullptr) {
@@ -155,8 +163,14 @@ void Update::set_rate() {
   next_rate();
 }
 
+double Update::rate() const {
+  if (const std::optional<double> own = optimizer_->learning_rate()) return *own;
+  return base_rate_ ? *base_rate_ : schedule_.learning_rate(updates_);
+}
+
 void Update::next_rate() {
-  const double rate = schedule_.learning_rate(updates_++);
+  const double rate = this->rate();
+  ++updates_;
   if (scalars_.learning_rate.is_cpu())
     *scalars_.learning_rate.mutable_data_ptr<double>() = rate;
   else
@@ -222,6 +236,7 @@ void Update::update_slots() {
     optimizer_->update(int(slot), {gradients, {}, {}},
                        scalars_on(gradients.device(), is_local(slot) ? local_scalars_ : scalars_));
   }
+  optimizer_->finish();
   for (size_t table = 0; table < tables_.size(); ++table) {
     const TableRows& rows = tables_[table]->table->update();
     row_optimizer_->update(int(table), rows.numbers, rows.values,
@@ -301,7 +316,9 @@ void Update::begin_on_host(double nominal) {
 }
 
 double Update::host_scale_of(const at::Tensor& header, double nominal) const {
-  const double weight = number(header, 0), scale = weight > 0 ? 1 / weight * nominal : 0;
+  const double weight = number(header, 0);
+  // Exactly 1 for equal numbers, which spares a torch optimizer a sweep.
+  const double scale = weight == nominal ? 1 : weight > 0 ? 1 / weight * nominal : 0;
   return scaler_ ? scale / number(scaler_->scale(), 0) : scale;
 }
 
@@ -370,8 +387,9 @@ at::Tensor Update::mean(const at::Tensor& gradients) const {
   if (!updated_) return {};
   at::NoGradGuard no_grad;
   at::Tensor scale = mean_scale_;
-  // LibTorch's fused kernels leave the gradients scaled.
-  if (gradients.is_cuda()) scale = at::where(scale > 0, scale / scalars_.gradient_scale, scale);
+  // LibTorch's fused kernels and torch optimizers leave the gradients scaled.
+  if (gradients.is_cuda() || optimizer_->scales_gradients())
+    scale = at::where(scale > 0, scale / scalars_.gradient_scale, scale);
   return gradients * scale.to(gradients.options());
 }
 
@@ -379,11 +397,13 @@ NamedTensors Update::counters() const {
   NamedTensors all{{"updates", count_}};
   if (scaler_)
     for (const auto& entry : scaler_->state()) all.push_back(entry);
+  for (const auto& entry : optimizer_->counters()) all.push_back(entry);
   return all;
 }
 
 void Update::restored() {
   updates_ = count_.cpu()[0].item<int64_t>();
+  optimizer_->restored(updates_);
   if (scaler_) updates_ += scaler_->skipped().cpu()[0].item<int64_t>();
   made_ = updates_;
   for (size_t table = 0; table < tables_.size(); ++table) row_optimizer_->restored(int(table));

@@ -29,6 +29,7 @@ struct UpdateSlot {
   at::Tensor values, gradients;  // [elements]; their storage stays
   GroupSettings group;
   bool counted = true;  // in norms: no other rank of the groups that sum norms counts the same elements
+  std::vector<ParameterPiece> pieces = {};  // of parameters, in the slot
 };
 
 struct UpdateStatistics {
@@ -42,8 +43,8 @@ struct UpdateStatistics {
 class Update {
  public:
   // `every`: steps per update. `cut`: groups of ranks with different shards of the gradients; norms and finite flags
-  // are summed over them. Empty if every rank holds all gradients.
-  Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut = {});
+  // are summed over them. Empty if every rank holds all gradients. `factory` makes the optimizer of dense parameters.
+  Update(const Context& context, int64_t every, std::vector<CommunicatorPtr> cut = {}, OptimizerFactory factory = {});
 
   // Takes the slots of `flat`, which must outlive the next attach. Keeps the moments of the previous layout.
   void attach(const FlatParameters& flat);
@@ -74,6 +75,9 @@ class Update {
   // Sets the learning rate of the next update. Once called, the caller must call it before each update; `finish` then
   // has no host values that change and may be recorded (core/context.h).
   void set_rate();
+  // Replaces the rate of the configuration, from the next update on.
+  void set_base_rate(double rate) { base_rate_ = rate; }
+  double rate() const;          // of the next update
   void reduced(int bucket);     // of FlatParameters
   void reduced_slot(int slot);  // of FlatParameters or of the caller
   // Reduces all sparse embeddings. Ranks that share an update exchange norms and finite flags. They skip this if all
@@ -101,6 +105,7 @@ class Update {
 
   const at::Tensor& count() const { return count_; }              // updates applied, int64 [1]
   int64_t made() const { return made_; }                          // updates so far, skipped ones included
+  const at::Tensor& header() const { return header_; }            // weight and sum of the loss in the last update
   const at::Tensor& local_count() const { return local_count_; }  // `count` of local slots; −1: equal to count()
   // Counters and the loss scaler's state, by name (`updates`, …).
   NamedTensors counters() const;
@@ -132,9 +137,11 @@ class Update {
   void clip(UpdateScalars& scalars, const at::Tensor& norm) const;
 
   Component optimizer_options_;
+  OptimizerFactory factory_;
   std::unique_ptr<Optimizer> optimizer_;
   UpdateCount steps_;
   Schedule schedule_;
+  std::optional<double> base_rate_;
   std::vector<CommunicatorPtr> cut_;
   double clip_norm_ = 0;                  // 0: no clipping
   const FlatParameters* flat_ = nullptr;  // null if the caller made the slots

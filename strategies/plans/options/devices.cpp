@@ -2,7 +2,7 @@
 
 #include "core/base/describe.h"
 #include "core/base/error.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
 #include "strategies/plans/options/replicated.h"

@@ -5,7 +5,7 @@
 
 #include "core/base/describe.h"
 #include "core/base/hash.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/data/catalogue/declared_schema.h"
 

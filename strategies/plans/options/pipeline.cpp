@@ -5,7 +5,7 @@
 #include <set>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "strategies/plans/options/replicated.h"
 #include "strategies/plans/schedule.h"

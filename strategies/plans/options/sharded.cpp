@@ -4,7 +4,7 @@
 #include <map>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "strategies/plans/options/replicated.h"
 
 namespace convoy {

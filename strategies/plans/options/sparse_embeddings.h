@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "strategies/plans/catalogue.h"
 #include "strategies/plans/options/sync.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/config/node.h"
 #include "core/config/run_config.h"

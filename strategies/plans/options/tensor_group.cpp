@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/base/describe.h"
-#include "core/base/options.h"
+#include "core/base/json.h"
 #include "strategies/plans/stages.h"
 
 namespace convoy {
@@ -57,11 +57,14 @@ void check_sequences(const RunConfig& config, int degree) {
 void check_tensor_degree(const RunConfig& config, int degree) {
   const Options& model = config.model.options;
   if (!model.has("heads") || !model.at("heads").is_number_integer()) return;
-  const int64_t heads = model.integer("heads");
-  if (heads % degree != 0)
-    model.fail("heads",
-               str("is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
-                   degree, ", or a degree that divides ", heads));
+  for (const char* key : {"heads", "kv_heads"}) {
+    if (!model.has(key) || !model.at(key).is_number_integer()) continue;
+    const int64_t heads = model.integer(key);
+    if (heads % degree != 0)
+      model.fail(key,
+                 str("is ", heads, ", which ", degree, " ranks of the axis tensor do not divide; take a multiple of ",
+                     degree, ", or a degree that divides ", heads));
+  }
   check_sequences(config, degree);
 }
 

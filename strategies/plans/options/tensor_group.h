@@ -7,8 +7,8 @@ namespace convoy {
 
 std::vector<Option> tensor_options();
 
-// Throws ConfigError at model.heads if the ranks do not divide the model's attention heads. check_cuts checks the sizes
-// that only layers know.
+// Throws ConfigError at model.heads or model.kv_heads if the ranks do not divide the model's attention heads.
+// check_cuts checks the sizes that only layers know.
 void check_tensor_degree(const RunConfig& config, int degree);
 
 // Cost per rank on a mesh {data, tensor} with a replicated data axis.

@@ -1,8 +1,8 @@
 // Operations of every channel, over threads of one process, IPv4 and IPv6.
 #include "core/control/channel.h"
 
+#include "core/control/local_channel.h"
 #include "tests/base/control/channel_fixture.h"
-#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {

@@ -3,8 +3,8 @@
 #include <random>
 
 #include "core/control/channel.h"
+#include "core/control/local_channel.h"
 #include "tests/base/control/channel_fixture.h"
-#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {

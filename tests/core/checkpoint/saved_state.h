@@ -10,9 +10,9 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/communicator.h"
+#include "core/control/local_channel.h"
 #include "tests/core/checkpoint/failing_files.h"
 #include "tests/core/checkpoint/temporary_folder.h"
-#include "tests/support/local_channel.h"
 #include "tests/support/torch/ranks.h"
 #include "tests/support/torch/state_view.h"
 

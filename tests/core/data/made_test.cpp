@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/config/run_config.h"
 #include "core/data/rows.h"
 #include "core/data/sets/fashion_mnist.h"
 #include "core/data/sets/synthetic.h"

@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/checkpoint/safetensors.h"
 
 namespace convoy {

@@ -128,6 +128,82 @@ TEST(Text, SaysWhatIsWrong) {
   EXPECT_EQ(told(files.path("enough"), shape), "no error");
 }
 
+TEST(Text, TokenFilesAreMappedAndChecked) {
+  const WrittenFiles files;
+  std::string raw;
+  for (int i = 0; i < 50; ++i) raw += {static_cast<char>(i % 7), static_cast<char>(i % 3)};  // i % 7 + 256 · (i % 3)
+  TextDataset::Shape shape;
+  shape.length = 4;
+  shape.format = "uint16";
+  shape.vocabulary_size = 600;
+  const std::string path = files.write("tokens.bin", raw);
+  const TextDataset data(path, shape);
+  EXPECT_EQ(data.schema().fields.at("tokens").cardinality, 600);
+  const Batch batch = all_of(data, Split::train);
+  for (int64_t i = 0; i < batch.at("target").numel(); ++i)
+    ASSERT_EQ(batch.at("target").flatten()[i].item<int64_t>(), (i + 1) % 7 + 256 * ((i + 1) % 3));
+  EXPECT_TRUE(at::equal(batch.at("tokens").slice(1, 1), batch.at("target").slice(1, 0, 3)));
+  EXPECT_FALSE(std::filesystem::exists(path + ".cache.safetensors"));
+
+  const auto told = [&](const TextDataset::Shape& changed) {
+    try {
+      const TextDataset made(path, changed);
+    } catch (const Error& error) {
+      return str(name_of(error.kind()), " ", error.what());
+    }
+    return std::string("no error");
+  };
+  TextDataset::Shape other = shape;
+  other.vocabulary_size = 515;
+  EXPECT_THAT(told(other), HasSubstr("corrupt_data"));
+  EXPECT_THAT(told(other), HasSubstr("token 5 (byte 10) is 517, and the vocabulary has 0 to 514"));
+  other.vocabulary_size = 0;
+  EXPECT_THAT(told(other), HasSubstr("data.vocabulary_size: is needed"));
+  other = shape;
+  other.length = 60;
+  EXPECT_THAT(told(other), HasSubstr("holds 50 tokens; a sequence of data.length 60 takes 61"));
+  other = shape;
+  other.format = "uint32";
+  other.vocabulary_size = 1 << 26;
+  EXPECT_EQ(told(other), "no error");
+  EXPECT_NE(TextDataset(path, other).contents().fingerprint, data.contents().fingerprint);
+}
+
+TEST(Text, TokenizersEncodeAndAreKept) {
+  const WrittenFiles files;
+  const std::string vocabulary = R"({"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4})", merges = "a b\nĠ ab\n";
+  TextDataset::Shape shape;
+  shape.length = 2;
+  shape.evaluate_fraction = 0;
+  shape.tokenizer = files.write("vocab.json", vocabulary);
+  files.write("merges.txt", merges);
+  const std::string path = files.write("text.txt", "ab ab b ab ab");
+  const TextDataset data(path, shape);
+  const at::Tensor tokens = at::tensor({3, 4, 2, 1}, at::kLong);
+  EXPECT_TRUE(at::equal(all_of(data, Split::train).at("tokens").flatten().slice(0, 0, 4), tokens));
+  EXPECT_EQ(data.schema().fields.at("tokens").cardinality, 5);
+
+  const DataContents contents = data.contents();
+  EXPECT_THAT(contents.lists.at("tokens").names.strings(), ::testing::ElementsAre("a", "b", "Ġ", "ab", "Ġab"));
+  EXPECT_THAT(contents.lists.at("tokenizer").names.strings(),
+              ::testing::ElementsAre("vocab.json", vocabulary, "merges.txt", merges));
+  EXPECT_EQ(data.numbered_as(contents), nullptr);
+  TextDataset::Shape larger = shape;
+  larger.vocabulary_size = 8;
+  EXPECT_EQ(TextDataset(path, larger).schema().fields.at("target").cardinality, 8);
+  larger.vocabulary_size = 4;
+  EXPECT_THROW(TextDataset(path, larger), Error);
+
+  // Equal tokens with other merges are other data, and are encoded anew.
+  files.write("merges.txt", "a b\n");
+  const TextDataset other(path, shape);
+  const DataChange change = data_change(contents, other.contents());
+  EXPECT_FALSE(change.none());
+  EXPECT_TRUE(change.unknown.empty());
+  EXPECT_TRUE(at::equal(all_of(other, Split::train).at("tokens").flatten().slice(0, 0, 4),
+                        at::tensor({3, 2, 3, 2}, at::kLong)));
+}
+
 TEST(SyntheticTokens, FollowFromEachOtherAndFromTheSeed) {
   SyntheticTokens::Shape shape;
   shape.rows = 200;

@@ -13,8 +13,8 @@
 
 #include "core/base/error.h"
 #include "core/communicator.h"
+#include "core/control/local_channel.h"
 #include "core/model.h"
-#include "tests/support/local_channel.h"
 
 namespace convoy {
 namespace {

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/losses/catalogue/catalogue.h"
 #include "tests/models/counting_layers.h"
 

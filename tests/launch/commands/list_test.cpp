@@ -170,9 +170,9 @@ TEST(List, ReferencePagePrintsASharedOptionOnce) {
 void check_option(const Option& option, const std::string& path, OptionReader& reader) {
   EXPECT_FALSE(option.help.empty()) << path;
   EXPECT_EQ(option.help.find('\n'), std::string::npos) << path;
-  EXPECT_FALSE(option.required && !option.fallback.is_null()) << path << " is required and has a default";
+  EXPECT_FALSE(option.required && !option.fallback.json().is_null()) << path << " is required and has a default";
   EXPECT_EQ(option.type == OptionType::choice, !option.choices.empty()) << path;
-  if (!option.required && !option.fallback.is_null()) {
+  if (!option.required && !option.fallback.json().is_null()) {
     EXPECT_NO_THROW(reader.read_fields({option}, map_node({}), "")) << path;
   }
   const bool items = option.type == OptionType::list || option.type == OptionType::map;

@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/control/exit_codes.h"
 #include "launch/farm/config/farm.h"
 #include "launch/farm/report/report.h"
 #include "launch/farm/run/farm.h"
 #include "launch/job/restart.h"
-#include "launch/process/exit_codes.h"
 
 namespace convoy {
 namespace {

@@ -69,6 +69,7 @@ Subject gpt_of(const GptSizes& sizes) {
                                  {"dim", sizes.dim},
                                  {"mlp_ratio", 2},
                                  {"mlp_dim", nullptr},
+                                 {"activation", "gelu"},
                                  {"positions", "learned"},
                                  {"rotary_base", 10000.0},
                                  {"tied", sizes.tied},
@@ -90,6 +91,35 @@ Subject gpt_of(const GptSizes& sizes) {
 }
 
 Subject gpt_subject() { return gpt_of({}); }
+
+Subject llama_subject() {
+  constexpr int64_t length = 6, vocabulary = 12;
+  const auto model = [] {
+    Schema schema;
+    schema.fields["tokens"] = schema.fields["target"] = {{length}, at::kLong, vocabulary};
+    return make_llama(Options(Json{{"layers", 2},
+                                   {"heads", 4},
+                                   {"kv_heads", 2},
+                                   {"dim", 16},
+                                   {"mlp_dim", 24},
+                                   {"rotary_base", 100.0},
+                                   {"tied", false},
+                                   {"rows", false},
+                                   {"dropout", 0.1},
+                                   {"attention_dropout", 0.2},
+                                   {"norm_eps", 1e-5}}),
+                      schema);
+  };
+  Batch data;
+  data.rows = subject_rows;
+  data.tensors = {{"tokens", integers({subject_rows, length}, "tokens", vocabulary, 5)},
+                  {"target", integers({subject_rows, length}, "targets", vocabulary, 5)}};
+  Subject made = subject("llama", model, std::move(data));
+  made.section =
+      "{name: llama, layers: 2, heads: 4, kv_heads: 2, dim: 16, mlp_dim: 24, dropout: 0.1, "
+      "attention_dropout: 0.2}";
+  return made;
+}
 
 Subject convnet_subject() {
   constexpr int64_t classes = 5;

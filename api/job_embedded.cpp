@@ -1,0 +1,131 @@
+// Jobs without a supervisor: one rank of one process, or the ranks of an application that started them itself.
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "api/job_impl.h"
+#include "backends/catalogue/catalogue.h"
+#include "backends/registry.h"
+#include "core/base/log.h"
+#include "core/config/node.h"
+#include "core/config/program.h"
+#include "core/control/exit_codes.h"
+#include "core/control/local_channel.h"
+#include "core/files/limits.h"
+
+namespace convoy {
+namespace {
+
+Timeout milliseconds_of(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
+
+// A state file that no other process reads: its name is removed at once.
+struct PrivateState {
+  std::shared_ptr<StateFile> file;
+  std::shared_ptr<CollectiveRecords> records;
+};
+PrivateState private_state(int rank) {
+  const std::string path =
+      str(std::filesystem::temp_directory_path().string(), "/convoy-", getpid(), "-rank", rank, "-", random_token());
+  PrivateState state;
+  state.file = std::make_shared<StateFile>(path);
+  state.records = std::make_shared<CollectiveRecords>(path);
+  unlink(path.c_str());
+  return state;
+}
+
+class EmbeddedImpl : public Job::Impl {
+ public:
+  explicit EmbeddedImpl(const EmbeddedRank& rank) : rank_(rank), state_(private_state(rank.rank)) {
+    arguments = rank.arguments;
+    context.config = embedded_config(rank.arguments, rank.settings);
+    context.rank = rank.rank;
+    context.size = rank.size;
+    context.local_rank = rank.local_rank;
+    context.process_ranks = rank.process_ranks;
+    context.host = host_name();
+    context.threads = at::get_num_threads();
+    context.mesh = Mesh({{"data", rank.size}});
+    context.channel = rank.channel;
+    context.state = state_.file;
+    log::set_level(log::level_named(context.config.log_level));
+    context.world = rank.backend.empty() ? make_single_communicator() : connected();
+    context.axes["data"] = context.world;
+  }
+
+  ~EmbeddedImpl() override {
+    context = {};  // the groups end before their backend, the channel and its server
+    rank_.backends.reset();
+    rank_.channel.reset();
+    rank_.holds.reset();
+  }
+
+  void end() override { context.world->barrier({"end of the job", {}})->wait(); }
+
+  int fail(const TranslatedException& failure) noexcept override {
+    Abort reason;
+    reason.kind = failure.kind;
+    reason.rank = failure.rank.value_or(context.rank);
+    reason.step = state_.records->position().step;
+    reason.host = context.host;
+    reason.message = failure.message;
+    const std::string step = reason.step >= 0 ? str(", step ", reason.step) : "";
+    const std::string text = str("rank ", context.rank, " on ", context.host, step, ": ", failure.message);
+    failure.kind == Failure::peer_lost ? log::info(text) : log::error(text);
+    context.channel->abort(reason);
+    context.world->abort(text);
+    return exit_code_of(failure.kind);
+  }
+
+  bool supervised() const override { return false; }
+
+ private:
+  CommunicatorPtr connected() const {
+    const LaunchConfig& launch = context.config.launch;
+    BackendRequest request;
+    request.rank = context.rank;
+    request.size = context.size;
+    request.device = context.devices.front();
+    request.channel = context.channel;
+    request.job = context.config.name;
+    request.timeout = milliseconds_of(launch.collective);
+    request.rendezvous = milliseconds_of(launch.rendezvous);
+    request.waiting = [state = state_.file](const char* name) { state->collective(name); };
+    request.notes = state_.records;
+    request.checks = collective_checks_named(launch.check_collectives);
+    request.mpi_communicator = rank_.mpi_communicator;
+    return rank_.backends->backends.make(rank_.backend, request);
+  }
+
+  EmbeddedRank rank_;
+  PrivateState state_;
+};
+
+}  // namespace
+
+std::vector<std::string> process_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
+
+RunConfig embedded_config(const std::vector<std::string>& arguments, const std::vector<std::string>& settings) {
+  Catalogues catalogues;
+  for (const BackendEntry& entry : backend_catalogue()) catalogues.kinds["backend"].push_back(entry);
+  const std::vector<std::string> words = arguments.empty() ? std::vector<std::string>{"program"} : arguments;
+  return read_run_tree(program_tree(words, settings, {words.front(), 0, 0}), catalogues);
+}
+
+Job embedded_job(const EmbeddedRank& rank) { return Job(std::make_unique<EmbeddedImpl>(rank)); }
+
+Job Job::embedded(const std::vector<std::string>& settings) {
+  EmbeddedRank rank;
+  rank.channel = make_local_channel();
+  rank.settings = settings;
+  rank.arguments = process_arguments();
+  return embedded_job(rank);
+}
+
+}  // namespace convoy

@@ -1,0 +1,66 @@
+// The parts of a Job that the rest of the library uses.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <convoy/job.h>
+#include "api/crash.h"
+#include "core/context.h"
+#include "core/inject/injector.h"
+#include "core/registry.h"
+#include "core/trainer.h"
+
+namespace convoy {
+
+struct Job::Impl {
+  virtual ~Impl() = default;
+  // Reports the end after all ranks have reached it. May throw.
+  virtual void end() = 0;
+  // Reports a failure to the other ranks. Returns the exit code of its kind.
+  virtual int fail(const TranslatedException& failure) noexcept = 0;
+  // No longer part of the job: it has ended or failed.
+  virtual void leave() noexcept {}
+  // A failure of finish() in the destructor ends this process.
+  virtual bool supervised() const = 0;
+
+  Context context;  // steps_per_epoch, total_steps and folder may be set by Run
+  std::vector<std::string> arguments;
+  TrainingResult result{false, Json::object(), Json::object()};  // set by Run
+  // Thread-safe decorators of injected faults; null: none. Run calls `reached` and decorates its files.
+  std::shared_ptr<Injector> injector;
+  bool ended = false;
+  int meshes = 0;      // made so far
+  int trained = 0;     // Trained objects made so far
+  int exceptions = 0;  // in flight when the job was created
+};
+
+inline Context& context_of(const Job& job) { return job.impl().context; }
+
+// A job without a supervisor.
+struct EmbeddedRank {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int process_ranks = 1;  // ranks that are threads of this process
+  std::shared_ptr<Channel> channel;
+  std::string backend;                 // "": one rank needs none
+  std::shared_ptr<Registry> backends;  // the backend `local` finds its ranks by it
+  std::vector<std::string> settings;
+  std::vector<std::string> arguments;
+  std::optional<int> mpi_communicator = std::nullopt;  // Fortran handle, for the backend mpi
+  std::shared_ptr<void> holds = nullptr;               // lives as long as the job: the server of the channel
+};
+Job embedded_job(const EmbeddedRank& rank);
+
+// Registry and catalogues of all built-in components.
+Registry builtin_registry();
+
+// The configuration of a job without a file.
+RunConfig embedded_config(const std::vector<std::string>& arguments, const std::vector<std::string>& settings);
+// Words of this process's command line.
+std::vector<std::string> process_arguments();
+
+}  // namespace convoy

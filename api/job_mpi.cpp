@@ -1,0 +1,124 @@
+// Jobs on an MPI communicator of the application. The process of rank 0 serves the control channel.
+#include <condition_variable>
+#include <mutex>
+
+#include "api/job_impl.h"
+#include "backends/registry.h"
+#include "core/base/log.h"
+#include "core/control/addresses.h"
+#include "core/control/local_channel.h"
+
+namespace convoy {
+namespace {
+
+// Rank 0's server of the control channel. A rank that disappears ends the job.
+class EmbeddedServer {
+ public:
+  EmbeddedServer(const std::string& address, int size, const LaunchConfig& launch) : size_(size) {
+    ChannelServerOptions options;
+    options.interface_address = address;
+    options.port = static_cast<uint16_t>(launch.port);
+    options.job = random_token();
+    options.heartbeat = Timeout(static_cast<int64_t>(launch.heartbeat * 1000));
+    ChannelServerEvents events;
+    events.on_leave = [this](int rank, const std::string&, bool orderly) { left(rank, orderly); };
+    events.on_stalled = [this](int rank, const std::string&, double seconds) {
+      end_job({Failure::hang, rank, -1, 0, "",
+               str("rank ", rank, " has sent no heartbeat for ", human_seconds(seconds), " (launch.heartbeat)")});
+    };
+    server_ = serve_channel(options, events);
+  }
+  // Waits shortly for the others, whose last messages this server reads.
+  ~EmbeddedServer() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(2), [this] { return left_ + 1 >= size_; });
+    lock.unlock();
+    server_.reset();
+  }
+  ChannelAddress address() const { return server_->address(); }
+  void watch(const std::shared_ptr<Channel>& channel) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    channel_ = channel;
+  }
+
+ private:
+  void left(int rank, bool orderly) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (rank != 0) ++left_;
+    }
+    changed_.notify_all();
+    if (!orderly)
+      end_job({Failure::training, rank, -1, 0, "", str("rank ", rank, " is gone: its process ended before the job")});
+  }
+  void end_job(const Abort& reason) {
+    std::shared_ptr<Channel> channel;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      channel = channel_.lock();
+    }
+    if (channel) channel->abort(reason);
+  }
+
+  const int size_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int left_ = 0;
+  std::weak_ptr<Channel> channel_;
+  std::unique_ptr<ChannelServer> server_;
+};
+
+// Address of rank 0 that every host reaches. `texts`: the interfaces of each rank.
+std::string serving_address_of(const std::string& configured, const MpiPlace& place,
+                               const std::vector<std::string>& texts) {
+  const std::vector<Interface> here = interfaces_here();
+  if (!configured.empty()) return configured_address(configured, here);
+  if (place.local_size == place.size) return "127.0.0.1";
+  std::vector<std::vector<Interface>> others;
+  for (const std::string& text : texts) others.push_back(Json::parse(text).get<std::vector<Interface>>());
+  others.erase(others.begin());
+  if (const auto common = common_network(here, others)) return common->address;
+  for (const Interface& one : here)
+    if (!one.loopback) return one.address;
+  throw Error(Failure::rendezvous,
+              "the hosts of the MPI communicator have no common network; name one by the setting "
+              "launch.address=10.0.0.0/16");
+}
+
+}  // namespace
+
+Job Job::over_mpi(int fortran_communicator, const std::vector<std::string>& settings) {
+  EmbeddedRank rank;
+  rank.settings = settings;
+  rank.arguments = process_arguments();
+  const RunConfig config = embedded_config(rank.arguments, settings);
+  const Timeout limit(static_cast<int64_t>(config.launch.rendezvous * 1000));
+  const MpiPlace place = mpi_place(fortran_communicator);
+  rank.rank = place.rank;
+  rank.size = place.size;
+  rank.local_rank = place.local_rank;
+  if (place.size == 1) {
+    rank.channel = make_local_channel();
+    return embedded_job(rank);
+  }
+  const std::vector<std::string> interfaces =
+      mpi_exchange_texts(fortran_communicator, Json(interfaces_here()).dump(), limit);
+  std::shared_ptr<EmbeddedServer> server;
+  std::string address;
+  if (place.rank == 0) {
+    server = std::make_shared<EmbeddedServer>(serving_address_of(config.launch.address, place, interfaces), place.size,
+                                              config.launch);
+    address = to_string(server->address());
+  }
+  address = mpi_exchange_texts(fortran_communicator, address, limit).front();
+  rank.channel = connect_channel(channel_address(address), place.rank, str("rank ", place.rank), limit);
+  if (server) server->watch(rank.channel);
+  rank.holds = server;
+  rank.backend = "mpi";
+  rank.backends = std::make_shared<Registry>();
+  register_backends(*rank.backends);
+  rank.mpi_communicator = fortran_communicator;
+  return embedded_job(rank);
+}
+
+}  // namespace convoy

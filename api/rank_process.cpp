@@ -1,0 +1,122 @@
+#include "api/rank_process.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "api/thread_stacks.h"
+#include "backends/cuda/module/registry.h"
+#include "backends/registry.h"
+#include "core/base/log.h"
+#include "core/control/exit_codes.h"
+#include "core/control/signals.h"
+#include "core/tensors/tensor_memory.h"
+
+namespace convoy {
+namespace {
+
+constexpr Timeout join_limit{30000};
+
+const char* rank_variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr)
+    throw Error(Failure::command_line, name, " is not set: rank processes are started by `convoy run`, not by hand");
+  return value;
+}
+
+// Activations of some megabytes are allocated and freed in each step. By default glibc returns each to the system and
+// faults it in again, which makes the time of a convolutional step bimodal. Blocks beyond 24 MiB (groups of parameters)
+// stay outside the heap, where holes would waste a third of a model. Explicit settings of the user take precedence.
+void tune_allocator() {
+  if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") || std::getenv("GLIBC_TUNABLES"))
+    return;
+  mallopt(M_MMAP_THRESHOLD, 24 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+}
+
+bool has_gpu(const JobPlan& job) {
+  for (const RankPlan& rank : job.ranks)
+    for (const DevicePlan& device : rank.devices)
+      if (device.kind == DevicePlan::Kind::gpu) return true;
+  return false;
+}
+
+int64_t memory_limit_of_gpu() {
+  const char* limit = std::getenv(gpu_memory_variable);
+  return limit == nullptr ? 0 : gpu_memory_limit({{gpu_memory_variable, limit}});
+}
+
+}  // namespace
+
+bool started_by_convoy() {
+  return std::getenv("CONVOY_CHANNEL") != nullptr && std::getenv("CONVOY_PROCESS") != nullptr &&
+         std::getenv(protocol::joined_variable) == nullptr;
+}
+
+RankVariables rank_variables() {
+  RankVariables variables;
+  variables.channel = channel_address(rank_variable("CONVOY_CHANNEL"));
+  variables.process = std::atoi(rank_variable("CONVOY_PROCESS"));
+  const char* rank = std::getenv("CONVOY_RANK");
+  variables.rank = rank != nullptr ? std::atoi(rank) : variables.process;
+  return variables;
+}
+
+void prepare_process() {
+  set_signal_actions();
+  install_crash_handlers();
+  install_stack_handler();
+  // A peer of gloo's sockets or the reader of the log's pipe may be gone: report an error instead of ending this rank.
+  signal(SIGPIPE, SIG_IGN);
+  tune_allocator();
+  count_tensor_memory();
+}
+
+std::shared_ptr<Channel> connect_to_supervisor(const ChannelAddress& address, int rank) {
+  std::shared_ptr<Channel> channel = connect_channel(address, rank, str("rank ", rank), join_limit);
+  // This process must never outlive the job's launcher.
+  channel->on_lost([] {
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      _exit(protocol::peer_lost_exit);
+    }).detach();
+  });
+  return channel;
+}
+
+RankProcess::RankProcess() : variables_(rank_variables()) {
+  catch_stop_signals();
+  channel_ = connect_to_supervisor(variables_.channel, variables_.rank);
+  report_stop_signals(channel_);
+}
+
+void RankProcess::assign() {
+  assignment_ = read_assignment(*channel_, variables_.process, variables_.channel.host, join_limit);
+  log::set_level(log::level_named(assignment_.config.log_level));
+  if (!has_gpu(assignment_.job)) return;
+  load_cuda_half();
+  limit_device_memory(limit_of_process(assignment_.job, variables_.process, memory_limit_of_gpu()));
+}
+
+void RankProcess::open(const char* phase) {
+  const std::vector<int>& ranks = assignment_.job.processes[static_cast<size_t>(assignment_.process)].ranks;
+  stall_reporter_ = StallReporter::create(channel_, ranks.front());
+  for (const int rank : ranks) {
+    ranks_.push_back(std::make_unique<Rank>(assignment_, rank, channel_, stall_reporter_));
+    opened_.push_back(ranks_.back()->open(phase));
+  }
+  ranks_.front()->attribute_crashes();  // covers the work that all ranks of the process share
+}
+
+int RankProcess::fail() const {
+  const TranslatedException failure = translate_exception(Failure::internal);
+  log::error(failure.message);
+  channel_->abort({failure.kind, variables_.rank, -1, 0, "", failure.message});
+  return exit_code_of(failure.kind);
+}
+
+}  // namespace convoy

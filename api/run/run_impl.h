@@ -1,0 +1,109 @@
+// The inside of Run: one training of a program, with the counts, records and checkpoints of every training of convoy.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <convoy/run.h>
+#include <convoy/trained.h>
+#include "api/job_impl.h"
+#include "api/run/batches.h"
+#include "api/run/run_folder.h"
+#include "api/run/run_metrics.h"
+#include "core/training/progress.h"
+
+namespace convoy {
+
+// Keys in a checkpoint's trainer section.
+inline constexpr char share_section[] = "share";  // LoopSettings::batches
+inline constexpr char kept_section[] = "kept";    // of a rank: objects by name
+
+// A loop of `share`: its options with the settings of the job.
+struct LoopSettings {
+  TrainConfig train;
+  uint64_t seed = 1;
+  bool shuffle = true, drop_last = false;
+  int64_t rows = 0;        // of the data set
+  int64_t epoch_rows = 0;  // rows that an epoch reads
+  std::string data;        // identity; "": unknown
+  std::optional<int64_t> prefetch;
+
+  // What decides the batches: stored in checkpoints, compared on resume and among ranks.
+  Json batches() const;
+};
+
+struct Run::Impl {
+  Impl(const Job& job, const std::string& folder, Trained& trained);
+
+  // --- State ---
+  void restore_from(const std::string& path);
+  void keep(const std::string& name, std::function<std::string()> save, std::function<void(const std::string&)> load);
+  void save();
+  void finish();
+
+  // --- The training loop, called by its Share ---
+  void begin_loop(const OpenData& data, const ShareOptions& options);
+  bool next(ShareBatch& batch);
+  void leave();  // the loop was left by `break`
+  bool resumed() const { return from_.has_value(); }
+  void log(const std::string& name, const at::Tensor& sum, std::optional<double> weight);
+  int64_t done() const;  // steps done, with that of the current batch if it was made
+  // A pass over data, which stops the training clock.
+  void begin_pass();
+  void end_pass(double seconds);
+  // Opened once.
+  const OpenData& named_data(const std::string& name, const DataOptions& options);
+
+  const Job& job;
+  Context& context;
+  Trained& trained;
+  Strategy& strategy;
+  std::optional<EmbeddedRunFolder> embedded_folder;
+  std::optional<TrainingProgress> progress;
+  RunMetrics metrics;
+  std::optional<Batches> batches;
+  std::optional<LoopSettings> settings;  // set by the first share
+  const int exceptions;                  // in flight when this object was created
+  bool finished = false;
+
+ private:
+  struct Stored {
+    std::function<std::string()> save;
+    std::function<void(const std::string&)> load;
+  };
+
+  void restore(const CheckpointInfo& info);
+  void restore_kept(const std::string& name, const Stored& object) const;
+  LoopSettings settings_of(const OpenData& data, const ShareOptions& options) const;
+  void compare_with_ranks(const LoopSettings& wanted);
+  void place(const LoopSettings& wanted);
+  void note_kept() const;
+  void complete();
+  void end_loop();
+  void save_after(int64_t steps);
+  bool closed() const { return embedded_folder && embedded_folder->done(); }
+  bool stepped() const { return open_ && trained_calls() > calls_before_; }
+  bool updated() const;
+  int64_t trained_calls() const;
+  void check_called(const ShareBatch& batch) const;
+
+  std::optional<CheckpointInfo> from_;  // that the run resumed from
+  std::map<std::string, Stored> kept_;
+  std::map<std::string, OpenData> named_;
+  ShareBatch* batch_ = nullptr;  // the current one
+  bool open_ = false;            // its body runs
+  bool updated_ = true;          // no gradients were accumulated at the end of the last step
+  bool checkpoint_owed_ = false, saved_ = false, nothing_left_ = false, loop_ended_ = true;
+  int64_t calls_before_ = 0;  // of Trained, before the current batch
+  bool logs_loss_ = false;    // the program does it itself
+  DataTime data_time_;        // of the loops that ended
+  int64_t passes_ = 0;
+  int comparisons_ = 0;
+};
+
+}  // namespace convoy

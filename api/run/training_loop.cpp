@@ -1,0 +1,286 @@
+// The training loop of Run: its settings, its place after a resume, and the steps.
+#include <ATen/ops/scalar_tensor.h>
+
+#include "api/run/run_impl.h"
+#include "api/trained_impl.h"
+#include "core/base/log.h"
+#include "core/config/node.h"
+#include "core/rank_state/position.h"
+#include "core/resume.h"
+
+namespace convoy {
+namespace {
+
+Interval interval_of(const Every& every) {
+  if (every.unit == Every::Unit::never) return {};
+  return {every.unit == Every::Unit::steps ? Interval::Unit::steps : Interval::Unit::epochs, every.count};
+}
+
+void refuse_below(int64_t least, const char* name, int64_t value) {
+  if (value < least) throw Error(Failure::config, "share: ", name, " is ", value, "; give at least ", least);
+}
+
+void check_options(const ShareOptions& options, int64_t rows) {
+  refuse_below(1, "the number of rows of the data", rows);
+  refuse_below(1, "batch_size", options.batch_size);
+  refuse_below(0, "epochs", options.epochs);
+  refuse_below(0, "max_steps", options.max_steps);
+  if (options.epochs == 0 && options.max_steps == 0)
+    throw Error(Failure::config, "share: epochs and max_steps are 0, so the training would not end; give one of them");
+  if (options.checkpoint_every && options.checkpoint_every->unit != Every::Unit::never)
+    refuse_below(1, "checkpoint_every", options.checkpoint_every->count);
+  refuse_below(0, "keep_last", options.keep_last.value_or(0));
+  refuse_below(1, "log_every", options.log_every.value_or(1));
+  refuse_below(0, "prefetch", options.prefetch.value_or(0));
+  if (options.drop_last && rows < options.batch_size)
+    throw Error(Failure::config, "share: drop_last leaves no batch: the data has ", rows, " rows, and batch_size is ",
+                options.batch_size);
+}
+
+// "rows: 100 -> 90, seed: 1 -> 2"; "" if nothing differs.
+std::string differences_of(const Json& was, const Json& is) {
+  std::vector<std::string> lines;
+  for (const auto& [key, value] : is.items())
+    if (was.contains(key) && was[key] != value) lines.push_back(to_string(Difference{key, was[key], value}));
+  return join(lines, ", ");
+}
+
+}  // namespace
+
+Json LoopSettings::batches() const {
+  return {{"rows", rows},       {"batch_size", train.batch.rows}, {"seed", seed},
+          {"shuffle", shuffle}, {"drop_last", drop_last},         {"data", data}};
+}
+
+LoopSettings Run::Impl::settings_of(const OpenData& data, const ShareOptions& options) const {
+  const RunConfig& config = context.config;
+  const SourceLocations written = marks_of(config.resolved);
+  const auto decides = [&](const char* key) { return written.count(key) == 0; };  // the program
+  LoopSettings wanted;
+  wanted.train = config.train;
+  wanted.train.epochs = options.epochs;
+  wanted.train.max_steps = options.max_steps;
+  wanted.train.batch = {options.batch_size, false};
+  if (options.checkpoint_every && decides("train.checkpoint_every"))
+    wanted.train.checkpoint_every = interval_of(*options.checkpoint_every);
+  if (options.keep_last && decides("train.keep_last")) wanted.train.keep_last = *options.keep_last;
+  if (options.log_every && decides("train.log_every")) wanted.train.log_every = *options.log_every;
+  wanted.seed = options.seed && decides("seed") ? *options.seed : config.seed;
+  wanted.shuffle = options.shuffle;
+  wanted.drop_last = options.drop_last;
+  wanted.rows = data.rows;
+  wanted.epoch_rows = options.drop_last ? data.rows - data.rows % options.batch_size : data.rows;
+  wanted.data = data.identity;
+  wanted.prefetch = options.prefetch ? options.prefetch : data.prefetch;
+  return wanted;
+}
+
+// Ranks with other batches would train something else without an error.
+void Run::Impl::compare_with_ranks(const LoopSettings& wanted) {
+  if (context.size == 1) return;
+  Json mine = wanted.batches();
+  mine.update({{"epochs", wanted.train.epochs}, {"max_steps", wanted.train.max_steps}});
+  const auto timeout = Timeout(static_cast<int64_t>(context.config.launch.rendezvous * 1000));
+  const std::vector<std::string> all =
+      context.channel->agree(str("run/share/", comparisons_++), context.rank, context.size, mine.dump(), timeout);
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (const std::string found = differences_of(Json::parse(all.front()), Json::parse(all[rank])); !found.empty())
+      throw CommError(Failure::disagreement, static_cast<int>(rank), "share: rank ", rank,
+                      " has other data or options than rank 0: ", found, "; give the same on every rank");
+}
+
+void Run::Impl::begin_loop(const OpenData& data, const ShareOptions& options) {
+  if (open_) throw Error(Failure::config, "share: the loop over an earlier share still runs");
+  check_options(options, data.rows);
+  const LoopSettings wanted = settings_of(data, options);
+  compare_with_ranks(wanted);
+  const Sampler sampler(wanted.rows, wanted.train.batch.rows, wanted.seed, wanted.shuffle, wanted.drop_last);
+  const TrainingLength length = training_length(wanted.train, wanted.epoch_rows, 1);
+  context.steps_per_epoch = length.steps_per_epoch;
+  context.total_steps = length.total_steps;
+  if (settings) {
+    const std::string found = differences_of(settings->batches(), wanted.batches());
+    if (!found.empty())
+      throw Error(Failure::config,
+                  "share: a second call continues the training, and its batches would differ: ", found);
+  }
+  progress->set_length(wanted.train, length, data.counts);
+  if (!settings) place(wanted);
+  settings = wanted;
+  if (closed() && progress->step() < length.total_steps)
+    throw Error(Failure::output, context.folder, ": holds a run that is done, of ", progress->step(),
+                " steps; to train for longer, give job.resume another folder and call run.resume(\"", context.folder,
+                "\")");
+  loop_ended_ = false;
+  progress->resume_clock();
+
+  const Sampling sampling = strategy.sampling();
+  Batches::Request request;
+  request.first_step = progress->step();
+  request.end_step = length.total_steps;
+  request.loader.share_index = sampling.index;
+  request.loader.share_count = sampling.count;
+  request.loader.device = context.devices.front();
+  request.loader.prefetch = wanted.prefetch;
+  request.loader.seed = data.seed;
+  batches.emplace(data, sampler, request);
+}
+
+const OpenData& Run::Impl::named_data(const std::string& name, const DataOptions& options) {
+  std::string key = name;
+  for (const auto& [option, value] : options) key += str(" ", option, "=", value);
+  const auto found = named_.find(key);
+  if (found != named_.end()) return found->second;
+  if (!settings) context.state->phase(reading_phase);
+  const OpenData& opened = named_.emplace(key, open_named(name, options, context.config.seed)).first->second;
+  if (!settings) context.state->phase("training");
+  return opened;
+}
+
+void Run::Impl::begin_pass() {
+  progress->pause_clock();
+  context.state->phase("evaluating");
+  progress->reached(InjectPoint::evaluate, ++passes_);
+}
+
+void Run::Impl::end_pass(double seconds) {
+  progress->add_evaluation_seconds(seconds);
+  context.state->phase(open_ ? "forward/backward" : "training");
+  if (!loop_ended_) progress->resume_clock();
+}
+
+// Sets the training to the step of the checkpoint, in the numbering of these batches.
+void Run::Impl::place(const LoopSettings& wanted) {
+  if (from_) {
+    const std::string found = differences_of(from_->trainer.value(share_section, Json::object()), wanted.batches());
+    if (!found.empty() && context.config.train.resume == "auto")
+      throw Error(Failure::output, context.folder, ": holds another training: ", found,
+                  "; give another run folder. To begin there from this training, set train.resume=", context.folder,
+                  " or call run.resume(\"", context.folder, "\")");
+    const TrainingLength& length = progress->length();
+    Resumed from = convoy::resumed(*from_, context.config, length, wanted.epoch_rows);
+    if (!found.empty()) from.notes.push_back("the batches differ from those before: " + found);
+    progress->log_notes(from);
+    progress->continue_at(strategy, *from_, from.step);
+    if (from.same_evaluation) progress->restore_metrics(from_->trainer.at("metrics"));
+    nothing_left_ = progress->step() >= length.total_steps;
+    saved_ = closed() || (progress->owns(*from_) && from_->trainer.value("world_size", context.size) == context.size);
+  }
+  trained.impl().set_steps(progress->step());
+  note_kept();
+  if (!closed()) progress->open_sinks();
+  progress->start();
+}
+
+// Objects in the checkpoint that this program no longer keeps.
+void Run::Impl::note_kept() const {
+  if (!from_ || context.rank != 0) return;
+  const Json::json_pointer first(str("/ranks/0/", kept_section));
+  const Json values = from_->trainer.value(first, Json::object());
+  for (const auto& [name, value] : values.items())
+    if (kept_.count(name) == 0)
+      log::warning(str("checkpoint ", from_->path, " has '", name, "', which this program does not keep: it is lost"));
+}
+
+bool Run::Impl::next(ShareBatch& batch) {
+  if (open_) complete();
+  if (loop_ended_) return false;
+  const TrainingLength& length = progress->length();
+  progress->check_aborted();
+  const int64_t step = progress->step();
+  if (step >= length.total_steps || progress->stopped() || (updated_ && progress->stops())) {
+    end_loop();
+    return false;
+  }
+  context.state->step(step);
+  context.state->phase("loader");
+  if (length.ends_epoch(step)) progress->reached(InjectPoint::epoch, step / length.steps_per_epoch + 1);
+  progress->reached(InjectPoint::step, step);
+  batches->read(batch);
+  batch.ends_epoch = length.ends_epoch(step + 1);
+  progress->count_rows(batch.global_rows);
+  batch_ = &batch;
+  calls_before_ = trained_calls();
+  open_ = true;
+  context.state->phase("forward/backward");
+  return true;
+}
+
+int64_t Run::Impl::trained_calls() const { return trained.impl().calls(); }
+
+// A rank that skips an empty batch would pair its next gradients with the wrong step of the others.
+void Run::Impl::check_called(const ShareBatch& batch) const {
+  if (batch.rows > 0 || stepped() || calls_before_ == 0) return;
+  throw Error(Failure::training, "this rank has no rows of the batch, and made no step with it; call step() on every ",
+              "rank for every batch: without arguments, or with a loss over 0 rows");
+}
+
+bool Run::Impl::updated() const { return stepped() ? trained.impl().result().updated : updated_; }
+
+int64_t Run::Impl::done() const { return progress->step() + (stepped() ? 1 : 0); }
+
+void Run::Impl::complete() {
+  check_called(*batch_);
+  const int64_t step = progress->step(), done = step + 1;
+  updated_ = updated();
+  if (stepped()) {
+    StepResult result = trained.impl().result();
+    // Several calls for one batch: the last loss is not that of the batch.
+    if (!logs_loss_ && trained_calls() == calls_before_ + 1 && !result.metrics.empty())
+      metrics.add("loss", result.metrics.front().sum, result.metrics.front().weight);
+    result.metrics.clear();
+    progress->count(result);
+  }
+  open_ = false;
+  if (step == progress->first_step()) progress->report_first_step();
+  const bool log_step = progress->logs_step(done);
+  if (log_step) {
+    progress->check_generators();
+    progress->record_training(done, metrics.reduce());
+  }
+  progress->post_progress(done, log_step);
+  checkpoint_owed_ |= due(progress->train().checkpoint_every, done, progress->length().steps_per_epoch);
+  saved_ = checkpoint_owed_ && updated_;
+  if (saved_) {
+    save_after(done);
+    checkpoint_owed_ = false;
+  }
+  progress->next_step();
+}
+
+void Run::Impl::log(const std::string& name, const at::Tensor& sum, std::optional<double> weight) {
+  if (!weight && !open_)
+    throw Error(Failure::config, "log: '", name, "' has no weight, and there is no batch outside of the training loop");
+  logs_loss_ |= name == "loss";
+  metrics.add(name, sum, at::scalar_tensor(weight ? *weight : static_cast<double>(batch_->rows), at::kDouble));
+}
+
+void Run::Impl::leave() {
+  if (loop_ended_) return;
+  if (stepped()) {
+    complete();
+  } else if (open_) {
+    open_ = false;
+    progress->count_rows(-batch_->global_rows);
+  }
+  end_loop();
+}
+
+void Run::Impl::end_loop() {
+  loop_ended_ = true;
+  progress->pause_clock();
+  const DataTime time = batches->time();
+  data_time_ = {data_time_.waited + time.waited, data_time_.cpu + time.cpu};
+  progress->end_loop(data_time_);
+  batches.reset();
+  const bool saves = progress->train().checkpoint_every.unit != Interval::Unit::never;
+  if (!saved_ && (progress->stopped() || nothing_left_ || saves)) save_after(progress->step());
+  progress->pause_clock();
+  saved_ = true;
+  if (!progress->stopped() && context.rank == 0 && progress->skipped_all())
+    log::warning(str("none of ", progress->updates(),
+                     " updates was applied: half-precision gradients overflowed while the loss scale was falling; "
+                     "train longer, or set a lower loss_scale.initial"));
+}
+
+}  // namespace convoy

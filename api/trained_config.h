@@ -1,0 +1,28 @@
+// Configuration of one Trained, checked like that of a file.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "convoy/replicas.h"
+#include "convoy/shards.h"
+#include "core/config/run_config.h"
+
+namespace convoy {
+
+// What the user set: keys as in a file, without defaults.
+struct TrainedSettings {
+  std::string source;  // for messages: "ReplicaOptions"
+  bool shards = false;
+  Json strategy;
+  Json optimizer;  // of a fused optimizer, with `name`; null: a torch optimizer
+  std::optional<double> clip_norm;
+  std::string precision;  // "": that of the parameters
+};
+TrainedSettings settings_of(const ReplicaOptions& options, const FusedOptimizer* fused);
+TrainedSettings settings_of(const ShardOptions& options, const FusedOptimizer* fused);
+
+// `job` with precision, optimizer and strategy. `own_precision`: fp32 or fp64, of the parameters. ConfigError names the
+// option and the nearest valid word.
+RunConfig trained_config(const RunConfig& job, const TrainedSettings& settings, const std::string& own_precision);
+
+}  // namespace convoy

@@ -1,0 +1,269 @@
+#include "api/trained_impl.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "convoy/model_of.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "strategies/common/model/visit_parts.h"
+#include "strategies/common/step/precision.h"
+#include "strategies/plans/catalogue.h"
+#include "strategies/plans/options/sync.h"
+
+namespace convoy {
+namespace {
+
+// The tensors that a module has registered itself, without those of its children.
+struct RootBlock : public Block {
+  explicit RootBlock(torch::nn::Module& module) {
+    for (auto& entry : module.named_parameters(/*recurse=*/false))
+      if (entry.value().defined()) register_parameter(entry.key(), entry.value(), entry.value().requires_grad());
+    for (auto& entry : module.named_buffers(/*recurse=*/false))
+      if (entry.value().defined()) register_buffer(entry.key(), entry.value());
+  }
+  TensorList forward(const TensorList& inputs) override { return inputs; }
+};
+
+using NamedBlocks = std::vector<std::pair<std::string, BlockPtr>>;
+
+at::Tensor not_called(const at::Tensor&) {
+  CONVOY_CHECK(false, "the forward of a user's module goes through the user");
+}
+
+NamedBlocks blocks_of(torch::nn::Module& module, bool by_children) {
+  // Does not own the module.
+  const std::shared_ptr<torch::nn::Module> whole(std::shared_ptr<torch::nn::Module>(), &module);
+  if (!by_children) return {{"", std::make_shared<ModuleBlock>(whole, not_called)}};
+  NamedBlocks blocks;
+  if (auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module)) {
+    auto child = sequential->begin();
+    for (const auto& entry : module.named_children())
+      blocks.emplace_back(entry.key(), std::make_shared<ModuleBlock>(*child++));
+    return blocks;
+  }
+  blocks.emplace_back("", std::make_shared<RootBlock>(module));
+  for (const auto& entry : module.named_children())
+    blocks.emplace_back(entry.key(), std::make_shared<ModuleBlock>(entry.value(), not_called));
+  return blocks;
+}
+
+// A model of blocks that exist already, for one rank.
+class BuiltModel : public Model {
+ public:
+  explicit BuiltModel(NamedBlocks blocks) : blocks_(std::move(blocks)) {}
+  int64_t blocks() const override { return int64_t(blocks_.size()); }
+  std::string block_name(int64_t index) const override { return blocks_[size_t(index)].first; }
+  BlockPtr block(int64_t index, Layers&) const override { return blocks_[size_t(index)].second; }
+  TensorList inputs(const Batch& batch) const override { return {batch.at("input")}; }
+  std::string default_loss() const override { return "of the program"; }
+  std::vector<Metric> metrics(const TensorList&, const Batch&, Layers&) const override { return {}; }
+
+ private:
+  NamedBlocks blocks_;
+};
+
+// The precision that a module's parameters have. Error(config) if they differ.
+std::string precision_of(torch::nn::Module& module) {
+  std::string first;
+  std::optional<at::ScalarType> dtype;
+  for (const auto& entry : module.named_parameters()) {
+    if (!entry.value().defined() || !entry.value().is_floating_point()) continue;
+    if (dtype && entry.value().scalar_type() != *dtype)
+      throw Error(Failure::config, "parameter ", first, " is of ", *dtype, ", and ", entry.key(), " of ",
+                  entry.value().scalar_type(), "; convert the module with to(torch::kFloat) or to(torch::kDouble)");
+    dtype = entry.value().scalar_type();
+    if (first.empty()) first = entry.key();
+  }
+  if (!dtype) throw Error(Failure::config, "the module has no parameter to train; register one");
+  if (*dtype == at::kFloat) return "fp32";
+  if (*dtype == at::kDouble) return "fp64";
+  throw Error(Failure::config, "parameter ", first, " is of ", *dtype,
+              ", and optimizers need float or double; convert the module with to(torch::kFloat), and set the option "
+              "precision for products in half precision");
+}
+
+// Autograd allocates the gradient of each parameter of a torch module anew. glibc takes blocks above 24 MiB
+// (rank_process.cpp) from the system and returns them, which costs a page fault every 4 KiB in each step. Called when
+// blocks that stay have been allocated, so that they leave no holes in the heap. Explicit settings of the user take
+// precedence.
+void keep_large_blocks_in_heap() {
+  for (const char* name : {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"})
+    if (std::getenv(name) != nullptr) return;
+  mallopt(M_MMAP_MAX, 0);
+}
+
+Context context_for(const Context& job, const TrainedRequest& request, const TrainedSettings& settings) {
+  Context context = job;
+  context.config = trained_config(job.config, settings, precision_of(request.module));
+  context.config.model.name = "of the program";
+  context.config.loss.name = "of the program";
+  return context;
+}
+
+}  // namespace
+
+Trained::Impl::Impl(const Context& context, const TrainedRequest& request, const TrainedSettings& settings,
+                    const Kind& kind)
+    : context_(context_for(context, request, settings)),
+      module_(request.module),
+      drives_(kind.drives),
+      loss_check_(context_),
+      coverage_(context_),
+      nominal_(at::zeros({1}, at::kDouble)) {
+  PartRequest part;
+  part.keep_dtypes = true;
+  part_.emplace(context_, std::make_shared<BuiltModel>(blocks_of(module_, kind.by_children)), nullptr, part);
+  if (part_->parameters().empty())
+    throw Error(Failure::config,
+                "no parameter of the module requires a gradient; call requires_grad_(true) on those to "
+                "train");
+  const std::vector<ModelPart*> parts{&*part_};
+  make_optimizer(request);
+  const Options& strategy = context_.config.strategy.options;
+  OptimizerFactory factory;
+  if (torch_optimizer_) factory = [optimizer = torch_optimizer_] { return optimizer->layout(); };
+  data_ = kind.data(context_, parts, strategy, std::move(factory));
+  const SyncPolicy policy = sync_policy(strategy.json());
+  every_ = policy.every;
+  follows_ = context_.devices.front().is_cpu() && !policy.ever_local();
+  set_steps(0);
+  result_.metrics = {{"loss", at::zeros({}, at::kDouble), at::zeros({}, at::kDouble), true}};
+}
+
+Trained::Impl::~Impl() = default;
+
+void Trained::Impl::make_optimizer(const TrainedRequest& request) {
+  if (request.optimizer == nullptr) return;
+  NamedTensors all;
+  for (const auto* list : {&part_->parameters(), &part_->frozen()})
+    for (const ParameterPtr& parameter : *list) all.emplace_back(parameter->name, parameter->value);
+  torch_optimizer_ = std::make_shared<TorchOptimizer>(*request.optimizer, all);
+  torch_optimizer_->before_step([this] { share_reached(); });
+  const std::string unknown = torch_optimizer_->unknown_class();
+  if (unknown.empty()) return;
+  if (context_.config.strategy.name != replicas_strategy().name)
+    throw Error(
+        Failure::config, "Shards cannot shard the state of ", unknown,
+        "; take SGD, Adam, AdamW, Adagrad, RMSprop or a class derived from them, a FusedOptimizer, or Replicas");
+  if (context_.rank == 0)
+    log::warning(str("checkpoints leave out the state of ", unknown,
+                     ", whose members convoy does not know; a resumed run begins with a new state"));
+}
+
+void Trained::Impl::set_steps(int64_t steps) {
+  step_ = steps;
+  context_.state->step(steps);
+}
+
+Sampling Trained::Impl::sampling() const {
+  const CommunicatorPtr data = context_.axis("data");
+  return {data->rank(), data->size(), 1};
+}
+
+void Trained::Impl::visit_state(const StateVisitor& visit) {
+  data_->visit_state(visit);
+  visit(state_entry("loss_divisor", StateKind::counter, nominal_, context_.rank == 0));
+}
+
+at::Tensor Trained::Impl::forward(const at::Tensor& input) {
+  if (dynamic_cast<torch::nn::SequentialImpl*>(&module_) == nullptr)
+    throw Error(Failure::config, "Shards::forward is for a torch::nn::Sequential; call forward of the module itself");
+  Batch batch;
+  batch.tensors = {{"input", input}};
+  batch.rows = input.dim() == 0 ? 1 : input.size(0);
+  if (!module_.is_training()) return part_->evaluate(batch).front();
+  forwarded_ = true;
+  return part_->forward(batch, step_).front();
+}
+
+StepReport Trained::Impl::run(const Loss* given, bool last) {
+  const at::TensorOptions real = at::TensorOptions(part_->dtype()).device(part_->device());
+  const Loss loss = given != nullptr ? *given : Loss{at::zeros({}, real), at::zeros({}, real)};
+  const bool updates = last && postponed_ + 1 == every_;
+  part_->state()->step = step_;
+  context_.state->phase("forward/backward");
+  if (nominal_.item<double>() == 0) choose_nominal(loss);
+  const double nominal = nominal_.item<double>();
+  ++calls_;
+  data_->begin(accumulated_ == 0, updates);
+  data_->add_loss(loss);
+  if (updates) data_->last_backward(0);
+  if (drives_ && !forwarded_) part_->pass_over();
+  forwarded_ = false;
+  part_->backward(loss, nominal);
+  // The program may call this while its autocast is on.
+  if (autocast_dtype(context_.config.precision)) clear_autocast_cache();
+  result_ = StepResult();
+  result_.metrics = {loss_metric(loss)};
+  result_.updated = updates;
+  accumulated_ = updates ? 0 : accumulated_ + 1;
+  postponed_ = updates ? 0 : postponed_ + (last ? 1 : 0);
+  if (updates) {
+    context_.state->phase("optimizer");
+    const UpdateStatistics statistics = data_->update(nominal, /*log_step=*/true);
+    coverage_.updated({&*part_});
+    result_.finite = statistics.finite;
+    result_.gradient_norm = statistics.norm;
+    result_.learning_rate = statistics.learning_rate;
+    result_.skipped = statistics.skipped;
+    follow_nominal();
+    // An application that starts its ranks by itself keeps its settings.
+    if (updates_here_++ == 0 && context_.channel->supervised() != nullptr && part_->device().is_cpu())
+      keep_large_blocks_in_heap();
+  } else {
+    data_->keep();
+  }
+  loss_check_.check_finite(result_, step_);
+  end_step(last);
+  return {updates, result_.gradient_norm, result_.skipped};
+}
+
+void Trained::Impl::end_step(bool last) {
+  if (last) set_steps(step_ + 1);
+  context_.state->phase("training");
+}
+
+// The first divisor is the weight of the first backward, over all ranks.
+void Trained::Impl::choose_nominal(const Loss& loss) {
+  at::Tensor total = loss.weight.detach().to(at::kDouble).reshape({1}).clone();
+  context_.axis("data")->all_reduce(total, ReduceOp::sum, {"first weight", {}})->wait();
+  const double weight = total.item<double>();
+  nominal_.fill_(weight > 0 ? weight : 1);
+}
+
+// Takes the weight of this update for the next one, which usually has the same. Gradients then need no other factor.
+void Trained::Impl::follow_nominal() {
+  if (!follows_) return;
+  const double weight = data_->end_of_step().header()[0].item<double>();
+  if (weight > 0) nominal_.fill_(weight);
+}
+
+void Trained::Impl::share_reached() {
+  if (all_reached_) return;
+  std::vector<int> flags;
+  for (const ParameterPtr& parameter : part_->parameters())
+    flags.push_back(parameter->reached || torch_optimizer_->was_stepped(flags.size()) ? 1 : 0);
+  at::Tensor shared = at::tensor(at::ArrayRef<int>(flags), at::kInt);
+  context_.axis("data")->all_reduce(shared, ReduceOp::max, {"parameters with gradients", {}})->wait();
+  const int* const values = shared.const_data_ptr<int>();
+  std::vector<bool> reached(values, values + shared.numel());
+  all_reached_ = std::all_of(reached.begin(), reached.end(), [](bool one) { return one; });
+  reached.resize(flags.size() + part_->frozen().size(), false);
+  torch_optimizer_->set_reached(reached);
+}
+
+void Trained::Impl::setup(const Context&, ModelPtr, LossPtr) { CONVOY_CHECK(false, "a Trained sets itself up"); }
+StepResult Trained::Impl::step(const StepInput&) { CONVOY_CHECK(false, "the program makes the steps of a Trained"); }
+std::vector<Metric> Trained::Impl::evaluate(const Batch&) {
+  CONVOY_CHECK(false, "the program evaluates the module of a Trained");
+}
+
+}  // namespace convoy

@@ -1,0 +1,109 @@
+// Inside of Trained: a Strategy that Run saves, restores and counts.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/trained_config.h"
+#include "convoy/trained.h"
+#include "core/context.h"
+#include "core/loss_check.h"
+#include "core/optim/torch_optimizer.h"
+#include "core/strategy.h"
+#include "strategies/common/model/model_part.h"
+#include "strategies/common/step/mesh_strategy.h"
+#include "strategies/common/step/start_checks.h"
+
+namespace convoy {
+
+// A module, its optimizer, and how ranks share them.
+struct TrainedRequest {
+  torch::nn::Module& module;
+  torch::optim::Optimizer* optimizer = nullptr;  // null: `fused`
+  const FusedOptimizer* fused = nullptr;
+  int number = 0;  // of the Trained objects that this job made before
+};
+
+// The user's program takes the part of Trainer, so `setup`, `step` and `evaluate` of the strategy are not for use.
+struct Trained::Impl : public Strategy {
+ public:
+  // What Replicas and Shards differ in.
+  struct Kind {
+    bool by_children = false;  // one block for each child of the module, instead of one block
+    bool drives = false;       // the module's forward must go through `forward`
+    std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&, const Options& strategy,
+                                            OptimizerFactory)>
+        data;
+  };
+
+  // Collective along the axis `data`.
+  Impl(const Context& context, const TrainedRequest& request, const TrainedSettings& settings, const Kind& kind);
+  ~Impl() override;
+
+  // One backward, and with `last` the end of a step. `loss`: null on a rank without rows.
+  StepReport run(const Loss* loss, bool last);
+  at::Tensor forward(const at::Tensor& input);
+
+  // For Run. Result of the last `run`: "loss" first, over the rows of this rank; the rest as of Strategy::step.
+  const StepResult& result() const { return result_; }
+  int64_t calls() const { return calls_; }  // of `run` in this process
+  // Steps that are complete, in the numbering of the run; Run sets it when it resumes.
+  int64_t steps() const { return step_; }
+  void set_steps(int64_t steps);
+  // Call it after flush() and whatever then reads the state: the next forward needs the values of training again.
+  void continue_training() { data_->continue_training(); }
+
+  Sampling sampling() const override;
+  void flush() override { data_->flush(); }
+  void flush_for_evaluation() override { data_->flush_for_evaluation(); }
+  void visit_state(const StateVisitor& visit) override;
+  void state_restored() override { data_->state_restored(); }
+  void setup(const Context&, ModelPtr, LossPtr) override;
+  StepResult step(const StepInput&) override;
+  std::vector<Metric> evaluate(const Batch&) override;
+  bool evaluated(const std::map<std::string, MetricValue>&) override { return false; }
+
+  const Context& context() const { return context_; }
+  torch::nn::Module& module() const { return module_; }
+  const ModelPart& part() const { return *part_; }
+  Update& end_of_step() const { return data_->end_of_step(); }
+  bool has_torch_optimizer() const { return torch_optimizer_ != nullptr; }
+
+ private:
+  void make_optimizer(const TrainedRequest& request);
+  void choose_nominal(const Loss& loss);
+  void follow_nominal();
+  void share_reached();
+  void end_step(bool last);
+
+  Context context_;  // that of the job, with the configuration of this object
+  torch::nn::Module& module_;
+  const bool drives_;
+  std::optional<ModelPart> part_;
+  std::shared_ptr<TorchOptimizer> torch_optimizer_;  // null: fused
+  std::unique_ptr<DataAxis> data_;
+  LossCheck loss_check_;
+  GradientCoverage coverage_;
+  StepResult result_;
+  int64_t every_ = 1;        // steps per update
+  int64_t accumulated_ = 0;  // backwards since the last update
+  int64_t postponed_ = 0;    // steps since the last update
+  int64_t step_ = 0;
+  int64_t calls_ = 0;
+  int64_t updates_here_ = 0;  // of this process
+  bool forwarded_ = false;    // `forward` was called since the last backward
+  bool all_reached_ = false;  // every parameter has had a gradient on some rank
+  bool follows_ = false;      // the divisor of losses follows their weight
+  at::Tensor nominal_;        // double [1], on the CPU: divisor of losses in backward; 0: not chosen yet
+};
+
+inline Strategy& strategy_of(const Trained& trained) { return trained.impl(); }
+
+std::unique_ptr<Trained::Impl> make_replicas(const Context& context, const TrainedRequest& request,
+                                             const ReplicaOptions& options);
+std::unique_ptr<Trained::Impl> make_shards(const Context& context, const TrainedRequest& request,
+                                           const ShardOptions& options);
+
+}  // namespace convoy

@@ -1,0 +1,34 @@
+# Read by CPack twice: for the settings of each kind of package, and when its files are staged.
+
+if(NOT CPACK_TEMPORARY_DIRECTORY)
+  # find_package searches /opt/convoy by itself, and a LibTorch unpacked to /opt/libtorch is found beside it.
+  if(CPACK_GENERATOR STREQUAL DEB)
+    set(CPACK_PACKAGING_INSTALL_PREFIX /opt/convoy)
+  endif()
+  return()
+endif()
+
+# Where this machine has LibTorch is no business of another machine, where anyone might own that path.
+file(GLOB_RECURSE staged ${CPACK_TEMPORARY_DIRECTORY}/*)
+foreach(file IN LISTS staged)
+  set(rpath "")
+  if(file MATCHES "/bin/convoy-rank$")
+    set(rpath "${CPACK_CONVOY_RPATH_BIN}")
+  elseif(file MATCHES "/lib/libconvoy[a-z_]*\\.so$")
+    set(rpath "${CPACK_CONVOY_RPATH_LIB}")
+  elseif(file MATCHES "/convoyConfig\\.cmake$")
+    string(REGEX REPLACE "/lib$" "" torch "${CPACK_CONVOY_TORCH}")
+    file(READ ${file} text)
+    string(REPLACE ";${torch}" "" text "${text}")
+    file(WRITE ${file} "${text}")
+  endif()
+  if(rpath)
+    list(JOIN rpath ":" rpath)
+    file(RPATH_CHANGE FILE ${file} OLD_RPATH "${rpath}:${CPACK_CONVOY_TORCH}" NEW_RPATH "${rpath}")
+  endif()
+endforeach()
+
+if(CPACK_GENERATOR STREQUAL DEB)
+  file(MAKE_DIRECTORY ${CPACK_TEMPORARY_DIRECTORY}/usr/bin)
+  file(CREATE_LINK /opt/convoy/bin/convoy ${CPACK_TEMPORARY_DIRECTORY}/usr/bin/convoy SYMBOLIC)
+endif()

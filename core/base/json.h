@@ -1,0 +1,44 @@
+// JSON, and values of options as JSON. Without LibTorch.
+// Only convoy's own sources include it. Headers that plugins and programs include keep JSON behind OptionValue, so that
+// an installation does not expose nlohmann/json.hpp.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "core/base/options.h"
+
+namespace convoy {
+
+// JSON that keeps the order of keys, so that resolved files are stable.
+using Json = nlohmann::ordered_json;
+
+// Conversions between a struct and a JSON object with its members as keys, in this order.
+#define CONVOY_JSON(Type, ...)                                                          \
+  inline void to_json(::convoy::Json& nlohmann_json_j, const Type& nlohmann_json_t) {   \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))            \
+  }                                                                                     \
+  inline void from_json(const ::convoy::Json& nlohmann_json_j, Type& nlohmann_json_t) { \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, __VA_ARGS__))          \
+  }
+
+template <>
+struct IsJson<Json> : std::true_type {};
+
+struct OptionValue::Held {
+  Json json;
+};
+
+template <class J, class>
+OptionValue::OptionValue(J json) : held_(std::make_shared<const Held>(Held{std::move(json)})) {}
+
+inline decltype(auto) OptionValue::json() const { return (static_cast<const Json&>(held_->json)); }
+
+// See Options::at.
+const Json& value_of(const Options& options, const std::string& name);
+
+inline decltype(auto) Options::json() const { return values_.json(); }
+inline decltype(auto) Options::at(const std::string& name) const { return value_of(*this, name); }
+
+}  // namespace convoy

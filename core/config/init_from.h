@@ -1,0 +1,32 @@
+// The option model.init_from: where initial values come from. Without LibTorch.
+#pragma once
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/name_pattern.h"
+#include "core/base/options.h"
+
+namespace convoy {
+
+struct InitFrom {
+  std::string path;
+  bool strict = true;  // every tensor of the model and of the files must match
+  // Names in the files are changed by each pair, in order, before they are compared. A name that becomes empty is left
+  // out.
+  std::vector<std::pair<NamePattern, std::string>> rename;
+
+  std::string renamed(std::string name) const;
+};
+
+// Description of the option; all models have it.
+std::vector<Option> common_model_options();
+
+// Reads the option of a model; nullopt if it is not set. ConfigError for a wrong pattern.
+std::optional<InitFrom> init_from(const Options& model);
+
+// Checks the path before ranks start. ConfigError at model.init_from.path.
+void check_init_from(const Options& model, const std::string& resume);
+
+}  // namespace convoy

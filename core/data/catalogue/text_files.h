@@ -1,0 +1,24 @@
+// Checks of the files of the data set `text` before ranks start, and how file errors are reported at a key.
+#pragma once
+#include "core/base/error.h"
+#include "core/base/options.h"
+
+namespace convoy {
+
+// Throws ConfigError at the key of a file that is neither text nor tokens, is too short, or does not fit its vocabulary
+// or tokenizer as far as its beginning shows. The files exist.
+void check_text_files(const Options& options);
+
+// Reports an error of `check` at a key.
+template <class Check>
+void at_key(const Options& options, const std::string& key, const Check& check) {
+  try {
+    check();
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ConfigError(options.mark(key), options.path() + "." + key, error.what(), error.kind());
+  }
+}
+
+}  // namespace convoy

@@ -1,0 +1,107 @@
+#include "core/files/run_files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/files/files.h"
+#include "core/files/limits.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse_path(const std::string& path, const std::string& reason) {
+  throw Error(Failure::output, path, ": ", reason);
+}
+
+// Refuses a link or a FIFO in place of a regular file of the run: it is an attack or a mistake.
+void refuse_irregular_files(const std::string& folder, const std::string& advice) {
+  std::vector<std::string> paths;
+  for (const char* name : {".lock", "summary.json", "metrics.jsonl", "config.yaml", "progress.json", "failure.json",
+                           "journal.jsonl", "leaderboard.csv", "ways.json"})
+    paths.push_back(str(folder, "/", name));
+  for (const std::string& name : names_in(folder + "/logs")) paths.push_back(str(folder, "/logs/", name));
+  for (const std::string& path : paths)
+    if (const std::string kind = irregular(path); !kind.empty())
+      refuse_path(path, str(kind, ", and a run writes a regular file there; remove it, or ", advice));
+}
+
+}  // namespace
+
+// Everything is checked before, so that a refusal leaves nothing behind, and again after.
+std::string create_run_folder(const std::string& folder, const std::string& advice) {
+  const auto check = [&folder] {
+    for (const char* part : {"/logs", "/checkpoints"}) refuse_link(folder + part);
+    return refuse_writable_by_others(folder);
+  };
+  const std::string warning = check();
+  try {
+    make_private_folder(folder);
+    make_private_folder(folder + "/logs");
+  } catch (const Error& error) {
+    const std::string reason = error.what();
+    refuse_path(folder, reason.find("--output") == std::string::npos ? str(reason, "; ", advice) : reason);
+  }
+  check();
+  std::error_code problem;
+  for (const std::string part : {"/logs", "/checkpoints"}) {
+    const std::string path = folder + part;
+    if (!fs::exists(path, problem)) continue;  // ranks make it
+    if (!fs::is_directory(path, problem)) refuse_path(path, str("is no directory; ", advice));
+    refuse_writable_by_others(path);
+    if (faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+      refuse_path(path, str("cannot be written: ", std::strerror(errno), "; ", advice));
+  }
+  refuse_irregular_files(folder, advice);
+  // A rename of the ranks replaces a file or a link there.
+  if (const std::string latest = folder + "/checkpoints/latest"; fs::is_directory(fs::symlink_status(latest, problem)))
+    refuse_path(latest, str("is a folder, and a run writes a regular file there; remove it, or ", advice));
+  return warning;
+}
+
+FolderLock::FolderLock(const std::string& folder, const std::string& advice) : path_(folder + "/.lock") {
+  while (true) {
+    fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (fd_ < 0 && is_out_of_descriptors(errno)) throw Error(Failure::io, str(path_, ": ", error_text(errno)));
+    if (fd_ < 0) refuse_path(folder, str("cannot be written: ", std::strerror(errno), "; ", advice));
+    if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      const int reason = errno;
+      close(std::exchange(fd_, -1));
+      if (reason == EWOULDBLOCK) return;
+      refuse_path(folder, str("cannot be locked: ", std::strerror(reason)));
+    }
+    // The previous owner may have removed the file between open and flock.
+    struct stat ours {
+    }, named{};
+    if (fstat(fd_, &ours) == 0 && stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino) return;
+    close(std::exchange(fd_, -1));
+  }
+}
+
+void FolderLock::release() {
+  if (fd_ < 0) return;
+  unlink(path_.c_str());
+  close(std::exchange(fd_, -1));
+}
+
+FolderLock::~FolderLock() { release(); }
+FolderLock::FolderLock(FolderLock&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
+  release();
+  path_ = std::move(other.path_);
+  fd_ = std::exchange(other.fd_, -1);
+  return *this;
+}
+
+}  // namespace convoy

@@ -1,0 +1,43 @@
+// summary.json: the result of a run for people and programs. The supervisor writes it atomically.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+
+#include "core/base/json.h"
+#include "core/base/plan.h"
+#include "core/control/channel.h"
+#include "core/files/files.h"
+
+namespace convoy {
+
+// Result of the job.
+struct JobOutcome {
+  int exit_code = 0;
+  std::optional<Abort> cause;    // the failure cause, or the stop
+  Json result = Json::object();  // of rank 0
+  std::map<int, Json> ranks;     // info and result of each rank
+  Json stall;                    // null, or the positions of all ranks at a stall (stall_json)
+};
+
+// Summary with the status "running". `placement`: to_json of the placement table; empty before planning.
+Json starting_summary(const Json& resolved, const JobPlan& job, int attempt, const Json& placement);
+
+// Adds the end: status (done, failed, stopped), exit code, results of the ranks, and the failure or null. A number that
+// every rank measures appears with its largest value; cpu_efficiency lists all values.
+Json finished_summary(Json summary, const JobOutcome& outcome, std::optional<double> startup_seconds);
+
+Json failure_json(const Abort& cause);
+
+// {} if the file is missing, unreadable, or not a summary of convoy.
+Json read_summary(const std::string& folder);
+// First key with a type that convoy never writes; "" if the object may be a summary.
+std::string foreign_key(const Json& summary);
+// Field of a JSON object from a file; `fallback` if it is missing or of another type, as other versions may write it.
+double number_in(const Json& json, const char* key, double fallback);
+std::string summary_text(const Json& summary);
+// Writes to the disk and renames, so that a crash leaves no empty file. While the status is "running", this process
+// reserves disk space, so that the final summary fits on a full disk. Error(io) names the file. Threads: one.
+void write_summary(const std::string& folder, const Json& summary);
+
+}  // namespace convoy

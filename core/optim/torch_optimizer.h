@@ -1,0 +1,90 @@
+// TorchOptimizer: a torch::optim::Optimizer of the user behind the interface Optimizer.
+//
+// The user's object makes the update; this class gives it gradients and keeps its state in flat buffers, so that the
+// state is saved, averaged and sharded like that of convoy's optimizers. A parameter that lies whole in a slot stays in
+// its group. Of a sharded parameter the group holds this rank's piece instead, a view of the slot; its state
+// moves along.
+// The state of SGD, Adam, AdamW, Adagrad and RMSprop is known by name. That of other classes stays where it is and is
+// not saved.
+// Call order: layout; then for each update `update` for every slot → finish. A layout replaces the previous one.
+// Threads: the rank's thread. The user may change options of the groups between updates.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/optim/optimizer.h"
+
+namespace convoy {
+
+class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
+ public:
+  // `parameters`: all of the module, with their names. Error(config) if the optimizer holds another tensor, or needs
+  // several evaluations of the loss.
+  TorchOptimizer(torch::optim::Optimizer& optimizer, const NamedTensors& parameters);
+  ~TorchOptimizer();
+  TorchOptimizer(const TorchOptimizer&) = delete;
+  TorchOptimizer& operator=(const TorchOptimizer&) = delete;
+
+  // An Optimizer without slots, whose slots replace those of earlier layouts.
+  std::unique_ptr<Optimizer> layout();
+
+  // The class if its state is not saved; "" if it is.
+  std::string unknown_class() const;
+  double learning_rate() const;  // of the first group
+
+  // Called in each update before parameters change, after all gradients have been summed. It may communicate.
+  void before_step(std::function<void()> call) { before_step_ = std::move(call); }
+  // By number of the parameter: whether it has received a gradient on any rank. The optimizer sees no gradient of
+  // others, as in a program that zeroes gradients by removing them.
+  void set_reached(const std::vector<bool>& reached) { reached_ = reached; }
+  bool was_stepped(size_t parameter) const;
+
+ private:
+  class Layout;
+  class Rule;
+  template <class Options, class State>
+  class AdamRule;
+  class SgdRule;
+  class AdagradRule;
+  class RmspropRule;
+  struct Piece;
+  struct Slot;
+  using Group = torch::optim::OptimizerParamGroup;
+  using State = torch::optim::OptimizerParamState;
+
+  static std::unique_ptr<Rule> rule_of(torch::optim::Optimizer& optimizer);
+  size_t number_of(const at::Tensor& parameter) const;
+  std::vector<std::string> moment_names() const;
+  void add(Slot& slot, const ParameterPiece& piece);
+  void take_state(const Slot& slot, const Piece& piece, const at::Tensor& from, int64_t begin);
+  void fill_groups();
+  void update(Slot& slot, const at::Tensor& gradient, const UpdateScalars& scalars);
+  void finish();
+  void keep_state(const Slot& slot, const Piece& piece);
+  NamedTensors counters();
+  void restored(int64_t updates);
+  void restore_state(const Slot& slot, const Piece& piece);
+
+  torch::optim::Optimizer& optimizer_;
+  std::unique_ptr<Rule> rule_;                      // null: a class whose state is not known
+  std::vector<std::vector<at::Tensor>> originals_;  // by group: the parameters that the user gave
+  std::vector<at::Tensor> parameters_;
+  std::unordered_map<void*, size_t> numbers_;  // of parameters
+  std::vector<size_t> groups_;                 // by parameter; as many as there are groups: none
+  std::vector<bool> reached_;                  // by parameter
+  std::vector<at::Tensor> targets_;            // by parameter: what its group holds; undefined: no piece on this rank
+  std::vector<char> held_;                     // by parameter: a slot of the layout holds a piece
+  std::vector<Slot> slots_;                    // of the newest layout
+  std::function<void()> before_step_;
+  bool any_applied_ = false;  // this update changes something
+  at::Tensor steps_;          // int64 [parameters]: updates of each
+  at::Tensor rates_;          // double [groups]: their learning rates when the state was last shown
+};
+
+}  // namespace convoy

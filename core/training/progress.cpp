@@ -1,0 +1,258 @@
+#include "core/training/progress.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/control/channel.h"
+#include "core/rank_state/position.h"
+
+namespace convoy {
+namespace {
+
+Timeout milliseconds_of(double seconds) { return Timeout(static_cast<int64_t>(seconds * 1000)); }
+
+}  // namespace
+
+TrainingProgress::TrainingProgress(const Context& context, ProgressOptions options)
+    : context_(context),
+      options_(std::move(options)),
+      train_(context.config.train),
+      generators_(context, options_.shares_device),
+      stop_(context.channel, context.rank, context.size, milliseconds_of(context.config.launch.rendezvous)) {
+  // The flag outlives this object, because the channel may call back during destruction.
+  context.channel->on_abort([flag = aborted_](const Abort&) { flag->store(true); });
+}
+
+void TrainingProgress::set_length(const TrainConfig& train, const TrainingLength& length, const RowCounts& rows) {
+  train_ = train;
+  length_ = length;
+  row_counts_ = rows;
+}
+
+// --- Beginning ---
+
+Checkpoints TrainingProgress::checkpoints() const {
+  return Checkpoints(context_, context_.folder + "/checkpoints", train_.keep_last,
+                     options_.files != nullptr ? *options_.files : system_files());
+}
+
+std::optional<CheckpointInfo> TrainingProgress::checkpoint() {
+  if (train_.resume == "never") return std::nullopt;
+  return train_.resume == "auto" ? checkpoints().newest() : checkpoints().find(train_.resume);
+}
+
+void TrainingProgress::load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data) {
+  checkpoints().load(strategy, info, data);
+  strategy.state_restored();
+  generators_.restore(info.trainer, info.path);
+  rows_before_ = info.trainer.at("rows").get<int64_t>();
+  train_seconds_before_ = info.trainer.at("train_seconds").get<double>();
+  evaluate_seconds_ = info.trainer.value("evaluate_seconds", 0.0);
+}
+
+void TrainingProgress::log_notes(const Resumed& from) const {
+  if (context_.rank != 0) return;
+  for (const std::string& note : from.notes) log::info(note);
+  for (const std::string* warning : {&from.rate_note, &from.split_note})
+    if (!warning->empty()) log::warning(*warning);
+}
+
+void TrainingProgress::continue_at(Strategy& strategy, const CheckpointInfo& info, int64_t step) {
+  strategy.renumbered(step);
+  step_ = first_step_ = step;
+  recorded_ = std::min(step_, info.step);
+}
+
+void TrainingProgress::open_sinks() {
+  if (context_.rank != 0) return;
+  sinks_.push_back(make_jsonl_sink(context_.folder + "/metrics.jsonl", recorded_));
+  sinks_.push_back(make_channel_sink(context_.channel));
+}
+
+void TrainingProgress::start() {
+  before_ = ResourceUsage::now(context_);
+  started_ = lap_ = Clock::now();
+}
+
+// --- Steps ---
+
+void TrainingProgress::reached(InjectPoint point, int64_t number) const {
+  if (options_.reached) options_.reached(point, number);
+}
+
+bool TrainingProgress::stops() { return stopped_ = stop_.stops_before(stop_points_++); }
+
+void TrainingProgress::check_aborted() const {
+  if (!aborted_->load(std::memory_order_relaxed)) return;
+  const std::optional<Abort> reason = context_.channel->aborted();
+  throw CommError(Failure::peer_lost, reason ? reason->rank : -1, "rank ", context_.rank, " ends at step ", step_, ": ",
+                  reason ? reason->message : "the job was ended");
+}
+
+bool TrainingProgress::logs_step(int64_t done) const {
+  return done % train_.log_every == 0 || done == first_step_ + 1 || length_.ends_epoch(done) ||
+         done == length_.total_steps;
+}
+
+void TrainingProgress::count(const StepResult& result) {
+  if (result.updated) {
+    if (result.learning_rate.defined()) learning_rate_ = result.learning_rate;
+    gradient_norm_ = result.gradient_norm;
+    if (result.skipped.defined())
+      skipped_ = skipped_.defined() ? skipped_ + result.skipped : result.skipped.to(at::kLong);
+    ++updates_;
+  }
+  train_metrics_.add(result.metrics);
+}
+
+bool TrainingProgress::skipped_all() const {
+  return skipped_.defined() && updates_ > 0 && skipped_.min().item<int64_t>() == updates_;
+}
+
+// --- Reports ---
+
+void TrainingProgress::report_first_step() const {
+  if (context_.rank != 0) return;
+  const double seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+  context_.channel->post(protocol::first_step, Json{{"seconds", seconds}});
+}
+
+void TrainingProgress::record_training(int64_t done, const std::map<std::string, MetricValue>& values) {
+  if (const auto loss = values.find("loss"); loss != values.end()) last_loss_ = loss->second.value;
+  Record record = full_record("train", done);
+  if (gradient_norm_.defined() && gradient_norm_.numel() == 1) record.gradient_norm = gradient_norm_.item<double>();
+  for (const auto& [name, metric] : values) record.metrics[name] = metric.value;
+  if (skipped_.defined()) record.metrics["skipped_updates"] = skipped_.sum().item<double>();
+  write(record);
+}
+
+void TrainingProgress::record_evaluation(int64_t done, const std::map<std::string, MetricValue>& values) {
+  best_.add(values, done);
+  Record record = full_record("evaluate", done);
+  for (const auto& [name, metric] : values) {
+    record.metrics[name] = metric.value;
+    if (!metric.members.empty()) record.members[name] = metric.members;
+  }
+  write(record);
+}
+
+void TrainingProgress::post_progress(int64_t done, bool log_step) {
+  if (context_.rank != 0) return;
+  const Clock::time_point now = Clock::now();
+  if (!log_step && now - reported_ < std::chrono::milliseconds(250)) return;
+  reported_ = now;
+  Json progress = to_json(record("train", done));
+  progress["steps"] = length_.total_steps;
+  progress["epochs"] = length_.epoch_of(length_.total_steps);
+  if (std::isfinite(last_loss_)) progress["loss"] = last_loss_;
+  context_.channel->post(protocol::progress, progress);
+}
+
+Record TrainingProgress::record(const std::string& kind, int64_t done) const {
+  Record record;
+  record.kind = kind;
+  record.step = done;
+  record.epoch = length_.epoch_of(done);
+  const double here = training_seconds();
+  record.seconds = train_seconds_before_ + here;
+  if (here > 0) record.samples_per_second = static_cast<double>(instances(rows_)) / here;
+  if (done > first_step_)
+    record.remaining_seconds =
+        here / static_cast<double>(done - first_step_) * static_cast<double>(length_.total_steps - done);
+  return record;
+}
+
+// Record for the sinks, with the values that are read from the device.
+Record TrainingProgress::full_record(const std::string& kind, int64_t done) const {
+  Record record = this->record(kind, done);
+  if (learning_rate_.defined()) record.learning_rate = learning_rate_[0].item<double>();
+  return record;
+}
+
+void TrainingProgress::write(const Record& record) {
+  for (auto& sink : sinks_) sink->write(record);
+}
+
+// --- Training clock ---
+
+double TrainingProgress::training_seconds() const {
+  return train_seconds_ + (training_ ? std::chrono::duration<double>(Clock::now() - lap_).count() : 0);
+}
+
+void TrainingProgress::pause_clock() {
+  train_seconds_ = training_seconds();
+  training_ = false;
+}
+
+void TrainingProgress::resume_clock() {
+  lap_ = Clock::now();
+  training_ = true;
+}
+
+// --- Checkpoints and the end ---
+
+void TrainingProgress::save(Strategy& strategy, int64_t done, const SavedState& more) {
+  pause_clock();
+  context_.state->phase("saving");
+  reached(InjectPoint::save, ++saves_);
+  strategy.flush();
+  Json trainer{{"step", done},
+               {"rows", rows_before_ + rows_},
+               {"seed", context_.config.seed},
+               {"global_rows", length_.global_rows},
+               {"steps_per_epoch", length_.steps_per_epoch},
+               {"total_steps", length_.total_steps},
+               {"world_size", context_.size},
+               {"train_seconds", train_seconds_before_ + train_seconds_},
+               {"evaluate_seconds", evaluate_seconds_},
+               {"evaluation_owed", more.evaluation_owed},
+               {"generators", generators_.description()},
+               {"metrics", best_.json()}};
+  trainer.update(more.trainer);
+  Json rank = more.rank;
+  if (const Json states = generators_.states(); rank.is_null())
+    rank = states;
+  else if (!states.is_null())
+    rank.update(states);
+  checkpoints().save(strategy, done, trainer, false, rank, more.data);
+  context_.state->phase("training");
+  resume_clock();
+}
+
+void TrainingProgress::end_loop(const DataTime& data) {
+  rank_ = rank_statistics(context_, ResourceUsage::now(context_) - before_, step_ - first_step_, data);
+}
+
+TrainingResult TrainingProgress::result(Strategy& strategy) { return {stopped_, summary(strategy, rank_), rank_}; }
+
+Json TrainingProgress::summary(Strategy& strategy, const Json& rank) {
+  // Parameters are summed over their owners.
+  int64_t parameters = 0;
+  strategy.visit_state([&](const StateEntry& entry) {
+    if (entry.kind == StateKind::parameter && entry.owner && entry.replica < 0) parameters += entry.tensor.numel();
+  });
+  at::Tensor count = at::scalar_tensor(parameters, at::TensorOptions(at::kLong).device(context_.devices.front()));
+  context_.world->all_reduce(count, ReduceOp::sum, {"parameter count", {}})->wait();
+
+  const int64_t samples = instances(rows_before_ + rows_);
+  const double seconds = train_seconds_before_ + train_seconds_;
+  Json json = {{"parameters", count.item<int64_t>()},
+               {"epochs", static_cast<double>(step_) / static_cast<double>(length_.steps_per_epoch)},
+               {"steps", step_},
+               {"steps_here", step_ - first_step_},
+               {"samples", samples},
+               {"train_seconds", seconds},
+               {"samples_per_second", seconds > 0 ? static_cast<double>(samples) / seconds : 0.0},
+               {"evaluate_seconds", evaluate_seconds_},
+               {"metrics", best_.json()}};
+  if (row_counts_.tokens > 0) json["tokens"] = samples * row_counts_.tokens;
+  add_statistics(context_, rank, json);
+  return json;
+}
+
+}  // namespace convoy

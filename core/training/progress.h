@@ -1,0 +1,173 @@
+// TrainingProgress: what every training loop counts, reports, saves and restores. The Trainer owns one, and so does the
+// Run of the C++ library.
+//
+// Call order: seed_generators; find and load a checkpoint; set_length and continue_at; start; then, for each step,
+// stops, count, report; save at any time between steps; rank and summary statistics at the end.
+// Threads: one rank's thread. Every rank makes the same calls in the same order.
+// Errors: those of checkpoints, communication and files; CommError(peer_lost) from check_aborted.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/context.h"
+#include "core/data/dataset.h"
+#include "core/files/files.h"
+#include "core/inject/fault.h"
+#include "core/metrics/accumulator.h"
+#include "core/metrics/sink.h"
+#include "core/resume.h"
+#include "core/strategy.h"
+#include "core/tensors/random.h"
+#include "core/training/length.h"
+#include "core/training/usage.h"
+
+namespace convoy {
+
+struct TrainingResult {
+  bool stopped = false;  // a request stopped the run; a checkpoint exists
+  Json summary;          // of the job, equal on every rank: steps, epochs, samples, seconds, metrics, …
+  Json rank;             // of this rank: waits, CPU, data, bytes sent
+};
+
+struct ProgressOptions {
+  bool shares_device = false;   // another rank of this process uses the same GPU
+  FileSystem* files = nullptr;  // for writing checkpoints; null: the operating system's
+  // Called at each point of the loop, with its number. An exception ends the training.
+  std::function<void(InjectPoint, int64_t)> reached = nullptr;
+};
+
+// What a row of the data counts for in the summary.
+struct RowCounts {
+  int64_t instances = 1;
+  int64_t tokens = 0;  // 0: rows are not text
+};
+
+// Additions of a training loop to a checkpoint.
+struct SavedState {
+  bool evaluation_owed = false;   // an evaluation of this state was interrupted
+  const Dataset* data = nullptr;  // its contents are recorded; may be null
+  Json trainer = Json::object();  // more keys of the trainer section
+  Json rank = Json();             // more keys of this rank's section; null: none
+};
+
+class TrainingProgress {
+ public:
+  TrainingProgress(const Context& context, ProgressOptions options);
+
+  // --- Beginning ---
+  void seed_generators() { generators_.seed(); }
+  // Length and intervals; may be set again before `start`.
+  void set_length(const TrainConfig& train, const TrainingLength& length, const RowCounts& rows);
+  const TrainingLength& length() const { return length_; }
+  const TrainConfig& train() const { return train_; }
+  // Collective. The checkpoint that train.resume names; nullopt for a training from the beginning.
+  std::optional<CheckpointInfo> checkpoint();
+  // Collective. Restores the strategy's state, the generators and the counts of the checkpoint.
+  void load(Strategy& strategy, const CheckpointInfo& info, const Dataset* data);
+  // Continues after `from.step` steps, in the numbering of this run. Rank 0 logs the notes before.
+  void log_notes(const Resumed& from) const;
+  void continue_at(Strategy& strategy, const CheckpointInfo& info, int64_t step);
+  bool owns(const CheckpointInfo& info) const { return checkpoints().owns(info); }
+  void restore_metrics(const Json& metrics) { best_.restore(metrics); }
+  // Opens the sinks, drops the metrics of repeated steps, and starts the clocks.
+  void open_sinks();
+  void start();
+
+  // --- Steps ---
+  int64_t step() const { return step_; }  // steps done
+  void next_step() { ++step_; }
+  int64_t first_step() const { return first_step_; }  // of this process
+  bool resumed() const { return first_step_ > 0; }
+  void reached(InjectPoint point, int64_t number) const;
+  // Returns true if all ranks stop here. Every rank calls this at the same points in the same order: between steps,
+  // and between the batches of an evaluation.
+  bool stops();
+  bool stopped() const { return stopped_; }
+  void check_aborted() const;
+  bool logs_step(int64_t done) const;
+  // Counts a batch of `rows` global rows, over all members.
+  void count_rows(int64_t rows) { rows_ += rows; }
+  // Takes the metrics and the scalars of a step's update.
+  void count(const StepResult& result);
+  int64_t updates() const { return updates_; }  // made by this process, including skipped ones
+  bool skipped_all() const;                     // the loss scaler skipped every update of this process
+
+  // --- Reports ---
+  void report_first_step() const;
+  // Collective. Sums of the metrics counted since the last call.
+  std::map<std::string, MetricValue> reduce_metrics() { return train_metrics_.reduce(*context_.world); }
+  void check_generators() { generators_.check_drawn(resumed()); }
+  void record_training(int64_t done, const std::map<std::string, MetricValue>& values);
+  void record_evaluation(int64_t done, const std::map<std::string, MetricValue>& values);
+  // Sends the progress line to the supervisor: at a logged step, else a few times a second.
+  void post_progress(int64_t done, bool log_step);
+
+  // --- Training clock: evaluation and checkpoints stop it ---
+  void pause_clock();
+  void resume_clock();
+  void add_evaluation_seconds(double seconds) { evaluate_seconds_ += seconds; }
+
+  // --- Checkpoints and the end ---
+  // Collective. Saves the state after `done` steps.
+  void save(Strategy& strategy, int64_t done, const SavedState& more);
+  // Takes the statistics of the loop at one moment: the last evaluation and checkpoint must not count.
+  void end_loop(const DataTime& data);
+  // Collective, after end_loop.
+  TrainingResult result(Strategy& strategy);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Checkpoints checkpoints() const;
+  Record record(const std::string& kind, int64_t done) const;
+  Record full_record(const std::string& kind, int64_t done) const;
+  void write(const Record& record);
+  double training_seconds() const;
+  int64_t instances(int64_t rows) const { return rows * row_counts_.instances; }
+  Json summary(Strategy& strategy, const Json& rank);
+
+  const Context& context_;
+  const ProgressOptions options_;
+  TrainConfig train_;
+  TrainingLength length_;
+  RowCounts row_counts_;
+  DefaultGenerators generators_;
+  StopAgreement stop_;
+  int64_t stop_points_ = 0;  // points passed at which this rank could stop
+  bool stopped_ = false;
+  std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
+  std::vector<std::unique_ptr<Sink>> sinks_;
+
+  int64_t step_ = 0;         // steps done
+  int64_t first_step_ = 0;   // first step of this process
+  int64_t recorded_ = 0;     // last step whose metrics metrics.jsonl keeps
+  int64_t saves_ = 0;        // started by this process
+  int64_t rows_ = 0;         // global rows trained by this process, over all members
+  int64_t rows_before_ = 0;  // global rows trained by earlier processes
+  MetricAccumulator train_metrics_;
+  BestMetrics best_;
+  int64_t updates_ = 0;
+  at::Tensor skipped_;  // updates of this process that the loss scaler skipped; undefined without a scaler
+  at::Tensor learning_rate_;
+  at::Tensor gradient_norm_;  // of the last update; undefined if not computed
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+
+  ResourceUsage before_;  // the loop
+  Json rank_;             // statistics of the loop
+  Clock::time_point started_, lap_, reported_;
+  bool training_ = true;
+  double train_seconds_ = 0, train_seconds_before_ = 0, evaluate_seconds_ = 0;
+};
+
+}  // namespace convoy

@@ -1,0 +1,260 @@
+// gpt and llama: decoder-only transformers with a norm before attention and MLP.
+//
+//   tokens [.., B, T] → embedding → blocks → norm → logits [.., B, T, vocabulary]
+//   block: h + attention(norm(h)), then h + mlp(norm(h))
+//
+// Parameters, by block: "embedding.tokens", "embedding.positions" (learned positions); "blocks.N.attention_norm",
+// "qkv", "projection", "mlp_norm", "up" (gated: "gate_up"), "down"; "output.norm", "output.linear" (unless tied).
+// Rows of qkv: all queries, all keys, all values. With fewer keys than queries, for each key head: its queries, the
+// key, the value; so a tensor group takes whole groups. Rows of gate_up: the gate, then the values that it scales.
+#include <cmath>
+
+#include "core/base/error.h"
+#include "core/metrics/model_metrics.h"
+#include "core/model.h"
+#include "models/attention.h"
+#include "models/catalogue/catalogue.h"
+#include "models/common.h"
+#include "models/registry.h"
+
+namespace convoy {
+namespace {
+
+constexpr const char* tokens_name = "tokens";  // name of the embedding; a tied output refers to it
+constexpr double deviation = 0.02;             // standard deviation of initial values, as in GPT-2
+
+struct TransformerSizes {
+  int64_t vocabulary = 0;
+  int64_t length = 0;   // longest sequence
+  int64_t context = 0;  // learned positions
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t key_heads = 0;  // 0: queries, keys and values of all heads one after another
+  int64_t dim = 0;
+  int64_t mlp = 0;
+  bool rotary = false;
+  double rotary_base = 0;
+  bool tied = false;
+  double dropout = 0;
+  double attention_dropout = 0;
+  bool bias = true;
+  bool rms_norm = false;  // else layer norm
+  double norm_eps = 0;
+  bool gated = false;  // down(activation(gate) · up), else down(activation(up))
+  std::string activation;
+  EmbeddingOptions::Rows rows = EmbeddingOptions::Rows::dense;
+
+  int64_t head_size() const { return dim / heads; }
+};
+
+using Cut = LinearOptions::Cut;
+
+LinearOptions linear_options(Cut cut, bool bias, double standard_deviation) {
+  LinearOptions options;
+  options.weight = {Init::Kind::normal, 0, standard_deviation};
+  options.bias = bias;
+  options.bias_init = Init{Init::Kind::zeros, 0, 0};
+  options.cut = cut;
+  return options;
+}
+
+Layer norm_of(Layers& layers, const std::string& name, const TransformerSizes& sizes) {
+  return sizes.rms_norm ? layers.rms_norm(name, sizes.dim, sizes.norm_eps)
+                        : layers.layer_norm(name, sizes.dim, sizes.norm_eps);
+}
+
+// tokens [.., B, T] int64 → [.., B, T, dim]
+class TokenEmbeddingBlock : public Block {
+ public:
+  TokenEmbeddingBlock(Layers& layers, const TransformerSizes& sizes) : context_(sizes.context) {
+    EmbeddingOptions options;
+    options.weight = {Init::Kind::normal, 0, deviation};
+    options.rows = sizes.rows;
+    options.lookups = sizes.length;
+    tokens_ = register_module("tokens", layers.embedding(tokens_name, sizes.vocabulary, sizes.dim, options));
+    if (!sizes.rotary) positions_ = layers.parameter("positions", {sizes.context, sizes.dim}, options.weight);
+    if (sizes.dropout > 0) dropout_ = register_module("dropout", layers.dropout("dropout", sizes.dropout));
+  }
+  TensorList forward(const TensorList& inputs) override {
+    at::Tensor h = tokens_->forward(inputs[0]);
+    if (positions_) {
+      const int64_t length = h.size(-2);
+      if (length > context_)
+        throw Error(Failure::config, "the data set gave a sequence of ", length, " tokens, and the model has ",
+                    context_, " positions");
+      h = h + positions_->get().narrow(-2, 0, length).unsqueeze(-3);  // a member dimension stays before rows
+    }
+    return {dropout_ ? dropout_->forward(h) : h};
+  }
+
+ private:
+  int64_t context_;
+  Layer tokens_;
+  std::unique_ptr<ParameterHandle> positions_;
+  Layer dropout_;
+};
+
+// [.., B, T, dim] → the same shape
+class TransformerBlock : public Block {
+ public:
+  TransformerBlock(Layers& layers, const TransformerSizes& sizes) : sizes_(sizes) {
+    const int64_t dim = sizes.dim;
+    // Every block adds twice to the residual stream; this scale keeps the variance of the sum independent of depth.
+    const double residual = deviation / std::sqrt(2.0 * double(sizes.layers));
+    const auto linear = [&](const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
+      return register_module(name, layers.linear(name, in, out, options));
+    };
+    LinearOptions qkv = linear_options(Cut::column, sizes.bias, deviation);
+    LinearOptions up = qkv;
+    qkv.parts = sizes.key_heads > 0 ? 1 : 3;
+    qkv.row_inputs = dim;
+    up.parts = sizes.gated ? 2 : 1;
+    const LinearOptions down = linear_options(Cut::row, sizes.bias, residual);
+    const int64_t keys = sizes.key_heads > 0 ? sizes.key_heads : sizes.heads;
+    attention_norm_ = register_module("attention_norm", norm_of(layers, "attention_norm", sizes));
+    qkv_ = linear("qkv", dim, (sizes.heads + 2 * keys) * sizes.head_size(), qkv);
+    projection_ = linear("projection", dim, dim, down);
+    mlp_norm_ = register_module("mlp_norm", norm_of(layers, "mlp_norm", sizes));
+    up_ = linear(sizes.gated ? "gate_up" : "up", dim, up.parts * sizes.mlp, up);
+    down_ = linear("down", sizes.mlp, dim, down);
+    if (sizes.rotary) rotary_ = std::make_unique<Rotary>(sizes.head_size(), sizes.rotary_base);
+    if (sizes.attention_dropout > 0) {
+      weights_dropout_ = register_module("weights_dropout", layers.dropout("weights_dropout", sizes.attention_dropout));
+    }
+    if (sizes.dropout > 0) {
+      attention_dropout_ = register_module("attention_dropout", layers.dropout("attention_dropout", sizes.dropout));
+      mlp_dropout_ = register_module("mlp_dropout", layers.dropout("mlp_dropout", sizes.dropout));
+    }
+  }
+  TensorList forward(const TensorList& inputs) override {
+    at::Tensor h = inputs[0];
+    const at::Tensor attended = projection_->forward(attention(qkv_->forward(attention_norm_->forward(h))));
+    h = h + (attention_dropout_ ? attention_dropout_->forward(attended) : attended);
+    const at::Tensor out = down_->forward(hidden(up_->forward(mlp_norm_->forward(h))));
+    return {h + (mlp_dropout_ ? mlp_dropout_->forward(out) : out)};
+  }
+
+ private:
+  at::Tensor attention(const at::Tensor& qkv) {
+    if (sizes_.key_heads == 0) return self_attention(qkv, sizes_.head_size(), rotary_.get(), weights_dropout_);
+    return grouped_attention(qkv, sizes_.head_size(), sizes_.heads / sizes_.key_heads, rotary_.get(), weights_dropout_);
+  }
+  at::Tensor hidden(const at::Tensor& up) const {
+    if (!sizes_.gated) return apply_activation(up, sizes_.activation);
+    const auto halves = up.chunk(2, -1);
+    return apply_activation(halves[0], sizes_.activation) * halves[1];
+  }
+
+  TransformerSizes sizes_;
+  Layer attention_norm_, qkv_, projection_, mlp_norm_, up_, down_;
+  Layer weights_dropout_, attention_dropout_, mlp_dropout_;
+  std::unique_ptr<Rotary> rotary_;
+};
+
+// [.., B, T, dim] → logits [.., B, T, vocabulary], sharded by vocabulary in a tensor group: loss and accuracy come from
+// Layers.
+class TokenOutputBlock : public Block {
+ public:
+  TokenOutputBlock(Layers& layers, const TransformerSizes& sizes, const std::string& embedding) {
+    LinearOptions options = linear_options(Cut::column, false, deviation);
+    if (sizes.tied) options.tied_to = embedding;
+    norm_ = register_module("norm", norm_of(layers, "norm", sizes));
+    linear_ = register_module("linear", layers.linear("linear", sizes.dim, sizes.vocabulary, options));
+  }
+  TensorList forward(const TensorList& inputs) override { return {linear_->forward(norm_->forward(inputs[0]))}; }
+
+ private:
+  Layer norm_, linear_;
+};
+
+class Transformer : public Model {
+ public:
+  explicit Transformer(const TransformerSizes& sizes) : sizes_(sizes) {}
+
+  int64_t blocks() const override { return sizes_.layers + 2; }
+  std::string block_name(int64_t index) const override {
+    if (index == 0) return "embedding";
+    return index == blocks() - 1 ? "output" : str("blocks.", index - 1);
+  }
+  BlockPtr block(int64_t index, Layers& layers) const override {
+    if (index == 0) return std::make_shared<TokenEmbeddingBlock>(layers, sizes_);
+    if (index < blocks() - 1) return std::make_shared<TransformerBlock>(layers, sizes_);
+    return std::make_shared<TokenOutputBlock>(layers, sizes_, str(block_name(0), ".", tokens_name, ".weight"));
+  }
+
+  TensorList inputs(const Batch& batch) const override { return {batch.at("tokens")}; }
+  std::string default_loss() const override { return "cross_entropy"; }
+  // Accuracy over tokens: each position counts like a row.
+  std::vector<Metric> metrics(const TensorList& outputs, const Batch& batch, Layers& layers) const override {
+    const at::Tensor& target = batch.at("target");
+    at::Tensor weight;
+    if (const at::Tensor* given = batch.find("weight")) {
+      weight = (given->dim() < target.dim() ? given->unsqueeze(-1) : *given).expand_as(target).flatten(-2);
+    }
+    return {accuracy(outputs[0].flatten(-3, -2), target.flatten(-2), weight, layers)};
+  }
+
+ private:
+  TransformerSizes sizes_;
+};
+
+// Sizes that both models read from the data and from options of the same name. Throws Error(config) unless the data set
+// has rows of tokens with a target each; `model` is for messages.
+TransformerSizes transformer_sizes(const Options& options, const Schema& schema, const std::string& model) {
+  const std::string asked_by = "model " + model;
+  const Field& tokens = schema.at("tokens", asked_by);
+  const Field& target = schema.at("target", asked_by);
+  if (tokens.shape.size() != 1 || tokens.cardinality < 1 || target.shape != tokens.shape || target.cardinality < 1)
+    throw Error(Failure::config, asked_by,
+                " wants rows of tokens with as many targets, both numbers of a vocabulary, and this data set "
+                "has others; choose data: {name: text}");
+  if (target.cardinality != tokens.cardinality)
+    throw Error(Failure::config, asked_by, ": this data set has tokens of ", tokens.cardinality,
+                " kinds and targets of ", target.cardinality, "; they have to be the same");
+  TransformerSizes sizes;
+  sizes.vocabulary = tokens.cardinality;
+  sizes.length = sizes.context = tokens.shape[0];
+  sizes.layers = options.integer("layers");
+  sizes.heads = options.integer("heads");
+  sizes.dim = options.integer("dim");
+  sizes.rotary_base = options.real("rotary_base");
+  sizes.tied = options.boolean("tied");
+  sizes.dropout = options.real("dropout");
+  sizes.attention_dropout = options.real("attention_dropout");
+  sizes.norm_eps = options.real("norm_eps");
+  sizes.rows = rows_of(options);
+  return sizes;
+}
+
+}  // namespace
+
+ModelPtr make_gpt(const Options& options, const Schema& schema) {
+  TransformerSizes sizes = transformer_sizes(options, schema, "gpt");
+  gpt_entry().check(options);
+  sizes.mlp = gpt_mlp_dim(options);
+  sizes.rotary = options.text("positions") == "rotary";
+  if (options.has("context")) {
+    sizes.context = options.integer("context");
+    if (sizes.context < sizes.length)
+      throw Error(Failure::config, "model gpt: context is ", sizes.context, ", and the data set has sequences of ",
+                  sizes.length, " tokens; take a context of at least that, or a smaller data.length");
+  }
+  sizes.bias = options.boolean("bias");
+  sizes.activation = options.text("activation");
+  return std::make_shared<Transformer>(sizes);
+}
+
+ModelPtr make_llama(const Options& options, const Schema& schema) {
+  TransformerSizes sizes = transformer_sizes(options, schema, "llama");
+  llama_entry().check(options);
+  sizes.key_heads = options.has("kv_heads") ? options.integer("kv_heads") : sizes.heads;
+  sizes.mlp = llama_mlp_dim(options);
+  sizes.rotary = true;
+  sizes.bias = false;
+  sizes.rms_norm = true;
+  sizes.gated = true;
+  sizes.activation = "silu";
+  return std::make_shared<Transformer>(sizes);
+}
+
+}  // namespace convoy
