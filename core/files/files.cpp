@@ -67,12 +67,16 @@ struct FolderEntry {
   std::string name;
 };
 
+// The file gets its name when it is complete, so a process that is killed leaves nothing. Some file systems (NFS) have no
+// files without a name; there the file has its name from the start.
 class SystemFile : public WritableFile {
  public:
-  explicit SystemFile(std::string path) : path_(std::move(path)) {
-    const FolderEntry entry(path_);
-    descriptor_ = Descriptor(
-        openat(entry.folder.get(), entry.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  explicit SystemFile(std::string path) : path_(std::move(path)), entry_(path_) {
+    descriptor_ = Descriptor(openat(entry_.folder.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644));
+    named_ = !descriptor_.valid();
+    if (named_)
+      descriptor_ = Descriptor(
+          openat(entry_.folder.get(), entry_.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!descriptor_.valid()) fail("create", path_, errno);
   }
 
@@ -88,11 +92,16 @@ class SystemFile : public WritableFile {
   }
   void close() override {
     sync_descriptor(descriptor_.get(), path_);
+    const std::string unnamed = "/proc/self/fd/" + std::to_string(descriptor_.get());
+    if (!named_ && linkat(AT_FDCWD, unnamed.c_str(), entry_.folder.get(), entry_.name.c_str(), AT_SYMLINK_FOLLOW) != 0)
+      fail("create", path_, errno);
     if (::close(descriptor_.release()) != 0) fail("close", path_, errno);
   }
 
  private:
   std::string path_;
+  FolderEntry entry_;
+  bool named_ = false;
   Descriptor descriptor_;
 };
 

@@ -45,9 +45,9 @@ class Descriptor {
 
 class WritableFile {
  public:
-  virtual ~WritableFile() = default;                       // closes, without a guarantee that data is on disk
+  virtual ~WritableFile() = default;                       // without close() the file may not exist afterwards
   virtual void write(const void* data, size_t bytes) = 0;  // writes all bytes
-  virtual void close() = 0;                                // fsync, then close
+  virtual void close() = 0;                                // fsync; now the file has its name
 };
 
 class FileSystem {

@@ -48,6 +48,13 @@ TEST_F(FilesTest, AFileIsReplacedWholeAndLeavesNothingElse) {
   EXPECT_THAT(names_in(folder_), ElementsAre("a"));
 }
 
+TEST_F(FilesTest, LeavesNothingOfAnUnfinishedFile) {
+  if (!Descriptor(open(folder_.c_str(), O_WRONLY | O_TMPFILE, 0644)).valid())
+    GTEST_SKIP() << "this file system has no files without a name";
+  system_files().create(at("unfinished"))->write("half", 4);
+  EXPECT_THAT(names_in(folder_), ElementsAre());
+}
+
 TEST_F(FilesTest, APlantedTemporaryIsNotFollowed) {
   write(at("victim"), "untouched");
   ASSERT_EQ(symlink(at("victim").c_str(), at(str(".summary.json.", getpid())).c_str()), 0);
@@ -63,7 +70,7 @@ TEST_F(FilesTest, ALinkInPlaceOfAFileIsRefused) {
   EXPECT_THAT(failure([&] { open_to_append(at("link")); }), HasSubstr("is a symbolic link"));
   EXPECT_THAT(failure([&] { open_to_append(at("second")); }), HasSubstr("hard link"));
   EXPECT_THAT(failure([&] { write_whole(at("link"), "x", false); }), HasSubstr("is a symbolic link"));
-  EXPECT_NE(failure([&] { system_files().create(at("link")); }), "");
+  EXPECT_NE(failure([&] { system_files().create(at("link"))->close(); }), "");
   EXPECT_EQ(read_file(at("victim")), "untouched");
 }
 
