@@ -54,7 +54,7 @@ Json LoopSettings::batches() const {
 
 LoopSettings Run::Impl::settings_of(const OpenData& data, const ShareOptions& options) const {
   const RunConfig& config = context.config;
-  const SourceLocations written = marks_of(config.resolved);
+  const SourceLocations written = locations_of(config.resolved);
   const auto decides = [&](const char* key) { return written.count(key) == 0; };  // the program
   LoopSettings wanted;
   wanted.train = config.train;

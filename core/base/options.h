@@ -84,7 +84,7 @@ struct Option {
 };
 
 // Source location of a key path, or of the nearest section around it.
-SourceLocation location_of(const std::map<std::string, SourceLocation>& marks, std::string path);
+SourceLocation location_of(const std::map<std::string, SourceLocation>& locations, std::string path);
 
 // Values of one component, section or file: checked against its options, with every default filled in. Values of a
 // component include its "name". An omitted value without a default is null.
@@ -93,7 +93,7 @@ SourceLocation location_of(const std::map<std::string, SourceLocation>& marks, s
 class Options {
  public:
   Options();
-  explicit Options(OptionValue values, std::map<std::string, SourceLocation> marks = {}, std::string path = "");
+  explicit Options(OptionValue values, std::map<std::string, SourceLocation> locations = {}, std::string path = "");
 
   bool has(const std::string& name) const;  // present and not null
   bool is_auto(const std::string& name) const;
@@ -111,16 +111,16 @@ class Options {
   decltype(auto) at(const std::string& name) const;
 
   // Source location of a key (path below this object), or of its parent.
-  SourceLocation mark(const std::string& name) const;
-  const std::map<std::string, SourceLocation>& marks() const { return marks_; }
+  SourceLocation location(const std::string& name) const;
+  const std::map<std::string, SourceLocation>& locations() const { return locations_; }
   const std::string& path() const { return path_; }
   // Throws ConfigError at that key, for checks beyond the type ("dropout must be below 1 if …").
   [[noreturn]] void fail(const std::string& name, const std::string& reason) const;
 
  private:
-  OptionValue values_;                           // a map
-  std::map<std::string, SourceLocation> marks_;  // by key path "a.b.2"; "" is the object itself
-  std::string path_;                             // key path of this object in the file, for messages
+  OptionValue values_;                               // a map
+  std::map<std::string, SourceLocation> locations_;  // by key path "a.b.2"; "" is the object itself
+  std::string path_;                                 // key path of this object in the file, for messages
 };
 
 // Entry of a catalogue: a name and its options. Folders extend it (strategies add plan and cost).

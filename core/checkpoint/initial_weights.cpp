@@ -165,7 +165,7 @@ void check_config(const WeightSource& source, const WeightNames& names, const Co
   for (const auto& [option, difference] : config_differences(*names.config, file)) {
     const std::string key = option.empty() ? "model.init_from" : "model." + option;
     const std::string reason = str("config.json in ", source.path(), ": ", difference);
-    if (strict) throw ConfigError(mark_of(context.config.resolved, key), key, reason);
+    if (strict) throw ConfigError(location_of(context.config.resolved, key), key, reason);
     log::warning(str("model.init_from: ", reason));
   }
 }
@@ -197,7 +197,7 @@ auto at_init_from(const Context& context, const Action& action) {
   } catch (const Error& error) {
     const std::string key = "model.init_from";
     if (error.kind() != Failure::config) throw;
-    throw ConfigError(mark_of(context.config.resolved, key), key, error.what());
+    throw ConfigError(location_of(context.config.resolved, key), key, error.what());
   }
 }
 

@@ -18,14 +18,14 @@ using SourceLocations = std::map<std::string, SourceLocation>;  // by key path; 
 // Writes {"files": [F, …], "at": {KEY: [index into files, line, column], …}} key by key; add each key once.
 class SourceLocationWriter {
  public:
-  void add(const std::string& key, const SourceLocation& mark);
+  void add(const std::string& key, const SourceLocation& location);
   Json json();  // call it once
 
  private:
   std::vector<std::string> files_;
   Json::object_t at_;
 };
-SourceLocations marks_of(const Json& resolved);  // empty if it has no marks
+SourceLocations locations_of(const Json& resolved);  // empty if it has none
 
 struct Node {
   enum class Kind { null, scalar, list, map };
@@ -36,7 +36,7 @@ struct Node {
   bool quoted = false;      // quoted text is never a number or a boolean
   bool overridden = false;  // --set gave this node, or a node below it
   bool renamed = false;     // a scalar from --set that replaced another one of the file
-  SourceLocation mark;
+  SourceLocation location;
   std::vector<Node> items;    // of a list
   std::vector<Field> fields;  // of a map, in the order written; keys are unique
 
@@ -47,20 +47,20 @@ struct Node {
 
 struct Node::Field {
   std::string key;
-  SourceLocation mark;  // of the key
+  SourceLocation location;  // of the key
   Node value;
 };
 
-Node scalar_node(const std::string& text, const SourceLocation& mark, bool quoted = false);
-Node map_node(const SourceLocation& mark);
+Node scalar_node(const std::string& text, const SourceLocation& location, bool quoted = false);
+Node map_node(const SourceLocation& location);
 
 // Value of a node without a described type. A plain scalar becomes a boolean, an integer or a finite real if it reads
 // as one, otherwise text. With `keep_spelling`, a number becomes one only if it is written back unchanged, so text
 // such as 1.10 stays.
 Json untyped(const Node& node, bool keep_spelling);
 
-// Converts data to a node, for defaults and resolved data. `marks` gives source locations by key path.
-Node node_of(const Json& value, const std::map<std::string, SourceLocation>& marks, const std::string& path = "");
+// Converts data to a node, for defaults and resolved data. `locations` gives source locations by key path.
+Node node_of(const Json& value, const std::map<std::string, SourceLocation>& locations, const std::string& path = "");
 
 // --- Strict scalars: one spelling for booleans, no octal numbers, no silent rounding, finite numbers only ---
 

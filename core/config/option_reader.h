@@ -26,7 +26,7 @@ class OptionReader {
   void refuse_unknown_keys(const std::vector<Option>& options, const Node& node, const std::string& path);
   Json read_component(const Option& option, const Node& node, const std::string& path);
 
-  const std::map<std::string, SourceLocation>& marks() const { return marks_; }  // by key path, of written keys
+  const std::map<std::string, SourceLocation>& locations() const { return locations_; }  // by key path, of written keys
   const std::vector<std::string>& warnings() const { return warnings_; }
   const std::set<std::string>& meant() const { return meant_; }  // absent keys that a wrong key stands for
 
@@ -43,16 +43,16 @@ class OptionReader {
   void check_range(const Option& option, double value, const Node& node, const std::string& path) const;
   template <class Read>
   Json collect_mistakes(const Read& read);
-  void add_mark(const std::string& path, const SourceLocation& mark);
-  void add_marks_below(const Node& node, const std::string& path);
+  void add_location(const std::string& path, const SourceLocation& location);
+  void add_locations_below(const Node& node, const std::string& path);
 
   const Catalogues& catalogues_;
   std::set<std::string> open_kinds_;
   std::vector<ConfigError>* mistakes_;
-  std::map<std::string, SourceLocation> marks_;
+  std::map<std::string, SourceLocation> locations_;
   std::vector<std::string> warnings_;
   std::set<std::string> meant_;
-  int in_default_ = 0;  // reading the default of a description: no marks, no ranges
+  int in_default_ = 0;  // reading the default of a description: no source locations, no ranges
   int in_renamed_ = 0;  // inside a component with a name from --set that replaced another one
 };
 

@@ -18,8 +18,8 @@ constexpr size_t max_config_values = 100000;  // 64 bytes of text count as one v
 Node read_yaml_file(const std::string& path);
 // As above, for text. `file` names it in messages.
 Node read_yaml_text(const std::string& text, const std::string& file);
-// Reads a value of --set: YAML on one line; empty text is null. Every source location is `mark`.
-Node read_yaml_value(const std::string& text, const SourceLocation& mark);
+// Reads a value of --set: YAML on one line; empty text is null. Every source location is `location`.
+Node read_yaml_value(const std::string& text, const SourceLocation& location);
 
 // Refuses invalid text: NUL and other control characters, UTF-16, byte order marks, tabs as indentation. `fixed`: the
 // text is no file; every error in it is reported at `place`.

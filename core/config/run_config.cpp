@@ -234,7 +234,7 @@ LaunchConfig launch_config(const Options& options) {
 }
 
 RunConfig RunConfig::from_resolved(const Json& resolved) {
-  const Options run(resolved, marks_of(resolved));
+  const Options run(resolved, locations_of(resolved));
   RunConfig config;
   config.name = run.text("name");
   config.seed = static_cast<uint64_t>(run.integer("seed"));
@@ -263,7 +263,9 @@ RunConfig RunConfig::from_resolved(const Json& resolved) {
   return config;
 }
 
-SourceLocation mark_of(const Json& resolved, const std::string& key) { return location_of(marks_of(resolved), key); }
+SourceLocation location_of(const Json& resolved, const std::string& key) {
+  return location_of(locations_of(resolved), key);
+}
 
 const std::vector<Option>& run_options() {
   static const std::vector<Option> options = described();

@@ -87,7 +87,7 @@ struct RunConfig {
   std::vector<std::string> plugins;  // libraries that register further losses, data sets, transforms or models
   // All of the above as data, in the order of run_options(). Its hidden key "marks" has the source location of each
   // key, so that errors of a rank name file, line and column. to_yaml and first_difference ignore it. Use
-  // without_marks() to hash or compare.
+  // without_locations() to hash or compare.
   Json resolved;
   std::vector<std::string> warnings;  // from reading, one line each; not part of resolved
 
@@ -112,8 +112,8 @@ RunConfig read_run_config(const ReadRequest& request, const Catalogues& catalogu
 RunConfig check_resolved(const Json& resolved, const Catalogues& catalogues, const std::string& plugin_model = "");
 
 // Source location of `key` ("launch.ranks"), or of the nearest section around it; for checks after reading.
-SourceLocation mark_of(const Json& resolved, const std::string& key);
-Json without_marks(const Json& resolved);
+SourceLocation location_of(const Json& resolved, const std::string& key);
+Json without_locations(const Json& resolved);
 // The resolved configuration as YAML text with the same meaning, one key a line, in the order of run_options().
 std::string to_yaml(const Json& resolved);
 // First key path in which two resolved configurations differ, without the `ignored` prefixes; "" if none.
@@ -149,7 +149,7 @@ void refuse_without_effect(const Options& section, const std::string& key, const
                            const std::vector<SourceLocation>& because = {},
                            std::vector<std::string>* ignored = nullptr);
 
-bool is_typed(const SourceLocation& mark);  // from --set
+bool is_typed(const SourceLocation& location);  // from --set
 
 // Reads the tree of one run, as read_run_config does.
 RunConfig read_run_tree(const Node& root, const Catalogues& catalogues);

@@ -56,7 +56,7 @@ void check_name(const std::string& folder, const Pipeline& pipeline) {
   bool known = fs::exists(str(folder, "/pipelines/", name), none);
   for (const char* end : {".yaml", ".yaml.taken"}) known = known || fs::exists(str(folder, "/inbox/", name, end), none);
   if (known)
-    throw ConfigError(pipeline.mark, "name",
+    throw ConfigError(pipeline.location, "name",
                       str("is '", name, "', as another pipeline of ", folder, " is; give it another"));
 }
 
@@ -76,7 +76,7 @@ struct Author {
     const size_t location_end = line.find(": "), key_end = line.find(": ", location_end + 2);
     if (line.rfind(inbox_file, 0) == 0 && key_end != std::string::npos) {
       const std::string key = line.substr(location_end + 2, key_end - location_end - 2);
-      return to_string(mark(key)) + line.substr(location_end);
+      return to_string(location(key)) + line.substr(location_end);
     }
     for (size_t at = 0; (at = line.find(inbox_file, at)) != std::string::npos; at += file.size())
       line.replace(at, inbox_file.size(), file);
@@ -84,12 +84,12 @@ struct Author {
   }
 
   // Source location of a key: NAME.KEY is the pipeline's, any other key its configuration's.
-  SourceLocation mark(const std::string& key) const {
+  SourceLocation location(const std::string& key) const {
     const std::string prefix = pipeline.name + ".";
-    if (key.rfind(prefix, 0) != 0) return mark_of(pipeline.config, key);
+    if (key.rfind(prefix, 0) != 0) return location_of(pipeline.config, key);
     const Node root = read_yaml_file(file);
     const Node* value = root.find(key.substr(prefix.size()));
-    return value == nullptr ? pipeline.mark : value->mark;
+    return value == nullptr ? pipeline.location : value->location;
   }
 };
 

@@ -33,7 +33,7 @@ int run_launched(Node tree, const RunArguments& arguments, const Variables& vari
     AgentRequest request{as, variables, rank_program()};
     request.requested_folder = requested_folder(folder_request(run));
     request.rendezvous = run.config.launch.rendezvous;
-    request.config = without_marks(run.config.resolved);
+    request.config = without_locations(run.config.resolved);
     return run_as_agent(loop, request, host);
   } catch (const Error& error) {
     if (as.rank == 0) std::cerr << error.what() << '\n';

@@ -139,7 +139,7 @@ std::string zero_or_bytes(double bytes) { return bytes == 0 ? "0" : human_bytes(
 Json shared_keys(const Options& values, const std::vector<Option>& options, bool written_only) {
   Json shared = Json::object();
   for (const Option& option : options) {
-    if (!values.has(option.name) || (written_only && values.marks().count(option.name) == 0)) continue;
+    if (!values.has(option.name) || (written_only && values.locations().count(option.name) == 0)) continue;
     const Json& found = values.at(option.name);
     const bool nested = option.type == OptionType::section && found.is_object();
     const Json value = nested ? shared_keys(values.section(option.name), option.options, written_only) : found;

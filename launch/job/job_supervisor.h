@@ -34,7 +34,7 @@ struct JobRequest {
   bool joins = false;                 // agents start the processes; else the caller does
   bool resumes = true;                // a stop leaves a checkpoint from which the same command resumes
   LaunchConfig launch;
-  Json config = {};  // without_marks; agents compare it with the configuration that they read; null: no comparison
+  Json config = {};  // without_locations; agents compare it with the configuration that they read; null: no comparison
 };
 
 struct JobEvents {

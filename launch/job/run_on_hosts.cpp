@@ -99,7 +99,7 @@ class HostsRun {
   // Host of each rank. A number of ranks in the file counts only if the command line gives none.
   std::vector<int> wanted_hosts() {
     const int64_t ranks = run_.config.launch.ranks;
-    const bool typed = mark_of(run_.config.resolved, "launch.ranks").file.rfind("--set", 0) == 0;
+    const bool typed = location_of(run_.config.resolved, "launch.ranks").file.rfind("--set", 0) == 0;
     std::vector<int> hosts = rank_hosts(shares_, typed ? static_cast<int>(ranks) : 0);
     run_.as.size_from = "--hosts";
     if (!hosts.empty()) run_.config.launch.ranks = static_cast<int64_t>(hosts.size());
@@ -111,7 +111,7 @@ class HostsRun {
 
   void ask_hosts() {
     if (remote_shell_.empty())
-      throw ConfigError(mark_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
+      throw ConfigError(location_of(run_.config.resolved, "launch.remote_shell"), "launch.remote_shell",
                         "is empty, and --hosts needs a program that executes a command on another host");
     const RemoteRequest request{version, working_folder(), forwarded(run_.variables), may_use_gpus(run_.config),
                                 run_.config.program.empty() ? "" : run_.config.program.front()};

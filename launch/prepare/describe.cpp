@@ -54,7 +54,7 @@ void check_plugins(RunConfig& config, const std::string& rank_program) {
     try {
       trusted_plugin_file(path);
     } catch (const Error& error) {
-      throw ConfigError(mark_of(config.resolved, key), key, error.what(), error.kind());
+      throw ConfigError(location_of(config.resolved, key), key, error.what(), error.kind());
     }
   }
   const Json described = describe_run(rank_program, config.resolved);

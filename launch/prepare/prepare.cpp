@@ -24,8 +24,8 @@ namespace {
 
 // Source location of the key, else the file.
 SourceLocation location_of(const PreparedRun& run, const std::string& key) {
-  const SourceLocation mark = mark_of(run.config.resolved, key);
-  return mark.file.empty() ? SourceLocation{run.arguments.config, 0, 0} : mark;
+  const SourceLocation location = location_of(run.config.resolved, key);
+  return location.file.empty() ? SourceLocation{run.arguments.config, 0, 0} : location;
 }
 
 // Adds the source location to an error of planning, which knows no locations.
@@ -51,10 +51,10 @@ const BackendEntry& backend_entry(const std::string& name) {
 void resolve_rank_count(PreparedRun& run) {
   const int64_t wanted = run.config.launch.ranks;
   if (run.as.launcher == Launcher::none || wanted == 0 || wanted == run.as.size) return;
-  const SourceLocation mark = location_of(run, "launch.ranks");
-  const bool typed = mark.file.rfind("--set", 0) == 0;
+  const SourceLocation location = location_of(run, "launch.ranks");
+  const bool typed = location.file.rfind("--set", 0) == 0;
   if (typed)
-    throw ConfigError(mark, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
+    throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
                       str(wanted, " contradicts ", run.as.size_from, "=", run.as.size, ": ", name_of(run.as.launcher),
                           " started ", run.as.size, "; leave it out"));
   run.warnings.push_back(str(run.arguments.config, ": launch.ranks: ", wanted, " is for convoy alone; ",
@@ -211,7 +211,7 @@ void check_batch_size(const RunConfig& config, double row_elements) {
   const double elements = double(config.train.batch.rows) * members * row_elements;
   if (elements <= most_batch_elements) return;
   const std::string key = config.train.batch.per_rank ? "train.batch.per_rank" : "train.batch.global";
-  throw ConfigError(mark_of(config.resolved, key), key,
+  throw ConfigError(location_of(config.resolved, key), key,
                     str("is ", config.train.batch.rows, ", which makes a batch of ", elements, " numbers at ",
                         row_elements, " a row; ", most_batch_elements, " are the most; take fewer rows"));
 }
@@ -280,7 +280,7 @@ PreparedRun prepare(Node tree, const RunArguments& arguments, const Variables& v
 
 void refuse_program(const RunConfig& config, const std::string& command) {
   if (config.program.empty()) return;
-  throw ConfigError(mark_of(config.resolved, "program"), "program",
+  throw ConfigError(location_of(config.resolved, "program"), "program",
                     str("has its own model and loop, which `convoy ", command,
                         "` cannot see: it needs model, data and strategy in the file; make the model a plugin "
                         "(docs/extending.md), or type `convoy run`"));
@@ -301,7 +301,7 @@ PlacedJob plan_and_place(const PreparedRun& run, const Topology& topology, const
   try {
     return plan_without_locations(run, topology, rank_hosts, allowed);
   } catch (const ConfigError& error) {
-    if (!error.mark().file.empty()) throw;
+    if (!error.location().file.empty()) throw;
     add_location(error, run);
   }
 }

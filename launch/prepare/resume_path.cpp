@@ -47,7 +47,7 @@ const std::vector<std::string> free_model_keys{"model.dropout", "model.attention
                                                "model.plugin",  "model.init_from"};
 
 [[noreturn]] void refuse(const Json& resolved, const std::string& key, const std::string& reason) {
-  throw ConfigError(mark_of(resolved, key), key, reason);
+  throw ConfigError(location_of(resolved, key), key, reason);
 }
 
 // The run that wrote a step-N folder; its config is null if the manifest is unreadable, which ranks report.

@@ -137,8 +137,8 @@ bool can_begin_from(const RunFolderRequest& request, const std::string& folder) 
 std::string difference_lines(const std::vector<Difference>& found, const Json& resolved) {
   std::string lines;
   for (const Difference& difference : found) {
-    const SourceLocation mark = mark_of(resolved, difference.key);
-    lines += str("\n  ", mark.file.empty() ? "" : to_string(mark) + ": ", to_string(difference));
+    const SourceLocation location = location_of(resolved, difference.key);
+    lines += str("\n  ", location.file.empty() ? "" : to_string(location) + ": ", to_string(difference));
   }
   return lines;
 }
@@ -152,9 +152,9 @@ Json value_at(const Json& config, const std::string& pointer) {
 // The length of the folder's run, as far as it differs from `resolved` and the user wrote no other: `epochs` unless he
 // gives epochs, `max_steps` unless he gives either. Without this, a default would end the run early.
 Json kept_length(const Json& config, const Json& resolved) {
-  const SourceLocations marks = marks_of(resolved);
+  const SourceLocations locations = locations_of(resolved);
   const auto is_written = [&](const std::string& key) {
-    return marks.empty() ? !value_at(resolved, "/train/" + key).is_null() : marks.count("train." + key) != 0;
+    return locations.empty() ? !value_at(resolved, "/train/" + key).is_null() : locations.count("train." + key) != 0;
   };
   Json kept = Json::object();
   if (is_written("epochs")) return kept;

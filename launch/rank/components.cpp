@@ -76,7 +76,7 @@ auto with_location(const ConfigLocation& location, const Action& action) {
     const std::string key = key_of(location, error.what());
     std::string reason = error.what();
     if (reason.rfind(key + ": ", 0) == 0) reason.erase(0, key.size() + 2);
-    throw ConfigError(mark_of(*location.resolved, key), key, reason, error.kind());
+    throw ConfigError(location_of(*location.resolved, key), key, reason, error.kind());
   }
 }
 
@@ -98,7 +98,7 @@ auto call_component(const ConfigLocation& location, const CrashNote& note, const
     throw;
   } catch (...) {
     const TranslatedException failure = translate_exception(Failure::training);
-    throw ConfigError(mark_of(*location.resolved, location.fallback), location.fallback,
+    throw ConfigError(location_of(*location.resolved, location.fallback), location.fallback,
                       str(note.text(), ", threw: ", failure.message), failure.kind);
   }
 }
@@ -255,23 +255,23 @@ class CheckedModel : public WrappedModel {
 // Returns the options of the model's default loss: defaults, as if the configuration named it.
 Options default_loss_options(const RunConfig& config, const Catalogues& catalogues, const std::string& name,
                              ConfigLocation model) {
-  const SourceLocation mark = mark_of(*model.resolved, model.fallback);
+  const SourceLocation location = location_of(*model.resolved, model.fallback);
   const Entry* entry = catalogues.find("loss", name);
   if (entry == nullptr) {
     const std::vector<std::string> valid = catalogues.names("loss");
     const std::string near = nearest(name, valid);
     const std::string advice = near.empty() ? "there are " + join(valid, ", ") + "." : "did you mean " + near + "?";
     throw ConfigError(
-        mark, model.fallback,
+        location, model.fallback,
         name.empty() ? str("model ", config.model.name, " names no loss of its own (Model::default_loss is empty); ",
                            advice, " Name one there, or choose one by loss: {name: …}")
                      : str("model ", config.model.name, " names '", name,
                            "' as its own loss (Model::default_loss), which does not exist; ", advice,
                            " Fix that, or choose one by loss: {name: …}"));
   }
-  Json values = OptionReader(catalogues, {}).read_fields(entry->options, map_node(mark), "loss");
+  Json values = OptionReader(catalogues, {}).read_fields(entry->options, map_node(location), "loss");
   values["name"] = name;
-  Options options(values, {{"", mark}}, "loss");
+  Options options(values, {{"", location}}, "loss");
   if (entry->check) entry->check(options);
   return options;
 }

@@ -97,7 +97,7 @@ class DataChecker {
   [[noreturn]] void fail(Failure kind, const std::string& reason) const {
     const Json& data = config_.resolved.at("data");
     const std::string key = data.contains("path") ? "data.path" : "data";
-    throw ConfigError(mark_of(config_.resolved, key), key, reason, kind);
+    throw ConfigError(location_of(config_.resolved, key), key, reason, kind);
   }
 
   const DatasetPtr& data_;

@@ -51,14 +51,14 @@ void check_gpt(const Options& options) {
   if (rotary && options.has("context"))
     refuse_without_effect(options, "context",
                           "is the number of learned positions, and positions are rotary; leave one of them out",
-                          {options.mark("positions")});
+                          {options.location("positions")});
   if (options.has("mlp_dim"))
     refuse_without_effect(options, "mlp_ratio", "and mlp_dim both set the size of a block's MLP; leave one of them out",
-                          {options.mark("mlp_dim")});
+                          {options.location("mlp_dim")});
   if (!rotary)
     refuse_without_effect(options, "rotary_base",
                           "is for positions: rotary, and positions are learned; leave one of them out",
-                          {options.mark("positions")});
+                          {options.location("positions")});
 }
 
 void check_llama(const Options& options) {
@@ -74,8 +74,8 @@ void check_llama(const Options& options) {
 void check_mlp(const Options& options) {
   if (!options.integers("hidden").empty()) return;
   const std::string reason = "is for what follows a hidden layer, and hidden is []: there is none; leave it out";
-  refuse_without_effect(options, "activation", reason, {options.mark("hidden")});
-  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.mark("hidden")});
+  refuse_without_effect(options, "activation", reason, {options.location("hidden")});
+  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.location("hidden")});
 }
 
 void check_ncf(const Options& options) {
@@ -87,8 +87,8 @@ void check_ncf(const Options& options) {
   if (mlp > 0 && !layers) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
   if (mlp > 0) return;
   const std::string reason = "is of the MLP, and mlp_dim: 0 leaves that out; leave this key out too, or raise mlp_dim";
-  if (layers) refuse_without_effect(options, "hidden", reason, {options.mark("mlp_dim")});
-  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.mark("mlp_dim")});
+  if (layers) refuse_without_effect(options, "hidden", reason, {options.location("mlp_dim")});
+  if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.location("mlp_dim")});
 }
 
 void check_resnet(const Options& options) {

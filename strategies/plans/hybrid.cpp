@@ -67,7 +67,7 @@ Mesh mesh_of(const Options& options, const Degrees& degrees) {
 
 // Refuses keys of an axis that the mesh does not have or has in another kind.
 std::vector<std::string> check_axis_keys(const Options& options, const Degrees& degrees) {
-  const SourceLocation data = options.mark("mesh.data");
+  const SourceLocation data = options.location("mesh.data");
   std::vector<std::string> left_out;
   const auto refuse = [&](const std::vector<std::string>& keys, const std::string& reason,
                           const SourceLocation& because) {
@@ -93,10 +93,10 @@ std::vector<std::string> check_axis_keys(const Options& options, const Degrees& 
   if (degrees.pipeline == 1)
     refuse({"schedule", "stages", "virtual"},
            "is for the axis pipeline, and mesh.pipeline is 1; raise it, or leave this key out",
-           options.mark("mesh.pipeline"));
+           options.location("mesh.pipeline"));
   if (degrees.tensor == 1 && options.boolean("sequence_parallel"))
     refuse({"sequence_parallel"}, "is for the axis tensor, and mesh.tensor is 1; raise it, or leave this key out",
-           options.mark("mesh.tensor"));
+           options.location("mesh.tensor"));
   return left_out;
 }
 

@@ -18,7 +18,7 @@ TEST(Error, ConfigErrorSaysWhereAndWhy) {
   EXPECT_STREQ(error.what(), "x.yaml:3:7: train.epochs: is too small");
   EXPECT_EQ(error.kind(), Failure::config);
   EXPECT_EQ(error.key(), "train.epochs");
-  EXPECT_EQ(error.mark().line, 3);
+  EXPECT_EQ(error.location().line, 3);
 }
 
 TEST(Error, ConfigErrorLeavesOutWhatIsNotKnown) {

@@ -82,8 +82,8 @@ std::string refused(const Sections& run, const std::vector<std::string>& overrid
     const Plan plan = strategy_entry(config.strategy.name).plan(config, topology, request);
     if (warnings != nullptr) *warnings = plan.warnings;
   } catch (const ConfigError& error) {
-    EXPECT_TRUE(error.mark().column > 0 || error.mark().file.rfind("--set", 0) == 0) << error.what();
-    return str(error.key(), " in line ", error.mark().line);
+    EXPECT_TRUE(error.location().column > 0 || error.location().file.rfind("--set", 0) == 0) << error.what();
+    return str(error.key(), " in line ", error.location().line);
   }
   return "";
 }

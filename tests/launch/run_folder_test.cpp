@@ -118,9 +118,9 @@ TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
     EXPECT_THAT(run.notes, ::testing::Contains(HasSubstr("train.epochs stays 1")));
   }
   Json written = request_.resolved;
-  SourceLocationWriter marks;
-  marks.add("train.epochs", {"--set train.epochs=~", 0, 0});
-  written["marks"] = marks.json();
+  SourceLocationWriter locations;
+  locations.add("train.epochs", {"--set train.epochs=~", 0, 0});
+  written["marks"] = locations.json();
   std::swap(request_.resolved, written);
   EXPECT_TRUE(open_run_folder(request_).train.empty());
   std::swap(request_.resolved, written);
@@ -159,12 +159,12 @@ TEST_F(RunFolderTest, ALengthThatIsNotGivenIsKept) {
   };
   for (const Case& one : cases) {
     request_.resolved["train"] = one.before;
-    leave(folder("n"), "failed", true, without_marks(request_.resolved));
+    leave(folder("n"), "failed", true, without_locations(request_.resolved));
     request_.resolved["train"] = one.now;
-    SourceLocationWriter marks;
-    marks.add("name", {"x.yaml", 1, 1});
-    for (const std::string& key : one.written) marks.add(key, {"x.yaml", 2, 1});
-    request_.resolved["marks"] = marks.json();
+    SourceLocationWriter locations;
+    locations.add("name", {"x.yaml", 1, 1});
+    for (const std::string& key : one.written) locations.add(key, {"x.yaml", 2, 1});
+    request_.resolved["marks"] = locations.json();
     const RunFolder run = open_run_folder(request_);
     EXPECT_TRUE(run.continued);
     EXPECT_EQ(run.train, one.kept) << one.before << " " << one.now;

@@ -118,7 +118,7 @@ std::string refused_size(const std::map<std::string, std::string>& sections, int
     request.ranks = ranks;
     strategy_entry(config.strategy.name).plan(config, topology, request);
   } catch (const ConfigError& error) {
-    EXPECT_GT(error.mark().column, 0) << error.what();
+    EXPECT_GT(error.location().column, 0) << error.what();
     return error.key();
   }
   return "";

@@ -87,7 +87,7 @@ void check_ranking(const Options& options) {
     refuse_without_effect(
         options, "candidates",
         "is for ranking: sampled, and ranking is full: every new item is ranked; leave one of them out",
-        {options.mark("ranking")});
+        {options.location("ranking")});
 }
 
 // Throws ConfigError at a column that the lists name twice.
@@ -110,7 +110,7 @@ void check_interactions(const Options& options) {
   for (const char* key : {"ranking", "candidates", "evaluate"})
     refuse_without_effect(options, key,
                           "is for the evaluation, and holdout: none holds nothing out; leave one of them out",
-                          {options.mark("holdout")});
+                          {options.location("holdout")});
 }
 
 // Null by default: configurations from before features existed stay unchanged.
@@ -207,7 +207,7 @@ void check_synthetic(const Options& options) {
     if (std::find(key.kinds.begin(), key.kinds.end(), kind) == key.kinds.end())
       refuse_without_effect(options, key.name,
                             str("is for kind: ", join(key.kinds, ", "), ", and kind is ", kind, "; leave it out"),
-                            {options.mark("kind")});
+                            {options.location("kind")});
   const bool vectors = kind == "classification" || kind == "regression";
   if (vectors && options.integers("features").empty()) options.fail("features", "needs at least one size");
   if (kind != "interactions") return;
@@ -254,7 +254,7 @@ void check_form(const Options& options) {
   const std::string& path = options.text("path");
   const bool npy = ends_in(path, ".npy"), tensors = ends_in(path, ".safetensors");
   const auto refuse = [&](const Options& at, const char* key, const std::string& reason) {
-    refuse_without_effect(at, key, reason, {options.mark("path")});
+    refuse_without_effect(at, key, reason, {options.location("path")});
   };
   if (npy || tensors)
     for (const char* key : {"delimiter", "header"})
@@ -277,11 +277,11 @@ void check_table(const Options& options) {
   if (options.text("task") == "regression")
     refuse_without_effect(options, "classes",
                           "is for task: classification, and task is regression; leave one of them out",
-                          {options.mark("task")});
+                          {options.location("task")});
   const Options evaluate = options.section("evaluate");
   if (evaluate.has("path"))
     refuse_without_effect(evaluate, "fraction", "and path both choose the evaluation rows; leave one of them out",
-                          {evaluate.mark("path")});
+                          {evaluate.location("path")});
   else if (evaluate.has("target_path"))
     evaluate.fail("target_path", "has the targets of evaluate.path, which is not given; give both, or neither");
 }
@@ -317,11 +317,11 @@ void check_text(const Options& options) {
   const bool bytes = options.text("vocabulary") == "bytes";
   if (options.has("tokenizer") && !bytes)
     refuse_without_effect(options, "vocabulary", "and tokenizer both give the tokens; leave one of them out",
-                          {options.mark("tokenizer")});
+                          {options.location("tokenizer")});
   if (holds_tokens(options.text("format"), options.text("path"))) {
     const std::string reason = "is for text, and path is a file of tokens; leave it out";
-    if (!bytes) refuse_without_effect(options, "vocabulary", reason, {options.mark("path")});
-    refuse_without_effect(options, "unknown", reason, {options.mark("path")});
+    if (!bytes) refuse_without_effect(options, "vocabulary", reason, {options.location("path")});
+    refuse_without_effect(options, "unknown", reason, {options.location("path")});
     if (!options.has("tokenizer") && !options.has("vocabulary_size"))
       options.fail("vocabulary_size",
                    "is needed for a file of tokens: give the number of tokens that there can be, or the tokenizer");
@@ -329,7 +329,7 @@ void check_text(const Options& options) {
   if (bytes)
     refuse_without_effect(options, "unknown",
                           "has no effect with vocabulary: bytes, which has a token for each byte; leave it out",
-                          {options.mark("vocabulary")});
+                          {options.location("vocabulary")});
 }
 
 Entry text_entry() {

@@ -87,7 +87,7 @@ void check_image_files(const Options& options) {
   if (split)
     refuse_without_effect(options.section("evaluate"), "fraction",
                           str("is for folders without test/, and ", folder.string(), " has one; leave it out"),
-                          {options.mark("path")});
+                          {options.location("path")});
 }
 
 // --- Columns of delimited files: their names, and the values of the first lines. Ranks check all lines. ---

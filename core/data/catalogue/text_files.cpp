@@ -84,10 +84,10 @@ std::vector<std::string> tokens_in(const nlohmann::json& json) {
   return tokens;
 }
 
-// True if several tokens begin with `mark`, which means a space or "continues a word".
-bool marked_by(const std::vector<std::string>& tokens, std::string_view mark) {
+// True if several tokens begin with `location`, which means a space or "continues a word".
+bool marked_by(const std::vector<std::string>& tokens, std::string_view location) {
   return std::count_if(tokens.begin(), tokens.end(), [&](const std::string& token) {
-           return token.size() > mark.size() && begins_with(token, mark);
+           return token.size() > location.size() && begins_with(token, location);
          }) > 1;
 }
 

@@ -17,7 +17,7 @@ void at_key(const Options& options, const std::string& key, const Check& check) 
   } catch (const ConfigError&) {
     throw;
   } catch (const Error& error) {
-    throw ConfigError(options.mark(key), options.path() + "." + key, error.what(), error.kind());
+    throw ConfigError(options.location(key), options.path() + "." + key, error.what(), error.kind());
   }
 }
 

@@ -67,7 +67,7 @@ class Checks {
  private:
   void mistake(const Pipeline& pipeline, const std::string& key, const std::string& reason,
                Failure kind = Failure::config) {
-    mistakes_.emplace_back(pipeline.mark, str(pipeline.name, ".", key), reason, kind);
+    mistakes_.emplace_back(pipeline.location, str(pipeline.name, ".", key), reason, kind);
   }
 
   template <class Check>
@@ -75,7 +75,7 @@ class Checks {
     try {
       check();
     } catch (const ConfigError& error) {
-      if (!error.mark().file.empty()) {
+      if (!error.location().file.empty()) {
         mistakes_.push_back(error);
         return;
       }
@@ -83,9 +83,9 @@ class Checks {
       const std::string prefix = error.key() + ": ";
       std::string reason = error.what();
       if (reason.rfind(prefix, 0) == 0) reason.erase(0, prefix.size());
-      mistakes_.emplace_back(mark_of(pipeline.config, error.key()), error.key(), reason, error.kind());
+      mistakes_.emplace_back(location_of(pipeline.config, error.key()), error.key(), reason, error.kind());
     } catch (const Error& error) {
-      mistakes_.emplace_back(pipeline.mark, pipeline.name, error.what(), error.kind());
+      mistakes_.emplace_back(pipeline.location, pipeline.name, error.what(), error.kind());
     }
   }
 
@@ -158,7 +158,7 @@ class Checks {
 
   // Plans the pipeline as its strategy will in its slot. Skips pipelines with the plan of an earlier one.
   void check_plan(const Pipeline& pipeline, const ResourceRequest& request) {
-    // `marks` would cost more than all other keys; attempt() looks them up for mistakes. A plan depends neither on the
+    // `locations` would cost more than all other keys; attempt() looks them up for mistakes. A plan depends neither on the
     // name nor on the seed.
     Json planned = Json::object();
     for (const auto& [key, value] : pipeline.config.items())

@@ -69,7 +69,7 @@ int run_alone(FarmRun& run) {
   std::vector<ConfigError> mistakes = run.mistakes;
   for (const ConfigError& mistake : check_requests(run.farm, cluster, rank_program())) mistakes.push_back(mistake);
   refuse_all(mistakes);
-  if (const auto mistake = metric_mistake(run.farm, run.metric_mark, rank_program())) throw *mistake;
+  if (const auto mistake = metric_mistake(run.farm, run.metric_location, rank_program())) throw *mistake;
   warn_of_shared_gpus(run);
   RunFolder folder = open_run_folder(farm_folder(run));
   if (reported_done(folder)) return exit_code::done;
@@ -140,7 +140,7 @@ std::optional<ConfigError> occupied(const Pipeline& pipeline, const std::string&
   struct stat status {};
   if (stat(folder.c_str(), &status) != 0) return std::nullopt;
   const auto taken = [&](const std::string& what) {
-    return ConfigError(pipeline.mark, pipeline.name,
+    return ConfigError(pipeline.location, pipeline.name,
                        str(what, "; move it away, or give the pipeline another name, or the farm another --output"),
                        Failure::output);
   };
@@ -170,7 +170,7 @@ std::optional<ConfigError> differs(const Pipeline& pipeline, const std::string& 
   if (found.empty()) return std::nullopt;
   std::vector<std::string> lines;
   for (const Difference& difference : found) lines.push_back(to_string(difference));
-  return ConfigError(mark_of(pipeline.config, found.front().key), found.front().key,
+  return ConfigError(location_of(pipeline.config, found.front().key), found.front().key,
                      str("differs from the ", done ? "finished" : "unfinished", " run in ", folder, " (",
                          join(lines, "; "), "); give another --output, or the pipeline another name; ",
                          "train.resume=", folder, " continues from its state"),

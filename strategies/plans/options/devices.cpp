@@ -133,7 +133,7 @@ std::vector<std::string> check_shared_effects(const RunConfig& config) {
                           str("is for precision fp16, where it keeps small gradients above zero, and precision "
                               "is ",
                               config.precision, "; leave it out, or take fp16"),
-                          {mark_of(config.resolved, "precision")}, &left_out);
+                          {location_of(config.resolved, "precision")}, &left_out);
   return left_out;
 }
 
@@ -145,7 +145,7 @@ std::vector<std::string> check_shard_effects(const Options& section) {
     refuse_without_effect(section, "reshard_after_forward",
                           str("is for shard: parameters, which are freed and gathered again, and shard is ", shard,
                               ": parameters stay whole; leave one of them out"),
-                          {section.mark("shard")}, &left_out);
+                          {section.location("shard")}, &left_out);
   return left_out;
 }
 

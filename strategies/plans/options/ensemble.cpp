@@ -225,7 +225,7 @@ Component optimizer_of(const Component& optimizer, const MemberSettings& member)
   Json values = optimizer.options.json();
   values["lr"] = member.learning_rate;
   values["weight_decay"] = member.weight_decay;
-  return {optimizer.name, Options(std::move(values), optimizer.options.marks(), optimizer.options.path())};
+  return {optimizer.name, Options(std::move(values), optimizer.options.locations(), optimizer.options.path())};
 }
 
 std::vector<Option> member_options() {

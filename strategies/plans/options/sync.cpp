@@ -64,7 +64,7 @@ std::vector<Option> group_options(const std::string& every) {
 void check_group(const Options& section, std::vector<std::string>& left_out) {
   const std::string what = section.json().value("what", sync_kinds.front());
   const auto refuse = [&](const std::string& key, const std::string& reason) {
-    refuse_without_effect(section, key, reason, {section.mark("what")}, &left_out);
+    refuse_without_effect(section, key, reason, {section.location("what")}, &left_out);
   };
   if (what == sync_kinds.front())
     for (const char* key : {"start_after", "moments"})
@@ -190,7 +190,7 @@ std::vector<std::string> check_sync(const RunConfig& config, bool copies) {
       refuse_without_effect(sync, key,
                             str("is for a data axis of whole replicas, and strategy ", config.strategy.name,
                                 " has none here; leave it out"),
-                            {strategy.mark("mesh"), strategy.mark("name")}, &left_out);
+                            {strategy.location("mesh"), strategy.location("name")}, &left_out);
     return left_out;
   }
   check_group(sync, left_out);

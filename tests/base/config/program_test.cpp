@@ -29,7 +29,7 @@ TEST(ConfigProgram, HasTheKeysThatApply) {
 TEST(ConfigProgram, ResolvedTextReadsBack) {
   const RunConfig config = read_config("program: [./mine, 'a b', '']\nname: own\nlaunch: {ranks: 2}\n");
   const RunConfig again = read_config(to_yaml(config.resolved));
-  EXPECT_EQ(without_marks(again.resolved), without_marks(config.resolved));
+  EXPECT_EQ(without_locations(again.resolved), without_locations(config.resolved));
   EXPECT_EQ(RunConfig::from_resolved(config.resolved).program, config.program);
 }
 
@@ -50,8 +50,8 @@ TEST(ConfigProgram, RefusesWhatIsNoProgram) {
 }
 
 TEST(ConfigProgram, NullMeansNone) {
-  EXPECT_EQ(without_marks(read_config(std::string(valid_config) + "program: ~\n").resolved),
-            without_marks(read_config(valid_config).resolved));
+  EXPECT_EQ(without_locations(read_config(std::string(valid_config) + "program: ~\n").resolved),
+            without_locations(read_config(valid_config).resolved));
 }
 
 TEST(ConfigProgram, IsNamedAfterItsFileInCharactersOfNames) {

@@ -15,7 +15,7 @@ using testing::small_catalogues;
 using testing::valid_config;
 
 TEST(ConfigResolved, DefaultsAreFilledInInOrder) {
-  const Json resolved = without_marks(read_config(valid_config).resolved);
+  const Json resolved = without_locations(read_config(valid_config).resolved);
   std::vector<std::string> keys;
   for (const auto& entry : resolved.items()) keys.push_back(entry.key());
   std::vector<std::string> described;
@@ -57,7 +57,7 @@ TEST(ConfigResolved, MaxStepsAloneHasNoEpochs) {
   EXPECT_EQ(alone.train.epochs, 0);
   EXPECT_EQ(alone.train.max_steps, 50);
   const RunConfig again = read_config(to_yaml(alone.resolved));
-  EXPECT_EQ(without_marks(again.resolved), without_marks(alone.resolved));
+  EXPECT_EQ(without_locations(again.resolved), without_locations(alone.resolved));
   EXPECT_EQ(RunConfig::from_resolved(alone.resolved).train.epochs, 0);
   // A resolved file of an earlier version has the default of that time written out, and keeps its meaning.
   EXPECT_EQ(read_config(config_with("epochs: 3", "epochs: 1, max_steps: 50")).train.epochs, 1);
@@ -85,7 +85,7 @@ TEST(ConfigResolved, YamlReadsBack) {
   const std::string yaml = to_yaml(first.resolved);
   ASSERT_EQ(config_error(yaml), "no error") << yaml;
   const RunConfig second = read_config(yaml);
-  EXPECT_EQ(without_marks(second.resolved), without_marks(first.resolved)) << yaml;
+  EXPECT_EQ(without_locations(second.resolved), without_locations(first.resolved)) << yaml;
   EXPECT_EQ(to_yaml(second.resolved), yaml);
 }
 

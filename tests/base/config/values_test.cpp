@@ -76,7 +76,7 @@ TEST(ConfigKeys, NullWhereAbsenceIsTheDefault) {
   const RunConfig without = read_config(valid_config);
   const RunConfig with = read_config(config_with("rows: 1000", "rows: 1000, transforms: ~"));
   EXPECT_EQ(with.resolved["data"], without.resolved["data"]);
-  EXPECT_EQ(marks_of(with.resolved).count("data.transforms"), 0u) << "as if it were not written";
+  EXPECT_EQ(locations_of(with.resolved).count("data.transforms"), 0u) << "as if it were not written";
   EXPECT_EQ(read_config(config_with("layers: [32, 16]", "layers: ~")).resolved["model"]["layers"], Json::array());
 }
 

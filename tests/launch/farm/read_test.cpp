@@ -361,7 +361,7 @@ config:
   const Pipeline pipeline = read_pipeline(path);
   const Pipeline again = read_pipeline(write("again.yaml", pipeline_yaml(pipeline)));
   EXPECT_EQ(again.name, "urgent");
-  EXPECT_EQ(without_marks(again.config), without_marks(pipeline.config));
+  EXPECT_EQ(without_locations(again.config), without_locations(pipeline.config));
   EXPECT_EQ(to_json(again.options), to_json(pipeline.options));
   EXPECT_THAT(again.options.core_list, ElementsAre(0, 1));
   EXPECT_TRUE(again.options.preempt);
