@@ -32,7 +32,7 @@ Subject layered_subject() {
   return subject;
 }
 
-TEST(ModelOf, TrainsUnderEveryStrategyForModules) {
+TEST(ModelOf, TrainsModulesUnderEveryStrategy) {
   const Subject subject = layered_subject();
   const Trajectory whole = train({"single", "", 1}, subject, {});
   for (const Layout& layout :
@@ -73,7 +73,7 @@ TEST(ModelOf, TakesRecipes) {
 }
 
 // What a rank trains by Replicas it also trains under ddp with the same policy.
-TEST(ModelOf, TrainsAsReplicasDo) {
+TEST(ModelOf, TrainsLikeReplicas) {
   for (const char* sync : {"", "what: parameters, every: 3", "what: parameters, every: 2, moments: averaged",
                            "what: diloco, every: 4", "groups: [{match: bias, what: parameters, every: 2}]"}) {
     SCOPED_TRACE(sync);

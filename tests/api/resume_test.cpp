@@ -89,7 +89,7 @@ TEST(TrainedState, ContinuesBitForBit) {
 }
 
 // Checkpoints of a fused Adam have no counts of their own for each parameter.
-TEST(TrainedState, PassesFromAFusedOptimizerToThatOfTorch) {
+TEST(TrainedState, LoadsAFusedOptimizersStateIntoTorch) {
   const State end = [] {
     State state;
     test_jobs(1, [&](Job& job) {
@@ -121,7 +121,7 @@ TEST(TrainedState, PassesFromAFusedOptimizerToThatOfTorch) {
 }
 
 // The learning rates of the groups are part of the state, for schedulers that compute the next one from the current.
-TEST(TrainedState, HoldsTheLearningRates) {
+TEST(TrainedState, ContainsTheLearningRates) {
   test_jobs(1, [&](Job& job) {
     const MakeOptimizer make = optimizers().at("adamw in groups");
     const Net net = sequential_net(), again = sequential_net();

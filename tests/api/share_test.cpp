@@ -199,7 +199,7 @@ TEST(Share, ReadsDataSetsOfConvoyByName) {
   });
 }
 
-TEST(Share, OnceReadsEveryRowInOrderWithoutSteps) {
+TEST(Share, OnceReadsEveryRowInOrder) {
   const TestFolder folder;
   Rows read;
   std::mutex mutex;
@@ -221,7 +221,7 @@ TEST(Share, OnceReadsEveryRowInOrderWithoutSteps) {
   EXPECT_EQ(all, wanted);
 }
 
-TEST(Share, RefusesOptionsThatCannotBe) {
+TEST(Share, RefusesInvalidOptions) {
   const TestFolder folder;
   test_jobs(1, [&](Job& job) {
     Reader reader(job, folder / "run");
@@ -239,7 +239,7 @@ TEST(Share, RefusesOptionsThatCannotBe) {
   });
 }
 
-TEST(Share, RanksWithOtherOptionsAreNamed) {
+TEST(Share, NamesRanksWithDifferentOptions) {
   const TestFolder folder;
   const auto differ = [&] {
     test_jobs(3, [&](Job& job) {
@@ -262,7 +262,7 @@ struct Throwing {
   size_t size() const { return 23; }
 };
 
-TEST(Share, MistakesOfDataSetsLeaveTheLoop) {
+TEST(Share, ThrowsErrorsOfDataSetsOutOfTheLoop) {
   const TestFolder folder;
   const auto read = [&](auto dataset, const std::string& name) {
     test_jobs(1, [&](Job& job) {

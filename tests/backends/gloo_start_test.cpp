@@ -69,9 +69,9 @@ class GlooStart : public ::testing::Test {
   std::shared_ptr<Channel> channel_;
 };
 
-TEST_F(GlooStart, WithoutAReasonTheRanksDidNotMeet) { EXPECT_EQ(failure().kind(), Failure::rendezvous); }
+TEST_F(GlooStart, ReportsAFailedRendezvousWithoutACause) { EXPECT_EQ(failure().kind(), Failure::rendezvous); }
 
-TEST_F(GlooStart, ADeathThatIsKnownIsTheReasonAndThisASymptom) {
+TEST_F(GlooStart, NamesAKnownDeadRankAsTheCause) {
   channel_->abort({Failure::training, 1, -1, SIGKILL, "", "rank 1 was killed"});
   const CommError error = failure();
   EXPECT_EQ(error.kind(), Failure::peer_lost);

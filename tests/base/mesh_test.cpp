@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(Mesh, WithoutAxesIsOneRank) {
+TEST(Mesh, IsOneRankWithoutAxes) {
   const Mesh mesh;
   EXPECT_EQ(mesh.size(), 1);
   EXPECT_EQ(mesh.degree("data"), 1);

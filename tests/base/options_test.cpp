@@ -57,7 +57,7 @@ TEST(Options, Getters) {
   EXPECT_TRUE(options.section("empty").json().empty());
 }
 
-TEST(Options, WrongUseIsToldAtTheComponent) {
+TEST(Options, ReportsWrongUseAtTheComponent) {
   const Options options = example();
   const auto told = [&](const std::function<void()>& use) -> std::string {
     try {
@@ -81,7 +81,7 @@ TEST(Options, WrongUseIsToldAtTheComponent) {
   EXPECT_THROW(Options(Json::array()), Error);
 }
 
-TEST(Options, MarksLeadBackOrToTheParent) {
+TEST(Options, LocationIsThatOfTheKeyOrItsParent) {
   const Options options = example();
   EXPECT_EQ(message_of(options, "count"), "f:2:8: model.count: no");
   EXPECT_EQ(message_of(options, "rate"), "f:1:1: model.rate: no");

@@ -125,7 +125,7 @@ TEST_P(Consistency, CountsBetweenTwo) {
   });
 }
 
-TEST_P(Consistency, OneMoreCallOnOneRankIsFoundByTheNext) {
+TEST_P(Consistency, FindsAnExtraCallAtTheNextCall) {
   on_ranks([](Communicator& world) {
     expect_difference(
         world,
@@ -139,7 +139,7 @@ TEST_P(Consistency, OneMoreCallOnOneRankIsFoundByTheNext) {
   });
 }
 
-TEST_P(Consistency, OperationsUnderWayTogetherKeepTheirOrderAndValues) {
+TEST_P(Consistency, ConcurrentOperationsKeepOrderAndValues) {
   on_ranks([](Communicator& world) {
     CommunicatorPtr group = world.split(0, world.rank(), {"split"});
     const int n = group->size();
@@ -159,7 +159,7 @@ TEST_P(Consistency, OperationsUnderWayTogetherKeepTheirOrderAndValues) {
   });
 }
 
-TEST_P(Consistency, AnOperationThatNobodyWaitsForIsStillBegun) {
+TEST_P(Consistency, StartsAnOperationWithoutAWait) {
   on_ranks([](Communicator& world) {
     if (world.size() == 1 || world.backend() == "local") return;  // there the waiting ranks do the work
     CommunicatorPtr group = world.split(0, world.rank(), {"split"});
@@ -173,7 +173,7 @@ TEST_P(Consistency, AnOperationThatNobodyWaitsForIsStillBegun) {
   });
 }
 
-TEST_P(Consistency, LaterCallsAreComparedNowAndThen) {
+TEST_P(Consistency, SamplesLaterCalls) {
   on_ranks([](Communicator& world) {
     // Equal sizes in bytes, so only the comparison can find the difference. local compares every call.
     const auto reduce = [](at::ScalarType dtype) {

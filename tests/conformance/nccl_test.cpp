@@ -72,7 +72,7 @@ TEST(NcclGpu, CollectivesOnTwoDevices) {
 }
 
 // `wait` puts the result in front of what the stream does next, and returns while the device is still at work.
-TEST(NcclGpu, WaitOrdersTheStreamAndLeavesTheHost) {
+TEST(NcclGpu, WaitOrdersTheStreamWithoutBlockingTheHost) {
   if (gpus() < 2) GTEST_SKIP() << "needs two GPUs, and this machine has " << gpus();
   on_two_gpus([](Communicator& world, const at::Device& device) {
     const c10::impl::VirtualGuardImpl cuda(at::kCUDA);
@@ -90,7 +90,7 @@ TEST(NcclGpu, WaitOrdersTheStreamAndLeavesTheHost) {
   });
 }
 
-TEST(NcclGpu, WhoDoesNotComeIsToldWithinTheLimit) {
+TEST(NcclGpu, NamesAMissingRankWithinTheTimeLimit) {
   if (gpus() < 2) GTEST_SKIP() << "needs two GPUs, and this machine has " << gpus();
   on_two_gpus([](Communicator& world, const at::Device& device) {
     if (world.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(8));
@@ -112,7 +112,7 @@ TEST(NcclGpu, WhoDoesNotComeIsToldWithinTheLimit) {
 }
 
 #if __has_include(<cuda_runtime_api.h>)
-TEST(NcclGpu, CapturedIntoAGraphAndReplayed) {
+TEST(NcclGpu, ReplaysACapturedGraph) {
   if (gpus() < 2) GTEST_SKIP() << "needs two GPUs, and this machine has " << gpus();
   on_two_gpus([](Communicator& world, const at::Device& device) {
     const c10::impl::VirtualGuardImpl cuda(at::kCUDA);

@@ -15,7 +15,7 @@ namespace {
 
 using Order = Conformance;
 
-TEST_P(Order, ManyInFlightEndInAnyOrderOfWaiting) {
+TEST_P(Order, WaitsInAnyOrder) {
   on_ranks([](Communicator& world) {
     std::vector<at::Tensor> tensors, gathered;
     std::vector<WorkPtr> works;
@@ -45,7 +45,7 @@ TEST_P(Order, ManyInFlightEndInAnyOrderOfWaiting) {
   });
 }
 
-TEST_P(Order, PollingAloneBringsOperationsToTheirEnd) {
+TEST_P(Order, PollingCompletesOperations) {
   on_ranks([](Communicator& world) {
     at::Tensor tensor = at::ones({100000});
     WorkPtr work = world.all_reduce(tensor, ReduceOp::sum, {"x"});
@@ -58,7 +58,7 @@ TEST_P(Order, PollingAloneBringsOperationsToTheirEnd) {
   });
 }
 
-TEST_P(Order, WorksMayEndInOtherThreads) {
+TEST_P(Order, WorksMayBeAwaitedInOtherThreads) {
   on_ranks([](Communicator& world) {
     at::Tensor tensor = at::ones({70000});
     WorkPtr work = world.all_reduce(tensor, ReduceOp::sum, {"x"});

@@ -26,7 +26,7 @@ TEST(MetricAccumulator, WeighsBatchesByTheirRows) {
   EXPECT_TRUE(metrics.reduce(*world).empty()) << "reduce starts afresh";
 }
 
-TEST(MetricAccumulator, DoesNotKeepTheStepsOwnTensors) {
+TEST(MetricAccumulator, DoesNotRetainTensors) {
   auto world = make_single_communicator();
   MetricAccumulator metrics;
   const Metric first = metric("loss", {2}, {1}, true);
@@ -36,7 +36,7 @@ TEST(MetricAccumulator, DoesNotKeepTheStepsOwnTensors) {
   EXPECT_DOUBLE_EQ(metrics.reduce(*world).at("loss").value, 3);
 }
 
-TEST(MetricAccumulator, TellsMembersApart) {
+TEST(MetricAccumulator, SeparatesMembers) {
   auto world = make_single_communicator();
   MetricAccumulator metrics;
   metrics.add({metric("accuracy", {1, 3}, {4, 4})});
@@ -45,7 +45,7 @@ TEST(MetricAccumulator, TellsMembersApart) {
   EXPECT_DOUBLE_EQ(value.value, 0.5);
 }
 
-TEST(MetricAccumulator, RefusesOtherNamesAndShapesAndTheSameNameTwice) {
+TEST(MetricAccumulator, RefusesChangedAndDuplicateNames) {
   const auto told = [](MetricAccumulator& metrics, const std::vector<Metric>& more) -> std::string {
     try {
       metrics.add(more);

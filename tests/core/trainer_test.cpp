@@ -134,7 +134,7 @@ class TrainerTest : public ::testing::Test {
   std::function<void(int64_t)> after_update_;
 };
 
-TEST(TrainingLength, RaggedLastBatchIsAStep) {
+TEST(TrainingLength, CountsASmallerLastBatchAsAStep) {
   TrainConfig train;
   train.epochs = 3;
   train.batch.rows = 4;
@@ -197,7 +197,7 @@ TEST_F(TrainerTest, ANegativeWeightIsAnError) {
   }
 }
 
-TEST_F(TrainerTest, APartOfAnEpochMayHaveNoWeight) {
+TEST_F(TrainerTest, AcceptsIntervalsWithoutWeight) {
   Counting first;
   run(first, [](RunConfig& config) {
     config.train.max_steps = 2;
@@ -209,7 +209,7 @@ TEST_F(TrainerTest, APartOfAnEpochMayHaveNoWeight) {
   EXPECT_EQ(second.steps.front(), 2);
 }
 
-TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {
+TEST_F(TrainerTest, VisitsEachRowOnceAndFlushesAtTheEnd) {
   Counting strategy;
   const TrainingResult result = run(strategy);
   EXPECT_EQ(strategy.steps, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
@@ -223,7 +223,7 @@ TEST_F(TrainerTest, EachRowOnceAnEpochAndFlushAtItsEnd) {
   EXPECT_FALSE(result.stopped);
 }
 
-TEST_F(TrainerTest, UpdatesAreTold) {
+TEST_F(TrainerTest, ReportsUpdates) {
   Counting strategy;
   strategy.accumulate = 2;
   std::vector<int64_t> told;
@@ -237,7 +237,7 @@ TEST_F(TrainerTest, UpdatesAreTold) {
   EXPECT_EQ(steps_before, (std::vector<size_t>{0, 2, 3, 4, 6}));
 }
 
-TEST_F(TrainerTest, LinesTellTheRateOfTheLastUpdate) {
+TEST_F(TrainerTest, LogsTheLearningRateOfTheLastUpdate) {
   Counting strategy;
   strategy.accumulate = 2;
   run(strategy, [](RunConfig& config) { config.train.log_every = 1; });
@@ -251,7 +251,7 @@ TEST_F(TrainerTest, LinesTellTheRateOfTheLastUpdate) {
   EXPECT_EQ(rates, expected);
 }
 
-TEST_F(TrainerTest, GoesOnWhereTheLastOneEnded) {
+TEST_F(TrainerTest, ContinuesWhereTheLastRunEnded) {
   Counting first;
   run(first, [](RunConfig& config) { config.train.max_steps = 4; });
   Counting second;
@@ -262,7 +262,7 @@ TEST_F(TrainerTest, GoesOnWhereTheLastOneEnded) {
   EXPECT_EQ(result.summary["samples"], 2 * 10 * 5);
 }
 
-TEST_F(TrainerTest, ResumeNeverStartsAfresh) {
+TEST_F(TrainerTest, ResumeNeverStartsFromScratch) {
   Counting first;
   run(first);
   Counting second;
@@ -271,7 +271,7 @@ TEST_F(TrainerTest, ResumeNeverStartsAfresh) {
 }
 
 // After one epoch of ten rows and four more: with another batch size no row is left out.
-TEST_F(TrainerTest, AnotherBatchSizeContinuesAtTheSameRow) {
+TEST_F(TrainerTest, ANewBatchSizeContinuesAtTheSameRow) {
   Counting first;
   run(first, [](RunConfig& config) { config.train.max_steps = 4; });
   const fs::path before = folder_;
@@ -294,7 +294,7 @@ TEST_F(TrainerTest, AnotherBatchSizeContinuesAtTheSameRow) {
   folder_ = before;
 }
 
-TEST_F(TrainerTest, WithNothingLeftTheStateIsEvaluatedAndSavedAnew) {
+TEST_F(TrainerTest, EvaluatesAndSavesWithoutStepsLeft) {
   Counting first;
   run(first);
   const fs::path before = folder_;
@@ -312,7 +312,7 @@ TEST_F(TrainerTest, WithNothingLeftTheStateIsEvaluatedAndSavedAnew) {
   folder_ = before;
 }
 
-TEST_F(TrainerTest, MetricsHaveNoStepTwice) {
+TEST_F(TrainerTest, WritesEachStepOnceToTheMetrics) {
   Counting first;
   run(first, [](RunConfig& config) { config.train.log_every = 1; });
   fs::remove_all(folder_ / "checkpoints" / "step-6");
@@ -325,7 +325,7 @@ TEST_F(TrainerTest, MetricsHaveNoStepTwice) {
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
 }
 
-TEST_F(TrainerTest, ANonFiniteLossEndsBeforeAnythingIsSaved) {
+TEST_F(TrainerTest, ANonFiniteLossSavesNothing) {
   Counting strategy;
   strategy.poisoned_step = 1;
   try {
@@ -339,7 +339,7 @@ TEST_F(TrainerTest, ANonFiniteLossEndsBeforeAnythingIsSaved) {
   EXPECT_EQ(checkpoints(), 1u);  // that of step 0
 }
 
-TEST_F(TrainerTest, CheckpointsWaitForAnUpdate) {
+TEST_F(TrainerTest, SavesAfterACompleteUpdate) {
   Counting strategy;
   strategy.accumulate = 2;
   std::vector<int64_t> saved;
@@ -352,7 +352,7 @@ TEST_F(TrainerTest, CheckpointsWaitForAnUpdate) {
   EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "step-3"));  // end of the epoch
 }
 
-TEST_F(TrainerTest, StopsAfterTheStepWhenAskedAndSaves) {
+TEST_F(TrainerTest, StopsAndSavesAfterTheStep) {
   Counting strategy;
   strategy.on_step = [&](int64_t step) {
     if (step == 1) channel_->set(protocol::stop_request, "test");
@@ -365,7 +365,7 @@ TEST_F(TrainerTest, StopsAfterTheStepWhenAskedAndSaves) {
 }
 
 // For an evaluation of any length: the trained state is saved at once, and the resumed run makes the evaluation.
-TEST_F(TrainerTest, StopsBetweenTheBatchesOfAnEvaluationWhichIsOwedThen) {
+TEST_F(TrainerTest, StopsDuringAnEvaluationAndRepeatsIt) {
   Counting first;
   first.on_step = [&](int64_t step) {
     if (step != 2) return;  // the last one of the epoch
@@ -384,7 +384,7 @@ TEST_F(TrainerTest, StopsBetweenTheBatchesOfAnEvaluationWhichIsOwedThen) {
   EXPECT_EQ(second.evaluated_rows, 2 * 3);
 }
 
-TEST_F(TrainerTest, OwesTheLastEvaluationToo) {
+TEST_F(TrainerTest, RepeatsAnInterruptedLastEvaluation) {
   const auto one_epoch = [](RunConfig& config) { config.train.epochs = 1; };
   Counting first;
   first.on_step = [&](int64_t step) {
@@ -401,7 +401,7 @@ TEST_F(TrainerTest, OwesTheLastEvaluationToo) {
   }
 }
 
-TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
+TEST_F(TrainerTest, ReportsAnAbortAsALostPeer) {
   Counting strategy;
   strategy.on_step = [&](int64_t step) {
     if (step == 1) channel_->abort({Failure::training, 3, 7, 0, "elsewhere", "broken"});
@@ -416,7 +416,7 @@ TEST_F(TrainerTest, AnAbortEndsItAsALostPeer) {
 }
 
 // Blocks' draws from LibTorch's generator continue with a checkpoint of the same layout.
-TEST_F(TrainerTest, DrawsFromLibTorchsGeneratorGoOn) {
+TEST_F(TrainerTest, ResumesLibTorchsGenerator) {
   const auto trained = [&](int64_t epochs, const std::string& strategy_name, const std::string& resume) {
     Counting strategy;
     strategy.on_step = [&](int64_t) { strategy.total.add_(at::rand({1}, at::kDouble)); };
@@ -438,7 +438,7 @@ TEST_F(TrainerTest, DrawsFromLibTorchsGeneratorGoOn) {
   EXPECT_NE(trained(2, "other", "auto"), whole) << "another layout draws anew";
 }
 
-TEST_F(TrainerTest, StatesOfGeneratorsAreSavedOnlyWhereTheyAreUsed) {
+TEST_F(TrainerTest, SavesOnlyUsedGenerators) {
   for (const bool draws : {false, true}) {
     start_anew();
     Counting strategy;
@@ -451,7 +451,7 @@ TEST_F(TrainerTest, StatesOfGeneratorsAreSavedOnlyWhereTheyAreUsed) {
 }
 
 // A block may begin to draw long after the first step, such as a drop path after a warm-up, or in an evaluation alone.
-TEST_F(TrainerTest, WarnsOnceOfDrawsFromASharedGeneratorWheneverTheyBegin) {
+TEST_F(TrainerTest, WarnsOnceOfASharedGenerator) {
   const auto warnings = [&](Counting& strategy) {
     ::testing::internal::CaptureStderr();
     run(strategy);

@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 // Members side by side are evaluated on one batch: a block that changes its input in place must not change the others'.
-TEST(Ensemble, ABlockThatChangesItsInputChangesNoOtherMembers) {
+TEST(Ensemble, AnInPlaceBlockAffectsNoOtherMember) {
   struct InPlace : Block {
     InPlace() : layer(register_module("linear", torch::nn::Linear(6, 5))) { to(at::kDouble); }
     TensorList forward(const TensorList& inputs) override {
@@ -351,7 +351,7 @@ class NoisyModel : public FeatureModel {
 
 // A resumed run stacks its members or not as before, and draws the same numbers. Only strong noise differs between a
 // stack and single members by more than rounding.
-TEST(Ensemble, AResumedRunTakesTheStoredExecutionMode) {
+TEST(Ensemble, AResumedRunUsesTheStoredExecutionMode) {
   const std::string execution_mode = "counter/execution_mode";
   for (const bool stacks : {true, false}) {
     Subject subject = classifier_subject();
@@ -426,7 +426,7 @@ TEST(Ensemble, RanksStoreTheExecutionModesOfTheirMembers) {
   EXPECT_EQ(choices, (std::map<int64_t, int64_t>{{0, 2}, {2, 1}}));
 }
 
-TEST(Ensemble, AMemberThatIsNotFiniteIsNamed) {
+TEST(Ensemble, NamesAMemberThatIsNotFinite) {
   const Subject subject = classifier_subject();
   const std::string told =
       run({"ensemble", ", members: 3, how: stacked", 1}, subject, [&](const Context&, Strategy& strategy) {

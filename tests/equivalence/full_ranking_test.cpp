@@ -42,7 +42,7 @@ Subject held_out_alone() {
 
 class FullRanking : public ::testing::TestWithParam<Layout> {};
 
-TEST_P(FullRanking, LeavesOutWhatTheUserHas) {
+TEST_P(FullRanking, ExcludesTheUsersPositives) {
   const at::Tensor none = at::zeros({5}, at::kBool), others = at::tensor({0, 1, 1, 1, 1}).to(at::kBool);
   const auto among_all = evaluated(GetParam(), without(none)), left = evaluated(GetParam(), without(others)),
              alone = evaluated(GetParam(), held_out_alone());

@@ -114,7 +114,7 @@ Subject tied_linears(Cut owner, Cut user) {
 
 // Every cut of the layer that makes a weight, with every cut of one in another block that is tied to it: the plan and the
 // ranks agree, and what they take trains as `single` does.
-TEST(Hybrid, LinearLayersAreTiedWhateverTheirCuts) {
+TEST(Hybrid, TiesLinearLayersForAnySharding) {
   const std::vector<Layout> layouts{
       {"tensor_parallel", "", 2},
       {"hybrid", ", mesh: {pipeline: 2, tensor: 2}" + common(1), 4},
@@ -145,7 +145,7 @@ TEST(Hybrid, LinearLayersAreTiedWhateverTheirCuts) {
 }
 
 // Combinations that the table leaves out, with the key of the error.
-TEST(Hybrid, WhatCannotBeCombinedIsRefused) {
+TEST(Hybrid, RefusesUnsupportedCombinations) {
   const auto refusal = [](const std::string& options, int ranks) {
     return refused_key({"hybrid", options + common(1), ranks}, gpt_subject(), {});
   };

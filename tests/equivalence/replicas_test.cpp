@@ -81,7 +81,7 @@ TEST(Replicas, SynchronisedBatchNormWithEmptyShares) {
 }
 
 // Micro-batch j is slice j of the global batch on any rank: batch norm and dropout see the same rows.
-TEST(Replicas, MicroBatchesAreTheSameOnAnyNumberOfRanks) {
+TEST(Replicas, MicroBatchesDoNotDependOnTheNumberOfRanks) {
   for (const char* name : {"norms", "dropout", "pairs"}) {
     for (int ranks : {1, 2, 3}) {
       const ReplicasCell cell{name, ranks, 1, true};

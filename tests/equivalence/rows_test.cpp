@@ -133,7 +133,7 @@ std::vector<RowsCell> rows_cells() {
 INSTANTIATE_TEST_SUITE_P(Table, RowsTest, ::testing::ValuesIn(rows_cells()),
                          [](const auto& info) { return name_of(info.param) + "_" + std::to_string(info.index); });
 
-TEST(Rows, TheWholeWayOnTwoRanks) {
+TEST(Rows, TrainSaveAndResumeOnTwoRanks) {
   const RowsCell cell{"ncf", "ddp", 2, 1, true};
   const Trajectory dense = train(reference_of(cell), subject_of("ncf", false), training_of(cell, 300));
   EXPECT_GT(difference(dense.final, dense.initial).worst, 0.1);
@@ -145,7 +145,7 @@ TEST(Rows, TheWholeWayOnTwoRanks) {
 }
 
 // With a schedule, and with the other row optimizers.
-TEST(Rows, OtherOptimizers) {
+TEST(Rows, SupportOtherOptimizers) {
   for (const char* optimizer :
        {"{name: adam, lr: 3.0e-3, eps: 1.0e-5, schedule: {name: cosine, warmup: 3 steps, final: 0.1}}",
         "{name: sgd, lr: 0.1, momentum: 0.9, nesterov: true}", "{name: sgd, lr: 0.1, weight_decay: 0.1}",
@@ -228,7 +228,7 @@ State trained(const Layout& layout, const Subject& subject, int64_t begin, int64
   return result.tensors();
 }
 
-TEST(Rows, AResumedRunIsBitwiseAsOneThatWasNot) {
+TEST(Rows, AResumedRunEqualsAnUninterruptedRun) {
   for (const auto& [layout, sharded] :
        {std::pair{Layout{"single", "", 1}, false}, std::pair{Layout{"ddp", "", 2}, false},
         std::pair{Layout{"ddp", "", 3}, true}, std::pair{Layout{"ddp", ", sync: {compress: bf16}", 2}, false},
@@ -242,7 +242,7 @@ TEST(Rows, AResumedRunIsBitwiseAsOneThatWasNot) {
 }
 
 // Look-ups apply missed updates without writing: a catch-up in closed form at other moments would give other digits.
-TEST(Rows, EvaluationsLeaveNoTrace) {
+TEST(Rows, EvaluationsChangeNoResult) {
   for (const auto& [layout, sharded] :
        {std::pair{Layout{"single", "", 1}, false}, std::pair{Layout{"ddp", "", 2}, false},
         std::pair{Layout{"ddp", "", 3}, true}}) {
@@ -255,7 +255,7 @@ TEST(Rows, EvaluationsLeaveNoTrace) {
 }
 
 // An evaluation sees the values of a flushed table.
-TEST(Rows, EvaluationsSeeEveryRowOfThisMoment) {
+TEST(Rows, EvaluationsSeeCurrentRows) {
   const Subject subject = subject_of("ncf", true);
   const Layout layout{"single", "", 1};
   const RunConfig config = test_config(layout, adamw(true), subject.section);
@@ -303,7 +303,7 @@ std::vector<State> recorded_gradients(int64_t steps) {
 
 // fp32 and the default eps, as people train: the closed form on the gradients of a real training, against dense Adam on the
 // same, within 5e-3 of how far each table moved.
-TEST(Rows, ClosedFormStaysNearDenseAdamOnRecordedGradients) {
+TEST(Rows, ClosedFormStaysNearDenseAdam) {
   const Component adam{"adam", Options(Json{{"lr", 3e-3},
                                             {"weight_decay", 0.0},
                                             {"groups", Json::array()},
@@ -338,7 +338,7 @@ TEST(Rows, ClosedFormStaysNearDenseAdamOnRecordedGradients) {
   }
 }
 
-TEST(Rows, CheckpointsOfDenseTablesServeRowsAndTheOtherWayRound) {
+TEST(Rows, SparseAndDenseRunsReadEachOthersCheckpoints) {
   const Layout one{"single", "", 1}, two{"ddp", "", 2}, three{"ddp", "", 3};
   const Subject rows = subject_of("ncf", true), dense = subject_of("ncf", false),
                 sharded = subject_of("ncf", true, true);
@@ -354,7 +354,7 @@ TEST(Rows, CheckpointsOfDenseTablesServeRowsAndTheOtherWayRound) {
 }
 
 // A rank keeps its share of each table and of its moments, as even as a block allows.
-TEST(Rows, SharesOfTwoRanksTakeHalfTheMemoryEach) {
+TEST(Rows, ShardingOverTwoRanksHalvesMemory) {
   const Subject subject = subject_of("ncf", true, true);
   const Layout layout{"ddp", "", 2};
   const RunConfig config = test_config(layout, adamw(false), subject.section);
@@ -378,7 +378,7 @@ TEST(Rows, SharesOfTwoRanksTakeHalfTheMemoryEach) {
 }
 
 // A rank without any row of a table flushes none of it if it is shared, and holds none if it is sharded.
-TEST(Rows, OfATableWithFewerThanThereAreRanks) {
+TEST(Rows, SupportTablesWithFewerRowsThanRanks) {
   for (const int64_t users : {1, 2, 3}) {
     const State dense = trained({"single", "", 1}, ranking_subject(false, users), 0, 14, {});
     for (const bool sharded : {false, true})
@@ -393,7 +393,7 @@ TEST(Rows, OfATableWithFewerThanThereAreRanks) {
   }
 }
 
-TEST(Rows, SharesAreRefusedWhereATableIsTied) {
+TEST(Rows, RefuseShardingOfTiedTables) {
   GptSizes sizes;
   sizes.rows = true;
   Subject tied = gpt_of(sizes);
@@ -409,7 +409,7 @@ TEST(Rows, SharesAreRefusedWhereATableIsTied) {
 }
 
 // The tests above assume this: the embeddings of these models are sparse, and those of the others are not.
-TEST(Rows, TablesAreWhereTheyWereAskedFor) {
+TEST(Rows, PlaceTablesAsConfigured) {
   const auto tables = [](const Subject& subject) {
     size_t found = 0;
     const Layout layout{"single", "", 1};

@@ -92,7 +92,7 @@ TEST(Sharded, OptionsChangeNoResult) {
 }
 
 // Shards of shards: a data axis of two that divides what a tensor group of two has cut.
-TEST(Sharded, WithinATensorGroup) {
+TEST(Sharded, WorksWithinATensorGroup) {
   for (const char* shard : {"optimizer", "gradients", "parameters"})
     for (const char* subject : {"gpt", "llama", "tied", "foreign"})
       for (const char* more : {"", ", recompute: blocks", ", sequence_parallel: true"}) {

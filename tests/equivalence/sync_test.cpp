@@ -41,7 +41,7 @@ void expect_close(const Trajectory& one, const Trajectory& other, double within 
 }
 
 // For a linear update the mean of the updates is the update of the mean, for any distribution of rows.
-TEST(Sync, ParametersOfEveryPlainStepAreGradients) {
+TEST(Sync, AveragingAfterEachSgdStepEqualsGradients) {
   for (auto* make : {mlp_subject, pairs_subject, tied_subject, gpt_subject})
     for (int ranks : {1, 2, 3, 4})
       for (int64_t rows : {16, 3}) {
@@ -54,7 +54,7 @@ TEST(Sync, ParametersOfEveryPlainStepAreGradients) {
       }
 }
 
-TEST(Sync, AGroupOfParametersBesideGradients) {
+TEST(Sync, CombinesParameterAndGradientGroups) {
   for (const char* pattern : {"bias", "weight", "twice"})
     for (int ranks : {2, 3}) {
       const std::string groups = std::string("groups: [{match: ") + pattern + ", what: parameters}]";
@@ -69,7 +69,7 @@ TEST(Sync, AGroupOfParametersBesideGradients) {
 }
 
 // Where a replica is several ranks, each of its parts agrees with the same part of the others.
-TEST(Sync, ReplicasOfSeveralRanks) {
+TEST(Sync, SupportsReplicasOfSeveralRanks) {
   for (const char* mesh : {"{data: 2, pipeline: 2}, micro_batches: 2", "{data: 2, tensor: 2}"})
     for (const char* sync : {"what: parameters", "groups: [{match: weight, what: parameters}]"}) {
       SCOPED_TRACE(std::string(mesh) + ", " + sync);
@@ -91,7 +91,7 @@ TEST(Sync, AnOuterStepToTheMeanIsTheMean) {
     }
 }
 
-TEST(Sync, BeforeItStartsItIsDdpBitForBit) {
+TEST(Sync, EqualsDdpBeforeItsFirstStep) {
   const Trajectory later = train(ddp(3, "what: parameters, every: 4, start_after: 1000"), tied_subject(), adamw(true));
   const Trajectory never = train(ddp(3, ""), tied_subject(), adamw(true));
   EXPECT_TRUE(bitwise_equal(in_common(later.final), never.final));
@@ -217,7 +217,7 @@ std::string text_of(const Simulated& how) {
 }
 
 // Ten updates: the last ones after an agreement, or just at one.
-TEST(Sync, IsWhatSinglesGiveThatTheTestAverages) {
+TEST(Sync, EqualsAveragedSingleRuns) {
   std::vector<Simulated> cells;
   for (int ranks : {2, 3})
     for (int64_t every : {1, 3, 5})
@@ -241,7 +241,7 @@ TEST(Sync, IsWhatSinglesGiveThatTheTestAverages) {
 }
 
 // Four ranks; one or two of them have no row in any batch.
-TEST(Sync, RanksWithoutRowsCountNothing) {
+TEST(Sync, RanksWithoutRowsHaveNoWeight) {
   for (const bool outer : {false, true}) {
     Simulated how{4, 2, 0, true, outer};
     Training training = adamw(false);
@@ -260,7 +260,7 @@ TEST(Sync, RanksWithoutRowsCountNothing) {
 
 // For some optimizers a row without gradient does not move, or moves equally on all ranks. Then the averages of touched
 // rows equal the averages of all rows.
-TEST(Sync, RowTablesAreAveragedAsDenseOnesAre) {
+TEST(Sync, SparseEmbeddingsAreAveragedLikeDenseOnes) {
   struct ExecutionMode {
     std::string optimizer, sync;
   };
@@ -289,7 +289,7 @@ TEST(Sync, RowTablesAreAveragedAsDenseOnesAre) {
 }
 
 // The remaining difference to dense embeddings with momentum: how far untouched rows still move.
-TEST(Sync, RowTablesWithMomentumStayNearDenseOnes) {
+TEST(Sync, SparseEmbeddingsWithMomentumStayNearDenseOnes) {
   Training training = adamw(false);
   training.global_rows = 4;
   training.steps = 30;
@@ -302,7 +302,7 @@ TEST(Sync, RowTablesWithMomentumStayNearDenseOnes) {
 
 // ---- compression -----------------------------------------------------------------------------------------------
 
-TEST(Sync, CompressedGradientsAreWithinTheirStatedError) {
+TEST(Sync, CompressedGradientsStayWithinTheStatedError) {
   for (const char* numbers : {"fp16", "bf16"})
     for (int ranks : {1, 2, 3, 4})
       for (auto* make : {mlp_subject, tied_subject, pairs_subject}) {
@@ -336,7 +336,7 @@ void expect_within_stated_error(const char* numbers, int ranks, const Subject& s
   EXPECT_LE(gradient.worst, stated) << gradient.key;
 }
 
-TEST(Sync, CompressedRowsAreWithinTheirStatedError) {
+TEST(Sync, CompressedRowsStayWithinTheStatedError) {
   Subject sharded = ranking_subject(true);
   sharded.section = "{name: ncf, rows: sharded}";
   for (const char* numbers : {"fp16", "bf16"}) {

@@ -77,7 +77,7 @@ TEST(Timing, LeavesOutTheSlowestTenthAndHasASpread) {
   EXPECT_EQ(timing_of({}).seconds, 0);
 }
 
-TEST(Timing, OfDifferencesIsTheMedian) {
+TEST(Timing, UsesTheMedianOfDifferences) {
   EXPECT_DOUBLE_EQ(difference_of({-3, 1, 2, 4, 90}).seconds, 2);
   EXPECT_DOUBLE_EQ(difference_of({1, 2}).seconds, 1.5);
   EXPECT_EQ(difference_of({-2, -1, 5}).seconds, 0);
@@ -137,7 +137,7 @@ TEST_F(Calibrations, ReportAFolderThatCannotBeWritten) {
   }
 }
 
-TEST_F(Calibrations, EveryFieldIsChecked) {
+TEST_F(Calibrations, CheckEveryField) {
   const Json good = to_json(measured());
   EXPECT_EQ(refusal(good), "");
   const auto changed = [&](const std::string& pointer, const Json& value) {
@@ -168,7 +168,7 @@ TEST_F(Calibrations, EveryFieldIsChecked) {
   }
 }
 
-TEST_F(Calibrations, ReportAMissingFileAndOneThatIsNoJson) {
+TEST_F(Calibrations, ReportAMissingOrInvalidFile) {
   EXPECT_THROW(read_calibration(path("none")), Error);
   std::ofstream(path()) << "{\"format\": ";
   try {
@@ -217,7 +217,7 @@ TEST(Measurements, RoundTrip) {
   EXPECT_EQ(Json(Json(measurement).get<Measurement>()), Json(measurement));
 }
 
-TEST(Links, AreALatencyAndABandwidth) {
+TEST(Links, HaveALatencyAndABandwidth) {
   EXPECT_DOUBLE_EQ(parse_link("20us,12GB/s").latency, 20e-6);
   EXPECT_DOUBLE_EQ(parse_link("20us,12GB/s").bandwidth, 12e9);
   EXPECT_DOUBLE_EQ(parse_link("1 ms, 125 MB/s").bandwidth, 125e6);

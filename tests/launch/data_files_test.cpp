@@ -40,7 +40,7 @@ class DataFiles : public ::testing::Test {
   fs::path root_;
 };
 
-TEST_F(DataFiles, WhatIsNotThereIsSaidAtItsKey) {
+TEST_F(DataFiles, ReportMissingFilesAtTheirKey) {
   EXPECT_EQ(complaint("interactions", {{"path", at("there")}}), "");
   const std::string none = complaint("interactions", {{"path", at("none.inter")}});
   EXPECT_THAT(none, StartsWith("x.yaml:3:9: data.path: " + at("none.inter") + ": no such file"));
@@ -49,7 +49,7 @@ TEST_F(DataFiles, WhatIsNotThereIsSaidAtItsKey) {
   EXPECT_THAT(complaint("interactions", {{"path", root_.string()}}), HasSubstr("is a folder"));
 }
 
-TEST_F(DataFiles, EveryDataSetHasItsOwn) {
+TEST_F(DataFiles, EveryDataSetDeclaresItsFiles) {
   EXPECT_THAT(complaint("fashion_mnist", {{"path", root_.string()}}),
               HasSubstr("train-images-idx3-ubyte.gz is not there"));
   EXPECT_THAT(complaint("fashion_mnist", {{"path", at("none")}}), HasSubstr("dataset-fashion-mnist"));
@@ -113,7 +113,7 @@ TEST_F(DataFiles, ColumnsOfInteractions) {
   EXPECT_THAT(reported("user_id,item_id\n,i\n", {}, Failure::corrupt_data), HasSubstr("the user is missing"));
 }
 
-TEST_F(DataFiles, VocabulariesOfTokenizersAreNotLiteral) {
+TEST_F(DataFiles, TokenizerVocabulariesAreNotLiteral) {
   const auto reported = [&](const std::string& json) {
     return complaint("text", {{"path", file("t.txt", "a text")},
                               {"format", "auto"},

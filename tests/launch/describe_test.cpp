@@ -49,14 +49,14 @@ class DescribeTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(DescribeTest, AnAnswerOfAnyLengthIsRead) {
+TEST_F(DescribeTest, ReadsAnAnswerOfAnyLength) {
   const std::string text =
       told("cat > /dev/null; printf '{\"long\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}'",
            milliseconds(20000), milliseconds(20000));
   EXPECT_EQ(text.size(), 200000 + std::string("{\"long\":\"\"}").size());
 }
 
-TEST_F(DescribeTest, TheAnswerIsThereWhoeverKeepsItsPipes) {
+TEST_F(DescribeTest, ReadsTheAnswerAlthoughAChildKeepsThePipes) {
   EXPECT_EQ(told("cat > /dev/null; setsid sleep 4 & echo '{\"version\": 1}'", milliseconds(20000), milliseconds(3500)),
             "{\"version\":1}");
   EXPECT_THAT(told("cat > /dev/null; setsid sleep 4 & echo 'model: is wrong' >&2; exit 78", milliseconds(20000),
@@ -64,7 +64,7 @@ TEST_F(DescribeTest, TheAnswerIsThereWhoeverKeepsItsPipes) {
               HasSubstr("model: is wrong"));
 }
 
-TEST_F(DescribeTest, OneThatIsKilledIsNoMistakeOfTheConfiguration) {
+TEST_F(DescribeTest, AKilledProcessIsNoConfigurationMistake) {
   const auto end = [this](const std::string& how) {
     return told("cat > /dev/null; " + how, milliseconds(20000), milliseconds(20000));
   };
@@ -78,7 +78,7 @@ TEST_F(DescribeTest, OneThatIsKilledIsNoMistakeOfTheConfiguration) {
   EXPECT_THAT(end("echo 'out of memory on the host' >&2; exit 71"), HasSubstr("out_of_memory: out of memory"));
 }
 
-TEST_F(DescribeTest, TextBeforeTheAnswerIsSkipped) {
+TEST_F(DescribeTest, SkipsTextBeforeTheAnswer) {
   EXPECT_EQ(told("cat > /dev/null; echo hello; echo '{\"version\": 1}'", milliseconds(20000), milliseconds(20000)),
             "{\"version\":1}");
 }
@@ -94,7 +94,7 @@ TEST_F(DescribeTest, AnEndWithoutAnAnswerNamesThePlugins) {
   }
 }
 
-TEST_F(DescribeTest, TheTimeLimitIsThatOfTheRendezvous) {
+TEST_F(DescribeTest, UsesTheTimeLimitOfTheRendezvous) {
   const std::string path = program("trap '' USR1; while :; do sleep 0.05; done");
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -107,7 +107,7 @@ TEST_F(DescribeTest, TheTimeLimitIsThatOfTheRendezvous) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(8000));
 }
 
-TEST_F(DescribeTest, OneThatHangsSaysWhereItIs) {
+TEST_F(DescribeTest, ReportsThePositionOfAHungProcess) {
   const std::string text = told(R"(cat > /dev/null
 trap 'echo "convoy-stack {\"rank\": -1, \"process\": -1, \"name\": \"worker\", \"state\": \"S\", \"frames\": [\"/nowhere/libslow.so+0x10\"]}" >&2
 echo "convoy-stack null" >&2' USR1
@@ -116,7 +116,7 @@ while :; do sleep 0.05; done)",
   EXPECT_THAT(text, AllOf(HasSubstr("within 1 s"), HasSubstr("Its stacks:\n  worker: ? (libslow.so)"))) << text;
 }
 
-TEST_F(DescribeTest, TheWaitForOneThatHangsHasAnEnd) {
+TEST_F(DescribeTest, LimitsTheWaitForAHungProcess) {
   EXPECT_THAT(
       told("setsid sleep 5 & trap '' USR1; while :; do sleep 0.05; done", milliseconds(500), milliseconds(4800)),
       HasSubstr("it reported no stack"));

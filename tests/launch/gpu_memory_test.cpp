@@ -40,7 +40,7 @@ TEST(GpuMemory, IsReadFromTheEnvironment) {
   }
 }
 
-TEST(GpuMemory, ProcessesThatShareAGpuDivideIt) {
+TEST(GpuMemory, IsDividedBetweenProcessesOfAGpu) {
   EXPECT_EQ(limit_of_process(on_gpus({0, 1}), 0, 6 * gib), 6 * gib);
   EXPECT_EQ(limit_of_process(on_gpus({0, 1, 0}), 0, 6 * gib), 3 * gib);
   EXPECT_EQ(limit_of_process(on_gpus({0, 1, 0}), 1, 6 * gib), 6 * gib);
@@ -66,7 +66,7 @@ TEST(GpuMemory, ReachesTheRanks) {
 }
 
 // The watch bounds memory outside the allocator; without a limit there is no watch.
-TEST(GpuMemory, TheWatchAllowsMemoryOutsideTheAllocator) {
+TEST(GpuMemory, TheLimitLeavesRoomOutsideTheAllocator) {
   LaunchSpec order;
   order.gpus = {"GPU-a", "GPU-b"};
   EXPECT_EQ(watched_gpu_memory(order), 0);
@@ -74,7 +74,7 @@ TEST(GpuMemory, TheWatchAllowsMemoryOutsideTheAllocator) {
   EXPECT_EQ(watched_gpu_memory(order), 2 * (4 * gib + outside_allocator));
 }
 
-TEST(GpuMemory, RunningOutOfItFailsThePipeline) {
+TEST(GpuMemory, ExhaustionFailsThePipeline) {
   const Json summary = {
       {"status", "failed"},
       {"name", "a"},

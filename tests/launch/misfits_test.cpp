@@ -100,7 +100,7 @@ Sections with_data(const std::string& section, const std::string& chosen = "{nam
   return {chosen, section, "{name: single}", "", 0};
 }
 
-TEST(WithoutEffect, KeysOfAnAxisThatIsNotThere) {
+TEST(WithoutEffect, RefusesKeysOfAMissingAxis) {
   const auto hybrid = [](const std::string& keys, int ranks = 2) {
     return refused(with_strategy("{name: hybrid, " + keys + "}", ranks));
   };
@@ -124,7 +124,7 @@ TEST(WithoutEffect, KeysOfAnAxisThatIsNotThere) {
             in(strategy, "strategy.reshard_after_forward"));
 }
 
-TEST(WithoutEffect, OfStrategies) {
+TEST(WithoutEffect, RefusesKeysOfStrategies) {
   EXPECT_EQ(refused(with_strategy("{name: fsdp, shard: optimizer, reshard_after_forward: true}")),
             in(strategy, "strategy.reshard_after_forward"));
   EXPECT_EQ(refused(with_strategy("{name: fsdp, shard: gradients, reshard_after_forward: false}")),
@@ -145,7 +145,7 @@ TEST(WithoutEffect, OfStrategies) {
 }
 
 // Synchronisation of replicas.
-TEST(WithoutEffect, OfAgreements) {
+TEST(WithoutEffect, RefusesKeysOfSynchronisation) {
   const auto sync = [](const std::string& text, const std::string& rest = "") {
     return refused(with_strategy("{name: ddp, sync: {" + text + "}" + rest + "}"));
   };
@@ -177,7 +177,7 @@ TEST(WithoutEffect, OfAgreements) {
 }
 
 // One file is tried with several overrides: keys that --set leaves without effect are reported and not refused.
-TEST(WithoutEffect, WhatSetLeavesIsTold) {
+TEST(WithoutEffect, ReportsKeysDisabledBySet) {
   std::vector<std::string> warnings;
   const Sections file = with_strategy("{name: hybrid, mesh: {pipeline: 2}, schedule: gpipe}", 0);
   EXPECT_EQ(refused(file, {"strategy.mesh.pipeline=1"}, &warnings), "");
@@ -188,7 +188,7 @@ TEST(WithoutEffect, WhatSetLeavesIsTold) {
   EXPECT_NE(refused(file, {"strategy.mesh.pipeline=1", "strategy.schedule=1f1b"}), "");
 }
 
-TEST(WithoutEffect, OfModelsDataAndOptimizers) {
+TEST(WithoutEffect, RefusesKeysOfModelsDataAndOptimizers) {
   EXPECT_EQ(refused(with_model("{name: gpt, mlp_dim: 64, mlp_ratio: 4}")), in(model, "model.mlp_ratio"));
   EXPECT_EQ(refused(with_model("{name: gpt, rotary_base: 100}")), in(model, "model.rotary_base"));
   EXPECT_EQ(refused(with_model("{name: gpt, context: 100, positions: rotary}")), in(model, "model.context"));
@@ -222,7 +222,7 @@ TEST(WithoutEffect, OfModelsDataAndOptimizers) {
   EXPECT_EQ(refused(groups, {"optimizer.groups=[{match: \"[\", lr: 1.0}]"}).rfind("optimizer.groups.0.match", 0), 0u);
 }
 
-TEST(Misfits, RowsThatAModelDoesNotTake) {
+TEST(Misfits, RefuseRowsThatTheModelCannotRead) {
   EXPECT_EQ(refused(with_model("{name: gpt}", "{name: synthetic}")), in(model, "model.name"));
   EXPECT_EQ(refused(with_model("{name: ncf}", "{name: synthetic}")), in(model, "model.name"));
   EXPECT_EQ(refused(with_model("{name: mlp}", "{name: synthetic, kind: tokens}")), in(model, "model.name"));
@@ -236,7 +236,7 @@ TEST(Misfits, RowsThatAModelDoesNotTake) {
 }
 
 // Columns that the model does not look at.
-TEST(Misfits, NumbersThatAnNcfWithoutMlpDoesNotTake) {
+TEST(Misfits, RefuseNumbersForAnNcfWithoutMlp) {
   const auto without_mlp = [](const std::string& rows) {
     return refused(with_model("{name: ncf, mlp_dim: 0}", "{name: " + rows + "}"));
   };
@@ -250,7 +250,7 @@ TEST(Misfits, NumbersThatAnNcfWithoutMlpDoesNotTake) {
             in(data, "data.item_features.path"));
 }
 
-TEST(Misfits, TransformsAndLosses) {
+TEST(Misfits, RefuseTransformsAndLosses) {
   const std::string image = "features: [3, 8, 6]";
   const auto transformed = [&](const std::string& rows, const std::string& list) {
     return refused(with_data("{name: synthetic, " + rows + ", transforms: [" + list + "]}"));
@@ -272,7 +272,7 @@ TEST(Misfits, TransformsAndLosses) {
             in(data, "data.negatives"));
 }
 
-TEST(Misfits, SyntheticTablesBeyondTheMemory) {
+TEST(Misfits, RefuseSyntheticTablesBeyondMemory) {
   const auto kind = [](const std::string& keys, const std::string& chosen) {
     return refused(with_data("{name: synthetic, " + keys + "}", "{name: " + chosen + "}"));
   };
@@ -281,7 +281,7 @@ TEST(Misfits, SyntheticTablesBeyondTheMemory) {
   EXPECT_EQ(kind("rows: 1099511627776", "mlp"), "") << "these rows are computed when they are read";
 }
 
-TEST(Misfits, FilesThatHoldTooLittle) {
+TEST(Misfits, RefuseFilesWithTooFewRows) {
   Folder folder;
   const std::string story = folder.file("story.txt", "twelve bytes");
   const auto text = [&](const std::string& more) {
@@ -312,7 +312,7 @@ std::string npy(const std::string& shape, size_t bytes = 4096) {
 }
 
 // Sizes from a file's header, before anything is loaded.
-TEST(Misfits, RowsOfFilesAgainstTransformsAndModels) {
+TEST(Misfits, CompareFilesWithTransformsAndModels) {
   Folder folder;
   const std::string images = folder.file("images.npy", npy("4, 3, 8, 8")), target = folder.file("y.npy", npy("4,")),
                     flat = folder.file("flat.npy", npy("4, 7"));
@@ -354,7 +354,7 @@ TEST(Misfits, RowsOfFilesAgainstTransformsAndModels) {
   EXPECT_EQ(fashion("{name: shift, pixels: 4}, flip"), "");
 }
 
-TEST(Misfits, FilesThatAreNoText) {
+TEST(Misfits, RefuseFilesThatAreNotText) {
   Folder folder;
   const auto text = [&](const std::string& name, const std::string& bytes) {
     return refused(with_data("{name: text, length: 2, path: " + folder.file(name, bytes) + "}", "{name: gpt}"));
@@ -419,7 +419,7 @@ TEST(Misfits, FilesThatAreNoText) {
   EXPECT_EQ(vocabulary("lines", "the\n\\s\n##a\n##b\n"), "");
 }
 
-TEST(WithoutEffect, SharedKeysLeaveDefaultsOut) {
+TEST(WithoutEffect, SharedKeysSkipDefaults) {
   Folder folder;
   Sections run = with_strategy("{name: pipeline, micro_batches: 4, sync: {every: 2}}");
   const RunConfig config = read_run_config({folder.file("run.yaml", text_of(run)), {}}, all_catalogues());

@@ -54,7 +54,7 @@ class RunFolderTest : public ::testing::Test {
   RunFolderRequest request_;
 };
 
-TEST_F(RunFolderTest, FirstRunTakesTheName) {
+TEST_F(RunFolderTest, TheFirstRunGetsTheName) {
   const RunFolder run = open_run_folder(request_);
   EXPECT_EQ(run.path, folder("n"));
   EXPECT_TRUE(run.lock.held());
@@ -63,14 +63,14 @@ TEST_F(RunFolderTest, FirstRunTakesTheName) {
   EXPECT_TRUE(fs::is_directory(folder("n") + "/logs"));
 }
 
-TEST_F(RunFolderTest, DoneIsNeverTouched) {
+TEST_F(RunFolderTest, NeverChangesACompletedRun) {
   leave(folder("n"), "done", true, request_.resolved);
   const RunFolder run = open_run_folder(request_);
   EXPECT_EQ(run.path, folder("n-2"));
   EXPECT_THAT(run.notes.at(0), HasSubstr("n-2"));
 }
 
-TEST_F(RunFolderTest, UnfinishedGoesOn) {
+TEST_F(RunFolderTest, ResumesAnUnfinishedRun) {
   leave(folder("n"), "done", true, request_.resolved);
   leave(folder("n-2"), "failed", true, request_.resolved);
   request_.resolved["train"]["epochs"] = 5;
@@ -80,7 +80,7 @@ TEST_F(RunFolderTest, UnfinishedGoesOn) {
   EXPECT_EQ(run.attempt, 1);
 }
 
-TEST_F(RunFolderTest, AnotherTrainingDoesNotGoOn) {
+TEST_F(RunFolderTest, DoesNotResumeADifferentRun) {
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["seed"] = 2;
   request_.resolved["precision"] = "bf16";
@@ -97,7 +97,7 @@ TEST_F(RunFolderTest, AnotherTrainingDoesNotGoOn) {
   EXPECT_EQ(open_run_folder(request_).path, folder("n-2"));
 }
 
-TEST_F(RunFolderTest, WhereAndOnWhatItRunsMayDiffer) {
+TEST_F(RunFolderTest, ResumesWithDifferentHardware) {
   request_.resolved["data"] = {{"path", "/a"}, {"prefetch", 2}};
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["device"] = "cpu";
@@ -106,7 +106,7 @@ TEST_F(RunFolderTest, WhereAndOnWhatItRunsMayDiffer) {
 }
 
 // An older version took one epoch by default, with max_steps too.
-TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
+TEST_F(RunFolderTest, KeepsEpochsOfAnOlderVersion) {
   Json& train = request_.resolved["train"];
   train["max_steps"] = 1000;
   leave(folder("n"), "failed", true, request_.resolved);
@@ -130,7 +130,7 @@ TEST_F(RunFolderTest, EpochsOfAnOlderVersionAreKept) {
 }
 
 // Without a written length the default, one epoch, would end the run early.
-TEST_F(RunFolderTest, ALengthThatIsNotGivenIsKept) {
+TEST_F(RunFolderTest, KeepsAnOmittedLength) {
   struct Case {
     Json before, now;  // train.epochs and train.max_steps
     std::vector<std::string> written;
@@ -175,7 +175,7 @@ TEST_F(RunFolderTest, ALengthThatIsNotGivenIsKept) {
 }
 
 // The same command continues what it began, not what it began from.
-TEST_F(RunFolderTest, ARunThatBeganFromACheckpointGoesOn) {
+TEST_F(RunFolderTest, ResumesARunStartedFromACheckpoint) {
   leave(folder("other"), "done", true, request_.resolved);
   request_.resume = request_.resolved["train"]["resume"] = folder("other");
   leave(folder("n"), "failed", true, request_.resolved);
@@ -190,7 +190,7 @@ TEST_F(RunFolderTest, ARunThatBeganFromACheckpointGoesOn) {
   EXPECT_THROW(open_run_folder(given), Error);
 }
 
-TEST_F(RunFolderTest, WithoutASummaryTheManifestTells) {
+TEST_F(RunFolderTest, UsesTheManifestWithoutASummary) {
   for (const char* left : {"", "{", "[]", "missing"}) {
     leave(folder("n"), "failed", true, request_.resolved);
     fs::create_directories(folder("n") + "/checkpoints/step-7");
@@ -245,7 +245,7 @@ TEST_F(RunFolderTest, AFinishedFarmWithALargerGridSaysHowToAddPoints) {
   EXPECT_THAT(refusal(Failure::output), ::testing::Not(HasSubstr("convoy add")));
 }
 
-TEST_F(RunFolderTest, WhatAKillLeftOfASaveIsSwept) {
+TEST_F(RunFolderTest, RemovesLeftoversOfAKilledSave) {
   leave(folder("n"), "running", true, request_.resolved);
   const fs::path saved = fs::path(folder("n")) / "checkpoints";
   for (const char* left : {".step-9.tmp-12ab", ".old-step-3-34cd"}) fs::create_directories(saved / left);
@@ -257,7 +257,7 @@ TEST_F(RunFolderTest, WhatAKillLeftOfASaveIsSwept) {
   EXPECT_TRUE(fs::exists(saved / "step-3"));
 }
 
-TEST_F(RunFolderTest, ARunThatWasBeingStoppedIsStopped) {
+TEST_F(RunFolderTest, RecordsAStopRequestBeforeTheKill) {
   leave(folder("n"), "running", true, request_.resolved);
   std::ofstream(folder("n") + "/failure.json")
       << R"({"exit_code": 143, "failure": {"cause": "stopped", "message": "asked to stop"}})";
@@ -267,26 +267,26 @@ TEST_F(RunFolderTest, ARunThatWasBeingStoppedIsStopped) {
   EXPECT_TRUE(open_run_folder(request_).continued) << "it is not done";
 }
 
-TEST_F(RunFolderTest, HowItIsLoggedMayDiffer) {
+TEST_F(RunFolderTest, ResumesWithDifferentLogging) {
   leave(folder("n"), "failed", true, request_.resolved);
   request_.resolved["log"]["level"] = "debug";
   EXPECT_TRUE(open_run_folder(request_).continued);
 }
 
-TEST_F(RunFolderTest, ACheckpointWithoutLatestIsOneAllTheSame) {
+TEST_F(RunFolderTest, FindsACheckpointWithoutLatest) {
   leave(folder("n"), "failed", false, request_.resolved);
   fs::create_directories(folder("n") + "/checkpoints/step-4");
   request_.resolved["seed"] = 2;
   EXPECT_THAT(refusal(Failure::output), HasSubstr("seed"));
 }
 
-TEST_F(RunFolderTest, APathWithoutCheckpointIsRefusedBeforeAnythingIsMade) {
+TEST_F(RunFolderTest, RefusesAPathWithoutACheckpointFirst) {
   request_.resume = root_ / "nowhere";
   EXPECT_THAT(refusal(Failure::config), HasSubstr("train.resume: " + request_.resume + " holds no checkpoint"));
   EXPECT_FALSE(fs::exists(folder("n")));
 }
 
-TEST_F(RunFolderTest, WithoutCheckpointThereIsNothingToSpoil) {
+TEST_F(RunFolderTest, RestartsWithoutACheckpoint) {
   leave(folder("n"), "failed", false, request_.resolved);
   request_.resolved["seed"] = 2;
   const RunFolder run = open_run_folder(request_);
@@ -294,7 +294,7 @@ TEST_F(RunFolderTest, WithoutCheckpointThereIsNothingToSpoil) {
   EXPECT_FALSE(run.continued);
 }
 
-TEST_F(RunFolderTest, LockedIsPassedOverByNameAndRefusedWhenGiven) {
+TEST_F(RunFolderTest, SkipsALockedFolderOrRefusesItByPath) {
   const RunFolder first = open_run_folder(request_);
   const RunFolder second = open_run_folder(request_);
   EXPECT_EQ(second.path, folder("n-2"));
@@ -302,14 +302,14 @@ TEST_F(RunFolderTest, LockedIsPassedOverByNameAndRefusedWhenGiven) {
   EXPECT_THAT(refusal(Failure::output), HasSubstr("another run is using it"));
 }
 
-TEST_F(RunFolderTest, LockIsFreeAgainAndLeavesNothing) {
+TEST_F(RunFolderTest, ReleasesTheLock) {
   request_.output = root_ / "o";
   { const RunFolder run = open_run_folder(request_); }
   EXPECT_FALSE(fs::exists(request_.output + "/.lock"));
   EXPECT_TRUE(open_run_folder(request_).lock.held());
 }
 
-TEST_F(RunFolderTest, GivenAndDone) {
+TEST_F(RunFolderTest, RefusesACompletedFolderByPath) {
   request_.output = root_ / "o";
   leave(request_.output, "done", true, request_.resolved);
   EXPECT_TRUE(open_run_folder(request_).already_done);
@@ -319,7 +319,7 @@ TEST_F(RunFolderTest, GivenAndDone) {
   EXPECT_THAT(refusal(Failure::output), HasSubstr("train.epochs"));
 }
 
-TEST_F(RunFolderTest, RunningLeftBehindIsMended) {
+TEST_F(RunFolderTest, RepairsAStaleRunningStatus) {
   leave(folder("n"), "running", true, request_.resolved);
   std::ofstream(folder("n") + "/failure.json") << R"({"exit_code": 75, "failure": {"message": "the server is gone"}})";
   const RunFolder run = open_run_folder(request_);
@@ -331,7 +331,7 @@ TEST_F(RunFolderTest, RunningLeftBehindIsMended) {
   EXPECT_THAT(run.notes.at(0), HasSubstr("the server is gone"));
 }
 
-TEST_F(RunFolderTest, WhoeverIsLeftWritesTheEndAndOnlyWhereThereIsNone) {
+TEST_F(RunFolderTest, WritesTheFinalStatusOnce) {
   const Abort gone{Failure::rendezvous, -1, 7, 0, "", "the server is gone"};
   leave(folder("n"), "running", true, request_.resolved);
   record_failure(folder("n"), gone);
@@ -344,7 +344,7 @@ TEST_F(RunFolderTest, WhoeverIsLeftWritesTheEndAndOnlyWhereThereIsNone) {
   EXPECT_EQ(read_summary(folder("n"))["status"], "done");
 }
 
-TEST_F(RunFolderTest, AFileOrAnUnwritablePlaceIsRefused) {
+TEST_F(RunFolderTest, RefusesAFileOrAnUnwritableParent) {
   std::ofstream(root_ / "file") << "x";
   request_.output = root_ / "file";
   EXPECT_THAT(refusal(Failure::output), HasSubstr("no directory"));
@@ -354,7 +354,7 @@ TEST_F(RunFolderTest, AFileOrAnUnwritablePlaceIsRefused) {
   EXPECT_THAT(refusal(Failure::output), HasSubstr("--output"));
 }
 
-TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
+TEST_F(RunFolderTest, RefusesUnwritableSubfolders) {
   request_.output = root_ / "o";
   fs::create_directories(request_.output + "/logs");
   std::ofstream(request_.output + "/checkpoints") << "x";
@@ -379,13 +379,13 @@ TEST_F(RunFolderTest, FoldersWithinThatCannotBeWrittenAreRefusedAtOnce) {
   EXPECT_THAT(reason, HasSubstr("o/logs: cannot be written"));
 }
 
-TEST_F(RunFolderTest, AFolderInPlaceOfLatestIsRefused) {
+TEST_F(RunFolderTest, RefusesAFolderNamedLatest) {
   request_.output = root_ / "o";
   fs::create_directories(request_.output + "/checkpoints/latest");
   EXPECT_THAT(refusal(Failure::output), HasSubstr("o/checkpoints/latest: is a folder"));
 }
 
-TEST_F(RunFolderTest, ADeletedWorkingDirectoryIsNamed) {
+TEST_F(RunFolderTest, NamesADeletedWorkingDirectory) {
   const fs::path before = fs::current_path();
   fs::create_directory(root_ / "gone");
   fs::current_path(root_ / "gone");
@@ -396,7 +396,7 @@ TEST_F(RunFolderTest, ADeletedWorkingDirectoryIsNamed) {
   EXPECT_THAT(reason, HasSubstr("the working directory was deleted"));
 }
 
-TEST_F(RunFolderTest, ARefusedParentHoldsNothingNew) {
+TEST_F(RunFolderTest, CreatesNothingInARefusedParent) {
   const fs::path open = root_ / "open";
   fs::create_directory(open);
   chmod(open.c_str(), 0777);
@@ -405,7 +405,7 @@ TEST_F(RunFolderTest, ARefusedParentHoldsNothingNew) {
   EXPECT_TRUE(fs::is_empty(open));
 }
 
-TEST_F(RunFolderTest, LinksWithinAreRefused) {
+TEST_F(RunFolderTest, RefusesLinksInTheFolder) {
   request_.output = root_ / "o";
   for (const char* part : {"logs", "checkpoints"}) {
     fs::remove_all(request_.output);
@@ -416,7 +416,7 @@ TEST_F(RunFolderTest, LinksWithinAreRefused) {
   }
 }
 
-TEST_F(RunFolderTest, AnotherModelCannotBeginFromTheCheckpoint) {
+TEST_F(RunFolderTest, RefusesACheckpointOfADifferentModel) {
   request_.resolved["model"] = {{"name", "mlp"}, {"hidden", {8}}};
   leave(folder("n"), "failed", true, request_.resolved);
   std::ofstream(folder("n") + "/checkpoints/step-3/manifest.json") << Json{{"config", request_.resolved}};
@@ -429,14 +429,14 @@ TEST_F(RunFolderTest, AnotherModelCannotBeginFromTheCheckpoint) {
   EXPECT_THAT(reason, HasSubstr("--set train.resume=never"));
 }
 
-TEST_F(RunFolderTest, RefusalsNameThePlaceAndAKeyThatCanBeWritten) {
+TEST_F(RunFolderTest, NamesTheFolderAndTheKeyInRefusals) {
   leave(folder("n"), "failed", true, {{"train", {{"evaluate_every", {{"every", 1}, {"unit", "epochs"}}}}}});
   request_.resolved = {{"train", {{"evaluate_every", {{"every", 5}, {"unit", "epochs"}}}}},
                        {"marks", {{"files", {"x.yaml"}}, {"at", {{"train.evaluate_every", {0, 6, 19}}}}}}};
   EXPECT_THAT(refusal(Failure::output), HasSubstr("x.yaml:6:19: train.evaluate_every: 1 epoch -> 5 epochs"));
 }
 
-TEST_F(RunFolderTest, ACheckpointByPathIsRefusedForAnotherModelOnly) {
+TEST_F(RunFolderTest, RefusesACheckpointByPathForADifferentModelOnly) {
   const std::string other = root_ / "other";
   for (const char* step : {"step-9", "step-10"}) fs::create_directories(other + "/checkpoints/" + step);
   request_.resolved["model"] = {{"name", "mlp"}, {"hidden", {8}}, {"dropout", 0}};

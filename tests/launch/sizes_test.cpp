@@ -124,7 +124,7 @@ std::string refused_size(const std::map<std::string, std::string>& sections, int
   return "";
 }
 
-TEST(Sizes, HugeIntegersAreRefusedAtTheirKey) {
+TEST(Sizes, RefuseHugeIntegersAtTheirKey) {
   for (const Found& found : integers()) {
     const bool component = found.kind == "model" || found.kind == "data" || found.kind == "optimizer" ||
                            found.kind == "strategy" || found.kind == "loss";
@@ -140,7 +140,7 @@ TEST(Sizes, HugeIntegersAreRefusedAtTheirKey) {
 }
 
 // Their readers check their form.
-TEST(Sizes, HugeIntegersOfFreeForm) {
+TEST(Sizes, RefuseHugeIntegersInFreeForm) {
   for (const char* value : huge) {
     const auto strategy = [&](const std::string& keys, const std::string& kind = "strategy") {
       return refused_size(sections_with(kind, keys + value + "}}"));
@@ -155,7 +155,7 @@ TEST(Sizes, HugeIntegersOfFreeForm) {
   }
 }
 
-TEST(Sizes, ProductsAreRefusedAtAKey) {
+TEST(Sizes, RefuseHugeProductsAtAKey) {
   const auto with = [](const std::string& model, const std::string& data) {
     auto sections = sections_with("model", "{name: " + model + "}");
     sections["data"] = "{name: " + data + "}";

@@ -84,7 +84,7 @@ TEST(StallDiagnosis, ASlowAnswerDoesNotHideAMissingRank) {
   EXPECT_THAT(diagnosis.ranks, ElementsAre(2));
 }
 
-TEST(StallDiagnosis, DifferentCallsOfOneNumberAreAMismatch) {
+TEST(StallDiagnosis, DifferentCallsWithOneNumberAreAMismatch) {
   const StallDiagnosis diagnosis =
       diagnose(stall_of(2), {waiting(0, 9), place(1, "forward/backward", "all_reduce x", 9, 5, 8)});
   EXPECT_EQ(diagnosis.kind, Failure::disagreement);

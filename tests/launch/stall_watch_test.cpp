@@ -202,7 +202,7 @@ TEST_F(StallWatchTest, AnUnchangedPositionEndsTheJobWithStepTimeout) {
   EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("launch.step_timeout"));
 }
 
-TEST_F(StallWatchTest, StartingHasItsOwnLimit) {
+TEST_F(StallWatchTest, StartingHasASeparateLimit) {
   StateFile file(folder_ + "/logs/rank0.state");
   file.phase("rendezvous");
   begin(1, 0.05);
@@ -223,7 +223,7 @@ TEST_F(StallWatchTest, NamesTheRankWhoseSetUpDoesNotEnd) {
   EXPECT_THAT(found_[0].diagnosis.message, HasSubstr("--set launch.rendezvous=1"));
 }
 
-TEST_F(StallWatchTest, ReadingDataTakesAsLongAsAnyRankMovesOn) {
+TEST_F(StallWatchTest, AllowsReadingDataWhileAnyRankProgresses) {
   const std::string path = folder_ + "/logs/rank0.state";
   StateFile reads(path), waits(folder_ + "/logs/rank1.state");
   for (StateFile* file : {&reads, &waits}) file->phase(reading_phase);

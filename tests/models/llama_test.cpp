@@ -63,7 +63,7 @@ at::Tensor llama_reference(const Plain& plain, const Json& options, const at::Te
   return rms(plain, "output.norm", h, eps).matmul(plain.value(out).t());
 }
 
-TEST(Llama, EqualsThePlainFormulasInValuesAndGradients) {
+TEST(Llama, EqualsTheFormulasInValuesAndGradients) {
   for (const Json& changes : std::vector<Json>{Json::object(),
                                                {{"kv_heads", 1}, {"tied", true}},
                                                {{"kv_heads", nullptr}, {"mlp_dim", nullptr}},
@@ -96,7 +96,7 @@ TEST(Llama, EqualsThePlainFormulasInValuesAndGradients) {
   }
 }
 
-TEST(Llama, MembersAndEmptyShares) {
+TEST(Llama, AcceptsMembersAndEmptyShares) {
   const auto model = make_llama(Options(small_llama()), text());
   Plain plain(at::kDouble);
   const auto blocks = blocks_of(*model, plain.layers);
@@ -130,7 +130,7 @@ TEST(Llama, NamesSizesAndInitialValues) {
   EXPECT_EQ(default_layers.counts().at("blocks.0.down"), 64 * 24);  // 8/3 · 24, rounded up to 64
 }
 
-TEST(Llama, RefusesWhatDoesNotFit) {
+TEST(Llama, RefusesMismatchedSizes) {
   const auto told = [](const Json& changes) {
     try {
       make_llama(Options(with(small_llama(), changes)), text());
@@ -148,7 +148,7 @@ struct Untouched : LayerModule {
   at::Tensor forward(const at::Tensor& input) override { return input; }
 };
 
-TEST(Attention, GroupsSharedByTheFusedKernelEqualTheUnfused) {
+TEST(Attention, FusedGroupsEqualUnfusedGroups) {
   for (const auto& [rows, groups, queries, size] :
        std::vector<std::array<int64_t, 4>>{{3, 2, 3, 8}, {1, 1, 1, 4}, {2, 4, 2, 32}, {2, 3, 1, 6}}) {
     at::Tensor qkv = at::randn({rows, 9, groups * (queries + 2) * size}, at::kDouble).requires_grad_();
@@ -166,7 +166,7 @@ TEST(Attention, GroupsSharedByTheFusedKernelEqualTheUnfused) {
 }
 
 // Half of the groups, as a rank of a tensor group has them, give half of the output, also with dropped weights.
-TEST(Attention, GroupsAreReadOffTheTensor) {
+TEST(Attention, TakesTheNumberOfGroupsFromTheTensor) {
   Plain plain(at::kDouble);
   const at::Tensor qkv = at::randn({2, 5, 4 * 4 * 6}, at::kDouble);
   const at::Tensor whole = grouped_attention(qkv, 6, 2, nullptr, nullptr);

@@ -69,7 +69,7 @@ TEST(Mlp, FlattensAndHasAClassForEachLogit) {
   }
 }
 
-TEST(Mlp, PredictsNumbersInTheTargetsShape) {
+TEST(Mlp, PredictsNumbersInTheShapeOfTheTarget) {
   for (const auto& shape : std::vector<std::vector<int64_t>>{{}, {2}, {2, 3}}) {
     const auto model = make_mlp(mlp_options({}), vectors({6}, {shape, at::kFloat, 0}));
     EXPECT_EQ(model->default_loss(), "mse");
@@ -82,21 +82,21 @@ TEST(Mlp, PredictsNumbersInTheTargetsShape) {
   }
 }
 
-TEST(Mlp, CountsTwentyFiveMillion) {
+TEST(Mlp, HasTwentyFiveMillionParameters) {
   const auto model = make_mlp(mlp_options({3072, 3072, 3072, 1024}), vectors({1024}, {{}, at::kLong, 10}));
   CountingLayers layers;
   blocks_of(*model, layers);
   EXPECT_NEAR(double(layers.total()), 25e6, 0.5e6);
 }
 
-TEST(Mlp, SaysWhatItNeeds) {
+TEST(Mlp, NamesItsMissingInputs) {
   Schema schema;
   schema.fields["user"] = {{}, at::kLong, 3};
   EXPECT_THROW(make_mlp(mlp_options({}), schema), Error);
   EXPECT_THROW(make_ncf(ncf_options(8, 32, {8}), vectors({3}, {{}, at::kLong, 3})), Error);
 }
 
-TEST(Ncf, TheStorysSizeIsExact) {
+TEST(Ncf, HasTheDocumentedSize) {
   // GMF 8, MLP 32 a side, 21 context columns, 85 → 32 → 16 → 8, 16 → 1; users and items together 311,261.
   const auto model = make_ncf(ncf_options(8, 32, {32, 16, 8}), interactions(290000, 21261, 21));
   CountingLayers layers;
@@ -138,7 +138,7 @@ TEST(Ncf, ComputesNeuMf) {
 }
 
 // The textbook's way once more: user features are the row's like context, item features are each item's own.
-TEST(Ncf, TakesFeaturesOfUsersAndOfItems) {
+TEST(Ncf, AcceptsFeaturesOfUsersAndItems) {
   Schema schema = interactions(20, 30, 2);
   schema.fields["user_features"] = {{1}, at::kFloat, 0};
   schema.fields["item_features"] = {{5, 3}, at::kFloat, 0};
@@ -175,7 +175,7 @@ TEST(Ncf, EmbeddingsStartNearZero) {
   }
 }
 
-TEST(Ncf, EitherHalfCanBeLeftOut) {
+TEST(Ncf, WorksWithEitherHalfAlone) {
   for (const auto& [gmf, mlp] : std::vector<std::pair<int64_t, int64_t>>{{4, 0}, {0, 4}}) {
     const auto model = make_ncf(ncf_options(gmf, mlp, {5}), interactions(20, 30, 0));
     Plain plain;
@@ -187,7 +187,7 @@ TEST(Ncf, EitherHalfCanBeLeftOut) {
   EXPECT_THROW(make_ncf(ncf_options(4, 4, {}), interactions(20, 30, 0)), Error);
 }
 
-TEST(Ncf, EvaluatesCandidatesOfAnyNumberAndEmptyShares) {
+TEST(Ncf, EvaluatesAnyNumberOfCandidatesAndEmptyShares) {
   const auto model = make_ncf(ncf_options(4, 6, {5}), interactions(20, 30, 2));
   Plain plain;
   const auto blocks = blocks_of(*model, plain.layers);
@@ -200,7 +200,7 @@ TEST(Ncf, EvaluatesCandidatesOfAnyNumberAndEmptyShares) {
   }
 }
 
-TEST(Ncf, ExcludedItemsAreNoNegativesOfTheLoss) {
+TEST(Ncf, ExcludedItemsAreNotNegatives) {
   const auto model = make_ncf(ncf_options(4, 6, {5}), interactions(20, 30, 0));
   Plain plain;
   Batch batch = ncf_batch(3, 6, 0);

@@ -35,7 +35,7 @@ Pairs expected_of(const at::Tensor& user, const at::Tensor& item, const at::Tens
 
 class PairsTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(PairsTest, AreWhatTheOperationsGiveAndSoAreGradients) {
+TEST_P(PairsTest, EqualSeparateOperationsInValuesAndGradients) {
   const Case c = GetParam();
   const int64_t width = c.factors + c.features;
   const at::Tensor context = c.context > 0 ? normal({c.rows, c.context}, "context") : at::Tensor();
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, PairsTest,
                                            Case{1, 2, 1, 1, 1, 1}));
 
 // A part that nothing is made of has no gradient, and what only broadcasts is left to LibTorch.
-TEST(Pairs, ASingleOutputsGradientIsEnough) {
+TEST(Pairs, AcceptTheGradientOfOneOutput) {
   at::Tensor user = normal({4, 10}, "user").set_requires_grad(true);
   at::Tensor item = normal({4, 3, 10}, "item").set_requires_grad(true);
   pairs_of(user, item, {}, {}, 4).item.sum().backward();

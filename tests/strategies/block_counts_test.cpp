@@ -27,7 +27,7 @@ int64_t parameters_of(const Subject& subject) {
   return elements;
 }
 
-TEST(BlockCounts, ParametersAreThoseOfTheModel) {
+TEST(BlockCounts, ParametersMatchTheModel) {
   for (auto* make :
        {gpt_subject, llama_subject, convnet_subject, ncf_subject, classifier_subject, foreign_subject, tied_subject}) {
     const Subject subject = make();
@@ -37,7 +37,7 @@ TEST(BlockCounts, ParametersAreThoseOfTheModel) {
   }
 }
 
-TEST(BlockCounts, SizesThatATensorGroupDivides) {
+TEST(BlockCounts, FindSizesThatATensorGroupDivides) {
   const Subject subject = gpt_of({4, 16, 13});
   const ModelDescription model = describe_model(*subject.model(), "fp32");
   const auto heard = Json(model).get<ModelDescription>();
@@ -72,7 +72,7 @@ TEST(BlockCounts, SizesThatATensorGroupDivides) {
 }
 
 // By hand, for sequences of 6 and 24 features in fp64.
-TEST(BlockActivations, OutputsAndExchangesOfTheGpt) {
+TEST(BlockActivations, CountOutputsAndExchangesOfGpt) {
   const Subject subject = gpt_of({12, 24, 12});
   ModelDescription model = describe_model(*subject.model(), "fp64");
   at::set_num_threads(1);
@@ -98,7 +98,7 @@ TEST(BlockActivations, OutputsAndExchangesOfTheGpt) {
 }
 
 // Weights that autocast narrows are kept once, however many rows there are.
-TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
+TEST(BlockActivations, HalfPrecisionWeightsAreNoActivations) {
   const Subject subject = gpt_of({12, 24, 12});
   at::set_num_threads(1);
   const auto measured = [&](const std::string& precision, int64_t rows) {
@@ -117,7 +117,7 @@ TEST(BlockActivations, NarrowedWeightsAreNoActivations) {
 }
 
 // Fake tensors give the bytes that the real step keeps, and the working memory of its backward.
-TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
+TEST(BlockActivations, PredictTheMemoryOfAStepFromShapes) {
   constexpr int64_t rows = 4;
   at::set_num_threads(1);
   for (auto* make :
@@ -156,7 +156,7 @@ TEST(BlockActivations, ShapesAloneTellWhatAStepKeeps) {
 }
 
 // A model of some terabytes, which is never allocated. Afterwards tensors have values again.
-TEST(BlockActivations, ShapesTakeNoMemory) {
+TEST(BlockActivations, ShapesNeedNoMemory) {
   constexpr int64_t dim = 1 << 18, length = 6;
   const Subject subject = gpt_of({4096, dim, 1 << 18});
   ModelDescription model = describe_model(*subject.model(), "fp32");

@@ -91,7 +91,7 @@ std::vector<Layout> table() {
   return all;
 }
 
-TEST(Fsdp, BytesSentAreThoseOfTheFormula) {
+TEST(Fsdp, BytesSentMatchTheFormula) {
   const Subject subject = even_subject();
   for (const Layout& layout : table()) {
     const Trajectory result = train(layout, subject, {});
@@ -124,7 +124,7 @@ TEST(Fsdp, BytesSentWithAccumulation) {
 }
 
 // The tensors that exist all the time, and the peak of borrowed ones in addition.
-TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
+TEST(Fsdp, LocalBytesMatchTheFormula) {
   const Subject subject = even_subject();
   for (const Layout& layout : table()) {
     const RunConfig config = test_config(layout, {});
@@ -160,7 +160,7 @@ TEST(Fsdp, BytesHeldAreThoseOfTheFormula) {
 }
 
 // One layout's checkpoint read by another, at another number of ranks.
-TEST(Fsdp, CheckpointsAreExchanged) {
+TEST(Fsdp, ReadsCheckpointsOfOtherStrategies) {
   const Subject subject = gpt_subject();
   const std::vector<Layout> layouts{
       {"single", "", 1},     {"ddp", "", 2},        fsdp(3, "optimizer"), fsdp(2, "gradients", ", units: tensors"),
@@ -197,7 +197,7 @@ TEST(Fsdp, CheckpointsAreExchanged) {
   }
 }
 
-TEST(Fsdp, ARestoredRunGoesOnBitForBit) {
+TEST(Fsdp, ResumesBitForBit) {
   const Subject subject = tied_subject();
   for (const char* shard : {"optimizer", "gradients", "parameters"}) {
     const Layout layout = fsdp(3, shard);
@@ -258,7 +258,7 @@ TEST(Fsdp, NanOnOneRankStopsTheUpdateOnAll) {
 }
 
 // An exception of one rank between two collectives ends the others, and is reported as the cause.
-TEST(Fsdp, WhatAModelThrowsNamesBlockAndStep) {
+TEST(Fsdp, NamesBlockAndStepOfAModelsError) {
   const Subject subject = mlp_subject();
   const std::string error = run(fsdp(2, "parameters"), subject, [&](const Context& context, Strategy& strategy) {
     StepInput in = input(subject, strategy.sampling(), 17);
@@ -270,7 +270,7 @@ TEST(Fsdp, WhatAModelThrowsNamesBlockAndStep) {
   EXPECT_EQ(error.rfind("training: block 0 (blocks.0), forward, step 17: ", 0), 0u) << error;
 }
 
-TEST(Fsdp, UnknownBlocksToRecomputeAreNamed) {
+TEST(Fsdp, NamesUnknownBlocksToRecompute) {
   const std::string error =
       run(fsdp(2, "parameters", ", recompute: [blocks.0, block.1]"), mlp_subject(), [](const Context&, Strategy&) {});
   EXPECT_NE(error.find("strategy.recompute: the model has no block 'block.1'"), std::string::npos) << error;
@@ -294,7 +294,7 @@ TEST(Fsdp, ExactlyOneRankOwnsEachElement) {
   EXPECT_EQ(owned, whole);
 }
 
-TEST(Fsdp, Bf16GathersNarrowAndKeepsWide) {
+TEST(Fsdp, Bf16GathersInHalfPrecisionAndKeepsFloatParameters) {
   const Subject subject = gpt_subject();
   Training training;
   training.precision = "bf16";

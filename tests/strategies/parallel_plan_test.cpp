@@ -51,7 +51,7 @@ TEST(PipelinePlan, Refusals) {
   EXPECT_TRUE(has(refused("pipeline", ", stages: [1, 1]", 2, 3), "every block needs a stage"));
 }
 
-TEST(PipelinePlan, KeysAreNamedWhereTheyStand) {
+TEST(PipelinePlan, NamesKeysAtTheirLocation) {
   const std::string error = refused("pipeline", ", stages: [0-1, 3]", 2);
   EXPECT_TRUE(has(error, "run.yaml:9:")) << error;
 }
@@ -78,7 +78,7 @@ TEST(ModelParallelPlan, Devices) {
   EXPECT_EQ(placed.ranks[0].devices[0].gpu, 1);
 }
 
-TEST(ModelParallelPlan, TellsOfDevicesWithoutBlocks) {
+TEST(ModelParallelPlan, ReportsDevicesWithoutBlocks) {
   const auto warnings = [](const std::string& options) {
     RunConfig config = test_config({"model_parallel", options}, {});
     config.device = "cpu";
@@ -103,7 +103,7 @@ TEST(ModelParallelPlan, Refusals) {
                   "launch.cores_per_rank: is 1, and strategy.devices names 2 cores"));
 }
 
-TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
+TEST(PipelineCost, CountsBoundariesTiesAndLiveMicroBatches) {
   JobPlan job = plan("pipeline", ", stages: [1, 2, 1], micro_batches: 4", one_host(4), 0);
   ModelDescription model;
   model.element_bytes = 8;
@@ -127,7 +127,7 @@ TEST(PipelineCost, BoundariesTiesAndLiveMicroBatches) {
   EXPECT_DOUBLE_EQ(costs[0].messages_per_step, 4 + 2 + 1);
 }
 
-TEST(PipelineCost, MicroBatchesOfUnequalSizeAndStagesThatDiffer) {
+TEST(PipelineCost, SupportsUnequalMicroBatchesAndStages) {
   const auto held = [](const std::string& options, const std::vector<int64_t>& saved, int64_t whatever, size_t rank) {
     ModelDescription model;
     for (const int64_t bytes : saved) {

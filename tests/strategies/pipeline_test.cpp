@@ -152,7 +152,7 @@ TEST(PipelineFaults, InfInOneStageStopsTheUpdateOnAll) {
   }
 }
 
-TEST(PipelineFaults, ShapesThatDependOnMoreThanTheBatchAreToldApart) {
+TEST(PipelineFaults, DistinguishesShapesThatDependOnMoreThanTheBatch) {
   std::atomic<int> calls{0};
   const Subject subject = probe(2, [&](int64_t block, const at::Tensor& value) {
     return block == 0 && ++calls == 3 ? value.unsqueeze(1) : value;
@@ -172,7 +172,7 @@ std::string tied(int64_t block, const std::string& to, const Layout& layout) {
   });
 }
 
-TEST(PipelineTies, OnlyToWhatAnEarlierStageMade) {
+TEST(PipelineTies, RefuseTiesToLaterStages) {
   for (const Layout& layout : {pipeline(2), pipeline(4), pipeline(2, ", schedule: interleaved, micro_batches: 4"),
                                devices(", devices: [cores:0, cores:1], micro_batches: 2")}) {
     EXPECT_EQ(tied(3, "blocks.0.linear.weight", layout), "no error") << to_string(layout);
@@ -189,7 +189,7 @@ TEST(PipelineTies, OnlyToWhatAnEarlierStageMade) {
   }
 }
 
-TEST(PipelineTies, ThreeStagesShareATensorAndStayEqual) {
+TEST(PipelineTies, StayEqualOverThreeStages) {
   const auto tie = [](int64_t index) { return index == 0 ? std::string() : std::string("blocks.0.linear.weight"); };
   const Subject subject = probe(4, nullptr, tie);
   const std::string micro = ", micro_batches: 4, sync: {every: 1}";
@@ -228,7 +228,7 @@ TEST(PipelineTies, ExactlyOneRankOwnsEachEntry) {
 
 // ---- figures --------------------------------------------------------------------------------------------------------
 
-TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
+TEST(PipelineStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();
   ModelDescription model = describe_model(*subject.model(), "fp64");
   constexpr int64_t length = 6, dim = 16, vocabulary = 12;
@@ -262,7 +262,7 @@ TEST(PipelineFigures, BytesSentAreThoseOfTheCost) {
 }
 
 // Sent along data: the parameters of a stage's rank, as buckets or as shards, in addition to its boundaries.
-TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
+TEST(HybridStatistics, BytesSentMatchTheCost) {
   const Subject subject = gpt_subject();
   ModelDescription model = describe_model(*subject.model(), "fp64");
   constexpr int64_t length = 6, dim = 16;
@@ -302,7 +302,7 @@ TEST(HybridFigures, BytesSentAreThoseOfTheCost) {
   }
 }
 
-TEST(PipelineFigures, ParametersAreThoseOfTheCost) {
+TEST(PipelineStatistics, ParametersMatchTheCost) {
   const Subject subject = gpt_subject();
   const ModelDescription model = describe_model(*subject.model(), "fp64");
   const Layout layout = pipeline(3);
@@ -327,7 +327,7 @@ TEST(PipelineFigures, ParametersAreThoseOfTheCost) {
             "no error");
 }
 
-TEST(PipelineFigures, LiveMicroBatchesAreThoseOfTheSchedule) {
+TEST(PipelineStatistics, LiveMicroBatchesMatchTheSchedule) {
   struct Case {
     Layout layout;
     std::array<int, 3> live;
@@ -355,7 +355,7 @@ TEST(PipelineFigures, LiveMicroBatchesAreThoseOfTheSchedule) {
   }
 }
 
-TEST(PipelineFigures, MetricsAreToldToAll) {
+TEST(PipelineStatistics, AllRanksGetTheMetrics) {
   const Subject subject = probe(3);
   std::map<std::string, double> expected;
   const auto sums = [](const std::vector<Metric>& metrics) {
@@ -398,7 +398,7 @@ TEST(PipelineFigures, MetricsAreToldToAll) {
 
 // The previous stage gets its gradients before the products that only this stage's weights need. The results have the
 // same bits as without a waiting stage; gradients of a tied weight are summed after all of its layers.
-TEST(PipelineGradients, OfInputsComeBeforeThoseOfWeights) {
+TEST(PipelineGradients, InputGradientsComeBeforeWeightGradients) {
   const Subject subject =
       probe(4, nullptr, [](int64_t block) { return std::string(block == 3 ? "blocks.1.linear.weight" : ""); });
   const Layout layout{"single", "", 1};
@@ -441,7 +441,7 @@ TEST(PipelineGradients, OfInputsComeBeforeThoseOfWeights) {
   });
 }
 
-TEST(PipelineState, OfSingleIsGoneOnWithAndTheOtherWayRound) {
+TEST(PipelineState, SingleAndPipelineReadEachOthersCheckpoints) {
   const Subject subject = gpt_subject();
   Subject full = subject;
   full.data = subject.data.slice(0, 16);

@@ -75,7 +75,7 @@ const Change through_a_view = [](const at::Tensor& input) {
   return input;
 };
 
-TEST(Recompute, ABlockThatChangesItsInputInPlaceIsRefusedByName) {
+TEST(Recompute, RefusesABlockThatChangesItsInput) {
   for (const Layout& layout : {Layout{"single", ", recompute: blocks", 1}, Layout{"ddp", ", recompute: [blocks.1]", 2},
                                Layout{"fsdp", ", shard: parameters, recompute: blocks", 2},
                                Layout{"pipeline", ", recompute: blocks, micro_batches: 2", 2},
@@ -91,7 +91,7 @@ TEST(Recompute, ABlockThatChangesItsInputInPlaceIsRefusedByName) {
 }
 
 // An input that the blocks hand on is changed after all of them: each block's second forward would see the change.
-TEST(Recompute, AnInputThatIsChangedLaterIsRefused) {
+TEST(Recompute, RefusesAnInputChangedLater) {
   const Subject subject = subject_of(nullptr, [](const at::Tensor& beside) {
     at::Tensor same = beside;
     return same.add_(1);
@@ -103,7 +103,7 @@ TEST(Recompute, AnInputThatIsChangedLaterIsRefused) {
 }
 
 // Left out, it may do so, and its neighbours are recomputed.
-TEST(Recompute, ABlockThatIsLeftOutMayChangeItsInput) {
+TEST(Recompute, OtherBlocksMayChangeTheirInput) {
   for (const Change& change : {in_place, through_a_view}) {
     const Trajectory plain = train({"single", "", 1}, subject_of(change), {});
     const Trajectory around = train({"single", ", recompute: [blocks.0, blocks.2]", 1}, subject_of(change), {});

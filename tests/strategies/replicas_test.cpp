@@ -50,7 +50,7 @@ Layout ddp(int ranks, const std::string& more = "") {
   return {"ddp", ", first_bucket_mb: 0.0002, bucket_cap_mb: 0.0006" + more, ranks};
 }
 
-TEST(Replicas, DifferentModelsAreRefusedByName) {
+TEST(Replicas, RefuseDifferentModelsByName) {
   const RunConfig config = test_config(ddp(3), {});
   const Subject one = mlp_subject(), other = norms_subject();
   std::string message;
@@ -73,7 +73,7 @@ TEST(Replicas, DifferentModelsAreRefusedByName) {
   EXPECT_NE(message.find("rank 2"), std::string::npos) << message;
 }
 
-TEST(Replicas, WhatAModelThrowsNamesBlockAndStep) {
+TEST(Replicas, NameBlockAndStepOfAModelsError) {
   Subject subject = mlp_subject();
   for (auto& entry : subject.data.tensors)
     if (entry.first == "features") entry.second = entry.second.narrow(1, 0, 4);  // two columns short
@@ -102,7 +102,7 @@ TEST(Replicas, NanOnOneRankStopsTheUpdateOnAll) {
   EXPECT_EQ(error, "no error");
 }
 
-TEST(Replicas, NothingIsSentBetweenUpdates) {
+TEST(Replicas, SendNothingBetweenUpdates) {
   const Subject subject = tied_subject();
   const std::string error = run(ddp(2, ", sync: {every: 3}"), subject, [&](const Context& context, Strategy& strategy) {
     std::vector<bool> updated;
@@ -120,7 +120,7 @@ TEST(Replicas, NothingIsSentBetweenUpdates) {
   EXPECT_EQ(error, "no error");
 }
 
-TEST(Replicas, BytesSentAreThoseOfTheCost) {
+TEST(Replicas, BytesSentMatchTheCost) {
   Subject subject = mlp_subject();
   const Trajectory result = train(ddp(4), subject, {});
   double parameters = 0;
@@ -137,7 +137,7 @@ TEST(Replicas, BytesSentAreThoseOfTheCost) {
   EXPECT_LE(static_cast<double>(result.bytes_sent), predicted + padding);
 }
 
-TEST(Replicas, ARestoredRunGoesOnBitForBit) {
+TEST(Replicas, ResumeBitForBit) {
   const Subject subject = tied_subject();
   for (const Layout& layout : {Layout{}, ddp(3)}) {
     std::mutex mutex;
@@ -168,7 +168,7 @@ TEST(Replicas, ARestoredRunGoesOnBitForBit) {
   }
 }
 
-TEST(Replicas, BuffersAreSharedAsAsked) {
+TEST(Replicas, SynchroniseBuffersAsConfigured) {
   const Subject subject = norms_subject();
   for (const std::string how : {"broadcast", "mean", "local"}) {
     std::mutex mutex;
@@ -186,7 +186,7 @@ TEST(Replicas, BuffersAreSharedAsAsked) {
   }
 }
 
-TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
+TEST(Replicas, RefuseAForeignBatchNormUnderSyncBatchNorm) {
   using torch::nn::BatchNormOptions;
   using torch::nn::InstanceNormOptions;
   const std::vector<std::pair<OwnNormModel::Make, std::string>> norms = {
@@ -224,7 +224,7 @@ TEST(Replicas, ABlocksOwnBatchNormIsRefusedWhereNormsAreSynchronised) {
 }
 
 // `convoy verify` checks this. Where rows are not divided (`splits` is false), blocks may mix them.
-TEST(Replicas, ALossThatIsNoSumIsFound) {
+TEST(Replicas, FindALossThatIsNotASum) {
   struct Mean : LossFunction {
     explicit Mean(bool rows) : rows(rows) {}
     Loss operator()(const Examples& examples, Layers& layers) const override {
@@ -295,7 +295,7 @@ TEST(Replicas, EvaluationOfNoRowsIsZero) {
             "no error");
 }
 
-TEST(Replicas, Bf16ComputesNarrowAndKeepsWide) {
+TEST(Replicas, Bf16ComputesInHalfPrecisionAndKeepsFloatParameters) {
   const Subject subject = norms_subject();
   Training training;
   training.precision = "bf16";

@@ -82,7 +82,7 @@ at::Tensor dense_sum(const TableRows& rows) {
   return at::zeros({table_rows, width}, at::kDouble).index_add_(0, rows.numbers, rows.values);
 }
 
-TEST(SparseEmbedding, GradientsOfAllUsesOfARowAddUp) {
+TEST(SparseEmbedding, AddsGradientsOfAllUsesOfARow) {
   Made made;
   const at::Tensor first = ids_of({4, 7, 4, 49}), second = ids_of({7, 0, 7, 4}).view({2, 2});
   made.use(first, "a");
@@ -96,7 +96,7 @@ TEST(SparseEmbedding, GradientsOfAllUsesOfARowAddUp) {
   EXPECT_FALSE(made.parameter->value.grad().defined());
 }
 
-TEST(SparseEmbedding, LookUpsSeeWhatRowsHoldNow) {
+TEST(SparseEmbedding, LookUpsSeeCurrentRows) {
   Made made;
   made.use(ids_of({1, 2}), "a");
   made.update(1);
@@ -115,7 +115,7 @@ TEST(SparseEmbedding, LookUpsSeeWhatRowsHoldNow) {
   EXPECT_FALSE(flushed.equal(normal({table_rows, width}, "values", 3).index_select(0, ids_of({2, 1, 3, 30}))));
 }
 
-TEST(SparseEmbedding, RefusesRowsThatItDoesNotHave) {
+TEST(SparseEmbedding, RefusesMissingRows) {
   Made made;
   for (const int64_t id : {int64_t{-1}, table_rows}) {
     try {
@@ -172,11 +172,11 @@ void expect_the_sum_of_all() {
 TEST(RowExchange, EveryRankGetsTheSumOfAll) { expect_the_sum_of_all<RowGather>(); }
 
 // The path of accelerators, with tables on the CPU.
-TEST(RowExchange, EveryRankGetsTheSumOfAllByTensorsToo) { expect_the_sum_of_all<DeviceRowGather>(); }
+TEST(RowExchange, TensorOperationsGiveTheSameSums) { expect_the_sum_of_all<DeviceRowGather>(); }
 
 // A step with fewer rows than the longest before goes at that one's length, and one with more in two messages: no row of either
 // is lost, and none of an older message comes back.
-TEST(RowExchange, MessagesThatGrowAndShrinkAreWhole) {
+TEST(RowExchange, SupportsMessagesThatGrowAndShrink) {
   const Layout layout{"ddp", "", 2};
   std::mutex mutex;
   std::vector<at::Tensor> found(5), expected(5);
@@ -205,7 +205,7 @@ TEST(RowExchange, MessagesThatGrowAndShrinkAreWhole) {
 
 // Ranks that share tables read each other's messages in place: each row is updated once, with the sum of all ranks,
 // also if messages outgrow their memory. Each rank knows whether a sum may be not finite, also a sum of another rank.
-TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
+TEST(RowExchange, RanksWithSharedTablesUpdateEachRowOnce) {
   constexpr int64_t rows = 300000;
   const std::vector<int64_t> counts{10, 3, 180000, 50, 200000, 7, 7, 7};
   const Layout layout{"ddp", "", 2};
@@ -255,7 +255,7 @@ TEST(RowExchange, RanksThatShareTablesUpdateEachRowOnce) {
 }
 
 // No page was touched: the size alone causes the refusal.
-TEST(SharedRows, RefuseATableThatNoHostHolds) {
+TEST(SharedRows, RefuseATableOverSeveralHosts) {
   const Layout layout{"ddp", "", 2};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
     const std::shared_ptr<SharedRows> host = SharedRows::create(context);
@@ -291,7 +291,7 @@ at::Tensor whole_sum(const TableRows& rows, const SparseRowBlocks& blocks) {
 }
 
 // Three ranks, one of them without a row in its second step; the third step fetches for all tables at once.
-TEST(ShardedRows, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
+TEST(ShardedRows, OwnersSendRowsAndSumGradients) {
   const at::Tensor values = normal({table_rows, width}, "values", 3);
   std::mutex mutex;
   const Layout layout{"ddp", "", 3};
@@ -329,7 +329,7 @@ TEST(ShardedRows, OwnersTellWhatRowsHoldAndAddUpTheirGradients) {
 }
 
 // Sent bytes equal the cost: rows picked at random, each requested once.
-TEST(ShardedRows, SendAsMuchAsTheirCost) {
+TEST(ShardedRows, BytesSentMatchTheCost) {
   constexpr int64_t rows = 20000, touched = 1500;
   const Layout layout{"ddp", "", 2};
   std::vector<int64_t> sent(2);
@@ -354,7 +354,7 @@ TEST(ShardedRows, SendAsMuchAsTheirCost) {
 
 // Four ranks of one host: each touched row is updated by exactly one of the ranks that touched it, with the same sum as
 // RowSums. Ranks that touch equally many rows update equally many.
-TEST(TouchedRowSums, DealRowsOutToWhoHasThem) {
+TEST(TouchedRowSums, SendRowsToTheirOwners) {
   constexpr int ranks = 4;
   constexpr int64_t each = 400, all_rows = 1000;
   std::vector<RowIndex> touched(ranks);
@@ -464,7 +464,7 @@ void expect_error_feedback(const Narrowed& narrow, Compression numbers) {
   EXPECT_NE(narrow.kept.front().find("left_over"), std::string::npos);
 }
 
-TEST(HalfPrecisionRows, LoseOneRoundingHoweverManySteps) {
+TEST(HalfPrecisionRows, RoundOnceForAnyNumberOfSteps) {
   for (const Compression numbers : {Compression::fp16, Compression::bf16}) {
     SCOPED_TRACE(numbers == Compression::fp16 ? "fp16" : "bf16");
     const Narrowed gathered = narrowed<RowGather>(numbers, false);
@@ -476,7 +476,7 @@ TEST(HalfPrecisionRows, LoseOneRoundingHoweverManySteps) {
   }
 }
 
-TEST(HalfPrecisionRows, SendAsMuchAsTheirCost) {
+TEST(HalfPrecisionRows, BytesSentMatchTheCost) {
   const ShardedTable table{double(table_rows), width, 8, 20, 2};
   const Narrowed gathered = narrowed<RowGather>(Compression::bf16, false);
   for (const int64_t bytes : gathered.sent) EXPECT_EQ(bytes, gathered_rows_cost({table}, 3, 0).bytes_sent);
@@ -488,7 +488,7 @@ TEST(HalfPrecisionRows, SendAsMuchAsTheirCost) {
     EXPECT_NEAR(static_cast<double>(bytes), 20 * 2.0 / 3 * width * 2 + 2 * half_head_bytes, 6 * width * 2);
 }
 
-TEST(ShardedRows, RefuseALookupBeyondWhatRanksAgreedOn) {
+TEST(ShardedRows, RefuseALookUpThatWasNotPrefetched) {
   const Layout layout{"ddp", "", 2};
   try {
     with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
@@ -511,7 +511,7 @@ TEST(ShardedRows, RefuseALookupBeyondWhatRanksAgreedOn) {
 }
 
 // Ids that the model makes itself are requested in its forward, step by step.
-TEST(ShardedRows, FetchInForwardWhatTheBatchDoesNotHold) {
+TEST(ShardedRows, FetchOtherRowsInForward) {
   const at::Tensor values = normal({table_rows, width}, "values", 3);
   const Layout layout{"ddp", "", 2};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {

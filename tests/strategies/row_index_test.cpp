@@ -9,7 +9,7 @@
 namespace convoy {
 namespace {
 
-TEST(RowIndex, PlacesFollowTheFirstTimeANumberCame) {
+TEST(RowIndex, NumbersIdsByFirstAppearance) {
   RowIndex index;
   EXPECT_EQ(index.position(7), 0);
   EXPECT_EQ(index.position(3), 1);
@@ -22,7 +22,7 @@ TEST(RowIndex, PlacesFollowTheFirstTimeANumberCame) {
 }
 
 // More than it has room for at first, many of them equal or one after the other, in several rounds.
-TEST(RowIndex, AgreesWithAMap) {
+TEST(RowIndex, EqualsAMap) {
   RowIndex index;
   for (uint64_t round = 0; round < 4; ++round) {
     index.clear();

@@ -67,7 +67,7 @@ TEST(Stages, CountsAndRanges) {
   EXPECT_EQ(text_of(stage_ranges(options_of({"0-3", "4", "5"}), 3, model)), "0-3 4 5 ");
 }
 
-TEST(Stages, BalancedIsAsGoodAsCanBe) {
+TEST(Stages, BalancedIsOptimal) {
   uint64_t state = 1;
   for (int trial = 0; trial < 200; ++trial) {
     std::vector<double> costs;
@@ -91,7 +91,7 @@ TEST(Stages, BalancedIsAsGoodAsCanBe) {
   }
 }
 
-TEST(Stages, AutoGoesByWhatIsKnown) {
+TEST(Stages, AutoUsesKnownCosts) {
   ModelDescription model = model_of({0, 10, 10, 10, 10, 30});
   EXPECT_EQ(text_of(stage_ranges(options_of("auto"), 2, model)), "0-3 4-5 ");
   for (BlockDescription& block : model.blocks) block.row_flops = 1;  // measured ones come first
@@ -173,7 +173,7 @@ TEST(Placement, ListsAndAuto) {
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 3, false, model)), "0-1@0 2-3@1 4-5@2 ");
 }
 
-TEST(Placement, MemoryCountsWhereDevicesHaveTheirOwn) {
+TEST(Placement, CountsMemoryOnDevicesWithTheirOwn) {
   const ModelDescription model = model_of({0, 10, 10, 10}, {300, 10, 10, 10});
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 2, false, model)), "0-1@0 2-3@1 ");
   EXPECT_EQ(text_of(place_blocks(placement_of("auto", {}), 2, true, model)), "0@0 1-3@1 ");

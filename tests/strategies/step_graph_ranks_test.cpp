@@ -94,7 +94,7 @@ void expect_equal(const std::vector<OfRank>& graph, const std::vector<OfRank>& p
   }
 }
 
-TEST(StepGraphOfRanks, LaunchesLeaveWhatStepsLeave) {
+TEST(StepGraphOfRanks, LaunchesEqualSteps) {
   for (const char* options : {"", ", overlap: false, bucket_cap_mb: 0.001, first_bucket_mb: 0.0005",
                               ", sync: {compress: fp16}", ", micro_batches: 2"}) {
     const auto plain = trained(pairs_subject(), {options, "never"});
@@ -122,7 +122,7 @@ Subject norms_alone() {
   return subject;
 }
 
-TEST(StepGraphOfRanks, BuffersAndBatchNormOfAllRanksAreRecordedToo) {
+TEST(StepGraphOfRanks, RecordsBuffersAndSyncBatchNorm) {
   const std::string options = ", batch_norm: sync, buffers: mean";
   const auto plain = trained(norms_alone(), {options, "never"});
   const auto graph = trained(norms_alone(), {options, "always"});
@@ -131,7 +131,7 @@ TEST(StepGraphOfRanks, BuffersAndBatchNormOfAllRanksAreRecordedToo) {
 }
 
 // Which of the two is quicker here is chance; that all ranks go the same way, and what comes of it, is not.
-TEST(StepGraphOfRanks, AllLaunchOrNone) {
+TEST(StepGraphOfRanks, LaunchesOnAllRanksOrNone) {
   const auto plain = trained(pairs_subject(), {"", "never"});
   const auto either = trained(pairs_subject(), {"", "auto"});
   expect_equal(either, plain);
@@ -148,7 +148,7 @@ TEST(StepGraphOfRanks, AllLaunchOrNone) {
   EXPECT_NE(wrong[0].report.find("rank 1: a graph of it leaves"), std::string::npos) << wrong[0].report;
 }
 
-TEST(StepGraphOfRanks, TellsWhyAStepIsNotRecorded) {
+TEST(StepGraphOfRanks, ReportsWhyAStepIsNotRecorded) {
   struct Case {
     Subject subject;
     std::string options, why;
@@ -181,7 +181,7 @@ std::string refusal(const std::string& strategy, const std::string& options, int
   return "";
 }
 
-TEST(StepGraphOfRanks, AlwaysIsRefusedAtItsKeyWhereItCannotBe) {
+TEST(StepGraphOfRanks, RefusesAlwaysAtItsKey) {
   for (const char* strategy : {"single", "ddp"}) {
     EXPECT_EQ(refusal(strategy, ", graph: always", 1), "");
     EXPECT_EQ(refusal(strategy, ", graph: always", 0).rfind("strategy.graph: ", 0), 0u);

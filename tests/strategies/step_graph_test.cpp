@@ -73,7 +73,7 @@ void expect_equal(const Result& graph, const Result& steps) {
   EXPECT_EQ(graph.state.size(), steps.state.size());
 }
 
-TEST(StepGraph, LaunchesLeaveWhatStepsLeave) {
+TEST(StepGraph, LaunchesEqualSteps) {
   const std::string members = ", members: 3, how: stacked, vote: false";
   for (const auto& [subject, strategy, options] :
        {std::tuple<Subject, std::string, std::string>{pairs_subject(), "single", ""},
@@ -88,7 +88,7 @@ TEST(StepGraph, LaunchesLeaveWhatStepsLeave) {
   }
 }
 
-TEST(StepGraph, IsTriedBeforeItIsTrusted) {
+TEST(StepGraph, IsComparedBeforeItsUse) {
   const Result steps = trained(pairs_subject(), "single", "", "never");
   const Result wrong = trained(pairs_subject(), "single", "", "auto", 1);
   expect_equal(wrong, steps);
@@ -100,7 +100,7 @@ TEST(StepGraph, IsTriedBeforeItIsTrusted) {
   EXPECT_GE(either.counted.launches, 6);
 }
 
-TEST(StepGraph, IsNotMadeOfWhatTheHostDraws) {
+TEST(StepGraph, IsNotRecordedWithHostRandomness) {
   const Subject subject = dropout_subject();
   const Result steps = trained(subject, "single", "", "never");
   const Result given_up = trained(subject, "single", "", "auto");
@@ -114,7 +114,7 @@ TEST(StepGraph, IsNotMadeOfWhatTheHostDraws) {
   }
 }
 
-TEST(StepGraph, IsNotMadeWhereSeveralStepsMakeAnUpdate) {
+TEST(StepGraph, IsNotRecordedUnderGradientAccumulation) {
   const Result steps = trained(pairs_subject(), "single", ", sync: {every: 2}", "never");
   const Result graph = trained(pairs_subject(), "single", ", sync: {every: 2}", "auto");
   expect_equal(graph, steps);

@@ -35,7 +35,7 @@ JobPlan planned(const Layout& layout) {
   return strategy_entry(layout.strategy).plan(test_config(layout, {}), topology, request).jobs.at(0);
 }
 
-TEST(TensorParallel, RanksThatSendMostAreNeighbours) {
+TEST(TensorParallel, PlacesRanksThatSendMostNextToEachOther) {
   const JobPlan job = planned(hybrid(2, 3));
   EXPECT_EQ(job.mesh.group(0, "tensor"), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(job.mesh.group(0, "data"), (std::vector<int>{0, 3}));
@@ -45,7 +45,7 @@ TEST(TensorParallel, RanksThatSendMostAreNeighbours) {
   EXPECT_EQ(planned({"hybrid", ", mesh: {data: {degree: 3, how: ddp}}", 3}).mesh.degree("data"), 3);
 }
 
-TEST(TensorParallel, MeshesThatCannotBeAreRefusedAtTheKey) {
+TEST(TensorParallel, RefusesInvalidMeshesAtTheKey) {
   const auto error_of = [](const std::string& options, int ranks) -> std::string {
     try {
       planned({"hybrid", options, ranks});
@@ -71,7 +71,7 @@ TEST(TensorParallel, MeshesThatCannotBeAreRefusedAtTheKey) {
   }
 }
 
-TEST(TensorParallel, HeadsThatDoNotDivideAreRefusedBeforeAnythingStarts) {
+TEST(TensorParallel, RefusesIndivisibleHeadsBeforeTheStart) {
   RunConfig config = test_config(tensor(3), {});
   config.model.options = Options(Json{{"name", "net"}, {"heads", 8}}, {}, "model");
   Topology topology;
@@ -90,7 +90,7 @@ TEST(TensorParallel, HeadsThatDoNotDivideAreRefusedBeforeAnythingStarts) {
 }
 
 // An infinite weight of one rank's share makes an inf that only it sees first.
-TEST(TensorParallel, NothingToCutIsToldAndOddSizesAtTheirKey) {
+TEST(TensorParallel, ReportsNothingToShardAndRefusesOddSizes) {
   const StrategyEntry& entry = strategy_entry("tensor_parallel");
   JobPlan job;
   job.mesh = Mesh({{"tensor", 2}});
@@ -208,7 +208,7 @@ TEST(TensorParallel, ExactlyOneRankOwnsEachPiece) {
   }
 }
 
-TEST(TensorParallel, AnyLayoutReadsTheCheckpointOfAnyOther) {
+TEST(TensorParallel, EveryLayoutReadsEveryCheckpoint) {
   const Subject subject = gpt_of({12, 24, 13});
   const Layout layouts[] = {Layout{}, tensor(2), tensor(3), hybrid(2, 2)};
   for (const Layout& from : layouts) {
@@ -273,7 +273,7 @@ ModelDescription gpt_description() {
   return description;
 }
 
-TEST(TensorParallel, BytesSentAndHeldAreThoseOfTheCost) {
+TEST(TensorParallel, BytesSentAndLocalBytesMatchTheCost) {
   const Subject subject = gpt_of({12, 24, 12});
   for (const Layout& layout : {tensor(2), tensor(2, ", sequence_parallel: true"), hybrid(2, 2)}) {
     JobPlan job = planned(layout);
@@ -362,7 +362,7 @@ std::string error_of_sequences(const std::string& options, const Sequences::Fini
 }
 
 // [rows, T] of a block with shards of T would look like a whole tensor to the next block.
-TEST(TensorParallel, ABlockThatReturnsAShareOfSequencesInAnotherShapeIsNamed) {
+TEST(TensorParallel, NamesABlockThatReshapesASequenceShard) {
   const auto flat = [](const at::Tensor& value, const at::Tensor&) -> TensorList { return {value.mean(-1)}; };
   const std::string shares = ", sequence_parallel: true";
   for (const bool head : {true, false}) {
@@ -380,7 +380,7 @@ TEST(TensorParallel, ABlockThatReturnsAShareOfSequencesInAnotherShapeIsNamed) {
 }
 
 // A plan with measured blocks is refused for the same reason.
-TEST(TensorParallel, AMeasuredModelWithFlatSequencesIsRefused) {
+TEST(TensorParallel, RefusesAMeasuredModelWithFlatSequences) {
   const auto refusal = [](const Sequences::Finish& finish, bool sequence_parallel) -> std::string {
     const Subject subject = mlp_subject();
     const auto model = std::make_shared<Sequences>(finish, true);

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using testing::read_config;
 using testing::valid_config;
 
-TEST(ConfigProgram, HasTheKeysThatApply) {
+TEST(ConfigProgram, AcceptsTheKeysOfAProgram) {
   const RunConfig config = read_config("program: [bin/mine, --epochs, 3, 007]\nseed: 4\ntrain: {keep_last: 5}\n");
   EXPECT_EQ(config.program, (std::vector<std::string>{"bin/mine", "--epochs", "3", "007"}));
   EXPECT_EQ(config.name, "mine");
@@ -33,7 +33,7 @@ TEST(ConfigProgram, ResolvedTextReadsBack) {
   EXPECT_EQ(RunConfig::from_resolved(config.resolved).program, config.program);
 }
 
-TEST(ConfigProgram, ExcludesKeysOfATraining) {
+TEST(ConfigProgram, RefusesTrainingKeys) {
   const std::string both = config_error("program: [./mine]\nmodel: {name: net}\ntrain: {epochs: 3, keep_last: 1}\n");
   EXPECT_THAT(both, HasSubstr("run.yaml:2:1: model: does not apply to a run with a program"));
   EXPECT_THAT(both, HasSubstr("run.yaml:3:9: train.epochs: does not apply"));
@@ -41,7 +41,7 @@ TEST(ConfigProgram, ExcludesKeysOfATraining) {
   EXPECT_THAT(config_error(valid_config, {"program=[./mine]"}), HasSubstr("optimizer: does not apply"));
 }
 
-TEST(ConfigProgram, RefusesWhatIsNoProgram) {
+TEST(ConfigProgram, RefusesAPathThatIsNoProgram) {
   EXPECT_THAT(config_error("program: []\n"), HasSubstr("program: is empty"));
   EXPECT_THAT(config_error("program: ['']\n"), HasSubstr("program.0: is empty"));
   EXPECT_THAT(config_error("program: ./mine\n"), HasSubstr("run.yaml:1:10: program: "));
@@ -54,7 +54,7 @@ TEST(ConfigProgram, NullMeansNone) {
             without_locations(read_config(valid_config).resolved));
 }
 
-TEST(ConfigProgram, IsNamedAfterItsFileInCharactersOfNames) {
+TEST(ConfigProgram, NamesTheRunAfterTheProgramFile) {
   const auto name_of = [](const std::string& program) {
     return read_run_tree(program_tree({program}, {}, {"command line", 0, 0}), {}).name;
   };
@@ -64,7 +64,7 @@ TEST(ConfigProgram, IsNamedAfterItsFileInCharactersOfNames) {
   EXPECT_EQ(name_of("x/" + std::string(300, 'a')).size(), 100u);
 }
 
-TEST(ConfigProgram, CommandLineTakesOverrides) {
+TEST(ConfigProgram, AppliesOverridesToTheCommandLine) {
   const Node tree = program_tree({"./mine", "--x"}, {"launch.ranks=3", "name=other"}, {"command line", 0, 0});
   const RunConfig config = read_run_tree(tree, {});
   EXPECT_EQ(config.launch.ranks, 3);

@@ -14,7 +14,7 @@ using testing::read_config;
 using testing::small_catalogues;
 using testing::valid_config;
 
-TEST(ConfigResolved, DefaultsAreFilledInInOrder) {
+TEST(ConfigResolved, FillsInDefaultsInOrder) {
   const Json resolved = without_locations(read_config(valid_config).resolved);
   std::vector<std::string> keys;
   for (const auto& entry : resolved.items()) keys.push_back(entry.key());
@@ -108,7 +108,7 @@ std::string failure_at(const Options& options, const std::string& key) {
   }
 }
 
-TEST(ConfigResolved, MarksReachRanks) {
+TEST(ConfigResolved, SourceLocationsReachRanks) {
   const RunConfig config = read_config(valid_config, {"model.dropout=0.5"});
   const RunConfig rank = RunConfig::from_resolved(Json::parse(config.resolved.dump()));
   EXPECT_EQ(failure_at(rank.model.options, "layers.1"), "run.yaml:2:43: model.layers.1: does not please");
@@ -190,7 +190,7 @@ Catalogues with_plugin() {
   return all;
 }
 
-TEST(ConfigPlugin, OptionsAreCheckedAfterLoading) {
+TEST(ConfigPlugin, ChecksOptionsAfterLoading) {
   const std::string text = config_with("{name: net, width: 8, layers: [32, 16]}",
                                        "{plugin: /lib/libmine.so, width: 8, rate: 1.0e-3, label: 1.10}");
   const RunConfig unseen = read_config(text + "loss: {name: own_loss, rate: 2}\n");
@@ -215,7 +215,7 @@ std::string later_error(const std::string& text, const std::string& model) {
   return "no error";
 }
 
-TEST(ConfigPlugin, MistakesHaveTheSameForm) {
+TEST(ConfigPlugin, ReportsMistakesInTheSameForm) {
   const auto model = [](const std::string& keys) {
     return config_with("{name: net, width: 8, layers: [32, 16]}", "{plugin: /a.so, " + keys + "}");
   };

@@ -123,7 +123,7 @@ TEST(ConfigSource, MergeKeys) {
             "run.yaml:7:9: train: merge keys (<<) are not supported; write the keys out");
 }
 
-TEST(ConfigSource, KeysThatAreNoText) {
+TEST(ConfigSource, RefusesKeysThatAreNotText) {
   EXPECT_EQ(config_error("? [a, b]\n: c\n"),
             "run.yaml:1:3: a key must be plain text, not a list or map; or is a bracket left open?");
   EXPECT_EQ(config_error("~: c\n"), "run.yaml:1:1: a key must be plain text");

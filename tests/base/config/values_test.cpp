@@ -33,7 +33,7 @@ TEST(ConfigKeys, Unknown) {
       "run.yaml:3:20: data.walrus: unknown key; valid here: name, rows, transforms, prefetch, changed, samples, seed");
 }
 
-TEST(ConfigKeys, AFoldIsOneOfItsFolds) {
+TEST(ConfigKeys, RefusesAFoldBeyondTheNumberOfFolds) {
   const auto with_fold = [](const std::string& fold) {
     return config_error(config_with("rows: 1000", "rows: 1000, samples: {how: folds, folds: 3, fold: " + fold + "}"));
   };
@@ -48,7 +48,7 @@ TEST(ConfigKeys, OneLevelTooHigh) {
             "run.yaml:2:1: epochs: unknown key; did you mean train.epochs?");
 }
 
-TEST(ConfigKeys, ControlCharactersInKeysAreEscaped) {
+TEST(ConfigKeys, EscapesControlCharactersInKeys) {
   EXPECT_EQ(config_error(config_with("name: try", "name: try\n\"x\\e[2Jyyyyyyyy\": 3")),
             "run.yaml:2:1: x\\x1b[2Jyyyyyyyy: unknown key; valid here: name, seed, device, precision, randomness, "
             "plugins, model, data, loss, optimizer, strategy, program, backend, train, launch, log");
@@ -72,7 +72,7 @@ TEST(ConfigKeys, NullForRequired) {
             "run.yaml:5:9: optimizer.name: must be the name of one optimizer");
 }
 
-TEST(ConfigKeys, NullWhereAbsenceIsTheDefault) {
+TEST(ConfigKeys, AcceptsNullForAnOptionalKey) {
   const RunConfig without = read_config(valid_config);
   const RunConfig with = read_config(config_with("rows: 1000", "rows: 1000, transforms: ~"));
   EXPECT_EQ(with.resolved["data"], without.resolved["data"]);
@@ -208,7 +208,7 @@ TEST(ConfigTypes, Ports) {
   EXPECT_EQ(with_launch("port: http"), "run.yaml:9:16: launch.port: is 'http', must be an integer, or auto");
 }
 
-TEST(ConfigWhole, HeartbeatAgainstCollective) {
+TEST(ConfigWhole, ComparesHeartbeatWithCollectiveLimit) {
   EXPECT_EQ(with_launch("address: nonsense"),
             "run.yaml:9:19: launch.address: is 'nonsense', must be a numeric IPv4 or IPv6 address, such as 10.0.0.5, "
             "or a network, such as 10.0.0.0/16; or auto");
@@ -272,7 +272,7 @@ TEST(ConfigEnvironment, Variables) {
   EXPECT_EQ(read_config(to_yaml(literal.resolved)).train.resume, "/a/${b}");
 }
 
-TEST(ConfigEnvironment, ExpansionIsBounded) {
+TEST(ConfigEnvironment, LimitsExpansion) {
   setenv("CONVOY_TEST_LONG", std::string(100000, 'x').c_str(), 1);
   std::string many;
   for (int i = 0; i < 20; ++i) many += "${CONVOY_TEST_LONG}";
@@ -281,7 +281,7 @@ TEST(ConfigEnvironment, ExpansionIsBounded) {
   unsetenv("CONVOY_TEST_LONG");
 }
 
-TEST(ConfigValues, BindingByAList) {
+TEST(ConfigValues, AcceptsAListOfCores) {
   EXPECT_EQ(with_launch("bind: list, cores: [0-1, 2+5]"), "no error");
   EXPECT_EQ(with_launch("bind: list"),
             "run.yaml:9:16: launch.bind: is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one "

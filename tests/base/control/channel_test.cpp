@@ -38,7 +38,7 @@ class ChannelTest : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Transports, ChannelTest, ::testing::Values("local", "ipv4", "ipv6"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(ChannelTest, ValuesAreBytesOfAnyContent) {
+TEST_P(ChannelTest, StoresValuesWithAnyBytes) {
   auto a = join(0), b = join(1);
   std::string every;
   for (int i = 0; i < 256; ++i) every += static_cast<char>(i);
@@ -73,7 +73,7 @@ TEST_P(ChannelTest, GetWaitsUntilSet) {
   setter.join();
 }
 
-TEST_P(ChannelTest, GetNamesTheKeyWhenItsTimePasses) {
+TEST_P(ChannelTest, GetNamesTheKeyAfterItsTimeLimit) {
   auto a = join(0);
   const auto error = thrown([&] { a->get("never", 30ms); });
   EXPECT_EQ(error.kind, Failure::rendezvous);
@@ -82,7 +82,7 @@ TEST_P(ChannelTest, GetNamesTheKeyWhenItsTimePasses) {
   EXPECT_EQ(a->get("never", 0ms), "after all");
 }
 
-TEST_P(ChannelTest, CountersOfSixteenParticipants) {
+TEST_P(ChannelTest, CountsForSixteenParticipants) {
   constexpr int participants = 16, each = 100;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
@@ -98,7 +98,7 @@ TEST_P(ChannelTest, CountersOfSixteenParticipants) {
   EXPECT_EQ(channels[1]->add("counter", -1600), 0);
 }
 
-TEST_P(ChannelTest, AddRefusesWhatIsNoNumber) {
+TEST_P(ChannelTest, AddRefusesAValueThatIsNoNumber) {
   auto a = join(0);
   a->set("text", "12x");
   EXPECT_THAT(thrown([&] { a->add("text", 1); }).message, HasSubstr("'text', whose value is no number"));
@@ -107,7 +107,7 @@ TEST_P(ChannelTest, AddRefusesWhatIsNoNumber) {
   EXPECT_EQ(a->peek("most"), "9223372036854775807");
 }
 
-TEST_P(ChannelTest, CompareSetLetsOneWin) {
+TEST_P(ChannelTest, CompareSetSucceedsOnce) {
   constexpr int participants = 8;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
@@ -119,7 +119,7 @@ TEST_P(ChannelTest, CompareSetLetsOneWin) {
   EXPECT_EQ(channels[0]->compare_set("leader", leader, "me"), "me");
 }
 
-TEST_P(ChannelTest, AgreeGivesAllValuesInOrder) {
+TEST_P(ChannelTest, AgreeReturnsAllValuesInOrder) {
   constexpr int participants = 8;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
@@ -133,7 +133,7 @@ TEST_P(ChannelTest, AgreeGivesAllValuesInOrder) {
   EXPECT_THAT(join(0)->agree("alone", 0, 1, "x", patience), ElementsAre("x"));
 }
 
-TEST_P(ChannelTest, AgreeLaterCallsBackWithAllValuesAndFreesTheName) {
+TEST_P(ChannelTest, AgreeLaterReturnsAllValuesAndFreesTheName) {
   constexpr int participants = 4;
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < participants; ++i) channels.push_back(join(i));
@@ -165,7 +165,7 @@ TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
   EXPECT_THAT(seen.wait_for(2), ElementsAre("01", "01"));
 }
 
-TEST_P(ChannelTest, AgreeListsWhoIsMissing) {
+TEST_P(ChannelTest, AgreeListsMissingParticipants) {
   std::vector<std::shared_ptr<Channel>> channels;
   for (int i = 0; i < 3; ++i) channels.push_back(join(i));
   on_threads(2, [&](int i) {
@@ -258,7 +258,7 @@ TEST_P(ChannelTest, AbortWakesEveryone) {
   EXPECT_EQ(told.now().size(), size_t{participants});
 }
 
-TEST_P(ChannelTest, FirstCauseWinsAndReplacesALostPeer) {
+TEST_P(ChannelTest, KeepsTheFirstCauseInsteadOfALostPeer) {
   auto a = join(0), b = join(1), c = join(2);
   Seen<std::string> told;
   for (auto& channel : {a, b, c}) channel->on_abort([&](const Abort& reason) { told.add(reason.message); });

@@ -55,7 +55,7 @@ struct Leave {
   bool orderly;
 };
 
-TEST(ChannelServer, RefusesAnotherJobByName) {
+TEST(ChannelServer, RefusesAClientOfADifferentJob) {
   auto server = serve_channel(loopback(), {});
   ChannelAddress address = server->address();
   address.job = "job-2";
@@ -64,7 +64,7 @@ TEST(ChannelServer, RefusesAnotherJobByName) {
   EXPECT_THAT(error.message, HasSubstr("this channel belongs to job job-1, not to job job-2"));
 }
 
-TEST(ChannelServer, RefusesAWrongSecretAndDoesNotTellTheRightOne) {
+TEST(ChannelServer, RefusesAWrongSecretWithoutRevealingTheRightOne) {
   auto server = serve_channel(loopback(), {});
   for (const std::string& wrong : {std::string("x"), std::string(32, '0'), server->address().secret + "0",
                                    server->address().secret + server->address().secret}) {
@@ -77,7 +77,7 @@ TEST(ChannelServer, RefusesAWrongSecretAndDoesNotTellTheRightOne) {
   }
 }
 
-TEST(ChannelServer, JoinersWaitForTheServer) {
+TEST(ChannelServer, ClientsWaitForTheServer) {
   const ChannelAddress later = serve_channel(loopback(), {})->address();
   auto error = thrown([&] { connect_channel(later, 3, "rank 3", 100ms); });
   EXPECT_EQ(error.kind, Failure::rendezvous);
@@ -85,7 +85,7 @@ TEST(ChannelServer, JoinersWaitForTheServer) {
   EXPECT_THAT(error.message, HasSubstr("refused"));
 }
 
-TEST(ChannelServer, PortTakenAndAddressesRefused) {
+TEST(ChannelServer, ReportsATakenPortAndRefusedAddresses) {
   auto server = serve_channel(loopback(), {});
   ChannelServerOptions options = loopback();
   options.port = server->address().port;
@@ -112,7 +112,7 @@ TEST(ChannelServer, SixtyFourJoinAtOnce) {
   EXPECT_EQ(left.wait_for(participants).size(), size_t{participants});
 }
 
-TEST(ChannelServer, GarbageDisturbsNobody) {
+TEST(ChannelServer, IgnoresGarbage) {
   Seen<Leave> left;
   ChannelServerEvents events;
   events.on_leave = [&](int participant, const std::string& name, bool orderly) {
@@ -139,7 +139,7 @@ TEST(ChannelServer, GarbageDisturbsNobody) {
   EXPECT_TRUE(left.now().empty());
 }
 
-TEST(ChannelServer, StrangersDoNotKeepJoinersOut) {
+TEST(ChannelServer, AcceptsClientsDespiteStrangers) {
   auto server = serve_channel(loopback(), {});
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (int i = 0; i < 300; ++i) strangers.push_back(std::make_unique<Stranger>(server->address()));
@@ -148,7 +148,7 @@ TEST(ChannelServer, StrangersDoNotKeepJoinersOut) {
   EXPECT_EQ(strangers[0]->read_all(), "");  // the oldest made room
 }
 
-TEST(ChannelServer, PostsArriveInOrderAndBeforeTheGoodbye) {
+TEST(ChannelServer, DeliversPostsInOrderBeforeTheGoodbye) {
   Seen<std::string> seen;
   ChannelServerEvents events;
   events.on_post = [&](int participant, const std::string& topic, const Json& body) {
@@ -169,7 +169,7 @@ TEST(ChannelServer, PostsArriveInOrderAndBeforeTheGoodbye) {
   EXPECT_EQ(all.back(), "7 rank 7 left");
 }
 
-TEST(ChannelServer, ALateJoinerIsToldOfTheAbort) {
+TEST(ChannelServer, ReportsAnAbortToALateClient) {
   Seen<std::string> served;
   ChannelServerEvents events;
   events.on_abort = [&](const Abort& reason) { served.add(reason.message); };
@@ -188,7 +188,7 @@ TEST(ChannelServer, ALateJoinerIsToldOfTheAbort) {
   EXPECT_THAT(told.wait_for(1), ElementsAre(1));
 }
 
-TEST(ChannelServer, ItsEndReachesEveryClient) {
+TEST(ChannelServer, ReportsItsEndToEveryClient) {
   auto server = serve_channel(loopback(), {});
   auto a = connect_channel(server->address(), 0, "rank 0", patience);
   auto b = connect_channel(server->address(), 1, "rank 1", patience);
@@ -223,7 +223,7 @@ TEST(ChannelServer, ItsEndReachesEveryClient) {
   EXPECT_EQ(again.wait_for(2).size(), 2u);
 }
 
-TEST(ChannelServer, AClientMayEndInsideItsOwnCallback) {
+TEST(ChannelServer, AClientMayEndInsideACallback) {
   auto server = serve_channel(loopback(), {});
   auto a = connect_channel(server->address(), 0, "rank 0", patience);
   for (const char* end : {"watch", "lost"}) {
@@ -247,7 +247,7 @@ TEST(ChannelServer, AClientMayEndInsideItsOwnCallback) {
   }
 }
 
-TEST(ChannelServer, ClientsEndWhileOthersWait) {
+TEST(ChannelServer, EndsClientsWhileOthersWait) {
   auto server = serve_channel(loopback(), {});
   auto a = connect_channel(server->address(), 0, "rank 0", patience);
   std::thread waiter([&] { EXPECT_EQ(a->get("key", patience), "value"); });
@@ -276,7 +276,7 @@ pid_t fork_participant(const ChannelAddress& address, int participant) {
   while (true) pause();
 }
 
-TEST(ChannelServer, TellsSilenceAndSuddenDeath) {
+TEST(ChannelServer, ReportsMissingHeartbeatsAndSuddenDeath) {
   ChannelServerOptions options = loopback();
   options.heartbeat = 400ms;
   Seen<Leave> left;
@@ -311,7 +311,7 @@ TEST(ChannelServer, TellsSilenceAndSuddenDeath) {
   waitpid(killed, nullptr, 0);
 }
 
-TEST(ChannelServer, ItsSocketsCloseOnExec) {
+TEST(ChannelServer, ClosesSocketsOnExec) {
   auto server = serve_channel(loopback(), {});
   auto channel = connect_channel(server->address(), 0, "rank 0", patience);
   channel->set("x", "");
@@ -354,7 +354,7 @@ class StalledServer {
   sockaddr_in at_{};
 };
 
-TEST(ChannelServer, AWaitForAHaltedServerEndsSoonAfterItsTimeLimit) {
+TEST(ChannelServer, AWaitForAStalledServerEndsAtItsTimeLimit) {
   StalledServer server(1000);
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -367,7 +367,7 @@ TEST(ChannelServer, AWaitForAHaltedServerEndsSoonAfterItsTimeLimit) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
 }
 
-TEST(ChannelServer, AStalledServerCostsNoBlockingAndProgressFirst) {
+TEST(ChannelServer, SendsToAStalledServerDoNotBlock) {
   StalledServer server(3600000);
   std::shared_ptr<Channel>& channel = server.channel;
   const std::string filler(size_t{1} << 20, 'p');
@@ -400,7 +400,7 @@ TEST(ChannelServer, AStalledServerCostsNoBlockingAndProgressFirst) {
   EXPECT_EQ(last, 39);
 }
 
-TEST(ChannelAddress, SurvivesALine) {
+TEST(ChannelAddress, ReadsBackFromALine) {
   const ChannelAddress address{"::1", 4711, "job-1", random_token()};
   const ChannelAddress copy = channel_address(to_string(address) + "\n");
   EXPECT_EQ(copy.host, "::1");
@@ -414,7 +414,7 @@ TEST(ChannelAddress, SurvivesALine) {
   EXPECT_NE(random_token(), random_token());
 }
 
-TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
+TEST(ChannelServer, HeartbeatsCarryTheirContent) {
   Seen<std::string> seen;
   ChannelServerEvents events;
   events.on_post = [&](int participant, const std::string& topic, const Json& told) {
@@ -431,7 +431,7 @@ TEST(ChannelServer, HeartbeatsCarryWhatParticipantsTell) {
   EXPECT_EQ(told[1], "beat of 3: {\"step\":2}");
 }
 
-TEST(ChannelServer, HeartbeatsThatAreLeftOutAreSilence) {
+TEST(ChannelServer, ReportsDroppedHeartbeats) {
   Seen<int> silent;
   ChannelServerEvents events;
   events.on_stalled = [&](int participant, const std::string&, double) { silent.add(participant); };

@@ -14,7 +14,7 @@ namespace {
 using namespace saved_state;
 
 // Each with a good hash: 65 names the field.
-TEST(Checkpoint, TrainersFieldsMustMakeSense) {
+TEST(Checkpoint, ChecksTheTrainersFields) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 3);
   const Manifest good = read_manifest_file(folder / "step-3");
@@ -81,7 +81,7 @@ TEST(Checkpoint, TrainersFieldsMustMakeSense) {
 }
 
 // 25 rows in batches of 10: 3 steps an epoch, and 6 steps in all.
-TEST(Checkpoint, TheLengthMustFitConfigurationAndData) {
+TEST(Checkpoint, ChecksTheLengthAgainstConfigurationAndData) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 3);
   Manifest good = read_manifest_file(folder / "step-3");
@@ -132,7 +132,7 @@ TEST(Checkpoint, TheLengthMustFitConfigurationAndData) {
   });
 }
 
-TEST(Checkpoint, NewestFallsBackOverAManifestWithoutSense) {
+TEST(Checkpoint, NewestSkipsAnInvalidManifest) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 2);
   save_alone(folder.path(), 3);
@@ -145,7 +145,7 @@ TEST(Checkpoint, NewestFallsBackOverAManifestWithoutSense) {
   EXPECT_EQ(info->step, 2);
 }
 
-TEST(Checkpoint, ManifestsWithGoodHashesAreStillChecked) {
+TEST(Checkpoint, ChecksManifestsWithGoodHashes) {
   const TemporaryFolder folder;
   save_alone(folder.path(), 1);
   const Manifest good = read_manifest_file(folder / "step-1");

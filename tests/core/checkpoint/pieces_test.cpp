@@ -15,7 +15,7 @@
 namespace convoy {
 namespace {
 
-TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
+TEST(Pieces, OverlapsEqualTheElementwiseResult) {
   uint64_t drawn = 0;
   const auto below = [&](int64_t bound) { return int64_t(random_below(5, drawn++, uint64_t(bound))); };
   for (int round = 0; round < 2000; ++round) {
@@ -55,7 +55,7 @@ TEST(Pieces, AnyOverlapEqualsTheObviousWay) {
   }
 }
 
-TEST(Pieces, FaultsAreNamed) {
+TEST(Pieces, NameInvalidPieces) {
   Piece piece = Piece::whole({4, 3});
   EXPECT_EQ(piece_error(piece), "");
   EXPECT_TRUE(piece.is_whole());

@@ -33,7 +33,7 @@ DataContents contents(const std::string& fingerprint, int64_t rows, const std::m
   return made;
 }
 
-TEST(DataChange, SaysWhatIsNewWhatIsMissingAndWhatElseDiffers) {
+TEST(DataChange, NamesNewMissingAndChangedColumns) {
   const DataContents stored = contents("a", 10, {{"users", {"u1", "u2", "u3"}}, {"columns", {"x", "y"}}});
   EXPECT_TRUE(data_change(stored, stored).none());
   const auto change = [&](const std::map<std::string, Names>& lists, int64_t rows = 10) {
@@ -58,13 +58,13 @@ TEST(DataChange, SaysWhatIsNewWhatIsMissingAndWhatElseDiffers) {
       ElementsAre("it has classes, and the checkpoint has none", "it has no users, and the checkpoint has some"));
 }
 
-TEST(DataChange, EqualBytesDifferAtMostInTheirNumbers) {
+TEST(DataChange, EqualFilesDifferAtMostInNumbering) {
   const DataContents stored = contents("a", 10, {{"users", {"u1", "u2"}}});
   const DataChange change = data_change(stored, contents("a", 8, {{"users", {"u2"}}}));
   EXPECT_TRUE(change.none() && change.renumber);
 }
 
-TEST(NameLists, AreCheckedWhenTheyComeFromAFile) {
+TEST(NameLists, AreCheckedWhenReadFromAFile) {
   const NameList names(Names{"", "a", "bc", ""});
   EXPECT_THAT(NameList(names.bytes(), names.ends()).strings(), ElementsAre("", "a", "bc", ""));
   for (const std::vector<int64_t>& ends : {std::vector<int64_t>{0, 2, 1, 3}, {-1, 0, 1, 3}, {0, 1, 2}, {0, 1, 2, 4}})
@@ -73,7 +73,7 @@ TEST(NameLists, AreCheckedWhenTheyComeFromAFile) {
 }
 
 // One row of a manifest is enough: lists are in a separate file, listed with its hash.
-TEST(StoredContents, AreWhatWasStored) {
+TEST(StoredContents, ReadBackUnchanged) {
   const WrittenFiles files;
   const DataContents data = contents("f00", 7, {{"users", {"u1", "ü2"}}, {"items", {}}, {"classes", {"cat"}}});
   Manifest manifest;
@@ -103,7 +103,7 @@ InteractionColumns with_context() {
 }
 
 // The same rows in another order: the rows that a batch has are those of the file, the numbers those of the checkpoint.
-TEST(NumberedAs, InteractionsTakeTheStoredIdsAndColumns) {
+TEST(NumberedAs, InteractionsUseStoredIdsAndColumns) {
   const WrittenFiles files;
   RankingOptions ranking;
   ranking.negatives = 0;
@@ -131,7 +131,7 @@ TEST(NumberedAs, InteractionsTakeTheStoredIdsAndColumns) {
 }
 
 // Features follow the stored ids and columns, and a feature file is part of the data.
-TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
+TEST(NumberedAs, InteractionsUseStoredFeatures) {
   const WrittenFiles files;
   RankingOptions ranking;
   ranking.negatives = 0;
@@ -192,7 +192,7 @@ TEST(NumberedAs, InteractionsTakeTheStoredFeatures) {
               ElementsAre("item feature column 'size' is missing"));
 }
 
-TEST(NumberedAs, TheFingerprintIsOfTheBytesWhereverTheyLie) {
+TEST(NumberedAs, TheFingerprintDependsOnBytesAndNotOnThePath) {
   const WrittenFiles files;
   const std::string text = "u,i,a,b\nx,k,1,2\ny,l,3,4\n";
   const auto fingerprint = [&](const std::string& name, const std::string& written) {
@@ -214,7 +214,7 @@ std::string one_pixel() {
   return bytes;
 }
 
-TEST(NumberedAs, ImagesTakeTheStoredClasses) {
+TEST(NumberedAs, ImagesUseStoredClasses) {
   const WrittenFiles files;
   ImagesDataset::Shape shape;
   shape.evaluate_fraction = 0;
@@ -257,7 +257,7 @@ Json table_values(const std::string& path) {
           {"evaluate", {{"fraction", 0}}}};
 }
 
-TEST(NumberedAs, TablesTakeTheStoredColumnsAndClasses) {
+TEST(NumberedAs, TablesUseStoredColumnsAndClasses) {
   const WrittenFiles files;
   const auto table = [&](const std::string& text) {
     return make_table(Options(table_values(files.write("t.csv", text))), 1);
@@ -276,7 +276,7 @@ TEST(NumberedAs, TablesTakeTheStoredColumnsAndClasses) {
 }
 
 // Columns of a separate evaluation file are found by name too.
-TEST(NumberedAs, RowsToEvaluateOnHaveTheColumnsOfTheTrainingData) {
+TEST(NumberedAs, EvaluationRowsHaveTheTrainingColumns) {
   const WrittenFiles files;
   Json values = table_values(files.write("t.csv", "x,kind,y\n1,ash,2\n3,elm,4\n"));
   values["evaluate"]["path"] = files.write("e.csv", "y,x,kind\n8,7,elm\n");
@@ -291,7 +291,7 @@ TEST(NumberedAs, RowsToEvaluateOnHaveTheColumnsOfTheTrainingData) {
   }
 }
 
-TEST(NumberedAs, TextTakesTheStoredTokens) {
+TEST(NumberedAs, TextUsesStoredTokens) {
   const WrittenFiles files;
   TextDataset::Shape shape;
   shape.length = 4;

@@ -67,7 +67,7 @@ TEST(FashionMnist, MapsPlainFiles) {
   EXPECT_THAT(told(), HasSubstr("is not an IDX file of bytes in 1 dimensions"));
 }
 
-TEST(FashionMnist, MapsWhatWasDecodedFromTheUsersCache) {
+TEST(FashionMnist, MapsDecodedFilesOfTheUsersCache) {
   const std::string folder = "/usr/share/datasets/fashion-mnist";
   if (!std::filesystem::exists(folder + "/train-images-idx3-ubyte.gz"))
     GTEST_SKIP() << "dataset-fashion-mnist is not installed";

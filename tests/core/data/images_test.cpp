@@ -107,7 +107,7 @@ TEST(ImageFile, JpegIsClose) {
   }
 }
 
-TEST(ImageFile, DamageIsToldByFile) {
+TEST(ImageFile, NamesADamagedFile) {
   const WrittenFiles files;
   const std::string png = png_of(noise(30, 30, 3), PNG_FORMAT_RGB), jpeg = jpeg_of(slope(64, 64, 3));
   const auto reading = [&](const std::string& name, const std::string& bytes) {
@@ -139,7 +139,7 @@ TEST(ImageFile, DamageIsToldByFile) {
   EXPECT_THAT(reading("huge.jpg", huge), HasSubstr("are the most"));
 }
 
-TEST(ImageFile, FitsByCuttingOrStretching) {
+TEST(ImageFile, CropsOrStretches) {
   const at::Tensor image = noise(12, 20, 3);
   const at::Tensor same = fitted_image(image, 12, 20, true);
   EXPECT_LE(apart(same * 255, image.permute({2, 0, 1})), 1e-4);
@@ -222,7 +222,7 @@ double cpu_seconds(clockid_t clock) {
   return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
 }
 
-TEST(Images, SeveralThreadsDecodeTheSame) {
+TEST(Images, SeveralThreadsDecodeTheSameImages) {
   const WrittenFiles files;
   constexpr int64_t count = 48;
   for (int64_t i = 0; i < count; ++i)
@@ -248,7 +248,7 @@ TEST(Images, SeveralThreadsDecodeTheSame) {
     EXPECT_THAT(told([&] { with(decoders).gather_once(Split::train, all, 0); }), HasSubstr("a/109.png: is neither"));
 }
 
-TEST(Images, SaysWhatIsMissing) {
+TEST(Images, ReportsMissingFiles) {
   const WrittenFiles files;
   EXPECT_THAT(told([&] { ImagesDataset(files.path("nowhere"), shape(4, 0), 1); }),
               HasSubstr("nowhere: cannot list it"));

@@ -42,7 +42,7 @@ std::vector<int64_t> held_out(const MemberSample& draw, int64_t rows) {
   return all;
 }
 
-TEST(MemberDraws, ABootstrapLeavesOutAsManyRowsAsChanceWould) {
+TEST(MemberSamples, BootstrapsLeaveOutTheExpectedNumberOfRows) {
   constexpr int64_t rows = 20000;
   const auto one = drawn(draw(Rows::bootstrap, 7), rows);
   ASSERT_EQ(one.size(), static_cast<size_t>(rows));
@@ -62,7 +62,7 @@ TEST(MemberDraws, ABootstrapLeavesOutAsManyRowsAsChanceWould) {
   EXPECT_NEAR(static_cast<double>(both.size()) / rows, std::pow(1 - std::exp(-1), 2), 0.015);
 }
 
-TEST(MemberDraws, ASubsetIsDrawnWithoutReplacement) {
+TEST(MemberSamples, SubsetsHaveDistinctRows) {
   for (int64_t rows : {1, 2, 10, 1003}) {
     const auto one = drawn(draw(Rows::subset, 7), rows);
     EXPECT_EQ(one.size(), static_cast<size_t>(std::max<int64_t>(1, std::llround(0.3 * static_cast<double>(rows)))));
@@ -72,7 +72,7 @@ TEST(MemberDraws, ASubsetIsDrawnWithoutReplacement) {
   EXPECT_NE(drawn(draw(Rows::subset, 7), 1003), drawn(draw(Rows::subset, 8), 1003));
 }
 
-TEST(MemberDraws, FoldsPartTheRowsWhateverTheSeeds) {
+TEST(MemberSamples, FoldsPartitionTheRowsForAnySeed) {
   for (int64_t rows : {7, 70, 1003}) {
     std::vector<int64_t> left_out;
     for (int64_t member = 0; member < 7; ++member) {
@@ -94,7 +94,7 @@ TEST(MemberDraws, FoldsPartTheRowsWhateverTheSeeds) {
   EXPECT_THROW(RowSample(draw(Rows::fold, 1), 6), Error) << "seven folds of six rows";
 }
 
-TEST(MemberDraws, EveryEpochReadsTheSameDrawInAnotherOrder) {
+TEST(MemberSamples, EpochsReadTheSameRowsInDifferentOrder) {
   for (Rows rows : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
     const Sampler sampler(101, 10, draw(rows, 5, 3));
     std::vector<std::vector<int64_t>> epochs;
@@ -136,7 +136,7 @@ class Numbered : public Dataset {
 };
 
 // A member among others sees the same rows as a single model, in every share and micro-batch.
-TEST(MemberDraws, AMemberReadsWhatItsDrawReadsAlone) {
+TEST(MemberSamples, AMemberReadsTheSameRowsAsAlone) {
   const auto data = std::make_shared<Numbered>();
   for (Rows rows : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
     LoaderOptions options;
@@ -173,7 +173,7 @@ TEST(MemberDraws, AMemberReadsWhatItsDrawReadsAlone) {
   }
 }
 
-TEST(MemberDraws, OneWhoEndsEarlyChangesNothingForTheOthers) {
+TEST(MemberSamples, EarlyStoppingDoesNotAffectOtherMembers) {
   const auto data = std::make_shared<Numbered>();
   LoaderOptions all, left;
   for (int64_t member : {0, 1, 2}) all.samples.push_back(draw(Rows::bootstrap, static_cast<uint64_t>(member), member));
@@ -187,13 +187,13 @@ TEST(MemberDraws, OneWhoEndsEarlyChangesNothingForTheOthers) {
   }
 }
 
-TEST(MemberDraws, MembersWhoReadDifferentlyManyRowsAreADefect) {
+TEST(MemberSamples, RefuseMembersWithDifferentNumbersOfRows) {
   LoaderOptions options;
   options.samples = {draw(Rows::all, 1), draw(Rows::subset, 1)};
   EXPECT_THROW(Loader(std::make_shared<Numbered>(), {}, Sampler(203, 16, 1), 0, 1, options), std::exception);
 }
 
-TEST(MemberDraws, WhatFoldsHoldOutIsEvaluatedOnOnce) {
+TEST(MemberSamples, HeldOutRowsAreEvaluatedOnce) {
   const auto data = std::make_shared<Numbered>();
   LoaderOptions options;
   for (int64_t member = 0; member < 7; ++member)
@@ -229,7 +229,7 @@ TEST(MemberDraws, WhatFoldsHoldOutIsEvaluatedOnOnce) {
 }
 
 // Rows for `convoy verify`: within its steps an epoch ends with a batch whose shares differ.
-TEST(MemberDraws, RaggedRowsEndAnEpochWithUnequalShares) {
+TEST(MemberSamples, UnevenRowsEndAnEpochWithUnequalShares) {
   for (const Rows how : {Rows::all, Rows::bootstrap, Rows::subset, Rows::fold}) {
     for (const int64_t shares : {1, 2, 3, 8}) {
       for (const int64_t rows : {100, 1000, 100000000}) {
@@ -250,7 +250,7 @@ TEST(MemberDraws, RaggedRowsEndAnEpochWithUnequalShares) {
   EXPECT_EQ(uneven_rows(draw(Rows::all, 3), 1000, 1, 5, 1), std::nullopt);
 }
 
-TEST(MemberDraws, AnUnevenBatchGivesRanksDifferentNumbersOfRows) {
+TEST(MemberSamples, AnUnevenBatchGivesRanksDifferentNumbersOfRows) {
   EXPECT_FALSE(has_uneven_batch(40, 40, 5, 2));
   EXPECT_TRUE(has_uneven_batch(41, 40, 5, 2)) << "the last batch has one row";
   EXPECT_FALSE(has_uneven_batch(42, 40, 5, 2));

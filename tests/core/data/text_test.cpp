@@ -103,7 +103,7 @@ TEST(Text, VocabularyTokensAndTheirCache) {
   EXPECT_EQ(all_of(TextDataset(path, shape), Split::train).at("tokens")[0][0].item<int64_t>(), 2);
 }
 
-TEST(Text, SaysWhatIsWrong) {
+TEST(Text, ReportsMistakes) {
   const WrittenFiles files;
   const auto told = [&](const std::string& path, const TextDataset::Shape& shape) {
     try {
@@ -204,7 +204,7 @@ TEST(Text, TokenizersEncodeAndAreKept) {
                         at::tensor({3, 2, 3, 2}, at::kLong)));
 }
 
-TEST(SyntheticTokens, FollowFromEachOtherAndFromTheSeed) {
+TEST(SyntheticTokens, FollowAKnownPatternAndTheSeed) {
   SyntheticTokens::Shape shape;
   shape.rows = 200;
   shape.evaluate_rows = 30;

@@ -59,7 +59,7 @@ TEST(TokenFile, ReadsEveryType) {
   EXPECT_TRUE(holds_tokens("uint16", "a.bin"));
 }
 
-TEST(TokenFile, SaysWhatIsWrong) {
+TEST(TokenFile, ReportsMistakes) {
   const std::string two = raw<uint16_t>({5, 6});
   EXPECT_EQ(told_of("npy", npy_of("<u2", "2,", two)), "no error");
   EXPECT_THAT(told_of("npy", npy_of("<u2", "3,", two)), HasSubstr("declares 3 tokens, and there are 2"));

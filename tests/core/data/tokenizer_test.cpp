@@ -79,7 +79,7 @@ TEST(Tokenizer, SpecialTokensAreFoundInTheText) {
   EXPECT_EQ(tokenizer.decode(tokens.data(), 4), "ab<|end|> a\xc3\xa9");
 }
 
-TEST(Tokenizer, AWholePieceMayStay) {
+TEST(Tokenizer, MayKeepAWholePiece) {
   Json json = tokenizer_json();
   json["model"]["vocab"]["cab"] = 14;
   EXPECT_THAT(made(json).encode("cab", "x"), ElementsAre(2, 8));
@@ -87,7 +87,7 @@ TEST(Tokenizer, AWholePieceMayStay) {
   EXPECT_THAT(made(json).encode("cab", "x"), ElementsAre(14));
 }
 
-TEST(Tokenizer, BytesWithoutTokenAreAnErrorOrUnknown) {
+TEST(Tokenizer, BytesWithoutATokenAreUnknownOrAnError) {
   Json json = tokenizer_json();
   try {
     made(json).encode("ab z", "book.txt");
@@ -100,7 +100,7 @@ TEST(Tokenizer, BytesWithoutTokenAreAnErrorOrUnknown) {
   EXPECT_THAT(made(json).encode("az", "x"), ElementsAre(0, 4));
 }
 
-TEST(Tokenizer, SplitsAndPrefixes) {
+TEST(Tokenizer, AppliesSplitsAndPrefixes) {
   Json json = tokenizer_json();
   json["pre_tokenizer"]["add_prefix_space"] = true;
   EXPECT_THAT(made(json).encode("ab", "x"), ElementsAre(5, 8));
@@ -145,7 +145,7 @@ TEST(Tokenizer, ReadsVocabularyAndMerges) {
   EXPECT_THROW(Tokenizer::read(files.path("merges.txt")), Error);
 }
 
-TEST(Tokenizer, NamesWhatItDoesNotSupport) {
+TEST(Tokenizer, NamesUnsupportedFeatures) {
   const auto changed = [](const char* pointer, const Json& value) {
     Json json = tokenizer_json();
     json[Json::json_pointer(pointer)] = value;
@@ -162,7 +162,7 @@ TEST(Tokenizer, NamesWhatItDoesNotSupport) {
   EXPECT_THAT(changed("/added_tokens/0/lstrip", true), HasSubstr("the added token <|end|> with lstrip is not"));
 }
 
-TEST(Tokenizer, SaysWhatIsWrong) {
+TEST(Tokenizer, ReportsMistakes) {
   const auto changed = [](const char* pointer, const Json& value) {
     Json json = tokenizer_json();
     json[Json::json_pointer(pointer)] = value;

@@ -25,7 +25,7 @@ std::string told(const std::string& name, const std::string& contents) {
   return "no error";
 }
 
-TEST(Vocabulary, TakesTheLongestTokenThatFits) {
+TEST(Vocabulary, MatchesTheLongestToken) {
   const Vocabulary words({"a", "ab", "abcd", "b", "c", "d"});
   EXPECT_THAT(words.encode("abcd", -1, "x"), ElementsAre(2));
   EXPECT_THAT(words.encode("abcab", -1, "x"), ElementsAre(1, 4, 1));  // abc leads nowhere: back to ab
@@ -34,7 +34,7 @@ TEST(Vocabulary, TakesTheLongestTokenThatFits) {
   EXPECT_EQ(words.number_of("abcd"), 2);
 }
 
-TEST(Vocabulary, RoundTripOfAnyBytes) {
+TEST(Vocabulary, DecodesAnyEncodedBytes) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
   for (uint64_t i = 0; i < 500; ++i) {
@@ -78,7 +78,7 @@ TEST(Vocabulary, ReadsLinesAndJson) {
   EXPECT_NE(Vocabulary({"ab", "c"}).hash(), Vocabulary({"a", "bc"}).hash());
 }
 
-TEST(Vocabulary, SaysWhatIsWrongAndWhere) {
+TEST(Vocabulary, ReportsMistakesWithTheirLocation) {
   EXPECT_THAT(told("v.txt", "a\n\nb\n"), HasSubstr("v.txt:2: the line is empty"));
   EXPECT_THAT(told("v.txt", "a\nb\\q\n"), HasSubstr("v.txt:2: a backslash stands before"));
   EXPECT_THAT(told("v.txt", "a\\x4"), HasSubstr("v.txt:1: a backslash"));

@@ -71,7 +71,7 @@ double worst(const at::Tensor& a, const at::Tensor& b) {
   return ((x - y).abs() / y.abs().clamp_min(1)).max().item<double>();
 }
 
-TEST(Optimizers, AgreeWithTorchAfterAHundredSteps) {
+TEST(Optimizers, MatchTorchAfterAHundredSteps) {
   constexpr int64_t n = 10001;  // no multiple of a vector
   for (auto [dtype, tolerance] : {std::pair{at::kFloat, 1e-6}, std::pair{at::kDouble, 1e-12}}) {
     for (const Case& one : cases()) {
@@ -127,7 +127,7 @@ TEST(Optimizers, LoopsAndTensorOperationsAgree) {
   }
 }
 
-TEST(Optimizers, MembersEqualOnesTrainedAlone) {
+TEST(Optimizers, MembersEqualModelsTrainedAlone) {
   constexpr int64_t members = 3, n = 70000;
   for (const Case& one : cases()) {
     at::Tensor stacked = at::linspace(-1, 1, members * n, at::kFloat).reshape({members, n});
@@ -172,7 +172,7 @@ TEST(Optimizers, ScaleMultipliesGradients) {
   }
 }
 
-TEST(Optimizers, NothingIsAppliedWhenToldSo) {
+TEST(Optimizers, SkipAnUpdateOnRequest) {
   for (const Case& one : cases()) {
     at::Tensor values = at::linspace(-1, 1, 5000, at::kFloat);
     const auto optimizer = make_optimizer(one.optimizer);

@@ -180,7 +180,7 @@ TEST(RowOptimizer, LongSkipsKeepDecay) {
   EXPECT_LE(relative_to_largest(values, dense), 1e-12);
 }
 
-TEST(RowOptimizer, LookUpsChangeNothingAndSettlingInBetweenHardlyAnything) {
+TEST(RowOptimizer, LookUpsAndFlushesKeepResults) {
   const RowCase one{"", adam("adamw"), 0.1, true};
   const auto a = make_row_optimizer(one.optimizer), b = make_row_optimizer(one.optimizer);
   const Trained once = train_rows(one, at::kDouble, 200, *a), often = train_rows(one, at::kDouble, 200, *b, 3);
@@ -202,7 +202,7 @@ TEST(RowOptimizer, DoesNotDependOnThreads) {
 }
 
 // The path of devices without convoy's loops.
-TEST(RowOptimizer, TensorsDoAsLoops) {
+TEST(RowOptimizer, TensorOperationsMatchLoops) {
   for (const RowCase& one : row_cases()) {
     RowPaths ways = row_paths(one.optimizer.options);
     ways.tensors = true;
@@ -217,7 +217,7 @@ TEST(RowOptimizer, TensorsDoAsLoops) {
   }
 }
 
-TEST(RowOptimizer, AnUpdateThatIsNotAppliedChangesNothing) {
+TEST(RowOptimizer, ASkippedUpdateChangesNothing) {
   const auto optimizer = make_row_optimizer(adam("adamw"));
   at::Tensor values = normal({rows, width}, "values", at::kDouble);
   const at::Tensor before = values.clone();
@@ -231,7 +231,7 @@ TEST(RowOptimizer, AnUpdateThatIsNotAppliedChangesNothing) {
 }
 
 // A row without gradient stays, and one with takes torch's SparseAdam's step.
-TEST(RowOptimizer, LazyRowsStay) {
+TEST(RowOptimizer, LazyRowsKeepTheirValues) {
   const auto optimizer = make_row_optimizer(adam("adam", {{"lazy", true}}));
   at::Tensor values = at::zeros({3, 1}, at::kDouble);
   optimizer->add_table(values, {});
@@ -250,7 +250,7 @@ TEST(RowOptimizer, LazyRowsStay) {
   EXPECT_NEAR(values[0][0].item<double>(), after - step, 1e-12);
 }
 
-TEST(RowOptimizer, RefusesWhatNeedsAllRows) {
+TEST(RowOptimizer, RefusesOptionsThatNeedAllRows) {
   SlotOptions decayed;
   decayed.weight_decay = 0.1;
   for (const Component& optimizer : {adam("adam"), sgd(0.9, false), adagrad()})

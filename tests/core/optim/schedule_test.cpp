@@ -33,7 +33,7 @@ TEST(Schedule, WarmupRisesLinearly) {
   EXPECT_DOUBLE_EQ(epochs.learning_rate(20), 0.5);
 }
 
-TEST(Schedule, LinearAndCosineEndWhereTheyShould) {
+TEST(Schedule, LinearAndCosineEndAtTheirTarget) {
   for (const char* name : {"linear", "cosine"}) {
     const auto s = schedule({{"name", name}, {"final", 0.2}, {"warmup", interval(20, "steps")}});
     EXPECT_DOUBLE_EQ(s.learning_rate(20), 0.5) << name;
