@@ -23,7 +23,7 @@ namespace convoy {
 namespace {
 
 // Source location of the key, else the file.
-SourceLocation location_of(const PreparedRun& run, const std::string& key) {
+SourceLocation key_location(const PreparedRun& run, const std::string& key) {
   const SourceLocation location = location_of(run.config.resolved, key);
   return location.file.empty() ? SourceLocation{run.arguments.config, 0, 0} : location;
 }
@@ -33,11 +33,11 @@ SourceLocation location_of(const PreparedRun& run, const std::string& key) {
   const std::string prefix = error.key() + ": ";
   std::string reason = error.what();
   if (reason.rfind(prefix, 0) == 0) reason.erase(0, prefix.size());
-  throw ConfigError(location_of(run, error.key()), error.key(), reason, error.kind());
+  throw ConfigError(key_location(run, error.key()), error.key(), reason, error.kind());
 }
 
 [[noreturn]] void refuse_backend(const PreparedRun& run, const std::string& reason, Failure kind = Failure::config) {
-  throw ConfigError(location_of(run, "backend"), "backend", reason, kind);
+  throw ConfigError(key_location(run, "backend"), "backend", reason, kind);
 }
 
 const BackendEntry& backend_entry(const std::string& name) {
@@ -51,7 +51,7 @@ const BackendEntry& backend_entry(const std::string& name) {
 void resolve_rank_count(PreparedRun& run) {
   const int64_t wanted = run.config.launch.ranks;
   if (run.as.launcher == Launcher::none || wanted == 0 || wanted == run.as.size) return;
-  const SourceLocation location = location_of(run, "launch.ranks");
+  const SourceLocation location = key_location(run, "launch.ranks");
   const bool typed = location.file.rfind("--set", 0) == 0;
   if (typed)
     throw ConfigError(location, run.arguments.ranks > 0 ? "--ranks" : "launch.ranks",
@@ -144,7 +144,7 @@ PlacedJob plan_without_locations(const PreparedRun& run, const Topology& topolog
                        placed.job.ranks.size(), " ranks; take fewer ranks, or gloo or mpi"),
                    Failure::device_missing);
   if (!rank_hosts.empty() && placed.job.processes.size() != rank_hosts.size())
-    throw ConfigError(location_of(run, config.program.empty() ? "strategy.name" : "program"),
+    throw ConfigError(key_location(run, config.program.empty() ? "strategy.name" : "program"),
                       config.program.empty() ? "strategy" : "program",
                       str(config.program.empty() ? config.strategy.name : config.program.front(), " with backend ",
                           placed.job.backend, " wants ", placed.job.processes.size(), " processes, but ",

@@ -81,8 +81,8 @@ auto with_location(const ConfigLocation& location, const Action& action) {
 }
 
 // The fallback is `key` if the section has it, else the section.
-ConfigLocation location_of(const std::shared_ptr<const Json>& resolved, const std::string& section,
-                           const std::string& key) {
+ConfigLocation config_location(const std::shared_ptr<const Json>& resolved, const std::string& section,
+                               const std::string& key) {
   const Json& component = resolved->at(section);
   const bool there = component.is_object() && component.contains(key) && !component.at(key).is_null();
   return {resolved, section, there ? section + "." + key : section};
@@ -289,7 +289,7 @@ Components make_components(const RunConfig& config, const Registry& registry,
                            const std::function<DatasetPtr(const DatasetPtr&)>& check_data) {
   Components components;
   const auto resolved = std::make_shared<const Json>(config.resolved);
-  const ConfigLocation data = location_of(resolved, "data", "path");
+  const ConfigLocation data = config_location(resolved, "data", "path");
   components.data = std::make_shared<CheckedDataset>(construct(data, "data set " + config.data.name,
                                                                [&] {
                                                                  return registry.datasets.make(
@@ -306,7 +306,7 @@ Components make_components(const RunConfig& config, const Registry& registry,
         construct(location, "transform " + name, [&] { return registry.transforms.make(name, transforms[i]); }),
         location, name));
   }
-  const ConfigLocation model = location_of(resolved, "model", "name");
+  const ConfigLocation model = config_location(resolved, "model", "name");
   components.model = std::make_shared<CheckedModel>(
       construct(
           model, "model " + config.model.name,
@@ -316,7 +316,7 @@ Components make_components(const RunConfig& config, const Registry& registry,
   const std::string name = use_default ? components.model->default_loss() : config.loss.name;
   const Options options =
       use_default ? default_loss_options(config, registry.catalogues, name, model) : config.loss.options;
-  const ConfigLocation loss = use_default ? model : location_of(resolved, "loss", "name");
+  const ConfigLocation loss = use_default ? model : config_location(resolved, "loss", "name");
   components.loss = std::make_shared<CheckedLoss>(
       construct(loss, "loss " + name, [&] { return registry.losses.make(name, options); }), loss);
   try_transforms(components, data_seed(config.data.options, config.seed));

@@ -133,7 +133,7 @@ std::vector<RowsCell> rows_cells() {
 INSTANTIATE_TEST_SUITE_P(Table, RowsTest, ::testing::ValuesIn(rows_cells()),
                          [](const auto& info) { return name_of(info.param) + "_" + std::to_string(info.index); });
 
-TEST(Rows, TrainSaveAndResumeOnTwoRanks) {
+TEST(Rows, MatchDenseTablesInALongRun) {
   const RowsCell cell{"ncf", "ddp", 2, 1, true};
   const Trajectory dense = train(reference_of(cell), subject_of("ncf", false), training_of(cell, 300));
   EXPECT_GT(difference(dense.final, dense.initial).worst, 0.1);

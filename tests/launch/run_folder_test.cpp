@@ -257,7 +257,7 @@ TEST_F(RunFolderTest, RemovesLeftoversOfAKilledSave) {
   EXPECT_TRUE(fs::exists(saved / "step-3"));
 }
 
-TEST_F(RunFolderTest, RecordsAStopRequestBeforeTheKill) {
+TEST_F(RunFolderTest, ResumesARunThatWasBeingStopped) {
   leave(folder("n"), "running", true, request_.resolved);
   std::ofstream(folder("n") + "/failure.json")
       << R"({"exit_code": 143, "failure": {"cause": "stopped", "message": "asked to stop"}})";
@@ -309,7 +309,7 @@ TEST_F(RunFolderTest, ReleasesTheLock) {
   EXPECT_TRUE(open_run_folder(request_).lock.held());
 }
 
-TEST_F(RunFolderTest, RefusesACompletedFolderByPath) {
+TEST_F(RunFolderTest, LeavesACompletedFolderGivenByPath) {
   request_.output = root_ / "o";
   leave(request_.output, "done", true, request_.resolved);
   EXPECT_TRUE(open_run_folder(request_).already_done);
@@ -331,7 +331,7 @@ TEST_F(RunFolderTest, RepairsAStaleRunningStatus) {
   EXPECT_THAT(run.notes.at(0), HasSubstr("the server is gone"));
 }
 
-TEST_F(RunFolderTest, WritesTheFinalStatusOnce) {
+TEST_F(RunFolderTest, RecordsAFailureOnlyForARunningRun) {
   const Abort gone{Failure::rendezvous, -1, 7, 0, "", "the server is gone"};
   leave(folder("n"), "running", true, request_.resolved);
   record_failure(folder("n"), gone);

@@ -117,7 +117,7 @@ TEST(BlockActivations, HalfPrecisionWeightsAreNoActivations) {
 }
 
 // Fake tensors give the bytes that the real step keeps, and the working memory of its backward.
-TEST(BlockActivations, PredictTheMemoryOfAStepFromShapes) {
+TEST(BlockActivations, FakeTensorsGiveTheBytesOfAStep) {
   constexpr int64_t rows = 4;
   at::set_num_threads(1);
   for (auto* make :

@@ -57,7 +57,7 @@ TEST(SparseRowBlocks, ShareRowsAndRequestsEvenly) {
   }
 }
 
-TEST(SparseRowBlocks, HaveAboutAHundredPieces) {
+TEST(SparseRowBlocks, HaveAFewHundredRanges) {
   EXPECT_LE(SparseRowBlocks(20'000'000, 0, 2).local_ranges().size(), 400u);
   EXPECT_EQ(SparseRowBlocks(20'000'000, 0, 1).local_ranges().size(), 1u);
 }

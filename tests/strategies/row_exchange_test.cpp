@@ -255,7 +255,7 @@ TEST(RowExchange, RanksWithSharedTablesUpdateEachRowOnce) {
 }
 
 // No page was touched: the size alone causes the refusal.
-TEST(SharedRows, RefuseATableOverSeveralHosts) {
+TEST(SharedRows, RefuseATableLargerThanTheHost) {
   const Layout layout{"ddp", "", 2};
   with_ranks(layout, test_config(layout, {}), [&](const Context& context) {
     const std::shared_ptr<SharedRows> host = SharedRows::create(context);
@@ -354,7 +354,7 @@ TEST(ShardedRows, BytesSentMatchTheCost) {
 
 // Four ranks of one host: each touched row is updated by exactly one of the ranks that touched it, with the same sum as
 // RowSums. Ranks that touch equally many rows update equally many.
-TEST(TouchedRowSums, SendRowsToTheirOwners) {
+TEST(TouchedRowSums, UpdateEachRowOnOneRank) {
   constexpr int ranks = 4;
   constexpr int64_t each = 400, all_rows = 1000;
   std::vector<RowIndex> touched(ranks);

@@ -58,7 +58,7 @@ TEST(DataChange, NamesNewMissingAndChangedColumns) {
       ElementsAre("it has classes, and the checkpoint has none", "it has no users, and the checkpoint has some"));
 }
 
-TEST(DataChange, EqualFilesDifferAtMostInNumbering) {
+TEST(DataChange, EqualFingerprintsDifferAtMostInNumbering) {
   const DataContents stored = contents("a", 10, {{"users", {"u1", "u2"}}});
   const DataChange change = data_change(stored, contents("a", 8, {{"users", {"u2"}}}));
   EXPECT_TRUE(change.none() && change.renumber);
