@@ -14,7 +14,7 @@ struct TrainedSettings {
   std::string source;  // for messages: "ReplicaOptions"
   bool shards = false;
   Json strategy;
-  Json optimizer;  // of a fused optimizer, with `name`; null: a torch optimizer
+  Json optimizer;  // fused optimizer, with `name`; null: a torch optimizer
   std::optional<double> clip_norm;
   std::string precision;  // "": that of the parameters
 };

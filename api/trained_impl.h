@@ -23,7 +23,7 @@ struct TrainedRequest {
   torch::nn::Module& module;
   torch::optim::Optimizer* optimizer = nullptr;  // null: `fused`
   const FusedOptimizer* fused = nullptr;
-  int number = 0;  // of the Trained objects that this job made before
+  int number = 0;  // number of Trained objects that this job made before
 };
 
 // The user's program takes the part of Trainer, so `setup`, `step` and `evaluate` of the strategy are not for use.
@@ -48,7 +48,7 @@ struct Trained::Impl : public Strategy {
 
   // For Run. Result of the last `run`: "loss" first, over the rows of this rank; the rest as of Strategy::step.
   const StepResult& result() const { return result_; }
-  int64_t calls() const { return calls_; }  // of `run` in this process
+  int64_t calls() const { return calls_; }  // calls of `run` in this process
   // Steps that are complete, in the numbering of the run; Run sets it when it resumes.
   int64_t steps() const { return step_; }
   void set_steps(int64_t steps);
@@ -92,7 +92,7 @@ struct Trained::Impl : public Strategy {
   int64_t postponed_ = 0;    // steps since the last update
   int64_t step_ = 0;
   int64_t calls_ = 0;
-  int64_t updates_here_ = 0;  // of this process
+  int64_t updates_here_ = 0;  // updates in this process
   bool forwarded_ = false;    // `forward` was called since the last backward
   bool all_reached_ = false;  // every parameter has had a gradient on some rank
   bool follows_ = false;      // the divisor of losses follows their weight

@@ -40,7 +40,7 @@ struct Context {
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
   std::string host;
-  std::vector<at::Device> devices{at::Device(at::kCPU)};  // of this rank; the first is the main one
+  std::vector<at::Device> devices{at::Device(at::kCPU)};  // devices of this rank; the first is the main one
   std::vector<std::vector<int>> device_cores;             // hardware threads of each device; empty: not bound
   int threads = 1;                                        // intra-op threads of this rank
   int process_ranks = 1;                                  // ranks that are threads of this process

@@ -35,7 +35,7 @@ struct StateEntry {
   int replica = -1;    // number of the copy, if copies may differ (moments under local SGD); -1: all copies are equal
   at::Tensor tensor;   // shape: piece.length, or [end - begin] for a flat range; restore writes to it
   bool owner = true;   // true on exactly one of the ranks that hold the same piece
-  bool stale = false;  // of a sparse embedding that was trained after its last flush: some rows are stale
+  bool stale = false;  // a sparse embedding was trained after its last flush: some rows are stale
 
   // Unique within a layout: "parameter/NAME", "moment/exp_avg/NAME", with "@member" and "@replica" if they apply.
   std::string key() const;

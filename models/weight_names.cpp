@@ -210,7 +210,7 @@ WeightNames weight_names(const std::string& model, const Options& options) {
   if (model == "mlp") return mlp_names();
   if (model == "convnet") return convnet_names();
   if (model == "ncf") return ncf_names();
-  WeightNames names;  // of a plugin: canonical names
+  WeightNames names;  // names of a plugin: the canonical ones
   names.no_config = transformers_only;
   return names;
 }

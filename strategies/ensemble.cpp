@@ -243,7 +243,7 @@ class Ensemble : public Strategy, public HeldOutEvaluation {
   int64_t first_ = 0;  // number of this rank's first member
   at::Device device_{at::kCPU};
   at::ScalarType dtype_ = at::kFloat;
-  std::vector<MemberSettings> all_;  // of the job, by number
+  std::vector<MemberSettings> all_;  // settings of all members of the job, by number
   at::Tensor numbers_;               // member numbers of this rank, by row
   std::optional<EarlyStop> stop_;
   std::unique_ptr<StackedMembers> members_;

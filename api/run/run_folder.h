@@ -31,8 +31,8 @@ class EmbeddedRunFolder {
   void write_end(const TrainingResult& result);
 
   Context& context_;
-  FolderLock lock_;  // of rank 0
-  Json summary_;     // of rank 0
+  FolderLock lock_;  // rank 0 holds it
+  Json summary_;  // rank 0 writes it
   bool done_ = false, finished_ = false;
 };
 

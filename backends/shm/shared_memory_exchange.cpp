@@ -17,7 +17,7 @@ int64_t in_lane(int64_t bytes) { return (bytes + length_bytes - 1) / length_byte
 struct MessageEnd {
   const bool sends;
   SharedSegment::Lane& lane;
-  char* const memory;  // of the lane
+  char* const memory;  // memory of the lane
   char* const data;
   const int64_t bytes;
   const int peer;

@@ -22,7 +22,7 @@
 namespace convoy {
 
 struct CheckpointInfo {
-  std::string path;  // of step-N
+  std::string path;  // path of step-N
   int64_t step = 0;  // steps done
   Json trainer;      // the trainer's state: step, epoch, sampler, best metrics, seed
   Json config;       // resolved configuration at the time of the save

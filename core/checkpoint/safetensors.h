@@ -32,7 +32,7 @@ struct TensorToWrite {
   std::string name;
   at::ScalarType dtype;
   std::vector<int64_t> shape;
-  std::function<at::Tensor()> values;  // of that dtype and shape
+  std::function<at::Tensor()> values;  // returns a tensor of that dtype and shape
 };
 WrittenFile stream_safetensors(const std::string& path, const std::vector<TensorToWrite>& entries,
                                const std::map<std::string, std::string>& metadata, FileSystem& files = system_files());
@@ -51,7 +51,7 @@ class SafetensorsFile {
   void release(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const;
   int64_t bytes() const;
-  std::string hash() const;  // of the whole file; reads all of it, and keeps none of it in memory
+  std::string hash() const;  // hashes the whole file without keeping it in memory
   // True if the file belongs to this user or root, and no other user may write it.
   bool only_ours() const;
 

@@ -32,22 +32,22 @@ struct Node {
   struct Field;
 
   Kind kind = Kind::null;
-  std::string text;         // of a scalar
+  std::string text;  // text of a scalar
   bool quoted = false;      // quoted text is never a number or a boolean
   bool overridden = false;  // --set gave this node, or a node below it
   bool renamed = false;     // a scalar from --set that replaced another one of the file
   SourceLocation location;
-  std::vector<Node> items;    // of a list
-  std::vector<Field> fields;  // of a map, in the order written; keys are unique
+  std::vector<Node> items;  // items of a list
+  std::vector<Field> fields;  // fields of a map, in the order written; keys are unique
 
   Node* find(const std::string& key);
   const Node* find(const std::string& key) const;
-  Node* child(const std::string& key);  // of a map by key, of a list by number; null: none
+  Node* child(const std::string& key);  // child of a map by key, of a list by number; null: none
 };
 
 struct Node::Field {
   std::string key;
-  SourceLocation location;  // of the key
+  SourceLocation location;  // location of the key
   Node value;
 };
 
@@ -66,7 +66,7 @@ Node node_of(const Json& value, const std::map<std::string, SourceLocation>& loc
 
 // Limits beyond every use, but small enough that products of epochs, steps and rows fit into 64 bits.
 constexpr int64_t most_epochs = 100'000'000;
-constexpr int64_t most_rows = 1'000'000'000;  // of a batch
+constexpr int64_t most_rows = 1'000'000'000;  // rows of a batch
 constexpr int64_t most_steps = 1'000'000'000'000;
 constexpr int64_t most_bytes = int64_t(1) << 60;
 

@@ -25,7 +25,7 @@ RankAssignment rank_assignment_from_json(const Json& json);
 // The rank assignment of one rank process.
 struct ProcessAssignment : RankAssignment {
   int process = 0;   // index into job.processes
-  RunConfig config;  // of the job
+  RunConfig config;  // configuration of the job
   // Address for data sockets: launch.address, or loopback if the control channel uses it. "": the backend chooses and
   // may take an external interface.
   std::string data_address;

@@ -176,7 +176,7 @@ inline constexpr int peer_lost_exit = 111;
 
 // Stops all sending of this client, heartbeats included, as if the network of its host failed in one direction; it
 // still receives.
-void mute(Channel& channel);
+void stop_sending(Channel& channel);
 
 // --- StopAgreement: all ranks stop after the same step, without a collective ---
 //

@@ -21,7 +21,7 @@ namespace convoy {
 
 // A field's properties that determine the sizes of a model's layers.
 struct Field {
-  std::vector<int64_t> shape;  // of one row, without the row dimension
+  std::vector<int64_t> shape;  // shape of one row, without the row dimension
   at::ScalarType dtype = at::kFloat;
   int64_t cardinality = 0;  // number of distinct ids or classes; 0: continuous
 };

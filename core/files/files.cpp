@@ -130,7 +130,7 @@ class SystemFiles : public FileSystem {
 
 // --- Write permissions of a folder: owner, mode, group, access list ---
 
-constexpr size_t longest_entry = 1 << 16;  // of the user database
+constexpr size_t longest_entry = 1 << 16;  // size of an entry of the user database
 
 // Debian and others give each user a private group of the same name; with umask 002 their folders are group-writable.
 bool is_private_group(uid_t owner, gid_t group) {

@@ -13,7 +13,7 @@ namespace convoy {
 struct Limits {
   std::optional<double> cores;              // CPU time per second: 1.5 means one and a half cores
   std::optional<int64_t> memory;            // bytes
-  std::optional<int64_t> memory_left = {};  // of the limit; memory of files that can be read again counts as free
+  std::optional<int64_t> memory_left = {};  // rest of the limit; memory of files that can be read again counts as free
   std::optional<int64_t> threads = {};      // processes and threads
 };
 // Tightest limits of this process's cgroups and their ancestors. `root` is a prefix of /proc and /sys, for tests.

@@ -15,7 +15,7 @@ namespace convoy {
 struct JobOutcome {
   int exit_code = 0;
   std::optional<Abort> cause;    // the failure cause, or the stop
-  Json result = Json::object();  // of rank 0
+  Json result = Json::object();  // result of rank 0
   std::map<int, Json> ranks;     // info and result of each rank
   Json stall;                    // null, or the positions of all ranks at a stall (stall_json)
 };

@@ -47,7 +47,7 @@ class MetricAccumulator {
 
 class BestMetrics {
  public:
-  void add(const std::map<std::string, MetricValue>& values, int64_t step);  // of the state after `step` steps
+  void add(const std::map<std::string, MetricValue>& values, int64_t step);  // metrics of the state after `step` steps
   void restore(const Json& json) { json_ = json; }
   const Json& json() const { return json_; }
 

@@ -20,7 +20,7 @@ namespace convoy {
 
 // One entry per member; [1] without an ensemble. float64 on the CPU, float32 on CUDA, unless stated.
 struct UpdateScalars {
-  at::Tensor learning_rate;   // of this step, before the group's factor
+  at::Tensor learning_rate;  // rate of this step, before the group's factor
   at::Tensor step;            // updates applied, counting this one (from 1); int64
   at::Tensor gradient_scale;  // gradients are multiplied by it first (nominal ÷ actual, clipping, loss scale)
   at::Tensor apply;           // bool: false leaves parameters and moments untouched
@@ -42,7 +42,7 @@ struct ParameterPiece {
 
 struct SlotOptions {
   int64_t members = 1;              // values: [members, elements] or [elements] when 1
-  double learning_rate_factor = 1;  // of the parameter group
+  double learning_rate_factor = 1;  // factor of the parameter group
   double weight_decay = 0;
   std::vector<ParameterPiece> pieces = {};  // for optimizers that know parameters (torch_optimizer.h)
 };

@@ -36,7 +36,7 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
 
   // The class if its state is not saved; "" if it is.
   std::string unknown_class() const;
-  double learning_rate() const;  // of the first group
+  double learning_rate() const;  // rate of the first group
 
   // Called in each update before parameters change, after all gradients have been summed. It may communicate.
   void before_step(std::function<void()> call) { before_step_ = std::move(call); }
@@ -75,12 +75,12 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   std::unique_ptr<Rule> rule_;                      // null: a class whose state is not known
   std::vector<std::vector<at::Tensor>> originals_;  // by group: the parameters that the user gave
   std::vector<at::Tensor> parameters_;
-  std::unordered_map<void*, size_t> numbers_;  // of parameters
+  std::unordered_map<void*, size_t> numbers_;  // numbers of parameters
   std::vector<size_t> groups_;                 // by parameter; as many as there are groups: none
   std::vector<bool> reached_;                  // by parameter
   std::vector<at::Tensor> targets_;            // by parameter: what its group holds; undefined: no piece on this rank
   std::vector<char> held_;                     // by parameter: a slot of the layout holds a piece
-  std::vector<Slot> slots_;                    // of the newest layout
+  std::vector<Slot> slots_;  // slots of the newest layout
   std::function<void()> before_step_;
   bool any_applied_ = false;  // this update changes something
   at::Tensor steps_;          // int64 [parameters]: updates of each

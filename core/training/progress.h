@@ -36,8 +36,8 @@ namespace convoy {
 
 struct TrainingResult {
   bool stopped = false;  // a request stopped the run; a checkpoint exists
-  Json summary;          // of the job, equal on every rank: steps, epochs, samples, seconds, metrics, …
-  Json rank;             // of this rank: waits, CPU, data, bytes sent
+  Json summary;  // values of the job, equal on every rank: steps, epochs, samples, seconds, metrics, …
+  Json rank;  // values of this rank: waits, CPU, data, bytes sent
 };
 
 struct ProgressOptions {
@@ -87,7 +87,7 @@ class TrainingProgress {
   // --- Steps ---
   int64_t step() const { return step_; }  // steps done
   void next_step() { ++step_; }
-  int64_t first_step() const { return first_step_; }  // of this process
+  int64_t first_step() const { return first_step_; }  // first step of this process
   bool resumed() const { return first_step_ > 0; }
   void reached(InjectPoint point, int64_t number) const;
   // Returns true if all ranks stop here. Every rank calls this at the same points in the same order: between steps,
@@ -160,7 +160,7 @@ class TrainingProgress {
   int64_t updates_ = 0;
   at::Tensor skipped_;  // updates of this process that the loss scaler skipped; undefined without a scaler
   at::Tensor learning_rate_;
-  at::Tensor gradient_norm_;  // of the last update; undefined if not computed
+  at::Tensor gradient_norm_;  // norm of the last update; undefined if not computed
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 
   ResourceUsage before_;  // the loop

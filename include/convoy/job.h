@@ -72,7 +72,7 @@ class Job {
   int size() const;
   int local_rank() const;  // among the ranks of this host
   c10::Device device() const;
-  const std::vector<std::string>& arguments() const;  // of the program, its name first
+  const std::vector<std::string>& arguments() const;  // arguments of the program, its name first
 
   // All ranks.
   CommunicatorPtr world() const;

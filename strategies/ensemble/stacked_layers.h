@@ -18,13 +18,13 @@ namespace convoy {
 
 struct StackedParameter {
   ParameterPtr parameter;      // value and gradient [K, …]
-  std::vector<int64_t> shape;  // of one member's
+  std::vector<int64_t> shape;  // shape of one member's tensor
   Init init;
 };
 
 // Stack: state that the layers of one stack share.
 struct Stack {
-  std::vector<uint64_t> seeds;  // of the members
+  std::vector<uint64_t> seeds;  // seeds of the members
   bool grouped = false;         // convolutions and batch norms are grouped
   bool convolves = false;       // the model has a convolution
   std::vector<StackedParameter> parameters;

@@ -80,14 +80,14 @@ class StackedMembers {
   LossPtr loss_;
   std::vector<MemberSettings> members_;  // by row
   int64_t active_;
-  at::ScalarType dtype_;  // of parameters
+  at::ScalarType dtype_;  // type of parameters
   bool stacked_ = true;
   bool chosen_ = false;  // the execution mode is chosen, by the model, a trial or a checkpoint
   at::Tensor chosen_by_trial_;
   GradientCoverage first_gradients_;
-  std::unique_ptr<ModelPart> stack_;  // of the training members
+  std::unique_ptr<ModelPart> stack_;  // model part of the training members
   std::unique_ptr<GradientCollector> collector_;
-  std::unique_ptr<ModelPart> whole_;  // of all rows, for evaluations; null: stack_ has all
+  std::unique_ptr<ModelPart> whole_;  // model part of all members, for evaluations; null: stack_ has all
   std::vector<SingleMember> single_;  // by row; empty while stacked
   std::unique_ptr<StackedStorage> storage_;
   std::unique_ptr<StackedUpdate> update_;

@@ -91,7 +91,7 @@ class StackedUpdate {
   int64_t active_ = 0;
   int64_t updates_ = 0;  // for the schedules: equal for all training members
   at::Tensor counts_;
-  at::Tensor weight_, sum_;  // of the current losses, [active]
+  at::Tensor weight_, sum_;  // weight and sum of the current losses, [active]
   at::Tensor mean_scale_;
   UpdateScalars scalars_;
   std::vector<at::Tensor> rate_factors_;  // by group, [active]

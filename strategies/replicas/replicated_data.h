@@ -31,7 +31,7 @@ struct ReplicatedOptions {
   bool overlap = true;            // false: everything is sent after backward
   std::string buffers = "local";  // see BufferSync
   OptimizerFactory optimizer = {};
-  int number = 0;  // of data axes that this job made before
+  int number = 0;  // number of data axes that this job made before
 };
 
 // `strategy` has replicated_data_options() and replica_sync_option() (strategies/plans).
@@ -85,7 +85,7 @@ class ReplicatedData : public DataAxis, public Recordable {
   double late_bytes_ = 0;  // other gradients' bytes that a bucket may wait for before buckets get a new layout
   Component optimizer_;
   at::Device device_;
-  std::vector<ParameterPtr> parameters_;  // of all parts
+  std::vector<ParameterPtr> parameters_;  // parameters of all model parts
   std::vector<int> part_of_;              // by parameter
   std::vector<ParameterPtr> partial_;     // in order of name, so that all ranks of a group sum them in the same order
   std::unique_ptr<FlatParameters> flat_;

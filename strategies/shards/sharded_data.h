@@ -38,7 +38,7 @@ struct ShardedOptions {
   // `parameters`. New values are gathered before `update` returns.
   bool by_gradient = false;
   OptimizerFactory optimizer = {};
-  int number = 0;  // of data axes that this job made before
+  int number = 0;  // number of data axes that this job made before
 };
 
 // `strategy` has sharded_data_options() (strategies/plans) and sync_option().
@@ -60,8 +60,8 @@ class ShardedData : public DataAxis {
   void state_restored() override;
 
   const std::vector<std::unique_ptr<ShardedUnit>>& units() const { return units_; }
-  int64_t local_bytes() const;          // of values and gradients that are always in memory
-  int64_t borrowed_bytes_peak() const;  // of gathered values and whole gradients
+  int64_t local_bytes() const;  // bytes of values and gradients that are always in memory
+  int64_t borrowed_bytes_peak() const;  // peak of gathered values and whole gradients
 
  private:
   class PartHooks;

@@ -66,7 +66,7 @@ class UnitLayout {
 
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // in order of storage
   int64_t offset(size_t parameter) const { return offsets_[parameter]; }       // in the buffer
-  const std::vector<Range>& gaps() const { return gaps_; }                     // of the buffer
+  const std::vector<Range>& gaps() const { return gaps_; }  // gaps in the buffer
   int ranks() const { return ranks_; }
   int64_t shard_size() const { return shard_size_; }  // elements per rank
   int64_t whole() const { return shard_size_ * ranks_; }
@@ -79,7 +79,7 @@ class UnitLayout {
  private:
   std::vector<ParameterPtr> parameters_;
   std::vector<int64_t> offsets_;
-  std::vector<Slot> runs_;  // of the whole buffer
+  std::vector<Slot> runs_;  // ranges of the whole buffer
   std::vector<Range> gaps_;
   int ranks_;
   int64_t shard_size_ = 0;

@@ -365,7 +365,7 @@ class DeviceRunner : public StepRunner {
   Mailbox mailbox_;
   std::vector<std::unique_ptr<ModelPart>> models_;
   std::vector<ModelPart*> parts_;
-  std::vector<int> device_of_;             // of each stage
+  std::vector<int> device_of_;  // device of each stage
   std::map<int, StepSchedule> schedules_;  // by number of micro-batches
   std::vector<Station> stations_;          // last member: their threads end first
 };

@@ -69,13 +69,13 @@ class RankLink : public StageLink {
   std::string boundary(int stage, int micro) const;
   void send_shapes(int peer, const std::string& boundary, const Shapes& shapes);
   Shapes receive_shapes(int peer);
-  const Shapes& shapes_of(int stage, int micro) const;  // of the inputs of `stage`
+  const Shapes& shapes_of(int stage, int micro) const;  // shapes of the inputs of `stage`
 
   int rank_;
   at::Device device_;
   CommunicatorPtr down_, up_;  // from lower to higher ranks, and back
   std::vector<int> rank_of_;
-  std::vector<std::string> sizes_;       // of each micro-batch; shapes at boundaries follow from them
+  std::vector<std::string> sizes_;  // size of each micro-batch; shapes at boundaries follow from them
   std::map<MessageKey, size_t> needed_;  // action that takes the message
   std::map<int, Peer> peers_;
   std::map<MessageKey, Activations> local_messages_;  // between stages of this rank; for gradients only the tensors

@@ -95,7 +95,7 @@ class StageLoop {
   struct Live {
     std::unique_ptr<StageInputs> inputs;  // null: first stage
     Roots roots;
-    Loss loss;  // of the last stage
+    Loss loss;  // loss of the last stage
   };
   const LocalStage* find(int stage) const;  // null: another rank or device executes it
   const LocalStage& local_stage(int stage) const;

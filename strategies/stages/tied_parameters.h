@@ -58,7 +58,7 @@ class TiedParameters {
   std::vector<Part> parts_;
   std::vector<Follower> followers_;
   std::vector<Awaited> awaited_;
-  std::vector<std::unique_ptr<GradientCollector>> collectors_;  // of followers, by part
+  std::vector<std::unique_ptr<GradientCollector>> collectors_;  // collectors of followers, by model part
 };
 
 }  // namespace convoy

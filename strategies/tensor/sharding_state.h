@@ -64,8 +64,8 @@ class ShardingState : public BlockBoundaries {
  private:
   struct ShardingRegion {
     std::vector<int64_t> input, output;  // shapes
-    DimensionShard shard;                // of the output's last dimension
-    int64_t row_inputs = 0;              // of the layer that closes the region
+    DimensionShard shard;  // shard of the output's last dimension
+    int64_t row_inputs = 0;  // inputs of the layer that closes the region
   };
   bool is_sequence(const at::Tensor& value) const;
   at::Tensor entering(const at::Tensor& value, const std::string& block);

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 struct Outcome {
   std::mutex mutex;
-  State parameters;  // of rank 0; the same on all ranks
+  State parameters;  // values of rank 0; equal on all ranks
   void add(int rank, State state) {
     const std::lock_guard<std::mutex> lock(mutex);
     SCOPED_TRACE(rank);

@@ -46,7 +46,7 @@ TEST(Inventory, PlacesEachRankOnTheNodeOfItsGpu) {
 TEST(Inventory, KeepsARankOnTheNodeOfItsGpu) {
   JobPlan job = job_of(2, true);
   place(job, machine_named("numa4"), {});
-  EXPECT_THAT(job.ranks[0].cores, ElementsAre(12, 13, 14, 15));  // of 16 / 2 it takes the four that are near
+  EXPECT_THAT(job.ranks[0].cores, ElementsAre(12, 13, 14, 15));  // the four nearest of 16 / 2 cores
   EXPECT_THAT(job.ranks[1].cores, ElementsAre(4, 5, 6, 7));
 }
 

@@ -30,7 +30,7 @@ TEST(Placement, GivesRanksEqualNumbersOfCores) {
   JobPlan job = job_of(2);
   const PlacementResult result = place(job, machine(5, 2), {});
   EXPECT_THAT(job.ranks[0].cores, ElementsAre(0, 1, 5, 6));  // cores 0 and 1 with their hyper-threads
-  EXPECT_THAT(job.ranks[1].cores, ElementsAre(3, 4, 8, 9));  // of the other NUMA node, where 2 is not
+  EXPECT_THAT(job.ranks[1].cores, ElementsAre(3, 4, 8, 9));  // cores of the other NUMA node, without 2
   EXPECT_EQ(job.ranks[0].threads, 2);
   EXPECT_FALSE(result.shared);
   EXPECT_THAT(result.warnings, IsEmpty());

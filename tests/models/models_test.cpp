@@ -145,7 +145,7 @@ TEST(Ncf, AcceptsFeaturesOfUsersAndItems) {
   const auto model = make_ncf(ncf_options(4, 6, {5}), schema);
   Plain plain;
   const auto blocks = blocks_of(*model, plain.layers);
-  Batch batch = ncf_batch(7, 9, 2);  // of other width than in training
+  Batch batch = ncf_batch(7, 9, 2);  // the width differs from training
   batch.tensors.emplace_back("user_features", at::rand({7, 1}));
   batch.tensors.emplace_back("item_features", at::rand({7, 9, 3}));
   const at::Tensor scores = forward(*model, blocks, batch)[0];

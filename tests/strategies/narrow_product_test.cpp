@@ -128,7 +128,7 @@ TEST(SkinnyProduct, KeepsNaNInItsRow) {
   EXPECT_TRUE(skinny_relu_gradient(at::full({40, 3}, 2.0f), out).eq(2).all().item<bool>());
   at::Tensor sums = at::empty({3, 7});
   skinny_weight_gradient(at::ones({40, 3}), x, sums, false);
-  EXPECT_EQ(sums.isnan().sum().item<int64_t>(), 3);  // of one feature
+  EXPECT_EQ(sums.isnan().sum().item<int64_t>(), 3);  // the rows of one feature
 }
 
 TEST(SkinnyProduct, LeavesOtherShapesToLibTorch) {

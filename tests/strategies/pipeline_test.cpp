@@ -467,7 +467,7 @@ TEST(PipelineState, SingleAndPipelineReadEachOthersCheckpoints) {
     std::map<std::string, at::Tensor> resumed, cut;
     EXPECT_EQ(run(layout, full,
                   [&](const Context&, Strategy& strategy) {
-                    steps(strategy, 0, 2);  // what it has sent and laid out by then does not matter
+                    steps(strategy, 0, 2);  // bytes and layouts before this point do not count
                     strategy.visit_state([&](const StateEntry& entry) {
                       if (entry.kind != StateKind::gradient) entry.tensor.copy_(saved.at(entry.key()));
                     });

@@ -226,7 +226,7 @@ TEST(RowExchange, RanksWithSharedTablesUpdateEachRowOnce) {
       const at::Tensor ids = (at::arange(counts[step] + context.rank) * 7 + context.rank * 3) % rows;
       at::Tensor gradient = normal({ids.numel(), width}, convoy::str("g", context.rank, step), 3);
       if (step == 5) gradient.select(0, 0).fill_(9e37);  // finite, and its sum might not be
-      if (step == 6 && context.rank == 1) gradient.select(0, 2).fill_(std::nan(""));  // of one rank alone
+      if (step == 6 && context.rank == 1) gradient.select(0, 2).fill_(std::nan(""));  // on one rank only
       exchange.begin();
       made.table().begin();
       torch::autograd::backward({made.table().embed(ids, made.state)}, {gradient});
@@ -406,7 +406,7 @@ at::Tensor narrow_ids(int rank) { return (at::arange(20) * 7 + 11 * rank) % tabl
 struct Narrowed {
   at::Tensor all = at::zeros({table_rows, width}, at::kDouble), expected = all.clone();
   double worst_step = 0;
-  std::vector<std::string> kept;  // what rank 0 shows of its state
+  std::vector<std::string> kept;  // state entries that rank 0 visits
   std::vector<int64_t> sent = std::vector<int64_t>(3);
 };
 template <class Exchange>
@@ -455,7 +455,7 @@ Narrowed narrowed(Compression numbers, bool dealt) {
 }
 
 void expect_error_feedback(const Narrowed& narrow, Compression numbers) {
-  const double rounding = numbers == Compression::fp16 ? 0x1p-11 : 0x1p-8, most = 5e-4;  // of gradients
+  const double rounding = numbers == Compression::fp16 ? 0x1p-11 : 0x1p-8, most = 5e-4;
   EXPECT_GT(narrow.worst_step, 0) << "nothing was rounded";
   EXPECT_LE(narrow.worst_step, 3 * 2.5 * most * rounding);
   // One rounding of each rank's row is left in the end, however many steps there were.

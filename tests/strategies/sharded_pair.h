@@ -24,7 +24,7 @@ struct Side {
   std::shared_ptr<LayerStore> store = std::make_shared<LayerStore>();
   std::shared_ptr<Layers> layers, scope;
   Forward block;
-  at::Tensor entered;  // what the block was given last
+  at::Tensor entered;  // last input of the block
 
   void build(const Build& make) {
     scope = layers->scope("block");

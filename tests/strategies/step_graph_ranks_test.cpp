@@ -27,13 +27,13 @@ struct OfRank {
   std::map<std::string, at::Tensor> state;
   std::vector<double> losses;
   Counted counted;
-  std::string report;  // of the graph
+  std::string report;  // report of the graph
 };
 
 struct Asked {
   std::string options;
   std::string graph = "auto";
-  int wrong_rank = -1;  // whose launches leave something else
+  int wrong_rank = -1;  // rank whose launches differ
 };
 
 Batch share_of(const Subject& subject, int64_t step, int rank) {

@@ -13,7 +13,7 @@
 namespace convoy {
 
 struct DeclaredField {
-  std::optional<std::vector<int64_t>> shape;  // of one row; nullopt: the files determine it
+  std::optional<std::vector<int64_t>> shape;  // shape of one row; nullopt: the files determine it
   bool classes = false;                       // ids or classes; else numbers
   bool flat = false;                          // one dimension of any length
 };
@@ -51,7 +51,7 @@ void check_loss_rows(const Options& loss, const Options& data, const DeclaredSch
 
 // --- Shapes of arrays and tables from the headers of their files, before anything is loaded ---
 
-using FileShape = std::optional<std::vector<int64_t>>;  // of one row's features; nullopt: no header has it
+using FileShape = std::optional<std::vector<int64_t>>;  // shape of one row's features; nullopt: no header has it
 
 // For the data set `table`, by its options. `path`: the value of data.path or data.evaluate.path.
 FileShape table_features_shape(const Options& options, const std::string& path);

@@ -282,7 +282,7 @@ class Tokenizer::Reader {
 
   const std::string path_;
   Tokenizer made_;
-  std::unordered_map<std::string, int32_t> ids_;  // of the vocabulary, without added tokens
+  std::unordered_map<std::string, int32_t> ids_;  // ids of the vocabulary, without added tokens
   int64_t ranks_ = 0;
   bool byte_level_ = false, keep_whole_ = false;
 };

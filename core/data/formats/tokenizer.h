@@ -29,7 +29,7 @@ class Tokenizer {
   const std::vector<std::string>& tokens() const { return tokens_; }
   // Names without folder, and contents, of the files that were read.
   const std::vector<std::pair<std::string, std::string>>& files() const { return files_; }
-  std::string hash() const;  // of the files
+  std::string hash() const;  // hash of the files
 
   // Error(corrupt_data) naming `path` and the offset of a byte that has no token, if the tokenizer lacks some.
   std::vector<int32_t> encode(std::string_view text, const std::string& path) const;
@@ -43,7 +43,7 @@ class Tokenizer {
   };
 
   std::vector<std::string> tokens_;
-  std::vector<std::string> bytes_;  // of each token
+  std::vector<std::string> bytes_;  // bytes of each token
   std::vector<std::pair<std::string, std::string>> files_;
   std::array<int32_t, 256> byte_tokens_{};              // −1: none
   std::unordered_map<uint64_t, Merge> merges_;          // by left and right token

@@ -32,7 +32,7 @@ class Vocabulary {
   // Throws as encode without `unknown`, for the tokens that begin in the first `bytes` bytes.
   void check(std::string_view text, size_t bytes, const std::string& path) const;
   std::string decode(const int32_t* tokens, int64_t count) const;
-  std::string hash() const;  // of the tokens in order
+  std::string hash() const;  // hash of the tokens in order
 
  private:
   // The longest token at `at` and its number of bytes; (−1, 1) if no token begins there.

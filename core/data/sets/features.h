@@ -27,7 +27,7 @@ class ValuesPerId {
   bool merge(const ValuesPerId& part, const std::vector<int32_t>& numbers);
 
   const std::vector<size_t>& watched() const { return watched_; }  // columns with one value per id, in order
-  bool same_for_all(size_t column) const;                          // of a watched column
+  bool same_for_all(size_t column) const;  // for a watched column
   at::Tensor values() const;                                       // float32 [ids, columns]
 
  private:
@@ -55,8 +55,8 @@ struct Features {
   std::string path;  // for messages
   NameList ids;
   at::Tensor values;               // float32 [ids, columns]
-  std::vector<std::string> names;  // of the columns
-  std::string fingerprint;         // of the file's bytes
+  std::vector<std::string> names;  // column names
+  std::string fingerprint;  // fingerprint of the file's bytes
 };
 
 // Throws Error(corrupt_data) with file:line:column, also for an id with two lines; Error(config) for a missing column.

@@ -43,7 +43,7 @@ struct LayerStore {
   bool counts = true;          // this rank counts and owns (Parameter::counted) tensors that no group shards
   bool deferred = false;       // parameters get Parameter::initial instead of memory
   CommunicatorPtr batch_norm;  // ranks whose rows batch norm uses for its statistics; null: only this rank's
-  std::shared_ptr<const SparseRule> rows;  // which embeddings are sparse; null: none
+  std::shared_ptr<const SparseRule> rows;  // decides which embeddings are sparse; null: none
   std::shared_ptr<ForwardState> state = std::make_shared<ForwardState>();
   std::vector<ParameterPtr> parameters;  // in order of creation
   std::map<std::string, ParameterPtr> by_name;

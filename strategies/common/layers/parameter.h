@@ -51,7 +51,7 @@ struct NamedBuffer {
 // backward (zero bubble: Qi et al., 2023).
 struct WaitingProducts {
   std::vector<std::function<void()>> list;
-  double bytes = 0;  // of tensors that they keep alive
+  double bytes = 0;  // bytes of tensors that they keep alive
   double most = 0;   // limit of `bytes`; further products run at once
 };
 
@@ -59,7 +59,7 @@ struct WaitingProducts {
 struct ForwardState {
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t rows = 0;       // of this rank's share
+  int64_t rows = 0;  // rows of this rank's share
   int64_t first_row = 0;  // index of the share's first row in the global batch
   int rank = 0;           // keys fast randomness
   bool exact = true;      // random draws depend on the global row; else on (step, layer, rank)

@@ -29,7 +29,7 @@ class SparseTable {
  public:
   virtual ~SparseTable() = default;
   virtual SparseEmbedding& embedding() = 0;        // for strategies/sparse
-  virtual std::vector<int64_t> shape() const = 0;  // of the whole table
+  virtual std::vector<int64_t> shape() const = 0;  // shape of the whole table
   virtual bool is_sharded() const = 0;             // each rank holds some rows
   virtual bool is_shared() const = 0;              // ranks of a host share one copy
   virtual Communicator* update_group() const = 0;  // ranks that divide an update's rows; null: this rank updates all

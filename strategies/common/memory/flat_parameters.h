@@ -92,7 +92,7 @@ class FlatParameters {
  private:
   struct Buffers {
     at::Device device{at::kCPU};
-    int64_t elements = 0;  // of `values`
+    int64_t elements = 0;  // length of `values`
     at::Tensor values;
     at::Tensor gradients;  // header, then as `values`
   };

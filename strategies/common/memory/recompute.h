@@ -18,7 +18,7 @@ namespace convoy {
 // The checkpointed blocks.
 struct Recompute {
   bool all = false;
-  std::vector<std::string> names;  // of blocks, if not all
+  std::vector<std::string> names;  // names of blocks, if not all
 
   bool includes(const std::string& block) const;
 };

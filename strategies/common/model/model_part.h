@@ -33,7 +33,7 @@ struct PartRequest {
   Recompute recompute;               // blocks with activation checkpointing
   bool keep_dtypes = false;          // foreign modules keep the dtypes of their tensors
   bool deferred = false;  // parameters of Layers get no memory (Parameter::initial); the data axis creates their values
-  std::shared_ptr<const SparseRule> rows;  // which embeddings are sparse; null: none
+  std::shared_ptr<const SparseRule> rows;  // decides which embeddings are sparse; null: none
   LayersFactory layers;                    // null: DefaultLayers
 };
 

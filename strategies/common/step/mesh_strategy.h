@@ -120,7 +120,7 @@ inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t c
 
 struct MeshComponents {
   int64_t every = 1;            // steps per update
-  int64_t micro_batches = 1;    // of a step
+  int64_t micro_batches = 1;  // micro-batches of a step
   std::string graph = "never";  // value of graph_option(); has an effect if the data axis is Recordable
   std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, LossPtr)> runner;
   std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data;

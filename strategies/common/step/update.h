@@ -29,7 +29,7 @@ struct UpdateSlot {
   at::Tensor values, gradients;  // [elements]; their storage stays
   GroupSettings group;
   bool counted = true;  // in norms: no other rank of the groups that sum norms counts the same elements
-  std::vector<ParameterPiece> pieces = {};  // of parameters, in the slot
+  std::vector<ParameterPiece> pieces = {};  // parameters of the slot
 };
 
 struct UpdateStatistics {
@@ -77,9 +77,9 @@ class Update {
   void set_rate();
   // Replaces the rate of the configuration, from the next update on.
   void set_base_rate(double rate) { base_rate_ = rate; }
-  double rate() const;          // of the next update
-  void reduced(int bucket);     // of FlatParameters
-  void reduced_slot(int slot);  // of FlatParameters or of the caller
+  double rate() const;  // learning rate of the next update
+  void reduced(int bucket);  // for FlatParameters
+  void reduced_slot(int slot);  // for FlatParameters or the caller
   // Reduces all sparse embeddings. Ranks that share an update exchange norms and finite flags. They skip this if all
   // sums are `finite` for certain (equal on all ranks) and the norm is unused: no clipping and no logged step.
   void reduced_rows(bool finite = false, bool log_step = true);

@@ -86,7 +86,7 @@ bool wants_sharded_rows(const Options& model);
 
 // One table, and the number of different rows that a rank touches in an update.
 struct ShardedTable {
-  double rows = 0;  // of the table
+  double rows = 0;  // rows of the table
   double width = 0;
   double element_bytes = 4;
   double touched = 0;

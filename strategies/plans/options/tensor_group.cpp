@@ -151,7 +151,7 @@ RankCost tensor_group_cost(const JobPlan& job, const ModelDescription& descripti
   const double rows = rows_per_rank(job.config, job.mesh.degree("data"));
   RankCost cost;
   double inputs = 0, outputs = 0, exchanges = 0;
-  double again_inputs = 0, again_outputs = 0;  // of checkpointed blocks, whose forward runs and is summed twice
+  double again_inputs = 0, again_outputs = 0;  // bytes of checkpointed blocks, whose forward runs and is summed twice
   for (const BlockDescription& block : description.blocks) {
     const auto cut = double(block.cut_parameters);
     cost.parameter_bytes += (double(block.parameters) - cut + cut / tensor) * element;

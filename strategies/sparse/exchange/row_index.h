@@ -20,7 +20,7 @@ class SparseRowBlocks {
   // `rows`: of the whole table, seen from `rank` of `ranks`.
   SparseRowBlocks(int64_t rows, int rank, int ranks);
 
-  int64_t rows() const { return rows_; }  // of all ranks
+  int64_t rows() const { return rows_; }  // rows of all ranks
   int64_t local_rows(int rank) const { return row_counts_[size_t(rank)]; }
   int64_t local_rows() const { return local_rows(rank_); }
   int ranks() const { return int(row_counts_.size()); }
@@ -34,7 +34,7 @@ class SparseRowBlocks {
   struct Range {
     int64_t first = 0, rows = 0, index = 0;
   };
-  std::vector<Range> local_ranges() const;  // of this rank, by index
+  std::vector<Range> local_ranges() const;  // ranges of this rank, by index
 
  private:
   struct Block {

@@ -156,7 +156,7 @@ TEST_P(ChannelTest, AgreeLaterMayBeCalledFromItsCallback) {
   auto a = join(0), b = join(1);
   Seen<std::string> seen;
   for (int me = 0; me < 2; ++me) {
-    const auto channel = me == 0 ? a : b;  // of the local kind both are one
+    const auto channel = me == 0 ? a : b;  // the local channel serves both
     channel->supervised()->agree_later("first", me, 2, "x", [&, channel, me](const std::vector<std::string>&) {
       channel->supervised()->agree_later(
           "second", me, 2, str(me), [&](const std::vector<std::string>& values) { seen.add(values[0] + values[1]); });
@@ -271,7 +271,7 @@ TEST_P(ChannelTest, KeepsTheFirstCauseInsteadOfALostPeer) {
   };
   auto flush = [&](const std::string& message) {
     for (auto& channel : {a, b, c}) {
-      channel->peek("x");  // what the server sent before has come
+      channel->peek("x");  // all earlier messages have arrived
       EXPECT_EQ(channel->aborted()->message, message);
     }
   };

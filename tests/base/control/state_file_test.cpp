@@ -146,7 +146,7 @@ TEST_F(StateFileTest, ReadersNeverSeeAPartialUpdate) {
   for (auto& writer : writers) writer.join();
 }
 
-StateFile* in_handler = nullptr;  // what a signal handler can reach
+StateFile* in_handler = nullptr;  // a signal handler can reach only a global
 
 TEST_F(StateFileTest, IsWrittenByASignalHandler) {
   const pid_t child = fork();

@@ -77,7 +77,7 @@ TEST(Checkpoint, ChecksTheTrainersFields) {
           << field << " = " << (value.is_discarded() ? "missing" : value.dump()) << ": " << reason(field, value);
   const Json metrics = {{"loss", {{"last", 1.5}, {"best", "nan"}, {"best_step", 3}, {"members", {1, "inf"}}}}};
   EXPECT_EQ(reason("metrics", metrics), "believed");
-  EXPECT_EQ(reason("trainer", Json::object()), "believed");  // of `convoy verify`
+  EXPECT_EQ(reason("trainer", Json::object()), "believed");  // as `convoy verify` writes it
 }
 
 // 25 rows in batches of 10: 3 steps an epoch, and 6 steps in all.

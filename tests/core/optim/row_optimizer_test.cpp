@@ -55,7 +55,7 @@ struct RowCase {
   Component optimizer;
   double weight_decay = 0;
   bool schedule = false;
-  double tolerance = 1e-14;  // of the largest value; fp64
+  double tolerance = 1e-14;  // share of the largest value; fp64
 };
 
 struct Trained {

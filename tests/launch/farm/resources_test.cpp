@@ -245,7 +245,7 @@ TEST(ResourceWatch, CostsLittleForTwoHundred) {
       [](const ResourceSample&, int64_t) {});
   for (size_t i = 0; i < children.size(); ++i) watch.add({str("p", i), children[i]->pid(), int64_t(4096 * mib), {}});
   bool done = false;
-  loop.after(std::chrono::seconds(1), [&] { done = true; });  // what is new is looked at more closely
+  loop.after(std::chrono::seconds(1), [&] { done = true; });  // new processes are sampled more often
   loop.run_until([&] { return done; });
   const double before = watch.cost();
   const auto start = std::chrono::steady_clock::now();

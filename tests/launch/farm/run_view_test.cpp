@@ -77,7 +77,7 @@ TEST_F(View, FindsTheOwnerOfTheLock) {
     EXPECT_EQ(lock_owner(folder_).pid, getpid());
     EXPECT_TRUE(lock.held());
   }
-  write(".lock", "");  // of one that was killed
+  write(".lock", "");  // a killed process leaves it
   EXPECT_FALSE(lock_owner(folder_).held);
 }
 

@@ -31,7 +31,7 @@ struct Subject {
   std::function<ModelPtr()> model;
   std::shared_ptr<const LossFunction> loss;
   Batch data;
-  std::string section = "{name: net}";  // of the model in a configuration, where plans look at it
+  std::string section = "{name: net}";  // section of the model in a configuration, for plans
 };
 
 constexpr int64_t subject_rows = 75;  // four global batches of 16 and a ragged one of 11
@@ -51,9 +51,9 @@ struct Training {
 struct Trajectory {
   std::map<std::string, at::Tensor> initial;
   std::map<std::string, at::Tensor> final;
-  std::map<std::string, at::Tensor> gradients;  // of the last update
+  std::map<std::string, at::Tensor> gradients;  // gradients of the last update
   std::vector<double> losses;                   // per global batch, over all ranks: sum ÷ weight
-  std::vector<double> norms;                    // of updates
+  std::vector<double> norms;  // norms of updates
   double evaluated = 0;                         // loss over the data set at the end
   int64_t bytes_sent = 0;                       // by rank 0 in the last step
 };
@@ -80,7 +80,7 @@ JobPlan planned(const Layout& layout, const RunConfig& config);
 std::string refused_key(const Layout& layout, const Subject& subject, const Training& training);
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run);
 std::unique_ptr<Strategy> make_strategy(const RunConfig& config);
-std::map<std::string, at::Tensor> state_of(Strategy& strategy);  // of a rank that holds everything; without gradients
+std::map<std::string, at::Tensor> state_of(Strategy& strategy);  // for a rank that has everything
 // Runs `body` on every rank with a strategy that is set up, and returns what it threw, as "key: message" of a configuration
 // and "kind: message" of anything else; "no error".
 std::string run(const Layout& layout, const Subject& subject,
