@@ -42,7 +42,6 @@ std::vector<std::string> mpi_exchange_texts(int fortran_communicator, const std:
 
 // One factory per backend. In a build without a backend, its no_X.cpp provides a factory with an error that explains
 // how to get it.
-
 using BackendFactory = std::function<CommunicatorPtr(const BackendRequest&)>;
 
 BackendFactory local_backend();

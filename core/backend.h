@@ -19,7 +19,7 @@ namespace convoy {
 // A collective that takes longer than half of its limit, as reported to the supervisor.
 struct SlowCollective {
   std::string group;         // label, as in RankCall
-  int64_t number = 0;  // number of the call in the group; 0 for sends and receives, which have no number
+  int64_t number = 0;        // number of the call in the group; 0 for sends and receives, which have no number
   std::string call;          // "all_reduce 'bucket 2' float32[1024] sum"
   std::vector<int> members;  // ranks of the job that take part
   double seconds = 0;        // waited so far

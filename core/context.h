@@ -23,7 +23,6 @@ namespace convoy {
 // The graph stores kernels with their addresses: every launch reads and writes the same tensors as the recording.
 // Decisions of the host are not made again.
 // Threads: the thread of the rank. Created by Context::make_graph.
-
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;

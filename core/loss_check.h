@@ -38,7 +38,7 @@ class LossCheck {
 
   const Context& context_;
   Unchecked unchecked_;    // collected since the last update
-  Unchecked pending_;  // losses of the previous update, on CUDA
+  Unchecked pending_;      // losses of the previous update, on CUDA
   bool weighted_ = false;  // the loss had weight in this epoch
 };
 

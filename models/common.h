@@ -35,7 +35,6 @@ class Classifier : public Model {
 at::Tensor apply_activation(const at::Tensor& input, const std::string& name);
 
 // Returns what the option `rows` of models with embeddings requests from Layers.
-
 EmbeddingOptions::Rows rows_of(const Options& model);
 
 }  // namespace convoy

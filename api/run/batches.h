@@ -18,9 +18,9 @@ namespace convoy {
 struct OpenData {
   DatasetPtr data;  // null: indices alone
   std::vector<std::shared_ptr<const Transform>> transforms = {};
-  int64_t rows = 0;  // rows of the training split
+  int64_t rows = 0;           // rows of the training split
   std::string identity = "";  // equal on all ranks, and equal again for a resumed run; "": unknown
-  uint64_t seed = 1;  // seed of the sampler and of random values
+  uint64_t seed = 1;          // seed of the sampler and of random values
   // Batches that a thread reads ahead. nullopt: as the loader chooses.
   std::optional<int64_t> prefetch = 0;
   RowCounts counts = {};

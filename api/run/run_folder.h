@@ -32,7 +32,7 @@ class EmbeddedRunFolder {
 
   Context& context_;
   FolderLock lock_;  // rank 0 holds it
-  Json summary_;  // rank 0 writes it
+  Json summary_;     // rank 0 writes it
   bool done_ = false, finished_ = false;
 };
 

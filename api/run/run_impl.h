@@ -21,14 +21,14 @@ namespace convoy {
 
 // Keys in a checkpoint's trainer section.
 inline constexpr char share_section[] = "share";  // LoopSettings::batches
-inline constexpr char kept_section[] = "kept";  // objects of a rank, by name
+inline constexpr char kept_section[] = "kept";    // objects of a rank, by name
 
 // A loop of `share`: its options with the settings of the job.
 struct LoopSettings {
   TrainConfig train;
   uint64_t seed = 1;
   bool shuffle = true, drop_last = false;
-  int64_t rows = 0;  // rows of the data set
+  int64_t rows = 0;        // rows of the data set
   int64_t epoch_rows = 0;  // rows that an epoch reads
   std::string data;        // identity; "": unknown
   std::optional<int64_t> prefetch;
@@ -101,7 +101,7 @@ struct Run::Impl {
   bool checkpoint_owed_ = false, saved_ = false, nothing_left_ = false, loop_ended_ = true;
   int64_t calls_before_ = 0;  // calls of Trained before the current batch
   bool logs_loss_ = false;    // the program does it itself
-  DataTime data_time_;  // sum over the loops that ended
+  DataTime data_time_;        // sum over the loops that ended
   int64_t passes_ = 0;
   int comparisons_ = 0;
 };

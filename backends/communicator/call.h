@@ -43,11 +43,11 @@ struct Call {
   c10::DimVector shape = {};         // equal on all ranks: shape of the input, or of its rows if there are counts
   std::vector<int64_t> counts = {};  // rows of each rank, equal on all ranks (all_gather_v)
   char more[16] = "";                // "sum", "root 1"
-  int peer = -1;  // the other rank of a send or receive
+  int peer = -1;                     // the other rank of a send or receive
   int rank = 0;                      // the caller's rank in the job
   std::vector<int64_t> exchange_counts = {};  // all_to_all_v: rows sent, then rows expected, by rank of the group
   int64_t number = 0;                         // index among the group's collectives, from 1; 0 for sends and receives
-  uint64_t hash = 0;  // hash of all properties that must be equal on all ranks; set by `seal`
+  uint64_t hash = 0;                          // hash of all properties that must be equal on all ranks; set by `seal`
   uint64_t balance = 0;                       // sums to 0 over the ranks if all sent and expected counts match
 
   void set_reduction(ReduceOp op);
@@ -70,7 +70,6 @@ struct CallDifference {
 CallDifference difference_of(const std::vector<int>& ranks, const std::vector<std::string>& texts);
 
 // Returns an exception's text for people: LibTorch appends a C++ backtrace to what().
-
 inline std::string message_without_backtrace(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) return torch->what_without_backtrace();
   return error.what();

@@ -22,7 +22,6 @@ namespace convoy {
 // DeadlineWatch: reports operations on a device that miss their deadline while no host thread waits for them.
 //
 // Threads: thread-safe; owns one thread, which polls every 50 ms. The destructor drops all operations that it follows.
-
 class DeadlineWatch {
  public:
   explicit DeadlineWatch(std::function<void()> on_start = {});  // runs first in its thread

@@ -65,7 +65,7 @@ class GroupCommunicator final : public Communicator {
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Transport> transport_;
   std::vector<at::DeviceType> devices_;  // that the transport supports
-  at::Device staged_{at::kCPU};  // memory in which tensors of other devices are staged
+  at::Device staged_{at::kCPU};          // memory in which tensors of other devices are staged
   int splits_ = 0;                       // this and the next member are guarded by the state's issue lock
   std::vector<at::Tensor> to_self_;      // sent to this rank itself and not yet received
 };

@@ -45,7 +45,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::vector<at::DeviceType> devices() const = 0;
-  virtual std::vector<at::DeviceType> reduction_devices() const { return devices(); }  // for sums
+  virtual std::vector<at::DeviceType> reduction_devices() const { return devices(); }  // devices for sums
   // True if every operation compares the calls of all ranks (Call::hash) before it touches a tensor.
   virtual bool compares_calls() const { return false; }
 

@@ -57,7 +57,7 @@ enum class OptionType {
   duration,   // "90s", "1.5 min", "2h"; value in seconds as real
   bytes,      // "512 MiB", "2GB"; value in bytes as integer
   interval,   // "100 steps", "1 epoch", "never"; value as {"every": n, "unit": "steps"|"epochs"|"never"}
-  list,  // list with elements like `items`
+  list,       // list with elements like `items`
   section,    // a map of `options`
   component,  // a map {name: X, …options of X}, X from the catalogue `catalogue`
   map,        // free keys, each value as `items`

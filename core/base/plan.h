@@ -72,7 +72,7 @@ struct DevicePlan {
   enum class Kind { cores, gpu } kind = Kind::cores;
   int gpu = -1;            // index into Host::gpus if kind is gpu
   std::vector<int> cores;  // hardware threads that it uses (Core::id)
-  std::string uuid = "";  // uuid of the GPU, set by placement; "": unknown
+  std::string uuid = "";   // uuid of the GPU, set by placement; "": unknown
 };
 
 // Rank: a thread with its devices and cores.
@@ -81,7 +81,7 @@ struct RankPlan {
   int host = 0;                     // index into Topology::hosts
   int process = 0;                  // index into JobPlan::processes
   std::vector<DevicePlan> devices;  // at least one
-  std::vector<int> cores;  // cores of all devices and of its helper threads; empty: not bound
+  std::vector<int> cores;           // cores of all devices and of its helper threads; empty: not bound
   int threads = 1;                  // intra-op threads
 };
 
@@ -95,7 +95,7 @@ struct JobPlan {
   std::string name;
   std::vector<RankPlan> ranks;
   std::vector<ProcessPlan> processes;
-  Mesh mesh;  // mesh of `ranks`
+  Mesh mesh;            // mesh of `ranks`
   std::string backend;  // resolved: local, gloo, mpi, nccl
   Json config;          // resolved configuration of this job (form of RunConfig::resolved)
 };

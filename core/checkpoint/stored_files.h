@@ -55,7 +55,7 @@ std::optional<DataContents> stored_contents(const Manifest& manifest, const std:
 // the model depends on them. Reads only the manifest and the lists, and skips damaged ones: Checkpoints::newest and
 // find decide later and report errors.
 struct ResumedData {
-  std::string path;  // path of step-N
+  std::string path;                      // path of step-N
   std::optional<DataContents> contents;  // nullopt: the checkpoint has none
 };
 // `resume`: the value of train.resume; `folder`: the run folder.

@@ -38,7 +38,7 @@ struct WeightRange {
 struct PythonKey {
   std::string key;     // "n_head"; "a.b|c": key b in the map a, or c in older files
   Json value;          // as this model has it
-  Json fallback;  // value that transformers assumes if the file lacks the key
+  Json fallback;       // value that transformers assumes if the file lacks the key
   std::string option;  // "heads"; "": the model has no such option, and `value` is what it computes
 };
 

@@ -32,12 +32,12 @@ struct Node {
   struct Field;
 
   Kind kind = Kind::null;
-  std::string text;  // text of a scalar
+  std::string text;         // text of a scalar
   bool quoted = false;      // quoted text is never a number or a boolean
   bool overridden = false;  // --set gave this node, or a node below it
   bool renamed = false;     // a scalar from --set that replaced another one of the file
   SourceLocation location;
-  std::vector<Node> items;  // items of a list
+  std::vector<Node> items;    // items of a list
   std::vector<Field> fields;  // fields of a map, in the order written; keys are unique
 
   Node* find(const std::string& key);

@@ -11,7 +11,7 @@
 namespace convoy {
 
 constexpr size_t max_config_bytes = 1024 * 1024;
-constexpr int max_config_depth = 64;  // nesting of lists and maps
+constexpr int max_config_depth = 64;          // nesting of lists and maps
 constexpr size_t max_config_values = 100000;  // 64 bytes of text count as one value; aliases count once per expansion
 
 // Returns the tree of the file; its top level is a map. `${VAR}` is replaced.

@@ -61,7 +61,7 @@ struct LaunchConfig {
   double backoff = 1;  // seconds before the first restart
   std::vector<std::string> remote_shell{"ssh", "-oBatchMode=yes"};
   std::string address;  // interface address for the control channel; "": chosen
-  int64_t port = 0;  // port of the control channel; 0: any free one
+  int64_t port = 0;     // port of the control channel; 0: any free one
 };
 
 LaunchConfig launch_config(const Options& section);

@@ -29,7 +29,6 @@ void log_in_memory(const std::string& what, int64_t bytes, const std::string& re
 // references left. So a loader in its steady state allocates nothing.
 //
 // Threads: one BatchBuffers per loader, used by the thread that gathers; any thread may drop the tensors.
-
 class BatchBuffers {
  public:
   // pinned: page-locked memory, for non-blocking copies to a GPU. LibTorch's cache then reuses it, because only

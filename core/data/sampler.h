@@ -20,7 +20,6 @@ namespace convoy {
 // A Feistel network over the smallest power of two that holds all rows. Values outside are permuted again until they
 // are inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): fewer than two
 // rounds on average.
-
 class Permutation {
  public:
   // rows ≥ 1; different (seed, name, number) give unrelated permutations.

@@ -44,7 +44,6 @@ class MetricAccumulator {
 // BestMetrics: last and best value of every evaluation metric, in the form of summary.json and checkpoints:
 // {name: {last, best, best_step, members?, lower_is_better?}}; lower_is_better only if true. A NaN is never the best;
 // non-finite values are written as text.
-
 class BestMetrics {
  public:
   void add(const std::map<std::string, MetricValue>& values, int64_t step);  // metrics of the state after `step` steps
@@ -57,7 +56,6 @@ class BestMetrics {
 
 // SameMetrics: checks that all ranks evaluate the same metrics. Their sums are matched by order alone.
 // Threads: one rank's thread. Failure: CommError(disagreement) on every rank, with both lists.
-
 class SameMetrics {
  public:
   explicit SameMetrics(const Context& context) : context_(context) {}

@@ -20,8 +20,8 @@ struct Record {
   double seconds = 0;  // since the start of training
   double samples_per_second = 0;
   double remaining_seconds = -1;          // -1: unknown
-  double learning_rate = -1;  // rate of the last update; -1: none yet
-  double gradient_norm = -1;  // norm before clipping, of the last update; -1: none, or one per member
+  double learning_rate = -1;              // rate of the last update; -1: none yet
+  double gradient_norm = -1;              // norm before clipping, of the last update; -1: none, or one per member
   std::map<std::string, double> metrics;  // NaN and infinities allowed
   std::map<std::string, std::vector<double>> members =
       {};  // metrics of an ensemble: values by member; only if there are several

@@ -11,7 +11,7 @@ struct AdamStep {
   double correction1 = 1;  // 1 - beta1^step
   double correction2 = 1;  // 1 - beta2^step
   double l2 = 0;           // added to the gradient, times the parameter
-  double decay = 1;  // decoupled decay of the parameter
+  double decay = 1;        // decoupled decay of the parameter
   double gradient_scale = 1;
 };
 void adam_loop(float* values, const float* gradient, float* mean, float* square, int64_t n, const AdamStep& step);

@@ -20,7 +20,7 @@ namespace convoy {
 
 // One entry per member; [1] without an ensemble. float64 on the CPU, float32 on CUDA, unless stated.
 struct UpdateScalars {
-  at::Tensor learning_rate;  // rate of this step, before the group's factor
+  at::Tensor learning_rate;   // rate of this step, before the group's factor
   at::Tensor step;            // updates applied, counting this one (from 1); int64
   at::Tensor gradient_scale;  // gradients are multiplied by it first (nominal ÷ actual, clipping, loss scale)
   at::Tensor apply;           // bool: false leaves parameters and moments untouched

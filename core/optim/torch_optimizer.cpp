@@ -129,7 +129,7 @@ std::unique_ptr<TorchOptimizer::Rule> TorchOptimizer::rule_of(torch::optim::Opti
 // Part of a parameter that this rank updates.
 struct TorchOptimizer::Piece {
   size_t parameter = 0;
-  at::Tensor target;  // tensor that the optimizer steps: the parameter itself, or a view of the slot
+  at::Tensor target;   // tensor that the optimizer steps: the parameter itself, or a view of the slot
   int64_t offset = 0;  // in the slot
   bool applied = false;
 };

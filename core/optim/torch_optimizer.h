@@ -80,7 +80,7 @@ class TorchOptimizer : public std::enable_shared_from_this<TorchOptimizer> {
   std::vector<bool> reached_;                  // by parameter
   std::vector<at::Tensor> targets_;            // by parameter: what its group holds; undefined: no piece on this rank
   std::vector<char> held_;                     // by parameter: a slot of the layout holds a piece
-  std::vector<Slot> slots_;  // slots of the newest layout
+  std::vector<Slot> slots_;                    // slots of the newest layout
   std::function<void()> before_step_;
   bool any_applied_ = false;  // this update changes something
   at::Tensor steps_;          // int64 [parameters]: updates of each

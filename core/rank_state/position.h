@@ -25,7 +25,7 @@ namespace convoy {
 struct RankCall {
   std::string group;   // its label: "world", "world/0.1"
   int64_t number = 0;  // from 1
-  uint64_t hash = 0;  // hash of all properties that must be equal on all ranks
+  uint64_t hash = 0;   // hash of all properties that must be equal on all ranks
   std::string call;    // "all_reduce 'bucket 2' float32[1024] sum"
 };
 CONVOY_JSON(RankCall, group, number, hash, call)
@@ -108,7 +108,7 @@ void touch_state_file(const std::string& path);
 struct ThreadStack {
   int rank = -1;                    // owner of the thread; -1: another thread of the process
   int process = -1;                 // first rank of the process
-  std::string name;  // name of the thread
+  std::string name;                 // name of the thread
   std::string state = "?";          // from /proc: R runs, S sleeps, D waits for the disk
   std::vector<std::string> frames;  // innermost first, "PATH+0xOFFSET"; empty: no answer
 };

@@ -39,7 +39,6 @@ at::Tensor untouched_zeros(at::IntArrayRef shape, at::ScalarType dtype, Touched 
 
 // HugePages<T>: an allocator for arrays of megabytes with random access, in huge pages if possible. A look-up then
 // waits for memory alone, without page tables: this saves a tenth of the time to assemble a recommender's batches.
-
 template <class T>
 struct HugePages {
   using value_type = T;

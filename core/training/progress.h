@@ -36,8 +36,8 @@ namespace convoy {
 
 struct TrainingResult {
   bool stopped = false;  // a request stopped the run; a checkpoint exists
-  Json summary;  // values of the job, equal on every rank: steps, epochs, samples, seconds, metrics, …
-  Json rank;  // values of this rank: waits, CPU, data, bytes sent
+  Json summary;          // values of the job, equal on every rank: steps, epochs, samples, seconds, metrics, …
+  Json rank;             // values of this rank: waits, CPU, data, bytes sent
 };
 
 struct ProgressOptions {

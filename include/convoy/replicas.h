@@ -30,7 +30,7 @@ struct SyncRule {
   std::optional<int64_t> every;     // gradients: steps per update; else updates between synchronisations
   std::optional<int64_t> start_after;
   std::optional<std::string> moments;  // local or averaged
-  OuterOptions outer;  // outer optimizer of diloco
+  OuterOptions outer;                  // outer optimizer of diloco
 };
 struct SyncGroupOptions : SyncRule {
   std::string match;  // regular expression, searched anywhere in a parameter's name

@@ -60,7 +60,7 @@ struct ShareBatch {
   at::Tensor target;  // undefined if the data set has none
   std::vector<std::pair<std::string, at::Tensor>> fields;  // all tensors of a data set of convoy, by name
   at::Tensor indices;                                      // int64 on the CPU: row numbers in the data set
-  int64_t rows = 0;  // rows of this rank
+  int64_t rows = 0;                                        // rows of this rank
   int64_t first_row = 0;                                   // number of its first row in the global batch
   int64_t global_rows = 0;                                 // over all ranks
   int64_t step = 0;                                        // from 0

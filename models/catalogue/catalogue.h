@@ -23,7 +23,6 @@ double check_model_sizes(const std::string& model, const Options& options, const
                          const DeclaredSchema& rows, double row_elements);
 
 // Hidden units of a block's MLP: mlp_dim, or its default.
-
 int64_t gpt_mlp_dim(const Options& options);
 int64_t llama_mlp_dim(const Options& options);
 

@@ -26,7 +26,6 @@ namespace convoy {
 //   numbers (mse):                     mean
 //
 // Sent per evaluation batch: one all-reduce of the sums over members, which may be on several ranks.
-
 class EnsembleVote {
  public:
   // `members`: over all ranks; `loss_name`: configured or the model's default; `plain`: layers without members.

@@ -25,7 +25,7 @@ struct Action {
 };
 
 struct StepSchedule {
-  std::vector<int> rank_of;  // rank of each stage
+  std::vector<int> rank_of;                  // rank of each stage
   std::vector<std::vector<Action>> actions;  // actions of each rank
   int stages() const { return int(rank_of.size()); }
   int ranks() const { return int(actions.size()); }

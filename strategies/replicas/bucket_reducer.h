@@ -18,7 +18,6 @@ namespace convoy {
 // FlatShadow: one extra number for each element of a rank's flat parameters, for example a compression error or an
 // earlier value. Its buckets have the layout of the parameters' buckets.
 // Threads: the rank's thread, and its backward.
-
 class FlatShadow {
  public:
   // Makes zeros for the `wanted` buckets of `flat`. Existing numbers of a parameter move to its new place.
@@ -80,7 +79,6 @@ class BucketReducer {
 //
 // `broadcast`: all ranks take rank 0's buffers. `mean`: all take the mean over ranks; integer buffers take rank 0's.
 // `local`: each rank keeps its buffers, and checkpoints hold rank 0's. Buffers of one dtype travel in one message.
-
 class BufferSync {
  public:
   // Moves the buffers' storage into flat tensors.

@@ -103,7 +103,6 @@ class LocalUpdates {
 
 // LocalData: the DataAxis of a rank that shares its parameters with no other rank and has several devices. Gradients
 // are complete when backward ends. Each device has one bucket, in the order in which parameters were made.
-
 class LocalData : public DataAxis {
  public:
   // `every`: steps per update.

@@ -74,14 +74,14 @@ class ShardedUnit {
   Shard shard_;
   CommunicatorPtr group_;
   std::shared_ptr<BufferPool> pool_;
-  at::ScalarType dtype_;  // type of values and gradients
+  at::ScalarType dtype_;     // type of values and gradients
   at::ScalarType gathered_;  // type of gathered values
   at::Device device_;
   UnitLayout layout_;
 
   at::Tensor values_, gradients_;
   at::Tensor whole_values_, whole_gradients_;  // if they are always in memory
-  std::unique_ptr<SwappedStorage> storage_;  // storage of the parameters, if they are gathered
+  std::unique_ptr<SwappedStorage> storage_;    // storage of the parameters, if they are gathered
   at::Tensor incoming_;                        // borrowed; a gather writes into it
   WorkPtr gather_;
   int uses_ = 0;

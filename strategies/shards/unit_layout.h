@@ -22,7 +22,6 @@ namespace convoy {
 // Lent and kept memory together never exceed the most that was lent at once.
 // Unused buffers are freed to make room for a new one.
 // Threads: one at a time.
-
 class BufferPool {
  public:
   explicit BufferPool(at::Device device) : device_(device) {}
@@ -66,7 +65,7 @@ class UnitLayout {
 
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }  // in order of storage
   int64_t offset(size_t parameter) const { return offsets_[parameter]; }       // in the buffer
-  const std::vector<Range>& gaps() const { return gaps_; }  // gaps in the buffer
+  const std::vector<Range>& gaps() const { return gaps_; }                     // gaps in the buffer
   int ranks() const { return ranks_; }
   int64_t shard_size() const { return shard_size_; }  // elements per rank
   int64_t whole() const { return shard_size_ * ranks_; }

@@ -53,8 +53,8 @@ class LocalRows {
 
  private:
   struct Table {
-    size_t index = 0;  // index in Update::tables
-    size_t group = 0;  // index of the group in the policy
+    size_t index = 0;               // index in Update::tables
+    size_t group = 0;               // index of the group in the policy
     at::Tensor touched;             // uint8 [rows]: since the last synchronisation
     std::vector<at::Tensor> local;  // values and moments of this rank, while averages replace them
   };

@@ -105,10 +105,10 @@ class SparseEmbedding : public SparseTable, public std::enable_shared_from_this<
   std::shared_ptr<const SparseRowBlocks> updaters_;
   RowSource* source_ = nullptr;
   int source_table_ = 0;
-  std::vector<Lookup> lookups_;  // look-ups of tables with a source
+  std::vector<Lookup> lookups_;                       // look-ups of tables with a source
   at::Tensor prefetched_ids_, prefetched_positions_;  // undefined: no prefetch
   int64_t round_ = 0;                                 // number of `begin` calls
-  RowIndex positions_;  // positions of touched rows (CPU)
+  RowIndex positions_;                                // positions of touched rows (CPU)
   at::Tensor numbers_;                                // the same as a tensor [capacity]
   int64_t count_ = 0;                                 // touched rows
   at::Tensor row_values_, gradients_;                 // [capacity, width]: current values, and gradients

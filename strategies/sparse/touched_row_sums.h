@@ -20,7 +20,6 @@ namespace convoy {
 // RowSums: sums rows of several ranks, each row once per rank, in the order of `add` calls.
 //
 // Memory is reused between updates. On the CPU; one thread.
-
 class RowSums {
  public:
   // Clears the sums. At most `most` rows will be added, of `value`'s width and dtype (fp32 or fp64). `updaters`: skip

@@ -75,7 +75,7 @@ class RankLink : public StageLink {
   at::Device device_;
   CommunicatorPtr down_, up_;  // from lower to higher ranks, and back
   std::vector<int> rank_of_;
-  std::vector<std::string> sizes_;  // size of each micro-batch; shapes at boundaries follow from them
+  std::vector<std::string> sizes_;       // size of each micro-batch; shapes at boundaries follow from them
   std::map<MessageKey, size_t> needed_;  // action that takes the message
   std::map<int, Peer> peers_;
   std::map<MessageKey, Activations> local_messages_;  // between stages of this rank; for gradients only the tensors

@@ -48,7 +48,6 @@ class StageLink {
 
 // StageInputs: inputs of a stage that come from another stage. They act as results of a trained operation, and their
 // gradients are kept.
-
 class StageInputs {
  public:
   // Takes activations without a graph. The tensors are no leaves, so a block may change them in place like the outputs

@@ -39,7 +39,7 @@ at::Tensor sharded_target_rank(const at::Tensor& logits, const at::Tensor& targe
 
 struct TensorOptions {
   bool sequence_parallel = false;  // activations between row- and column-parallel layers are sharded along the sequence
-  PlannedCuts cuts = {};  // shards of the whole model, if a rank builds a part of it
+  PlannedCuts cuts = {};           // shards of the whole model, if a rank builds a part of it
 };
 
 // Returns a value for PartRequest::layers; DefaultLayers for a group of one. The function is collective over the group.

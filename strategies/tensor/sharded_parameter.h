@@ -13,7 +13,7 @@ struct DimensionShard {
   int64_t whole = 0;  // elements
   int64_t parts = 1;  // equal ranges that are sharded separately: 3 for fused queries, keys and values
   int rank = 0;       // this rank
-  int size = 1;  // size of the group
+  int size = 1;       // size of the group
 
   int64_t part() const { return whole / parts; }
   bool even() const { return part() % size == 0; }

@@ -64,8 +64,8 @@ class ShardingState : public BlockBoundaries {
  private:
   struct ShardingRegion {
     std::vector<int64_t> input, output;  // shapes
-    DimensionShard shard;  // shard of the output's last dimension
-    int64_t row_inputs = 0;  // inputs of the layer that closes the region
+    DimensionShard shard;                // shard of the output's last dimension
+    int64_t row_inputs = 0;              // inputs of the layer that closes the region
   };
   bool is_sequence(const at::Tensor& value) const;
   at::Tensor entering(const at::Tensor& value, const std::string& block);
@@ -84,7 +84,6 @@ class ShardingState : public BlockBoundaries {
 };
 
 // TensorGroup: state that all scopes of one rank's sharded layers share.
-
 struct TensorGroup {
   TensorGroup(CommunicatorPtr ranks, bool sequence_parallel, PlannedCuts of_model)
       : group(std::move(ranks)),

@@ -11,7 +11,6 @@
 namespace convoy {
 
 // The first line of a delimited file: names of columns, with optional types ("age:float").
-
 class Header {
  public:
   // Reads the first line of `reader`. Without a header that line is the first row, and columns are named "1", "2", …

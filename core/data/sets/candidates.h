@@ -13,7 +13,6 @@ namespace convoy {
 //
 // A bitmap answers most queries. It is exact if users × items is small. Else it has one bit per hashed pair, and a
 // binary search in the user's list confirms a hit. Const after construction, thread-safe.
-
 class Positives {
  public:
   Positives() = default;

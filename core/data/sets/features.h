@@ -15,7 +15,6 @@ namespace convoy {
 
 // ValuesPerId: the values of a file's columns for each id. The first row of an id sets them; later rows are compared
 // with it.
-
 class ValuesPerId {
  public:
   explicit ValuesPerId(size_t columns);
@@ -27,7 +26,7 @@ class ValuesPerId {
   bool merge(const ValuesPerId& part, const std::vector<int32_t>& numbers);
 
   const std::vector<size_t>& watched() const { return watched_; }  // columns with one value per id, in order
-  bool same_for_all(size_t column) const;  // for a watched column
+  bool same_for_all(size_t column) const;                          // for a watched column
   at::Tensor values() const;                                       // float32 [ids, columns]
 
  private:
@@ -56,7 +55,7 @@ struct Features {
   NameList ids;
   at::Tensor values;               // float32 [ids, columns]
   std::vector<std::string> names;  // column names
-  std::string fingerprint;  // fingerprint of the file's bytes
+  std::string fingerprint;         // fingerprint of the file's bytes
 };
 
 // Throws Error(corrupt_data) with file:line:column, also for an id with two lines; Error(config) for a missing column.

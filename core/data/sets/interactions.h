@@ -37,10 +37,10 @@ struct Interactions {
   at::Tensor item_features, user_features;  // float32 [items, F], [users, U]; undefined if there are none
   at::Tensor context_kinds;                 // uint8 [C], a ContextKind each; undefined if unknown
   NameList user_names, item_names;          // ids as in the source, by number; empty for synthetic data
-  std::vector<std::string> context_names;  // columns of `context`; empty for synthetic data
+  std::vector<std::string> context_names;   // columns of `context`; empty for synthetic data
   std::vector<std::string> item_feature_names, user_feature_names;  // likewise
   std::vector<Features> item_sources, user_sources;                 // the features were joined from these
-  std::string fingerprint;  // fingerprint of all sources' bytes; "": unknown
+  std::string fingerprint;                                          // fingerprint of all sources' bytes; "": unknown
 
   int64_t size() const { return user.defined() ? user.numel() : 0; }
   int64_t contexts() const { return context.defined() ? context.size(1) : 0; }

@@ -72,7 +72,6 @@ DatasetPtr make_synthetic(const Options& options, uint64_t seed);
 // probability. A model that has learnt them all has the loss log(successors); a model that has learnt nothing,
 // log(vocabulary).
 // Batch tensors: tokens [B, T] int64 · target [B, T] int64, shifted by one.
-
 class SyntheticTokens : public Dataset {
  public:
   static constexpr int64_t successors = 4;

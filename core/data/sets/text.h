@@ -54,7 +54,7 @@ class TextDataset : public Dataset {
   MappedFile file_;
   at::Tensor encoded_;       // int32 [N] if the file's text was encoded
   std::string_view tokens_;  // memory of encoded_, or the file
-  TokenFile layout_;  // layout of tokens_
+  TokenFile layout_;         // layout of tokens_
   int64_t vocabulary_size_ = 0;
   bool checked_ = true;  // all tokens are below vocabulary_size_
   int64_t train_ = 0, evaluate_ = 0;

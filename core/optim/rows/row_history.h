@@ -17,7 +17,6 @@ namespace convoy {
 
 // UpdateCount: converts steps to updates. `every` steps make one update; the remaining steps of an epoch make one more.
 // Schedules count updates.
-
 struct UpdateCount {
   int64_t steps_per_epoch = 1;
   int64_t every = 1;
@@ -40,7 +39,7 @@ struct MissedUpdate {
 
 // Several missed updates, combined.
 struct Missed {
-  double decay = 1;  // decay of the value
+  double decay = 1;              // decay of the value
   double sum = 0, spread = 1;    // A and D above
   double first = 1, second = 1;  // decays of the moments
 };
@@ -71,7 +70,7 @@ class RowHistory {
   std::vector<double> terms_, quotients_;  // first^k, and first^k ÷ second^(k÷2), for k up to the window
   std::vector<MissedUpdate> updates_;
   std::vector<double> sums_, ratios_;                 // Σa and Σ(a÷d), by last update
-  std::vector<double> logarithms_;  // logarithms of the product of all decays until then
+  std::vector<double> logarithms_;                    // logarithms of the product of all decays until then
   std::vector<double> first_powers_, second_powers_;  // by number of updates
 };
 

@@ -23,7 +23,6 @@ namespace convoy {
 //
 // Call order: begin; enter for each block in the model's order; leave. `again` may come at any time, before a
 // checkpointed block runs again. All ranks that share the part make the same calls. Threads: the thread of the forward.
-
 class BlockBoundaries {
  public:
   using Tensors = std::vector<at::Tensor>;

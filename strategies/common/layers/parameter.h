@@ -59,7 +59,7 @@ struct WaitingProducts {
 struct ForwardState {
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t rows = 0;  // rows of this rank's share
+  int64_t rows = 0;       // rows of this rank's share
   int64_t first_row = 0;  // index of the share's first row in the global batch
   int rank = 0;           // keys fast randomness
   bool exact = true;      // random draws depend on the global row; else on (step, layer, rank)

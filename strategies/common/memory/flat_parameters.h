@@ -23,7 +23,6 @@ namespace convoy {
 // itself, so backward finds the values after memory is attached again. Do not touch a view without memory: LibTorch's
 // typed accessors throw ("its data is not allocated yet"), but its elementwise kernels crash.
 // Threads: one at a time.
-
 class SwappedStorage {
  public:
   // Starts without memory.

@@ -20,7 +20,6 @@
 namespace convoy {
 
 // Parameters that one fused optimizer loop may update together.
-
 struct ParameterGroup {
   GroupSettings group;
   bool counted = true;
@@ -38,7 +37,6 @@ std::vector<ParameterGroup> parameter_groups(const std::vector<ParameterPtr>& pa
 // block i: at its call, blocks from i on are differentiated and block i−1 is next. Boundaries without gradients are
 // left out; an implementation that must act equally on every rank catches up on those.
 // Threads: the thread of the forward or backward.
-
 class BlockHooks {
  public:
   virtual ~BlockHooks() = default;

@@ -22,7 +22,6 @@ namespace convoy {
 //
 // Call order: train or evaluate, the same on all ranks. Threads: the rank's thread; hooks run in the thread of the
 // part. Failure: as ModelPart; CommError from ranks with other parts.
-
 class StepRunner {
  public:
   struct Hooks {
@@ -44,7 +43,6 @@ std::unique_ptr<StepRunner> make_whole_runner(const Context& context, ModelPtr m
 
 // Recordable: a data axis with an update that a CUDA graph can record (step_graph.h). Other steps are never recorded.
 // Threads: the rank's thread.
-
 class Recordable {
  public:
   virtual ~Recordable() = default;
@@ -59,7 +57,6 @@ class Recordable {
 // Call order: begin; then for each micro-batch add_loss (on ranks that have the loss) and backward, with last_backward
 // before the last one of each part; then update, or keep if `begin` got updates = false. The same on all ranks.
 // Threads: the rank's thread, and its backward. Failure: CommError.
-
 class DataAxis {
  public:
   // `every`: steps per update. `cut`, `optimizer`: as in Update. The parts get the loss scale of the update.
@@ -120,7 +117,7 @@ inline std::vector<Batch> evaluation_micro_batches(const Batch& batch, int64_t c
 
 struct MeshComponents {
   int64_t every = 1;            // steps per update
-  int64_t micro_batches = 1;  // micro-batches of a step
+  int64_t micro_batches = 1;    // micro-batches of a step
   std::string graph = "never";  // value of graph_option(); has an effect if the data axis is Recordable
   std::function<std::unique_ptr<StepRunner>(const Context&, ModelPtr, LossPtr)> runner;
   std::function<std::unique_ptr<DataAxis>(const Context&, const std::vector<ModelPart*>&)> data;

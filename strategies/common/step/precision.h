@@ -36,7 +36,6 @@ class AutocastScope {
 // An overflow skips the update; that is not a fault. It is a fault if no smaller factor helps: the loss itself is not
 // finite, or the factor has its smallest value. All values are device tensors with a leading member dimension; nothing
 // is read to the host. Every rank of the job updates its scaler equally, since all ranks exchange the finite flags.
-
 class LossScaler {
  public:
   // `options`: the section `loss_scale` of memory_options() (options/replicated.h). `real`: dtype and device of

@@ -26,7 +26,6 @@ void warn_if_lazy_is_unused(const Context& context, const std::vector<ParameterP
 // A parameter counts as reached if any rank that holds it got a gradient, and for an ensemble if any member did. Frozen
 // parameters and sparse embeddings are left out. Ranks compare over the control channel, without waiting; rank 0 warns.
 // Threads: the rank's thread.
-
 class GradientCoverage {
  public:
   explicit GradientCoverage(const Context& context)

@@ -77,8 +77,8 @@ class Update {
   void set_rate();
   // Replaces the rate of the configuration, from the next update on.
   void set_base_rate(double rate) { base_rate_ = rate; }
-  double rate() const;  // learning rate of the next update
-  void reduced(int bucket);  // for FlatParameters
+  double rate() const;          // learning rate of the next update
+  void reduced(int bucket);     // for FlatParameters
   void reduced_slot(int slot);  // for FlatParameters or the caller
   // Reduces all sparse embeddings. Ranks that share an update exchange norms and finite flags. They skip this if all
   // sums are `finite` for certain (equal on all ranks) and the norm is unused: no clipping and no logged step.

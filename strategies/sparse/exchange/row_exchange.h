@@ -40,7 +40,7 @@ class RowExchange {
   void visit(const StateVisitor& visit) const;
 
  protected:
-  int64_t number_bytes(size_t table) const;  // bytes of one row number in a message
+  int64_t number_bytes(size_t table) const;                  // bytes of one row number in a message
   int64_t gradient_bytes(size_t table, int64_t rows) const;  // bytes of their gradients in a message
   // Rank 0 warns once if ranks received more bytes of rows than the tables' dense gradients would take.
   void warn_if_more_than_dense(int64_t received);

@@ -63,13 +63,13 @@ class RowGather : public RowExchange {
   size_t ranks_;
   std::vector<RowSums> sums_;  // by table
   std::vector<TouchedRowSums> touched_sums_;
-  int64_t dense_ = 0;  // bytes of dense gradients
+  int64_t dense_ = 0;                  // bytes of dense gradients
   bool in_shared_memory_;              // gathered_ is shared memory of all ranks
   bool in_place_ = false;              // this rank's message was written in gathered_
   at::Tensor packed_;                  // else it was written here
   at::Tensor gathered_, rest_;         // first and second messages of all ranks
   std::vector<int64_t> expected_;      // length of first messages, by rank
-  std::vector<int64_t> lengths_;  // lengths of complete messages
+  std::vector<int64_t> lengths_;       // lengths of complete messages
   std::vector<MessagePart> messages_;  // complete messages
   bool finite_sums_ = false;
 };
@@ -79,7 +79,6 @@ class RowGather : public RowExchange {
 // Ranks first exchange their row counts, because the host must know the sizes. Then one all-gather distributes the
 // messages, without counts. All ranks sum in the order of ranks.
 // Sent by each of N ranks: as RowGather, also with compression. Threads: the rank's thread. Failure: CommError.
-
 class DeviceRowGather : public RowExchange {
  public:
   DeviceRowGather(CommunicatorPtr group, std::vector<ParameterPtr> tables, Compression numbers = Compression::none);

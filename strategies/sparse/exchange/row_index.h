@@ -14,7 +14,6 @@ namespace convoy {
 // Most vocabularies start with the frequent rows. So those are spread over all ranks, and ranks differ by a few percent
 // of their rows. A checkpoint has a few hundred pieces of a rank's rows.
 // Pure arithmetic, without LibTorch; immutable, any thread.
-
 class SparseRowBlocks {
  public:
   // `rows`: of the whole table, seen from `rank` of `ranks`.

@@ -53,7 +53,7 @@ struct Trajectory {
   std::map<std::string, at::Tensor> final;
   std::map<std::string, at::Tensor> gradients;  // gradients of the last update
   std::vector<double> losses;                   // per global batch, over all ranks: sum ÷ weight
-  std::vector<double> norms;  // norms of updates
+  std::vector<double> norms;                    // norms of updates
   double evaluated = 0;                         // loss over the data set at the end
   int64_t bytes_sent = 0;                       // by rank 0 in the last step
 };
