@@ -1,4 +1,4 @@
-// The option model.init_from: where initial values come from. Without LibTorch.
+// The option model.init_from: the source of initial values. Without LibTorch.
 #pragma once
 #include <optional>
 #include <string>
@@ -13,14 +13,13 @@ namespace convoy {
 struct InitFrom {
   std::string path;
   bool strict = true;  // every tensor of the model and of the files must match
-  // Names in the files are changed by each pair, in order, before they are compared. A name that becomes empty is left
-  // out.
+  // Changes names in the files by each pair, in order, before they are compared. A name that becomes empty is left out.
   std::vector<std::pair<NamePattern, std::string>> rename;
 
   std::string renamed(std::string name) const;
 };
 
-// Description of the option; all models have it.
+// Returns the options that all models have.
 std::vector<Option> common_model_options();
 
 // Reads the option of a model; nullopt if it is not set. ConfigError for a wrong pattern.

@@ -29,11 +29,11 @@ class Link : public std::enable_shared_from_this<Link> {
   // threads. Calls that still wait throw.
   void close();
 
-  // Sends `request` (adds an "id") and waits for its reply. After `timeout` it requests an immediate answer from the
-  // server and returns it. `watch` gets all later messages of the server with this id. Throws CommError(peer_lost) if
+  // Sends `request` (adds an "id") and waits for its reply. After `timeout` it asks the server for an immediate answer
+  // and returns that. `watch` receives all later messages of the server with this id. Throws CommError(peer_lost) if
   // the server is gone, CommError(rendezvous) if it does not answer.
   Json call(Json request, Timeout timeout, bool cancel, WatchCallback watch = nullptr);
-  // Sends, and calls `reply` on the dispatcher's thread with the answer, unless the server is gone first.
+  // Sends, and calls `reply` on the dispatcher's thread with the answer. Does not call it if the server ends first.
   void call_later(Json request, std::function<void(const Json&)> reply);
   void send(const Json& message, bool droppable);  // one-way; never blocks; does nothing after the connection is lost
 
@@ -51,7 +51,7 @@ class Link : public std::enable_shared_from_this<Link> {
   struct Waiting {
     std::condition_variable changed;
     std::optional<Json> reply;
-    bool inside = false;  // waits on the dispatcher's thread
+    bool inside = false;  // the waiting thread is the dispatcher's
   };
   struct Outgoing {
     std::string frame;
