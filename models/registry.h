@@ -48,8 +48,8 @@ ModelPtr make_mlp(const Options& options, const Schema& schema);
 // N is the number of items of a row: the positive and its negatives, or the candidates of an evaluation. The numbers
 // are context, user features and item features, unchanged. User, context and user features are equal for the N items,
 // so they are looked up and multiplied once per row. The first layer is the sum of one product per row and one per
-// item, which equals the linear layer over their concatenation.
-// A user's (item's) embedding is one row of one table: gmf_dim columns, then mlp_dim.
+// item, which equals the linear layer over their concatenation. The embedding of a user (or item) is one row of one
+// table: gmf_dim columns, then mlp_dim.
 // Blocks: "embedding"; "hidden.0", … ; "output". Needs the fields "user", "item", "target"; accepts "context",
 // "user_features", "item_features", "weight".
 ModelPtr make_ncf(const Options& options, const Schema& schema);
@@ -63,10 +63,11 @@ ModelPtr make_ncf(const Options& options, const Schema& schema);
 // blocks of two convolutions (18, 34) or bottlenecks of three (50), shortcuts projected by 1 × 1 convolutions.
 // Blocks: "stem"; "blocks.0", …, one residual block each; "output". Needs "features" [C, H, W] and "target", a class.
 ModelPtr make_resnet(const Options& options, const Schema& schema);
-// Number of residual blocks of each stage.
+// Returns the number of residual blocks of each stage.
 std::vector<int64_t> resnet_stages(const Options& options);
 
-// Names of the model's tensors in Python (models/weight_names.cpp). A plugin's model keeps its canonical names.
+// Returns the names of the model's tensors in Python (models/weight_names.cpp). A plugin's model keeps its canonical
+// names.
 WeightNames weight_names(const std::string& model, const Options& options);
 
 void register_models(Registry& registry);

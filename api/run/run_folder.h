@@ -16,12 +16,12 @@ class EmbeddedRunFolder {
  public:
   // Collective. Sets `context.folder`.
   EmbeddedRunFolder(Context& context, const std::string& folder);
-  // Without finish(), the run has failed.
+  // A run without finish() has failed.
   ~EmbeddedRunFolder();
   EmbeddedRunFolder(const EmbeddedRunFolder&) = delete;
   EmbeddedRunFolder& operator=(const EmbeddedRunFolder&) = delete;
 
-  // Holds a run that ended. Nothing is written then.
+  // True if the folder has a run that ended; then nothing is written.
   bool done() const { return done_; }
   // Collective. Writes the summary with the results of all ranks.
   void finish(const TrainingResult& result);

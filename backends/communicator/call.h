@@ -30,7 +30,7 @@ enum class Operation {
 };
 const char* name_of(Operation operation);
 std::string listed_ranks(const std::vector<int>& ranks);  // "rank 3", "ranks 1, 2"
-// True for sends and receives. Ranks of a group issue different ones.
+// True for sends and receives, which may differ between ranks of a group.
 bool is_point_to_point(Operation operation);
 
 struct Call {
@@ -61,7 +61,7 @@ std::string describe_counts(const Call& call);  // "sends 3,1 and expects 2,2"; 
 std::string describe_call(const Call& call);    // "all_reduce 'bucket 2' float32[1024] sum"
 void record(CollectiveRecords& records, int group, const Call& call) noexcept;
 
-// Describes a mismatch. `odd`: the one rank that differs from all others; -1: there is no such rank.
+// Description of a mismatch. `odd`: the one rank that differs from all others; -1: there is no such rank.
 struct CallDifference {
   std::string message;  // "rank 0: all_reduce 'a' float32[4] sum; ranks 1, 2: …"
   int odd = -1;
@@ -69,7 +69,7 @@ struct CallDifference {
 // `ranks`: ranks of the job; `texts`: their calls, in the same order.
 CallDifference difference_of(const std::vector<int>& ranks, const std::vector<std::string>& texts);
 
-// Returns an exception's text for people: LibTorch appends a C++ backtrace to what().
+// Returns an exception's text for people. LibTorch appends a C++ backtrace to what().
 inline std::string message_without_backtrace(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) return torch->what_without_backtrace();
   return error.what();

@@ -19,14 +19,14 @@ struct TrainingLength {
   bool ends_epoch(int64_t done) const { return done % steps_per_epoch == 0; }        // after `done` steps
 };
 
-// Row-sampling rule of the model, or of member 0; all members read equally many rows.
+// Returns the row-sampling rule of the model, or of member 0; all members read equally many rows.
 MemberSample row_sample_of(const Sampling& sampling, const RunConfig& config);
-// Rows that the model, or each member of an ensemble, reads in an epoch, if the training split has `rows`.
+// Returns how many rows the model, or each member of an ensemble, reads in an epoch, if the training split has `rows`.
 int64_t rows_per_epoch(const Sampling& sampling, const RunConfig& config, int64_t rows);
 TrainingLength training_length(const TrainConfig& train, int64_t rows, int64_t data_degree);
 // True after every `every` steps or epochs.
 bool due(const Interval& interval, int64_t steps_done, int64_t steps_per_epoch);
-// A line that names which of train.epochs and train.max_steps ends the run; "" if only one is set.
+// Returns a line that names which of train.epochs and train.max_steps ends the run; "" if only one is set.
 std::string length_note(const TrainConfig& train, const TrainingLength& length);
 
 }  // namespace convoy
