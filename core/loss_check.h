@@ -18,8 +18,8 @@ class LossCheck {
  public:
   explicit LossCheck(const Context& context) : context_(context) {}
 
-  // Call it after each step. The flag of the result is equal on all ranks. If it is false, the ranks exchange the steps of
-  // their losses over the control channel, so that the error names one rank.
+  // Call it after each step. The flag of the result is equal on all ranks. If it is false, the ranks exchange the steps
+  // of their losses over the control channel, so that the error names one rank.
   void check_finite(const StepResult& result, int64_t step);
 
   // Call it before the first step. `within_epoch`: another process began the epoch; its batches count as weighted.

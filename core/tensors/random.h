@@ -17,8 +17,8 @@ namespace convoy {
 
 // Fills `out` (any float dtype, contiguous, CPU) with draws number first, first+1, … of `key`. Element i is
 // random_X(key, first + i), scaled in double and rounded once to the dtype. Shards therefore equal the slice of the
-// whole tensor, bit for bit, for any number of threads. Uniform draws are in [low, high); rounding to half precision may reach
-// `high`.
+// whole tensor, bit for bit, for any number of threads. Uniform draws are in [low, high); rounding to half precision
+// may reach `high`.
 void fill_uniform(at::Tensor out, uint64_t key, uint64_t first, double low, double high);
 void fill_normal(at::Tensor out, uint64_t key, uint64_t first, double mean, double deviation);
 
@@ -47,7 +47,8 @@ class DefaultGenerators {
   void seed();
   // Returns fields for a checkpoint's trainer section, without the states.
   Json description() const;
-  // Returns {generators: this rank's states, as text by device}; null if nothing was drawn, or if generators are shared.
+  // Returns {generators: this rank's states, as text by device}; null if nothing was drawn, or if generators are
+  // shared.
   Json states() const;
   // Restores from the trainer section of a checkpoint at `path`. Warns if the states belong to a different layout.
   void restore(const Json& trainer, const std::string& path);

@@ -51,8 +51,8 @@ inline const Trajectory& reference_of(const Subject& subject, const std::string&
   return known[key] = train({"single", options, 1}, subject, adamw(clipping));
 }
 
-// Initial values bit for bit; parameters, moments, buffers (unless `buffers` is false, which leaves what is evaluated with
-// them out too), gradients, losses and norms within the tolerance.
+// Initial values bit for bit; parameters, moments, buffers (unless `buffers` is false, which leaves what is evaluated
+// with them out too), gradients, losses and norms within the tolerance.
 inline void expect_equal(const Trajectory& cut, const Trajectory& whole, bool buffers = true) {
   EXPECT_TRUE(bitwise_equal(cut.initial, whole.initial));
   const Difference worst =

@@ -1,5 +1,5 @@
-// hybrid over the axis pipeline, with data axes of both kinds and a tensor axis, against single with the same micro-batches:
-// same global batches, fp64, ten AdamW steps.
+// hybrid over the axis pipeline, with data axes of both kinds and a tensor axis, against single with the same
+// micro-batches: same global batches, fp64, ten AdamW steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -112,8 +112,8 @@ Subject tied_linears(Cut owner, Cut user) {
   return subject;
 }
 
-// Every cut of the layer that makes a weight, with every cut of one in another block that is tied to it: the plan and the
-// ranks agree, and what they take trains as `single` does.
+// Every cut of the layer that makes a weight, with every cut of one in another block that is tied to it: the plan and
+// the ranks agree, and what they take trains as `single` does.
 TEST(Hybrid, TiesLinearLayersForAnySharding) {
   const std::vector<Layout> layouts{
       {"tensor_parallel", "", 2},

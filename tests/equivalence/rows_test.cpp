@@ -301,8 +301,8 @@ std::vector<State> recorded_gradients(int64_t steps) {
   return all;
 }
 
-// fp32 and the default eps, as people train: the closed form on the gradients of a real training, against dense Adam on the
-// same, within 5e-3 of how far each table moved.
+// fp32 and the default eps, as people train: the closed form on the gradients of a real training, against dense Adam on
+// the same, within 5e-3 of how far each table moved.
 TEST(Rows, ClosedFormStaysNearDenseAdam) {
   const Component adam{"adam", Options(Json{{"lr", 3e-3},
                                             {"weight_decay", 0.0},

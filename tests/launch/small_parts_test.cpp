@@ -305,7 +305,8 @@ TEST(Progress, FitsOnOneLine) {
 TEST(DataAddress, StaysOnTheHostWithTheControlChannel) {
   EXPECT_EQ(data_address("", "127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(data_address("", "::1"), "::1");
-  // Several hosts: this one's own address in that direction, if there is a way; one that is configured may be another host's.
+  // Several hosts: this one's own address in that direction, if there is a way; one that is configured may be another
+  // host's.
   const std::string way = data_address("", "10.1.2.3");
   EXPECT_TRUE(way.empty() || !local_address_of(way).empty()) << way;
   EXPECT_EQ(data_address("10.1.2.9", "10.1.2.3"), way);

@@ -1,7 +1,7 @@
 // A plugin with the mistakes that authors make, one at a time.
 //
-// The environment variable CONVOY_TEST_REGISTRATION chooses one of its registration; options of its parts choose others:
-// `mistake` of the model and the data set, and names of losses.
+// The environment variable CONVOY_TEST_REGISTRATION chooses one of its registration; options of its parts choose
+// others: `mistake` of the model and the data set, and names of losses.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>

@@ -174,8 +174,8 @@ TEST(RowExchange, EveryRankGetsTheSumOfAll) { expect_the_sum_of_all<RowGather>()
 // The path of accelerators, with tables on the CPU.
 TEST(RowExchange, TensorOperationsGiveTheSameSums) { expect_the_sum_of_all<DeviceRowGather>(); }
 
-// A step with fewer rows than the longest before goes at that one's length, and one with more in two messages: no row of either
-// is lost, and none of an older message comes back.
+// A step with fewer rows than the longest before goes at that one's length, and one with more in two messages: no row
+// of either is lost, and none of an older message comes back.
 TEST(RowExchange, SupportsMessagesThatGrowAndShrink) {
   const Layout layout{"ddp", "", 2};
   std::mutex mutex;

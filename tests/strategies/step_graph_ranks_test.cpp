@@ -1,5 +1,6 @@
-// Steps that ranks make together, recorded and launched with their collectives: all ranks do so at the same steps or none does,
-// and what comes of it is what the steps themselves leave. Without a GPU (tests/support/torch/rerun_graph.h).
+// Steps that ranks make together, recorded and launched with their collectives: all ranks do so at the same steps or
+// none does, and what comes of it is what the steps themselves leave. Without a GPU
+// (tests/support/torch/rerun_graph.h).
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/stack.h>

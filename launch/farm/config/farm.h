@@ -144,8 +144,8 @@ struct GridPoint {
 // `pattern` makes the names: {optimizer.lr} is the value of that key, {index} the number of the point from 0. With "" a
 // name has the last part of each key and its value. Characters that are not allowed in names become '-'. Values of a
 // key with equal texts get "-2", "-3", …; long names end in a hash of the rest.
-// Throws ConfigError: at the grid for more than most_grid_points, at the key for an empty list, at `pattern_location` for a
-// key that the grid does not have.
+// Throws ConfigError: at the grid for more than most_grid_points, at the key for an empty list, at `pattern_location`
+// for a key that the grid does not have.
 std::vector<GridPoint> grid_points(const Node& grid, const std::string& pattern,
                                    const SourceLocation& pattern_location);
 // Points for error messages of an invalid grid: each value of each key once, with the first values of the other keys.

@@ -158,8 +158,8 @@ class Checks {
 
   // Plans the pipeline as its strategy will in its slot. Skips pipelines with the plan of an earlier one.
   void check_plan(const Pipeline& pipeline, const ResourceRequest& request) {
-    // `locations` would cost more than all other keys; attempt() looks them up for mistakes. A plan depends neither on the
-    // name nor on the seed.
+    // `locations` would cost more than all other keys; attempt() looks them up for mistakes. A plan depends neither on
+    // the name nor on the seed.
     Json planned = Json::object();
     for (const auto& [key, value] : pipeline.config.items())
       if (key != "marks") planned[key] = value;

@@ -1,7 +1,7 @@
 // Trains a model in several layouts on the same global batches and compares the results.
 //
-// A layout is a strategy with its options and a number of ranks, which run as threads over the backend `local`. The table
-// of tests/equivalence is layouts × models × options; `single` is the reference.
+// A layout is a strategy with its options and a number of ranks, which run as threads over the backend `local`. The
+// table of tests/equivalence is layouts × models × options; `single` is the reference.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -61,8 +61,8 @@ struct Trajectory {
 // Throws what the first rank to fail threw.
 Trajectory train(const Layout& layout, const Subject& subject, const Training& training);
 
-// The worst error as core/tensors/compare.h defines it, and its key; entries whose key begins with one of `ignored` are left out. A
-// tensor that is missing on one side, or of another shape, fails the test.
+// The worst error as core/tensors/compare.h defines it, and its key; entries whose key begins with one of `ignored` are
+// left out. A tensor that is missing on one side, or of another shape, fails the test.
 struct Difference {
   double worst = 0;
   std::string key;
@@ -81,8 +81,8 @@ std::string refused_key(const Layout& layout, const Subject& subject, const Trai
 void with_ranks(const Layout& layout, const RunConfig& config, const std::function<void(const Context&)>& run);
 std::unique_ptr<Strategy> make_strategy(const RunConfig& config);
 std::map<std::string, at::Tensor> state_of(Strategy& strategy);  // for a rank that has everything
-// Runs `body` on every rank with a strategy that is set up, and returns what it threw, as "key: message" of a configuration
-// and "kind: message" of anything else; "no error".
+// Runs `body` on every rank with a strategy that is set up, and returns what it threw, as "key: message" of a
+// configuration and "kind: message" of anything else; "no error".
 std::string run(const Layout& layout, const Subject& subject,
                 const std::function<void(const Context&, Strategy&)>& body);
 // A rank's share of all of the subject's rows.
