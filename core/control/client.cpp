@@ -81,7 +81,7 @@ class Client : public SupervisedChannel {
     }
   }
 
-  void stop_sending() { link_->mute(); }
+  void stop_sending() { link_->stop_sending(); }
   std::optional<Abort> aborted() override { return link_->aborted(); }
   void on_abort(std::function<void(const Abort&)> callback) override { link_->on_abort(std::move(callback)); }
   void on_lost(std::function<void()> callback) override { link_->on_lost(std::move(callback)); }
