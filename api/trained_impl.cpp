@@ -77,7 +77,7 @@ std::string precision_of(torch::nn::Module& module) {
   for (const auto& entry : module.named_parameters()) {
     if (!entry.value().defined() || !entry.value().is_floating_point()) continue;
     if (dtype && entry.value().scalar_type() != *dtype)
-      throw Error(Failure::config, "parameter ", first, " is of ", *dtype, ", and ", entry.key(), " of ",
+      throw Error(Failure::config, "parameter ", first, " has type ", *dtype, ", but ", entry.key(), " has ",
                   entry.value().scalar_type(), "; convert the module with to(torch::kFloat) or to(torch::kDouble)");
     dtype = entry.value().scalar_type();
     if (first.empty()) first = entry.key();

@@ -162,7 +162,7 @@ void load_plugin(const std::string& path, Registry& registry) {
            "its convoy_plugin_version returns null; remove it, and end the plugin with CONVOY_PLUGIN(registry) { … }");
   const std::string version = built_for;
   if (version != CONVOY_PLUGIN_BUILD)
-    reject(path, str("was built for ", version, ", and this is ", CONVOY_PLUGIN_BUILD,
+    reject(path, str("was built for ", version, ", but this is ", CONVOY_PLUGIN_BUILD,
                      "; build it again against this convoy (-Dconvoy_DIR=the build folder)"));
   const Names factories = factories_of(registry), entries = entries_of(registry);
   call_registration(path, symbol<void(Registry&)>(library, path, "convoy_plugin_register"), registry);

@@ -76,9 +76,9 @@ WeightNames gpt_names(const Options& options) {
   names.ignored = {"h.#.attn.bias", "h.#.attn.masked_bias"};  // the causal mask, in old files
   if (options.boolean("tied")) names.ignored.emplace_back("lm_head.weight");
   if (options.text("positions") != "learned")
-    names.no_config = "GPT-2 has learned positions, and model.positions is " + options.text("positions");
+    names.no_config = "GPT-2 has learned positions, but model.positions is " + options.text("positions");
   else if (!options.boolean("bias"))
-    names.no_config = "GPT-2 has biases, and model.bias is false";
+    names.no_config = "GPT-2 has biases, but model.bias is false";
   else
     names.config = gpt2_config(options);
   return names;

@@ -80,7 +80,7 @@ MpiEngine::MpiEngine(std::optional<int> application)
   int there = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &there);  // other communicators need not have it
   if (!there || *bound < largest_tag) {
-    throw Error(Failure::config, "backend mpi: this MPI's tags end at ", there ? *bound : 0, ", and ", largest_tag,
+    throw Error(Failure::config, "backend mpi: this MPI's tags end at ", there ? *bound : 0, ", but ", largest_tag,
                 " are needed; Open MPI with shared memory or TCP has them");
   }
 }

@@ -59,14 +59,14 @@ WeightName name_in(const RenamedTensors& tensors, const WeightNames& names, bool
 void check_tensor(const SourceTensor& tensor, const std::vector<int64_t>& needed, const WeightName& name,
                   const std::vector<int64_t>& shape) {
   if (tensor.shape != needed)
-    throw Error(Failure::config, tensor.name, " of ", tensor.file, " has shape ", shape_text(tensor.shape), ", and ",
+    throw Error(Failure::config, tensor.name, " of ", tensor.file, " has shape ", shape_text(tensor.shape), ", but ",
                 name.ours, " of this model has ", shape_text(shape),
                 needed == shape ? "" : str(", which takes ", shape_text(needed)),
                 "; give the model the sizes of the file, or leave the tensor out: init_from: {path: …, strict: false, "
                 "rename: {\"^",
                 tensor.name, "$\": \"\"}}");
   if (!at::isFloatingType(tensor.dtype))
-    throw Error(Failure::config, tensor.name, " of ", tensor.file, " has integers, and ", name.ours,
+    throw Error(Failure::config, tensor.name, " of ", tensor.file, " has integers, but ", name.ours,
                 " of this model has real numbers");
 }
 

@@ -118,7 +118,7 @@ void check_binding(const Options& launch) {
   const bool listed = launch.text("bind") == "list";
   if (listed && cores.empty())
     launch.fail("bind",
-                "is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
+                "is list, but launch.cores names no cores; write launch.cores: [0-3, 4-7], one item for each "
                 "rank of a host");
   if (!listed && !cores.empty())
     launch.fail("cores",

@@ -389,7 +389,7 @@ void refuse_link(const std::string& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode))
     throw Error(Failure::refused, path,
-                ": is a symbolic link, and the run would write files wherever it leads; "
+                ": is a symbolic link, so the run would write files wherever it leads; "
                 "remove it, or choose another --output");
 }
 

@@ -65,7 +65,7 @@ std::string create_run_folder(const std::string& folder, const std::string& advi
   refuse_irregular_files(folder, advice);
   // A rename of the ranks replaces a file or a link there.
   if (const std::string latest = folder + "/checkpoints/latest"; fs::is_directory(fs::symlink_status(latest, problem)))
-    refuse_path(latest, str("is a folder, and a run writes a regular file there; remove it, or ", advice));
+    refuse_path(latest, str("is a folder, but a run writes a regular file there; remove it, or ", advice));
   return warning;
 }
 

@@ -50,14 +50,14 @@ void check_gpt(const Options& options) {
                                   "; make it even, or take learned positions"));
   if (rotary && options.has("context"))
     refuse_without_effect(options, "context",
-                          "is the number of learned positions, and positions are rotary; leave one of them out",
+                          "needs learned positions, but positions are rotary; leave one of them out",
                           {options.location("positions")});
   if (options.has("mlp_dim"))
     refuse_without_effect(options, "mlp_ratio", "and mlp_dim both set the size of a block's MLP; leave one of them out",
                           {options.location("mlp_dim")});
   if (!rotary)
     refuse_without_effect(options, "rotary_base",
-                          "is for positions: rotary, and positions are learned; leave one of them out",
+                          "needs positions: rotary, but positions are learned; leave one of them out",
                           {options.location("positions")});
 }
 
@@ -73,7 +73,7 @@ void check_llama(const Options& options) {
 
 void check_mlp(const Options& options) {
   if (!options.integers("hidden").empty()) return;
-  const std::string reason = "is for what follows a hidden layer, and hidden is []: there is none; leave it out";
+  const std::string reason = "needs a hidden layer, but hidden is []; leave it out";
   refuse_without_effect(options, "activation", reason, {options.location("hidden")});
   if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.location("hidden")});
 }
@@ -86,7 +86,7 @@ void check_ncf(const Options& options) {
   const bool layers = !options.integers("hidden").empty();
   if (mlp > 0 && !layers) options.fail("hidden", "needs a layer, or set mlp_dim: 0");
   if (mlp > 0) return;
-  const std::string reason = "is of the MLP, and mlp_dim: 0 leaves that out; leave this key out too, or raise mlp_dim";
+  const std::string reason = "needs the MLP, but mlp_dim: 0 leaves it out; leave this key out too, or raise mlp_dim";
   if (layers) refuse_without_effect(options, "hidden", reason, {options.location("mlp_dim")});
   if (options.real("dropout") > 0) refuse_without_effect(options, "dropout", reason, {options.location("mlp_dim")});
 }

@@ -199,7 +199,7 @@ TEST(ShardsErrors, ExplainTheInputsOfStage3) {
                   Shards shards(job, *net.module, FusedOptimizer("adam"), options);
                 });
               }),
-              HasSubstr("ShardOptions: strategy.reshard_after_forward: is for shard: parameters"));
+              HasSubstr("ShardOptions: strategy.reshard_after_forward: needs shard: parameters"));
 }
 
 TEST(ShardsErrors, NameParametersThatDiffer) {

@@ -160,7 +160,7 @@ TEST(Verify, BuffersAreShownAndNotCompared) {
 
 TEST(Verify, AMissingOrNonFiniteTensorDiffers) {
   auto missing = steps(0, 0);  // after one step; the other has it
-  missing[1].tensors[2].fault = "is missing, and the reference has it";
+  missing[1].tensors[2].fault = "is missing, but the reference has it";
   missing[1].tensors[2].relative = std::numeric_limits<double>::infinity();
   const VerifyResult verdict = verify_result(missing, 1e-9, "one");
   EXPECT_FALSE(verdict.agree);
@@ -188,7 +188,7 @@ TEST(Verify, NotesAStrategyWithoutGradients) {
   for (StepDifferences& step : none) {
     for (TensorDifference& tensor : step.tensors) {
       if (tensor.kind != "gradient") continue;
-      tensor.fault = "is missing, and the reference has it";
+      tensor.fault = "is missing, but the reference has it";
       tensor.relative = std::numeric_limits<double>::infinity();
     }
   }

@@ -114,7 +114,7 @@ TEST(Stages, Refusals) {
             "strategy.stages.1: is 'x', must be a block's number or a range of them such as 0-3");
   EXPECT_EQ(error({"4", "0"}, 2), "strategy.stages.1: is 0: a stage has one block at least");
   EXPECT_EQ(error(Json::array(), 2), "strategy.stages: names no stage; give one item a stage, or auto");
-  EXPECT_EQ(error({"2", "2"}, 3), "strategy.stages: has 2 items, and there are 3 stages (ranks × virtual)");
+  EXPECT_EQ(error({"2", "2"}, 3), "strategy.stages: has 2 items, but there are 3 stages (ranks × virtual)");
   EXPECT_NE(error({"2", "3"}, 2).find("strategy.stages.1: goes up to block 4, and the model has 4 blocks: block0"),
             std::string::npos);
   EXPECT_NE(error({"1", "2"}, 2).find("strategy.stages: ends with block 2, and the model has 4 blocks"),

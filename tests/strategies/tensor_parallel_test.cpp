@@ -56,7 +56,7 @@ TEST(TensorParallel, RefusesInvalidMeshesAtTheKey) {
   };
   const std::string product = error_of(", mesh: {data: 2, tensor: 2}", 3);
   EXPECT_EQ(product.rfind("strategy.mesh: ", 0), 0u) << product;
-  EXPECT_NE(product.find("data 2 × pipeline 1 × tensor 2 = 4 ranks, and there are 3"), std::string::npos) << product;
+  EXPECT_NE(product.find("data 2 × pipeline 1 × tensor 2 = 4 ranks, but there are 3"), std::string::npos) << product;
   for (const auto& [options, words] : std::vector<std::pair<std::string, std::string>>{
            {", mesh: {tensor: 0}", "strategy.mesh.tensor"},
            {", mesh: {data: two}", "strategy.mesh.data"},

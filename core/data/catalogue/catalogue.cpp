@@ -86,7 +86,7 @@ void check_ranking(const Options& options) {
   if (options.text("ranking") == "full")
     refuse_without_effect(
         options, "candidates",
-        "is for ranking: sampled, and ranking is full: every new item is ranked; leave one of them out",
+        "needs ranking: sampled, but ranking is full, which ranks every new item; leave one of them out",
         {options.location("ranking")});
 }
 
@@ -108,8 +108,7 @@ void check_interactions(const Options& options) {
     if (options.has(features)) check_columns(options.section(features), {"columns"});
   if (options.text("holdout") != "none") return;
   for (const char* key : {"ranking", "candidates", "evaluate"})
-    refuse_without_effect(options, key,
-                          "is for the evaluation, and holdout: none holds nothing out; leave one of them out",
+    refuse_without_effect(options, key, "needs held-out rows, but holdout is none; leave one of them out",
                           {options.location("holdout")});
 }
 
@@ -206,7 +205,7 @@ void check_synthetic(const Options& options) {
   for (const Key& key : keys_by_kind())
     if (std::find(key.kinds.begin(), key.kinds.end(), kind) == key.kinds.end())
       refuse_without_effect(options, key.name,
-                            str("is for kind: ", join(key.kinds, ", "), ", and kind is ", kind, "; leave it out"),
+                            str("needs kind: ", join(key.kinds, ", "), ", but kind is ", kind, "; leave it out"),
                             {options.location("kind")});
   const bool vectors = kind == "classification" || kind == "regression";
   if (vectors && options.integers("features").empty()) options.fail("features", "needs at least one size");
@@ -258,10 +257,10 @@ void check_form(const Options& options) {
   };
   if (npy || tensors)
     for (const char* key : {"delimiter", "header"})
-      refuse(options, key, "is for text such as .csv, and path has arrays; leave it out");
+      refuse(options, key, "needs text such as .csv, but path has arrays; leave it out");
   if (!npy)
     refuse(options, "target_path",
-           "is for .npy, which holds one array, and path is none; name the column or tensor by target");
+           "needs .npy, which has one array, but path is not .npy; name the column or tensor by target");
   if (npy && !options.has("target_path"))
     options.fail("path", "is an .npy with the features only; name the .npy with the targets by target_path");
   if (!npy) return;
@@ -276,7 +275,7 @@ void check_table(const Options& options) {
   check_form(options);
   if (options.text("task") == "regression")
     refuse_without_effect(options, "classes",
-                          "is for task: classification, and task is regression; leave one of them out",
+                          "needs task: classification, but task is regression; leave one of them out",
                           {options.location("task")});
   const Options evaluate = options.section("evaluate");
   if (evaluate.has("path"))
@@ -319,7 +318,7 @@ void check_text(const Options& options) {
     refuse_without_effect(options, "vocabulary", "and tokenizer both give the tokens; leave one of them out",
                           {options.location("tokenizer")});
   if (holds_tokens(options.text("format"), options.text("path"))) {
-    const std::string reason = "is for text, and path is a file of tokens; leave it out";
+    const std::string reason = "needs text, but path is a file of tokens; leave it out";
     if (!bytes) refuse_without_effect(options, "vocabulary", reason, {options.location("path")});
     refuse_without_effect(options, "unknown", reason, {options.location("path")});
     if (!options.has("tokenizer") && !options.has("vocabulary_size"))

@@ -86,7 +86,7 @@ void check_image_files(const Options& options) {
                              "or .jpeg files in it"));
   if (split)
     refuse_without_effect(options.section("evaluate"), "fraction",
-                          str("is for folders without test/, and ", folder.string(), " has one; leave it out"),
+                          str("needs folders without test/, but ", folder.string(), " has one; leave it out"),
                           {options.location("path")});
 }
 

@@ -137,7 +137,7 @@ std::string vocabulary_problem(std::string_view bytes, const std::string& path) 
     if (json.is_object() && json.contains("model") && json["model"].is_object())
       return str("is the tokenizer.json of Hugging Face", advice);
     if (map && !named_json && json.is_object() && !json.empty())
-      return str("is JSON, and its name does not end in .json; rename it");
+      return str("is JSON, but its name does not end in .json; rename it");
     tokens = tokens_in(json);
   } else {
     tokens = split(bytes, '\n');
@@ -188,8 +188,8 @@ void check_text(const Options& options) {
     options.fail("path", str(path, ": ", problem));
   if (bytes > length) return;
   if (bytes == 0) options.fail("path", str(path, ": is empty"));
-  options.fail("length", str("is ", length, ", and ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
-                             "; a sequence takes one more than its length, the last token being a target only"));
+  options.fail("length", str("is ", length, ", but ", path, " has ", bytes, bytes == 1 ? " byte" : " bytes",
+                             "; a sequence needs one more than its length, because the last token is only a target"));
 }
 
 // Ranks check all tokens.
@@ -201,9 +201,9 @@ void check_token_file(const Options& options, int64_t vocabulary_size) {
     if (file.text().empty()) throw Error(Failure::config, file.path(), ": is empty");
     const TokenFile tokens = read_token_file(options.text("format"), file.path(), file.text());
     if (tokens.count <= length)
-      options.fail("length", str("is ", length, ", and ", file.path(), " has ", tokens.count,
-                                 " tokens; a sequence takes one more than its length, the last token being a target "
-                                 "only"));
+      options.fail("length", str("is ", length, ", but ", file.path(), " has ", tokens.count,
+                                 " tokens; a sequence needs one more than its length, because the last token is only "
+                                 "a target"));
     check_tokens(tokens, file.path(), file.text(), 0, std::min(tried, tokens.count), vocabulary_size);
   });
 }
@@ -224,8 +224,8 @@ void check_text_files(const Options& options) {
   if (options.has("vocabulary_size")) {
     const int64_t declared = options.integer("vocabulary_size");
     if (declared < vocabulary_size)
-      options.fail("vocabulary_size", str("is ", declared, ", and there are ", vocabulary_size,
-                                          " tokens; leave it out, or take at least that"));
+      options.fail("vocabulary_size", str("is ", declared, ", but there are ", vocabulary_size,
+                                          " tokens; leave it out, or raise it to that number"));
     vocabulary_size = declared;
   }
   if (tokens) check_token_file(options, vocabulary_size);

@@ -261,7 +261,7 @@ void StepGraph::turn_off(const std::string& why) {
   recording_.reset();
   off_ = true;
   if (mode_ == "always")
-    throw Error(Failure::training, "strategy.graph is always, and the step is launched operation by operation: ", why,
+    throw Error(Failure::training, "strategy.graph is always, but the step cannot be launched as a graph: ", why,
                 "; take graph: auto");
   log_status(by_operations + why);
 }

@@ -31,7 +31,7 @@ std::vector<std::string> check_shared_effects(const RunConfig& config);
 std::vector<std::string> check_shard_effects(const Options& section);
 
 // Refuses keys of an axis that the section does not have. `because`: source location where the axis would be given.
-// `reason` ends the message "is for …, and …".
+// `reason`: "needs …, but …; leave it out".
 std::vector<std::string> refuse_keys_of(const Options& section, const std::vector<std::string>& keys,
                                         const std::string& reason, const SourceLocation& because);
 

@@ -188,7 +188,7 @@ std::vector<MemberSettings> members_of(const RunConfig& config) {
   if (config.train.evaluate_every.unit == Interval::Unit::never &&
       std::any_of(patient.begin(), patient.end(), [](int64_t one) { return one > 0; }))
     options.section("early_stop")
-        .fail("patience", "counts evaluations, and train.evaluate_every is never; give one, such as 1 epoch");
+        .fail("patience", "counts evaluations, but train.evaluate_every is never; give one, such as 1 epoch");
   std::vector<MemberSettings> members;
   for (size_t i = 0; i < draws.size(); ++i) {
     MemberSettings member{int64_t(i), seed[i], rate[i], decay[i], patient[i], draws[i]};

@@ -110,7 +110,7 @@ void check_pipeline(const Options& section, int ranks) {
                                 " has one stage a rank; take schedule interleaved"));
   const int listed = listed_ranks(section);
   if (listed > 0 && listed != ranks)
-    section.fail("stages", str("has ", listed * virtual_stages, " items, and there are ", ranks * virtual_stages,
+    section.fail("stages", str("has ", listed * virtual_stages, " items, but there are ", ranks * virtual_stages,
                                " stages: ", ranks, ranks == 1 ? " rank" : " ranks", " of ", virtual_stages));
 }
 

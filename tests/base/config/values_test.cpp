@@ -284,7 +284,7 @@ TEST(ConfigEnvironment, LimitsExpansion) {
 TEST(ConfigValues, AcceptsAListOfCores) {
   EXPECT_EQ(with_launch("bind: list, cores: [0-1, 2+5]"), "no error");
   EXPECT_EQ(with_launch("bind: list"),
-            "run.yaml:9:16: launch.bind: is list, and launch.cores names no cores; write launch.cores: [0-3, 4-7], one "
+            "run.yaml:9:16: launch.bind: is list, but launch.cores names no cores; write launch.cores: [0-3, 4-7], one "
             "item for each rank of a host");
   EXPECT_EQ(with_launch("cores: [0]"),
             "run.yaml:9:17: launch.cores: needs launch.bind: list, but launch.bind is core; leave one of them out");

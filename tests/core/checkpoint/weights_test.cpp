@@ -70,7 +70,7 @@ TEST(WeightNames, FindOptionsThatContradictConfigJson) {
   const auto differences = config_differences(config, Json{{"activation", "relu"}});
   ASSERT_EQ(differences.size(), 3u);
   EXPECT_EQ(differences[0].first, "heads");
-  EXPECT_EQ(differences[0].second, "n_head is 12 there, and model.heads gives 4");
+  EXPECT_EQ(differences[0].second, "n_head = 12 conflicts with model.heads = 4");
   EXPECT_EQ(differences[1].first, "rotary_base");
   EXPECT_EQ(differences[2].first, "");
 }

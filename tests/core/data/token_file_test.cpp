@@ -62,7 +62,7 @@ TEST(TokenFile, ReadsEveryType) {
 TEST(TokenFile, ReportsMistakes) {
   const std::string two = raw<uint16_t>({5, 6});
   EXPECT_EQ(told_of("npy", npy_of("<u2", "2,", two)), "no error");
-  EXPECT_THAT(told_of("npy", npy_of("<u2", "3,", two)), HasSubstr("declares 3 tokens, and there are 2"));
+  EXPECT_THAT(told_of("npy", npy_of("<u2", "3,", two)), HasSubstr("declares 3 tokens, but the file has 2"));
   EXPECT_THAT(told_of("npy", npy_of("<f4", "1,", two)), HasSubstr("numbers of type <f4"));
   EXPECT_THAT(told_of("npy", npy_of(">u2", "2,", two)), HasSubstr("numbers of type >u2"));
   EXPECT_THAT(told_of("npy", npy_of("<u2", "1, 2", two)), HasSubstr("has the shape [1, 2]"));
