@@ -1,5 +1,5 @@
-"""The farm itself is SIGKILLed: all that it started is gone within two seconds, and the same command finishes what was
-left, with the weights of an undisturbed run. A pipeline's own convoy that is SIGKILLed is tried again."""
+"""The farm itself is SIGKILLed: all its processes end within two seconds, and the same command finishes the rest, with
+the weights of an undisturbed run. If a pipeline's convoy is SIGKILLed, the pipeline is retried."""
 # timeout: 150
 import os
 import signal

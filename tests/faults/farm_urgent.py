@@ -1,5 +1,5 @@
-"""P6: an urgent pipeline waits behind others: it runs next, and running ones go on, unless it says `preempt`: then one stops
-after its step, and ends later with the weights of an undisturbed run. Asked to stop, a farm stops in order."""
+"""P6: an urgent pipeline waits in the queue. It runs next, and running ones continue. With `preempt`, one stops after
+its step, and ends later with the weights of an undisturbed run. On a stop request a farm stops in order."""
 # timeout: 150
 import os
 import signal

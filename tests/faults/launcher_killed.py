@@ -1,8 +1,7 @@
-"""Case 10: the launcher is SIGKILLed; all that it started is gone within two seconds, also what has left its session.
-
-mpirun then gets TERM once for each thread of the launcher that dies. It takes the second one for impatience and leaves
-its session folder and shared memory. The guard removes the folder after the processes; the next run of the same user
-removes the rest once it is a minute old."""
+"""Case 10: the launcher is SIGKILLed. All its processes end within two seconds, also those in other sessions. mpirun
+then gets TERM once for each thread of the launcher that dies. It treats the second one as a second request, and
+leaves its session folder and shared memory. The guard removes the folder after the processes; the next run of the
+same user removes the rest once it is a minute old."""
 import signal
 import sys
 import time
@@ -28,7 +27,7 @@ with runs.workspace() as folder:
                 runs.wait_for(lambda: not sessions() or late(), 5, "the end of Open MPI's session")
                 run.check(not sessions(), "Open MPI's session is left after 2 s")
                 _faults.swept(folder, run)
-            # It may have been killed in the middle of a write: then the half-written file is next to the complete one.
+            # A kill in the middle of a write leaves the incomplete file next to the complete one.
             for half in run.output.glob(".summary.json.*"):
                 half.unlink()
             run.clean()

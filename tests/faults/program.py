@@ -64,7 +64,7 @@ with runs.workspace() as folder:
         summary = run.ends(None if under else 143, within=_faults.GRACE + (15 if under else 0), kind="stopped")
         run.check(summary["exit_code"] == 143 and summary["steps"] >= STEP, f"{summary['exit_code']}, {summary.get('steps')}")
 
-    # A restart begins anew, since this program saves nothing.
+    # A restart starts from the beginning, because this program saves nothing.
     run = Program(folder, "--steps", "200", "--pause", "0.01", title="restart", sets=["launch.max_restarts=1", "launch.backoff=0"])
     run.start()
     victims = run.ranks_there()

@@ -1,5 +1,5 @@
-"""Cases 17 and 18: a run that loses a rank once starts again and ends with the weights of an undisturbed one, bit for bit;
-one whose ranks crash at the same step three times gives up."""
+"""Cases 17 and 18: a run that loses a rank once restarts and ends with the weights of an undisturbed one, bit for bit.
+A run whose ranks crash at the same step three times ends."""
 # timeout: 300
 import signal
 import sys

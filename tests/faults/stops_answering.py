@@ -1,6 +1,6 @@
-"""Cases 5, 6 and 7: a rank is stopped, computes for ever, loses its network or sleeps longer than a collective may take: one
-table names it, and the collective that the others wait in; one that sleeps half as long gets a warning and completes. A job
-that was suspended as a whole goes on."""
+"""Cases 5, 6 and 7: a rank is stopped, computes for ever, loses its network or sleeps longer than a collective may
+take. One report names it, and the collective in which the others wait. A rank that sleeps half as long causes a
+warning and completes. A job that was suspended as a whole continues."""
 # timeout: 300
 import contextlib
 import os
@@ -25,7 +25,7 @@ def place(run, summary, rank):
 
 
 def told(run, summary, rank):
-    """The table is in the console, in logs/ and in the summary, and blames the right one."""
+    """Checks that the report is in the console, in logs/ and in the summary, and blames the right rank."""
     for text in (run.console(), (run.output / "logs" / "stalls.log").read_text()):
         run.check("where the ranks are:" in text, "no table")
     blamed = [one["rank"] for one in summary["failure"]["ranks"] if one["to_blame"]]
@@ -70,8 +70,9 @@ def slow(folder, backend, rank):
 
 
 def suspended(folder, backend, all_of_it=True):
-    """A halted job, as by `scontrol suspend` or a frozen container, or a halted convoy. The process that was halted blames
-    nobody. Ranks wait for convoy to save and, here, to agree on each collective: that time does not count."""
+    """Suspends a job, as `scontrol suspend` or a frozen container does, or its convoy alone. A process that was
+    suspended blames no other. Ranks wait for convoy to save and, here, to check each collective: that time does not
+    count."""
     run = _faults.Run(folder, backend, title=f"{backend}: {'all of it' if all_of_it else 'convoy'} suspended",
                       checkpoint="never" if all_of_it else "5 steps",
                       sets=[] if all_of_it else ["launch.check_collectives=all"]).start()

@@ -1,4 +1,4 @@
-"""Mistakes of a plugin's author: each message names its place and code, and none calls it a defect of convoy."""
+"""Mistakes of a plugin's author: each message names component and code, and none calls it a defect of convoy."""
 import concurrent.futures
 import pathlib
 import re
@@ -78,7 +78,7 @@ CASES = [
     dict(title="registration exits at once", code=70, registration="exits at once",
          words=["without an answer", str(LIBRARY), "ended the process"]),
     dict(title="registration prints", code=0, words=[], registration="prints"),
-    # Construction: the key that chose the component.
+    # Construction: the key that selected the component.
     dict(title="model throws", code=70, words=[MODEL, "model mistaken, its constructor, threw: cannot be built"],
          mistake="model throws"),
     dict(title="model throws a number", code=70, words=[MODEL,

@@ -1,4 +1,4 @@
-"""`convoy bench`: a table on every backend and launcher, wrong use refused, nothing left behind."""
+"""`convoy bench`: a table on every backend and launcher, refusals of wrong use, and no leftovers."""
 # timeout: 180
 import json
 import pathlib
@@ -28,7 +28,7 @@ def bench(folder, operation, *more, expect=0, **options):
 
 
 def figures(text):
-    """Rows of the table: size, count, dtype, time, algorithm and bus bandwidth, wrong."""
+    """Returns rows of the table: size, count, dtype, time, algorithm and bus bandwidth, wrong."""
     return [words for words in map(str.split, text.splitlines()) if len(words) == 7 and words[0].isdigit()]
 
 
@@ -37,7 +37,7 @@ def check_table(done, sizes, factor, title):
     runs.check([int(row[0]) for row in rows] == sizes, f"{title}: sizes {sizes}:\n{done.stdout}")
     for size, count, dtype, time, algorithm, bus, wrong in rows:
         runs.check(int(wrong) == 0 and float(time) > 0, f"{title}: {size} {wrong} {time}")
-        if int(size) >= 65536:  # below, the columns' three digits are too few
+        if int(size) >= 65536:  # below that, the columns' three digits are too few
             runs.check(abs(float(algorithm) - int(size) / float(time) / 1e3) < 0.02 * float(algorithm) + 0.002, title)
             runs.check(abs(float(bus) - factor * float(algorithm)) < 0.02 * float(bus) + 0.002, f"{title}: {algorithm} {bus}")
     runs.check("every element was right" in done.stdout, done.stdout)
@@ -56,7 +56,7 @@ with runs.workspace() as work:
         runs.check("3 ranks, local" in done.stdout, done.stdout)
     nothing_left(work)
 
-    # As the issue has it, over two backends, and the rows for programs.
+    # The documented form, over two backends, and the rows for programs.
     for backend in ("gloo", "mpi"):
         file = work / f"{backend}.json"
         done = bench(work, "all_reduce", "--ranks", 2, "--sizes", "1K-4K,100000", "--json", file, sets=[f"backend={backend}"])

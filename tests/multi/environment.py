@@ -1,4 +1,4 @@
-"""Which launcher's variables are obeyed, which are refused by name, and which are told to have been inherited."""
+"""Launcher variables: those that are used, those that are refused by name, and inherited ones, which are reported."""
 import pathlib
 import subprocess
 import sys
@@ -49,7 +49,8 @@ with runs.workspace() as folder:
     trains("in a rank of another run", folder / "nested", says=["of rank 3 of another run"], CONVOY_PROCESS="3",
            CONVOY_RANK="3", CONVOY_CHANNEL="127.0.0.1,1,job,secret", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="8",
            OMPI_COMM_WORLD_LOCAL_RANK="3", PMIX_RANK="3")
-    # Ranks that are started separately, in a folder that is done, the second later than the first would wait after an error.
+    # Ranks that are started separately, in a completed folder, the second later than the first would wait after an
+    # error.
     late = []
     for rank, pause in ((0, 7), (1, 0)):
         where = {"CONVOY_RANK": str(rank), "CONVOY_LOCAL_RANK": str(rank), "CONVOY_WORLD_SIZE": "2", "CONVOY_JOB": "late"}

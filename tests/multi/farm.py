@@ -1,5 +1,5 @@
-"""Several runs from one file: a grid alone and inside mpirun gives the same leaderboard; what is wrong is told all at once,
-before anything starts; what is done is never repeated."""
+"""Several runs from one file: a grid alone and inside mpirun gives the same leaderboard; all mistakes are reported at
+once, before the start; completed runs are never repeated."""
 # timeout: 180
 import csv
 import json
@@ -76,7 +76,7 @@ with runs.workspace() as folder:
     runs.refused("a larger grid by a key path", 73, [f"convoy add {folder / 'alone'} --set 'strategy.grid.optimizer.lr=[0.02]'"],
                  runs.command(GRID, folder / "alone", larger))
 
-    # A finished sweep grows; what is done stays as it is, byte by byte.
+    # A finished sweep grows; completed runs stay unchanged, byte by byte.
     def contents():
         return {path: path.read_bytes() for name in NAMES for path in (folder / "alone" / "pipelines" / name).rglob("*") if path.is_file()}
 
@@ -137,7 +137,7 @@ with runs.workspace() as folder:
 
     told = ["strategy.metric: is acuracy", "did you mean accuracy?"]
     runs.refused("a metric that nobody tells", 78, told, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
-    # Only the machines have something against this one, and they are known once the slots have met.
+    # Only the cluster conflicts with this one, and it is known once the slots have joined.
     runs.refused("more cores than there are, under mpirun", 78, ["cores: are 4096"],
                  runs.command(GRID, folder / "bad", [*SETS, "strategy.cores=4096"], under=["mpirun", "-n", "2"]), within=10)
     runs.check(not (folder / "bad").exists(), "a folder is left although nothing started")

@@ -1,5 +1,5 @@
-"""A farm over several hosts: the slots of an mpirun or srun over two of them, what becomes of the queue when one crashes, and
-pipelines whose models come from plugins."""
+"""A farm over several hosts: slots of an mpirun or srun on two of them, the queue after a crash of one host, and
+pipelines with models from plugins."""
 # labels: multi faults
 # timeout: 240
 import json
@@ -22,10 +22,10 @@ MPIRUN = ["mpirun", "--host", "nodea1:1,nodea2:1", "-n", "2", "--bind-to", "none
 
 
 def started_on(output):
-    """{pipeline: host of its last start}."""
+    """Returns {pipeline: host of its last start}."""
     hosts = {}
     for summary in output.glob("pipelines/*/summary.json"):
-        ranks = json.loads(summary.read_text())["ranks"]  # none before it is placed
+        ranks = json.loads(summary.read_text())["ranks"]  # there is none before its placement
         if ranks:
             hosts[summary.parent.name] = ranks[0]["host"]
     return hosts

@@ -1,5 +1,5 @@
-"""An installation that was moved runs, its public headers show no other library, and a small program of the library
-builds against it. installed_examples.py does everything."""
+"""A moved installation runs, its public headers expose no other library, and a small program of the library builds
+against it. installed_examples.py tests everything."""
 import concurrent.futures
 import pathlib
 import sys

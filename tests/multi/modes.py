@@ -39,7 +39,7 @@ def whole(title, output, backend, line):
 
 
 def by_variables(title, output):
-    """torchrun's variables by hand: each rank is a `convoy` of its own."""
+    """Sets torchrun's variables: each rank is a separate `convoy`."""
     processes = []
     for rank in range(2):
         variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",

@@ -1,4 +1,4 @@
-"""A rank leaves through MPI_Finalize even while another of its threads still holds the group: mpirun ends with 0."""
+"""A rank leaves through MPI_Finalize even while another of its threads still uses the group: mpirun ends with 0."""
 import pathlib
 import subprocess
 import sys

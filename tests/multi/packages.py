@@ -1,5 +1,5 @@
-"""CPack's archives: what is in them, on what they depend, that they name no path of this machine, and that the .tar.gz
-trains after LibTorch is unpacked beside it or named by Torch_DIR."""
+"""CPack's archives: their contents and dependencies, no path of this machine, and the .tar.gz trains after LibTorch is
+unpacked next to it or named by Torch_DIR."""
 # labels: slow
 # timeout: 600
 import pathlib

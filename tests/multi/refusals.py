@@ -1,4 +1,4 @@
-"""What cannot start is said once, in one and a half seconds, with its own exit code, and leaves nothing."""
+"""Runs that cannot start: one message within one and a half seconds, a separate exit code, and no leftovers."""
 import os
 import pathlib
 import signal
@@ -48,7 +48,7 @@ with runs.workspace() as folder:
     runs.refused("no such plugin", 78, [told, "No such file"], runs.command(config, new, named))
     library.write_text("no library")
     runs.refused("a plugin that is no library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
-    # A model of convoy's with a library: its options are not looked at before that is loaded.
+    # A model of convoy with a library: its options are checked after the library is loaded.
     for more in ([], ["loss=5"], ["data=7"]):
         runs.refused("a plugin that is no library, for gpt", 78,
                      ["--set model.plugin=/etc/passwd: model.plugin: plugin /etc/passwd: ", "cannot be loaded"],
@@ -62,7 +62,8 @@ with runs.workspace() as folder:
     runs.refused("a plugin that others may write", 77, [told, "chmod go-w"], runs.command(config, new, named))
     runs.refused("no such data", 78, ["data.path: ", "none.inter: no such file", "./quickstart"],
                  runs.command(runs.TOP / "configs" / "ncf_ddp.yaml", new, [f"data.path={folder}/none.inter"]))
-    # Parts that do not fit, files that hold too little, keys that can do nothing: at the key, before anything starts.
+    # Components that do not match, files with too little data, keys without effect: reported at the key, before the
+    # start.
     story = folder / "story.txt"
     story.write_text("twelve bytes")
     (folder / "words").write_text("t\nw\n")
@@ -90,7 +91,7 @@ with runs.workspace() as folder:
         ("a loss scale without fp16", ["strategy.loss_scale.initial: "], config, [*ddp, "strategy.loss_scale.initial=8"]),
     ):
         runs.refused(title, 78, words, runs.command(file, new, sets))
-    # Facts about sparse embeddings that only the model's blocks show: their weight decay, and layers tied to them.
+    # Facts about sparse embeddings that only the model's blocks determine: their weight decay, and layers tied to them.
     ranking = runs.TOP / "configs" / "tiny" / "ncf.yaml"
     for title, words, file, sets in (
         ("weight decay of a table's group", ["optimizer.groups.0.weight_decay: is 0.1", "embedding.user.weight"], ranking,
@@ -132,7 +133,7 @@ with runs.workspace() as folder:
                  runs.command(config, folder / "slots", many, cores + 1), within=5, OMPI_MCA_rmaps_base_oversubscribe="0")
     runs.check(not new.exists(), "a folder was made although nothing started")
 
-    # Files that others planted or may plant in a run folder, and special files.
+    # Files that others placed or may place in a run folder, and special files.
     victim = folder / "victim"
     victim.write_text("untouched\n")
     for title, name, word, plant in (
@@ -160,7 +161,7 @@ with runs.workspace() as folder:
         part.chmod(0o755)
     nested = shared / "run"
     shared.chmod(0o777)
-    folder.chmod(0o755)  # until now no other user could reach it
+    folder.chmod(0o755)  # no other user could reach it before
     runs.refused("a run folder that others may replace", 77, [f"every user may write {shared} ", f"chmod o-w {shared}"],
                  runs.command(config, nested))
     runs.check(not nested.exists(), "a refused run leaves its folder behind")

@@ -1,4 +1,4 @@
-"""A run that was killed, or asked to stop, and started again ends with the weights of an undisturbed one, bit for bit."""
+"""A run that was killed or stopped, and started again, ends with the weights of an undisturbed one, bit for bit."""
 import os
 import pathlib
 import signal
@@ -11,14 +11,14 @@ config = runs.TOP / "configs" / "tiny" / "ncf.yaml"
 SETS = ["launch.cores_per_rank=1", "train.epochs=6", "train.checkpoint_every=7 steps", "train.log_every=1"]
 
 def drawing_by_itself(folder):
-    """Blocks that draw from LibTorch's generators go on with the numbers that an undisturbed run draws."""
+    """Blocks that draw from LibTorch's generators continue with the numbers of an undisturbed run."""
     config = runs.TOP / "configs" / "tiny" / "plugin_wrong.yaml"
     sets = ["launch.cores_per_rank=1", "strategy={name: ddp}", f"model.plugin={runs.BUILD}/tests/libplugin_wrong.so",
             "model.over=nothing", "model.noise=true", "train.checkpoint_every=10 steps"]
     runs.run(config, folder / "drawing", sets, ranks=2)
     runs.run(config, folder / "resumed", [*sets, f"train.resume={folder}/drawing/checkpoints/step-20"], ranks=2)
     runs.check(runs.weights(folder / "drawing") == runs.weights(folder / "resumed"), "other weights with blocks' own draws")
-    # Another layout cannot draw the same, and reports it.
+    # Another layout cannot draw the same numbers, and reports it.
     other = [*sets, "strategy={name: single}", f"train.resume={folder}/drawing/checkpoints/step-20"]
     runs.run(config, folder / "alone", other, ranks=1)
     text = (folder / "alone" / "logs" / "rank0.log").read_text()

@@ -1,4 +1,4 @@
-"""Resuming with other settings: what continues and is reported, what is refused, and what an interruption leaves behind."""
+"""Resuming with other settings: what continues and is reported, what is refused, and leftovers of an interruption."""
 import math
 import pathlib
 import sys
@@ -12,7 +12,7 @@ ONE = ["strategy={name: single}", "launch={ranks: 1, cores_per_rank: 1}"]
 
 
 def told(config, folder, sets, words, expect=0, **more):
-    """Runs and returns the console, in which each of `words` stands."""
+    """Runs and returns the console, which must contain each of `words`."""
     done = runs.subprocess.run(runs.command(config, folder, sets, **more), cwd=runs.TOP, env=runs.environment(), timeout=60,
                                stdout=runs.subprocess.PIPE, stderr=runs.subprocess.STDOUT, text=True)
     runs.check(done.returncode == expect, f"{sets}: exit {done.returncode}, expected {expect}\n{done.stdout}")
@@ -33,7 +33,7 @@ def by_path(work):
     log = (work / "other" / "logs" / "rank0.log").read_text()
     runs.check("model.dropout: 0.0 -> 0.25" in log, f"the log does not tell: {log}")
     runs.check(runs.summary(work / "other")["steps"] == 3 * steps // 2, text)
-    # The length alone: how to keep the rate.
+    # A new length alone: the message says how to keep the rate.
     told(MLP, work / "longer", [*on, cosine], ["the schedule cosine depends on the length", "To avoid it, keep the length"])
     # 13 steps of 40 rows an epoch are 7 of 80.
     told(MLP, work / "batch", [*on, cosine, "train.batch.global=80", "train.log_every=1"],
@@ -66,7 +66,7 @@ MOMENTS = {"adam": "exp_avg, exp_avg_sq", "momentum": "momentum", "plain": "", "
 
 
 def optimizers(work):
-    """Moments of another optimizer start at zero or are not used, in every layout; both are reported."""
+    """Moments of another optimizer start at zero or are ignored, in every layout; both are reported."""
     cores = "launch.cores_per_rank=1"
     layouts = {"one": (MLP, ONE, 1, ["adam momentum", "adam plain", "momentum adam", "plain momentum", "plain adagrad"]),
                "shards": (MLP, ["strategy={name: fsdp}", cores], 2, ["adam momentum", "momentum adam"]),
@@ -137,7 +137,7 @@ def length(work):
         runs.check(all(word in done for word in words), f"no {words} in\n{done}")
     runs.run(MLP, None, [*ONE, name, "train.epochs=4", f"train.resume=runs/{work.name}"], cwd=work)
     runs.check(runs.summary(work / "runs" / f"{work.name}-3")["steps"] == 52, "more epochs")
-    # An older version took one epoch where max_steps was given, too; its run ends as it began.
+    # An older version trained one epoch also if max_steps was given; its run ends as it began.
     old = [*ONE, "train.max_steps=40", "train.checkpoint_every=5 steps"]
     told(MLP, work / "old", [*old, "train.epochs=1"], ["injected"], expect=137, inject=["kill@step=8"])
     config = work / "by-steps.yaml"

@@ -1,5 +1,5 @@
-"""fsdp by real ranks: one rank's losses over gloo, mpi and local, for each way to shard; checkpoints that other strategies go on
-with; fp16 and recomputation from the command line; refusals."""
+"""fsdp by real ranks: one rank's losses over gloo, mpi and local, for each kind of sharding; checkpoints that other
+strategies resume; fp16 and activation checkpointing from the command line; refusals."""
 # timeout: 300
 import pathlib
 import subprocess

@@ -1,4 +1,5 @@
-"""Four pipelines over one set of 500 MB hold it once: every process maps it, and their shares of it add up to one."""
+"""Four pipelines over one data set of 500 MB keep it in memory once: every process maps it, and their proportional
+sizes add up to one copy."""
 # timeout: 150
 import array
 import pathlib
@@ -35,7 +36,7 @@ def write_npy(path, described, shape, blocks):
 
 
 def mapping(pid, path):
-    """Bytes resident and the process's share of them (Pss), of one file's mappings; and its anonymous memory in all."""
+    """Returns resident bytes and proportional size (Pss) of one file's mappings, and the anonymous memory of the process."""
     resident = share = unshared = 0
     ours = False
     for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():

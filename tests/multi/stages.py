@@ -1,5 +1,5 @@
-"""A model cut along its depth trains as one rank does, over every backend and on core sets; its devices are real; what cannot
-be placed is refused at its key before any rank starts."""
+"""Pipeline parallelism trains like one rank, over every backend and on core sets; its devices are real; invalid
+placements are refused at their key before ranks start."""
 import os
 import pathlib
 import subprocess

@@ -39,7 +39,7 @@ tabs\t\tand\u00a0no-break\u2009thin\u3000wide\u2028line\u2029paragraph\u0085next
 
 
 def text_of(seed):
-    """The sentences in disorder, words of random letters, and runs of spaces of every kind."""
+    """Returns the sentences in random order, words of random letters, and runs of spaces of every kind."""
     draw = random.Random(seed)
     parts = SENTENCES.splitlines(keepends=True) * 3
     spaces = [" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u2003", "\u3000", "\u2028", "\x0b", "\x1c", "\u200b", " \n", "\n "]

@@ -1,4 +1,4 @@
-"""convoy top: a farm and an ordinary run on a terminal and as text, its keys, its end, and the terminal as it was before."""
+"""convoy top: a farm and an ordinary run on a terminal and as text, its keys, its end, and the restored terminal."""
 # timeout: 150
 import contextlib
 import fcntl
@@ -53,7 +53,7 @@ def row(text, name):
 
 
 class Terminal:
-    """A pseudo-terminal of 100 columns with `convoy top` in it."""
+    """A pseudo-terminal of 100 columns that runs `convoy top`."""
 
     def __init__(self, folder, rows=24):
         self.master, slave = pty.openpty()
@@ -72,7 +72,7 @@ class Terminal:
             self.seen += data
 
     def expect(self, *words, seconds=30):
-        """The screen shows all of them; drawn anew by ctrl-L, since else only what changes is."""
+        """Waits until the screen shows all of them; ctrl-L redraws it, because otherwise only changes are drawn."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.read(0.3)

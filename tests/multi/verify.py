@@ -1,4 +1,4 @@
-"""`convoy verify`: right layouts agree, a wrong plugin is told by its tensor, and nothing is left behind."""
+"""`convoy verify`: correct layouts agree, a wrong plugin is found by its tensor, and no leftovers remain."""
 # timeout: 300
 import os
 import pathlib
@@ -73,7 +73,7 @@ with runs.workspace() as work:
     verified(work, "rows, step by step", 0, ["agree"], TINY / "ncf.yaml", rows, steps=8)
     text = verified(work, "rows, by the formula", 1, ["differ: first after step ", "of embedding."], TINY / "ncf.yaml",
                     [*rows, "optimizer.catch_up=closed"], steps=8)
-    # Rounding differs; so the verdict hangs on the tolerance.
+    # Rounding differs, so the result depends on the tolerance.
     verified(work, "no tolerance for rounding", 1, ["differ: first after step"], mlp, DDP, tolerance="1e-300")
 
     text = verified(work, "members of an ensemble", 0, ["agree", "one run for each of 3 members", "output.linear.bias@member2"],
@@ -99,7 +99,7 @@ with runs.workspace() as work:
         verified(work, f"a mean under {name}", 1, ["differ: the loss is no sum", *words], wrong,
                  [f"strategy={{name: {name}}}", *(["launch.ranks=auto"] if ranks is None else []), *mean], ranks=ranks)
 
-    # With the file's batch norm, synchronised whichever strategy is set.
+    # With the file's batch norm, synchronised under any strategy.
     images = runs.TOP / "configs" / "resnet_cifar_shape.yaml"
     small = ["train.batch.global=16", "data.rows=64", "data.evaluate_rows=16", "launch.cores_per_rank=auto"]
     for strategy in ("ddp", "fsdp"):
