@@ -35,8 +35,8 @@ def stopped(folder, backend, number=signal.SIGTERM, under=(), to_rank=None):
     # A checkpoint is valid if the next run can resume from it.
     run.sets = [f"train.max_steps={steps + 3}"]
     again = run.start()
-    run.check(again.process.wait(timeout=60) == 0, "the next run does not go on from it")
-    run.check(f"after step {steps}" in run.console(), "the next run begins elsewhere")
+    run.check(again.process.wait(timeout=60) == 0, "the next run does not resume from it")
+    run.check(f"after step {steps}" in run.console(), "the next run starts at another step")
 
 
 def at_once(folder, backend):

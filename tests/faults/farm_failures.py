@@ -44,7 +44,7 @@ with runs.workspace() as folder:
         farm.check(start["time"] - retry["time"] >= retry["after"], "the back-off was not kept")
     places = [row["pipeline"] for row in summary["leaderboard"]["rows"]]
     farm.check(set(places[:2]) == {"well", "flaky"} and len(places) == 6, f"leaderboard: {places}")
-    print(f"{summary['failure']['message']}; the others as alone")
+    print(f"{summary['failure']['message']}; the others equal runs without a farm")
 
     # The same command repeats no completed pipeline.
     before = {name: (farm.pipeline(name) / "summary.json").stat().st_mtime_ns for name in ("well", "flaky")}

@@ -87,7 +87,7 @@ with runs.workspace() as folder:
     farm.wait_for_event("greedy", "failed")
     runs.wait_for(lambda: watch.gone, 10, "the end of greedy's processes")
     farm.check(watch.passed is not None and watch.gone - watch.passed <= 2,
-               f"passed its limit at {watch.passed}, and was gone at {watch.gone}")
+               f"exceeded its limit at {watch.passed}, and was gone at {watch.gone}")
     summary = farm.finished(1)
     entry, own = farm.result("greedy")
     farm.check(entry["status"] == "failed" and entry["cause"] == "memory" and entry["attempts"] == 1, f"{entry}")
@@ -100,4 +100,4 @@ with runs.workspace() as folder:
     lines = [line for line in runs.records(farm.output, "resources") if line["pipeline"] == "mapping"]
     most = max(line["mapped_bytes"] for line in lines)
     farm.check(most > MAPPED * 950000, f"of {MAPPED} MB that it reads again and again it could keep {most} bytes")
-    print(f"greedy ended {watch.gone - watch.passed:.2f} s after it passed its limit; the others went on")
+    print(f"greedy ended {watch.gone - watch.passed:.2f} s after it exceeded its limit; the others continued")

@@ -60,4 +60,4 @@ with runs.workspace() as folder:
                == {"first": 3, "second": 1, "next": 1, "now": 1}, f"{summary['pipelines']}")
     for name in ("first", "second"):
         farm.equals_alone(name)
-    print("the urgent one ran next; the one that gave way ended with the weights of an undisturbed run")
+    print("the urgent one ran next; the preempted one ended with the weights of an undisturbed run")

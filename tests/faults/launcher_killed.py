@@ -21,7 +21,7 @@ with runs.workspace() as folder:
             late = lambda: time.time() > run.failed_at + 2
             sessions = lambda: list(run.temporary.glob("ompi.*/pid.*"))
             runs.wait_for(lambda: not run.marked() or late(), 5, "the end")
-            run.check(not run.marked(), "somebody lives on after 2 s")
+            run.check(not run.marked(), "a process still lives after 2 s")
             took = time.time() - run.failed_at
             if backend == "mpi":
                 runs.wait_for(lambda: not sessions() or late(), 5, "the end of Open MPI's session")

@@ -138,7 +138,7 @@ def locked_file(folder):
         run.check(runs.end(run.process, 60) == 0, f"exit {run.process.returncode}")
     for word in (str(data), f"(process {os.getpid()})", "flock"):
         run.check(word in run.log(0), f"the log does not say '{word}'")
-    print(f"{run.title}: it is named, and the run goes on")
+    print(f"{run.title}: it is named, and the run continues")
 
 
 def own_memory_group():
@@ -169,7 +169,7 @@ def killed_by_kernel(folder):
         run = _faults.Run(folder, "auto", title="a cgroup of 400 MB", sets=["model.hidden=[20000,20000]"], **SINGLE)
         run.start(under=["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group)])
         ended(run, 71, ["out of memory", "the kernel killed it", "memory of the cgroup is 400"], kind="out_of_memory")
-        run.check(runs.summary(run.output)["failure"]["signal"] == 9, "the signal is not told")
+        run.check(runs.summary(run.output)["failure"]["signal"] == 9, "the signal is not reported")
     finally:
         for _ in range(50):
             try:

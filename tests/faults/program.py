@@ -49,7 +49,7 @@ with runs.workspace() as folder:
     run, _ = failing(folder, "crash", 139, "signal", signal_number=11)
     run.check("backtrace" in run.log(1) and "SEGV" in run.log(1), "no backtrace in the victim's log")
     run, _ = failing(folder, "hang", 110, "hang", within=20 + _faults.COLLECTIVE, says=["rank 1 has not come to all-reduce"])
-    run.check("where the ranks are:" in run.console(), "no table of the ranks")
+    run.check("where the ranks are:" in run.console(), "no stall report")
     run, _ = failing(folder, "mesh", 76, "disagreement", known=False, step=None, within=20 + _faults.COLLECTIVE)
     run.check("Job::mesh" in run.console() and "Job::sum" in run.console(), "the two calls are not named")
     failing(folder, "throw", None, "training", under=_faults.MPIRUN, says=["the program broke"])

@@ -120,7 +120,7 @@ def ends_it(folder, name):
     run.check("gone" in seen and "ended without a result" in seen, f"top says {seen}")
     run.sets = ["train.max_steps=3"]
     again = run.start()
-    run.check(again.process.wait(timeout=60) == 0 and runs.summary(run.output)["status"] == "done", "it does not go on")
+    run.check(again.process.wait(timeout=60) == 0 and runs.summary(run.output)["status"] == "done", "it does not continue")
 
 
 def halts(folder):

@@ -27,7 +27,7 @@ def place(run, summary, rank):
 def told(run, summary, rank):
     """Checks that the report is in the console, in logs/ and in the summary, and blames the right rank."""
     for text in (run.console(), (run.output / "logs" / "stalls.log").read_text()):
-        run.check("where the ranks are:" in text, "no table")
+        run.check("where the ranks are:" in text, "no stall report")
     blamed = [one["rank"] for one in summary["failure"]["ranks"] if one["to_blame"]]
     run.check(blamed == [rank], f"{blamed} are blamed")
 
@@ -42,7 +42,7 @@ def lost(folder, backend, fault, rank, under=()):
     told(run, summary, rank)
     if fault == "stop":
         run.check(place(run, summary, rank)["stopped"] and "no stack, since it is stopped" in run.console(),
-                  "it is not told as stopped")
+                  "it is not reported as stopped")
 
 
 def late(folder, backend, fault, rank, under=()):

@@ -220,4 +220,4 @@ with runs.workspace() as folder, concurrent.futures.ThreadPoolExecutor(2) as poo
     cases.append(pool.submit(without_contents, folder))
     failed = [str(case.exception()) for case in cases if case.exception()]
     runs.check(not failed, "\n\n".join(failed))
-print(f"{len(CASES)} mistakes of authors are reported with their place")
+print(f"{len(CASES)} mistakes of authors are reported with their location")

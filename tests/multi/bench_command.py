@@ -45,7 +45,7 @@ def check_table(done, sizes, factor, title):
 
 def nothing_left(folder, kept=()):
     left = sorted(path.name for path in folder.iterdir() if path.name not in kept)
-    runs.check(not left, f"left behind: {left}")
+    runs.check(not left, f"leftovers: {left}")
 
 
 with runs.workspace() as work:
@@ -105,9 +105,9 @@ with runs.workspace() as work:
         process.send_signal(sign) if sign else runs.os.kill(ranks[1], signal.SIGKILL)
         rest = process.communicate(timeout=30)[0]
         runs.check(process.returncode == code, f"exit {process.returncode}, expected {code}:\n{rest}")
-        runs.check(not runs.alive(ranks), "ranks are left")
+        runs.check(not runs.alive(ranks), "ranks still run")
         if sign:
             nothing_left(work, ("here.yaml", "kept"))
         else:
             runs.check("rank 1" in rest and "summary.json" in rest, rest)
-print("the table is right, on every backend and launcher")
+print("the table is correct on every backend and launcher")

@@ -126,4 +126,4 @@ with runs.workspace() as work:
         for rank, cost in zip(summary["ranks"], costs(summary)):
             wrong += off(f"rows {rows} {strategy}", "sent", rank["bytes_sent_per_step"], cost["sent"], within)
     runs.check(not wrong, f"off: {', '.join(wrong)}")
-print("ranks send and hold what cost() says")
+print("bytes sent and stored agree with cost()")

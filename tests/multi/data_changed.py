@@ -81,10 +81,10 @@ with runs.workspace() as folder:
     more = ["train.epochs=13", "train.evaluate_every=1 epoch", f"train.resume={folder / 'first'}"]
     refused("shuffled rows", 78, runs.command(config, folder / "refused", more), "visits.yaml:5:", "data.path: is not the data",
             "the users come in another order", "--set data.changed=allow")
-    runs.check(not (folder / "refused").exists(), "a refused resume leaves its folder behind")
+    runs.check(not (folder / "refused").exists(), "a refused resume leaves its folder")
     again = runs.run(config, folder / "allowed", [*more, "data.changed=allow"], cwd=folder)
     runs.check(hit_ratio(again) > hit_ratio(first) - 0.1, f"HR@10 {hit_ratio(again)} after {hit_ratio(first)}")
-    runs.check(names(runs.newest_checkpoint(folder / "allowed"), "users") == users, "the users were numbered anew")
+    runs.check(names(runs.newest_checkpoint(folder / "allowed"), "users") == users, "the users have new numbers")
     # From then on the checkpoint has the new data; the old order still differs.
     more[-1] = f"train.resume={folder / 'allowed'}"
     more[0] = "train.epochs=14"

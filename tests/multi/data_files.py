@@ -96,7 +96,7 @@ with runs.workspace() as folder:
     runs.check(done["samples"] == 4 * 179 and done["tokens"] == 8 * done["samples"],
                f"{done['samples']} sequences with {done['tokens']} tokens")
     runs.check(done["metrics"]["loss"]["last"] < 0.5, f"the story was not learnt: {done['metrics']}")
-    runs.check((folder / "story.txt.cache.safetensors").exists(), "no cache beside the text")
+    runs.check((folder / "story.txt.cache.safetensors").exists(), "no cache next to the text")
     runs.run(folder / "gpt.yaml", folder / "refused", ["model.heads=3"], expect=78)
     # Mistakes that only a rank can find are reported at the key too: tokens are fewer than bytes.
     failed = runs.run(folder / "gpt.yaml", folder / "long", ["data.length=2000"], expect=65)

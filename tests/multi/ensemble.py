@@ -54,14 +54,14 @@ with runs.workspace() as folder:
     # The seed makes these rows.
     runs.refused("a member with other data", 78, ["another data.seed: 1 -> 2", "is not the data", "its contents differ"],
                  runs.command(CONFIG, folder / "other-data", [*alone, "data.seed=2", f"train.resume={last}@member2"]), within=20)
-    runs.refused("a member that is not there", 78, ["train.resume", "names member 4"],
+    runs.refused("a missing member", 78, ["train.resume", "names member 4"],
                  runs.command(CONFIG, folder / "no", [*alone, f"train.resume={last}@member4"]))
-    runs.refused("a member of a model by itself", 78, ["train.resume", "has no members"],
+    runs.refused("a member of a single model", 78, ["train.resume", "has no members"],
                  runs.command(CONFIG, folder / "no", [*alone, f"train.resume={folder / 'alone'}@member0"]))
     runs.check(not (folder / "no").exists(), "a folder was made although nothing started")
     runs.refused("all mistakes of an ensemble", 78, ["strategy.samples: has a subset of 1.5", "strategy.lr: has 2 values", "2 mistakes"],
                  runs.command(CONFIG, folder / "no", [*SETS, "strategy.samples={subset: 1.5}", "strategy.lr=[1, 2]"]))
-    print("with nothing left to train: evaluated, and an ordinary checkpoint; another member's settings are reported")
+    print("no steps left: evaluated, and an ordinary checkpoint; other settings than the member's are reported")
 
     # The same members as pipelines of a farm, which isolates crashes: one crashes, and is retried.
     text = CONFIG.read_text().replace("strategy: {name: ensemble, members: 4, lr: {from: 1.0e-3, to: 8.0e-3, scale: log}}", "")
@@ -75,7 +75,7 @@ with runs.workspace() as folder:
     bagged = runs.run(CONFIG, folder / "bagged", [*SETS, "strategy.lr=0.003", "strategy.samples=bootstrap", "strategy.how=stacked"])
     losses = [runs.summary(folder / "apart" / "pipelines" / name)["metrics"]["loss"]["last"] for name in sorted(attempts)]
     runs.check(close(losses, members(bagged)), f"as pipelines {losses}, as a stack {members(bagged)}")
-    print("members as pipelines of a farm: the same, and one's crash is its own")
+    print("members as pipelines of a farm: equal results, and a crash affects one member only")
     # Their vote: the farm's checkpoints are the members of one ensemble, without steps left.
     bag = [*SETS, "strategy.lr=0.003", "strategy.samples=bootstrap", "strategy.how=stacked"]
     voted = runs.run(CONFIG, folder / "voted", [*bag, f"train.resume={folder / 'apart'}"], ranks=2)

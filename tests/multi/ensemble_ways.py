@@ -34,7 +34,7 @@ def refusals(folder):
         sets = [f"strategy.early_stop={{patience: 1, metric: {metric}}}"]
         runs.refused(metric, 78, ["strategy.early_stop.metric", f"is {metric}", *words],
                      runs.command(CONFIG, folder / metric, sets), within=20)
-        runs.check(not (folder / metric).exists(), f"{metric}: a run was begun")
+        runs.check(not (folder / metric).exists(), f"{metric}: a run was started")
     runs.refused("no rows", 78, ["strategy.early_stop.metric", "no rows to evaluate on"],
                  runs.command(CONFIG, folder / "no", ["data.evaluate_rows=0", "strategy.early_stop.patience=1"]), within=20)
     # With folds members are also evaluated on their held-out rows.
@@ -44,11 +44,11 @@ def refusals(folder):
 
 
 if len(os.sched_getaffinity(0)) < 2:
-    print("skipped: one core has one way")
+    print("skipped: one core has one execution mode")
     sys.exit(77)
 with runs.workspace() as folder:
     refusals(folder)
-    print("early_stop.metric: refused where no evaluation tells it")
+    print("early_stop.metric: refused if no evaluation reports it")
 
     stacked = runs.run(CONFIG, folder / "stacked", [*SETS, "strategy.how=stacked"])
     runs.check("ways" not in stacked, f"nothing was left open: {stacked.get('ways')}")
@@ -56,7 +56,7 @@ with runs.workspace() as folder:
     done = runs.run(CONFIG, None, [*SETS, "name=auto"], cwd=folder)
     auto = runs.summary(folder / "runs" / "auto")
     runs.check(auto["ways"]["taken"] == "threads" and auto["ways"]["tried"] == [], f"auto: {auto['ways']}")
-    runs.check("trying" not in done.stdout, f"a way was tried:\n{done.stdout}")
+    runs.check("trying" not in done.stdout, f"an execution mode was tried:\n{done.stdout}")
     check_shape(auto)
     for rank in auto["ranks"]:
         runs.check(rank["ensemble"]["trained"] == "as one stack", f"rank {rank['rank']}: {rank['ensemble']}")
@@ -100,4 +100,4 @@ with runs.workspace() as folder:
     runs.check(gloo["taken"] == "processes", f"gloo: {gloo}")
     under = runs.run(CONFIG, folder / "mpirun", [*SETS, "train.epochs=1"], under=["mpirun", "-n", "2"])["ways"]
     runs.check(under["taken"] == "processes" and under["tried"] == [], f"mpirun: {under}")
-print("auto: by devices and model, kept by an older run")
+print("auto: devices and model decide, and an older run keeps its mode")

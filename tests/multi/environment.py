@@ -72,4 +72,4 @@ with runs.workspace() as folder:
     done = subprocess.run(runs.command(own, folder / "typed", ranks=4, under=["mpirun", "-n", "2"]), cwd=runs.TOP,
                           env=runs.environment(), timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     runs.check(done.returncode == 78 and "OMPI_COMM_WORLD_SIZE=2" in done.stdout, f"--ranks under mpirun: {done.stdout}")
-print("one source is obeyed, incomplete and contradictory ones are refused by name, inherited ones are told")
+print("one launcher is used, incomplete and contradictory variables are refused by name, inherited ones are reported")

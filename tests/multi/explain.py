@@ -72,8 +72,8 @@ with runs.workspace() as folder:
                        re.search("gather those that others touch, [0-9.]+ KiB a step", text), f"{ranks} ranks:\n{text}")
     text = explain("--ranks", 2, "--set", "strategy.name=pipeline")
     runs.check("F0.0" in text and "stage 1 on rank 1" in text and "idle:" in text, text)
-    runs.check("did you mean ddp?" in explain("--compare", "dpd", expect=64), "a name that is none")
-    runs.check("lstopo" in explain("--topology", folder / "none.xml", expect=78), "a file that is not there")
+    runs.check("did you mean ddp?" in explain("--compare", "dpd", expect=64), "an unknown name")
+    runs.check("lstopo" in explain("--topology", folder / "none.xml", expect=78), "a missing file")
     runs.check("launch.ranks" in explain("--ranks", 2, "--set", "strategy.name=single", expect=78), "ranks of single")
 
     # Mostly LibTorch's loading time; use the best of three. If other processes use the cores, count its CPU time,
@@ -86,7 +86,7 @@ with runs.workspace() as folder:
         computed = used.ru_utime + used.ru_stime - idle.ru_utime - idle.ru_stime
         took.append(min(time.monotonic() - start, computed))
     runs.check(min(took) <= 1, f"explain took {min(took):.2f} s")
-    runs.check(set(os.listdir(runs.TOP)) - before <= {"runs"}, "explain left something behind")
+    runs.check(set(os.listdir(runs.TOP)) - before <= {"runs"}, "explain left files")
 
     # Times: one rank's step and the backend are measured, nothing is run; the file is reused, and only where it
     # applies.
@@ -107,7 +107,7 @@ with runs.workspace() as folder:
     runs.check("--link LATENCY,BANDWIDTH" in explain(*hosts), "hosts without a link")
     runs.check("no time is predicted" not in explain(*hosts, "--link", "20us,1GB/s"), "hosts with a link")
     runs.check("model.hidden" in explain(*again, "--set", "model.hidden=[9]", expect=78), "another model")
-    runs.check("20us,12GB/s" in explain(*again, "--link", "fast", expect=64), "a link that is none")
+    runs.check("20us,12GB/s" in explain(*again, "--link", "fast", expect=64), "an invalid link")
     file.write_text(file.read_text().replace('"version": 1', '"version": 7'))
     runs.check("version is 7" in explain(*again, expect=78), "another version")
     explain(*again, "--calibrate", expect=64)
@@ -240,4 +240,4 @@ with runs.workspace() as folder:
             runs.check(("2 ranks share 1 core" in done.stdout) == said, f"bind {bind}:\n{done.stdout}")
             bound = [rank["cores"] for rank in runs.summary(folder / bind / "m")["ranks"]]
             runs.check((bound[0] == bound[1]) == said, f"bind {bind}: {bound}")
-print("explain plans, counts and compares; runs are placed as they say")
+print("explain plans, counts and compares; runs have the explained placement")

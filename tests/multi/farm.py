@@ -136,7 +136,7 @@ with runs.workspace() as folder:
                  runs.command(bad, folder / "bad", under=["mpirun", "-n", "2"]), within=10)
 
     told = ["strategy.metric: is acuracy", "did you mean accuracy?"]
-    runs.refused("a metric that nobody tells", 78, told, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
+    runs.refused("an unknown metric", 78, told, runs.command(GRID, folder / "bad", [*SETS, "strategy.metric=acuracy"]), within=6)
     # Only the cluster conflicts with this one, and it is known once the slots have joined.
     runs.refused("more cores than there are, under mpirun", 78, ["cores: are 4096"],
                  runs.command(GRID, folder / "bad", [*SETS, "strategy.cores=4096"], under=["mpirun", "-n", "2"]), within=10)
@@ -152,14 +152,14 @@ with runs.workspace() as folder:
         after = os.times()
         used = after.children_user + after.children_system - before.children_user - before.children_system
         # 1.1 s without other load on these cores.
-        runs.check(used < 2.5, f"{title}: told after {used:.2f} s of processor time")
+        runs.check(used < 2.5, f"{title}: reported after {used:.2f} s of processor time")
     runs.refused("a key that the grid has", 78, ["--set seed=5: seed: has no effect", "strategy.grid.seed"],
                  runs.command(GRID, folder / "bad", [*SETS, "seed=5"]))
 
     many = "strategy.grid={seed: [%s], train.epochs: [%s]}" % (",".join(map(str, range(101))), ",".join(map(str, range(1, 101))))
     runs.refused("too large a grid", 78, ["more than 10000"], runs.command(GRID, folder / "bad", [many, "strategy.names=~"]))
     runs.refused("one run's option", 64, ["max_parallel"], runs.command(GRID, folder / "bad", SETS, ranks=2))
-    runs.refused("a fault for nobody", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
+    runs.refused("a fault for no run", 64, ["lr0.001-seed1/kill"], runs.command(GRID, folder / "bad", SETS, inject=["kill"]))
     runs.refused("explain looks at one run", 78, ["describes several runs", "type --set strategy=single", "writes when it starts"],
                  [str(runs.CONVOY), "explain", str(GRID)])
     done = subprocess.run([str(runs.CONVOY), "explain", str(GRID), "--set", "strategy=single"], cwd=folder, text=True,
@@ -180,4 +180,4 @@ with runs.workspace() as folder:
         (output / place).write_text(content)
         runs.refused(title, 73, words, runs.command(GRID, output, SETS))
         runs.check((output / place).read_text() == content and not list(output.rglob("rank0.log")), f"{title}: something started")
-    print("one leaderboard alone and inside mpirun; mistakes are told all at once")
+    print("one leaderboard alone and inside mpirun; all mistakes are reported at once")

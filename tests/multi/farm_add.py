@@ -70,4 +70,4 @@ with runs.workspace() as folder:
     add(pipeline("third"), 73, "no process runs this farm")
     add(pipeline("third"), 64, "no such folder", run=folder / "nowhere")
     add(pipeline("third"), 64, "holds no run of several pipelines", run=there)
-    print("added what was right, and told what was wrong")
+    print("valid pipelines are added, and mistakes are reported")

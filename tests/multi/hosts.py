@@ -124,7 +124,7 @@ def train_everywhere(folder):
             # If mpirun gives up before the heartbeat does, the summary cannot name host and rank.
             launch = runs.summary(folder / "hosts-mpi")["config"]["launch"]
             runs.check(patience(console) > launch["heartbeat"] + launch["failure_grace"],
-                       f"mpirun gives a host up after {patience(console)} s")
+                       f"mpirun gives up a host after {patience(console)} s")
     trains("--hosts with shares", folder / "shares", [*SHORT, "backend=gloo", RSH], ["nodea1", "nodea2", "nodea2"], "gloo",
            hosts="nodea1:1,nodea2:2")
     console = trains("IPv6", folder / "six", [*SHORT, "backend=gloo", "launch.address=fd77::/64", "launch.ranks=2", RSH], both,
@@ -172,7 +172,7 @@ def over_ssh(folder):
         sets = [*SHORT, "launch.ranks=3", "backend=gloo"]
         trains("over ssh", folder / "ssh", [*sets, ssh(folder / "known")], ["nodea1", "nodea2", "nodea2"], "gloo",
                hosts="nodea1:1,nodea2:2")
-        said = whole("a host key that is not known", folder / "unknown", [*sets, ssh("/dev/null")], expect=75,
+        said = whole("an unknown host key", folder / "unknown", [*sets, ssh("/dev/null")], expect=75,
                      hosts="nodea1:1,nodea2:2")
         runs.check("Host key verification failed" in said, said)
     finally:
@@ -282,7 +282,7 @@ def restarted(folder):
         (first,) = summary["attempts"]
         runs.check(summary["attempt"] == 1 and first["exit_code"] == 137 and first["checkpoint"] == 5 and
                    (first["failure"]["rank"], first["failure"]["host"]) == (1, "nodea2"), f"the first attempt's end: {first}")
-        runs.check(len({str(runs.weights(output)) for output in outputs.values()}) == 1, "other weights than undisturbed")
+        runs.check(len({str(runs.weights(output)) for output in outputs.values()}) == 1, "weights differ from an undisturbed run")
         nothing_left("restarted", 3)
 
 

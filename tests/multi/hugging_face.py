@@ -179,7 +179,7 @@ def tokenizers(work):
         ids = transformers.AutoTokenizer.from_pretrained(to)(line)["input_ids"]
         runs.check(ids == trained.encode(line).ids, f"{title}: the exported tokenizer gives {ids}")
         transformers.AutoModelForCausalLM.from_pretrained(to)(torch.tensor([ids]))
-    print("tokenizers: exported as they were", flush=True)
+    print("tokenizers: exported unchanged", flush=True)
 
 
 def vision(work):

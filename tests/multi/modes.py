@@ -77,4 +77,4 @@ with runs.workspace() as folder:
         own = found[f"gloo alone, turn {turn}"]["ranks"]
         runs.check(not set(own[0]["cores"]) & set(own[1]["cores"]) or len(own[0]["cores"]) == 1,
                    f"cores are divided: {own}")
-    print("every way of starting gives one run of", found["auto"]["steps"], "steps")
+    print("every kind of start gives equal runs:", found["auto"]["steps"], "steps")

@@ -41,6 +41,6 @@ with runs.workspace() as work:
 
     # Ranks under mpirun map the same columns, and train with equal results.
     second = runs.run(CONFIG, work / "mpi", [*sets, "backend=mpi"], ranks=2)
-    runs.check(caches[0].stat().st_mtime_ns == written, "the columns were made again")
+    runs.check(caches[0].stat().st_mtime_ns == written, "the columns were generated again")
     runs.check(abs(second["metrics"]["hr@10"]["last"] - hits[-1]) < 0.05, f"{second['metrics']} against {hits}")
-print(f"HR@10 by epoch {hits}; columns were made once for four ranks")
+print(f"HR@10 by epoch {hits}; columns were generated once for four ranks")

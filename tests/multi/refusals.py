@@ -31,7 +31,7 @@ with runs.workspace() as folder:
                  runs.command(config, new, [*ddp, f"launch.cores_per_rank={cores}"], 2))
     runs.refused("ranks of single", 78, ["launch.ranks", "--ranks 1"], runs.command(config, new, (), 2))
     runs.refused("threads without end", 78, ["launch.threads"], runs.command(config, new, ["launch.threads=100000"]))
-    runs.refused("an address that is none", 78, ["--set launch.address=nonsense: launch.address:"],
+    runs.refused("an invalid address", 78, ["--set launch.address=nonsense: launch.address:"],
                  runs.command(config, new, ["launch.address=nonsense"]))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -47,7 +47,7 @@ with runs.workspace() as folder:
     told = f"--set {named[0]}: model.plugin: plugin {library}: "
     runs.refused("no such plugin", 78, [told, "No such file"], runs.command(config, new, named))
     library.write_text("no library")
-    runs.refused("a plugin that is no library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
+    runs.refused("a plugin that is not a library", 78, [told, "cannot be loaded"], runs.command(config, new, named), within=3)
     # A model of convoy with a library: its options are checked after the library is loaded.
     for more in ([], ["loss=5"], ["data=7"]):
         runs.refused("a plugin that is no library, for gpt", 78,
@@ -150,7 +150,7 @@ with runs.workspace() as folder:
         runs.refused(title, 73, [name, word, "--output"], runs.command(config, planted))
         if name == "summary.json":
             runs.refused(f"{title}: top", 74, [name, word], [str(runs.CONVOY), "top", "--once", str(planted)])
-    runs.check(victim.read_text() == "untouched\n", "a planted link was followed")
+    runs.check(victim.read_text() == "untouched\n", "a placed link was followed")
     shared = folder / "shared"
     shared.mkdir()
     for part in (shared, shared / "logs"):
@@ -164,7 +164,7 @@ with runs.workspace() as folder:
     folder.chmod(0o755)  # no other user could reach it before
     runs.refused("a run folder that others may replace", 77, [f"every user may write {shared} ", f"chmod o-w {shared}"],
                  runs.command(config, nested))
-    runs.check(not nested.exists(), "a refused run leaves its folder behind")
+    runs.check(not nested.exists(), "a refused run leaves its folder")
     shared.chmod(0o1777)
     nested.mkdir()
     (nested / "logs").symlink_to(folder)
@@ -182,7 +182,7 @@ with runs.workspace() as folder:
     strange.mkdir()
     runs.refused("a working directory that is not UTF-8", 73, ["is not valid UTF-8", "--output"],
                  ["sh", "-c", 'cd "$0" && exec "$@"', str(strange), *runs.command(config, "out")])
-    runs.refused("a pattern that is none", 78, ["optimizer.groups.0.match: ", "no regular expression", "look-around"],
+    runs.refused("an invalid pattern", 78, ["optimizer.groups.0.match: ", "no regular expression", "look-around"],
                  runs.command(config, new, ["optimizer.groups=[{match: '(?=x)', lr: 1.0}]"]))
 
     # Two runs, one folder.
@@ -196,11 +196,11 @@ with runs.workspace() as folder:
     os.kill(first.pid, signal.SIGTERM)
     os.kill(first.pid, signal.SIGINT)
     time.sleep(0.6)
-    runs.check(first.poll() is None, "an echo of the request to stop was taken for a second one")
+    runs.check(first.poll() is None, "an echo of the stop request counted as a second request")
     start = time.monotonic()
     os.kill(first.pid, signal.SIGTERM)
     code = runs.end(first, 5)
     runs.check(code == 143 and time.monotonic() - start < 1, f"asked twice to stop: exit {code}")
     summary = runs.summary(folder / "used")
     runs.check(summary["status"] == "stopped" and summary["failure"]["cause"] == "stopped", f"{summary['failure']}")
-    print("refusals are told once and in time")
+    print("refusals are printed once and in time")

@@ -31,7 +31,7 @@ def by_path(work):
                 ["train.epochs: 2 -> 3", "device: auto -> cpu", "precision: fp32 -> bf16", "data.prefetch: 2 -> 0", "optimizer.clip_norm: none -> 1.0",
                  "model.dropout: 0.0 -> 0.25", "-> 5 steps", "optimizer.lr: ", f"at step {steps}", "the learning rate goes from 0 to "])
     log = (work / "other" / "logs" / "rank0.log").read_text()
-    runs.check("model.dropout: 0.0 -> 0.25" in log, f"the log does not tell: {log}")
+    runs.check("model.dropout: 0.0 -> 0.25" in log, f"the log does not report: {log}")
     runs.check(runs.summary(work / "other")["steps"] == 3 * steps // 2, text)
     # A new length alone: the message says how to keep the rate.
     told(MLP, work / "longer", [*on, cosine], ["the schedule cosine depends on the length", "To avoid it, keep the length"])
@@ -57,7 +57,7 @@ def by_path(work):
     ncf = runs.run(NCF, work / "ncf", [*ONE, "train.epochs=1"])
     told(NCF, work / "ncf-again", [*ONE, f"train.resume={work / 'ncf'}", "train.epochs=1", "data.candidates=20"],
          ["data.candidates: 50 -> 20", f"nothing is left to train after step {ncf['steps']}", "done: nothing was left to train"])
-    print("by path: differences are reported, what does not fit is refused")
+    print("by path: differences are reported, mismatches are refused")
 
 
 OPTIMIZERS = {"adam": "optimizer={name: adamw, lr: 0.003}", "momentum": "optimizer={name: sgd, lr: 0.01, momentum: 0.9}",
@@ -143,7 +143,7 @@ def length(work):
     config = work / "by-steps.yaml"
     config.write_text(MLP.read_text().replace("epochs: 2, ", ""))
     told(config, work / "old", old, ["train.epochs stays 1"])
-    runs.check(runs.summary(work / "old")["steps"] == 13, f"an old run went on to step {runs.summary(work / 'old')['steps']}")
+    runs.check(runs.summary(work / "old")["steps"] == 13, f"an old run continued to step {runs.summary(work / 'old')['steps']}")
     runs.check(runs.summary(work / "old")["config"]["train"]["epochs"] == 1, "the epochs were not kept")
     told(config, work / "old", old, ["already done"])
     # The same command without a length continues with that of the folder.

@@ -43,7 +43,7 @@ def same_norms(title, one, other):
 
 
 def same(title, one, other):
-    runs.check(runs.weights(one) == runs.weights(other), f"{title}: other weights than of copies")
+    runs.check(runs.weights(one) == runs.weights(other), f"{title}: weights differ from those of copies")
 
 
 def verified(title, ranks, sets):
@@ -92,4 +92,4 @@ with runs.workspace() as work:
         # Copies would sum in a different order.
         uneven = on_hosts("uneven hosts", "nodea1:2,nodea2:1", work / "uneven", [])
         runs.check(shared_by(uneven) == [1] * 3, f"uneven hosts: shared by {shared_by(uneven)}")
-print("shared tables come out as copies do")
+print("shared tables equal copies")

@@ -43,4 +43,4 @@ with runs.workspace() as work:
     compared(work, 1, "status: failed")
     (work / "single").rename(work / "other")
     compared(work, 1, "no run named single")
-print("same losses are told from others")
+print("equal losses are distinguished from others")

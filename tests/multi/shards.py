@@ -73,4 +73,4 @@ with runs.workspace() as folder:
     new = refused(folder, ["strategy.recompute", "none, blocks"], "strategy.name=fsdp", "strategy.recompute=all")
     new = refused(folder, ["recompute", "'blocks.7'", "did you mean blocks."], "strategy.name=fsdp", "strategy.recompute=[blocks.7]")
     runs.check(not new.exists(), "a folder was made although nothing started")
-    print("shards on ranks: as one rank")
+    print("shards on ranks: equal to one rank")

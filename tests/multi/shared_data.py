@@ -71,9 +71,9 @@ with runs.workspace() as folder:
     runs.check(len(found) == 4, f"{len(found)} convoy-rank processes, not 4")
     for resident, _, unshared in found:
         runs.check(resident > 0.97 * size, f"{resident} of {size} bytes are mapped: {found}")
-        runs.check(unshared < 0.8 * size, f"{unshared} bytes are the process's own, the data might be among them: {found}")
+        runs.check(unshared < 0.8 * size, f"{unshared} bytes are the process's own, which may include the data: {found}")
     held = sum(share for _, share, _ in found)
     runs.check(held < 1.03 * size, f"held {held / size:.2f} times: {found}")
     runs.check(logs.count("rows.npy is mapped read-only") == 4, f"the log does not say so: {logs[-2000:]}")
-    print(f"four pipelines hold {size / 1e6:.0f} MB {held / size:.2f} times; their own memory is "
+    print(f"four pipelines hold {size / 1e6:.0f} MB {held / size:.2f} times; their anonymous memory is "
           f"{max(own for _, _, own in found) / 1e6:.0f} MB at most")

@@ -30,5 +30,5 @@ with runs.workspace() as folder:
                                stdout=runs.subprocess.PIPE, text=True)
     runs.check(done.returncode == 0 and "already done" in done.stdout, f"an equal configuration: {done}")
     now = {path: path.stat().st_mtime_ns for path in (folder / "mlp1").rglob("*") if path.is_file()}
-    runs.check(now == written, "a run that is done was written to")
+    runs.check(now == written, "a completed run was written to")
     runs.run(mlp, folder / "mlp1", ["train.epochs=3", *SETS[1:]], expect=73)

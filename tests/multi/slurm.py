@@ -99,7 +99,7 @@ def batch(folder):
     runs.check("continuing the unfinished run" in log, f"the second submission: {log[-3000:]}")
     more = runs.summary(output)["steps"]
     runs.check(more > steps and runs.newest_checkpoint(output).name == f"step-{more}", f"USR1: {more} steps\n{log[-3000:]}")
-    print(f"the next submission went on, and stopped after step {more} when it was warned", flush=True)
+    print(f"the next submission resumed, and stopped after step {more} when it was warned", flush=True)
 
     mine.write_text(mine.read_text().replace("epochs: 1000000", f"epochs: {more // 13 + 2}"))
     job = submit(folder, script, "mine.yaml")

@@ -26,7 +26,7 @@ def save(page, folder):
     for kind, text in blocks(page):
         if kind == "yaml":
             named = re.match(r"name: (\S+)\n", text)
-            runs.check(named, f"{page.name}: a file without a name, which nobody can run:\n{text}")
+            runs.check(named, f"{page.name}: a file without a name, which cannot be run:\n{text}")
             (folder / f"{named[1]}.yaml").write_text(text)
             names.append(named[1])
     return names
@@ -76,4 +76,4 @@ with runs.workspace() as folder:
         if not any(f"{name}.yaml" in line for line in seen):
             shell(f"build/convoy run {name}.yaml --output {folder}/unnamed/{name}", folder, page)
     runs.check(len(files) >= 15 and sizes >= 40, f"only {len(files)} files and {sizes} lines with sizes were found")
-print(f"{len(files)} files and {len(seen)} commands run, {sizes} lines with sizes are what explain prints")
+print(f"{len(files)} files and {len(seen)} commands run, {sizes} lines with sizes agree with explain")

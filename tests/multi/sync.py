@@ -28,7 +28,7 @@ def undisturbed_and_stopped(folder, name, policy, backend):
     whole = runs.run(CONFIG, folder / "whole", sets, ranks=2)
     stopped = folder / "stopped"
     at = runs.stopped_and_resumed(name, CONFIG, stopped, sets, whole, after=whole["steps"] // 3)
-    runs.check(runs.weights(stopped) == runs.weights(folder / "whole"), f"{name}, {backend}: other weights after a stop at {at}")
+    runs.check(runs.weights(stopped) == runs.weights(folder / "whole"), f"{name}, {backend}: weights differ after a stop at {at}")
     print(f"{name}, {backend}: stopped at {at}, resumed: equal", flush=True)
 
 
@@ -96,4 +96,4 @@ with runs.workspace() as work:
                           stderr=subprocess.STDOUT)
     runs.check(done.returncode == 0 and "stay dense" in done.stdout, f"rows under diloco: {done.returncode}\n{done.stdout}")
     refused(work, ["strategy.sync.outer", "diloco"], "strategy.sync={what: parameters, outer: {lr: 0.5}}")
-print("ranks that go their own ways resume, and refuse what means nothing")
+print("ranks with local updates resume, and options without meaning are refused")

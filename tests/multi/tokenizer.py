@@ -119,4 +119,4 @@ with runs.workspace() as work:
             lists = load_file(next((folder / "run" / "checkpoints").glob("step-*")) / "data.safetensors")
             stored = lists["tokenizer.bytes"].tobytes()
             runs.check((folder / "merges.txt").read_bytes() in stored and b"vocab.json" in stored, "the files are not kept")
-print("tokens are those of the package tokenizers")
+print("tokens equal those of the package tokenizers")

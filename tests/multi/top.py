@@ -92,7 +92,7 @@ class Terminal:
         ended = runs.end(self.process, 1)
         self.read(0.2)
         runs.check(ended == code, f"exit {ended}, expected {code}: {self.seen[-2000:]}")
-        runs.check(LEAVE in self.seen and CURSOR in self.seen, f"the screen was not given back: {self.seen[-500:]}")
+        runs.check(LEAVE in self.seen and CURSOR in self.seen, f"the screen was not restored: {self.seen[-500:]}")
         runs.check(termios.tcgetattr(self.slave) == self.before, "the terminal has other settings than before")
         text = self.seen.split(LEAVE)[-1].decode()
         os.close(self.master)
@@ -154,7 +154,7 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     for text in (watching.ends(0), said, once(output)):
         last = "watched: " + text.split("watched: ")[-1]
         runs.check("stopped by SIGTERM" in last and row(last.split("\n\n")[0], "quick") and "tries" in last,
-                   f"the final state is not told:\n{text}")
+                   f"the final state is not printed:\n{text}")
 
     # An ordinary run has one row, measured by top itself.
     single = folder / "single"
@@ -168,5 +168,5 @@ with runs.workspace() as folder, contextlib.ExitStack() as at_end:
     run.send_signal(signal.SIGKILL)
     run.wait()
     time.sleep(2)
-    runs.check("was killed" in once(single), f"nobody supervises it: {once(single)}")
+    runs.check("was killed" in once(single), f"no process supervises it: {once(single)}")
     print("top: table, keys, log, end, signals and the terminal as it was")

@@ -123,4 +123,4 @@ with runs.workspace() as work:
     for tied, keys, base in ((False, 2, 1e4), (True, 6, 5e5), (False, 1, 100.0)):
         modeling_llama.LlamaRMSNorm.forward, modeling_llama.LlamaRotaryEmbedding.forward = llama_norm, llama_angles
         compare(work, f"llama-{tied}-{keys}", *llama(tied, keys, base), lambda state: of_llama(state, keys))
-print("logits are those of transformers")
+print("logits equal those of transformers")

@@ -27,7 +27,7 @@ def line(config, sets=(), ranks=2, **options):
 
 def nothing_left(folder, title):
     left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-    runs.check(left == ["tmp"], f"{title}: left behind: {left}")
+    runs.check(left == ["tmp"], f"{title}: leftovers: {left}")
 
 
 def verified(folder, title, code, words, config, sets=(), within=60, environment=(), **options):
@@ -58,9 +58,9 @@ with runs.workspace() as work:
                                                "ddp on 2 ranks (data 2), gloo", "never"], mlp, DDP)
     for name in ("hidden.0.linear.weight", "output.linear.bias"):
         (row,) = [one for one in text.splitlines() if one.startswith(name + " ")]
-        runs.check(len(row.split()) >= 7, f"figures of parameter, gradient and two moments: {row}")
-    runs.check(unequal not in text, f"the last batch is ragged:\n{text}")
-    runs.check(len(text.splitlines()) < 20, f"nothing of the two runs is shown:\n{text}")
+        runs.check(len(row.split()) >= 7, f"columns for parameter, gradient and two moments: {row}")
+    runs.check(unequal not in text, f"the last batch is smaller:\n{text}")
+    runs.check(len(text.splitlines()) < 20, f"no lines of the two runs are printed:\n{text}")
     text = verified(work, "both runs read one file", 0, ["agree"], TINY / "gpt.yaml",
                     [*DDP, f"data={{name: text, path: {runs.TOP}/LICENSE, length: 16}}"], steps=1)
     runs.check(text.count("is mapped read-only") == 1, f"what both runs log is printed once:\n{text}")
@@ -135,4 +135,4 @@ with runs.workspace() as work:
     said = process.stderr.read()
     runs.check("asked to stop during the reference" in said and "did not end" not in said, said)
     nothing_left(work, "asked to stop")
-print("right is told from wrong, and nothing stays")
+print("correct and wrong layouts are distinguished, and nothing is left")

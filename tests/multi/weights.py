@@ -244,7 +244,7 @@ def refusals(work):
     runs.check("File too large" in said, f"a full disk:\n{said}")
     runs.check((to / "model.safetensors").read_bytes() == content, "the earlier export was changed")
     left = [path.name for path in work.iterdir() if path.name.startswith(".")]
-    runs.check(not left, f"left behind: {left}")
+    runs.check(not left, f"leftovers: {left}")
     empty = work / "empty"
     (empty / "checkpoints").mkdir(parents=True)
     (empty / "summary.json").write_text(json.dumps({"status": "failed"}))

@@ -83,7 +83,7 @@ def refused(title, code, words, line, within=1.5, **extra):
     check(done.returncode == code, f"{title}: exit {done.returncode}, expected {code}\n{done.stdout}")
     for word in words:
         check(word in done.stdout, f"{title}: no '{word}' in\n{done.stdout}")
-    check(took <= within, f"{title}: told after {took:.2f} s")
+    check(took <= within, f"{title}: reported after {took:.2f} s")
     return done.stdout
 
 
